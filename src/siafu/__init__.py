@@ -1,0 +1,1 @@
+"""Train any graph neural network on one big graph over many ranks, exactly by default."""

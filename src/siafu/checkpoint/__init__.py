@@ -1,0 +1,1 @@
+"""Saving and loading the state of a run, without pickle."""

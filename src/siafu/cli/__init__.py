@@ -1,0 +1,1 @@
+"""Parsing, calling one function, printing, exit codes."""

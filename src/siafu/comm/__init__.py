@@ -1,0 +1,4 @@
+"""Moving rows between ranks, differentiably, counted, with deadlines.
+
+The only user of torch.distributed.
+"""

@@ -1,0 +1,1 @@
+"""The training and inference loops; they evaluate and write records."""

@@ -1,0 +1,37 @@
+"""Every error a user can act on, in one form: the problem, what was seen, how to fix it."""
+
+
+class SiafuError(Exception):
+    """Base of every error raised on purpose; the command line prints it without a traceback."""
+
+    def __init__(self, problem: str, *, seen: str, fix: str) -> None:
+        super().__init__(f"{problem}\n  seen: {seen}\n  fix:  {fix}")
+        self.problem, self.seen, self.fix = problem, seen, fix
+
+
+class DataError(SiafuError):
+    """Input files or graph contents that cannot be used."""
+
+
+class StoreError(SiafuError):
+    """A folder on disk that is missing, damaged, unwritable or of another kind."""
+
+
+class ConfigError(SiafuError):
+    """A setting that is unknown, out of range or contradicts another."""
+
+
+class PlanError(SiafuError):
+    """A combination of strategy, parts, ranks or model that makes no sense."""
+
+
+class PartitionError(SiafuError):
+    """A graph that could not be split as asked."""
+
+
+class CommError(SiafuError):
+    """Ranks that could not reach each other in time, or that disagreed."""
+
+
+class RankError(SiafuError):
+    """A rank that failed or was killed."""

@@ -1,0 +1,60 @@
+"""What a graph is, in memory and on disk."""
+
+from siafu.graph.folder import (
+    Array,
+    Folder,
+    FolderWriter,
+    folder_kind,
+    open_folder,
+    unwritable,
+    write_folder,
+    write_text_atomically,
+)
+from siafu.graph.graph import (
+    MASKS,
+    Features,
+    Graph,
+    SparseFeatures,
+    check_graph,
+    fingerprint_graph,
+    graph_from_edges,
+    graph_from_folder,
+    index_dtype,
+    load_features,
+    load_store,
+    save_store,
+    save_vertices,
+)
+from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
+from siafu.graph.split import add_reverse_edges, draw_split, parse_split
+
+__all__ = [
+    "MASKS",
+    "Array",
+    "Features",
+    "Folder",
+    "FolderWriter",
+    "Graph",
+    "Ids",
+    "IntegerIds",
+    "SparseFeatures",
+    "TextIds",
+    "add_reverse_edges",
+    "check_graph",
+    "draw_split",
+    "fingerprint_graph",
+    "folder_kind",
+    "graph_from_edges",
+    "graph_from_folder",
+    "index_dtype",
+    "load_features",
+    "load_ids",
+    "load_store",
+    "open_folder",
+    "parse_split",
+    "save_store",
+    "save_vertices",
+    "unwritable",
+    "write_folder",
+    "write_text_atomically",
+]

@@ -1,0 +1,300 @@
+"""One directed graph in memory (or memory-mapped), as CSR by destination.
+
+Row v of the CSR lists the sources of the edges that end in v. N vertices, E edges, F features.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from siafu.errors import DataError
+from siafu.graph.folder import Array, Folder, FolderWriter, open_folder, write_folder
+from siafu.graph.ids import Ids, IntegerIds, load_ids
+
+MASKS = ("train", "val", "test")
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class SparseFeatures:
+    """Node features as CSR: the columns and values of each vertex that are not zero."""
+
+    indptr: Array
+    index: Array
+    value: Array
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Vertices and width, as for a dense matrix."""
+        return len(self.indptr) - 1, self.width
+
+    def take(self, rows: Array) -> "SparseFeatures":
+        """Return the features of these rows, in this order."""
+        counts = np.diff(self.indptr)[rows]
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        pick = np.repeat(self.indptr[:-1][rows] - indptr[:-1], counts) + np.arange(indptr[-1])
+        return SparseFeatures(indptr, self.index[pick], self.value[pick], self.width)
+
+
+Features = Array | SparseFeatures
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Graph:
+    """A directed graph with what training needs of its vertices and edges."""
+
+    name: str
+    indptr: Array
+    """int64 [N + 1]: where each destination's edges start."""
+    src: Array
+    """int32, or int64 where N does not fit, [E]: the source row of each edge."""
+    ids: Ids
+    """The user's id of each row."""
+    x: Features | None = None
+    """float32 [N, F], dense or sparse."""
+    y: Array | None = None
+    """int64 [N] with -1 for no label, or uint8 [N, C] when a vertex may have several."""
+    num_classes: int = 0
+    train: Array | None = None
+    val: Array | None = None
+    test: Array | None = None
+    edge_weight: Array | None = None
+    """float32 [E]."""
+    edge_attr: Array | None = None
+    """float32 [E, K]."""
+
+    @property
+    def num_nodes(self) -> int:
+        """Vertices."""
+        return len(self.indptr) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Directed edges, repeated ones counted each time."""
+        return len(self.src)
+
+    @property
+    def num_features(self) -> int:
+        """Width of the node features; 0 without any."""
+        return 0 if self.x is None else self.x.shape[1]
+
+    @property
+    def is_multi_label(self) -> bool:
+        """True when a vertex may carry several labels at once."""
+        return self.y is not None and self.y.ndim == 2
+
+    def with_masks(self, train: Array, val: Array, test: Array) -> "Graph":
+        """Return the same graph with these splits."""
+        return replace(self, train=train, val=val, test=test)
+
+    def edge_arrays(self) -> Iterator[tuple[str, Array]]:
+        """Yield the arrays that have one row an edge."""
+        yield "src", self.src
+        if self.edge_weight is not None:
+            yield "edge_weight", self.edge_weight
+        if self.edge_attr is not None:
+            yield "edge_attr", self.edge_attr
+
+
+def index_dtype(largest: int) -> np.dtype[Any]:
+    """Return int32 where ids up to `largest` fit, else int64."""
+    return np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
+
+
+def check_graph(graph: Graph) -> None:
+    """Raise a DataError unless the graph is one that can be trained on."""
+    n, e = graph.num_nodes, graph.num_edges
+    if n == 0:
+        raise DataError("The graph has no vertices.", seen=graph.name, fix="check the node table")
+    if graph.indptr[0] != 0 or graph.indptr[-1] != e or np.any(np.diff(graph.indptr) < 0):
+        raise DataError(
+            "The index of the edges is not sorted.",
+            seen=f"indptr runs from {graph.indptr[0]} to {graph.indptr[-1]} for {e} edges",
+            fix="ingest the graph again",
+        )
+    _check_sources(graph)
+    _check_lengths(graph)
+    if graph.x is not None:
+        _check_features(graph)
+    if graph.y is not None:
+        _check_labels(graph)
+
+
+def _check_sources(graph: Graph) -> None:
+    for start in range(0, graph.num_edges, 1 << 22):
+        chunk = graph.src[start : start + (1 << 22)]
+        bad = (chunk < 0) | (chunk >= graph.num_nodes)
+        if bad.any():
+            where = start + int(np.argmax(bad))
+            raise DataError(
+                "An edge names a vertex that does not exist.",
+                seen=f"edge {where} starts at row {graph.src[where]}, of {graph.num_nodes} rows",
+                fix="add the vertex to the node table, or drop the edge",
+            )
+
+
+def _check_lengths(graph: Graph) -> None:
+    sizes = {"ids": len(graph.ids), "x": None if graph.x is None else graph.x.shape[0]}
+    for name in ("y", *MASKS):
+        array = getattr(graph, name)
+        sizes[name] = None if array is None else len(array)
+    wrong = {name: size for name, size in sizes.items() if size not in (None, graph.num_nodes)}
+    if wrong:
+        raise DataError(
+            "An array has another number of rows than the graph has vertices.",
+            seen=f"{graph.num_nodes} vertices, but {wrong}",
+            fix="give one row a vertex",
+        )
+    for name, array in graph.edge_arrays():
+        if len(array) != graph.num_edges:
+            raise DataError(
+                "An array has another number of rows than the graph has edges.",
+                seen=f"{graph.num_edges} edges, {name} has {len(array)} rows",
+                fix="give one row an edge",
+            )
+
+
+def _check_features(graph: Graph) -> None:
+    values = graph.x.value if isinstance(graph.x, SparseFeatures) else graph.x
+    assert values is not None
+    for start in range(0, len(values), _ROWS_AT_ONCE):
+        finite = np.isfinite(values[start : start + _ROWS_AT_ONCE])
+        if not finite.all():
+            where = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
+            if isinstance(graph.x, SparseFeatures):
+                where = int(np.searchsorted(graph.x.indptr, where, side="right")) - 1
+            raise DataError(
+                "A feature is NaN or infinite.",
+                seen=f"the vertex with id {graph.ids.to_arrow()[where].as_py()!r}",
+                fix="fill or drop such values before ingesting",
+            )
+
+
+def _check_labels(graph: Graph) -> None:
+    assert graph.y is not None
+    low, high = int(graph.y.min(initial=0)), int(graph.y.max(initial=0))
+    allowed = (0, 1) if graph.is_multi_label else (-1, graph.num_classes - 1)
+    if low < allowed[0] or high > allowed[1]:
+        raise DataError(
+            "A label is out of range.",
+            seen=f"labels from {low} to {high} where {allowed[0]} to {allowed[1]} are allowed",
+            fix="number the classes from 0; -1 marks a vertex without a label",
+        )
+
+
+def save_store(graph: Graph, target: Path | str, *, overwrite: bool = False) -> None:
+    """Check the graph and write it as a store."""
+    check_graph(graph)
+    with write_folder(target, "store", overwrite=overwrite) as writer:
+        writer.save("indptr", graph.indptr)
+        for name, array in graph.edge_arrays():
+            writer.save(name, array)
+        save_vertices(graph, writer)
+
+
+def save_vertices(graph: Graph, writer: FolderWriter) -> None:
+    """Write everything that has one row a vertex, and the facts about the graph."""
+    graph.ids.save(writer)
+    if isinstance(graph.x, SparseFeatures):
+        writer.save("x_indptr", graph.x.indptr)
+        writer.save("x_index", graph.x.index)
+        writer.save("x_value", graph.x.value)
+    elif graph.x is not None:
+        writer.save("x", graph.x)
+    for name in ("y", *MASKS):
+        array = getattr(graph, name)
+        if array is not None:
+            writer.save(name, array)
+    writer.facts |= {
+        "name": graph.name,
+        "num_nodes": graph.num_nodes,
+        "num_edges": graph.num_edges,
+        "num_features": graph.num_features,
+        "num_classes": graph.num_classes,
+        "multi_label": graph.is_multi_label,
+    }
+
+
+def fingerprint_graph(graph: Graph) -> str:
+    """Return a hash of all contents; parts, runs and checkpoints of one graph carry the same."""
+    digest = hashlib.sha256(f"{graph.num_nodes} {graph.num_edges} {graph.num_classes}".encode())
+    for array in _all_arrays(graph):
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        for start in range(0, len(array), _ROWS_AT_ONCE):
+            digest.update(np.ascontiguousarray(array[start : start + _ROWS_AT_ONCE]).data)
+    return digest.hexdigest()
+
+
+def _all_arrays(graph: Graph) -> Iterator[Array]:
+    yield graph.indptr
+    yield from (array for _, array in graph.edge_arrays())
+    yield from (getattr(graph.ids, name) for name in graph.ids.__slots__)
+    if isinstance(graph.x, SparseFeatures):
+        yield from (graph.x.indptr, graph.x.index, graph.x.value)
+    elif graph.x is not None:
+        yield graph.x
+    yield from (array for name in ("y", *MASKS) if (array := getattr(graph, name)) is not None)
+
+
+def load_features(folder: Folder) -> Features | None:
+    """Return the node features of a store or part, memory-mapped."""
+    if "x_indptr" not in folder:
+        return folder.load_if_present("x")
+    return SparseFeatures(
+        folder.load("x_indptr"),
+        folder.load("x_index"),
+        folder.load("x_value"),
+        int(folder.facts["num_features"]),
+    )
+
+
+def load_store(path: Path | str, *, verify: bool = True) -> Graph:
+    """Return the graph of a store, memory-mapped; `verify` reads all of it once for its checksums."""
+    folder = open_folder(path, "store")
+    if verify:
+        folder.verify()
+    return graph_from_folder(folder)
+
+
+def graph_from_folder(folder: Folder) -> Graph:
+    """Return the graph kept in an opened store."""
+    return Graph(
+        name=folder.facts["name"],
+        indptr=folder.load("indptr"),
+        src=folder.load("src"),
+        ids=load_ids(folder),
+        x=load_features(folder),
+        y=folder.load_if_present("y"),
+        num_classes=int(folder.facts["num_classes"]),
+        train=folder.load_if_present("train"),
+        val=folder.load_if_present("val"),
+        test=folder.load_if_present("test"),
+        edge_weight=folder.load_if_present("edge_weight"),
+        edge_attr=folder.load_if_present("edge_attr"),
+    )
+
+
+def graph_from_edges(
+    source: Array, destination: Array, num_nodes: int, *, name: str = "graph", **columns: Any
+) -> Graph:
+    """Return a graph from edge lists in memory; `columns` are further fields of `Graph`.
+
+    Edge columns follow their edges. The edges of a row keep the order they were given in.
+    """
+    order = np.argsort(destination, kind="stable")
+    counts = np.bincount(destination, minlength=num_nodes)
+    for column in ("edge_weight", "edge_attr"):
+        if columns.get(column) is not None:
+            columns[column] = np.asarray(columns[column])[order]
+    columns.setdefault("ids", IntegerIds(np.arange(num_nodes, dtype=np.int64)))
+    return Graph(
+        name=name,
+        indptr=np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        src=np.asarray(source)[order].astype(index_dtype(num_nodes)),
+        **columns,
+    )

@@ -1,0 +1,85 @@
+"""Drawing train, validation and test masks where the data has none, and adding reverse edges."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from siafu.errors import ConfigError, DataError
+from siafu.graph.folder import Array
+from siafu.graph.graph import Graph
+
+
+def parse_split(text: str) -> tuple[float, float]:
+    """Return the two numbers of `0.6,0.2` (fractions) or `20,30` (vertices a class)."""
+    try:
+        first, second = (float(part) for part in text.split(","))
+    except ValueError:
+        first = second = -1.0
+    fractions = 0 < first < 1 and second >= 0 and first + second <= 1
+    per_class = first >= 1 and second >= 0 and first.is_integer() and second.is_integer()
+    if not (fractions or per_class):
+        raise ConfigError(
+            "The split is not understood.",
+            seen=f"--split {text}",
+            fix="give train,val as fractions (0.6,0.2) or vertices a class (20,30); the rest is test",
+        )
+    return first, second
+
+
+def draw_split(graph: Graph, split: str, seed: int) -> Graph:
+    """Return the graph with masks drawn from the seed over its labelled vertices."""
+    first, second = parse_split(split)
+    if graph.y is None:
+        raise DataError(
+            "Masks can't be drawn without labels.",
+            seen=graph.name,
+            fix="give the nodes a label column",
+        )
+    generator = np.random.default_rng(seed)
+    labelled = np.arange(graph.num_nodes) if graph.is_multi_label else np.flatnonzero(graph.y >= 0)
+    if first < 1:
+        order = generator.permutation(labelled)
+        bounds = [round(first * len(order)), round((first + second) * len(order))]
+        train, val, test = np.split(order, bounds)
+        return graph.with_masks(*(_mask(rows, graph.num_nodes) for rows in (train, val, test)))
+    if graph.is_multi_label:
+        raise ConfigError(
+            "A split per class needs one label a vertex.",
+            seen=f"--split {split} on multi-label data",
+            fix="use fractions, for example --split 0.6,0.2",
+        )
+    chosen: list[list[Array]] = [[], [], []]
+    for label in range(graph.num_classes):
+        order = generator.permutation(np.flatnonzero(graph.y == label))
+        pieces = np.split(order, [int(first), int(first + second)])
+        for group, rows in zip(chosen, pieces, strict=True):
+            group.append(rows)
+    return graph.with_masks(*(_mask(np.concatenate(rows), graph.num_nodes) for rows in chosen))
+
+
+def _mask(rows: Array, num_nodes: int) -> Array:
+    mask = np.zeros(num_nodes, dtype=bool)
+    mask[rows] = True
+    return mask
+
+
+def add_reverse_edges(graph: Graph) -> Graph:
+    """Return the graph with missing reverse edges added; their edge data is copied."""
+    n = graph.num_nodes
+    dst = np.repeat(np.arange(n, dtype=np.int64), np.diff(graph.indptr))
+    src = graph.src.astype(np.int64)
+    forward = dst * n + src
+    candidates, first = np.unique(src * n + dst, return_index=True)
+    missing = ~np.isin(candidates, forward)
+    rows, edges = candidates[missing] // n, first[missing]
+    all_dst = np.concatenate([dst, rows])
+    order = np.argsort(all_dst, kind="stable")
+    columns: dict[str, Any] = {
+        name: np.concatenate([column, column[edges]])[order]
+        for name, column in graph.edge_arrays()
+        if name != "src"
+    }
+    new_src = np.concatenate([src, candidates[missing] % n])[order].astype(graph.src.dtype)
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(all_dst, minlength=n))]).astype(np.int64)
+    return replace(graph, indptr=indptr, src=new_src, **columns)

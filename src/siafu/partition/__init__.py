@@ -1,0 +1,1 @@
+"""Deciding which rank owns which vertex, and scoring that."""

@@ -1,0 +1,1 @@
+"""The rows and files a run writes."""

@@ -1,0 +1,1 @@
+"""The strategy value, its presets, and the Neighbours that carry it out."""
