@@ -194,7 +194,7 @@ def _damaged(file: Path, seen: str) -> StoreError:
     return StoreError(
         f"{file.name} is damaged.",
         seen=f"{file}: {seen}",
-        fix=f"make {file.parent.name!r} again from its source (`siafu ingest` or `siafu partition`)",
+        fix=f"make {file.parent.name!r} again from its source (siafu ingest, siafu partition)",
     )
 
 

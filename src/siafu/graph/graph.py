@@ -254,7 +254,7 @@ def load_features(folder: Folder) -> Features | None:
 
 
 def load_store(path: Path | str, *, verify: bool = True) -> Graph:
-    """Return the graph of a store, memory-mapped; `verify` reads all of it once for its checksums."""
+    """Return the graph of a store, memory-mapped; `verify` reads all of it once."""
     folder = open_folder(path, "store")
     if verify:
         folder.verify()

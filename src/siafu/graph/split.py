@@ -22,7 +22,7 @@ def parse_split(text: str) -> tuple[float, float]:
         raise ConfigError(
             "The split is not understood.",
             seen=f"--split {text}",
-            fix="give train,val as fractions (0.6,0.2) or vertices a class (20,30); the rest is test",
+            fix="give train,val as fractions (0.6,0.2) or vertices a class (20,30)",
         )
     return first, second
 
