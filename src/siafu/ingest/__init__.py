@@ -1,1 +1,22 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
+
+from siafu.ingest.builtin import BUILTINS, builtin, planted, powerlaw
+from siafu.ingest.load import load, load_with_notes
+from siafu.ingest.named import NAMED, load_named
+from siafu.ingest.npz import graph_from_npz
+from siafu.ingest.progress import Progress
+from siafu.ingest.pyg import graph_from_pyg
+
+__all__ = [
+    "BUILTINS",
+    "NAMED",
+    "Progress",
+    "builtin",
+    "graph_from_npz",
+    "graph_from_pyg",
+    "load",
+    "load_named",
+    "load_with_notes",
+    "planted",
+    "powerlaw",
+]
