@@ -1,4 +1,36 @@
-"""Numeric kernels on CPU and CUDA, each beside the slow reference that defines it.
+"""Numeric kernels on CPU and CUDA, each beside the slow reference that defines it; knows tensors, not graphs or ranks."""
 
-They know tensors, not graphs or ranks.
-"""
+from siafu.ops.csr import CSR
+from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
+from siafu.ops.csr_sum import csr_sum_reference, neighbour_sum, sum_into
+from siafu.ops.random import (
+    DrawKey,
+    dropout_pairs,
+    dropout_rows,
+    uniform_pairs,
+    uniform_reference,
+    uniform_rows,
+)
+from siafu.ops.runtime import fast_paths, set_threads, spare_page_faults, warm_up
+from siafu.ops.threads import num_threads
+
+__all__ = [
+    "CSR",
+    "DrawKey",
+    "csr_max_reference",
+    "csr_sum_reference",
+    "dropout_pairs",
+    "dropout_rows",
+    "fast_paths",
+    "max_with_argument",
+    "neighbour_max",
+    "neighbour_sum",
+    "num_threads",
+    "set_threads",
+    "spare_page_faults",
+    "sum_into",
+    "uniform_pairs",
+    "uniform_reference",
+    "uniform_rows",
+    "warm_up",
+]

@@ -1,0 +1,71 @@
+"""What an implementation of the kernels must offer; Numba, Triton and plain torch each do.
+
+Shapes: M destination rows, C source columns, E edges, D width, N drawn rows, W drawn columns.
+Tensors arrive checked and contiguous, on one device, so implementations hold arithmetic only.
+"""
+
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Edges(NamedTuple):
+    """A sparse matrix and its factors, flat: an op's schema knows tensors, not our classes."""
+
+    indptr: Tensor
+    index: Tensor
+    weight_E: Tensor | None = None
+    row_scale_M: Tensor | None = None
+    col_scale_C: Tensor | None = None
+
+
+class Draw(NamedTuple):
+    """Which random words to draw: two key words, and one or two 48-bit ids for each row."""
+
+    key: tuple[int, int]
+    first_N: Tensor
+    second_N: Tensor | None = None
+
+
+class CsrKernels(Protocol):
+    """Kernels over compressed rows."""
+
+    DTYPES: frozenset[torch.dtype]
+    """Types of x that the implementation takes."""
+
+    def sum_into(self, edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+        """Write, or add, row_scale[i] * sum of weight[e] * col_scale[j] * x[j] over row i."""
+
+    def max_into(self, edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
+        """Write each row's maximum and the first edge that holds it; 0 and -1 for empty rows."""
+
+    def max_grad_into(
+        self, index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tensor
+    ) -> None:
+        """Add each grad_MD entry to the source its edge reads; grad_CD arrives zeroed."""
+
+    def transpose(
+        self, indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
+        """Return indptr and index of the transpose, rows of an entry in rising order."""
+
+    def transpose_order(
+        self, indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype
+    ) -> Tensor:
+        """Return the original edge number of each edge of the transpose."""
+
+
+class RandomKernels(Protocol):
+    """Kernels that draw from Philox4x32-10."""
+
+    DTYPES: frozenset[torch.dtype]
+    """Types of drawn numbers and of x that the implementation takes."""
+
+    def uniform_into(self, draw: Draw, out_NW: Tensor) -> None:
+        """Write numbers in [0, 1): the top 24 bits of each word in float32, all 32 in float64."""
+
+    def dropout_into(
+        self, draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float
+    ) -> None:
+        """Write x * scale where the word is at least `threshold`, else 0."""

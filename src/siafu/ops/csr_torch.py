@@ -1,0 +1,84 @@
+"""Compressed-row kernels in plain torch: for machines without Numba or Triton, and odd types.
+
+Shapes: M destination rows, C source columns, E edges, D width. Edges are taken a slice at a time,
+so memory stays bounded at any E x D. On CUDA `index_add_` sums in no fixed order.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from siafu.ops.contract import Edges
+
+DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+SLICE_ELEMENTS = 1 << 22
+"""Gathered elements held at once: 16 MB of float32."""
+
+
+def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+    if not accumulate:
+        out_MD.zero_()
+    for lo, hi, row in _slices(edges, x_CD.size(1)):
+        index = edges.index[lo:hi]
+        message = x_CD.index_select(0, index)
+        if edges.weight_E is not None:
+            message *= edges.weight_E[lo:hi, None]
+        if edges.col_scale_C is not None:
+            message *= edges.col_scale_C.index_select(0, index)[:, None]
+        if edges.row_scale_M is not None:
+            message *= edges.row_scale_M.index_select(0, row)[:, None]
+        out_MD.index_add_(0, row, message)
+
+
+def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
+    none = torch.iinfo(edge_MD.dtype).max
+    out_MD.fill_(-torch.inf)
+    edge_MD.fill_(none)
+    width = x_CD.size(1)
+    for lo, hi, row in _slices(edges, width):
+        message = x_CD.index_select(0, edges.index[lo:hi])
+        out_MD.scatter_reduce_(0, row[:, None].expand(-1, width), message, "amax")
+    for lo, hi, row in _slices(edges, width):
+        message, best = x_CD.index_select(0, edges.index[lo:hi]), out_MD.index_select(0, row)
+        is_best = (message == best) | (message.isnan() & best.isnan())
+        number = torch.arange(lo, hi, dtype=edge_MD.dtype, device=row.device)[:, None]
+        candidate = torch.where(is_best, number, none)
+        edge_MD.scatter_reduce_(0, row[:, None].expand(-1, width), candidate, "amin")
+    empty_M1 = (edges.indptr.diff() == 0)[:, None]
+    out_MD.masked_fill_(empty_M1, 0)
+    edge_MD.masked_fill_(empty_M1, -1)
+
+
+def max_grad_into(index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tensor) -> None:
+    """`index_put_` sorts before it adds on CUDA, so the order of additions is fixed there too."""
+    used_MD = edge_MD >= 0
+    column = torch.arange(grad_MD.size(1), device=index.device).expand_as(grad_MD)
+    source = index[edge_MD[used_MD]].long()
+    grad_CD.index_put_((source, column[used_MD]), grad_MD[used_MD], accumulate=True)
+
+
+def transpose(
+    indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    sorted_index, order = torch.sort(index, stable=True)
+    starts = torch.arange(num_cols + 1, device=index.device, dtype=index.dtype)
+    return torch.searchsorted(sorted_index, starts), _row_of(indptr, order).to(dtype)
+
+
+def transpose_order(indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype) -> Tensor:
+    return torch.sort(index, stable=True).indices.to(dtype)
+
+
+def _row_of(indptr: Tensor, edge: Tensor) -> Tensor:
+    """Return the row each edge number belongs to."""
+    return torch.searchsorted(indptr, edge, right=True) - 1
+
+
+def _slices(edges: Edges, width: int) -> Iterator[tuple[int, int, Tensor]]:
+    """Yield (first edge, last edge + 1, destination row of each) in order."""
+    step = max(1, SLICE_ELEMENTS // max(1, width))
+    for lo in range(0, len(edges.index), step):
+        hi = min(lo + step, len(edges.index))
+        yield lo, hi, _row_of(edges.indptr, torch.arange(lo, hi, device=edges.index.device))

@@ -1,0 +1,122 @@
+"""Philox4x32-10 for CPU, compiled by Numba; bit for bit what `random_torch` gives.
+
+Shapes: N drawn rows, W drawn columns.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from siafu.ops.contract import Draw
+from siafu.ops.numba_jit import callee, strict_kernel
+from siafu.ops.threads import num_chunks, run_chunks
+
+DTYPES = frozenset({torch.float32, torch.float64})
+
+Array = NDArray[Any]
+
+M0, M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+STEP0, STEP1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
+HALF = np.uint64(32)
+
+
+def uniform_into(draw: Draw, out_NW: Tensor) -> None:
+    out, (first, second, key) = out_NW.numpy(), _arrays(draw)
+    run_chunks(lambda lo, hi: _uniform_rows(key, first, second, out, lo, hi), _bounds(out_NW))
+
+
+def dropout_into(draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float) -> None:
+    x, out, (first, second, key) = x_NW.detach().numpy(), out_NW.numpy(), _arrays(draw)
+    keep = (np.uint64(threshold), x.dtype.type(scale))
+    run_chunks(
+        lambda lo, hi: _dropout_rows(key, first, second, x, out, keep, (lo, hi)), _bounds(out_NW)
+    )
+
+
+def _arrays(draw: Draw) -> tuple[Array, Array | None, tuple[Any, Any]]:
+    second = None if draw.second_N is None else draw.second_N.numpy()
+    return draw.first_N.numpy(), second, (np.uint32(draw.key[0]), np.uint32(draw.key[1]))
+
+
+def _bounds(out_NW: Tensor) -> list[int]:
+    # drawing costs several times what adding does, so it is worth a second thread sooner
+    chunks = num_chunks(8 * out_NW.numel())
+    return np.linspace(0, len(out_NW), chunks + 1).astype(int).tolist()
+
+
+@callee
+def philox4(c0: Any, c1: Any, c2: Any, c3: Any, key: tuple[Any, Any]) -> Any:
+    """Return four uint32 words for a counter of four; for use inside kernels.
+
+    Numba widens every uint32 operation to 64 bits, hence a cast after each.
+    """
+    k0, k1 = key
+    for _ in range(10):
+        p0, p1 = M0 * np.uint64(c0), M1 * np.uint64(c2)
+        c0 = np.uint32(np.uint32(p1 >> HALF) ^ c1 ^ k0)
+        c1 = np.uint32(p1)
+        c2 = np.uint32(np.uint32(p0 >> HALF) ^ c3 ^ k1)
+        c3 = np.uint32(p0)
+        k0, k1 = np.uint32(k0 + STEP0), np.uint32(k1 + STEP1)
+    return c0, c1, c2, c3
+
+
+@callee
+def _counter(first: Array, second: Array | None, n: int) -> Any:
+    """Return the three counter words that row n fixes; the fourth is the block of columns."""
+    low, high = np.uint32(first[n]), np.uint32((first[n] >> 32) & 0xFFFF)
+    other_low, other_high = np.uint32(0), np.uint32(0)
+    if second is not None:
+        other_low, other_high = np.uint32(second[n]), np.uint32((second[n] >> 32) & 0xFFFF)
+    return low, other_low, np.uint32((high << np.uint32(16)) | other_high)
+
+
+@callee
+def _unit(word: Any, out: Array) -> Any:
+    """Return `word` in [0, 1): 32 bits in float64, the top 24 in float32."""
+    if out.itemsize == 8:
+        return word * 2.0**-32
+    return np.float32(word >> np.uint32(8)) * np.float32(2.0**-24)
+
+
+@strict_kernel
+def _uniform_rows(
+    key: tuple[Any, Any], first: Array, second: Array | None, out: Array, row_lo: int, row_hi: int
+) -> None:
+    width = out.shape[1]
+    for n in range(row_lo, row_hi):
+        c0, c1, c2 = _counter(first, second, n)
+        for block in range(width // 4):
+            words = philox4(c0, c1, c2, np.uint32(block), key)
+            for lane in range(4):
+                out[n, 4 * block + lane] = _unit(words[lane], out)
+        words = philox4(c0, c1, c2, np.uint32(width // 4), key)
+        for lane in range(width % 4):
+            out[n, width - width % 4 + lane] = _unit(words[lane], out)
+
+
+@strict_kernel
+def _dropout_rows(
+    key: tuple[Any, Any],
+    first: Array,
+    second: Array | None,
+    x: Array,
+    out: Array,
+    keep: tuple[Any, Any],
+    rows: tuple[int, int],
+) -> None:
+    width, (threshold, scale), zero = x.shape[1], keep, x.dtype.type(0)
+    for n in range(rows[0], rows[1]):
+        c0, c1, c2 = _counter(first, second, n)
+        for block in range(width // 4):
+            words = philox4(c0, c1, c2, np.uint32(block), key)
+            for lane in range(4):
+                f = 4 * block + lane
+                out[n, f] = x[n, f] * scale if np.uint64(words[lane]) >= threshold else zero
+        words = philox4(c0, c1, c2, np.uint32(width // 4), key)
+        for lane in range(width % 4):
+            f = width - width % 4 + lane
+            out[n, f] = x[n, f] * scale if np.uint64(words[lane]) >= threshold else zero

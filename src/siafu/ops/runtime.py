@@ -1,0 +1,62 @@
+"""How a process is set up for the kernels: threads, allocator, compiled code, and what is missing."""
+
+import ctypes
+
+import torch
+
+from siafu.ops import kernels
+from siafu.ops.csr import CSR
+from siafu.ops.csr_max import neighbour_max
+from siafu.ops.csr_sum import neighbour_sum
+from siafu.ops.random import DrawKey, dropout_rows, uniform_rows
+from siafu.ops.threads import set_threads
+
+__all__ = ["fast_paths", "set_threads", "spare_page_faults", "warm_up"]
+
+# malloc.h
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+KEEP_BYTES = 2**31 - 1
+PAD_BYTES = 64 << 20
+
+
+def spare_page_faults() -> bool:
+    """Make glibc keep freed tensors for the next step; False where the allocator is another.
+
+    By default a freed tensor goes back to the kernel at once and the next one is faulted in page
+    by page, which took a third of an epoch. The price is that peak memory is not handed back.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return False
+    settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, KEEP_BYTES), (M_TOP_PAD, PAD_BYTES))
+    return all(mallopt(name, value) == 1 for name, value in settings)
+
+
+def fast_paths() -> dict[str, str]:
+    """Return "on", or why not, for each compiler that makes kernels fast."""
+    cuda = kernels.triton_missing
+    if cuda is None and not torch.cuda.is_available():
+        cuda = "no CUDA device is visible"
+    return {"numba": _state(kernels.numba_missing), "triton/cuda": _state(cuda)}
+
+
+def warm_up(width: int = 128) -> None:
+    """Compile the float32 CPU kernels, or load them from disk, before ranks start and race to.
+
+    Covers sums of `width` columns with no factor, a row scale (mean), a column scale (its backward)
+    and both (GCN), the maximum, drawing and dropout.
+    """
+    csr = CSR(torch.tensor([0, 1, 1]), torch.zeros(1, dtype=torch.int32), 2)
+    x, scale, ids = torch.ones(2, width, requires_grad=True), torch.ones(2), torch.arange(2)
+    for row_scale in (None, scale):
+        for col_scale in (None, scale):
+            neighbour_sum(csr, x, row_scale_M=row_scale, col_scale_C=col_scale).sum().backward()
+    neighbour_max(csr, x).sum().backward()
+    key = DrawKey(seed=0, epoch=0, purpose=0)
+    uniform_rows(key, ids, width)
+    dropout_rows(x.detach(), ids, key, 0.5)
+
+
+def _state(reason: str | None) -> str:
+    return "on" if reason is None else f"off: {reason}"
