@@ -95,12 +95,17 @@ class FolderWriter:
         step = max(1, _CHUNK_BYTES // row_bytes)
         for start in range(0, len(array), step):
             stream.append(array[start : start + step])
+        self.close(name)
 
     def stream(self, name: str, shape: tuple[int, ...], dtype: Any) -> ArrayStream:
         """Return a stream to append rows to; it is closed with the folder."""
         stream = ArrayStream(self.path / f"{name}.npy", shape, np.dtype(dtype))
         self._streams[name] = stream
         return stream
+
+    def close(self, name: str) -> None:
+        """Complete one stream now: a folder of many parts can't hold every file open."""
+        self._entries[name] = self._streams.pop(name).close()
 
     def child(self, name: str, kind: str) -> "FolderWriter":
         """Return a writer for a sub-folder, complete when this folder is."""
@@ -113,8 +118,8 @@ class FolderWriter:
         """Close every stream and write the manifests."""
         for child in self._children:
             child.finish()
-        self._entries |= {name: stream.close() for name, stream in self._streams.items()}
-        self._streams.clear()
+        for name in list(self._streams):
+            self.close(name)
         manifest = {
             "format": f"siafu-{self.kind}",
             "version": FORMAT_VERSION,

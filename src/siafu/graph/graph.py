@@ -210,7 +210,12 @@ def save_vertices(graph: Graph, writer: FolderWriter) -> None:
         array = getattr(graph, name)
         if array is not None:
             writer.save(name, array)
-    writer.facts |= {
+    writer.facts |= graph_facts(graph)
+
+
+def graph_facts(graph: Graph) -> dict[str, Any]:
+    """Return what a manifest says about a graph."""
+    return {
         "name": graph.name,
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,

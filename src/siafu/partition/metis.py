@@ -1,0 +1,83 @@
+"""METIS, run in a child process so that its crash becomes an error with a name."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pymetis
+from numpy.lib.format import open_memmap
+
+from siafu.errors import PartitionError
+from siafu.graph import Array, Graph
+from siafu.partition.adjacency import symmetric_adjacency
+from siafu.partition.assign import assign_contiguous, check_num_parts
+from siafu.partition.chunks import EDGES_AT_ONCE, ranges
+
+_CHILD = Path(__file__).with_name("metis_child.py")
+
+
+def assign_metis(graph: Graph, num_parts: int, *, seed: int = 0) -> Array:
+    """Return part_of with few edges cut; vertices, in-edges and training vertices balanced."""
+    check_num_parts(num_parts, graph.num_nodes)
+    with tempfile.TemporaryDirectory(prefix="siafu-metis-") as name:
+        folder = Path(name)
+        if num_parts == 1 or not _write_inputs(graph, folder):
+            return assign_contiguous(graph, num_parts)
+        _run_child(_child_command(folder, num_parts, seed))
+        return np.load(folder / "part_of.npy")
+
+
+def _write_inputs(graph: Graph, folder: Path) -> bool:
+    """Write what METIS reads; return False for a graph without edges, which it can't cut."""
+    index = pymetis.zero_copy_dtype()
+    offsets, neighbours = symmetric_adjacency(graph)
+    if not len(neighbours):
+        return False
+    _check_fits(len(neighbours), index)
+    np.save(folder / "offsets.npy", offsets.astype(index))
+    wide = open_memmap(folder / "neighbours.npy", "w+", index, neighbours.shape)
+    for low, high in ranges(len(neighbours), EDGES_AT_ONCE):
+        wide[low:high] = neighbours[low:high]
+    wide.flush()
+    columns = [np.ones(graph.num_nodes, np.int64), np.diff(graph.indptr)]
+    if graph.train is not None:
+        columns.append(np.asarray(graph.train, np.int64))
+    # METIS divides by each constraint's total.
+    used = [column for column in columns if column.any()]
+    np.save(folder / "weights.npy", np.stack(used, axis=1).astype(index))
+    return True
+
+
+def _check_fits(num_neighbours: int, index: np.dtype[np.integer]) -> None:
+    if num_neighbours > np.iinfo(index).max:
+        raise PartitionError(
+            "This METIS counts edges in too few bits.",
+            seen=f"{num_neighbours} neighbours, {index} in pymetis",
+            fix="use `--method streaming`, or a pymetis built with 64-bit indices",
+        )
+
+
+def _child_command(folder: Path, num_parts: int, seed: int) -> list[str]:
+    # -P: this folder must not become the first place where the child looks for modules.
+    return [sys.executable, "-P", str(_CHILD), str(folder), str(num_parts), str(seed)]
+
+
+def _run_child(command: list[str]) -> None:
+    outcome = subprocess.run(command, capture_output=True, text=True, check=False)
+    if outcome.returncode == 0:
+        return
+    said = (outcome.stdout + outcome.stderr).strip().splitlines()
+    fix = "use `--method streaming`, which runs no native partitioner"
+    if outcome.returncode < 0:
+        name = signal.Signals(-outcome.returncode).name
+        if name == "SIGKILL":
+            fix = f"it most likely ran out of memory: {fix}"
+        seen = f"METIS was ended by {name}"
+    else:
+        seen = f"METIS ended with code {outcome.returncode}"
+    raise PartitionError(
+        "METIS could not cut the graph.", seen="; ".join([seen, *said[-3:]]), fix=fix
+    )

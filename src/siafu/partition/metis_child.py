@@ -1,0 +1,78 @@
+"""METIS in a process of its own: native code that aborts takes only this process with it.
+
+Run as a file, `python -P metis_child.py FOLDER PARTS SEED`, so that siafu itself and Numba are
+not loaded beside METIS. Reads offsets, neighbours and weights (.npy) and writes part_of.npy.
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymetis
+from pymetis import _internal
+
+_METIS_OK = 1
+_NUM_OPTIONS = 40
+_UFACTOR = 50
+"""Parts may exceed the mean by this many thousandths, in each constraint."""
+
+
+def main() -> int:
+    """Return 0 after writing part_of.npy."""
+    folder, num_parts, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    offsets, neighbours, weights = (
+        np.load(folder / f"{name}.npy", mmap_mode="c")
+        for name in ("offsets", "neighbours", "weights")
+    )
+    library = ctypes.CDLL(_internal.__file__)
+    if hasattr(library, "METIS_PartGraphKway"):
+        part_of = _several_constraints(library, num_parts, seed, offsets, neighbours, weights)
+    else:
+        part_of = _one_constraint(num_parts, seed, offsets, neighbours, weights)
+    np.save(folder / "part_of.npy", part_of)
+    return 0
+
+
+def _several_constraints(
+    library: Any, num_parts: int, seed: int, offsets: Any, neighbours: Any, weights: Any
+) -> Any:
+    """Call the METIS that pymetis carries: its wrapper fixes the number of constraints at one."""
+    options = np.zeros(_NUM_OPTIONS, offsets.dtype)
+    library.METIS_SetDefaultOptions(_pointer(options))
+    options[_internal.options_indices.SEED] = seed % 2**31
+    options[_internal.options_indices.UFACTOR] = _UFACTOR
+    part_of = np.empty(len(offsets) - 1, offsets.dtype)
+    num_vertices, constraints, parts, cut = (
+        np.array([value], offsets.dtype) for value in (*weights.shape, num_parts, 0)
+    )
+    graph = [_pointer(array) for array in (num_vertices, constraints, offsets, neighbours, weights)]
+    outcome = library.METIS_PartGraphKway(
+        *graph, None, None, _pointer(parts), None, None,
+        _pointer(options), _pointer(cut), _pointer(part_of),
+    )  # fmt: skip
+    if outcome != _METIS_OK:
+        raise RuntimeError(f"METIS_PartGraphKway returned {outcome}")
+    return part_of.astype(np.int32)
+
+
+def _pointer(array: Any) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)
+
+
+def _one_constraint(num_parts: int, seed: int, offsets: Any, neighbours: Any, weights: Any) -> Any:
+    """Call pymetis with one weight, the sum of all in thousandths of a part."""
+    share = weights * (1000.0 * num_parts / weights.sum(axis=0))
+    found = pymetis.part_graph(
+        num_parts,
+        pymetis.CSRAdjacency(offsets, neighbours),
+        vweights=np.ceil(1000 * share.sum(axis=1)).astype(offsets.dtype),
+        options=pymetis.Options(seed=seed % 2**31, ufactor=_UFACTOR),
+        recursive=False,
+    )
+    return np.asarray(found.vertex_part, np.int32)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
