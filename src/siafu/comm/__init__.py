@@ -2,3 +2,32 @@
 
 The only user of torch.distributed.
 """
+
+from siafu.comm.halo import (
+    HaloPlan,
+    PendingRows,
+    add_returned,
+    exchange_halo,
+    reduce_gradients,
+    start_fetch,
+    start_return,
+    sum_over_ranks,
+)
+from siafu.comm.meter import Meter
+from siafu.comm.world import DEFAULT_DEADLINE_SECONDS, STORE_VARIABLE, World, choose_device
+
+__all__ = [
+    "DEFAULT_DEADLINE_SECONDS",
+    "STORE_VARIABLE",
+    "HaloPlan",
+    "Meter",
+    "PendingRows",
+    "World",
+    "add_returned",
+    "choose_device",
+    "exchange_halo",
+    "reduce_gradients",
+    "start_fetch",
+    "start_return",
+    "sum_over_ranks",
+]

@@ -2,3 +2,23 @@
 
 The Neighbours protocol and the PyG adapter are here.
 """
+
+from siafu.nn.models import GNN, LAYERS, ModelSpec
+from siafu.nn.neighbours import Draws, Dropout, LocalNeighbours, Neighbours
+from siafu.nn.norm import GraphBatchNorm, batch_statistics
+from siafu.nn.sparse import Rows, SparseRows, project
+
+__all__ = [
+    "GNN",
+    "LAYERS",
+    "Draws",
+    "Dropout",
+    "GraphBatchNorm",
+    "LocalNeighbours",
+    "ModelSpec",
+    "Neighbours",
+    "Rows",
+    "SparseRows",
+    "batch_statistics",
+    "project",
+]

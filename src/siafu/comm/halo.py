@@ -1,0 +1,179 @@
+"""Bringing halo rows to a rank, and their gradients home: point to point, non-blocking, counted.
+
+Shapes: N owned rows, R halo rows (grouped by owning rank), S rows sent (grouped by receiving
+rank; a row that several ranks need stands several times), D columns.
+"""
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from siafu.comm.world import World
+from siafu.ops import CSR, sum_into
+
+
+@dataclass(frozen=True)
+class HaloPlan:
+    """Which owned rows each peer needs, and how many rows come from each peer."""
+
+    send_rows: Tensor
+    send_counts: tuple[int, ...]
+    recv_counts: tuple[int, ...]
+    scatter: CSR
+    """N x S: adds the rows that come back to the owned rows they were sent from."""
+
+    @classmethod
+    def build(
+        cls, send_rows: Tensor, send_counts: list[int], recv_counts: list[int], num_owned: int
+    ) -> "HaloPlan":
+        """Return the plan for these lists; `scatter` is derived."""
+        order = torch.argsort(send_rows, stable=True)
+        counts = torch.bincount(send_rows, minlength=num_owned)
+        indptr = torch.zeros(num_owned + 1, dtype=torch.int64, device=send_rows.device)
+        indptr[1:] = counts.cumsum(0)
+        scatter = CSR(indptr=indptr, index=order.to(torch.int32), num_cols=send_rows.numel())
+        return cls(send_rows, tuple(send_counts), tuple(recv_counts), scatter)
+
+    @property
+    def num_halo(self) -> int:
+        """R."""
+        return sum(self.recv_counts)
+
+
+class PendingRows:
+    """Rows on their way; `wait` returns them. Send buffers live until then."""
+
+    def __init__(self, rows: Tensor, works: list[tuple[int, Any]], held: Tensor) -> None:
+        self._rows, self._works, self._held = rows, works, held
+
+    def wait(self, world: World, operation: str) -> Tensor:
+        """Return the rows once all have come and all of ours have left."""
+        for peer, work in self._works:
+            with world.waiting(operation, peer):
+                # NCCL's wait only orders streams; its own watchdog keeps the deadline.
+                work.wait() if world.backend == "nccl" else work.wait(world.wait_timeout)
+        self._works.clear()
+        return self._rows.to(world.device) if world.stages_through_host else self._rows
+
+
+def start_exchange(
+    rows_SD: Tensor,
+    send_counts: tuple[int, ...],
+    recv_counts: tuple[int, ...],
+    world: World,
+    purpose: str,
+) -> PendingRows:
+    """Send each peer its slice of `rows_SD`, start receiving theirs; skip empty slices."""
+    rows_SD = rows_SD.contiguous()
+    if world.stages_through_host:
+        rows_SD = rows_SD.cpu()
+    received = rows_SD.new_empty(sum(recv_counts), *rows_SD.shape[1:])
+    if world.size == 1:
+        return PendingRows(received, [], rows_SD)
+    tag = world.next_tag()
+    operations = []
+    for peer, (lo, hi) in enumerate(pairwise(accumulate(recv_counts, initial=0))):
+        if hi > lo:
+            operations.append((peer, dist.irecv, received[lo:hi]))
+    for peer, (lo, hi) in enumerate(pairwise(accumulate(send_counts, initial=0))):
+        if hi > lo:
+            operations.append((peer, dist.isend, rows_SD[lo:hi]))
+            world.meter.count(purpose, rows_SD[lo:hi].nbytes)
+    return PendingRows(received, _post(operations, tag, world, purpose), rows_SD)
+
+
+def _post(
+    operations: list[tuple[int, Any, Tensor]], tag: int, world: World, purpose: str
+) -> list[tuple[int, Any]]:
+    if not operations:
+        return []
+    if world.backend == "nccl":
+        batch = [
+            dist.P2POp(call, tensor, group=world.group, group_peer=peer)
+            for peer, call, tensor in operations
+        ]
+        # One work or one an operation: NCCL may merge them.
+        return [(operations[0][0], work) for work in dist.batch_isend_irecv(batch)]
+    works = []
+    for peer, call, tensor in operations:
+        side = {"group_src" if call is dist.irecv else "group_dst": peer}
+        with world.waiting(purpose, peer):
+            works.append((peer, call(tensor, group=world.group, tag=tag, **side)))
+    return works
+
+
+def start_fetch(x_ND: Tensor, plan: HaloPlan, world: World, purpose: str) -> PendingRows:
+    """Start bringing halo_RD, the rows of others that this rank needs."""
+    rows_SD = x_ND.index_select(0, plan.send_rows)
+    return start_exchange(rows_SD, plan.send_counts, plan.recv_counts, world, purpose)
+
+
+def start_return(grad_RD: Tensor, plan: HaloPlan, world: World, purpose: str) -> PendingRows:
+    """Start sending halo rows' gradients home; `add_returned` adds what arrives."""
+    return start_exchange(grad_RD, plan.recv_counts, plan.send_counts, world, purpose)
+
+
+def add_returned(grad_SD: Tensor, plan: HaloPlan, grad_ND: Tensor) -> None:
+    """Add each returned gradient to the owned row it belongs to, in place."""
+    flat_SD = grad_SD.reshape(grad_SD.size(0), -1)
+    sum_into(plan.scatter, flat_SD, grad_ND.view(grad_ND.size(0), -1), accumulate=True)
+
+
+class _ExchangeHalo(torch.autograd.Function):
+    """Linear map from owned rows to halo rows, and its transpose.
+
+    forward   halo_RD = rows of others, fetched
+    backward  dx_ND[send_rows] += dhalo_RD, returned; a row sent to two ranks gets two gradients
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, plan: HaloPlan, world: World) -> Tensor:
+        ctx.plan, ctx.world, ctx.shape = plan, world, x_ND.shape
+        return start_fetch(x_ND, plan, world, "halo_forward").wait(world, "fetching halo rows")
+
+    @staticmethod
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        pending = start_return(grad_RD, ctx.plan, ctx.world, "halo_backward")
+        grad_ND = grad_RD.new_zeros(ctx.shape)
+        add_returned(pending.wait(ctx.world, "returning halo gradients"), ctx.plan, grad_ND)
+        return grad_ND, None, None
+
+
+def exchange_halo(x_ND: Tensor, plan: HaloPlan, world: World) -> Tensor:
+    """Return halo_RD, differentiably. Every rank of `world` must call this in the same order."""
+    return _ExchangeHalo.apply(x_ND, plan, world)
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """y = sum of x over the ranks; every rank's loss depends on y, so gradients sum likewise."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, world: World, purpose: str) -> Tensor:
+        ctx.world, ctx.purpose = world, purpose
+        return world.sum_in_place(x.clone(), purpose)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return ctx.world.sum_in_place(grad.clone(), ctx.purpose), None, None
+
+
+def sum_over_ranks(x: Tensor, world: World, purpose: str) -> Tensor:
+    """Return the sum over the ranks, differentiably."""
+    return x if world.size == 1 else _SumOverRanks.apply(x, world, purpose)
+
+
+def reduce_gradients(parameters: list[torch.nn.Parameter], world: World) -> None:
+    """Sum every parameter's gradient over the ranks; one without a gradient counts as zero."""
+    if world.size == 1 or not parameters:
+        return
+    for parameter in parameters:
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    grads = [p.grad for p in parameters if p.grad is not None]
+    flat = world.sum_in_place(torch.cat([g.reshape(-1) for g in grads]), "gradient")
+    for grad, piece in zip(grads, flat.split([g.numel() for g in grads]), strict=True):
+        grad.copy_(piece.view_as(grad))

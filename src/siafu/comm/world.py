@@ -1,0 +1,202 @@
+"""The ranks of a run: who they are, how long they wait for each other, what they have sent."""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from siafu.comm.meter import Meter
+from siafu.errors import CommError, ConfigError
+
+DEFAULT_DEADLINE_SECONDS = 300.0
+STORE_VARIABLE = "SIAFU_RENDEZVOUS_FILE"
+"""Set by the local launcher: ranks of one machine meet in a file, so no port is opened for it."""
+
+
+@dataclass(kw_only=True)
+class World:
+    """The group of ranks this process belongs to; a world of one needs no process group."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    group: dist.ProcessGroup | None = None
+    deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
+    meter: Meter = field(default_factory=Meter)
+    step: str = "start"
+    """What the run is doing now; errors quote it."""
+    _owns_group: bool = False
+    _next_tag: int = 0
+
+    @classmethod
+    def join(
+        cls, *, device: str = "auto", deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
+    ) -> "World":
+        """Return the world that torchrun or siafu's launcher describes; else a world of one."""
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
+        chosen = choose_device(device, local_rank)
+        if size == 1:
+            return cls(device=chosen, deadline_seconds=deadline_seconds)
+        file = os.environ.get(STORE_VARIABLE)
+        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
+        backend = _backend(chosen, local_size)
+        timeout = timedelta(seconds=deadline_seconds)
+        where = f"{size} ranks on {file or os.environ.get('MASTER_ADDR')}"
+        with _translated(f"rank {rank} joining {where}", deadline_seconds):
+            dist.init_process_group(
+                backend,
+                store=dist.FileStore(file, size) if file else None,
+                rank=rank,
+                world_size=size,
+                timeout=timeout,
+            )
+        return cls(
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            device=chosen,
+            group=dist.group.WORLD,
+            deadline_seconds=deadline_seconds,
+            _owns_group=True,
+        )
+
+    @classmethod
+    def over(cls, group: dist.ProcessGroup, *, deadline_seconds: float) -> "World":
+        """Return the world of an existing process group that this process belongs to."""
+        return cls(
+            rank=dist.get_rank(group),
+            size=dist.get_world_size(group),
+            group=group,
+            deadline_seconds=deadline_seconds,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group, if `join` made one."""
+        if self._owns_group and dist.is_initialized():
+            dist.destroy_process_group()
+        self._owns_group, self.group = False, None
+
+    @property
+    def stages_through_host(self) -> bool:
+        """True when device rows must be copied to the host to travel (Gloo with CUDA)."""
+        return self.device.type == "cuda" and self.backend == "gloo"
+
+    @property
+    def backend(self) -> str:
+        """The transport: gloo, nccl, or none for one rank."""
+        return "none" if self.group is None else str(dist.get_backend(self.group))
+
+    @property
+    def wait_timeout(self) -> timedelta:
+        """The deadline in the form torch's waits take."""
+        return timedelta(seconds=self.deadline_seconds)
+
+    def next_tag(self) -> int:
+        """Return a number that all ranks agree on as long as they exchange in the same order."""
+        self._next_tag = (self._next_tag + 1) % (1 << 20)
+        return self._next_tag
+
+    @contextmanager
+    def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:
+        """Turn a failed wait inside into an error that names rank, peer, operation and step."""
+        whom = "all ranks" if peer is None else f"rank {peer}"
+        what = f"rank {self.rank} waiting for {whom} in {operation}, {self.step}"
+        with _translated(what, self.deadline_seconds):
+            yield
+
+    def sum_in_place(self, tensor: Tensor, purpose: str) -> Tensor:
+        """Replace `tensor` on every rank by its sum over the ranks, and return it."""
+        if self.size == 1:
+            return tensor
+        self.meter.count(purpose, 2 * (self.size - 1) * tensor.nbytes // self.size)
+        with self.waiting(f"the sum of {purpose}"):
+            carrier = tensor.cpu() if self.stages_through_host else tensor
+            dist.all_reduce(carrier, group=self.group)
+        return tensor.copy_(carrier) if carrier is not tensor else tensor
+
+    def gather_numbers(self, values: list[float], purpose: str = "control") -> list[list[float]]:
+        """Return every rank's numbers, by rank; all ranks give the same count of them."""
+        table = torch.zeros(self.size, len(values), dtype=torch.float64, device=self.device)
+        table[self.rank] = torch.tensor(values, dtype=torch.float64)
+        return self.sum_in_place(table, purpose).tolist()
+
+    def check_agreement(self, what: str, text: str) -> None:
+        """Raise on every rank unless all ranks hold the same text."""
+        digest = hashlib.sha256(text.encode()).digest()[:6]
+        rows = self.gather_numbers([float(int.from_bytes(digest))])
+        values = [row[0] for row in rows]
+        if len(set(values)) > 1:
+            odd = [rank for rank, value in enumerate(values) if value != values[0]]
+            raise CommError(
+                f"The ranks do not agree on the {what}.",
+                seen=f"ranks {odd} differ from rank 0",
+                fix=f"start every rank with the same {what}",
+            )
+
+
+def choose_device(name: str, local_rank: int) -> torch.device:
+    """Return the device for a rank; `auto` takes CUDA where there is any."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name not in ("cpu", "cuda"):
+        raise ConfigError("Unknown device.", seen=name, fix="use auto, cpu or cuda")
+    if name == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            "No CUDA device can be used.",
+            seen=f"torch {torch.__version__} sees none",
+            fix="use --device cpu, or see `siafu doctor`",
+        )
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _backend(device: torch.device, local_size: int) -> str:
+    # NCCL refuses two ranks on one GPU; Gloo carries them through the host instead.
+    shares_gpu = device.type == "cuda" and local_size > torch.cuda.device_count()
+    return "nccl" if device.type == "cuda" and not shares_gpu else "gloo"
+
+
+@contextmanager
+def _translated(what: str, deadline_seconds: float) -> Iterator[None]:
+    started = time.monotonic()
+    try:
+        yield
+    except RuntimeError as error:
+        seconds = time.monotonic() - started
+        first_line = (str(error).splitlines() or [""])[0]
+        if seconds >= 0.9 * deadline_seconds or "timed out" in first_line.lower():
+            raise CommError(
+                "A wait passed its deadline.",
+                seen=f"{what}; {seconds:.0f} s of {deadline_seconds:g} s ({first_line})",
+                fix="look at what that rank last said; raise --deadline if it was only slow",
+            ) from error
+        raise CommError(
+            "A rank went away or refused.",
+            seen=f"{what} ({first_line})",
+            fix="the first rank that failed tells why; its error is shown above the others",
+        ) from error

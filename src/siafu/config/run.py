@@ -1,0 +1,142 @@
+"""The settings of a run: each is a key of the config file, a flag and a Python argument alike."""
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from siafu.errors import ConfigError
+
+MODEL_DEFAULTS: dict[str, dict[str, Any]] = {
+    "gcn": {"hidden": 64, "lr": 0.01, "dropout": 0.5, "weight_decay": 5e-4},
+    "sage": {"hidden": 64, "lr": 0.01, "dropout": 0.5, "weight_decay": 5e-4},
+    "sage-max": {"hidden": 64, "lr": 0.01, "dropout": 0.5, "weight_decay": 5e-4},
+    "gin": {"hidden": 64, "lr": 0.005, "dropout": 0.5, "weight_decay": 5e-4, "norm": "batch"},
+    "gat": {"hidden": 64, "lr": 0.005, "dropout": 0.6, "weight_decay": 5e-4},
+}
+OWN_MODEL_DEFAULTS: dict[str, Any] = {
+    "hidden": 64,
+    "lr": 0.01,
+    "dropout": 0.5,
+    "weight_decay": 5e-4,
+}
+
+
+class RunConfig(BaseModel):
+    """What a training run is asked to do."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str = Field(
+        description="built-in name, .npz, Parquet or CSV folder, store, or parts folder"
+    )
+    model: str = Field(
+        "gcn", description="gcn, sage, sage-max, gin, gat, or your own: FILE.py:Class"
+    )
+    ranks: int = Field(1, ge=1, description="processes, one a part")
+    strategy: str = Field("halo", description="how ranks reach each other's rows")
+    epochs: int = Field(200, ge=1, description="the most epochs to train")
+    seed: int = Field(0, ge=0, description="seed of weights, dropout, splits and partition")
+    hidden: int | None = Field(None, ge=1, description="hidden width [default: the model's]")
+    layers: int = Field(2, ge=1, description="graph layers")
+    heads: int = Field(8, ge=1, description="attention heads (gat)")
+    lr: float | None = Field(None, gt=0, description="learning rate [default: the model's]")
+    dropout: float | None = Field(None, ge=0, lt=1, description="dropout [default: the model's]")
+    weight_decay: float | None = Field(None, ge=0, description="L2 penalty [default: the model's]")
+    norm: Literal["none", "batch", "layer"] | None = Field(
+        None, description="none, batch (exact over ranks) or layer [default: the model's]"
+    )
+    residual: bool = Field(False, description="add a layer's input to its output")
+    jk: Literal["none", "cat", "max"] = Field("none", description="jumping knowledge")
+    metric: Literal["accuracy", "roc-auc"] = Field(
+        "accuracy", description="accuracy (micro-F1 on multi-label data) or roc-auc (two classes)"
+    )
+    normalize_features: bool = Field(False, description="scale each feature row to sum to 1")
+    patience: int = Field(0, ge=0, description="stop after so many epochs without gain; 0: never")
+    eval_every: int = Field(1, ge=1, description="epochs between evaluations")
+    checkpoint_every: int = Field(50, ge=0, description="epochs between checkpoints; 0: none")
+    undirected: bool = Field(False, description="add missing reverse edges")
+    split: str | None = Field(
+        None, description="draw masks: 0.6,0.2 fractions or 20,30 a class [default: the data's]"
+    )
+    partition: Literal["auto", "metis", "streaming", "contiguous", "hash"] = Field(
+        "auto", description="how to cut the graph when it is not yet"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
+    threads: int = Field(0, ge=0, description="threads a rank; 0 shares the cores")
+    deadline: float = Field(300.0, gt=0, description="seconds any wait between ranks may last")
+    out: str | None = Field(None, description="run folder [default: runs/NAME-MODEL-NUMBER]")
+
+    @field_validator("model")
+    @classmethod
+    def _known_model(cls, value: str) -> str:
+        if value not in MODEL_DEFAULTS and ":" not in value:
+            raise ConfigError(
+                "Unknown model.",
+                seen=f"{value}{did_you_mean(value, list(MODEL_DEFAULTS))}",
+                fix=f"use one of: {', '.join(MODEL_DEFAULTS)}; or FILE.py:Class for your own",
+            )
+        return value
+
+    def resolved(self) -> Self:
+        """Return the same settings with the model's defaults filled in."""
+        defaults = {"norm": "none"} | MODEL_DEFAULTS.get(self.model, OWN_MODEL_DEFAULTS)
+        unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
+        return self.model_copy(update=unset)
+
+
+def did_you_mean(word: str, known: list[str]) -> str:
+    """Return ` (did you mean ...?)` for a near miss, else nothing."""
+    close = difflib.get_close_matches(word, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def make_config(**settings: Any) -> RunConfig:
+    """Return the checked settings; a mistake is a ConfigError that names the key."""
+    try:
+        return RunConfig(**settings)
+    except ValidationError as error:
+        raise _explained(error) from None
+
+
+def _explained(error: ValidationError) -> ConfigError:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = list(RunConfig.model_fields)
+        return ConfigError(
+            "Unknown setting.",
+            seen=f"{key}{did_you_mean(key, known)}",
+            fix=f"known settings: {', '.join(known)}",
+        )
+    if first["type"] == "missing":
+        return ConfigError(f"The setting {key!r} is missing.", seen="nothing", fix=f"give {key}")
+    return ConfigError(
+        f"The setting {key!r} can't be used.",
+        seen=f"{key}={first['input']!r}",
+        fix=f"{first['msg']} ({RunConfig.model_fields[key].description})",
+    )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return the settings of a YAML or TOML file, unchecked."""
+    try:
+        text = path.read_text()
+        settings = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise ConfigError(
+            "The config file can't be read.", seen=f"{path}: {error}", fix="check path and syntax"
+        ) from error
+    if not isinstance(settings, dict):
+        raise ConfigError(
+            "The config file holds no settings.", seen=str(path), fix="write lines as `key: value`"
+        )
+    return settings
+
+
+def write_config(config: RunConfig, path: Path) -> None:
+    """Write the settings as YAML that `read_config` takes back."""
+    path.write_text(yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False))

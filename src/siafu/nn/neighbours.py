@@ -1,0 +1,182 @@
+"""The one thing a layer is given: its in-neighbours, wherever they live.
+
+Shapes: N rows this rank owns, C columns an aggregation reads (owned rows, then halo rows),
+D columns of a row, H heads.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from siafu.nn.attention import EdgeDropout, attend, with_self_loops
+from siafu.ops import CSR, DrawKey, dropout_rows, neighbour_max, neighbour_sum
+
+
+class Neighbours(Protocol):
+    """What a layer may ask of the graph. One process and every strategy answer alike."""
+
+    @property
+    def num_vertices(self) -> int:
+        """Vertices of the whole graph."""
+        ...
+
+    def sum(self, x_ND: Tensor) -> Tensor:
+        """Return the sum of in-neighbours' rows times their edge weights; 0 without any."""
+        ...
+
+    def mean(self, x_ND: Tensor) -> Tensor:
+        """Return `sum` divided by the number of in-edges; 0 without any."""
+        ...
+
+    def normalised_sum(self, x_ND: Tensor) -> Tensor:
+        """Return D^-1/2 (A + I) D^-1/2 x, with I only where a vertex has no loop yet (GCN)."""
+        ...
+
+    def max(self, x_ND: Tensor) -> Tensor:
+        """Return the element-wise maximum of in-neighbours' rows; 0 without any."""
+        ...
+
+    def attend(
+        self, z_NHD: Tensor, left_NH: Tensor, right_NH: Tensor, *, slope: float, dropout: "Dropout"
+    ) -> Tensor:
+        """Return GAT's weighted sum over in-neighbours and the vertex itself."""
+        ...
+
+    def dropout(self, x_ND: Tensor, dropout: "Dropout") -> Tensor:
+        """Return x with entries zeroed by draws that depend on vertex and column, not on rank."""
+        ...
+
+    def total(self, x_ND: Tensor) -> Tensor:
+        """Return the column sums over all vertices of the graph."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """One place in a model where values are dropped: how many, and which stream of draws."""
+
+    p: float
+    site: int
+
+
+@dataclass(slots=True)
+class Draws:
+    """Where in the sequence of random draws a run is; the engine moves `epoch` on."""
+
+    seed: int = 0
+    epoch: int = 0
+    training: bool = True
+
+    def key(self, site: int) -> DrawKey:
+        """Return the key of this epoch's draws for one place in the model."""
+        return DrawKey(seed=self.seed, epoch=self.epoch, purpose=site)
+
+    def on_edges(self, dropout: Dropout, ids_C: Tensor, ids_N: Tensor) -> EdgeDropout:
+        """Return this epoch's dropout on edges; none while evaluating."""
+        p = dropout.p if self.training else 0.0
+        return EdgeDropout(p, self.key(dropout.site), ids_C, ids_N)
+
+
+@dataclass(frozen=True)
+class GcnScales:
+    """The parts of GCN's normalisation: D^-1/2 by column, and the weight of the added loop."""
+
+    root_C: Tensor
+    loop_N: Tensor
+
+
+def owned_degree(csr: CSR) -> Tensor:
+    """Return degree_N: edge weights summed over each vertex's in-edges, the added loop included."""
+    ones_C1 = torch.ones(csr.num_cols, 1, dtype=torch.float64, device=csr.indptr.device)
+    weight = None if csr.weight is None else csr.weight.double()
+    degree_N = neighbour_sum(CSR(csr.indptr, csr.index, csr.num_cols, weight), ones_C1)[:, 0]
+    return degree_N + added_loop(csr)
+
+
+def added_loop(csr: CSR) -> Tensor:
+    """Return loop_N: 1 where a vertex has no loop of its own, else 0."""
+    has_loop_N = torch.zeros(csr.num_rows, dtype=torch.bool, device=csr.indptr.device)
+    rows_E = edge_rows(csr)
+    has_loop_N[rows_E[csr.index == rows_E]] = True
+    return (~has_loop_N).double()
+
+
+def edge_rows(csr: CSR) -> Tensor:
+    """Return the destination row of each edge."""
+    counts = csr.indptr.diff()
+    return torch.repeat_interleave(torch.arange(csr.num_rows, device=counts.device), counts)
+
+
+def inverse_root(degree: Tensor) -> Tensor:
+    """Return degree^-1/2, with 0 where the degree is not positive."""
+    return torch.where(degree > 0, degree.clamp(min=1e-300).rsqrt(), torch.zeros_like(degree))
+
+
+class LocalNeighbours:
+    """One process that holds the whole graph: the truth every strategy is compared with."""
+
+    def __init__(self, csr: CSR, ids_N: Tensor, draws: Draws) -> None:
+        self.csr, self.ids_N, self.draws = csr, ids_N, draws
+
+    @property
+    def num_vertices(self) -> int:
+        """Vertices of the whole graph."""
+        return self.csr.num_rows
+
+    def _csr(self, dtype: torch.dtype) -> CSR:
+        if self.csr.weight is not None and self.csr.weight.dtype != dtype:
+            self.csr = self.csr.with_weight(self.csr.weight.to(dtype))
+        return self.csr
+
+    @cached_property
+    def _inverse_count_N(self) -> Tensor:
+        return 1.0 / self.csr.indptr.diff().clamp(min=1).double()
+
+    @cached_property
+    def _gcn(self) -> GcnScales:
+        return GcnScales(inverse_root(owned_degree(self.csr)), added_loop(self.csr))
+
+    @cached_property
+    def _looped(self) -> CSR:
+        return with_self_loops(self.csr)
+
+    def sum(self, x_ND: Tensor) -> Tensor:
+        """Return the weighted sum of in-neighbours' rows."""
+        return neighbour_sum(self._csr(x_ND.dtype), x_ND)
+
+    def mean(self, x_ND: Tensor) -> Tensor:
+        """Return `sum` divided by the number of in-edges."""
+        scale_N = self._inverse_count_N.to(x_ND.dtype)
+        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_N)
+
+    def normalised_sum(self, x_ND: Tensor) -> Tensor:
+        """Return GCN's normalised sum."""
+        root_N = self._gcn.root_C.to(x_ND.dtype)
+        own_N1 = (root_N**2 * self._gcn.loop_N.to(x_ND.dtype)).unsqueeze(1)
+        csr = self._csr(x_ND.dtype)
+        total_ND = neighbour_sum(csr, x_ND, row_scale_M=root_N, col_scale_C=root_N)
+        return torch.addcmul(total_ND, own_N1, x_ND)
+
+    def max(self, x_ND: Tensor) -> Tensor:
+        """Return the element-wise maximum of in-neighbours' rows."""
+        return neighbour_max(self.csr, x_ND)
+
+    def attend(
+        self, z_NHD: Tensor, left_NH: Tensor, right_NH: Tensor, *, slope: float, dropout: Dropout
+    ) -> Tensor:
+        """Return GAT's weighted sum over in-neighbours and the vertex itself."""
+        drop = self.draws.on_edges(dropout, self.ids_N, self.ids_N)
+        return attend(self._looped, z_NHD, left_NH, right_NH, slope=slope, dropout=drop)
+
+    def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
+        """Return x with entries dropped while training."""
+        if not self.draws.training:
+            return x_ND
+        return dropout_rows(x_ND, self.ids_N, self.draws.key(dropout.site), dropout.p)
+
+    def total(self, x_ND: Tensor) -> Tensor:
+        """Return the column sums."""
+        return x_ND.sum(dim=0)

@@ -1,0 +1,54 @@
+"""Node features that are mostly zero, kept as CSR through the first layer.
+
+Shapes: N rows, F columns of the features, O width after a linear map, Z values not zero.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional
+
+from siafu.nn.neighbours import Draws, Dropout, edge_rows
+from siafu.ops import CSR, dropout_pairs, neighbour_sum
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """A sparse feature matrix with the global ids of its rows."""
+
+    csr: CSR
+    ids_N: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, as for a dense tensor."""
+        return self.csr.num_rows, self.csr.num_cols
+
+    def dropped(self, draws: Draws, dropout: Dropout) -> "SparseRows":
+        """Return the matrix with values dropped while training (zeros stay zeros)."""
+        if not draws.training or dropout.p == 0.0:
+            return self
+        assert self.csr.weight is not None
+        ids_Z, cols_Z = self.ids_N[edge_rows(self.csr)], self.csr.index.long()
+        key = draws.key(dropout.site)
+        value_Z = dropout_pairs(self.csr.weight.unsqueeze(1), ids_Z, cols_Z, key, dropout.p)
+        return SparseRows(self.csr.with_weight(value_Z.squeeze(1)), self.ids_N)
+
+    def dense(self) -> Tensor:
+        """Return the matrix with its zeros written out."""
+        assert self.csr.weight is not None
+        x_NF = self.csr.weight.new_zeros(self.shape)
+        rows_Z, cols_Z = edge_rows(self.csr), self.csr.index.long()
+        return x_NF.index_put_((rows_Z, cols_Z), self.csr.weight, accumulate=True)
+
+
+Rows = Tensor | SparseRows
+"""What a first layer may be given."""
+
+
+def project(x: Rows, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """Return x W^T + b for dense or sparse rows."""
+    if isinstance(x, Tensor):
+        return functional.linear(x, weight_OD, bias_O)
+    out_NO = neighbour_sum(x.csr, weight_OD.t().contiguous())
+    return out_NO if bias_O is None else out_NO + bias_O

@@ -1,0 +1,107 @@
+"""The folder of a run: config, environment, metrics, weights, predictions, checkpoints, result."""
+
+import json
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from siafu.errors import StoreError
+
+_PACKAGES = ("siafu", "torch", "numpy", "numba", "pyarrow", "torch_geometric", "pymetis", "triton")
+
+
+class RunFolder:
+    """Names of the files of a run, and the writing of its small ones."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config = path / "config.yaml"
+        self.metrics = path / "metrics.jsonl"
+        self.weights = path / "weights.safetensors"
+        self.predictions = path / "predictions"
+        self.checkpoints = path / "checkpoints"
+        self.errors = path / "errors"
+        self.parts = path / "data.parts"
+        self.result = path / "result.json"
+
+    @classmethod
+    def create(cls, path: Path | None, name: str) -> "RunFolder":
+        """Return a new, empty run folder: `path`, or the next free number under runs/."""
+        try:
+            if path is not None:
+                path.mkdir(parents=True)
+                return cls(path)
+            parent = Path("runs")
+            parent.mkdir(exist_ok=True)
+            for number in range(1, 1_000_000):
+                candidate = parent / f"{name}-{number:03d}"
+                try:
+                    candidate.mkdir()
+                except FileExistsError:
+                    continue
+                return cls(candidate)
+        except FileExistsError as error:
+            raise StoreError(
+                "The run folder exists already.",
+                seen=str(path),
+                fix="name another with --out, or go on with --resume",
+            ) from error
+        except OSError as error:
+            raise StoreError(
+                "The run folder can't be made.",
+                seen=f"{error.strerror}: {path or Path('runs').absolute()}",
+                fix="name a folder you may write to with --out",
+            ) from error
+        raise AssertionError("a million runs of one name")
+
+    def write_environment(self) -> None:
+        """Write what the run runs on, to explain its figures later."""
+        (self.path / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n")
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Append one row; each is a complete line, so a killed run leaves readable metrics."""
+        with self.metrics.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def read_metrics(self) -> list[dict[str, Any]]:
+        """Return the rows written so far."""
+        if not self.metrics.exists():
+            return []
+        return [json.loads(line) for line in self.metrics.read_text().splitlines() if line]
+
+    def keep_metrics(self, epochs: int) -> None:
+        """Drop rows after the first `epochs`: a resumed run writes them again."""
+        rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
+        temporary = self.metrics.with_suffix(".tmp")
+        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        temporary.replace(self.metrics)
+
+    def write_result(self, result: dict[str, Any]) -> None:
+        """Write the summary at once."""
+        temporary = self.result.with_suffix(".tmp")
+        temporary.write_text(json.dumps(result, indent=1) + "\n")
+        temporary.replace(self.result)
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and machine facts."""
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "packages": {name: version for name in _PACKAGES if (version := installed(name))},
+    }
+
+
+def installed(package: str) -> str | None:
+    """Return the installed version of a package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,197 @@
+"""A part's data on its rank: rows, edges, labels, masks, and the plan that reaches others' rows.
+
+Shapes: N owned rows, R halo rows, F features.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.comm import HaloPlan, World, exchange_halo
+from siafu.errors import DataError, PlanError
+from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, load_features, load_ids
+from siafu.ops import CSR
+from siafu.partition import open_parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """What one rank holds of the graph, ready for its device."""
+
+    world: World
+    name: str
+    num_vertices: int
+    """Vertices of the whole graph."""
+    num_classes: int
+    multi_label: bool
+    csr: CSR
+    """N x (N + R): in-edges of the owned rows; columns are owned rows, then halo rows."""
+    plan: HaloPlan
+    row_ids: Tensor
+    """int64 [N]: each owned row's number in the whole graph; keys random draws."""
+    ids: Ids
+    """The user's ids of the owned rows."""
+    x: Tensor | CSR | None
+    """Features: dense [N, F], or a CSR whose weights are the values."""
+    y: Tensor | None
+    masks: dict[str, Tensor]
+    """Row numbers of the owned train, val and test vertices."""
+    mask_totals: dict[str, int]
+    """The same counted over all ranks."""
+    edge_attr: Tensor | None
+    fingerprint: str
+    """Hash of the whole graph, the same for every partition of it."""
+    _halo_ids: list[Tensor] = field(default_factory=list)
+
+    @property
+    def num_owned(self) -> int:
+        """N."""
+        return self.csr.num_rows
+
+    @property
+    def num_halo(self) -> int:
+        """R."""
+        return self.plan.num_halo
+
+    @property
+    def train(self) -> Tensor:
+        """Row numbers of the owned training vertices."""
+        return self.masks["train"]
+
+    @property
+    def val(self) -> Tensor:
+        """Row numbers of the owned validation vertices."""
+        return self.masks["val"]
+
+    @property
+    def test(self) -> Tensor:
+        """Row numbers of the owned test vertices."""
+        return self.masks["test"]
+
+    @property
+    def column_ids(self) -> Tensor:
+        """int64 [N + R]: number in the whole graph of each column; fetched once."""
+        if not self._halo_ids:
+            self._halo_ids.append(exchange_halo(self.row_ids, self.plan, self.world))
+        return torch.cat([self.row_ids, self._halo_ids[0]])
+
+    @property
+    def edge_index(self) -> Tensor:
+        """int64 [2, E], PyG's form: source columns (owned, then halo) and destination rows."""
+        rows = torch.repeat_interleave(
+            torch.arange(self.num_owned, device=self.csr.device), self.csr.indptr.diff()
+        )
+        return torch.stack([self.csr.index.long(), rows])
+
+    def mean(self, losses: Tensor) -> Tensor:
+        """Return the mean of per-row losses over the rows of all ranks.
+
+        Its value is the same on every rank; its gradient is this rank's share, so that gradients
+        summed over the ranks are those of one process.
+        """
+        local = losses.sum()
+        total = torch.stack([local.detach().double(), torch.tensor(float(losses.numel()))])
+        total = self.world.sum_in_place(total.to(local.device), "metric")
+        share = local / total[1].to(local.dtype).clamp(min=1)
+        return share + (total[0] / total[1].clamp(min=1) - share.detach()).to(local.dtype)
+
+
+def open_shard(path: Path | str, world: World, *, verify: bool = True) -> Shard:
+    """Return this rank's shard of a parts folder; there must be one part a rank."""
+    parts = open_parts(path)
+    if parts.num_parts != world.size:
+        raise PlanError(
+            "The number of ranks differs from the number of parts.",
+            seen=f"{world.size} ranks, {parts.num_parts} parts in {path}",
+            fix=f"start {parts.num_parts} ranks, or partition again with --parts {world.size}",
+        )
+    folder = parts.part(world.rank)
+    if verify:
+        folder.verify()
+    world.check_agreement("parts folder", folder.facts["graph_fingerprint"])
+    return _shard(folder, world)
+
+
+def _shard(folder: Folder, world: World) -> Shard:
+    facts = folder.facts
+    masks = {name: _rows_of(folder.load_if_present(name), world) for name in MASKS}
+    counts = world.gather_numbers([float(rows.numel()) for rows in masks.values()])
+    totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
+    weight = folder.load_if_present("edge_weight")
+    attr = folder.load_if_present("edge_attr")
+    y = folder.load_if_present("y")
+    num_owned = int(facts["num_owned"])
+    plan = HaloPlan.build(
+        _tensor(folder.load("send_rows"), world),
+        folder.load("send_counts").tolist(),
+        folder.load("halo_counts").tolist(),
+        num_owned,
+    )
+    return Shard(
+        world=world,
+        name=facts["name"],
+        num_vertices=int(facts["num_nodes"]),
+        num_classes=int(facts["num_classes"]),
+        multi_label=bool(facts["multi_label"]),
+        csr=CSR(
+            indptr=_tensor(folder.load("indptr"), world),
+            index=_tensor(folder.load("src"), world),
+            num_cols=num_owned + plan.num_halo,
+            weight=None if weight is None else _tensor(weight, world),
+        ),
+        plan=plan,
+        row_ids=_tensor(folder.load("rows"), world),
+        ids=load_ids(folder),
+        x=_features(folder, world),
+        y=None if y is None else _tensor(y, world),
+        masks=masks,
+        mask_totals=totals,
+        edge_attr=None if attr is None else _tensor(attr, world),
+        fingerprint=str(facts["graph_fingerprint"]),
+    )
+
+
+def _tensor(array: Array, world: World) -> Tensor:
+    # A copy, so that training never waits for a page of the file.
+    return torch.from_numpy(np.array(array)).to(world.device)
+
+
+def _rows_of(mask: Array | None, world: World) -> Tensor:
+    rows = np.empty(0, np.int64) if mask is None else np.flatnonzero(mask)
+    return torch.from_numpy(rows).to(world.device)
+
+
+def _features(folder: Folder, world: World) -> Tensor | CSR | None:
+    x = load_features(folder)
+    if x is None or not isinstance(x, SparseFeatures):
+        return None if x is None else _tensor(x, world)
+    return CSR(
+        indptr=_tensor(x.indptr, world),
+        index=_tensor(x.index, world),
+        num_cols=x.width,
+        weight=_tensor(x.value, world),
+    )
+
+
+def require(shard: Shard, *names: str) -> None:
+    """Raise unless the shard has what training needs of these: x, y, train."""
+    missing: dict[str, tuple[bool, dict[str, Any]]] = {
+        "x": (shard.x is None, {"problem": "The graph has no node features."}),
+        "y": (shard.y is None, {"problem": "The graph has no labels."}),
+        "train": (
+            shard.mask_totals["train"] == 0,
+            {"problem": "The graph has no training vertices."},
+        ),
+    }
+    for name in names:
+        absent, words = missing[name]
+        if absent:
+            raise DataError(
+                words["problem"],
+                seen=f"{shard.name}: {shard.num_vertices} vertices, masks {shard.mask_totals}",
+                fix="add them to the data (`siafu inspect` shows what is there), or use --split",
+            )
