@@ -1,4 +1,7 @@
-"""Numeric kernels on CPU and CUDA, each beside the slow reference that defines it; knows tensors, not graphs or ranks."""
+"""Numeric kernels on CPU and CUDA, each beside the slow reference that defines it.
+
+Knows tensors, not graphs or ranks.
+"""
 
 from siafu.ops.csr import CSR
 from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max

@@ -14,10 +14,15 @@ class Edges(NamedTuple):
     """A sparse matrix and its factors, flat: an op's schema knows tensors, not our classes."""
 
     indptr: Tensor
-    index: Tensor
+    index: Tensor  # type: ignore[assignment] # hides tuple.index, which nobody calls
     weight_E: Tensor | None = None
     row_scale_M: Tensor | None = None
     col_scale_C: Tensor | None = None
+
+    def contiguous(self) -> "Edges":
+        """Return the same edges in tensors without gaps."""
+        factors = (None if t is None else t.contiguous() for t in self[2:])
+        return Edges(self.indptr.contiguous(), self.index.contiguous(), *factors)
 
 
 class Draw(NamedTuple):

@@ -126,8 +126,17 @@ class CSR:
         order: Tensor = self._cache["order"]
         return order
 
+    def with_weight(self, weight: Tensor) -> "CSR":
+        """Return the same edges with other weights; the work done for a transpose is shared."""
+        other = CSR(self.indptr, self.index, self.num_cols, weight)
+        if "transpose" in self._cache:
+            order, known = self.transpose_order(), self._cache["transpose"]
+            turned = CSR(known.indptr, known.index, known.num_cols, weight[order])
+            other._cache.update(order=order, transpose=turned)
+        return other
+
     def to(self, device: torch.device | str) -> "CSR":
-        """Return the matrix on `device`, itself when it is there already; the cache stays behind."""
+        """Return the matrix on `device`, itself when there already; the cache stays behind."""
         weight = None if self.weight is None else self.weight.to(device)
         indptr, index = self.indptr.to(device), self.index.to(device)
         if indptr is self.indptr and index is self.index and weight is self.weight:

@@ -58,7 +58,7 @@ def csr_max(indptr: Tensor, index: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return out_MD and edge_MD as `max_with_argument` defines them."""
     out_MD = x.new_empty(len(indptr) - 1, x.size(1))
     edge_MD = torch.empty_like(out_MD, dtype=edge_dtype(len(index)))
-    edges = Edges(indptr.contiguous(), index.contiguous())
+    edges = Edges(indptr, index).contiguous()
     csr_kernels(x.device, x.dtype).max_into(edges, x.contiguous(), out_MD, edge_MD)
     return out_MD, edge_MD
 

@@ -30,7 +30,9 @@ AHEAD = 8
 
 
 def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
-    indptr, index, weight, row_scale, col_scale = (_array(t) for t in edges)
+    """See `contract.CsrKernels`."""
+    indptr, index = edges.indptr.numpy(), edges.index.numpy()
+    weight, row_scale, col_scale = (_array(t) for t in edges[2:])
     x, out = x_CD.detach().numpy(), out_MD.detach().numpy()
     bounds = _equal_edges(indptr, num_chunks(len(index) * x.shape[1]))
     for first in range(0, x.shape[1], WIDEST):
@@ -44,6 +46,7 @@ def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) ->
 
 
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
+    """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
     x, out, edge = x_CD.detach().numpy(), out_MD.detach().numpy(), edge_MD.numpy()
     bounds = _equal_edges(indptr, num_chunks(len(index) * x.shape[1]))
@@ -70,11 +73,12 @@ def max_grad_into(index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tens
 def transpose(
     indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    starts, placed = _counting_sort(indptr, index, num_cols, dtype, place_rows=True)
-    return starts, placed
+    """See `contract.CsrKernels`."""
+    return _counting_sort(indptr, index, num_cols, dtype, place_rows=True)
 
 
 def transpose_order(indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype) -> Tensor:
+    """See `contract.CsrKernels`."""
     return _counting_sort(indptr, index, num_cols, dtype, place_rows=False)[1]
 
 
@@ -121,13 +125,20 @@ def _equal_edges(indptr: Array, chunks: int) -> list[int]:
 
 
 @callee
-def _factor(  # noqa: PLR0913 - flat, so that Numba drops the branches of absent factors
+def _ask_row(x: Array, row: int, first: int, width: int) -> None:
+    """Ask for the cache lines of a row that will be needed soon."""
+    for f in range(first, first + width, line_width(x)):
+        prefetch(x, row, f)
+
+
+@callee
+def _factor(
     weight: Array | None,
     row_scale: Array | None,
     col_scale: Array | None,
     e: int,
     i: int,
-    j: int,
+    j: Any,
     one: Any,
 ) -> Any:
     product = one
@@ -141,7 +152,7 @@ def _factor(  # noqa: PLR0913 - flat, so that Numba drops the branches of absent
 
 
 @kernel
-def _sum_rows(  # noqa: PLR0913 - as above
+def _sum_rows(  # noqa: PLR0913 - flat, so that Numba drops the branches of absent factors
     indptr: Array,
     index: Array,
     weight: Array | None,
@@ -155,7 +166,7 @@ def _sum_rows(  # noqa: PLR0913 - as above
 ) -> None:
     row_lo, row_hi, first = span
     width = min(WIDEST, x.shape[1] - first) if tiles is None else len(tiles) * TILE
-    line, last, one = line_width(x), len(index) - 1, x.dtype.type(1)
+    last, one = len(index) - 1, x.dtype.type(1)
     for i in range(row_lo, row_hi):
         if not accumulate:
             for f in range(first, first + width):
@@ -164,9 +175,7 @@ def _sum_rows(  # noqa: PLR0913 - as above
         # four edges a step: a quarter of the loads and stores of the output row
         while e + 4 <= end:
             for step in range(4):
-                soon = index[min(e + AHEAD + step, last)]
-                for f in range(first, first + width, line):
-                    prefetch(x, soon, f)
+                _ask_row(x, index[min(e + AHEAD + step, last)], first, width)
             # unsigned, since a signed index costs a test for counting from the end
             j0, j1 = np.uint64(index[e]), np.uint64(index[e + 1])
             j2, j3 = np.uint64(index[e + 2]), np.uint64(index[e + 3])
@@ -178,9 +187,7 @@ def _sum_rows(  # noqa: PLR0913 - as above
                 out[i, f] += (w0 * x[j0, f] + w1 * x[j1, f]) + (w2 * x[j2, f] + w3 * x[j3, f])
             e += 4
         while e < end:
-            soon = index[min(e + AHEAD, last)]
-            for f in range(first, first + width, line):
-                prefetch(x, soon, f)
+            _ask_row(x, index[min(e + AHEAD, last)], first, width)
             j0 = np.uint64(index[e])
             w0 = _factor(weight, row_scale, col_scale, e, i, j0, one)
             for f in range(first, first + width):
@@ -200,7 +207,7 @@ def _max_rows(
 ) -> None:
     row_lo, row_hi, first = span
     width = min(WIDEST, x.shape[1] - first) if tiles is None else len(tiles) * TILE
-    line, last = line_width(x), len(index) - 1
+    last = len(index) - 1
     for i in range(row_lo, row_hi):
         e, end = indptr[i], indptr[i + 1]
         j = np.uint64(index[e]) if e < end else np.uint64(0)
@@ -209,14 +216,12 @@ def _max_rows(
             edge[i, f] = e if e < end else -1
         e += 1
         while e < end:
-            soon = index[min(e + AHEAD, last)]
-            for f in range(first, first + width, line):
-                prefetch(x, soon, f)
+            _ask_row(x, index[min(e + AHEAD, last)], first, width)
             j = np.uint64(index[e])
             for f in range(first, first + width):
                 value, best = x[j, f], out[i, f]
                 # the first NaN wins over all: it must reach the loss, not vanish in a comparison
-                better = (value > best) | ((value != value) & (best == best))  # noqa: PLR0124
+                better = (value > best) | ((value != value) & (best == best))
                 out[i, f] = value if better else best
                 edge[i, f] = e if better else edge[i, f]
             e += 1
@@ -253,7 +258,7 @@ def _counts_to_places(places: Array, starts: Array) -> None:
 
 
 @kernel
-def _place(  # noqa: PLR0913 - as above
+def _place(
     indptr: Array,
     index: Array,
     places: Array,

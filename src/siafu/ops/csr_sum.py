@@ -133,7 +133,7 @@ csr_sum.register_autograd(_backward, setup_context=_save)
 
 def _sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
     kernels = csr_kernels(x_CD.device, x_CD.dtype)
-    edges = Edges(*(None if t is None else t.contiguous() for t in edges))
+    edges = edges.contiguous()
     if out_MD.is_contiguous():
         kernels.sum_into(edges, x_CD.contiguous(), out_MD, accumulate=accumulate)
         return

@@ -18,6 +18,7 @@ SLICE_ELEMENTS = 1 << 22
 
 
 def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+    """See `contract.CsrKernels`."""
     if not accumulate:
         out_MD.zero_()
     for lo, hi, row in _slices(edges, x_CD.size(1)):
@@ -33,6 +34,7 @@ def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) ->
 
 
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
+    """See `contract.CsrKernels`."""
     none = torch.iinfo(edge_MD.dtype).max
     out_MD.fill_(-torch.inf)
     edge_MD.fill_(none)
@@ -62,12 +64,14 @@ def max_grad_into(index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tens
 def transpose(
     indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
+    """See `contract.CsrKernels`."""
     sorted_index, order = torch.sort(index, stable=True)
     starts = torch.arange(num_cols + 1, device=index.device, dtype=index.dtype)
     return torch.searchsorted(sorted_index, starts), _row_of(indptr, order).to(dtype)
 
 
 def transpose_order(indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype) -> Tensor:
+    """See `contract.CsrKernels`."""
     return torch.sort(index, stable=True).indices.to(dtype)
 
 

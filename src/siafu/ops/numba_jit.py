@@ -11,6 +11,10 @@ from numba.extending import intrinsic, overload
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# typed by hand: to callers a kernel has the signature it was written with
+_njit: Callable[..., Callable[[Function], Function]] = numba.njit
+_intrinsic: Any = intrinsic
+
 CACHE_LINE_BYTES = 64
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
@@ -29,17 +33,15 @@ def strict_kernel(function: Function) -> Function:
 
 def callee(function: Function) -> Function:
     """Make a function that kernels may call; it becomes part of their code."""
-    compiled: Function = numba.njit(error_model="numpy")(function)
-    return compiled
+    return _njit(error_model="numpy")(function)
 
 
 def _compile(function: Function, *, fastmath: bool | set[str]) -> Function:
     options = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
     try:
-        compiled: Function = numba.njit(cache=True, **options)(function)
+        return _njit(cache=True, **options)(function)
     except RuntimeError:  # neither our folder nor the user's cache folder can be written
-        compiled = numba.njit(**options)(function)
-    return compiled
+        return _njit(**options)(function)
 
 
 def line_width(array: Any) -> int:
@@ -82,4 +84,4 @@ def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     return signature, generate
 
 
-prefetch: Callable[[Any, int, int], None] = intrinsic(_prefetch)
+prefetch: Callable[[Any, int, int], None] = _intrinsic(_prefetch)

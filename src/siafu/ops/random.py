@@ -78,7 +78,7 @@ def uniform_pairs(
 
 
 def dropout_rows(x_ND: Tensor, ids_N: Tensor, key: DrawKey, p: float) -> Tensor:
-    """Return x with each entry 0 at probability p, else scaled by 1 / (1 - p); no mask is stored."""
+    """Return x with entries 0 at probability p, else scaled by 1 / (1 - p); no mask is stored."""
     return _dropout(x_ND, Draw(key.row_words(), _ids(ids_N)), p)
 
 
@@ -90,7 +90,7 @@ def dropout_pairs(
 
 
 @torch.library.custom_op("siafu::dropout", mutates_args=())
-def dropout(  # noqa: PLR0913 - an op's schema is flat
+def dropout(
     x: Tensor, first: Tensor, second: Tensor | None, key0: int, key1: int, p: float
 ) -> Tensor:
     """Return x with entries dropped; linear in x and its own transpose, so also its backward."""
@@ -106,9 +106,7 @@ def dropout(  # noqa: PLR0913 - an op's schema is flat
 
 
 @dropout.register_fake
-def _(  # noqa: PLR0913 - as above
-    x: Tensor, first: Tensor, second: Tensor | None, key0: int, key1: int, p: float
-) -> Tensor:
+def _(x: Tensor, first: Tensor, second: Tensor | None, key0: int, key1: int, p: float) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
@@ -127,6 +125,11 @@ dropout.register_autograd(_backward, setup_context=_save)
 
 def _uniform(draw: Draw, width: int, dtype: torch.dtype) -> Tensor:
     _check_pair(draw)
+    if dtype not in (torch.float32, torch.float64):
+        # a narrower type would round the largest draws up to 1
+        raise PlanError(
+            "Draws come in two types.", seen=f"dtype={dtype}", fix="use float32 or float64"
+        )
     out_NW = torch.empty(len(draw.first_N), width, dtype=dtype, device=draw.first_N.device)
     random_kernels(out_NW.device, dtype).uniform_into(draw, out_NW)
     return out_NW

@@ -24,11 +24,13 @@ HALF = np.uint64(32)
 
 
 def uniform_into(draw: Draw, out_NW: Tensor) -> None:
+    """See `contract.RandomKernels`."""
     out, (first, second, key) = out_NW.numpy(), _arrays(draw)
     run_chunks(lambda lo, hi: _uniform_rows(key, first, second, out, lo, hi), _bounds(out_NW))
 
 
 def dropout_into(draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float) -> None:
+    """See `contract.RandomKernels`."""
     x, out, (first, second, key) = x_NW.detach().numpy(), out_NW.numpy(), _arrays(draw)
     keep = (np.uint64(threshold), x.dtype.type(scale))
     run_chunks(

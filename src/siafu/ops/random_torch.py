@@ -48,11 +48,13 @@ def philox(
 
 
 def uniform_into(draw: Draw, out_NW: Tensor) -> None:
+    """See `contract.RandomKernels`."""
     for lo, hi, words_SW in _word_slices(draw, out_NW.size(1)):
         out_NW[lo:hi] = words_to_uniform(words_SW, out_NW.dtype)
 
 
 def dropout_into(draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float) -> None:
+    """See `contract.RandomKernels`."""
     for lo, hi, words_SW in _word_slices(draw, out_NW.size(1)):
         out_NW[lo:hi] = torch.where(words_SW >= threshold, x_NW[lo:hi] * scale, 0)
 

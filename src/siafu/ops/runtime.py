@@ -1,4 +1,4 @@
-"""How a process is set up for the kernels: threads, allocator, compiled code, and what is missing."""
+"""How a process is set up for the kernels: threads, allocator, compiled code, what is missing."""
 
 import ctypes
 

@@ -13,11 +13,6 @@ import torch
 
 from siafu.errors import ConfigError
 
-try:
-    import numba
-except ImportError:
-    numba = None
-
 SMALL_WORK = 1 << 17
 """Elements below which one thread is used: waking another costs about as much (some 50 us)."""
 
@@ -51,12 +46,10 @@ if hasattr(os, "register_at_fork"):
 
 
 def set_threads(threads: int) -> None:
-    """Let torch, Numba and our kernels use `threads` threads each, never at the same time."""
+    """Let torch and the Numba kernels use `threads` threads, never both at the same time."""
     if threads < 1:
         raise ConfigError("A rank needs a thread.", seen=f"threads={threads}", fix="use 1 or more")
     torch.set_num_threads(threads)
-    if numba is not None:
-        numba.set_num_threads(min(threads, numba.config.NUMBA_NUM_THREADS))
 
 
 def num_threads() -> int:
