@@ -6,12 +6,19 @@ from siafu.ingest.named import NAMED, load_named
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
 from siafu.ingest.pyg import graph_from_pyg
+from siafu.ingest.table_options import TableOptions
+from siafu.ingest.tables import Drawing, Tables, build_store, find_tables
 
 __all__ = [
     "BUILTINS",
     "NAMED",
+    "Drawing",
     "Progress",
+    "TableOptions",
+    "Tables",
+    "build_store",
     "builtin",
+    "find_tables",
     "graph_from_npz",
     "graph_from_pyg",
     "load",

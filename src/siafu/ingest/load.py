@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import Any
 
 from siafu.errors import DataError
-from siafu.graph import MASKS, Graph, add_reverse_edges, draw_split, folder_kind, load_store
+from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store
 from siafu.ingest.builtin import BUILTINS, builtin, is_builtin
+from siafu.ingest.masks import with_split
 from siafu.ingest.named import NAMED, load_named, names_in_data_folder
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
 from siafu.ingest.pyg import graph_from_pyg, is_pyg
 from siafu.ingest.spelling import did_you_mean
-
-DEFAULT_SPLIT = "0.6,0.2"
 
 Noted = tuple[Graph, list[str]]
 
@@ -50,7 +49,7 @@ def load_with_notes(
         before = graph.num_edges
         graph = add_reverse_edges(graph)
         notes.append(f"Added {graph.num_edges - before:,} reverse edges.")
-    graph, split_notes = _with_split(graph, split, seed)
+    graph, split_notes = with_split(graph, split, seed)
     return graph, notes + split_notes
 
 
@@ -90,21 +89,3 @@ def _unknown(path: Path) -> DataError:
         fix=f"{did_you_mean(str(path), names)}names: {', '.join(sorted(set(names)))}; "
         "or a path to an .npz file, a store, a Parquet or CSV file or folder",
     )
-
-
-def _with_split(graph: Graph, split: str | None, seed: int) -> Noted:
-    has_masks = all(getattr(graph, name) is not None for name in MASKS)
-    if has_masks and split is None:
-        return graph, []
-    if graph.y is None and split is None:
-        return graph, ["No labels in the data, so no masks were drawn."]
-    graph = draw_split(graph, split or DEFAULT_SPLIT, seed)
-    why = f"Split {split} was asked for, so the masks in the data are not used"
-    return graph, [f"{why if has_masks else 'No masks in the data'}: drew {_sizes(graph, seed)}"]
-
-
-def _sizes(graph: Graph, seed: int) -> str:
-    counts = [int(mask.sum()) for mask in (graph.train, graph.val, graph.test) if mask is not None]
-    shares = "/".join(f"{100 * count / max(1, sum(counts)):.0f}" for count in counts)
-    numbers = "/".join(f"{count:,}" for count in counts)
-    return f"{shares} % ({numbers} vertices) from seed {seed}."

@@ -1,0 +1,161 @@
+"""Sorting more edges than fit in memory by destination: files of records, one a range of rows.
+
+A record is one edge: dst, src and, where there are any, reverse, weight and attr. Records are
+scattered to the bucket of their destination, then each bucket is sorted by itself. A bucket that
+came out too large is scattered again into smaller ranges.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+
+from siafu.graph import Array
+from siafu.ops.numba_jit import strict_kernel
+
+# Each bucket is an open file while records are scattered, and systems allow about a thousand.
+_MOST_BUCKETS = 256
+_RECORDS_AT_ONCE = 1 << 20
+
+
+@strict_kernel
+def order_by_key(key: Array, num_keys: int) -> tuple[Array, Array]:
+    """Return where each key starts, [num_keys + 1], and the stable order that sorts by key."""
+    starts = np.zeros(num_keys + 1, dtype=np.int64)
+    for i in range(len(key)):
+        starts[key[i] + 1] += 1
+    for k in range(num_keys):
+        starts[k + 1] += starts[k]
+    cursor = starts.copy()
+    order = np.empty(len(key), dtype=np.int64)
+    for i in range(len(key)):
+        order[cursor[key[i]]] = i
+        cursor[key[i]] += 1
+    return starts, order
+
+
+def record_type(index: np.dtype[Any], *, undirected: bool, weight: bool, attr: int) -> Any:
+    """Return the dtype of a record; `attr` is the number of edge attributes."""
+    fields: list[tuple[Any, ...]] = [("dst", index), ("src", index)]
+    if undirected:
+        fields.append(("reverse", np.bool_))
+    if weight:
+        fields.append(("weight", np.float32))
+    if attr:
+        fields.append(("attr", np.float32, (attr,)))
+    return np.dtype(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The edges of the rows from `low` on: how many each row has, and their records in order."""
+
+    low: int
+    counts: Array
+    records: Array
+
+
+class Buckets:
+    """Records scattered over files by destination; a context in which records may be added."""
+
+    def __init__(self, folder: Path, rows: range, record: Any, *, most_buckets: int) -> None:
+        self._folder, self._rows, self._record = folder, rows, np.dtype(record)
+        self._shift = 0
+        while self._bucket_of(len(rows) - 1) >= max(1, min(most_buckets, _MOST_BUCKETS)):
+            self._shift += 1
+        self.num_buckets = self._bucket_of(len(rows) - 1) + 1
+        self._files: list[IO[bytes]] = []
+
+    def _bucket_of(self, row: Any) -> Any:
+        return row >> self._shift
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir()
+        for bucket in range(self.num_buckets):
+            self._files.append(self._path(bucket).open("wb", buffering=0))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        for file in self._files:
+            file.close()
+
+    def _path(self, bucket: int) -> Path:
+        return self._folder / f"{bucket}.bin"
+
+    def add(self, records: Array) -> None:
+        """Append each record to the file of its destination."""
+        bucket_of_record = self._bucket_of(records["dst"] - self._rows.start)
+        starts, order = order_by_key(bucket_of_record, self.num_buckets)
+        scattered = records[order]
+        for bucket, file in enumerate(self._files):
+            _write_all(file, scattered[starts[bucket] : starts[bucket + 1]])
+
+    def sorted_rows(self, *, most_records: int) -> Iterator[SortedRows]:
+        """Yield all rows in order, deleting the files; each bucket is in memory by itself.
+
+        More than `most_records` at once are held only for a single row that has them all.
+        """
+        for bucket in range(self.num_buckets):
+            low = self._rows.start + (bucket << self._shift)
+            rows = range(low, min(low + (1 << self._shift), self._rows.stop))
+            path = self._path(bucket)
+            num_records = path.stat().st_size // self._record.itemsize
+            if num_records > most_records and len(rows) > 1:
+                yield from self._smaller(path, rows, num_records, most_records)
+            else:
+                yield _sort(np.fromfile(path, dtype=self._record), rows)
+                path.unlink()
+
+    def _smaller(
+        self, path: Path, rows: range, num_records: int, most_records: int
+    ) -> Iterator[SortedRows]:
+        pieces = max(2, 2 * num_records // most_records)
+        inner = Buckets(path.with_suffix(""), rows, self._record, most_buckets=pieces)
+        with inner, path.open("rb") as file:
+            while len(records := np.fromfile(file, self._record, _RECORDS_AT_ONCE)):
+                inner.add(records)
+        path.unlink()
+        yield from inner.sorted_rows(most_records=most_records)
+
+
+def _write_all(file: IO[bytes], records: Array) -> None:
+    """Write every byte: an unbuffered file may take fewer than it is given."""
+    left = memoryview(records.view(np.uint8).data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _sort(records: Array, rows: range) -> SortedRows:
+    if "reverse" in (records.dtype.names or ()):
+        records = _with_missing_reverses(records)
+    starts, order = order_by_key(records["dst"] - rows.start, len(rows))
+    return SortedRows(rows.start, np.diff(starts), records[order])
+
+
+def _with_missing_reverses(records: Array) -> Array:
+    """Return the edges as given, then each reverse that no edge has, once, by row and source.
+
+    A reverse found several times keeps the data of its first edge.
+    """
+    is_reverse = records["reverse"]
+    given, reverses = records[~is_reverse], records[is_reverse]
+    candidates, first = np.unique(_pairs(reverses), return_index=True)
+    missing = ~np.isin(candidates, _pairs(given))
+    return np.concatenate([given, reverses[first[missing]]])
+
+
+def _pairs(records: Array) -> Array:
+    """Return (dst, src) as one sortable value."""
+    if records["dst"].dtype.itemsize == 4:
+        return (records["dst"].astype(np.int64) << 32) | records["src"]
+    # Complex numbers sort by both parts, and a float64 holds rows below 2**53 exactly.
+    pairs: Array = records["dst"] + 1j * records["src"]
+    return pairs

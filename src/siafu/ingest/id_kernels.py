@@ -1,0 +1,121 @@
+"""Hash tables from a node id to its row, for ids that are integers or text.
+
+A table is an array of slots, a power of two long and at most two thirds full; a slot holds a row
+or -1, and a taken slot sends a key to the next one.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from siafu.graph import Array
+from siafu.ops.numba_jit import strict_kernel
+
+_FNV_OFFSET = np.uint64(0xCBF29CE484222325)
+_FNV_PRIME = np.uint64(0x100000001B3)
+_MIX_A = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
+_HALF = np.uint64(33)
+
+
+@strict_kernel
+def _mix(key: Any) -> Any:
+    """Return the bits of a key spread over all 64 (the finaliser of MurmurHash3)."""
+    h = np.uint64(key)
+    h = (h ^ (h >> _HALF)) * _MIX_A
+    h = (h ^ (h >> _HALF)) * _MIX_B
+    return h ^ (h >> _HALF)
+
+
+def make_slots(num_ids: int) -> Array:
+    """Return an empty table with room for this many ids."""
+    return np.full(1 << max(4, (num_ids + num_ids // 2).bit_length()), -1, dtype=np.int64)
+
+
+@strict_kernel
+def insert_integers(ids: Array, slots: Array) -> int:
+    """Fill the slots; return the row of the first id that was there already, or -1."""
+    mask = np.uint64(len(slots) - 1)
+    for row in range(len(ids)):
+        slot = _mix(ids[row]) & mask
+        while slots[slot] >= 0:
+            if ids[slots[slot]] == ids[row]:
+                return row
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = row
+    return -1
+
+
+@strict_kernel
+def find_integers(ids: Array, slots: Array, wanted: Array, rows: Array) -> None:
+    """Set rows[i] to the row of wanted[i], or -1."""
+    mask = np.uint64(len(slots) - 1)
+    for i in range(len(wanted)):
+        slot = _mix(wanted[i]) & mask
+        while slots[slot] >= 0 and ids[slots[slot]] != wanted[i]:
+            slot = (slot + np.uint64(1)) & mask
+        rows[i] = slots[slot]
+
+
+@strict_kernel
+def hash_text(offsets: Array, utf8: Array, hashes: Array) -> None:
+    """Set hashes[i] to the hash of text i (FNV-1a, mixed)."""
+    for i in range(len(hashes)):
+        h = _FNV_OFFSET
+        for at in range(offsets[i], offsets[i + 1]):
+            h = (h ^ np.uint64(utf8[at])) * _FNV_PRIME
+        hashes[i] = _mix(h)
+
+
+@strict_kernel
+def _same_text(
+    a_offsets: Array, a_utf8: Array, a: int, b_offsets: Array, b_utf8: Array, b: int
+) -> bool:
+    length = a_offsets[a + 1] - a_offsets[a]
+    same = length == b_offsets[b + 1] - b_offsets[b]
+    at = 0
+    while same and at < length:
+        same = a_utf8[a_offsets[a] + at] == b_utf8[b_offsets[b] + at]
+        at += 1
+    return same
+
+
+@strict_kernel
+def insert_text(offsets: Array, utf8: Array, hashes: Array, slots: Array) -> int:
+    """Fill the slots; return the row of the first id that was there already, or -1."""
+    mask = np.uint64(len(slots) - 1)
+    for row in range(len(hashes)):
+        slot = hashes[row] & mask
+        while slots[slot] >= 0:
+            taken = slots[slot]
+            if hashes[taken] == hashes[row] and _same_text(
+                offsets, utf8, taken, offsets, utf8, row
+            ):
+                return row
+            slot = (slot + np.uint64(1)) & mask
+        slots[slot] = row
+    return -1
+
+
+@strict_kernel
+def find_text(
+    offsets: Array,
+    utf8: Array,
+    hashes: Array,
+    slots: Array,
+    wanted: tuple[Array, Array, Array],
+    rows: Array,
+) -> None:
+    """Set rows[i] to the row of text i of `wanted` (offsets, utf8, hashes), or -1."""
+    wanted_offsets, wanted_utf8, wanted_hashes = wanted
+    mask = np.uint64(len(slots) - 1)
+    for i in range(len(wanted_hashes)):
+        slot = wanted_hashes[i] & mask
+        while slots[slot] >= 0:
+            row = slots[slot]
+            if hashes[row] == wanted_hashes[i] and _same_text(
+                offsets, utf8, row, wanted_offsets, wanted_utf8, i
+            ):
+                break
+            slot = (slot + np.uint64(1)) & mask
+        rows[i] = slots[slot]

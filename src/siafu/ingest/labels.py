@@ -1,0 +1,213 @@
+"""Label columns of any type as class numbers: one a vertex, or several.
+
+Vertices are read twice: `scan` learns which classes there are, `block` writes the rows.
+"""
+
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siafu.errors import DataError
+from siafu.graph import Array
+from siafu.ingest.numbers import is_list, number_block
+from siafu.ingest.table_files import Piece, Table
+
+ClassName = int | str
+NO_LABEL = -1
+
+
+class Labels(Protocol):
+    """Labels of the vertices of a node table."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        ...
+
+    def scan(self, piece: Piece) -> None:
+        """Learn the classes of some vertices."""
+        ...
+
+    def class_names(self) -> list[ClassName]:
+        """Return the classes in the order of their numbers, once all pieces were scanned."""
+        ...
+
+    def block(self, piece: Piece) -> Array:
+        """Return the labels of some vertices: int64 [B], or uint8 [B, C] of several."""
+        ...
+
+    def notes(self) -> list[str]:
+        """Return sentences for the user."""
+        ...
+
+
+def labels_of(table: Table, columns: tuple[str, ...]) -> Labels:
+    """Return the reader that fits the type and number of the label columns."""
+    if len(columns) > 1:
+        return LabelColumns(columns)
+    kind = table.schema().field(columns[0]).type
+    if pa.types.is_fixed_size_list(kind):
+        return LabelColumns(columns, num_classes=kind.list_size)
+    return LabelLists(columns[0]) if is_list(kind) else SingleLabels(columns[0])
+
+
+class Vocabulary:
+    """Class names in the order they were met, all numbers or all text."""
+
+    def __init__(self) -> None:
+        self._code_of: dict[ClassName, int] = {}
+        self._rank = np.empty(0, dtype=np.int64)
+
+    def add(self, column: pa.Array, piece: Piece) -> None:
+        """Learn the values of a column."""
+        for value in column.unique().to_pylist():
+            name = _class_name(value, piece)
+            if name is None or name in self._code_of:
+                continue
+            if self._code_of and not isinstance(name, type(next(iter(self._code_of)))):
+                raise DataError(
+                    "The labels mix numbers and text.",
+                    seen=f"{next(iter(self._code_of))!r} and {name!r} in {piece.file}",
+                    fix="write all labels as text or all as whole numbers",
+                )
+            self._code_of[name] = len(self._code_of)
+
+    def drop_no_label(self) -> bool:
+        """Forget -1 where it can't be a class, and return whether it was there."""
+        others = self._code_of.keys() - {NO_LABEL}
+        if NO_LABEL not in self._code_of or others == {1}:
+            return False
+        self._code_of.pop(NO_LABEL)
+        return True
+
+    def names(self) -> list[ClassName]:
+        """Return the class names, sorted."""
+        return sorted(self._code_of)
+
+    def encode(self, column: pa.Array, piece: Piece) -> Array:
+        """Return the class number of each value, -1 where it is none."""
+        number_of = {name: number for number, name in enumerate(self.names())}
+        encoded = column.dictionary_encode()
+        numbers = [
+            number_of.get(name, NO_LABEL) if name is not None else NO_LABEL
+            for name in (_class_name(value, piece) for value in encoded.dictionary.to_pylist())
+        ]
+        # The last entry serves nulls, whose index is filled with -1.
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        return np.array([*numbers, NO_LABEL], dtype=np.int64)[codes]
+
+
+def _class_name(value: object, piece: Piece) -> ClassName | None:
+    if value is None or value == "" or value != value:
+        return None
+    if isinstance(value, bool | int):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, str):
+        return value
+    raise DataError(
+        "A label is not a class.",
+        seen=f"{value!r} in {piece.file}",
+        fix="labels are whole numbers or text; predicting other numbers is not supported",
+    )
+
+
+class SingleLabels:
+    """One label a vertex: whole numbers or text, numbered in sorted order."""
+
+    def __init__(self, column: str) -> None:
+        self.columns = (column,)
+        self._vocabulary = Vocabulary()
+        self._dropped: bool | None = None
+
+    def scan(self, piece: Piece) -> None:
+        """Learn the classes of some vertices."""
+        self._vocabulary.add(piece.column(self.columns[0]), piece)
+
+    def class_names(self) -> list[ClassName]:
+        """Return the classes in the order of their numbers."""
+        if self._dropped is None:
+            self._dropped = self._vocabulary.drop_no_label()
+        return self._vocabulary.names()
+
+    def block(self, piece: Piece) -> Array:
+        """Return y_B int64."""
+        return self._vocabulary.encode(piece.column(self.columns[0]), piece)
+
+    def notes(self) -> list[str]:
+        """Return what was made of -1."""
+        return ["The label -1 was read as: no label."] if self._dropped else []
+
+
+class LabelLists:
+    """A list of labels a vertex."""
+
+    def __init__(self, column: str) -> None:
+        self.columns = (column,)
+        self._vocabulary = Vocabulary()
+
+    def scan(self, piece: Piece) -> None:
+        """Learn the classes of some vertices."""
+        self._vocabulary.add(piece.column(self.columns[0]).flatten(), piece)
+
+    def class_names(self) -> list[ClassName]:
+        """Return the classes in the order of their numbers."""
+        return self._vocabulary.names()
+
+    def block(self, piece: Piece) -> Array:
+        """Return y_BC uint8."""
+        column = piece.column(self.columns[0])
+        lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
+        classes = self._vocabulary.encode(column.flatten(), piece)
+        rows = np.repeat(np.arange(len(column)), lengths)
+        y_BC = np.zeros((len(column), len(self.class_names())), dtype=np.uint8)
+        y_BC[rows[classes >= 0], classes[classes >= 0]] = 1
+        repeated = y_BC.sum(axis=1) != np.bincount(rows[classes >= 0], minlength=len(column))
+        if repeated.any():
+            row = int(np.argmax(repeated))
+            raise DataError(
+                "A vertex names one label twice.",
+                seen=f"{column[row].as_py()} in {piece.where(row)}",
+                fix="list each label once; for one 0 or 1 a class use a fixed-size list column",
+            )
+        return y_BC
+
+    def notes(self) -> list[str]:
+        """Return nothing: there is no choice a user should know of."""
+        return []
+
+
+class LabelColumns:
+    """One 0 or 1 a class: several columns, or a fixed-size list."""
+
+    def __init__(self, columns: tuple[str, ...], *, num_classes: int | None = None) -> None:
+        self.columns = columns
+        self._names: list[ClassName] = list(columns if num_classes is None else range(num_classes))
+
+    def scan(self, piece: Piece) -> None:
+        """Learn nothing: the columns are the classes."""
+
+    def class_names(self) -> list[ClassName]:
+        """Return the classes in the order of their numbers."""
+        return self._names
+
+    def block(self, piece: Piece) -> Array:
+        """Return y_BC uint8."""
+        block_BC = number_block(piece, self.columns)
+        wrong = (block_BC != 0) & (block_BC != 1)
+        if wrong.any():
+            row, column = (int(i) for i in np.argwhere(wrong)[0])
+            raise DataError(
+                "A label column holds something else than 0 and 1.",
+                seen=f"{block_BC[row, column]:g} for class {self._names[column]!r}, "
+                f"{piece.where(row)}",
+                fix="give one column of class names, or columns of 0 and 1",
+            )
+        return block_BC.astype(np.uint8)
+
+    def notes(self) -> list[str]:
+        """Return nothing: there is no choice a user should know of."""
+        return []

@@ -1,0 +1,171 @@
+"""Parquet and CSV files read as one table, in pieces that know where they came from."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from siafu.errors import DataError
+from siafu.ingest.spelling import did_you_mean
+
+PARQUET_ENDINGS = (".parquet", ".pq")
+TAB_ENDINGS = (".tsv", ".tsv.gz")
+CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zst", ".csv.bz2", *TAB_ENDINGS)
+TABLE_ENDINGS = PARQUET_ENDINGS + CSV_ENDINGS
+
+_BLOCK_BYTES = 1 << 23
+# Without a buffer size a whole column chunk is read at once, and a chunk may be the whole file.
+_BUFFER_BYTES = 1 << 20
+
+Types = Mapping[str, pa.DataType]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of one file."""
+
+    file: Path
+    first_row: int
+    batch: pa.RecordBatch
+
+    def column(self, name: str) -> pa.Array:
+        """Return one column, dictionary-encoded text as plain text."""
+        column = self.batch.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        return column
+
+    def where(self, row: int) -> str:
+        """Return where a user finds this row."""
+        return f"data row {self.first_row + row} (from 0) of {self.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Files that together are one table."""
+
+    what: str
+    """What users call it: `node table` or `edge table`."""
+    files: tuple[Path, ...]
+    header: tuple[str, ...] | None = None
+    """Column names of CSV files that have none."""
+    types: Types = field(default_factory=dict)
+    """Types that CSV columns are read as, instead of guessing from the first rows."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the first file."""
+        return self._schema_of(self.files[0])
+
+    def check_columns(self, names: Sequence[str]) -> None:
+        """Raise unless every file has these columns."""
+        for file in self.files:
+            present = self._schema_of(file).names
+            for name in names:
+                if name not in present:
+                    raise DataError(
+                        f"The {self.what} has no column {name!r}.",
+                        seen=f"{file} with columns {', '.join(map(repr, present))}",
+                        fix=f"{did_you_mean(name, present)}name the right column in the options",
+                    )
+
+    def num_rows(self) -> int | None:
+        """Return the number of rows where the files tell it without being read."""
+        if any(_is_csv(file) for file in self.files):
+            return None
+        return sum(self._open_parquet(file).metadata.num_rows for file in self.files)
+
+    def estimate_rows(self, *, bytes_a_row: int) -> int:
+        """Return about how many rows there are; a compressed CSV is taken to grow fourfold."""
+        known = self.num_rows()
+        if known is not None:
+            return known
+        sizes = [file.stat().st_size * (4 if _is_packed(file) else 1) for file in self.files]
+        return sum(sizes) // bytes_a_row
+
+    def pieces(self, columns: Sequence[str], *, rows: int) -> Iterator[Piece]:
+        """Yield the rows in order, at most `rows` at a time."""
+        for file in self.files:
+            first_row = 0
+            try:
+                for batch in self._batches(file, columns, rows):
+                    if batch.num_rows:
+                        yield Piece(file, first_row, batch)
+                    first_row += batch.num_rows
+            except (pa.ArrowException, OSError) as error:
+                raise _unreadable(file, error) from error
+
+    def _schema_of(self, file: Path) -> pa.Schema:
+        try:
+            if _is_csv(file):
+                with self._open_csv(file, None) as reader:
+                    return reader.schema
+            return self._open_parquet(file).schema_arrow
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(file, error) from error
+
+    def _batches(self, file: Path, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        if not _is_csv(file):
+            with self._open_parquet(file) as reader:
+                yield from reader.iter_batches(batch_size=rows, columns=list(columns))
+            return
+        with self._open_csv(file, columns) as reader:
+            for block in reader:
+                for start in range(0, block.num_rows, rows):
+                    yield block.slice(start, rows)
+
+    def _open_parquet(self, file: Path) -> pa_parquet.ParquetFile:
+        return pa_parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+
+    def _open_csv(self, file: Path, columns: Sequence[str] | None) -> pa_csv.CSVStreamingReader:
+        present = {name: self.types[name] for name in self.types}
+        return pa_csv.open_csv(
+            file,
+            read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=self.header),
+            parse_options=pa_csv.ParseOptions(
+                delimiter="\t" if file.name.endswith(TAB_ENDINGS) else ","
+            ),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=present, include_columns=None if columns is None else list(columns)
+            ),
+        )
+
+
+def _is_csv(file: Path) -> bool:
+    return file.name.lower().endswith(CSV_ENDINGS)
+
+
+def _is_packed(file: Path) -> bool:
+    return not file.name.lower().endswith((".csv", ".tsv"))
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    mixed = "conversion error" in text
+    return DataError(
+        "A column mixes types." if mixed else "A table file can't be read.",
+        seen=f"{file}: {text}",
+        fix="give each column one type; for ids that mix numbers and text use id_type='text'"
+        if mixed
+        else "check that the file is complete and of the kind its name says",
+    )
+
+
+def table_files(path: Path, what: str) -> tuple[Path, ...]:
+    """Return the files of a table that is one file or a folder of files, in name order."""
+    if path.is_file():
+        return (path,)
+    files = sorted(
+        file
+        for file in path.rglob("*")
+        if file.name.lower().endswith(TABLE_ENDINGS) and not file.name.startswith((".", "_"))
+    )
+    if not files:
+        raise DataError(
+            f"The {what} has no files.",
+            seen=str(path) + ("" if path.exists() else " does not exist"),
+            fix=f"give a file or folder of files ending in {', '.join(TABLE_ENDINGS)}",
+        )
+    return tuple(files)

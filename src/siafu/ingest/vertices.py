@@ -1,0 +1,227 @@
+"""The node table of any size as the vertex arrays of a store: ids, labels, masks, features."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from siafu.errors import DataError
+from siafu.graph import MASKS, Array, FolderWriter, Ids
+from siafu.graph.folder import ArrayStream
+from siafu.ingest.id_rows import IdKind, column_kind, id_column, ids_from_columns, with_types
+from siafu.ingest.labels import ClassName, Labels, labels_of
+from siafu.ingest.numbers import is_list, is_numeric, number_block
+from siafu.ingest.progress import Progress
+from siafu.ingest.spelling import did_you_mean
+from siafu.ingest.table_files import Piece, Table
+from siafu.ingest.table_options import TableOptions
+
+_ROWS_AT_ONCE = 1 << 15
+_MASK_OF_WORD = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+}
+
+
+class Masks(Protocol):
+    """Reads which split each vertex of a piece is in."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are read."""
+        ...
+
+    def read(self, piece: Piece) -> list[Array]:
+        """Return the train, val and test masks of a piece."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SplitWords:
+    """A column of words: train, val (or valid), test, or nothing."""
+
+    columns: tuple[str]
+
+    def read(self, piece: Piece) -> list[Array]:
+        """Return the train, val and test masks of a piece."""
+        encoded = piece.column(self.columns[0]).cast(pa.large_string()).dictionary_encode()
+        words = [self._mask_of(word) for word in encoded.dictionary.to_pylist()]
+        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
+        chosen = np.array([*words, ""])[codes]
+        return [chosen == name for name in MASKS]
+
+    def _mask_of(self, word: str) -> str:
+        mask = _MASK_OF_WORD.get(word.strip().lower(), "")
+        if not mask and word.strip():
+            raise DataError(
+                "A split is not understood.",
+                seen=f"{word!r} in column {self.columns[0]!r}",
+                fix=f"{did_you_mean(word, _MASK_OF_WORD)}use train, val or test, or leave it empty",
+            )
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class SplitFlags:
+    """Three columns of true and false."""
+
+    columns: tuple[str, str, str]
+
+    def read(self, piece: Piece) -> list[Array]:
+        """Return the train, val and test masks of a piece."""
+        flags = [number_block(piece, [name])[:, 0] != 0 for name in self.columns]
+        twice = sum(flag.astype(np.int8) for flag in flags) > 1
+        if np.any(twice):
+            raise DataError(
+                "A vertex is in two splits.",
+                seen=piece.where(int(np.argmax(twice))),
+                fix="put each vertex into at most one of train, val and test",
+            )
+        return flags
+
+
+@dataclass(frozen=True, slots=True)
+class VertexColumns:
+    """What each column of a node table is for."""
+
+    node_id: str
+    labels: Labels | None
+    masks: Masks | None
+    features: tuple[str, ...]
+    unused: tuple[str, ...]
+
+
+def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
+    """Return which column of the node table means what; raise where one is missing."""
+    schema = table.schema()
+    labels = _label_columns(schema, options)
+    masks = _mask_columns(schema, options)
+    taken = {options.node_id, *labels, *(masks.columns if masks else ())}
+    features = options.features
+    if features is None:
+        features = tuple(
+            column.name for column in schema if column.name not in taken and is_numeric(column.type)
+        )
+    table.check_columns([options.node_id, *taken, *features])
+    return VertexColumns(
+        options.node_id,
+        labels_of(table, labels) if labels else None,
+        masks,
+        features,
+        tuple(name for name in schema.names if name not in taken | set(features)),
+    )
+
+
+def _label_columns(schema: pa.Schema, options: TableOptions) -> tuple[str, ...]:
+    if options.label is None:
+        return next(((name,) for name in ("label", "y") if name in schema.names), ())
+    return (options.label,) if isinstance(options.label, str) else tuple(options.label)
+
+
+def _mask_columns(schema: pa.Schema, options: TableOptions) -> Masks | None:
+    if options.split is not None:
+        return SplitWords((options.split,))
+    if "split" in schema.names and not is_numeric(schema.field("split").type):
+        return SplitWords(("split",))
+    for ending in ("", "_mask"):
+        train, val, test = (name + ending for name in MASKS)
+        if all(name in schema.names and _is_flag(schema, name) for name in (train, val, test)):
+            return SplitFlags((train, val, test))
+    return None
+
+
+def _is_flag(schema: pa.Schema, name: str) -> bool:
+    kind = schema.field(name).type
+    return is_numeric(kind) and not is_list(kind)
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedVertices:
+    """What is kept in memory of a node table: a few numbers a vertex."""
+
+    ids: Ids
+    masks: dict[str, Array]
+    class_names: list[ClassName]
+
+
+class NodeTable:
+    """The vertices of one graph, read as the options say."""
+
+    def __init__(self, table: Table, options: TableOptions, progress: Progress) -> None:
+        self.options, self.progress = options, progress
+        self.columns = choose_columns(table, options)
+        self.kind: IdKind = options.id_type or column_kind(table, options.node_id)
+        self.table = with_types(
+            table, ids=(options.node_id,), kind=self.kind, numbers=self.columns.features
+        )
+
+    def scan(self) -> ScannedVertices:
+        """Return ids and masks, and learn the classes."""
+        columns, labels = self.columns, self.columns.labels
+        names = [columns.node_id, *(labels.columns if labels else ())]
+        names += columns.masks.columns if columns.masks else ()
+        ids: list[pa.Array] = []
+        masks: list[list[Array]] = []
+        for piece in self._pieces("scanning nodes", names):
+            ids.append(id_column(piece, columns.node_id, self.kind))
+            if labels:
+                labels.scan(piece)
+            if columns.masks:
+                masks.append(columns.masks.read(piece))
+        joined = [np.concatenate(parts) for parts in zip(*masks, strict=True)]
+        return ScannedVertices(
+            ids_from_columns(ids, self.kind),
+            dict(zip(MASKS, joined, strict=True)) if joined else {},
+            labels.class_names() if labels else [],
+        )
+
+    def write(self, writer: FolderWriter, num_nodes: int) -> tuple[int, Array | None]:
+        """Write x and y into the folder; return the width of x, and y unless it is a matrix."""
+        labels, features = self.columns.labels, self.columns.features
+        names = [*(labels.columns if labels else ()), *features]
+        if not names:
+            return 0, None
+        streams: dict[str, ArrayStream] = {}
+        y: list[Array] = []
+        for piece in self._pieces("writing nodes", names):
+            blocks = {"x": number_block(piece, features)} if features else {}
+            if labels:
+                blocks["y"] = labels.block(piece)
+                y += [blocks["y"]] if blocks["y"].ndim == 1 else []
+            for name, block in blocks.items():
+                if name not in streams:
+                    shape = (num_nodes, *block.shape[1:])
+                    streams[name] = writer.stream(name, shape, block.dtype)
+                self._check_width(piece, streams[name], block)
+                streams[name].append(block)
+        width = streams["x"].shape[1] if features else 0
+        return width, np.concatenate(y) if y else None
+
+    def _check_width(self, piece: Piece, stream: ArrayStream, block: Array) -> None:
+        if block.shape[1:] != stream.shape[1:]:
+            raise DataError(
+                "The lists of a column differ in length.",
+                seen=f"{stream.shape[1]} numbers at first, {block.shape[1]} from "
+                f"{piece.where(0)} on",
+                fix="give every row a list of one length",
+            )
+
+    def _pieces(self, phase: str, names: list[str]) -> Iterator[Piece]:
+        total, done = self.table.num_rows(), 0
+        for piece in self.table.pieces(list(dict.fromkeys(names)), rows=_ROWS_AT_ONCE):
+            yield piece
+            done += piece.batch.num_rows
+            self.progress(phase, done, total)
+        if done == 0:
+            raise DataError(
+                "The node table has no rows.",
+                seen=", ".join(str(file) for file in self.table.files[:3]),
+                fix="check that the export was complete",
+            )
