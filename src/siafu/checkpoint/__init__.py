@@ -1,1 +1,10 @@
 """Saving and loading the state of a run, without pickle."""
+
+from siafu.checkpoint.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
+
+__all__ = ["Checkpoint", "load_checkpoint", "newest_checkpoint", "save_checkpoint"]

@@ -75,7 +75,7 @@ def start_exchange(
     if world.size == 1:
         return PendingRows(received, [], rows_SD)
     tag = world.next_tag()
-    operations = []
+    operations: list[tuple[int, Any, Tensor]] = []
     for peer, (lo, hi) in enumerate(pairwise(accumulate(recv_counts, initial=0))):
         if hi > lo:
             operations.append((peer, dist.irecv, received[lo:hi]))
@@ -136,7 +136,7 @@ class _ExchangeHalo(torch.autograd.Function):
         return start_fetch(x_ND, plan, world, "halo_forward").wait(world, "fetching halo rows")
 
     @staticmethod
-    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
         pending = start_return(grad_RD, ctx.plan, ctx.world, "halo_backward")
         grad_ND = grad_RD.new_zeros(ctx.shape)
         add_returned(pending.wait(ctx.world, "returning halo gradients"), ctx.plan, grad_ND)
@@ -157,7 +157,7 @@ class _SumOverRanks(torch.autograd.Function):
         return world.sum_in_place(x.clone(), purpose)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return ctx.world.sum_in_place(grad.clone(), ctx.purpose), None, None
 
 

@@ -13,6 +13,7 @@ from typing import Self
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from siafu.comm.meter import Meter
 from siafu.errors import CommError, ConfigError
@@ -56,7 +57,7 @@ class World:
         with _translated(f"rank {rank} joining {where}", deadline_seconds):
             dist.init_process_group(
                 backend,
-                store=dist.FileStore(file, size) if file else None,
+                store=FileStore(file, size) if file else None,
                 rank=rank,
                 world_size=size,
                 timeout=timeout,

@@ -99,12 +99,14 @@ class GNN(nn.Module):
 
     def embed(self, x: Rows, neighbours: Neighbours, draws: Draws) -> Tensor:
         """Return the hidden rows before the last layer; the logits when there is only one."""
-        out: Rows = x
-        for number in range(min(len(self.norms), len(self.layers))):
-            before = out
-            out = self.layers[number](self._drop(before, number, neighbours, draws), neighbours)
-            out = self._finish(out, before, number, neighbours)
-        return out if isinstance(out, Tensor) else self.forward(x, neighbours, draws)
+        if not len(self.norms):
+            return self.forward(x, neighbours, draws)
+        rows = x
+        for number in range(len(self.norms)):
+            out_ND = self.layers[number](self._drop(rows, number, neighbours, draws), neighbours)
+            rows = self._finish(out_ND, rows, number, neighbours)
+        assert isinstance(rows, Tensor)
+        return rows
 
     def _drop(self, x: Rows, number: int, neighbours: Neighbours, draws: Draws) -> Rows:
         dropout = Dropout(self.spec.dropout, 2 * number)
@@ -116,8 +118,9 @@ class GNN(nn.Module):
         norm = self.norms[number]
         out_ND = norm(out_ND, neighbours) if isinstance(norm, GraphBatchNorm) else norm(out_ND)
         out_ND = self.activation(out_ND)
-        same = isinstance(x, Tensor) and x.shape == out_ND.shape
-        return out_ND + x if self.spec.residual and same else out_ND
+        if self.spec.residual and isinstance(x, Tensor) and x.shape == out_ND.shape:
+            return out_ND + x
+        return out_ND
 
 
 def _norm(spec: ModelSpec) -> nn.Module:

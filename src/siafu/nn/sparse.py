@@ -34,6 +34,14 @@ class SparseRows:
         value_Z = dropout_pairs(self.csr.weight.unsqueeze(1), ids_Z, cols_Z, key, dropout.p)
         return SparseRows(self.csr.with_weight(value_Z.squeeze(1)), self.ids_N)
 
+    def normalised(self) -> "SparseRows":
+        """Return the matrix with each row scaled to sum to 1."""
+        assert self.csr.weight is not None
+        rows_Z = edge_rows(self.csr)
+        sums_N = self.csr.weight.new_zeros(self.csr.num_rows).index_add_(0, rows_Z, self.csr.weight)
+        value_Z = self.csr.weight / sums_N.clamp(min=1e-12)[rows_Z]
+        return SparseRows(self.csr.with_weight(value_Z), self.ids_N)
+
     def dense(self) -> Tensor:
         """Return the matrix with its zeros written out."""
         assert self.csr.weight is not None

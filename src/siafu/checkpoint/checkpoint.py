@@ -1,0 +1,102 @@
+"""The state of a training run on disk: a folder of arrays, written whole, read without pickle.
+
+Random draws are counter-based, so the epoch number is all the state they have.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from siafu.errors import StoreError
+from siafu.graph import folder_kind, open_folder, write_folder
+
+_KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """All that a run needs to go on as if it had never stopped."""
+
+    model: dict[str, Tensor]
+    best: dict[str, Tensor]
+    """Weights at the best validation epoch so far."""
+    optimiser: dict[str, Any]
+    facts: dict[str, Any]
+    """Epochs done, best scores, the graph's fingerprint, the settings."""
+
+
+def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
+    """Write the checkpoint as `parent/epoch-NNNNNN` and drop all but the newest ones."""
+    target = parent / f"epoch-{checkpoint.facts['epochs']:06d}"
+    groups = {"model": checkpoint.model, "best": checkpoint.best}
+    names: dict[str, list[str]] = {}
+    with write_folder(target, "checkpoint", overwrite=True) as writer:
+        for group, tensors in groups.items():
+            names[group] = list(tensors)
+            for number, tensor in enumerate(tensors.values()):
+                writer.save(f"{group}-{number}", _as_rows(tensor))
+        for number, state in checkpoint.optimiser["state"].items():
+            for name, value in state.items():
+                writer.save(f"optimiser-{number}-{name}", _as_rows(torch.as_tensor(value)))
+        writer.facts |= {
+            "run": checkpoint.facts,
+            "names": names,
+            "param_groups": checkpoint.optimiser["param_groups"],
+        }
+    for old in sorted(parent.glob("epoch-*"))[:-_KEPT]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def _as_rows(tensor: Tensor) -> Any:
+    array = tensor.detach().cpu().numpy()
+    return array.reshape(1) if array.ndim == 0 else array
+
+
+def newest_checkpoint(parent: Path) -> Path:
+    """Return the newest complete checkpoint under `parent`."""
+    complete = [path for path in sorted(parent.glob("epoch-*")) if folder_kind(path)]
+    if not complete:
+        raise StoreError(
+            "There is no checkpoint to go on from.",
+            seen=str(parent),
+            fix="start the run again; --checkpoint-every sets how often one is written",
+        )
+    return complete[-1]
+
+
+def load_checkpoint(path: Path, model: nn.Module) -> Checkpoint:
+    """Return the checkpoint after checking its sums; shapes are taken from `model`."""
+    folder = open_folder(path, "checkpoint")
+    folder.verify()
+    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    for name in folder.facts["names"]["model"]:
+        if name not in shapes:
+            raise StoreError(
+                "The checkpoint is of another model.",
+                seen=f"it has {name!r}, the model has not",
+                fix="resume with the settings of the run (its config.yaml)",
+            )
+    groups = {
+        group: {
+            name: torch.tensor(folder.load(f"{group}-{number}")).reshape(shapes[name])
+            for number, name in enumerate(names)
+        }
+        for group, names in folder.facts["names"].items()
+    }
+    state: dict[int, dict[str, Tensor]] = {}
+    parameters = list(model.parameters())
+    for entry in folder.entries:
+        if entry.startswith("optimiser-"):
+            _, number, name = entry.split("-", 2)
+            value = torch.tensor(folder.load(entry))
+            shape = parameters[int(number)].shape if name != "step" else ()
+            state.setdefault(int(number), {})[name] = value.reshape(shape)
+    optimiser = {"state": state, "param_groups": folder.facts["param_groups"]}
+    return Checkpoint(
+        model=groups["model"], best=groups["best"], optimiser=optimiser, facts=folder.facts["run"]
+    )

@@ -1,0 +1,212 @@
+"""Full-graph training: every epoch is one step over all labelled vertices of all ranks."""
+
+import math
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
+from siafu.comm import World, reduce_gradients
+from siafu.config import RunConfig
+from siafu.engine.network import Network, build_network
+from siafu.engine.score import scores, training_loss
+from siafu.errors import PlanError, SiafuError
+from siafu.nn import Draws
+from siafu.record import RunFolder
+from siafu.shard import Shard, require
+from siafu.strategy import find_strategy
+
+OnEpoch = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is, and its best so far; all of it goes into a checkpoint."""
+
+    epochs: int = 0
+    best_epoch: int = 0
+    best_scores: dict[str, float] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def is_stale(self, patience: int) -> bool:
+        """True when the validation score has not risen for `patience` epochs."""
+        return patience > 0 and self.epochs - self.best_epoch >= patience
+
+
+@dataclass(slots=True)
+class Training:
+    """One rank's side of a run: the network, its optimiser and the progress made."""
+
+    config: RunConfig
+    shard: Shard
+    network: Network
+    optimiser: torch.optim.Optimizer
+    draws: Draws
+    progress: Progress
+    best: dict[str, Tensor]
+
+    @property
+    def world(self) -> World:
+        """The ranks of the run."""
+        return self.shard.world
+
+    def step(self) -> float:
+        """Take one step and return the loss over all ranks."""
+        self.network.module.train()
+        self.draws.training, self.draws.epoch = True, self.progress.epochs + 1
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = training_loss(self.network.logits(), self.shard)
+        loss.backward()
+        reduce_gradients(list(self.network.module.parameters()), self.world)
+        self.optimiser.step()
+        total = self.world.gather_numbers([float(loss.detach())], "metric")
+        return math.fsum(row[0] for row in total)
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Return the scores of the present weights, nothing dropped."""
+        self.network.module.eval()
+        self.draws.training = False
+        return scores(self.network.logits(), self.shard, self.config.metric)
+
+    def run_epoch(self) -> dict[str, Any]:
+        """Train and, when due, evaluate one epoch; return its row of metrics."""
+        epoch = self.progress.epochs + 1
+        self.world.step = f"epoch {epoch}"
+        started = time.perf_counter()
+        loss = self.step()
+        _synchronise(self.world)
+        seconds = time.perf_counter() - started
+        if not math.isfinite(loss):
+            raise _diverged(epoch, loss)
+        self.progress.epochs = epoch
+        self.progress.losses.append(loss)
+        self.progress.seconds.append(seconds)
+        row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
+        if epoch % self.config.eval_every == 0 or epoch == self.config.epochs:
+            row["accuracy"] = self.evaluate()
+            self._keep_best(row["accuracy"])
+        row["bytes_sent"] = dict(self.world.meter.bytes_sent)
+        return row
+
+    def _keep_best(self, now: dict[str, float]) -> None:
+        # Without validation vertices there is nothing to choose by: the last weights count.
+        choose = self.shard.mask_totals["val"] > 0 and self.progress.best_scores
+        if choose and now["val"] <= self.progress.best_scores["val"]:
+            return
+        self.progress.best_epoch, self.progress.best_scores = self.progress.epochs, now
+        state = self.network.module.state_dict()
+        self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the state of the run."""
+        facts = {
+            "epochs": self.progress.epochs,
+            "best_epoch": self.progress.best_epoch,
+            "best_scores": self.progress.best_scores,
+            "losses": self.progress.losses,
+            "seconds": self.progress.seconds,
+            "fingerprint": self.shard.fingerprint,
+            "ranks": self.world.size,
+        }
+        model, optimiser = self.network.module.state_dict(), self.optimiser.state_dict()
+        return Checkpoint(model=model, best=self.best, optimiser=optimiser, facts=facts)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up a run where the checkpoint left it."""
+        facts = checkpoint.facts
+        if facts["fingerprint"] != self.shard.fingerprint:
+            raise PlanError(
+                "The checkpoint is of a run on another graph.",
+                seen=f"{facts['fingerprint'][:12]}, the data is {self.shard.fingerprint[:12]}",
+                fix="resume with the data the run was started on",
+            )
+        self.network.module.load_state_dict(checkpoint.model)
+        self.optimiser.load_state_dict(checkpoint.optimiser)
+        self.best = checkpoint.best
+        names = ("epochs", "best_epoch", "best_scores", "losses", "seconds")
+        self.progress = Progress(**{name: facts[name] for name in names})
+
+
+def begin(config: RunConfig, shard: Shard, resume_from: Path | None = None) -> Training:
+    """Return a training ready to run, fresh or from the newest checkpoint of a run folder."""
+    require(shard, "x", "y", "train")
+    draws = Draws(seed=config.seed)
+    network = build_network(config, shard, draws)
+    assert config.lr is not None
+    assert config.weight_decay is not None
+    optimiser = torch.optim.Adam(
+        network.module.parameters(), lr=config.lr, weight_decay=config.weight_decay
+    )
+    training = Training(config, shard, network, optimiser, draws, Progress(), {})
+    if resume_from is not None:
+        training.restore(load_checkpoint(newest_checkpoint(resume_from), network.module))
+    return training
+
+
+def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str, Any]:
+    """Run the remaining epochs and return the summary; rank 0 writes metrics and checkpoints."""
+    config, progress, is_first = training.config, training.progress, training.world.rank == 0
+    while progress.epochs < config.epochs and not progress.is_stale(config.patience):
+        row = training.run_epoch()
+        if is_first:
+            folder.append_metrics(row)
+            on_epoch(row)
+        if config.checkpoint_every and progress.epochs % config.checkpoint_every == 0 and is_first:
+            save_checkpoint(training.checkpoint(), folder.checkpoints)
+    training.network.module.load_state_dict(training.best)
+    return summary(training, folder)
+
+
+def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
+    """Return what a run reports: scores, losses, time, traffic and memory. Every rank calls it."""
+    world, progress = training.world, training.progress
+    purposes = sorted({"halo_forward", "halo_backward", "gradient", "metric", "norm", "control"})
+    sent = [float(world.meter.bytes_sent.get(purpose, 0)) for purpose in purposes]
+    table = world.gather_numbers([*sent, peak_bytes(world) / 2**20])
+    by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
+    strategy = find_strategy(training.config.strategy)
+    return {
+        "accuracy": progress.best_scores,
+        "metric": "micro-f1" if training.shard.multi_label else training.config.metric,
+        "best_epoch": progress.best_epoch,
+        "losses": progress.losses,
+        "epochs": progress.epochs,
+        "seconds_per_epoch": statistics.median(progress.seconds),
+        "bytes_sent": dict(zip(purposes, by_purpose, strict=True)),
+        "peak_mb": [round(row[-1], 1) for row in table],
+        "ranks": world.size,
+        "strategy": training.config.strategy,
+        "exactness": strategy.exactness,
+        "model": training.config.model,
+        "data": training.shard.name,
+        "run": str(folder.path),
+    }
+
+
+def peak_bytes(world: World) -> int:
+    """Return this rank's peak memory: the device's where it trains on one, else resident."""
+    if world.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(world.device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _synchronise(world: World) -> None:
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
+
+
+def _diverged(epoch: int, loss: float) -> SiafuError:
+    return PlanError(
+        "The loss is no longer a number.",
+        seen=f"loss {loss} in epoch {epoch}",
+        fix="lower --lr, or look for extreme feature values",
+    )

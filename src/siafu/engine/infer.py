@@ -1,0 +1,59 @@
+"""Writing predictions and embeddings, keyed by the user's own ids.
+
+Shapes: N owned rows, O classes, D hidden width.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from siafu.engine.network import Network
+from siafu.graph import unwritable
+from siafu.nn import Draws
+from siafu.shard import Shard
+
+
+@torch.no_grad()
+def write_predictions(
+    network: Network, shard: Shard, draws: Draws, target: Path, *, embeddings: bool = False
+) -> None:
+    """Write one Parquet file a rank into `target`; together they hold each vertex once."""
+    network.module.eval()
+    draws.training = False
+    columns = {"id": shard.ids.to_arrow(), **prediction_columns(network.logits(), shard)}
+    if embeddings:
+        rows_ND = network.embeddings().float().cpu().numpy()
+        flat = pa.array(rows_ND.reshape(-1))
+        columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, rows_ND.shape[1])
+    file = target / f"part{shard.world.rank}.parquet"
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".tmp")
+        pq.write_table(pa.table(columns), temporary)
+        temporary.replace(file)
+    except OSError as error:
+        raise unwritable(file, error) from error
+
+
+def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:
+    """Return the columns of a prediction table: class, confidence, label, split."""
+    if shard.multi_label:
+        said = (logits_NO > 0).cpu().numpy()
+        classes = pa.array([np.flatnonzero(row).tolist() for row in said], pa.list_(pa.int64()))
+        columns = {"prediction": classes}
+    else:
+        confidence, prediction = logits_NO.softmax(dim=1).max(dim=1)
+        columns = {
+            "prediction": pa.array(prediction.cpu().numpy()),
+            "confidence": pa.array(confidence.cpu().numpy()),
+        }
+        if shard.y is not None:
+            columns["label"] = pa.array(shard.y.cpu().numpy())
+    split = np.full(shard.num_owned, "", dtype="<U5")
+    for name, rows in shard.masks.items():
+        split[rows.cpu().numpy()] = name
+    return columns | {"split": pa.array(split.tolist())}

@@ -1,0 +1,148 @@
+"""Making the model of a run and calling it on a shard."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from siafu.config import RunConfig
+from siafu.errors import ConfigError
+from siafu.nn import GNN, Draws, ModelSpec, Neighbours, Rows, SparseRows
+from siafu.ops import CSR
+from siafu.shard import Shard
+from siafu.strategy import find_strategy, neighbours_of, parallelize
+
+
+class Network(Protocol):
+    """A model bound to a shard."""
+
+    @property
+    def module(self) -> nn.Module:
+        """The model itself, with the user's parameter names."""
+        ...
+
+    def logits(self) -> Tensor:
+        """Return one row of scores for each owned vertex."""
+        ...
+
+    def embeddings(self) -> Tensor:
+        """Return the rows before the last layer, or the logits where a model has no such rows."""
+        ...
+
+
+class BuiltInNetwork:
+    """One of siafu's own models with the neighbours of a shard."""
+
+    def __init__(self, module: GNN, x: Rows, neighbours: Neighbours, draws: Draws) -> None:
+        self.module = module
+        self._x, self._neighbours, self._draws = x, neighbours, draws
+
+    def logits(self) -> Tensor:
+        """Return logits_NO."""
+        logits_NO: Tensor = self.module(self._x, self._neighbours, self._draws)
+        return logits_NO
+
+    def embeddings(self) -> Tensor:
+        """Return hidden_ND."""
+        return self.module.embed(self._x, self._neighbours, self._draws)
+
+
+class OwnNetwork:
+    """A user's PyG model, run over the ranks unmodified."""
+
+    def __init__(self, module: nn.Module, x: Tensor, shard: Shard, draws: Draws) -> None:
+        self.module = module
+        self._parallel = parallelize(module, shard, draws=draws, reduce_gradients=False)
+        self._x = x
+
+    def logits(self) -> Tensor:
+        """Return logits_NO."""
+        logits_NO: Tensor = self._parallel(self._x)
+        return logits_NO
+
+    def embeddings(self) -> Tensor:
+        """Return logits_NO: which rows of a foreign model are its embedding is unknown."""
+        return self.logits()
+
+
+def build_network(config: RunConfig, shard: Shard, draws: Draws) -> Network:
+    """Return the model of the run, its weights drawn from the seed alike on every rank."""
+    find_strategy(config.strategy)
+    x = prepare_features(shard, normalize=config.normalize_features)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        if ":" in config.model:
+            module = own_model(config, x.shape[1], shard.num_classes).to(shard.world.device)
+            dense = x if isinstance(x, Tensor) else x.dense()
+            return OwnNetwork(module, dense, shard, draws)
+        gnn = GNN(model_spec(config, x.shape[1], shard.num_classes))
+    return BuiltInNetwork(gnn.to(shard.world.device), x, neighbours_of(shard, draws), draws)
+
+
+def model_spec(config: RunConfig, in_width: int, out_width: int) -> ModelSpec:
+    """Return the part of the settings that shapes the model."""
+    names = ("hidden", "layers", "heads", "dropout", "norm", "residual", "jk")
+    chosen = {name: getattr(config, name) for name in names}
+    return ModelSpec(name=config.model, in_width=in_width, out_width=out_width, **chosen)
+
+
+def prepare_features(shard: Shard, *, normalize: bool) -> Rows:
+    """Return the shard's features, each row scaled to sum to 1 if asked."""
+    x = shard.x
+    assert x is not None, "require(shard, 'x') comes first"
+    if isinstance(x, CSR):
+        sparse = SparseRows(x, shard.row_ids)
+        return sparse.normalised() if normalize else sparse
+    return x / x.sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else x
+
+
+def own_model(config: RunConfig, in_width: int, out_width: int) -> nn.Module:
+    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
+    place, _, name = config.model.rpartition(":")
+    factory = getattr(_module_at(place, config.model), name, None)
+    if factory is None:
+        raise ConfigError("The model has no such class.", seen=config.model, fix="check the name")
+    offered = {
+        "in_channels": in_width,
+        "hidden_channels": config.hidden,
+        "out_channels": out_width,
+        "num_layers": config.layers,
+        "dropout": config.dropout,
+    }
+    accepted = inspect.signature(factory).parameters
+    chosen: dict[str, Any] = {key: value for key, value in offered.items() if key in accepted}
+    try:
+        model = factory(**chosen)
+    except TypeError as error:
+        raise ConfigError(
+            "The model can't be made.",
+            seen=f"{config.model}({', '.join(chosen)}): {error}",
+            fix=f"let it take some of {', '.join(offered)}; others need defaults",
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigError("Not a torch module.", seen=config.model, fix="name an nn.Module class")
+    return model
+
+
+def _module_at(place: str, model: str) -> Any:
+    try:
+        if not place.endswith(".py"):
+            return importlib.import_module(place)
+        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+    except (ImportError, OSError) as error:
+        raise ConfigError(
+            "The model's file can't be loaded.",
+            seen=f"{model}: {error}",
+            fix="give FILE.py:Class, or package.module:Class",
+        ) from error
+    return module

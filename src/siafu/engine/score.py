@@ -1,0 +1,79 @@
+"""Loss and scores over the vertices of all ranks.
+
+Shapes: N owned rows, O classes.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from siafu.comm import World
+from siafu.errors import ConfigError
+from siafu.shard import Shard
+
+
+def training_loss(logits_NO: Tensor, shard: Shard) -> Tensor:
+    """Return this rank's share of the mean loss over the training vertices of all ranks."""
+    assert shard.y is not None
+    picked, target = logits_NO[shard.train], shard.y[shard.train]
+    count = max(1, shard.mask_totals["train"])
+    if shard.multi_label:
+        target = target.to(picked.dtype)
+        total = functional.binary_cross_entropy_with_logits(picked, target, reduction="sum")
+        return total / (count * shard.num_classes)
+    return functional.cross_entropy(picked, target, reduction="sum") / count
+
+
+def scores(logits_NO: Tensor, shard: Shard, metric: str) -> dict[str, float]:
+    """Return the score of each mask, in [0, 1]: accuracy, micro-F1 (multi-label) or ROC AUC."""
+    if metric == "roc-auc":
+        return {name: _roc_auc(logits_NO, shard, name) for name in shard.masks}
+    local = [count for name in shard.masks for count in _counts(logits_NO, shard, name)]
+    table = torch.tensor(shard.world.gather_numbers(local, "metric")).sum(dim=0).tolist()
+    pairs = zip(table[0::2], table[1::2], strict=True)
+    return {
+        name: good / of if of else 0.0 for name, (good, of) in zip(shard.masks, pairs, strict=True)
+    }
+
+
+def _counts(logits_NO: Tensor, shard: Shard, mask: str) -> tuple[float, float]:
+    """Return numerator and denominator: correct of all, or 2 TP of 2 TP + FP + FN."""
+    assert shard.y is not None
+    rows = shard.masks[mask]
+    if not shard.multi_label:
+        right = (logits_NO[rows].argmax(dim=1) == shard.y[rows]).sum()
+        return float(right), float(rows.numel())
+    said, true = logits_NO[rows] > 0, shard.y[rows] > 0
+    both = 2.0 * float((said & true).sum())
+    return both, float(said.sum() + true.sum())
+
+
+def _roc_auc(logits_NO: Tensor, shard: Shard, mask: str) -> float:
+    """Return the probability that a positive outranks a negative, ties counting half."""
+    if shard.num_classes != 2 or shard.multi_label:
+        raise ConfigError(
+            "ROC AUC needs two classes.",
+            seen=f"{shard.num_classes} classes",
+            fix="--metric accuracy",
+        )
+    assert shard.y is not None
+    rows = shard.masks[mask]
+    margin = (logits_NO[rows, 1] - logits_NO[rows, 0]).double()
+    table = gather_rows(torch.stack([margin, shard.y[rows].double()], dim=1), shard.world)
+    _, place, counts = table[:, 0].unique(return_inverse=True, return_counts=True)
+    middle_rank = counts.cumsum(0) - (counts - 1) / 2.0
+    positive = table[:, 1] == 1
+    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
+    if not num_positive or not num_negative:
+        return 0.0
+    rank_sum = float(middle_rank[place][positive].sum())
+    return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
+
+
+def gather_rows(rows: Tensor, world: World) -> Tensor:
+    """Return the rows of all ranks, one rank after another, on every rank."""
+    counts = [int(row[0]) for row in world.gather_numbers([float(len(rows))], "metric")]
+    table = rows.new_zeros(sum(counts), rows.size(1))
+    start = sum(counts[: world.rank])
+    table[start : start + len(rows)] = rows
+    return world.sum_in_place(table, "metric")

@@ -1,0 +1,139 @@
+"""What a foreign model's torch calls mean when its rows are spread over ranks.
+
+While a model runs, a torch function mode watches three kinds of call and leaves all others alone:
+
+- rows indexed by the sources of edges: halo rows are fetched first;
+- dropout: drawn by vertex or edge, not by rank;
+- batch norm: statistics over the vertices of all ranks.
+
+Sources are recognised by identity: whatever the model takes as row 0 of a [2, E] integer tensor.
+So PyG's convolutions, and code written by hand in PyG's manner, run as they are.
+
+Shapes: N owned rows, C columns (owned, then halo rows), E edges, D columns of a row.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from siafu.nn import Draws, batch_statistics
+from siafu.ops import dropout_pairs, dropout_rows
+from siafu.strategy.halo import HaloNeighbours
+
+_FIRST_SITE = 1 << 16
+"""Streams of draws for foreign models, apart from those of the built-in layers."""
+
+
+class RankMode(TorchFunctionMode):
+    """Active during one forward pass of a foreign model on one rank."""
+
+    def __init__(self, neighbours: HaloNeighbours, draws: Draws) -> None:
+        super().__init__()
+        self._neighbours, self._draws = neighbours, draws
+        self._num_owned = neighbours.shard.num_owned
+        self._ends = WeakTensorKeyDictionary()
+        self._extended = WeakTensorKeyDictionary()
+        self._sites = 0
+        self._last_edges: Tensor | None = None
+        self._handlers: dict[Any, Callable[..., Any]] = {
+            Tensor.__getitem__: self._getitem,
+            Tensor.unbind: self._unbind,
+            torch.unbind: self._unbind,
+            Tensor.index_select: self._index_select,
+            torch.index_select: self._index_select,
+            functional.dropout: self._dropout,
+            functional.batch_norm: self._batch_norm,
+        }
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Route the watched calls; run every other one unchanged."""
+        handler = self._handlers.get(func)
+        return (handler or func)(*args, **(kwargs or {}))
+
+    def _getitem(self, rows: Tensor, place: Any) -> Any:
+        if isinstance(place, Tensor) and self._is_source(place) and self._is_owned(rows):
+            return self._extend(rows)[place]
+        out = rows[place]
+        if isinstance(place, int) and _is_edge_index(rows):
+            self._note(rows, [(place % 2, out)])
+        return out
+
+    def _unbind(self, rows: Tensor, dim: int = 0) -> Any:
+        out = rows.unbind(dim)
+        if dim == 0 and _is_edge_index(rows):
+            self._note(rows, enumerate(out))
+        return out
+
+    def _index_select(self, rows: Tensor, dim: int, index: Tensor) -> Tensor:
+        if self._is_source(index) and self._is_owned(rows) and dim % rows.dim() == 0:
+            rows = self._extend(rows)
+        return rows.index_select(dim, index)
+
+    def _note(self, edge_index: Tensor, ends: Iterable[tuple[int, Tensor]]) -> None:
+        self._last_edges = edge_index
+        for end, index in ends:
+            self._ends[index] = end
+
+    def _is_source(self, index: Tensor) -> bool:
+        return self._ends.get(index) == 0
+
+    def _is_owned(self, rows: Tensor) -> bool:
+        return rows.dim() > 0 and rows.size(0) == self._num_owned
+
+    def _extend(self, rows: Tensor) -> Tensor:
+        # A layer may read one tensor's sources several times; its halo rows travel once.
+        version, kept = self._extended.get(rows, (-1, None))
+        if version != rows._version:
+            kept = self._neighbours.extended(rows)
+            self._extended[rows] = rows._version, kept
+        return kept
+
+    def _dropout(
+        self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        if not training or p == 0.0:
+            return x
+        self._sites += 1
+        key = self._draws.key(_FIRST_SITE + self._sites)
+        flat = x.reshape(x.size(0), -1)
+        edges, shard = self._last_edges, self._neighbours.shard
+        if edges is not None and x.size(0) == edges.size(1):
+            ids = shard.column_ids[edges[0]], shard.row_ids[edges[1]]
+            return dropout_pairs(flat, *ids, key, p).view_as(x)
+        if self._is_owned(x):
+            return dropout_rows(flat, shard.row_ids, key, p).view_as(x)
+        return functional.dropout(x, p, training, inplace)
+
+    def _batch_norm(  # noqa: PLR0913 - torch's own signature
+        self,
+        x: Tensor,
+        running_mean: Tensor | None,
+        running_var: Tensor | None,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        training: bool = False,
+        momentum: float = 0.1,
+        eps: float = 1e-5,
+    ) -> Tensor:
+        if not training or not self._is_owned(x):
+            settings = (weight, bias, training, momentum, eps)
+            return functional.batch_norm(x, running_mean, running_var, *settings)
+        mean_D, variance_D = batch_statistics(x, self._neighbours)
+        count = self._neighbours.num_vertices
+        if running_mean is not None and running_var is not None:
+            with torch.no_grad():
+                running_mean.lerp_(mean_D, momentum)
+                running_var.lerp_(variance_D * (count / max(1, count - 1)), momentum)
+        out_ND = (x - mean_D) * torch.rsqrt(variance_D + eps)
+        return out_ND if weight is None or bias is None else torch.addcmul(bias, out_ND, weight)
+
+
+def _is_edge_index(tensor: Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.size(0) == 2 and tensor.dtype == torch.int64

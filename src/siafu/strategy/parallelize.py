@@ -1,0 +1,111 @@
+"""Running a user's own PyG model over the ranks, unmodified and exactly."""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from siafu.comm import World
+from siafu.errors import PlanError
+from siafu.nn import Draws
+from siafu.shard import Shard
+from siafu.strategy.halo import HaloNeighbours
+from siafu.strategy.intercept import RankMode
+from siafu.strategy.strategy import find_strategy
+
+_MIXES_ALL_ROWS = {
+    "GraphNorm": "nn.BatchNorm1d",
+    "InstanceNorm": "nn.BatchNorm1d",
+    "PairNorm": "nn.BatchNorm1d",
+    "MeanSubtractionNorm": "nn.BatchNorm1d",
+    "GraphSizeNorm": "nn.BatchNorm1d",
+    "DiffGroupNorm": "nn.BatchNorm1d",
+    "TopKPooling": "a node-level model",
+    "SAGPooling": "a node-level model",
+    "ASAPooling": "a node-level model",
+    "GPSConv": "convolutions over edges",
+    "MultiheadAttention": "convolutions over edges",
+}
+"""Modules whose output mixes rows of all vertices otherwise than over edges, and what to use."""
+
+
+class ParallelModel(nn.Module):
+    """A model whose rows are this rank's; `forward` takes and returns owned rows."""
+
+    def __init__(self, module: nn.Module, shard: Shard, draws: Draws | None) -> None:
+        super().__init__()
+        self.module = module
+        self._shard = shard
+        self._draws = draws or Draws()
+        self._counts_epochs = draws is None
+        self._neighbours = HaloNeighbours(shard, self._draws)
+        self._edge_index = shard.edge_index
+        self._extras = _edge_arguments(module, shard)
+
+    def forward(self, x_ND: Tensor, edge_index: Tensor | None = None, **extra: Any) -> Tensor:
+        """Return the model's rows for the owned vertices; edges come from the shard."""
+        if self._counts_epochs and self.training:
+            self._draws.epoch += 1
+        edges = self._edge_index if edge_index is None else edge_index
+        try:
+            with RankMode(self._neighbours, self._draws):
+                return self.module(x_ND, edges, **{**self._extras, **extra})
+        except (IndexError, RuntimeError) as error:
+            if "out of bounds" not in str(error) and "out of range" not in str(error):
+                raise
+            raise PlanError(
+                "A layer uses the sources of edges in a way that can't be spread over ranks.",
+                seen=f"{type(self.module).__name__}: {str(error).splitlines()[0]}",
+                fix="use a convolution that reads rows at edge_index[0] and adds up at "
+                "edge_index[1], such as GCNConv, TAGConv, SAGEConv or GATConv",
+            ) from error
+
+
+def _edge_arguments(module: nn.Module, shard: Shard) -> dict[str, Tensor]:
+    accepted = inspect.signature(module.forward).parameters
+    have = {"edge_weight": shard.csr.weight, "edge_attr": shard.edge_attr}
+    return {name: t for name, t in have.items() if t is not None and name in accepted}
+
+
+def _refuse_mixing(module: nn.Module) -> None:
+    for name, child in module.named_modules():
+        kind = type(child).__name__
+        over_graph = kind == "LayerNorm" and getattr(child, "mode", "node") == "graph"
+        if kind in _MIXES_ALL_ROWS or over_graph:
+            instead = _MIXES_ALL_ROWS.get(kind, "LayerNorm(mode='node')")
+            raise PlanError(
+                "A module mixes the rows of all vertices, which ranks can't do exactly.",
+                seen=f"{name or 'the model'} is a {kind}",
+                fix=f"use {instead} instead",
+            )
+
+
+def parallelize(
+    model: nn.Module,
+    shard: Shard,
+    strategy: str = "halo",
+    *,
+    draws: Draws | None = None,
+    reduce_gradients: bool = True,
+) -> ParallelModel:
+    """Return the model as one that takes this rank's rows and gives what one process would.
+
+    Weights must start alike on every rank (seed before making the model). After `backward`, each
+    gradient is already summed over the ranks unless `reduce_gradients` is False.
+    """
+    find_strategy(strategy)
+    _refuse_mixing(model)
+    if reduce_gradients and shard.world.size > 1:
+        for parameter in model.parameters():
+            parameter.register_post_accumulate_grad_hook(_summing_hook(shard.world))
+    return ParallelModel(model, shard, draws)
+
+
+def _summing_hook(world: World) -> Any:
+    def sum_gradient(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        with torch.no_grad():
+            world.sum_in_place(parameter.grad, "gradient")
+
+    return sum_gradient
