@@ -34,7 +34,7 @@ def _ids(num_nodes: int, how: str) -> list[int] | list[str]:
     return [f"é{i}" * (i % 3) + str(i) for i in range(num_nodes)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     edges=edge_lists(),
     undirected=st.booleans(),

@@ -1,13 +1,14 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
 from siafu.ingest.builtin import BUILTINS, builtin, planted, powerlaw
-from siafu.ingest.load import load, load_with_notes
+from siafu.ingest.load import ingest_to_store, load, load_with_notes
 from siafu.ingest.named import NAMED, load_named
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
 from siafu.ingest.pyg import graph_from_pyg
+from siafu.ingest.store_builder import Drawing
 from siafu.ingest.table_options import TableOptions
-from siafu.ingest.tables import Drawing, Tables, build_store, find_tables
+from siafu.ingest.tables import Tables, build_store, find_tables
 
 __all__ = [
     "BUILTINS",
@@ -21,6 +22,7 @@ __all__ = [
     "find_tables",
     "graph_from_npz",
     "graph_from_pyg",
+    "ingest_to_store",
     "load",
     "load_named",
     "load_with_notes",

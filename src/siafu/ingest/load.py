@@ -1,17 +1,25 @@
-"""Any source of a graph, by name, path or object, as one `Graph` ready for training."""
+"""Any source of a graph, by name, path or object: as a `Graph` for training, or as a store."""
 
+import hashlib
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from siafu.errors import DataError
-from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store
+from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
 from siafu.ingest.builtin import BUILTINS, builtin, is_builtin
 from siafu.ingest.masks import with_split
-from siafu.ingest.named import NAMED, load_named, names_in_data_folder
+from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names_in_data_folder
 from siafu.ingest.npz import graph_from_npz
+from siafu.ingest.ogb import build_ogb_store, find_ogb
 from siafu.ingest.progress import Progress
 from siafu.ingest.pyg import graph_from_pyg, is_pyg
 from siafu.ingest.spelling import did_you_mean
+from siafu.ingest.store_builder import Drawing
+from siafu.ingest.table_files import TABLE_ENDINGS
+from siafu.ingest.table_options import TableOptions
+from siafu.ingest.tables import build_store, find_tables
 
 Noted = tuple[Graph, list[str]]
 
@@ -22,16 +30,26 @@ def load(
     undirected: bool = False,
     split: str | None = None,
     seed: int = 0,
+    options: TableOptions | None = None,
+    store: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Graph:
     """Return the graph that `source` names or holds, with masks where it has labels.
 
     A built-in graph (`planted`, `powerlaw:100k`), a public data set (`cora`), an `.npz` file, a
-    store, a Parquet or CSV file or folder, a PyG `Data` or a `Graph`. `seed` draws masks where
-    the data has none; built-in graphs stay the same at any seed.
+    store, a Parquet or CSV file or folder, a PyG `Data` or a `Graph`. Names come before paths:
+    write `./cora` for a folder of that name. `seed` draws masks where the data has none; built-in
+    graphs stay the same at any seed. Tables become a store first, at `store` or in the cache, and
+    are memory-mapped from there.
     """
     return load_with_notes(
-        source, undirected=undirected, split=split, seed=seed, progress=progress
+        source,
+        undirected=undirected,
+        split=split,
+        seed=seed,
+        options=options,
+        store=store,
+        progress=progress,
     )[0]
 
 
@@ -41,16 +59,125 @@ def load_with_notes(
     undirected: bool = False,
     split: str | None = None,
     seed: int = 0,
+    options: TableOptions | None = None,
+    store: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Noted:
     """Return what `load` does, and sentences for the user on what was done to the data."""
-    graph, notes = _open(source, progress)
-    if undirected:
-        before = graph.num_edges
-        graph = add_reverse_edges(graph)
-        notes.append(f"Added {graph.num_edges - before:,} reverse edges.")
+    tables = _as_tables(source)
+    if tables is not None:
+        options = _with_direction(options, undirected)
+        graph, notes = _through_store(tables, store, options, progress)
+    else:
+        graph, notes = _open(source, progress)
+        if undirected:
+            before = graph.num_edges
+            graph = add_reverse_edges(graph)
+            notes.append(f"Added {graph.num_edges - before:,} reverse edges.")
     graph, split_notes = with_split(graph, split, seed)
     return graph, notes + split_notes
+
+
+def ingest_to_store(  # noqa: PLR0913 - the settings of one command
+    source: Any,
+    target: Path | str,
+    *,
+    overwrite: bool = False,
+    undirected: bool = False,
+    split: str | None = None,
+    seed: int = 0,
+    options: TableOptions | None = None,
+    progress: Progress | None = None,
+) -> list[str]:
+    """Write any source as a store and return notes; tables are never held in memory."""
+    tables = _as_tables(source)
+    if tables is None:
+        graph, notes = load_with_notes(
+            source, undirected=undirected, split=split, seed=seed, progress=progress
+        )
+        save_store(graph, target, overwrite=overwrite)
+        return notes
+    return _write_tables(
+        tables,
+        Path(target),
+        options=_with_direction(options, undirected),
+        drawing=Drawing(split=split, seed=seed),
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def _with_direction(options: TableOptions | None, undirected: bool) -> TableOptions:
+    options = options or TableOptions()
+    return replace(options, undirected=options.undirected or undirected)
+
+
+def _as_tables(source: Any) -> Path | None:
+    """Return the path where the source is a table file, or a folder that is no store."""
+    if not isinstance(source, str | Path):
+        return None
+    if isinstance(source, str) and (is_builtin(source) or canonical(source) in NAMED):
+        return None
+    path = Path(source)
+    is_table = path.is_file() and path.name.lower().endswith(TABLE_ENDINGS)
+    is_folder = path.is_dir() and folder_kind(path) is None
+    return path if is_table or is_folder else None
+
+
+def _write_tables(
+    source: Path,
+    target: Path,
+    *,
+    options: TableOptions,
+    drawing: Drawing | None,
+    overwrite: bool,
+    progress: Progress | None,
+) -> list[str]:
+    ogb = find_ogb(source)
+    if ogb is not None:
+        return build_ogb_store(
+            ogb,
+            target,
+            name=source.name,
+            options=options,
+            drawing=drawing,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    return build_store(
+        find_tables(source, options),
+        target,
+        options=options,
+        drawing=drawing,
+        overwrite=overwrite,
+        progress=progress,
+    )
+
+
+def _through_store(
+    source: Path, store: Path | str | None, options: TableOptions, progress: Progress | None
+) -> Noted:
+    target = Path(store) if store else cache_folder() / "tables" / _key(source, options)
+    if store is None and folder_kind(target) == "store":
+        return load_store(target), [f"Used the store made earlier from {source}: {target}."]
+    notes = _write_tables(
+        source, target, options=options, drawing=None, overwrite=False, progress=progress
+    )
+    return load_store(target), [*notes, f"Made a store of {source}: {target}."]
+
+
+def _key(source: Path, options: TableOptions) -> str:
+    """Return a name for the store of these tables: another one when a file or option changes."""
+    roots = [source, *([options.nodes] if options.nodes else [])]
+    files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*"))]
+    facts = [(str(file.absolute()), *_size_and_time(file)) for file in sorted(files)]
+    text = json.dumps([facts, repr(options)])
+    return f"{source.name.split('.')[0]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _size_and_time(file: Path) -> tuple[int, int]:
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
 
 
 def _open(source: Any, progress: Progress | None) -> Noted:
@@ -58,7 +185,7 @@ def _open(source: Any, progress: Progress | None) -> Noted:
         return source, []
     if isinstance(source, str) and is_builtin(source):
         return builtin(source), []
-    if isinstance(source, str) and source.replace("_", "-") in NAMED:
+    if isinstance(source, str) and canonical(source) in NAMED:
         return load_named(source, progress)
     if isinstance(source, str | Path):
         return _open_path(Path(source), progress)
@@ -74,18 +201,21 @@ def _open(source: Any, progress: Progress | None) -> Noted:
 def _open_path(path: Path, progress: Progress | None) -> Noted:
     if path.suffix == ".npz":
         return graph_from_npz(path)
-    if folder_kind(path) == "store":
+    kind = folder_kind(path)
+    if kind == "store":
         return load_store(path), []
-    if path.name == str(path) and path.name.replace("_", "-") in names_in_data_folder():
+    if kind is not None:
+        raise DataError(
+            "This folder is not a graph.",
+            seen=f"{path} is a siafu {kind}",
+            fix="give the store it was made from",
+        )
+    if path.name == str(path) and canonical(path.name) in names_in_data_folder():
         return load_named(path.name, progress)
-    raise _unknown(path)
-
-
-def _unknown(path: Path) -> DataError:
-    names = [*BUILTINS, *NAMED, *names_in_data_folder()]
-    return DataError(
+    names = sorted({*BUILTINS, *NAMED, *names_in_data_folder()})
+    raise DataError(
         "No such data set, file or folder.",
         seen=str(path),
-        fix=f"{did_you_mean(str(path), names)}names: {', '.join(sorted(set(names)))}; "
+        fix=f"{did_you_mean(str(path), names)}names: {', '.join(names)}; "
         "or a path to an .npz file, a store, a Parquet or CSV file or folder",
     )

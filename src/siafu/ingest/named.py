@@ -4,14 +4,40 @@ The only reader of the environment variables SIAFU_DATA and SIAFU_CACHE.
 """
 
 import os
+import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from siafu.errors import DataError
-from siafu.graph import Graph
+from siafu.graph import Graph, folder_kind, load_store
+from siafu.ingest.download import fetch, unpack
 from siafu.ingest.npz import graph_from_npz
+from siafu.ingest.ogb import build_ogb_store, find_ogb
 from siafu.ingest.progress import Progress
+from siafu.ingest.table_options import TableOptions
 
-NAMED = ("cora", "citeseer", "pubmed", "ogbn-arxiv", "ogbn-products")
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a data set is published without pickles."""
+
+    url: str
+    sha256: str | None = None
+    """None: no sum is published, so the first download's own sum is kept and checked later."""
+    undirected: bool = False
+    """The archive has each edge once, and the official loader adds the reverse."""
+
+
+_OGB = "https://snap.stanford.edu/ogb/data/nodeproppred"
+
+NAMED: dict[str, Home | None] = {
+    "cora": None,
+    "citeseer": None,
+    "pubmed": None,
+    "ogbn-arxiv": Home(f"{_OGB}/arxiv.zip"),
+    "ogbn-products": Home(f"{_OGB}/products.zip", undirected=True),
+}
+"""Public data sets; None where the public home offers pickles only, which are never read."""
 
 
 def load_named(name: str, progress: Progress | None = None) -> tuple[Graph, list[str]]:
@@ -20,7 +46,37 @@ def load_named(name: str, progress: Progress | None = None) -> tuple[Graph, list
     files = _data_files()
     if name in files:
         return graph_from_npz(files[name])
-    raise _not_here(name)
+    home = NAMED.get(name)
+    if home is None:
+        raise _not_here(name)
+    store = cache_folder() / "named" / name
+    if folder_kind(store) == "store":
+        return load_store(store), []
+    notes = _build(name, home, store, progress)
+    return load_store(store), notes
+
+
+def _build(name: str, home: Home, store: Path, progress: Progress | None) -> list[str]:
+    """Write the store of a data set from its archive, which stays in the cache."""
+    downloads = cache_folder() / "downloads"
+    archive = fetch(home.url, downloads / f"{name}.zip", sha256=home.sha256, progress=progress)
+    unpacked = downloads / name
+    shutil.rmtree(unpacked, ignore_errors=True)
+    try:
+        unpack(archive, unpacked)
+        folder = find_ogb(unpacked)
+        if folder is None:
+            raise DataError(
+                "The archive is not laid out as expected.",
+                seen=f"{archive} without raw/edge.csv.gz",
+                fix="delete it and download it again",
+            )
+        options = TableOptions(undirected=home.undirected)
+        notes = build_ogb_store(folder, store, name=name, options=options, progress=progress)
+    finally:
+        shutil.rmtree(unpacked, ignore_errors=True)
+    added = ["Both directions of each edge were stored, as the official loader does."]
+    return notes + (added if home.undirected else [])
 
 
 def canonical(name: str) -> str:

@@ -1,0 +1,169 @@
+"""How fast does a big edge table become a store, then parts, and in how much memory?
+
+Run: python -m benchmarks.ingest [--edges 100000000] [--json FILE]
+Build and partition run in fresh processes, so that their peak resident memory is their own.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siafu.graph import Graph, load_store
+from siafu.ingest import TableOptions, build_store, find_tables
+from siafu.partition import METHODS, partition_store
+
+_FILE_EDGES = 10_000_000
+_GATE_ROWS = 20
+_NUM_PARTS = 4
+
+
+def make_tables(folder: Path, *, num_edges: int, num_nodes: int, weights: bool) -> None:
+    """Write the edges as Parquet files; a third of the sources are hubs."""
+    (folder / "edges").mkdir(parents=True)
+    for start in range(0, num_edges, _FILE_EDGES):
+        generator = np.random.default_rng([7, start])
+        count = min(_FILE_EDGES, num_edges - start)
+        dst = generator.integers(num_nodes, size=count)
+        skewed = (num_nodes * generator.random(count) ** 3).astype(np.int64)
+        src = np.where(generator.random(count) < 1 / 3, skewed, generator.permutation(dst))
+        columns = {"src": src, "dst": dst}
+        if weights:
+            columns["weight"] = generator.random(count, dtype=np.float32)
+        pq.write_table(pa.table(columns), folder / "edges" / f"{start:012d}.parquet")
+    ids = np.arange(num_nodes)
+    pq.write_table(pa.table({"id": ids, "label": ids % 10}), folder / "nodes.parquet")
+
+
+def gate(folder: Path, store: Path) -> Graph:
+    """Return the store; no time is reported where its rows differ from the source."""
+    graph = load_store(store)
+    rows = np.random.default_rng(0).integers(graph.num_nodes, size=_GATE_ROWS)
+    want: dict[int, list[int]] = {int(row): [] for row in rows}
+    num_edges = 0
+    for file in sorted((folder / "edges").iterdir()):
+        for batch in pq.ParquetFile(file).iter_batches(1 << 20, columns=["src", "dst"]):
+            src, dst = batch["src"].to_numpy(), batch["dst"].to_numpy()
+            num_edges += len(src)
+            for at in np.flatnonzero(np.isin(dst, rows)):
+                want[int(dst[at])].append(int(src[at]))
+    assert num_edges == graph.num_edges, f"{graph.num_edges} of {num_edges} edges in the store"
+    for row, sources in want.items():
+        got = graph.src[graph.indptr[row] : graph.indptr[row + 1]].tolist()
+        assert got == sources, f"row {row} differs from the source"
+    return graph
+
+
+def child(task: str, source: Path, target: Path) -> dict[str, float]:
+    """Return seconds and peak resident GiB of one task in a fresh process."""
+    command = [sys.executable, "-m", "benchmarks.ingest", "--task", task]
+    command += ["--source", str(source), "--target", str(target)]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def run_task(task: str, source: Path, target: Path) -> None:
+    """Do one task and print its seconds and peak memory."""
+    idle_gib = _peak_gib()
+    start = time.perf_counter()
+    if task == "build":
+        build_store(find_tables(source, TableOptions()), target)
+    else:
+        partition_store(source, target, num_parts=_NUM_PARTS, method="streaming")
+    seconds = time.perf_counter() - start
+    figures = {"seconds": seconds, "peak_gib": _peak_gib(), "idle_gib": idle_gib}
+    print(json.dumps(figures))
+
+
+def _peak_gib() -> float:
+    """Return this process's own peak: ru_maxrss also counts what the parent held at the fork."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(row for row in status.read_text().splitlines() if row.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 2**30
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
+
+
+def machine() -> dict[str, object]:
+    """Return what the figures were measured on."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    model = next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), ""
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "cpu": model or platform.processor(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(memory, 1),
+        "python": platform.python_version(),
+        "pyarrow": pa.__version__,
+    }
+
+
+def measure(folder: Path, *, num_edges: int, num_nodes: int, weights: bool) -> dict[str, object]:
+    """Return the figures of one run, its files in `folder`."""
+    source, store, parts = folder / "tables", folder / "store", folder / "parts"
+    make_tables(source, num_edges=num_edges, num_nodes=num_nodes, weights=weights)
+    built = child("build", source, store)
+    gate(source, store)
+    row: dict[str, object] = {
+        "benchmark": "ingest",
+        "edges": num_edges,
+        "nodes": num_nodes,
+        "build_seconds": round(built["seconds"], 2),
+        "build_edges_per_second": round(num_edges / built["seconds"]),
+        "build_peak_gib": round(built["peak_gib"], 3),
+        "build_idle_gib": round(built["idle_gib"], 3),
+    }
+    if "streaming" in METHODS:
+        shutil.rmtree(source)
+        parted = child("partition", store, parts)
+        row |= {
+            "partition_parts": _NUM_PARTS,
+            "partition_seconds": round(parted["seconds"], 2),
+            "partition_edges_per_second": round(num_edges / parted["seconds"]),
+            "partition_peak_gib": round(parted["peak_gib"], 3),
+        }
+    return row | {"machine": machine()}
+
+
+def main() -> None:
+    """Measure, or do one task of a measurement."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--edges", type=int, default=100_000_000)
+    parser.add_argument("--nodes", type=int, default=None, help="a tenth of the edges if left out")
+    parser.add_argument("--weights", action="store_true", help="edges carry a weight column")
+    parser.add_argument("--folder", type=Path, default=None, help="where the files go meanwhile")
+    parser.add_argument("--json", type=Path, default=None, help="append the result to this file")
+    parser.add_argument("--task", choices=["build", "partition"], help=argparse.SUPPRESS)
+    parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.task:
+        run_task(args.task, args.source, args.target)
+        return
+    num_nodes = args.nodes or max(10, args.edges // 10)
+    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+        row = measure(Path(folder), num_edges=args.edges, num_nodes=num_nodes, weights=args.weights)
+    text = json.dumps(row)
+    if args.json:
+        with args.json.open("a") as file:
+            file.write(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
