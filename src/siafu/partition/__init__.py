@@ -2,10 +2,12 @@
 
 from siafu.partition.assign import assign_contiguous, assign_hash
 from siafu.partition.chunks import Progress
+from siafu.partition.memory import predict_peak_bytes
 from siafu.partition.metis import assign_metis
 from siafu.partition.partition import METHODS, partition_graph, partition_store
 from siafu.partition.parts import Parts, open_parts
 from siafu.partition.quality import Quality, score
+from siafu.partition.streaming import assign_streaming
 from siafu.partition.write import write_parts
 
 __all__ = [
@@ -16,9 +18,11 @@ __all__ = [
     "assign_contiguous",
     "assign_hash",
     "assign_metis",
+    "assign_streaming",
     "open_parts",
     "partition_graph",
     "partition_store",
+    "predict_peak_bytes",
     "score",
     "write_parts",
 ]

@@ -13,6 +13,7 @@ import numpy as np
 import pymetis
 from pymetis import _internal
 
+_EXTENSION: Any = _internal  # its stubs leave out most of it
 _METIS_OK = 1
 _NUM_OPTIONS = 40
 _UFACTOR = 50
@@ -26,7 +27,7 @@ def main() -> int:
         np.load(folder / f"{name}.npy", mmap_mode="c")
         for name in ("offsets", "neighbours", "weights")
     )
-    library = ctypes.CDLL(_internal.__file__)
+    library = ctypes.CDLL(_EXTENSION.__file__)
     if hasattr(library, "METIS_PartGraphKway"):
         part_of = _several_constraints(library, num_parts, seed, offsets, neighbours, weights)
     else:
@@ -41,8 +42,8 @@ def _several_constraints(
     """Call the METIS that pymetis carries: its wrapper fixes the number of constraints at one."""
     options = np.zeros(_NUM_OPTIONS, offsets.dtype)
     library.METIS_SetDefaultOptions(_pointer(options))
-    options[_internal.options_indices.SEED] = seed % 2**31
-    options[_internal.options_indices.UFACTOR] = _UFACTOR
+    options[_EXTENSION.options_indices.SEED] = seed % 2**31
+    options[_EXTENSION.options_indices.UFACTOR] = _UFACTOR
     part_of = np.empty(len(offsets) - 1, offsets.dtype)
     num_vertices, constraints, parts, cut = (
         np.array([value], offsets.dtype) for value in (*weights.shape, num_parts, 0)

@@ -1,0 +1,167 @@
+"""Every assignment on small awkward graphs: loops, repeats, isolated vertices, a hub."""
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from siafu.errors import PartitionError
+from siafu.graph import graph_from_edges, load_store, save_store
+from siafu.partition import (
+    assign_contiguous,
+    assign_hash,
+    assign_metis,
+    assign_streaming,
+    metis,
+    metis_child,
+    score,
+    streaming,
+)
+from siafu.partition.adjacency import symmetric_adjacency
+
+ASSIGNMENTS = {
+    "metis": assign_metis,
+    "streaming": assign_streaming,
+    "streaming once": lambda graph, parts: assign_streaming(graph, parts, passes=1),
+    "contiguous": assign_contiguous,
+    "hash": assign_hash,
+}
+
+
+def _awkward():
+    """Return 41 vertices: a hub joined to all, a loop, a repeated edge, ten isolated vertices."""
+    n = 41
+    spokes = np.arange(1, 31)
+    source = np.concatenate([np.zeros(30, int), spokes, [5, 7, 7, 7]])
+    destination = np.concatenate([spokes, np.zeros(30, int), [5, 8, 8, 8]])
+    return graph_from_edges(source, destination, n, train=np.arange(n) % 3 == 0)
+
+
+def _rings(num_rings: int = 4, size: int = 50, seed: int = 0):
+    """Return rings with no edge between them, their rows shuffled."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(num_rings * size)
+    here = np.arange(num_rings * size)
+    following = here // size * size + (here + 1) % size
+    source = np.concatenate([order[here], order[following]])
+    destination = np.concatenate([order[following], order[here]])
+    return graph_from_edges(source, destination, num_rings * size, train=rng.random(200) < 0.5)
+
+
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+@pytest.mark.parametrize("num_parts", [1, 2, 3, 7])
+def test_each_vertex_gets_one_part_in_range(name, num_parts):
+    graph = _awkward()
+    part_of = ASSIGNMENTS[name](graph, num_parts)
+    assert part_of.dtype == np.int32
+    assert part_of.shape == (graph.num_nodes,)
+    assert part_of.min() >= 0
+    assert part_of.max() < num_parts
+
+
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_a_graph_without_edges_is_cut(name):
+    graph = graph_from_edges(np.empty(0, int), np.empty(0, int), 9)
+    part_of = ASSIGNMENTS[name](graph, 3)
+    if name != "hash":
+        assert np.bincount(part_of, minlength=3).tolist() == [3, 3, 3]
+
+
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+def test_the_same_input_gives_the_same_parts_mapped_or_not(name, tmp_path):
+    graph = _awkward()
+    save_store(graph, tmp_path / "store")
+    mapped = load_store(tmp_path / "store")
+    np.testing.assert_array_equal(ASSIGNMENTS[name](mapped, 3), ASSIGNMENTS[name](graph, 3))
+
+
+@pytest.mark.parametrize("name", ASSIGNMENTS)
+@pytest.mark.parametrize("num_parts", [0, 42])
+def test_more_parts_than_vertices_or_none_are_refused(name, num_parts):
+    with pytest.raises(PartitionError, match=f"{num_parts} parts, 41 vertices"):
+        ASSIGNMENTS[name](_awkward(), num_parts)
+
+
+def test_metis_finds_the_rings_and_balances_all_three():
+    quality = score(graph := _rings(), assign_metis(graph, 4), 4)
+    assert quality.cut_fraction < 0.05
+    assert max(quality.vertex_balance, quality.edge_balance, quality.training_balance) < 1.15
+
+
+def test_streaming_beats_a_hash_within_its_slack():
+    graph = _rings()
+    by_hash = score(graph, assign_hash(graph, 4), 4)
+    once = score(graph, assign_streaming(graph, 4, passes=1), 4)
+    thrice = score(graph, assign_streaming(graph, 4, passes=3), 4)
+    assert thrice.cut_edges < once.cut_edges < by_hash.cut_edges
+    for quality in (once, thrice):
+        assert max(quality.vertex_balance, quality.edge_balance) <= 1.06
+
+
+def test_streaming_in_small_pieces_gives_the_same_parts(monkeypatch):
+    graph = _awkward()
+    whole = [assign_streaming(graph, 3, passes=passes) for passes in (1, 3)]
+    monkeypatch.setattr(streaming, "EDGES_AT_ONCE", 7)  # the hub's row spans five pieces
+    for passes, want in zip((1, 3), whole, strict=True):
+        np.testing.assert_array_equal(assign_streaming(graph, 3, passes=passes), want)
+
+
+def test_contiguous_parts_are_ranges_with_even_edges():
+    graph = _rings()
+    part_of = assign_contiguous(graph, 3)
+    assert (np.diff(part_of) >= 0).all()
+    assert score(graph, part_of, 3).edge_balance < 1.03
+
+
+def test_a_hash_depends_on_the_seed_and_may_leave_parts_empty():
+    graph = _awkward()
+    assert (assign_hash(graph, 4, seed=1) != assign_hash(graph, 4, seed=2)).any()
+    tiny = graph_from_edges(np.array([0]), np.array([1]), 3)
+    counts = [np.bincount(assign_hash(tiny, 3, seed=s), minlength=3) for s in range(9)]
+    assert any((count == 0).any() for count in counts)
+
+
+def test_adjacency_has_each_edge_both_ways_once():
+    offsets, neighbours = symmetric_adjacency(_awkward())
+    rows = np.repeat(np.arange(41), np.diff(offsets))
+    pairs = list(zip(rows.tolist(), neighbours.tolist(), strict=True))
+    star = {(0, v) for v in range(1, 31)} | {(7, 8)}
+    assert sorted(pairs) == sorted(star | {(b, a) for a, b in star})
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGKILL"])
+def test_a_metis_that_dies_of_a_signal_is_named(monkeypatch, name):
+    code = f"import os, signal; os.kill(os.getpid(), signal.{name})"
+    monkeypatch.setattr(metis, "_child_command", lambda *_: [sys.executable, "-S", "-c", code])
+    with pytest.raises(PartitionError, match=name) as caught:
+        assign_metis(_awkward(), 2)
+    assert "--method streaming" in caught.value.fix
+    assert ("out of memory" in caught.value.fix) == (name == "SIGKILL")
+    assert signal.Signals[name].name in caught.value.seen
+
+
+def test_a_metis_that_fails_is_quoted(monkeypatch):
+    command = [sys.executable, "-S", "-c", "raise SystemExit('Input Error: bad weights')"]
+    monkeypatch.setattr(metis, "_child_command", lambda *_: command)
+    with pytest.raises(PartitionError, match="code 1; Input Error: bad weights"):
+        assign_metis(_awkward(), 2)
+
+
+def test_metis_through_the_wrapper_balances_the_sum(tmp_path, monkeypatch):
+    graph = _rings()
+    metis._write_inputs(graph, tmp_path)
+    arrays = [np.load(tmp_path / f"{name}.npy") for name in ("offsets", "neighbours", "weights")]
+    part_of = metis_child._one_constraint(4, 0, *arrays)
+    quality = score(graph, part_of, 4)
+    assert quality.cut_fraction < 0.05
+    assert quality.vertex_balance < 1.15
+
+
+def test_the_child_loads_neither_siafu_nor_numba():
+    text = f"import runpy, sys; runpy.run_path({str(metis._CHILD)!r}); print(sorted(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert "'pymetis'" in found.stdout
+    assert "'siafu" not in found.stdout
+    assert "'numba" not in found.stdout
