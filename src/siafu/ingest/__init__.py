@@ -1,6 +1,6 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
-from siafu.ingest.builtin import BUILTINS, builtin, planted, powerlaw
+from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw
 from siafu.ingest.load import ingest_to_store, load, load_with_notes
 from siafu.ingest.named import NAMED, load_named
 from siafu.ingest.npz import graph_from_npz
@@ -18,12 +18,12 @@ __all__ = [
     "TableOptions",
     "Tables",
     "build_store",
-    "builtin",
     "find_tables",
     "graph_from_npz",
     "graph_from_pyg",
     "ingest_to_store",
     "load",
+    "load_builtin",
     "load_named",
     "load_with_notes",
     "planted",

@@ -118,7 +118,7 @@ def is_builtin(name: str) -> bool:
     return name.partition(":")[0] in BUILTINS
 
 
-def builtin(name: str, seed: int = 0) -> Graph:
+def load_builtin(name: str, seed: int = 0) -> Graph:
     """Return the graph named `planted`, `planted:100000`, `powerlaw:20k`, `powerlaw:3m` ..."""
     kind, colon, size = name.partition(":")
     if not colon:

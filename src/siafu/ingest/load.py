@@ -1,4 +1,4 @@
-"""Any source of a graph, by name, path or object: as a `Graph` for training, or as a store."""
+"""Any source of a graph, by name, path or object: a `Graph` for training, or a store on disk."""
 
 import hashlib
 import json
@@ -8,7 +8,7 @@ from typing import Any
 
 from siafu.errors import DataError
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
-from siafu.ingest.builtin import BUILTINS, builtin, is_builtin
+from siafu.ingest.builtin import BUILTINS, is_builtin, load_builtin
 from siafu.ingest.masks import with_split
 from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names_in_data_folder
 from siafu.ingest.npz import graph_from_npz
@@ -184,7 +184,7 @@ def _open(source: Any, progress: Progress | None) -> Noted:
     if isinstance(source, Graph):
         return source, []
     if isinstance(source, str) and is_builtin(source):
-        return builtin(source), []
+        return load_builtin(source), []
     if isinstance(source, str) and canonical(source) in NAMED:
         return load_named(source, progress)
     if isinstance(source, str | Path):

@@ -57,7 +57,9 @@ def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
 
 def _read_arrays(path: Path) -> Arrays:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise _damaged(path, "one array, not an archive of named arrays")
             return {name: archive[name] for name in archive.files}

@@ -102,11 +102,14 @@ def _features(data: Any) -> Features | None:
     if x is None:
         return None
     if str(getattr(x, "layout", "torch.strided")) != "torch.strided":
-        csr = x.detach().cpu().to_sparse_csr()
+        # By way of COO: torch warns that its own CSR is not finished.
+        entries = x.detach().cpu().to_sparse_coo().coalesce()
+        rows, columns = _numpy(entries.indices())
+        counts = np.bincount(rows, minlength=int(x.shape[0]))
         return SparseFeatures(
-            _numpy(csr.crow_indices()).astype(np.int64),
-            _numpy(csr.col_indices()).astype(np.int32),
-            _numpy(csr.values()).astype(np.float32),
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            columns.astype(np.int32),
+            _numpy(entries.values()).astype(np.float32),
             int(x.shape[1]),
         )
     dense = _numpy(x)
