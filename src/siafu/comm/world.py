@@ -143,6 +143,15 @@ class World:
         table[self.rank] = torch.tensor(values, dtype=torch.float64)
         return self.sum_in_place(table, purpose).tolist()
 
+    def share_text(self, text: str) -> str:
+        """Return rank 0's text on every rank."""
+        raw = text.encode() if self.rank == 0 else b""
+        size = int(self.gather_numbers([float(len(raw))])[0][0])
+        letters = torch.zeros(size, dtype=torch.uint8, device=self.device)
+        if self.rank == 0:
+            letters.copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
+        return bytes(self.sum_in_place(letters, "control").tolist()).decode()
+
     def check_agreement(self, what: str, text: str) -> None:
         """Raise on every rank unless all ranks hold the same text."""
         digest = hashlib.sha256(text.encode()).digest()[:6]

@@ -196,6 +196,11 @@ def peak_bytes(world: World) -> int:
     """Return this rank's peak memory: the device's where it trains on one, else resident."""
     if world.device.type == "cuda":
         return torch.cuda.max_memory_allocated(world.device)
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not getrusage: its maximum is inherited from the process that started this one.
+        lines = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(next(lines).split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 

@@ -15,6 +15,8 @@ from rich.progress import (
 )
 
 LINE_EVERY_SECONDS = 5.0
+QUIET_SECONDS = 2.0
+"""What takes less is not worth a line."""
 
 
 class ProgressLine:
@@ -25,7 +27,7 @@ class ProgressLine:
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._last = time.monotonic()
+        self._started = self._last = time.monotonic()
         self._printed_at = -1
 
     def __enter__(self) -> Self:
@@ -48,8 +50,9 @@ class ProgressLine:
             self._last, self._printed_at = time.monotonic(), done
 
     def _is_due(self, done: int) -> bool:
-        late = time.monotonic() - self._last >= LINE_EVERY_SECONDS
-        return done != self._printed_at and (late or done == self.total)
+        now = time.monotonic()
+        ended = done == self.total and now - self._started >= QUIET_SECONDS
+        return done != self._printed_at and (ended or now - self._last >= LINE_EVERY_SECONDS)
 
     def __exit__(
         self,

@@ -1,0 +1,58 @@
+"""`siafu demo`: the same training on several ranks and on one, side by side."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from siafu.cli.show import out, percent, print_json, say, size
+from siafu.config import make_config
+from siafu.launch import Run, start_run
+
+
+def demo(
+    ranks: Annotated[int, typer.Option(help="ranks to compare with one process", min=2)] = 4,
+    model: Annotated[str, typer.Option(help="gcn, sage, gin or gat")] = "gcn",
+    epochs: Annotated[int, typer.Option(help="epochs", min=1)] = 100,
+    json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
+) -> None:
+    """Train on the built-in graph with several ranks and with one: the losses are the same."""
+    runs = []
+    for count in (ranks, 1):
+        say(f"Training {model} on the built-in graph 'planted' with {count} rank(s) ...")
+        config = make_config(data="planted", model=model, ranks=count, epochs=epochs)
+        runs.append(start_run(config, say=say))
+    many, one = runs
+    gaps = [abs(a - b) for a, b in zip(many.result["losses"], one.result["losses"], strict=True)]
+    if json:
+        pairs = {"ranks": many.result, "one": one.result, "largest_difference": max(gaps)}
+        print_json(pairs)
+        return
+    out.print(_table(many, one, epochs))
+    same = "the same" if max(gaps) < 1e-4 else "NOT the same"
+    out.print(
+        f"\nOver {epochs} epochs the losses are {same}: they differ by {max(gaps):.1e} at most "
+        f"(dropout is on; only the order of float32 sums differs)."
+    )
+    sent = size(sum(many.result["bytes_sent"].values()))
+    out.print(f"{ranks} ranks sent each other {sent}; strategy {many.result['strategy']}.")
+    out.print(f"Results: {_place(many)} and {_place(one)} (predictions/, metrics.jsonl, weights)")
+    out.print(f"Next:    siafu train YOUR_DATA --model {model} --ranks {ranks}")
+
+
+def _place(run: Run) -> Path:
+    return run.path
+
+
+def _table(many: Run, one: Run, epochs: int) -> Table:
+    table = Table()
+    for name in ("epoch", f"loss, {many.result['ranks']} ranks", "loss, one process"):
+        table.add_column(name, justify="right")
+    shown = sorted({0, epochs // 4, epochs // 2, 3 * epochs // 4, epochs - 1})
+    for number in shown:
+        values = (run.result["losses"][number] for run in (many, one))
+        table.add_row(str(number + 1), *(f"{value:.6f}" for value in values))
+    table.add_section()
+    table.add_row("test accuracy", *(percent(run.accuracy["test"]) for run in (many, one)))
+    return table

@@ -1,0 +1,28 @@
+"""`siafu infer`: predictions and embeddings, keyed by original ids."""
+
+from pathlib import Path
+from typing import Annotated
+
+import pyarrow.parquet as pq
+import typer
+
+from siafu.cli.show import print_json, print_table, say
+from siafu.launch import infer as run_inference
+
+
+def infer(
+    run: Annotated[Path, typer.Argument(help="run folder of a finished training")],
+    out: Annotated[Path, typer.Option(help="folder for the Parquet files")] = Path("predictions"),
+    data: Annotated[str | None, typer.Option(help="another graph [default: the run's]")] = None,
+    embeddings: Annotated[bool, typer.Option("--embeddings", help="hidden rows as well")] = False,
+    json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
+) -> None:
+    """Write predictions (and embeddings) to Parquet, one file a rank, keyed by original ids."""
+    target = run_inference(run, out, data=data, embeddings=embeddings, say=say)
+    table = pq.ParquetDataset(target)
+    num_rows = sum(fragment.metadata.num_rows for fragment in table.fragments)
+    rows = {"out": str(target), "rows": num_rows, "columns": ", ".join(table.schema.names)}
+    if json:
+        print_json(rows)
+    else:
+        print_table("", rows)

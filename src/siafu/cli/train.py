@@ -1,0 +1,87 @@
+"""`siafu train`: flags made from the settings of a run, so that both have the same names."""
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.models import OptionInfo
+
+from siafu.cli.show import percent, print_json, print_table, say, size
+from siafu.config import RunConfig, make_config, read_config
+from siafu.errors import ConfigError
+from siafu.launch import Run, resume_run, start_run
+
+_CONFIG_FILES = (".yaml", ".yml", ".toml")
+
+
+def train(
+    data: Annotated[
+        str | None, typer.Argument(help="data, or a YAML or TOML file with the settings")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="go on with this run folder")] = None,
+    json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    **flags: Any,
+) -> None:
+    """Train a GNN: a built-in name, .npz, Parquet or CSV folder, store or parts folder.
+
+    siafu train planted --model gat --ranks 4
+    """
+    given = {key: value for key, value in flags.items() if value is not None}
+    if resume is not None:
+        run = resume_run(resume, given, quiet=quiet)
+    else:
+        run = start_run(make_config(**_settings(data, given)), say=say, quiet=quiet)
+    if run.is_first_rank:
+        show_run(run, as_json=json)
+
+
+def _settings(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
+    if data is None:
+        raise ConfigError("No data is named.", seen="siafu train", fix="try: siafu train planted")
+    if data.endswith(_CONFIG_FILES):
+        return {**read_config(Path(data)), **given}
+    return {"data": data, **given}
+
+
+def show_run(run: Run, *, as_json: bool) -> None:
+    """Print what a run came to."""
+    result = run.result
+    if as_json:
+        print_json(result)
+        return
+    scores = "  ".join(f"{name} {percent(value)}" for name, value in run.accuracy.items())
+    rows = {
+        result["metric"]: f"{scores}  (epoch {result['best_epoch']} of {result['epochs']})",
+        "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
+        "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
+        "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
+        "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
+        "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks",
+        "run": run.path,
+    }
+    print_table("", rows)
+
+
+def _with_flags(command: Any) -> Any:
+    """Return the command with one option for each setting of a run."""
+    signature = inspect.signature(command)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    options = []
+    for name, field in RunConfig.model_fields.items():
+        if name == "data":
+            continue
+        note = "" if field.default is None else f" [default: {str(field.default).lower()}]"
+        option: OptionInfo = typer.Option(help=f"{field.description}{note}", show_default=False)
+        annotation: Any = field.annotation
+        kind = Annotated[annotation | None, option]
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        options.append(inspect.Parameter(name, keyword, default=None, annotation=kind))
+    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+    command.__signature__ = signature.replace(parameters=[*own, *options])
+    command.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
+    return command
+
+
+train_command = _with_flags(train)

@@ -1,0 +1,148 @@
+"""One call from data to a trained model: prepare, start the ranks, gather the result."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siafu.comm import World
+from siafu.config import RunConfig, make_config, read_config, write_config
+from siafu.errors import ConfigError, StoreError
+from siafu.launch.local import run_ranks, threads_for
+from siafu.launch.prepare import Say, prepare_parts
+from siafu.launch.rank import Job, prepare_process, work
+from siafu.ops import warm_up
+from siafu.record import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A finished run: its folder and what it reported."""
+
+    path: Path
+    result: dict[str, Any]
+    is_first_rank: bool = True
+    """False on the other ranks under torchrun: one of them is enough to print."""
+
+    @property
+    def accuracy(self) -> dict[str, float]:
+        """Scores of train, val and test vertices at the best validation epoch."""
+        scores: dict[str, float] = self.result["accuracy"]
+        return scores
+
+    @property
+    def predictions(self) -> pa.Table:
+        """One row a vertex: original id, prediction, confidence, label, split."""
+        return pq.read_table(RunFolder(self.path).predictions)
+
+
+def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
+    """Train on `data` (whatever `siafu.load` takes, or a parts folder) and return the run."""
+    name = data if isinstance(data, str) else getattr(data, "name", type(data).__name__)
+    config = make_config(data=str(name), **settings)
+    return start_run(config, data=data, say=lambda line: None, quiet=quiet)
+
+
+def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
+    """Prepare the data and train as configured, on this process or on new ranks."""
+    data = config.data if data is None else data
+    if under_torchrun():
+        return _run_as_rank(config, data, say, quiet)
+    folder = _new_folder(config)
+    parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
+    return _carry_out(folder, config, Job(verb="train", parts=str(parts), quiet=quiet))
+
+
+def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> Run:
+    """Go on with a run from its newest checkpoint; `changes` may raise the number of epochs."""
+    folder = existing_run(path)
+    fixed = sorted(set(changes) - {"epochs", "patience", "deadline", "threads"})
+    if fixed:
+        raise ConfigError(
+            "A resumed run keeps its settings.",
+            seen=f"--resume with {', '.join(fixed)}",
+            fix="only epochs, patience, deadline and threads may change",
+        )
+    config = make_config(**{**read_config(folder.config), **changes})
+    write_config(config, folder.config)
+    job = Job.load(folder)
+    job = Job(verb="train", parts=job.parts, resume=True, quiet=quiet)
+    return _carry_out(folder, config, job)
+
+
+def infer(
+    path: Path, target: Path, *, data: Any = None, embeddings: bool = False, say: Say
+) -> Path:
+    """Write predictions of a finished run for its own graph or another; return their folder."""
+    folder = existing_run(path)
+    if not folder.weights.exists():
+        raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
+    config = make_config(**read_config(folder.config))
+    parts = Job.load(folder).parts
+    if data is not None:
+        scratch = target.with_name(f"{target.name}.parts")
+        parts = str(prepare_parts(data, config, scratch, say=say))
+    job = Job(verb="infer", parts=parts, embeddings=embeddings, target=str(target), quiet=True)
+    _carry_out(folder, config, job)
+    return target
+
+
+def existing_run(path: Path) -> RunFolder:
+    """Return the run folder at `path`, refusing anything else."""
+    folder = RunFolder(path)
+    if not folder.config.exists() or not (path / "job.json").exists():
+        raise StoreError("No run there.", seen=str(path), fix="name a folder that train wrote")
+    return folder
+
+
+def under_torchrun() -> bool:
+    """True when another launcher already started this process as one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _new_folder(config: RunConfig) -> RunFolder:
+    stem = Path(config.data).name.split(".")[0].replace(":", "-") or "graph"
+    model = config.model.rpartition(":")[2].lower()
+    folder = RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
+    write_config(config, folder.config)
+    folder.write_environment()
+    return folder
+
+
+def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
+    job.save(folder)
+    for old in folder.errors.glob("*.json"):
+        old.unlink()
+    if config.ranks == 1:
+        prepare_process(config)
+        with World.join(device=config.device, deadline_seconds=config.deadline) as world:
+            work(folder, job, world)
+    else:
+        warm_up()
+        threads = threads_for(config.ranks, config.threads)
+        run_ranks(config.ranks, folder.path, folder.errors, threads=threads)
+    result = json.loads(folder.result.read_text()) if job.verb == "train" else {}
+    return Run(folder.path, result)
+
+
+def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
+    """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder."""
+    config = config.model_copy(update={"ranks": int(os.environ["WORLD_SIZE"])})
+    prepare_process(config)
+    with World.join(device=config.device, deadline_seconds=config.deadline) as world:
+        path = ""
+        if world.rank == 0:
+            folder = _new_folder(config)
+            parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
+            Job(verb="train", parts=str(parts.absolute()), quiet=quiet).save(folder)
+            path = str(folder.path.absolute())
+        world.step = "preparation on rank 0"
+        folder = existing_run(Path(world.share_text(path)))
+        work(folder, Job.load(folder), world)
+        world.step = "the end"
+        world.check_agreement("run folder", str(folder.path))
+        return Run(folder.path, json.loads(folder.result.read_text()), world.rank == 0)

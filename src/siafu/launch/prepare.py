@@ -1,0 +1,56 @@
+"""Turning what the user named into a parts folder with one part a rank."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from siafu.config import RunConfig
+from siafu.errors import PlanError
+from siafu.graph import folder_kind
+from siafu.ingest import load_with_notes
+from siafu.partition import open_parts, partition_graph
+from siafu.record import PhaseProgress
+
+Say = Callable[[str], None]
+
+
+def prepare_parts(
+    data: Any, config: RunConfig, target: Path, *, say: Say, quiet: bool = False
+) -> Path:
+    """Return a parts folder for the run: the user's own, or one made at `target`."""
+    if isinstance(data, str | Path) and folder_kind(Path(data)) == "parts":
+        parts = open_parts(data)
+        if parts.num_parts != config.ranks:
+            raise PlanError(
+                "The number of ranks differs from the number of parts.",
+                seen=f"{config.ranks} ranks, {parts.num_parts} parts in {data}",
+                fix=f"use --ranks {parts.num_parts}, or partition with --parts {config.ranks}",
+            )
+        return Path(data)
+    progress = PhaseProgress(quiet=quiet)
+    try:
+        graph, notes = load_with_notes(
+            data,
+            undirected=config.undirected,
+            split=config.split,
+            seed=config.seed,
+            progress=progress,
+        )
+        for note in notes:
+            say(note)
+        quality = partition_graph(
+            graph,
+            target,
+            num_parts=config.ranks,
+            method=config.partition,
+            seed=config.seed,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+    if config.ranks > 1:
+        say(
+            f"Partitioned {graph.num_nodes:,} vertices and {graph.num_edges:,} edges into "
+            f"{config.ranks} parts ({config.partition}); {quality.cut_edges:,} edges are cut."
+        )
+    return target

@@ -1,0 +1,147 @@
+"""What one rank does: join the others, open its shard, train or infer, tell how it failed."""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from siafu.comm import World
+from siafu.config import RunConfig, make_config, read_config
+from siafu.engine import begin, build_network, train, write_predictions
+from siafu.errors import SiafuError, StoreError
+from siafu.graph import unwritable
+from siafu.launch.local import RankFailure, threads_for
+from siafu.nn import Draws
+from siafu.ops import set_threads, spare_page_faults
+from siafu.record import ProgressLine, RunFolder
+from siafu.shard import open_shard, require
+
+_PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Job:
+    """What the ranks of a run are to do now; rank processes read it from the run folder."""
+
+    verb: str
+    """train or infer."""
+    parts: str
+    resume: bool = False
+    quiet: bool = False
+    embeddings: bool = False
+    target: str = ""
+    """Where inference writes."""
+
+    def save(self, folder: RunFolder) -> None:
+        """Write the job into the run folder."""
+        (folder.path / "job.json").write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def load(cls, folder: RunFolder) -> "Job":
+        """Return the job of a run folder."""
+        return cls(**json.loads((folder.path / "job.json").read_text()))
+
+
+def work(folder: RunFolder, job: Job, world: World) -> None:
+    """Do this rank's share of a job."""
+    config = make_config(**read_config(folder.config)).resolved()
+    world.check_agreement("settings", config.model_dump_json() + repr(job))
+    if job.verb == "train":
+        _train(config, folder, job, world)
+    else:
+        _infer(config, folder, job, world)
+
+
+def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
+    shard = open_shard(job.parts, world)
+    training = begin(config, shard, folder.checkpoints if job.resume else None)
+    if job.resume and world.rank == 0:
+        folder.keep_metrics(training.progress.epochs)
+    quiet = job.quiet or world.rank != 0
+    with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
+
+        def show(row: dict[str, object]) -> None:
+            note = f"loss {row['loss']:.4f}"
+            if isinstance(accuracy := row.get("accuracy"), dict):
+                note += f"  val {100 * accuracy['val']:.2f} %"
+            line.update(training.progress.epochs, note)
+
+        result = train(training, folder, show)
+    write_predictions(training.network, shard, training.draws, folder.predictions)
+    if world.rank == 0:
+        state = training.network.module.state_dict()
+        tensors = {name: tensor.contiguous().cpu() for name, tensor in state.items()}
+        try:
+            save_file(tensors, folder.weights)
+            folder.write_result(result)
+        except OSError as error:
+            raise unwritable(folder.path, error) from error
+
+
+def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
+    shard = open_shard(job.parts, world)
+    require(shard, "x")
+    draws = Draws(seed=config.seed, training=False)
+    network = build_network(config, shard, draws)
+    try:
+        network.module.load_state_dict(load_file(folder.weights, device=str(world.device)))
+    except RuntimeError as error:
+        raise StoreError(
+            "The weights do not fit this data.",
+            seen=str(error).splitlines()[-1].strip(),
+            fix="infer on a graph with the features and classes the run was trained on",
+        ) from error
+    write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
+
+
+def prepare_process(config: RunConfig) -> None:
+    """Set threads and allocator for a rank, before its first large tensor."""
+    local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    set_threads(threads_for(local_ranks, config.threads))
+    spare_page_faults()
+
+
+def _end_with_parent() -> None:
+    """Have the kernel end this rank when its launcher dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ.get("SIAFU_PARENT", os.getppid())):
+        sys.exit(1)
+
+
+def _tell(error: BaseException, folder: RunFolder, rank: int) -> None:
+    ours = (error.problem, error.seen, error.fix) if isinstance(error, SiafuError) else None
+    failure = RankFailure(
+        rank=rank,
+        time=time.time(),
+        kind=type(error).__name__,
+        text=str(error),
+        traceback="".join(traceback.format_exception(error)),
+        user_error=ours,
+    )
+    folder.errors.mkdir(exist_ok=True)
+    (folder.errors / f"rank{rank}.json").write_text(json.dumps(asdict(failure)))
+
+
+def main(run: str) -> int:
+    """Run this rank's share of the job in a run folder and return the exit code."""
+    _end_with_parent()
+    folder, rank = RunFolder(Path(run)), int(os.environ["RANK"])
+    config = make_config(**read_config(folder.config))
+    prepare_process(config)
+    try:
+        with World.join(device=config.device, deadline_seconds=config.deadline) as world:
+            work(folder, Job.load(folder), world)
+    except Exception as error:  # noqa: BLE001 - every failure is told to the launcher
+        _tell(error, folder, rank)
+        # Peers may still wait for this rank; leaving at once closes its sockets and frees them.
+        sys.stderr.flush()
+        os._exit(2 if isinstance(error, SiafuError) else 1)
+    return 0

@@ -1,0 +1,74 @@
+"""Ranks for tests: a pool of real Gloo processes, started once for the whole test run."""
+
+import multiprocessing as mp
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from siafu.comm import World
+
+POOL_SIZE = 4
+DEADLINE_SECONDS = 60.0
+
+
+class RankPool:
+    """Four processes; `run(function, size, *args)` calls it on the first `size` of them."""
+
+    def __init__(self) -> None:
+        context = mp.get_context("spawn")
+        self._scratch = tempfile.TemporaryDirectory(prefix="siafu-test-")
+        self._pipes, self._processes = [], []
+        for rank in range(POOL_SIZE):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(rank, f"{self._scratch.name}/store", theirs), daemon=True
+            )
+            process.start()
+            self._pipes.append(ours)
+            self._processes.append(process)
+
+    def run(self, function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
+        """Return each rank's result of function(world, *args); a rank's error fails the test."""
+        pipes = self._pipes[:size]
+        for pipe in pipes:
+            pipe.send((function, size, args))
+        answers = []
+        for rank, pipe in enumerate(pipes):
+            assert pipe.poll(2 * DEADLINE_SECONDS), f"rank {rank} did not answer"
+            answers.append(pipe.recv())
+        errors = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        assert not errors, "\n".join(errors)
+        return [value for _, value in answers]
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.send(None)
+        for process in self._processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+        self._scratch.cleanup()
+
+
+def _serve(rank: int, file: str, pipe: Any) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    timeout = timedelta(seconds=DEADLINE_SECONDS)
+    store = dist.FileStore(file, POOL_SIZE)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=POOL_SIZE, timeout=timeout)
+    groups = {size: dist.new_group(list(range(size)), timeout=timeout) for size in range(1, 5)}
+    while (request := pipe.recv()) is not None:
+        function, size, args = request
+        world = World.over(groups[size], deadline_seconds=DEADLINE_SECONDS)
+        try:
+            pipe.send((True, function(world, *args)))
+        except BaseException:  # noqa: BLE001 - the test process shows it
+            pipe.send((False, traceback.format_exc()))
+    dist.destroy_process_group()

@@ -1,0 +1,1 @@
+"""Parity: a step over several ranks equals one process."""
