@@ -22,8 +22,8 @@ Array = NDArray[Any]
 TILE = 16
 """Widths that are multiples of this get machine code of their own, up to `WIDEST`."""
 
-WIDEST = 256
-"""Columns taken at a time: the rows in flight must fit in the first-level cache."""
+WIDEST = 320
+"""Columns taken at a time where the width divides: rows in flight must fit in level-1 cache."""
 
 AHEAD = 8
 """Edges between the row asked for and the row used."""
@@ -33,13 +33,13 @@ def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) ->
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
     weight, row_scale, col_scale = (_array(t) for t in edges[2:])
-    x, out = x_CD.detach().numpy(), out_MD.detach().numpy()
-    bounds = _equal_edges(indptr, num_chunks(len(index) * x.shape[1]))
-    for first in range(0, x.shape[1], WIDEST):
-        tiles = _tiles(min(WIDEST, x.shape[1] - first))
+    bounds = _equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
+    parts, tiles = _cut(x_CD.size(1))
+    x, out = _narrow(x_CD, parts), _narrow(out_MD, parts)
+    for part in range(parts):
 
-        def work(lo: int, hi: int, first: int = first, tiles: Any = tiles) -> None:
-            span = (lo, hi, first)
+        def work(lo: int, hi: int, part: int = part) -> None:
+            span = (lo, hi, parts, part)
             _sum_rows(indptr, index, weight, row_scale, col_scale, x, out, accumulate, span, tiles)
 
         run_chunks(work, bounds)
@@ -48,13 +48,13 @@ def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) ->
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
-    x, out, edge = x_CD.detach().numpy(), out_MD.detach().numpy(), edge_MD.numpy()
-    bounds = _equal_edges(indptr, num_chunks(len(index) * x.shape[1]))
-    for first in range(0, x.shape[1], WIDEST):
-        tiles = _tiles(min(WIDEST, x.shape[1] - first))
+    bounds = _equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
+    parts, tiles = _cut(x_CD.size(1))
+    x, out, edge = _narrow(x_CD, parts), _narrow(out_MD, parts), _narrow(edge_MD, parts)
+    for part in range(parts):
 
-        def work(lo: int, hi: int, first: int = first, tiles: Any = tiles) -> None:
-            _max_rows(indptr, index, x, out, edge, (lo, hi, first), tiles)
+        def work(lo: int, hi: int, part: int = part) -> None:
+            _max_rows(indptr, index, x, out, edge, (lo, hi, parts, part), tiles)
 
         run_chunks(work, bounds)
 
@@ -110,12 +110,26 @@ def _array(tensor: Tensor | None) -> Array | None:
     return None if tensor is None else tensor.detach().numpy()
 
 
-def _tiles(width: int) -> tuple[int, ...] | None:
-    """Return a tuple whose length, part of its type, tells the compiler the width.
+def _cut(width: int) -> tuple[int, tuple[int, ...] | None]:
+    """Return how many equal parts rows are taken in, and a tuple that tells the compiler the width.
 
-    An argument of integer type would not, and a closure could not be cached on disk.
+    The tuple's length is part of its type. An integer's value is not, and a closure over the width
+    could not be cached on disk.
     """
-    return (0,) * (width // TILE) if width % TILE == 0 else None
+    parts = next((k for k in range(1, width + 1) if width % k == 0 and width // k <= WIDEST), 1)
+    if width // parts < WIDEST // 4:  # a width with large prime factors
+        parts = 1
+    is_whole = width // parts % TILE == 0 and width // parts <= WIDEST
+    return parts, (0,) * (width // parts // TILE) if is_whole else None
+
+
+def _narrow(rows_ND: Tensor, parts: int) -> Array:
+    """Return row n as rows n * parts and following.
+
+    Kernels never add an offset to a column: the sum of two signed numbers may be negative, and
+    Numba's test for that keeps the loop from becoming vector code.
+    """
+    return rows_ND.detach().view(len(rows_ND) * parts, rows_ND.size(1) // parts).numpy()
 
 
 def _equal_edges(indptr: Array, chunks: int) -> list[int]:
@@ -125,10 +139,16 @@ def _equal_edges(indptr: Array, chunks: int) -> list[int]:
 
 
 @callee
-def _ask_row(x: Array, row: int, first: int, width: int) -> None:
+def _ask_row(x: Array, row: int, width: int) -> None:
     """Ask for the cache lines of a row that will be needed soon."""
-    for f in range(first, first + width, line_width(x)):
+    for f in range(0, width, line_width(x)):
         prefetch(x, row, f)
+
+
+@callee
+def _part_row(number: int, parts: int, part: int) -> Any:
+    """Return where a row's part lies; unsigned, since Numba tests signed indices for wrapping."""
+    return np.uint64(number * parts + part)
 
 
 @callee
@@ -136,9 +156,9 @@ def _factor(
     weight: Array | None,
     row_scale: Array | None,
     col_scale: Array | None,
+    index: Array,
     e: int,
     i: int,
-    j: Any,
     one: Any,
 ) -> Any:
     product = one
@@ -147,7 +167,7 @@ def _factor(
     if row_scale is not None:
         product *= row_scale[i]
     if col_scale is not None:
-        product *= col_scale[j]
+        product *= col_scale[index[e]]
     return product
 
 
@@ -161,37 +181,37 @@ def _sum_rows(  # noqa: PLR0913 - flat, so that Numba drops the branches of abse
     x: Array,
     out: Array,
     accumulate: bool,
-    span: tuple[int, int, int],
+    span: tuple[int, int, int, int],
     tiles: tuple[int, ...] | None,
 ) -> None:
-    row_lo, row_hi, first = span
-    width = min(WIDEST, x.shape[1] - first) if tiles is None else len(tiles) * TILE
+    row_lo, row_hi, parts, part = span
+    width = x.shape[1] if tiles is None else len(tiles) * TILE
     last, one = len(index) - 1, x.dtype.type(1)
     for i in range(row_lo, row_hi):
+        to = _part_row(i, parts, part)
         if not accumulate:
-            for f in range(first, first + width):
-                out[i, f] = 0
+            for f in range(width):
+                out[to, f] = 0
         e, end = indptr[i], indptr[i + 1]
         # four edges a step: a quarter of the loads and stores of the output row
         while e + 4 <= end:
             for step in range(4):
-                _ask_row(x, index[min(e + AHEAD + step, last)], first, width)
-            # unsigned, since a signed index costs a test for counting from the end
-            j0, j1 = np.uint64(index[e]), np.uint64(index[e + 1])
-            j2, j3 = np.uint64(index[e + 2]), np.uint64(index[e + 3])
-            w0 = _factor(weight, row_scale, col_scale, e, i, j0, one)
-            w1 = _factor(weight, row_scale, col_scale, e + 1, i, j1, one)
-            w2 = _factor(weight, row_scale, col_scale, e + 2, i, j2, one)
-            w3 = _factor(weight, row_scale, col_scale, e + 3, i, j3, one)
-            for f in range(first, first + width):
-                out[i, f] += (w0 * x[j0, f] + w1 * x[j1, f]) + (w2 * x[j2, f] + w3 * x[j3, f])
+                _ask_row(x, _part_row(index[min(e + AHEAD + step, last)], parts, part), width)
+            j0, j1 = _part_row(index[e], parts, part), _part_row(index[e + 1], parts, part)
+            j2, j3 = _part_row(index[e + 2], parts, part), _part_row(index[e + 3], parts, part)
+            w0 = _factor(weight, row_scale, col_scale, index, e, i, one)
+            w1 = _factor(weight, row_scale, col_scale, index, e + 1, i, one)
+            w2 = _factor(weight, row_scale, col_scale, index, e + 2, i, one)
+            w3 = _factor(weight, row_scale, col_scale, index, e + 3, i, one)
+            for f in range(width):
+                out[to, f] += (w0 * x[j0, f] + w1 * x[j1, f]) + (w2 * x[j2, f] + w3 * x[j3, f])
             e += 4
         while e < end:
-            _ask_row(x, index[min(e + AHEAD, last)], first, width)
-            j0 = np.uint64(index[e])
-            w0 = _factor(weight, row_scale, col_scale, e, i, j0, one)
-            for f in range(first, first + width):
-                out[i, f] += w0 * x[j0, f]
+            _ask_row(x, _part_row(index[min(e + AHEAD, last)], parts, part), width)
+            j0 = _part_row(index[e], parts, part)
+            w0 = _factor(weight, row_scale, col_scale, index, e, i, one)
+            for f in range(width):
+                out[to, f] += w0 * x[j0, f]
             e += 1
 
 
@@ -202,29 +222,44 @@ def _max_rows(
     x: Array,
     out: Array,
     edge: Array,
-    span: tuple[int, int, int],
+    span: tuple[int, int, int, int],
     tiles: tuple[int, ...] | None,
 ) -> None:
-    row_lo, row_hi, first = span
-    width = min(WIDEST, x.shape[1] - first) if tiles is None else len(tiles) * TILE
+    row_lo, row_hi, parts, part = span
+    width = x.shape[1] if tiles is None else len(tiles) * TILE
     last = len(index) - 1
     for i in range(row_lo, row_hi):
+        to = _part_row(i, parts, part)
         e, end = indptr[i], indptr[i + 1]
-        j = np.uint64(index[e]) if e < end else np.uint64(0)
-        for f in range(first, first + width):
-            out[i, f] = x[j, f] if e < end else 0
-            edge[i, f] = e if e < end else -1
+        if e == end:
+            for f in range(width):
+                out[to, f], edge[to, f] = 0, -1
+            continue
+        j0 = _part_row(index[e], parts, part)
+        for f in range(width):
+            out[to, f], edge[to, f] = x[j0, f], e
         e += 1
         while e < end:
-            _ask_row(x, index[min(e + AHEAD, last)], first, width)
-            j = np.uint64(index[e])
-            for f in range(first, first + width):
-                value, best = x[j, f], out[i, f]
-                # the first NaN wins over all: it must reach the loss, not vanish in a comparison
-                better = (value > best) | ((value != value) & (best == best))
-                out[i, f] = value if better else best
-                edge[i, f] = e if better else edge[i, f]
-            e += 1
+            pair = e + 1 if e + 1 < end else e  # an odd edge is compared with itself
+            _ask_row(x, _part_row(index[min(e + AHEAD, last)], parts, part), width)
+            _ask_row(x, _part_row(index[min(e + AHEAD + 1, last)], parts, part), width)
+            j0, j1 = _part_row(index[e], parts, part), _part_row(index[pair], parts, part)
+            # in the narrow type already: selecting between int64 would halve the vectors
+            e0, e1 = edge.dtype.type(e), edge.dtype.type(pair)
+            for f in range(width):
+                best, where = _better(x[j0, f], e0, out[to, f], edge[to, f])
+                out[to, f], edge[to, f] = _better(x[j1, f], e1, best, where)
+            e += 2
+
+
+@callee
+def _better(value: Any, e: Any, best: Any, where: Any) -> Any:
+    """Return the larger value and its edge; an equal one stays, and the first NaN wins over all.
+
+    NaN must reach the loss rather than vanish in a comparison.
+    """
+    is_better = (value > best) | ((value != value) & (best == best))
+    return value if is_better else best, e if is_better else where
 
 
 @kernel

@@ -33,7 +33,7 @@ def strict_kernel(function: Function) -> Function:
 
 def callee(function: Function) -> Function:
     """Make a function that kernels may call; it becomes part of their code."""
-    return _njit(error_model="numpy")(function)
+    return _njit(error_model="numpy", forceinline=True)(function)
 
 
 def _compile(function: Function, *, fastmath: bool | set[str]) -> Function:

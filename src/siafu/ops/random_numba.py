@@ -50,19 +50,34 @@ def _bounds(out_NW: Tensor) -> list[int]:
 
 
 @callee
-def philox4(c0: Any, c1: Any, c2: Any, c3: Any, key: tuple[Any, Any]) -> Any:
-    """Return four uint32 words for a counter of four; for use inside kernels.
+def _round(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
+    # Numba widens every uint32 operation to 64 bits, hence a cast after each
+    p0, p1 = M0 * np.uint64(c0), M1 * np.uint64(c2)
+    return (
+        np.uint32(np.uint32(p1 >> HALF) ^ c1 ^ k0),
+        np.uint32(p1),
+        np.uint32(np.uint32(p0 >> HALF) ^ c3 ^ k1),
+        np.uint32(p0),
+        np.uint32(k0 + STEP0),
+        np.uint32(k1 + STEP1),
+    )
 
-    Numba widens every uint32 operation to 64 bits, hence a cast after each.
-    """
+
+@callee
+def philox4(c0: Any, c1: Any, c2: Any, c3: Any, key: tuple[Any, Any]) -> Any:
+    """Return four uint32 words for a counter of four and a key of two; for use inside kernels."""
     k0, k1 = key
-    for _ in range(10):
-        p0, p1 = M0 * np.uint64(c0), M1 * np.uint64(c2)
-        c0 = np.uint32(np.uint32(p1 >> HALF) ^ c1 ^ k0)
-        c1 = np.uint32(p1)
-        c2 = np.uint32(np.uint32(p0 >> HALF) ^ c3 ^ k1)
-        c3 = np.uint32(p0)
-        k0, k1 = np.uint32(k0 + STEP0), np.uint32(k1 + STEP1)
+    # ten rounds written out: inside a loop they would keep the caller's loop from vector code
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
+    c0, c1, c2, c3, k0, k1 = _round(c0, c1, c2, c3, k0, k1)
     return c0, c1, c2, c3
 
 
@@ -74,6 +89,13 @@ def _counter(first: Array, second: Array | None, n: int) -> Any:
     if second is not None:
         other_low, other_high = np.uint32(second[n]), np.uint32((second[n] >> 32) & 0xFFFF)
     return low, other_low, np.uint32((high << np.uint32(16)) | other_high)
+
+
+@callee
+def _columns(block: int) -> Any:
+    """Return a block's four columns; unsigned, since Numba tests signed indices for wrapping."""
+    f = np.uint64(block) * np.uint64(4)
+    return f, f + np.uint64(1), f + np.uint64(2), f + np.uint64(3)
 
 
 @callee
@@ -92,12 +114,21 @@ def _uniform_rows(
     for n in range(row_lo, row_hi):
         c0, c1, c2 = _counter(first, second, n)
         for block in range(width // 4):
-            words = philox4(c0, c1, c2, np.uint32(block), key)
-            for lane in range(4):
-                out[n, 4 * block + lane] = _unit(words[lane], out)
+            w0, w1, w2, w3 = philox4(c0, c1, c2, np.uint32(block), key)
+            f0, f1, f2, f3 = _columns(block)
+            out[n, f0], out[n, f1] = _unit(w0, out), _unit(w1, out)
+            out[n, f2], out[n, f3] = _unit(w2, out), _unit(w3, out)
         words = philox4(c0, c1, c2, np.uint32(width // 4), key)
         for lane in range(width % 4):
             out[n, width - width % 4 + lane] = _unit(words[lane], out)
+
+
+@callee
+def _keep_or_drop(word: Any, value: Any, keep: tuple[Any, Any]) -> Any:
+    threshold, scale = keep
+    # always multiplied, so that no branch keeps the loop from vector code
+    kept = value * scale
+    return kept if np.uint64(word) >= threshold else scale * 0
 
 
 @strict_kernel
@@ -110,15 +141,17 @@ def _dropout_rows(
     keep: tuple[Any, Any],
     rows: tuple[int, int],
 ) -> None:
-    width, (threshold, scale), zero = x.shape[1], keep, x.dtype.type(0)
+    width = x.shape[1]
     for n in range(rows[0], rows[1]):
         c0, c1, c2 = _counter(first, second, n)
         for block in range(width // 4):
-            words = philox4(c0, c1, c2, np.uint32(block), key)
-            for lane in range(4):
-                f = 4 * block + lane
-                out[n, f] = x[n, f] * scale if np.uint64(words[lane]) >= threshold else zero
+            w0, w1, w2, w3 = philox4(c0, c1, c2, np.uint32(block), key)
+            f0, f1, f2, f3 = _columns(block)
+            out[n, f0] = _keep_or_drop(w0, x[n, f0], keep)
+            out[n, f1] = _keep_or_drop(w1, x[n, f1], keep)
+            out[n, f2] = _keep_or_drop(w2, x[n, f2], keep)
+            out[n, f3] = _keep_or_drop(w3, x[n, f3], keep)
         words = philox4(c0, c1, c2, np.uint32(width // 4), key)
         for lane in range(width % 4):
             f = width - width % 4 + lane
-            out[n, f] = x[n, f] * scale if np.uint64(words[lane]) >= threshold else zero
+            out[n, f] = _keep_or_drop(words[lane], x[n, f], keep)
