@@ -47,9 +47,7 @@ def test_store_equals_graph_in_memory(edges, undirected, bucket_edges, row_group
     weight = np.arange(len(pairs), dtype=np.float32)
     attr = np.stack([weight * 2, weight * 3], axis=1)
     ids = _ids(num_nodes, how)
-    want = graph_from_edges(
-        pairs[:, 0], pairs[:, 1], num_nodes, edge_weight=weight, edge_attr=attr
-    )
+    want = graph_from_edges(pairs[:, 0], pairs[:, 1], num_nodes, edge_weight=weight, edge_attr=attr)
     if undirected:
         want = add_reverse_edges(want)
 
