@@ -24,7 +24,9 @@ def run_steps(
     model = GNN(spec).double()
     assert isinstance(shard.x, Tensor)
     x = shard.x.double().requires_grad_()
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    # A bias before batch norm has gradient 0; with Adam's usual eps, rounding noise of 1e-18 over
+    # itself would become a step of full size.
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
     losses: list[float] = []
     grads: dict[str, Tensor] = {}
     for step in range(STEPS):

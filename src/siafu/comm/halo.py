@@ -4,6 +4,7 @@ Shapes: N owned rows, R halo rows (grouped by owning rank), S rows sent (grouped
 rank; a row that several ranks need stands several times), D columns.
 """
 
+import math
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Any
@@ -119,8 +120,9 @@ def start_return(grad_RD: Tensor, plan: HaloPlan, world: World, purpose: str) ->
 
 def add_returned(grad_SD: Tensor, plan: HaloPlan, grad_ND: Tensor) -> None:
     """Add each returned gradient to the owned row it belongs to, in place."""
-    flat_SD = grad_SD.reshape(grad_SD.size(0), -1)
-    sum_into(plan.scatter, flat_SD, grad_ND.view(grad_ND.size(0), -1), accumulate=True)
+    width = math.prod(grad_ND.shape[1:])  # named, since -1 is ambiguous for no rows
+    flat_ND = grad_ND.view(grad_ND.size(0), width)
+    sum_into(plan.scatter, grad_SD.reshape(-1, width), flat_ND, accumulate=True)
 
 
 class _ExchangeHalo(torch.autograd.Function):

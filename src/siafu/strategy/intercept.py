@@ -12,6 +12,7 @@ So PyG's convolutions, and code written by hand in PyG's manner, run as they are
 Shapes: N owned rows, C columns (owned, then halo rows), E edges, D columns of a row.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -102,7 +103,7 @@ class RankMode(TorchFunctionMode):
             return x
         self._sites += 1
         key = self._draws.key(_FIRST_SITE + self._sites)
-        flat = x.reshape(x.size(0), -1)
+        flat = x.reshape(x.size(0), math.prod(x.shape[1:]))
         edges, shard = self._last_edges, self._neighbours.shard
         if edges is not None and x.size(0) == edges.size(1):
             ids = shard.column_ids[edges[0]], shard.row_ids[edges[1]]
