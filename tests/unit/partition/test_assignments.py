@@ -108,6 +108,14 @@ def test_streaming_in_small_pieces_gives_the_same_parts(monkeypatch):
         np.testing.assert_array_equal(assign_streaming(graph, 3, passes=passes), want)
 
 
+def test_streaming_keeps_a_good_row_order():
+    here = np.arange(2000)
+    source = np.concatenate([here + step for step in range(1, 9)]) % 2000
+    graph = graph_from_edges(source, np.tile(here, 8), 2000)
+    by_range = score(graph, assign_contiguous(graph, 4), 4)
+    assert score(graph, assign_streaming(graph, 4), 4).cut_edges <= by_range.cut_edges
+
+
 def test_contiguous_parts_are_ranges_with_even_edges():
     graph = _rings()
     part_of = assign_contiguous(graph, 3)
