@@ -129,17 +129,17 @@ def test_a_part_of_another_graph_is_refused(tmp_path):
 
 def test_more_parts_than_one_word_of_readers_are_counted(tmp_path):
     graph = _graph(num_nodes=200)
-    part_of = (np.arange(200) % 130).astype(np.int32)
-    quality = score(graph, part_of, 130)
+    part_of = (np.arange(200) % 70).astype(np.int32)
+    quality = score(graph, part_of, 70)
     destination = np.repeat(np.arange(200), np.diff(graph.indptr))
     pairs = {
         (part_of[v], u)
         for u, v in zip(graph.src, destination, strict=True)
         if part_of[u] != part_of[v]
     }
-    assert list(quality.halo_rows) == np.bincount([p for p, _ in pairs], minlength=130).tolist()
+    assert list(quality.halo_rows) == np.bincount([p for p, _ in pairs], minlength=70).tolist()
     assert quality.cut_edges == int((part_of[graph.src] != part_of[destination]).sum())
-    write_parts(graph, part_of, tmp_path / "p", num_parts=130, method="given", seed=0)
+    write_parts(graph, part_of, tmp_path / "p", num_parts=70, method="given", seed=0)
     assert open_parts(tmp_path / "p").quality == quality
 
 
