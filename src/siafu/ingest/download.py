@@ -68,16 +68,14 @@ def _chunks(url: str, timeout_seconds: float, progress: Progress) -> Iterator[by
                 done += len(chunk)
                 progress("downloading", done, total)
                 yield chunk
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise _unreachable(url, f"HTTP status {error.code} {error.reason}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise _unreachable(url, _reason(error)) from error
+        reason = str(getattr(error, "reason", error)) or type(error).__name__
+        raise _unreachable(url, reason) from error
     if total is not None and done != total:
         raise _unreachable(url, f"the answer ended after {done} of {total} bytes")
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, urllib.error.HTTPError):
-        return f"HTTP status {error.code} {error.reason}"
-    return str(getattr(error, "reason", error)) or type(error).__name__
 
 
 def _unreachable(url: str, reason: str) -> DataError:
