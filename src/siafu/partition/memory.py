@@ -10,21 +10,25 @@ from siafu.errors import PartitionError
 from siafu.graph import Graph, graph_facts
 
 # Peak resident bytes of the METIS child (pymetis 2025.2.2, 64-bit indices, 3 constraints), random
-# graphs, neighbours counted in both directions; 42 MB of the child are Python and NumPy:
-#   vertices neighbours  measured  a neighbour   predicted here
-#      0.2 M      4.0 M    599 MB     139 B          627 MB
-#      1.0 M      4.0 M    559 MB     129 B          707 MB
-#      0.2 M      9.9 M   1238 MB     121 B         1424 MB   (power law, 16 parts)
-#      1.0 M     10.0 M   1424 MB     138 B         1515 MB   (power law)
-#      1.0 M      9.9 M    870 MB      83 B         1509 MB   (neighbours near in row order)
-#      2.0 M      8.0 M   1105 MB     133 B         1347 MB
-_METIS_NEIGHBOUR_BYTES = 135
+# graphs, neighbours counted in both directions. An idle child has 32 MB.
+#   vertices neighbours  measured  predicted here
+#      0.2 M      4.0 M    599 MB      647 MB
+#      1.0 M      4.0 M    559 MB      727 MB
+#      0.2 M      9.9 M   1238 MB     1473 MB   (power law, 16 parts)
+#      1.0 M     10.0 M   1424 MB     1565 MB   (power law)
+#      1.0 M      9.9 M    870 MB     1559 MB   (neighbours near in row order)
+#      2.0 M      8.0 M   1105 MB     1387 MB
+# Measured afterwards; the last made 135 bytes 140:
+#      0.5 M      6.0 M    833 MB      957 MB   (power law)
+#      0.7 M      9.0 M   1269 MB     1397 MB
+#      0.3 M      5.0 M    786 MB      797 MB   (both directions stored)
+_METIS_NEIGHBOUR_BYTES = 140
 _METIS_VERTEX_BYTES = 100
 _METIS_BASE_BYTES = 64 << 20
-# Streaming and the writer: at most 75 bytes a vertex, and pieces of 4 M edges or 64 MiB of
-# features of which up to three copies live at once. 10 M vertices with 100 M edges: 0.77 GiB
-# measured above an idle process, 1.06 GiB predicted. Mapped pages of the store are not counted:
-# the kernel takes them back.
+# Streaming and the writer hold a few columns a vertex, and pieces of 4 M edges or 64 MiB of
+# features in up to three copies. 10 M vertices with 100 M edges: 0.77 GiB measured above an idle
+# process, 1.06 GiB predicted. Mapped pages of the store are not counted: the kernel takes them
+# back.
 _VERTEX_BYTES = 80
 _PIECES_BYTES = 320 << 20
 _SAMPLED_EDGES = 256
