@@ -29,7 +29,7 @@ def csr_sum_reference(
     if csr.weight is not None:
         message_ED = csr.weight[:, None] * message_ED
     rows = [message_ED[lo:hi].sum(dim=0) for lo, hi in pairwise(csr.indptr.tolist())]
-    out_MD = torch.stack(rows) if rows else x_CD.new_zeros(0, x_CD.size(1))
+    out_MD = torch.stack(rows) if rows else message_ED[:0]
     return out_MD if row_scale_M is None else row_scale_M[:, None] * out_MD
 
 

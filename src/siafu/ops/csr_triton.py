@@ -188,8 +188,8 @@ def _sum_row(
         j_S = next_S
     total_T = tl.sum(total_ST, axis=0)
     if row_scale is not None:
-        # an empty row's scale may be 1 / 0
-        total_T = tl.where(end > start, total_T * tl.load(row_scale + row).to(wide), total_T)
+        # an empty row's scale may be 1 / 0, and 0 times that is NaN
+        total_T *= tl.where(end > start, tl.load(row_scale + row), 0.0).to(wide)
     place_T = out + row * width + column_T
     if accumulate:
         total_T += tl.load(place_T, mask=inside_T, other=0.0).to(wide)
