@@ -73,9 +73,12 @@ class RankMode(TorchFunctionMode):
         return out
 
     def _index_select(self, rows: Tensor, dim: int, index: Tensor) -> Tensor:
-        if self._is_source(index) and self._is_owned(rows) and dim % rows.dim() == 0:
-            rows = self._extend(rows)
-        return rows.index_select(dim, index)
+        if not self._is_source(index) or rows.size(dim) != self._num_owned:
+            return rows.index_select(dim, index)
+        if dim % rows.dim() == 0:
+            return self._extend(rows).index_select(0, index)
+        # Some layers stack several sets of rows: [K, N, D].
+        return self._extend(rows.movedim(dim, 0)).index_select(0, index).movedim(0, dim)
 
     def _note(self, edge_index: Tensor, ends: Iterable[tuple[int, Tensor]]) -> None:
         self._last_edges = edge_index

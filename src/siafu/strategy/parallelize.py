@@ -52,7 +52,7 @@ class ParallelModel(nn.Module):
             with RankMode(self._neighbours, self._draws):
                 return self.module(x_ND, edges, **{**self._extras, **extra})
         except (IndexError, RuntimeError) as error:
-            if "out of bounds" not in str(error) and "out of range" not in str(error):
+            if "bounds" not in str(error) and not isinstance(error, IndexError):
                 raise
             raise PlanError(
                 "A layer uses the sources of edges in a way that can't be spread over ranks.",
