@@ -37,6 +37,36 @@ def order_by_key(key: Array, num_keys: int) -> tuple[Array, Array]:
     return starts, order
 
 
+@strict_kernel
+def drop_known_reverses(starts: Array, order: Array, src: Array, reverse: Array) -> Array:
+    """Return the order without reverses that are there already, and change `starts` to match.
+
+    A row keeps its given edges in order, then has each missing reverse once, by source; a reverse
+    found several times keeps the data of its first edge.
+    """
+    kept = np.empty(len(order), dtype=np.int64)
+    num_kept = 0
+    for row in range(len(starts) - 1):
+        entries = order[starts[row] : starts[row + 1]]
+        starts[row] = num_kept
+        given = entries[~reverse[entries]]
+        kept[num_kept : num_kept + len(given)] = given
+        num_kept += len(given)
+        known = np.sort(src[given])
+        candidates = entries[reverse[entries]]
+        at, last = 0, -1
+        for i in np.argsort(src[candidates], kind="mergesort"):
+            source = src[candidates[i]]
+            while at < len(known) and known[at] < source:
+                at += 1
+            if source != last and (at == len(known) or known[at] != source):
+                kept[num_kept] = candidates[i]
+                num_kept += 1
+            last = source
+    starts[len(starts) - 1] = num_kept
+    return kept[:num_kept]
+
+
 def record_type(index: np.dtype[Any], *, undirected: bool, weight: bool, attr: int) -> Any:
     """Return the dtype of a record; `attr` is the number of edge attributes."""
     fields: list[tuple[Any, ...]] = [("dst", index), ("src", index)]
@@ -134,28 +164,7 @@ def _write_all(file: IO[bytes], records: Array) -> None:
 
 
 def _sort(records: Array, rows: range) -> SortedRows:
-    if "reverse" in (records.dtype.names or ()):
-        records = _with_missing_reverses(records)
     starts, order = order_by_key(records["dst"] - rows.start, len(rows))
+    if "reverse" in (records.dtype.names or ()):
+        order = drop_known_reverses(starts, order, records["src"], records["reverse"])
     return SortedRows(rows.start, np.diff(starts), records[order])
-
-
-def _with_missing_reverses(records: Array) -> Array:
-    """Return the edges as given, then each reverse that no edge has, once, by row and source.
-
-    A reverse found several times keeps the data of its first edge.
-    """
-    is_reverse = records["reverse"]
-    given, reverses = records[~is_reverse], records[is_reverse]
-    candidates, first = np.unique(_pairs(reverses), return_index=True)
-    missing = ~np.isin(candidates, _pairs(given))
-    return np.concatenate([given, reverses[first[missing]]])
-
-
-def _pairs(records: Array) -> Array:
-    """Return (dst, src) as one sortable value."""
-    if records["dst"].dtype.itemsize == 4:
-        return (records["dst"].astype(np.int64) << 32) | records["src"]
-    # Complex numbers sort by both parts, and a float64 holds rows below 2**53 exactly.
-    pairs: Array = records["dst"] + 1j * records["src"]
-    return pairs
