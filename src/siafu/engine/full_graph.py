@@ -18,6 +18,7 @@ from siafu.config import RunConfig
 from siafu.engine.network import Network, build_network
 from siafu.engine.score import scores, training_loss
 from siafu.errors import PlanError, SiafuError
+from siafu.graph import writing
 from siafu.nn import Draws
 from siafu.record import RunFolder
 from siafu.shard import Shard, require
@@ -158,7 +159,8 @@ def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str,
     while progress.epochs < config.epochs and not progress.is_stale(config.patience):
         row = training.run_epoch()
         if is_first:
-            folder.append_metrics(row)
+            with writing(folder.metrics):
+                folder.append_metrics(row)
             on_epoch(row)
         if config.checkpoint_every and progress.epochs % config.checkpoint_every == 0 and is_first:
             save_checkpoint(training.checkpoint(), folder.checkpoints)

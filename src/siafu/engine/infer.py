@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from siafu.engine.network import Network
-from siafu.graph import unwritable
+from siafu.graph import writing
 from siafu.nn import Draws
 from siafu.shard import Shard
 
@@ -30,13 +30,11 @@ def write_predictions(
         flat = pa.array(rows_ND.reshape(-1))
         columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, rows_ND.shape[1])
     file = target / f"part{shard.world.rank}.parquet"
-    try:
+    with writing(file):
         target.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
         pq.write_table(pa.table(columns), temporary)
         temporary.replace(file)
-    except OSError as error:
-        raise unwritable(file, error) from error
 
 
 def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:

@@ -9,6 +9,7 @@ from siafu.graph.folder import (
     unwritable,
     write_folder,
     write_text_atomically,
+    writing,
 )
 from siafu.graph.graph import (
     MASKS,
@@ -59,4 +60,5 @@ __all__ = [
     "unwritable",
     "write_folder",
     "write_text_atomically",
+    "writing",
 ]

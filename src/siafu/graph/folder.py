@@ -289,6 +289,15 @@ def write_folder(
         raise unwritable(target, error) from error
 
 
+@contextmanager
+def writing(target: Path) -> Iterator[None]:
+    """Turn a failed write inside into an error that tells a user why."""
+    try:
+        yield
+    except OSError as error:
+        raise unwritable(target, error) from error
+
+
 def unwritable(target: Path, error: OSError) -> StoreError:
     """Return the error that tells a user why `target` could not be written."""
     if error.errno == errno.ENOSPC:

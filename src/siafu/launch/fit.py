@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,14 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siafu.comm import World
+from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
+from siafu.graph import writing
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.prepare import Say, prepare_parts
 from siafu.launch.rank import Job, prepare_process, work
 from siafu.ops import warm_up
 from siafu.record import RunFolder
+from siafu.strategy import find_strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +54,13 @@ def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
 def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
+    find_strategy(config.strategy)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
-    folder = _new_folder(config)
-    parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
-    return _carry_out(folder, config, Job(verb="train", parts=str(parts), quiet=quiet))
+    choose_device(config.device, 0)
+    with _new_folder(config) as folder:
+        parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
+        return _carry_out(folder, config, Job(verb="train", parts=str(parts), quiet=quiet))
 
 
 def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> Run:
@@ -104,19 +110,25 @@ def under_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def _new_folder(config: RunConfig) -> RunFolder:
+@contextmanager
+def _new_folder(config: RunConfig) -> Iterator[RunFolder]:
+    """Yield a new run folder; it is removed when the run fails before its first epoch."""
     stem = Path(config.data).name.split(".")[0].replace(":", "-") or "graph"
     model = config.model.rpartition(":")[2].lower()
     folder = RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
-    write_config(config, folder.config)
-    folder.write_environment()
-    return folder
+    try:
+        with writing(folder.path):
+            write_config(config, folder.config)
+            folder.write_environment()
+        yield folder
+    except BaseException:
+        if not folder.metrics.exists():
+            folder.discard()
+        raise
 
 
 def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
     job.save(folder)
-    for old in folder.errors.glob("*.json"):
-        old.unlink()
     if config.ranks == 1:
         prepare_process(config)
         with World.join(device=config.device, deadline_seconds=config.deadline) as world:
@@ -124,7 +136,7 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
     else:
         warm_up()
         threads = threads_for(config.ranks, config.threads)
-        run_ranks(config.ranks, folder.path, folder.errors, threads=threads)
+        run_ranks(config.ranks, folder.path, threads=threads)
     result = json.loads(folder.result.read_text()) if job.verb == "train" else {}
     return Run(folder.path, result)
 
@@ -134,15 +146,19 @@ def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
     config = config.model_copy(update={"ranks": int(os.environ["WORLD_SIZE"])})
     prepare_process(config)
     with World.join(device=config.device, deadline_seconds=config.deadline) as world:
-        path = ""
         if world.rank == 0:
-            folder = _new_folder(config)
-            parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
-            Job(verb="train", parts=str(parts.absolute()), quiet=quiet).save(folder)
-            path = str(folder.path.absolute())
-        world.step = "preparation on rank 0"
-        folder = existing_run(Path(world.share_text(path)))
-        work(folder, Job.load(folder), world)
-        world.step = "the end"
-        world.check_agreement("run folder", str(folder.path))
-        return Run(folder.path, json.loads(folder.result.read_text()), world.rank == 0)
+            with _new_folder(config) as folder:
+                parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
+                Job(verb="train", parts=str(parts.absolute()), quiet=quiet).save(folder)
+                return _share_work(str(folder.path.absolute()), world)
+        return _share_work("", world)
+
+
+def _share_work(path: str, world: World) -> Run:
+    """Do this rank's share of the run at rank 0's path, and wait for the others."""
+    world.step = "preparation on rank 0"
+    folder = existing_run(Path(world.share_text(path)))
+    work(folder, Job.load(folder), world)
+    world.step = "the end"
+    world.check_agreement("run folder", str(folder.path))
+    return Run(folder.path, json.loads(folder.result.read_text()), world.rank == 0)

@@ -23,6 +23,8 @@ from torch.distributed.elastic.multiprocessing.api import PContext, RunProcsResu
 from siafu.comm import STORE_VARIABLE
 from siafu.errors import RankError, SiafuError
 
+ERRORS_VARIABLE = "SIAFU_ERRORS"
+"""Where ranks tell their failures: not the run folder, whose disk may be full."""
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 5
 """Time ranks get to end by themselves before they are killed."""
@@ -46,7 +48,7 @@ def threads_for(num_ranks: int, asked: int = 0) -> int:
     return asked or max(1, len(os.sched_getaffinity(0)) // num_ranks)
 
 
-def run_ranks(num_ranks: int, run: Path, errors: Path, *, threads: int) -> None:
+def run_ranks(num_ranks: int, run: Path, *, threads: int) -> None:
     """Run `python -m siafu.launch RUN` on every rank; raise the first failure at the end."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="siafu-") as scratch:
@@ -61,8 +63,8 @@ def run_ranks(num_ranks: int, run: Path, errors: Path, *, threads: int) -> None:
             logs_specs=DefaultLogsSpecs(log_dir=scratch, redirects=Std.NONE, tee=Std.NONE),
         )
         result = _wait(context)
-    if result.is_failed():
-        raise first_failure(result, errors)
+        if result.is_failed():
+            raise first_failure(result, Path(scratch))
 
 
 def _wait(context: PContext) -> RunProcsResult:
@@ -89,6 +91,7 @@ def _environment(rank: int, size: int, scratch: str, threads: int) -> dict[str, 
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": str(threads),
         "SIAFU_PARENT": str(os.getpid()),
+        ERRORS_VARIABLE: scratch,
     }
 
 
@@ -137,5 +140,6 @@ def _killed(rank: int, exit_code: int) -> RankError:
 
 
 def read_failures(errors: Path) -> list[RankFailure]:
-    """Return what failed ranks wrote into the run's errors folder."""
-    return [RankFailure(**json.loads(file.read_text())) for file in sorted(errors.glob("*.json"))]
+    """Return what failed ranks left behind, each in one file."""
+    files = sorted(errors.glob("rank*.json"))
+    return [RankFailure(**json.loads(file.read_text())) for file in files]

@@ -16,8 +16,8 @@ from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
 from siafu.engine import begin, build_network, train, write_predictions
 from siafu.errors import SiafuError, StoreError
-from siafu.graph import unwritable
-from siafu.launch.local import RankFailure, threads_for
+from siafu.graph import write_text_atomically, writing
+from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.nn import Draws
 from siafu.ops import set_threads, spare_page_faults
 from siafu.record import ProgressLine, RunFolder
@@ -41,7 +41,8 @@ class Job:
 
     def save(self, folder: RunFolder) -> None:
         """Write the job into the run folder."""
-        (folder.path / "job.json").write_text(json.dumps(asdict(self)))
+        with writing(folder.path):
+            (folder.path / "job.json").write_text(json.dumps(asdict(self)))
 
     @classmethod
     def load(cls, folder: RunFolder) -> "Job":
@@ -63,7 +64,8 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
     shard = open_shard(job.parts, world)
     training = begin(config, shard, folder.checkpoints if job.resume else None)
     if job.resume and world.rank == 0:
-        folder.keep_metrics(training.progress.epochs)
+        with writing(folder.metrics):
+            folder.keep_metrics(training.progress.epochs)
     quiet = job.quiet or world.rank != 0
     with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
 
@@ -78,11 +80,9 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
     if world.rank == 0:
         state = training.network.module.state_dict()
         tensors = {name: tensor.contiguous().cpu() for name, tensor in state.items()}
-        try:
+        with writing(folder.path):
             save_file(tensors, folder.weights)
             folder.write_result(result)
-        except OSError as error:
-            raise unwritable(folder.path, error) from error
 
 
 def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
@@ -116,7 +116,7 @@ def _end_with_parent() -> None:
         sys.exit(1)
 
 
-def _tell(error: BaseException, folder: RunFolder, rank: int) -> None:
+def _tell(error: BaseException, rank: int) -> None:
     ours = (error.problem, error.seen, error.fix) if isinstance(error, SiafuError) else None
     failure = RankFailure(
         rank=rank,
@@ -126,8 +126,8 @@ def _tell(error: BaseException, folder: RunFolder, rank: int) -> None:
         traceback="".join(traceback.format_exception(error)),
         user_error=ours,
     )
-    folder.errors.mkdir(exist_ok=True)
-    (folder.errors / f"rank{rank}.json").write_text(json.dumps(asdict(failure)))
+    text = json.dumps(asdict(failure))
+    write_text_atomically(Path(os.environ[ERRORS_VARIABLE]) / f"rank{rank}.json", text)
 
 
 def main(run: str) -> int:
@@ -140,7 +140,7 @@ def main(run: str) -> int:
         with World.join(device=config.device, deadline_seconds=config.deadline) as world:
             work(folder, Job.load(folder), world)
     except Exception as error:  # noqa: BLE001 - every failure is told to the launcher
-        _tell(error, folder, rank)
+        _tell(error, rank)
         # Peers may still wait for this rank; leaving at once closes its sockets and frees them.
         sys.stderr.flush()
         os._exit(2 if isinstance(error, SiafuError) else 1)

@@ -3,7 +3,9 @@
 import json
 import os
 import platform
+import shutil
 import sys
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,6 @@ class RunFolder:
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
         self.checkpoints = path / "checkpoints"
-        self.errors = path / "errors"
         self.parts = path / "data.parts"
         self.result = path / "result.json"
 
@@ -58,6 +59,13 @@ class RunFolder:
                 fix="name a folder you may write to with --out",
             ) from error
         raise AssertionError("a million runs of one name")
+
+    def discard(self) -> None:
+        """Remove the folder, and `runs/` where nothing else is in it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.path.parent == Path("runs"):
+            with suppress(OSError):
+                self.path.parent.rmdir()
 
     def write_environment(self) -> None:
         """Write what the run runs on, to explain its figures later."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from siafu.config import did_you_mean
 from siafu.errors import ConfigError
 
 Exactness = Literal["exact", "unbiased", "bounded"]
@@ -38,6 +39,8 @@ def find_strategy(name: str) -> Strategy:
     """Return the preset of that name."""
     if name not in PRESETS:
         raise ConfigError(
-            "Unknown strategy.", seen=name, fix=f"use one of: {', '.join(sorted(PRESETS))}"
+            "Unknown strategy.",
+            seen=f"{name}{did_you_mean(name, list(PRESETS))}",
+            fix=f"use one of: {', '.join(sorted(PRESETS))}",
         )
     return PRESETS[name]
