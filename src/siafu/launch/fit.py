@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from siafu.checkpoint import newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
@@ -60,7 +62,9 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     choose_device(config.device, 0)
     with _new_folder(config) as folder:
         parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
-        return _carry_out(folder, config, Job(verb="train", parts=str(parts), quiet=quiet))
+        job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
+        _save_job(folder, job)
+        return _carry_out(folder, config, job)
 
 
 def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> Run:
@@ -73,10 +77,15 @@ def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> R
             seen=f"--resume with {', '.join(fixed)}",
             fix="only epochs, patience, deadline and threads may change",
         )
+    newest_checkpoint(folder.checkpoints)
     config = make_config(**{**read_config(folder.config), **changes})
-    write_config(config, folder.config)
-    job = Job.load(folder)
-    job = Job(verb="train", parts=job.parts, resume=True, quiet=quiet)
+    job = Job(verb="train", parts=_parts_of(folder), resume=True, quiet=quiet)
+    if under_torchrun():
+        with _joined(config) as world:
+            if world.rank == 0:
+                _save_config(folder, config)
+            return _share_work(str(path.absolute()), job, world)
+    _save_config(folder, config)
     return _carry_out(folder, config, job)
 
 
@@ -87,20 +96,30 @@ def infer(
     folder = existing_run(path)
     if not folder.weights.exists():
         raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
+    if under_torchrun():
+        raise ConfigError(
+            "Inference starts its ranks itself.",
+            seen=f"infer under torchrun, {os.environ['WORLD_SIZE']} ranks",
+            fix="run the same command without torchrun",
+        )
     config = make_config(**read_config(folder.config))
-    parts = Job.load(folder).parts
-    if data is not None:
-        scratch = target.with_name(f"{target.name}.parts")
-        parts = str(prepare_parts(data, config, scratch, say=say))
-    job = Job(verb="infer", parts=parts, embeddings=embeddings, target=str(target), quiet=True)
-    _carry_out(folder, config, job)
+    parent = target.absolute().parent
+    with writing(target):
+        parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
+        parts = Path(_parts_of(folder))
+        if data is not None:
+            parts = prepare_parts(data, config, Path(scratch) / "data.parts", say=say)
+        place = str(target.absolute())
+        job = Job(verb="infer", parts=str(parts.absolute()), embeddings=embeddings, target=place)
+        _carry_out(folder, config, job)
     return target
 
 
 def existing_run(path: Path) -> RunFolder:
     """Return the run folder at `path`, refusing anything else."""
     folder = RunFolder(path)
-    if not folder.config.exists() or not (path / "job.json").exists():
+    if not folder.config.exists() or not folder.job.exists():
         raise StoreError("No run there.", seen=str(path), fix="name a folder that train wrote")
     return folder
 
@@ -117,8 +136,8 @@ def _new_folder(config: RunConfig) -> Iterator[RunFolder]:
     model = config.model.rpartition(":")[2].lower()
     folder = RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
     try:
+        _save_config(folder, config)
         with writing(folder.path):
-            write_config(config, folder.config)
             folder.write_environment()
         yield folder
     except BaseException:
@@ -127,16 +146,31 @@ def _new_folder(config: RunConfig) -> Iterator[RunFolder]:
         raise
 
 
+def _save_config(folder: RunFolder, config: RunConfig) -> None:
+    with writing(folder.config):
+        write_config(config, folder.config)
+
+
+def _save_job(folder: RunFolder, job: Job) -> None:
+    with writing(folder.path):
+        folder.job.write_text(job.to_text())
+
+
+def _parts_of(folder: RunFolder) -> str:
+    """Return the parts a run was trained on; its own stay with it when it is moved."""
+    if folder.parts.exists():
+        return str(folder.parts.absolute())
+    return Job.from_text(folder.job.read_text()).parts
+
+
 def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
-    job.save(folder)
     if config.ranks == 1:
-        prepare_process(config)
-        with World.join(device=config.device, deadline_seconds=config.deadline) as world:
+        with _joined(config) as world:
             work(folder, job, world)
     else:
         warm_up()
         threads = threads_for(config.ranks, config.threads)
-        run_ranks(config.ranks, folder.path, threads=threads)
+        run_ranks(config.ranks, folder.path, job.to_text(), threads=threads)
     result = json.loads(folder.result.read_text()) if job.verb == "train" else {}
     return Run(folder.path, result)
 
@@ -144,21 +178,26 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
 def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
     """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder."""
     config = config.model_copy(update={"ranks": int(os.environ["WORLD_SIZE"])})
-    prepare_process(config)
-    with World.join(device=config.device, deadline_seconds=config.deadline) as world:
+    with _joined(config) as world:
         if world.rank == 0:
             with _new_folder(config) as folder:
                 parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
-                Job(verb="train", parts=str(parts.absolute()), quiet=quiet).save(folder)
-                return _share_work(str(folder.path.absolute()), world)
-        return _share_work("", world)
+                job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
+                _save_job(folder, job)
+                return _share_work(str(folder.path.absolute()), job, world)
+        return _share_work("", None, world)
 
 
-def _share_work(path: str, world: World) -> Run:
-    """Do this rank's share of the run at rank 0's path, and wait for the others."""
+def _joined(config: RunConfig) -> World:
+    prepare_process(config)
+    return World.join(device=config.device, deadline_seconds=config.deadline)
+
+
+def _share_work(path: str, job: Job | None, world: World) -> Run:
+    """Do this rank's share of rank 0's job at rank 0's path, and wait for the others."""
     world.step = "preparation on rank 0"
     folder = existing_run(Path(world.share_text(path)))
-    work(folder, Job.load(folder), world)
+    work(folder, Job.from_text(world.share_text(job.to_text() if job else "")), world)
     world.step = "the end"
     world.check_agreement("run folder", str(folder.path))
     return Run(folder.path, json.loads(folder.result.read_text()), world.rank == 0)

@@ -9,6 +9,9 @@ import os
 import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,11 +51,11 @@ def threads_for(num_ranks: int, asked: int = 0) -> int:
     return asked or max(1, len(os.sched_getaffinity(0)) // num_ranks)
 
 
-def run_ranks(num_ranks: int, run: Path, *, threads: int) -> None:
-    """Run `python -m siafu.launch RUN` on every rank; raise the first failure at the end."""
+def run_ranks(num_ranks: int, run: Path, job: str, *, threads: int) -> None:
+    """Run `python -m siafu.launch RUN JOB` on every rank; raise the first failure at the end."""
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with tempfile.TemporaryDirectory(prefix="siafu-") as scratch:
-        arguments = ("-m", "siafu.launch", str(run))
+    with _own_signals(), tempfile.TemporaryDirectory(prefix="siafu-") as scratch:
+        arguments = ("-m", "siafu.launch", str(run), job)
         context = start_processes(
             name="siafu",
             entrypoint=sys.executable,
@@ -65,6 +68,19 @@ def run_ranks(num_ranks: int, run: Path, *, threads: int) -> None:
         result = _wait(context)
         if result.is_failed():
             raise first_failure(result, Path(scratch))
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Put back the caller's signal handlers, which torch's process API replaces for good."""
+    names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {name: signal.getsignal(name) for name in names}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for name, handler in before.items():
+                signal.signal(name, handler)
 
 
 def _wait(context: PContext) -> RunProcsResult:

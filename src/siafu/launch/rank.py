@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Job:
-    """What the ranks of a run are to do now; rank processes read it from the run folder."""
+    """What the ranks of a run are to do now."""
 
     verb: str
     """train or infer."""
@@ -39,15 +39,14 @@ class Job:
     target: str = ""
     """Where inference writes."""
 
-    def save(self, folder: RunFolder) -> None:
-        """Write the job into the run folder."""
-        with writing(folder.path):
-            (folder.path / "job.json").write_text(json.dumps(asdict(self)))
+    def to_text(self) -> str:
+        """Return the job as one line, to hand to other ranks."""
+        return json.dumps(asdict(self))
 
     @classmethod
-    def load(cls, folder: RunFolder) -> "Job":
-        """Return the job of a run folder."""
-        return cls(**json.loads((folder.path / "job.json").read_text()))
+    def from_text(cls, text: str) -> "Job":
+        """Return the job that `to_text` wrote."""
+        return cls(**json.loads(text))
 
 
 def work(folder: RunFolder, job: Job, world: World) -> None:
@@ -130,15 +129,15 @@ def _tell(error: BaseException, rank: int) -> None:
     write_text_atomically(Path(os.environ[ERRORS_VARIABLE]) / f"rank{rank}.json", text)
 
 
-def main(run: str) -> int:
-    """Run this rank's share of the job in a run folder and return the exit code."""
+def main(run: str, job: str) -> int:
+    """Run this rank's share of a job in a run folder and return the exit code."""
     _end_with_parent()
     folder, rank = RunFolder(Path(run)), int(os.environ["RANK"])
     config = make_config(**read_config(folder.config))
     prepare_process(config)
     try:
         with World.join(device=config.device, deadline_seconds=config.deadline) as world:
-            work(folder, Job.load(folder), world)
+            work(folder, Job.from_text(job), world)
     except Exception as error:  # noqa: BLE001 - every failure is told to the launcher
         _tell(error, rank)
         # Peers may still wait for this rank; leaving at once closes its sockets and frees them.

@@ -23,6 +23,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.yaml"
+        self.job = path / "job.json"
         self.metrics = path / "metrics.jsonl"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
