@@ -82,10 +82,16 @@ class Draws:
 
 @dataclass(frozen=True)
 class GcnScales:
-    """The parts of GCN's normalisation: D^-1/2 by column, and the weight of the added loop."""
+    """The parts of GCN's normalisation: D^-1/2 by column, and a row's weight in its own sum."""
 
     root_C: Tensor
-    loop_N: Tensor
+    own_N1: Tensor
+
+
+def gcn_scales(root_C: Tensor, loop_N: Tensor, dtype: torch.dtype) -> GcnScales:
+    """Return the scales in the rows' dtype; columns are owned rows first."""
+    own_N1 = (root_C[: len(loop_N)].square() * loop_N).unsqueeze(1)
+    return GcnScales(root_C.to(dtype), own_N1.to(dtype))
 
 
 def owned_degree(csr: CSR) -> Tensor:
@@ -120,6 +126,7 @@ class LocalNeighbours:
 
     def __init__(self, csr: CSR, ids_N: Tensor, draws: Draws) -> None:
         self.csr, self.ids_N, self.draws = csr, ids_N, draws
+        self._gcn_by_dtype: dict[torch.dtype, GcnScales] = {}
 
     @property
     def num_vertices(self) -> int:
@@ -135,9 +142,11 @@ class LocalNeighbours:
     def _inverse_count_N(self) -> Tensor:
         return 1.0 / self.csr.indptr.diff().clamp(min=1).double()
 
-    @cached_property
-    def _gcn(self) -> GcnScales:
-        return GcnScales(inverse_root(owned_degree(self.csr)), added_loop(self.csr))
+    def _gcn(self, dtype: torch.dtype) -> GcnScales:
+        if dtype not in self._gcn_by_dtype:
+            root_N = inverse_root(owned_degree(self.csr))
+            self._gcn_by_dtype[dtype] = gcn_scales(root_N, added_loop(self.csr), dtype)
+        return self._gcn_by_dtype[dtype]
 
     @cached_property
     def _looped(self) -> CSR:
@@ -154,11 +163,10 @@ class LocalNeighbours:
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum."""
-        root_N = self._gcn.root_C.to(x_ND.dtype)
-        own_N1 = (root_N**2 * self._gcn.loop_N.to(x_ND.dtype)).unsqueeze(1)
-        csr = self._csr(x_ND.dtype)
+        csr, scales = self._csr(x_ND.dtype), self._gcn(x_ND.dtype)
+        root_N = scales.root_C
         total_ND = neighbour_sum(csr, x_ND, row_scale_M=root_N, col_scale_C=root_N)
-        return torch.addcmul(total_ND, own_N1, x_ND)
+        return torch.addcmul(total_ND, scales.own_N1, x_ND)
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""

@@ -21,7 +21,7 @@ from siafu.comm import (
 )
 from siafu.nn import Draws, Dropout, LocalNeighbours, Neighbours
 from siafu.nn.attention import attend, with_self_loops
-from siafu.nn.neighbours import GcnScales, added_loop, inverse_root, owned_degree
+from siafu.nn.neighbours import added_loop, gcn_scales, inverse_root, owned_degree
 from siafu.ops import CSR, dropout_rows, neighbour_max, sum_into
 from siafu.shard import Shard
 from siafu.strategy.blocks import split_columns
@@ -112,22 +112,17 @@ class HaloNeighbours:
         reach: Reach = self._by_dtype[key]
         return reach
 
-    @cached_property
-    def _gcn(self) -> GcnScales:
-        degree_N1 = owned_degree(self.shard.csr).unsqueeze(1)
-        return GcnScales(
-            inverse_root(self.extended(degree_N1).squeeze(1)), added_loop(self.shard.csr)
-        )
-
-    def _gcn_scales(self, dtype: torch.dtype) -> tuple[Scales, Tensor]:
+    def _gcn(self, dtype: torch.dtype) -> tuple[Scales, Tensor]:
         key = ("gcn", dtype)
         if key not in self._by_dtype:
-            root_C = self._gcn.root_C.to(dtype)
-            root_N, root_R = root_C.split([self.shard.num_owned, self.shard.num_halo])
-            own_N1 = (root_N**2 * self._gcn.loop_N.to(dtype)).unsqueeze(1)
-            self._by_dtype[key] = Scales(root_N, root_N, root_R), own_N1
-        scales: tuple[Scales, Tensor] = self._by_dtype[key]
-        return scales
+            degree_C1 = self.extended(owned_degree(self.shard.csr).unsqueeze(1))
+            scales = gcn_scales(
+                inverse_root(degree_C1.squeeze(1)), added_loop(self.shard.csr), dtype
+            )
+            root_N, root_R = scales.root_C.split([self.shard.num_owned, self.shard.num_halo])
+            self._by_dtype[key] = Scales(root_N, root_N, root_R), scales.own_N1
+        cached: tuple[Scales, Tensor] = self._by_dtype[key]
+        return cached
 
     @cached_property
     def _looped(self) -> CSR:
@@ -148,7 +143,7 @@ class HaloNeighbours:
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum, with degrees of the whole graph."""
-        scales, own_N1 = self._gcn_scales(x_ND.dtype)
+        scales, own_N1 = self._gcn(x_ND.dtype)
         total_ND = _HaloSum.apply(x_ND, self._reach(x_ND.dtype), scales)
         return torch.addcmul(total_ND, own_N1, x_ND)
 
