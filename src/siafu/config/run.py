@@ -134,9 +134,11 @@ def read_config(path: Path) -> dict[str, Any]:
         raise ConfigError(
             "The config file holds no settings.", seen=str(path), fix="write lines as `key: value`"
         )
-    return settings
+    return {str(key): value for key, value in settings.items()}
 
 
 def write_config(config: RunConfig, path: Path) -> None:
-    """Write the settings as YAML that `read_config` takes back."""
-    path.write_text(yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False))
+    """Write the settings, at once, as YAML that `read_config` takes back."""
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False))
+    temporary.replace(path)

@@ -231,7 +231,10 @@ def open_folder(path: Path | str, kind: str) -> Folder:
             seen=f"format version {manifest.get('version')}, this siafu reads {FORMAT_VERSION}",
             fix="make it again with this version",
         )
-    return Folder(path, kind, manifest)
+    try:
+        return Folder(path, kind, manifest)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path / MANIFEST, f"a section is missing or wrong: {error}") from error
 
 
 class _Target:
