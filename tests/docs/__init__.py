@@ -1,0 +1,1 @@
+"""The rules the source keeps, and what the documents say, run."""

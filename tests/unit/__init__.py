@@ -1,0 +1,1 @@
+"""Each function against its docstring; mirrors the package."""

@@ -1,0 +1,147 @@
+"""Settings are checked when made, and a mistake is explained."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from siafu.config import (
+    MODEL_DEFAULTS,
+    RunConfig,
+    did_you_mean,
+    make_config,
+    read_config,
+    write_config,
+)
+from siafu.errors import ConfigError
+
+FULL = {
+    "data": "planted",
+    "model": "gat",
+    "ranks": 3,
+    "epochs": 7,
+    "lr": 1e-3,
+    "hidden": 16,
+    "residual": True,
+    "norm": "batch",
+    "jk": "cat",
+    "split": "0.6,0.2",
+    "deadline": 12.5,
+    "out": "some/where",
+}
+
+
+@pytest.mark.parametrize(
+    ("typo", "meant"), [("epoch", "epochs"), ("drop_out", "dropout"), ("rank", "ranks")]
+)
+def test_unknown_setting_asks_what_was_meant(typo: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match="Unknown setting") as caught:
+        make_config(data="planted", **{typo: 1})
+    assert f"did you mean '{meant}'?" in caught.value.seen
+    assert meant in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("ranks", 0),
+        ("epochs", 0),
+        ("epochs", "many"),
+        ("seed", -1),
+        ("dropout", 1.0),
+        ("dropout", -0.1),
+        ("lr", 0),
+        ("lr", float("nan")),
+        ("heads", 2.5),
+        ("norm", "batches"),
+        ("jk", "sum"),
+        ("device", "tpu"),
+        ("partition", "metal"),
+        ("metric", "f1"),
+        ("deadline", 0),
+        ("checkpoint_every", -1),
+    ],
+)
+def test_value_out_of_range_names_key_and_value(key: str, value) -> None:
+    with pytest.raises(ConfigError, match=f"'{key}' can't be used") as caught:
+        make_config(data="planted", **{key: value})
+    assert f"{key}={value!r}" in caught.value.seen
+
+
+def test_unknown_model_asks_what_was_meant() -> None:
+    with pytest.raises(ConfigError, match="Unknown model") as caught:
+        make_config(data="planted", model="sgae")
+    assert "did you mean 'sage'?" in caught.value.seen
+    assert "FILE.py:Class" in caught.value.fix
+    assert make_config(data="planted", model="mine.py:Net").model == "mine.py:Net"
+
+
+def test_missing_data_is_told() -> None:
+    with pytest.raises(ConfigError, match="'data' is missing"):
+        make_config(model="gcn")
+
+
+def test_settings_survive_yaml(tmp_path: Path) -> None:
+    config = make_config(**FULL)
+    write_config(config, tmp_path / "run.yaml")
+    assert make_config(**read_config(tmp_path / "run.yaml")) == config
+
+
+def test_settings_survive_toml(tmp_path: Path) -> None:
+    text = "\n".join(f"{key} = {_toml(value)}" for key, value in FULL.items())
+    assert tomllib.loads(text) == FULL
+    (tmp_path / "run.toml").write_text(text)
+    assert make_config(**read_config(tmp_path / "run.toml")) == make_config(**FULL)
+
+
+def _toml(value) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value).lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.yaml", "data: [1", "can't be read"),
+        ("a.toml", "data = ", "can't be read"),
+        ("a.yaml", "", "holds no settings"),
+        ("a.yaml", "- planted", "holds no settings"),
+        ("a.yaml", "1: 2\ndata: planted", "Unknown setting"),
+    ],
+)
+def test_broken_config_file_is_told(tmp_path: Path, name: str, text: str, told: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=told):
+        make_config(**read_config(tmp_path / name))
+
+
+def test_config_file_of_bytes_is_told(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_config(tmp_path / "a.yaml")
+
+
+def test_missing_config_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_config(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize("model", [*MODEL_DEFAULTS, "mine.py:Net"])
+def test_model_defaults_fill_what_is_unset(model: str) -> None:
+    config = make_config(data="planted", model=model, dropout=0.0).resolved()
+    assert config.dropout == 0.0
+    for key in ("hidden", "lr", "weight_decay", "norm"):
+        assert getattr(config, key) is not None
+    if model == "gin":
+        assert config.norm == "batch"
+        chosen = make_config(data="planted", model=model, norm="none").resolved()
+        assert chosen.norm == "none"
+
+
+def test_settings_are_frozen_and_described() -> None:
+    assert all(field.description for field in RunConfig.model_fields.values())
+    with pytest.raises(ValueError, match="frozen"):
+        make_config(data="planted").epochs = 3
+
+
+def test_far_words_get_no_suggestion() -> None:
+    assert did_you_mean("zzz", ["gcn", "gat"]) == ""
