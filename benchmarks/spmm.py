@@ -87,7 +87,8 @@ def sides_of(csr: CSR, x_ND: Tensor) -> dict[str, Side]:
         "ours": partial(neighbour_sum, csr, x_ND),
         "torch.sparse": partial(torch.mm, matrix, x_ND),
     }
-    if 1.5 * csr.num_edges * x_ND.size(1) * x_ND.element_size() < _free_bytes(csr.device):
+    # a neighbour who allocates at the same time must not be pushed out of memory
+    if 2.5 * csr.num_edges * x_ND.size(1) * x_ND.element_size() < _free_bytes(csr.device):
         rows = torch.arange(csr.num_rows, device=csr.device)
         source_E, row_E = csr.index.long(), torch.repeat_interleave(rows, csr.degree())
 

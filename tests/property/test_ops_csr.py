@@ -1,4 +1,4 @@
-"""For any matrix: the fast sum and maximum equal their definitions, and the transpose is adjoint."""
+"""For any matrix, sum and maximum equal their definitions and the transpose is the adjoint."""
 
 import torch
 from hypothesis import given, settings

@@ -134,8 +134,9 @@ def _narrow(rows_ND: Tensor, parts: int) -> Array:
 
 def _equal_edges(indptr: Array, chunks: int) -> list[int]:
     """Return row bounds of chunks with about as many edges each."""
-    ends = np.searchsorted(indptr, np.linspace(0, indptr[-1], chunks + 1)[1:-1])
-    return [0, *np.minimum(ends, len(indptr) - 1).tolist(), len(indptr) - 1]
+    # whole numbers: for floating-point targets numpy would convert all of indptr
+    targets = np.linspace(0, indptr[-1], chunks + 1).astype(np.int64)[1:-1]
+    return [0, *np.searchsorted(indptr[:-1], targets).tolist(), len(indptr) - 1]
 
 
 @callee

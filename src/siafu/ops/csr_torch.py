@@ -55,10 +55,13 @@ def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> Non
 
 def max_grad_into(index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tensor) -> None:
     """`index_put_` sorts before it adds on CUDA, so the order of additions is fixed there too."""
-    used_MD = edge_MD >= 0
-    column = torch.arange(grad_MD.size(1), device=index.device).expand_as(grad_MD)
-    source = index[edge_MD[used_MD]].long()
-    grad_CD.index_put_((source, column[used_MD]), grad_MD[used_MD], accumulate=True)
+    if len(index) == 0:
+        return
+    # empty rows add 0 to some source: leaving them out would make the device wait for a count
+    used_MD = torch.where(edge_MD >= 0, grad_MD, 0)
+    source_MD = index[edge_MD.clamp(min=0)].long()
+    column_MD = torch.arange(grad_MD.size(1), device=index.device).expand_as(grad_MD)
+    grad_CD.index_put_((source_MD, column_MD), used_MD, accumulate=True)
 
 
 def transpose(

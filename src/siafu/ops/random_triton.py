@@ -21,6 +21,8 @@ DTYPES = random_torch.DTYPES
 jit: Callable[[Any], Any] = triton.jit
 keyed: Callable[[Any], Any] = triton.jit(do_not_specialize=["key"])
 
+UNIT_24, UNIT_32 = tl.constexpr(2.0**-24), tl.constexpr(2.0**-32)
+
 BLOCKS_A_PROGRAM = 1024
 
 
@@ -71,9 +73,9 @@ def _uniform(
     word_RW = _words(first, second, num_rows, key, R, B)
     at_RW, inside_RW = _places(num_rows, width, R, B)
     if out.dtype.element_ty == tl.float64:
-        unit_RW = word_RW.to(tl.float64) * 2.0**-32
+        unit_RW = word_RW.to(tl.float64) * UNIT_32
     else:
-        unit_RW = (word_RW >> 8).to(tl.float32) * 2.0**-24
+        unit_RW = (word_RW >> 8).to(tl.float32) * UNIT_24
     tl.store(out + at_RW, unit_RW, mask=inside_RW)
 
 

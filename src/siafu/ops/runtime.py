@@ -41,6 +41,7 @@ def fast_paths() -> dict[str, str]:
     return {"numba": _state(kernels.numba_missing), "triton/cuda": _state(cuda)}
 
 
+@torch.enable_grad()
 def warm_up(width: int = 128) -> None:
     """Compile the float32 CPU kernels, or load them from disk, before ranks start and race to.
 
