@@ -75,7 +75,7 @@ def start_exchange(
     received = rows_SD.new_empty(sum(recv_counts), *rows_SD.shape[1:])
     if world.size == 1:
         return PendingRows(received, [], rows_SD)
-    tag = world.next_tag()
+    tag = world.next_tag(f"{purpose} {rows_SD.dtype} {tuple(rows_SD.shape[1:])}")
     operations: list[tuple[int, Any, Tensor]] = []
     for peer, (lo, hi) in enumerate(pairwise(accumulate(recv_counts, initial=0))):
         if hi > lo:

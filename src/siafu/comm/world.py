@@ -3,6 +3,7 @@
 import hashlib
 import os
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -114,10 +115,14 @@ class World:
         """The deadline in the form torch's waits take."""
         return timedelta(seconds=self.deadline_seconds)
 
-    def next_tag(self) -> int:
-        """Return a number that all ranks agree on as long as they exchange in the same order."""
+    def next_tag(self, kind: str) -> int:
+        """Return a number that ranks agree on while they exchange the same kinds in one order.
+
+        Gloo matches messages by it, so ranks out of step wait (and are told so at the deadline)
+        instead of taking each other's rows for something else.
+        """
         self._next_tag = (self._next_tag + 1) % (1 << 20)
-        return self._next_tag
+        return self._next_tag | (zlib.crc32(kind.encode()) % (1 << 11)) << 20
 
     @contextmanager
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:
@@ -147,6 +152,8 @@ class World:
         """Return rank 0's text on every rank."""
         raw = text.encode() if self.rank == 0 else b""
         size = int(self.gather_numbers([float(len(raw))])[0][0])
+        if not size:
+            return ""
         letters = torch.zeros(size, dtype=torch.uint8, device=self.device)
         if self.rank == 0:
             letters.copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
