@@ -1,0 +1,165 @@
+"""What the meter counts is rows sent x width x item size, for every layer and direction."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from siafu.comm import World
+from siafu.engine.score import training_loss
+from siafu.nn import GNN, LAYERS, Draws, Dropout, ModelSpec
+from siafu.partition import write_parts
+from siafu.shard import Shard, open_shard
+from siafu.strategy import HaloNeighbours
+from tests.harness import RankPool
+from tests.parity.graphs import assignment, awkward_graph
+
+WORLDS = [("hash", 2), ("hash", 3), ("hash", 4), ("gap", 3), ("gap", 4)]
+"""`gap` leaves part 1 without vertices, so its blocks are empty."""
+HEADS = 2
+Counts = dict[str, tuple[int, int]]
+"""Bytes and messages by purpose."""
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+    root, graph, folders = tmp_path_factory.mktemp("bytes"), awkward_graph(), {}
+    for kind, size in WORLDS:
+        folders[kind, size] = root / f"{kind}{size}"
+        part_of = assignment(graph, kind, size)
+        write_parts(graph, part_of, folders[kind, size], num_parts=size, method=kind, seed=0)
+    return folders
+
+
+def counted(world: World) -> Counts:
+    """Return the halo counters and set all to zero."""
+    meter = world.meter
+    counts = {
+        name: (meter.bytes_sent.get(name, 0), meter.messages_sent.get(name, 0))
+        for name in ("halo_forward", "halo_backward")
+    }
+    meter.bytes_sent.clear()
+    meter.messages_sent.clear()
+    return counts
+
+
+def facts(shard: Shard) -> dict[str, int]:
+    plan = shard.plan
+    return {
+        "sent_rows": sum(plan.send_counts),
+        "halo_rows": sum(plan.recv_counts),
+        "receivers": sum(count > 0 for count in plan.send_counts),
+        "owners": sum(count > 0 for count in plan.recv_counts),
+    }
+
+
+def one_operation(
+    world: World, folder: Path, name: str, width: int, dtype: torch.dtype
+) -> dict[str, Any]:
+    """Return what one aggregation counts: its first call, forward, backward, without gradient."""
+    shard, draws = open_shard(folder, world), Draws()
+    neighbours = HaloNeighbours(shard, draws)
+    x = torch.ones(shard.num_owned, width, dtype=dtype)
+
+    def call(rows: torch.Tensor) -> torch.Tensor:
+        if name != "attend":
+            return getattr(neighbours, name)(rows)
+        z = rows.unflatten(1, (HEADS, -1))
+        return neighbours.attend(z, z.sum(-1), z.sum(-1), slope=0.2, dropout=Dropout(0.0, 0))
+
+    counted(world)
+    call(x)
+    first = counted(world)
+    out = call(x.clone().requires_grad_())
+    forward = counted(world)
+    out.sum().backward()
+    backward = counted(world)
+    call(x)
+    return {
+        "first": first,
+        "forward": forward,
+        "backward": backward,
+        "plain": counted(world),
+        **facts(shard),
+    }
+
+
+FIRST_ROW_BYTES = {"normalised_sum": 8, "attend": 8}
+"""Fetched once a run: degrees (float64) for GCN; vertex numbers (int64) for attention's dropout."""
+
+
+@pytest.mark.parametrize(("kind", "size"), WORLDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", ["sum", "mean", "normalised_sum", "max", "attend"])
+def test_operation_sends_rows_times_width_times_item_size(
+    ranks: RankPool, parts, name: str, dtype: torch.dtype, kind: str, size: int
+) -> None:
+    width = 6
+    row_bytes = (width + (HEADS if name == "attend" else 0)) * dtype.itemsize
+    for got in ranks.run(one_operation, size, parts[kind, size], name, width, dtype):
+        there = (got["sent_rows"] * row_bytes, got["receivers"])
+        back = (got["halo_rows"] * row_bytes, got["owners"])
+        assert got["forward"] == {"halo_forward": there, "halo_backward": (0, 0)}
+        assert got["backward"] == {"halo_forward": (0, 0), "halo_backward": back}
+        assert got["plain"] == got["forward"]
+        once = FIRST_ROW_BYTES.get(name, 0)
+        extra = (got["sent_rows"] * once, got["receivers"] * (once > 0))
+        want = (there[0] + extra[0], there[1] + extra[1])
+        assert got["first"] == {"halo_forward": want, "halo_backward": (0, 0)}
+
+
+def one_step(world: World, folder: Path, spec: ModelSpec) -> dict[str, Any]:
+    """Return the halo bytes of each layer's forward, of the whole backward, of evaluation."""
+    shard, draws = open_shard(folder, world), Draws()
+    neighbours = HaloNeighbours(shard, draws)
+    model = GNN(spec)
+    with torch.no_grad():
+        model(shard.x, neighbours, draws)  # what is fetched once a run
+    by_layer: list[Counts] = []
+    for layer in model.layers:
+        layer.register_forward_hook(lambda *_: by_layer.append(counted(world)))
+    counted(world)
+    loss = training_loss(model(shard.x, neighbours, draws), shard)
+    forward = by_layer[:]
+    loss.backward()
+    backward = counted(world)
+    with torch.no_grad():
+        model(shard.x, neighbours, draws)
+    return {"forward": forward, "backward": backward, "evaluation": by_layer[2:], **facts(shard)}
+
+
+def layer_row(name: str, in_width: int, out_width: int, heads: int) -> tuple[int, bool]:
+    """Return the width that crosses and whether a layer of constant input has a backward."""
+    if name == "gat":
+        return out_width * heads + heads, True
+    if name == "sage-max":
+        return out_width, True
+    return min(in_width, out_width), out_width <= in_width
+
+
+@pytest.mark.parametrize(("kind", "size"), WORLDS[:4])
+@pytest.mark.parametrize("hidden", [4, 8])
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_sends_the_narrower_side(
+    ranks: RankPool, parts, name: str, hidden: int, kind: str, size: int
+) -> None:
+    spec = ModelSpec(name=name, in_width=6, out_width=3, hidden=hidden, heads=HEADS, dropout=0.0)
+    first, first_returns = layer_row(name, 6, hidden // HEADS if name == "gat" else hidden, HEADS)
+    second, _ = layer_row(name, hidden, 3, 1)
+    for got in ranks.run(one_step, size, parts[kind, size], spec):
+        sent = [layer["halo_forward"][0] for layer in got["forward"]]
+        assert sent == [4 * got["sent_rows"] * first, 4 * got["sent_rows"] * second]
+        assert all(layer["halo_backward"] == (0, 0) for layer in got["forward"])
+        # A first layer that aggregates its constant input before mapping has no gradient to send.
+        widths = second + (first if first_returns else 0)
+        messages = got["owners"] * (2 if first_returns else 1)
+        assert got["backward"]["halo_backward"] == (4 * got["halo_rows"] * widths, messages)
+        assert got["backward"]["halo_forward"] == (0, 0)
+        assert got["evaluation"] == got["forward"]
+
+
+def test_rows_sent_are_rows_received(ranks: RankPool, parts) -> None:
+    for kind, size in WORLDS:
+        got = ranks.run(one_operation, size, parts[kind, size], "sum", 2, torch.float32)
+        assert sum(part["sent_rows"] for part in got) == sum(part["halo_rows"] for part in got) > 0
