@@ -57,7 +57,7 @@ def test_exchange_is_the_selection_matrix_and_its_transpose(
     want_grad = torch.zeros_like(x)
     select = {}
     for rank in range(size):
-        wanted = np.asarray(opened.part(rank).load("halo"))
+        wanted = np.array(opened.part(rank).load("halo"))
         select[rank] = torch.eye(num_nodes, dtype=torch.float64)[wanted]
         want_grad += select[rank].T @ numbers(1 + rank, len(wanted))
 
