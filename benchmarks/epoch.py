@@ -122,8 +122,7 @@ def gate(name: str, csr: CSR, x_ND: Tensor, device: str) -> None:
 
 def edges_of(csr: CSR) -> Tensor:
     """Return the graph in PyG's form."""
-    rows = torch.repeat_interleave(torch.arange(csr.num_rows, device=csr.device), csr.degree())
-    return torch.stack([csr.index.long(), rows])
+    return torch.stack([csr.index.long(), csr.rows()])
 
 
 def without_loops(csr: CSR) -> CSR:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.errors import StoreError
-from siafu.graph import folder_kind, open_folder, write_folder
+from siafu.graph import Folder, folder_kind, open_folder, write_folder
 
 _KEPT = 2
 
@@ -69,18 +69,26 @@ def newest_checkpoint(parent: Path) -> Path:
     return complete[-1]
 
 
+def _check_model(folder: Folder, shapes: dict[str, torch.Size]) -> None:
+    """Raise unless the checkpoint holds exactly the tensors of the model."""
+    names = folder.facts["names"]["model"]
+    found = {name: folder.entries[f"model-{number}"].shape for number, name in enumerate(names)}
+    wanted = {name: tuple(shape) or (1,) for name, shape in shapes.items()}
+    if found != wanted:
+        name = next(n for n in [*wanted, *found] if found.get(n) != wanted.get(n))
+        raise StoreError(
+            "The checkpoint is of another model.",
+            seen=f"{name}: {found.get(name, 'nothing')} in it, {wanted.get(name, 'nothing')} here",
+            fix="resume with the settings of the run (its config.yaml)",
+        )
+
+
 def load_checkpoint(path: Path, model: nn.Module) -> Checkpoint:
     """Return the checkpoint after checking its sums; shapes are taken from `model`."""
     folder = open_folder(path, "checkpoint")
     folder.verify()
     shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    for name in folder.facts["names"]["model"]:
-        if name not in shapes:
-            raise StoreError(
-                "The checkpoint is of another model.",
-                seen=f"it has {name!r}, the model has not",
-                fix="resume with the settings of the run (its config.yaml)",
-            )
+    _check_model(folder, shapes)
     groups = {
         group: {
             name: torch.tensor(folder.load(f"{group}-{number}")).reshape(shapes[name])

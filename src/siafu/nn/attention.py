@@ -26,7 +26,7 @@ def with_self_loops(csr: CSR) -> CSR:
     """Return the edges without loops, then one loop a row; weights are dropped (GAT has none)."""
     num_rows = csr.num_rows
     rows_N = torch.arange(num_rows, device=csr.indptr.device)
-    rows_E = torch.repeat_interleave(rows_N, csr.indptr.diff())
+    rows_E = csr.rows()
     kept = csr.index != rows_E
     all_rows = torch.cat([rows_E[kept], rows_N])
     order = torch.argsort(all_rows, stable=True)
@@ -46,9 +46,7 @@ def attend(
     dropout: EdgeDropout,
 ) -> Tensor:
     """Return out_NHD = sum over edges of softmax(leaky_relu(left_j + right_i)) z_j."""
-    rows_E = torch.repeat_interleave(
-        torch.arange(csr.num_rows, device=csr.indptr.device), csr.indptr.diff()
-    )
+    rows_E = csr.rows()
     cols_E = csr.index.long()
     score_EH = functional.leaky_relu(left_CH[cols_E] + right_NH[rows_E], slope)
     # Any shift leaves the softmax unchanged, so the maximum needs no gradient.

@@ -105,15 +105,9 @@ def owned_degree(csr: CSR) -> Tensor:
 def added_loop(csr: CSR) -> Tensor:
     """Return loop_N: 1 where a vertex has no loop of its own, else 0."""
     has_loop_N = torch.zeros(csr.num_rows, dtype=torch.bool, device=csr.indptr.device)
-    rows_E = edge_rows(csr)
+    rows_E = csr.rows()
     has_loop_N[rows_E[csr.index == rows_E]] = True
     return (~has_loop_N).double()
-
-
-def edge_rows(csr: CSR) -> Tensor:
-    """Return the destination row of each edge."""
-    counts = csr.indptr.diff()
-    return torch.repeat_interleave(torch.arange(csr.num_rows, device=counts.device), counts)
 
 
 def inverse_root(degree: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
-from siafu.nn.neighbours import Draws, Dropout, edge_rows
+from siafu.nn.neighbours import Draws, Dropout
 from siafu.ops import CSR, dropout_pairs, neighbour_sum
 
 
@@ -29,7 +29,7 @@ class SparseRows:
         if not draws.training or dropout.p == 0.0:
             return self
         assert self.csr.weight is not None
-        ids_Z, cols_Z = self.ids_N[edge_rows(self.csr)], self.csr.index.long()
+        ids_Z, cols_Z = self.ids_N[self.csr.rows()], self.csr.index.long()
         key = draws.key(dropout.site)
         value_Z = dropout_pairs(self.csr.weight.unsqueeze(1), ids_Z, cols_Z, key, dropout.p)
         return SparseRows(self.csr.with_weight(value_Z.squeeze(1)), self.ids_N)
@@ -37,7 +37,7 @@ class SparseRows:
     def normalised(self) -> "SparseRows":
         """Return the matrix with each row scaled to sum to 1."""
         assert self.csr.weight is not None
-        rows_Z = edge_rows(self.csr)
+        rows_Z = self.csr.rows()
         sums_N = self.csr.weight.new_zeros(self.csr.num_rows).index_add_(0, rows_Z, self.csr.weight)
         value_Z = self.csr.weight / sums_N.clamp(min=1e-12)[rows_Z]
         return SparseRows(self.csr.with_weight(value_Z), self.ids_N)
@@ -46,7 +46,7 @@ class SparseRows:
         """Return the matrix with its zeros written out."""
         assert self.csr.weight is not None
         x_NF = self.csr.weight.new_zeros(self.shape)
-        rows_Z, cols_Z = edge_rows(self.csr), self.csr.index.long()
+        rows_Z, cols_Z = self.csr.rows(), self.csr.index.long()
         return x_NF.index_put_((rows_Z, cols_Z), self.csr.weight, accumulate=True)
 
 

@@ -3,8 +3,7 @@
 Shapes: M destination rows, C source columns, E edges.
 """
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -35,7 +34,10 @@ class CSR:
     weight: Tensor | None = None
     """[E] factor of each edge; None means 1."""
 
-    _cache: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _shape_cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """What was derived from indptr and index alone; shared by matrices of other weights."""
+
+    _transpose: list["CSR"] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _require(
@@ -103,37 +105,40 @@ class CSR:
         """Return int64 [M], the number of edges of each row."""
         return self.indptr.diff()
 
+    def rows(self) -> Tensor:
+        """Return int64 [E], the destination row of each edge; made once, on request."""
+        if "rows" not in self._shape_cache:
+            numbers = torch.arange(self.num_rows, device=self.device)
+            self._shape_cache["rows"] = numbers.repeat_interleave(self.degree())
+        return self._shape_cache["rows"]
+
     def transpose(self) -> "CSR":
         """Return the C x M transpose, made once; edges of a row are in rising original order."""
-        if "transpose" not in self._cache:
-            indptr, index = csr_kernels(self.device).transpose(
-                self.indptr, self.index, self.num_cols, edge_dtype(self.num_rows)
-            )
+        if not self._transpose:
+            if "turned_indptr" not in self._shape_cache:
+                indptr, index = csr_kernels(self.device).transpose(
+                    self.indptr, self.index, self.num_cols, edge_dtype(self.num_rows)
+                )
+                self._shape_cache.update(turned_indptr=indptr, turned_index=index)
+            indptr, index = (self._shape_cache[k] for k in ("turned_indptr", "turned_index"))
             weight = None if self.weight is None else self.weight[self.transpose_order()]
-            self._cache["transpose"] = CSR(indptr, index, self.num_rows, weight)
-        transposed: CSR = self._cache["transpose"]
-        return transposed
+            self._transpose.append(CSR(indptr, index, self.num_rows, weight))
+        return self._transpose[0]
 
     def transpose_order(self) -> Tensor:
         """Return [E]: the edge here that became each edge of `transpose()`; made once, on request.
 
         int32 while edge numbers fit, since at 100 M edges the difference is 400 MB.
         """
-        if "order" not in self._cache:
-            self._cache["order"] = csr_kernels(self.device).transpose_order(
+        if "order" not in self._shape_cache:
+            self._shape_cache["order"] = csr_kernels(self.device).transpose_order(
                 self.indptr, self.index, self.num_cols, edge_dtype(self.num_edges)
             )
-        order: Tensor = self._cache["order"]
-        return order
+        return self._shape_cache["order"]
 
     def with_weight(self, weight: Tensor) -> "CSR":
-        """Return the same edges with other weights; the work done for a transpose is shared."""
-        other = CSR(self.indptr, self.index, self.num_cols, weight)
-        if "transpose" in self._cache:
-            order, known = self.transpose_order(), self._cache["transpose"]
-            turned = CSR(known.indptr, known.index, known.num_cols, weight[order])
-            other._cache.update(order=order, transpose=turned)
-        return other
+        """Return the same edges with other weights; work done for their shape is shared."""
+        return replace(self, weight=weight)
 
     def to(self, device: torch.device | str) -> "CSR":
         """Return the matrix on `device`, itself when there already; the cache stays behind."""

@@ -78,10 +78,11 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rows written so far."""
+        """Return the rows written so far; a line that a kill cut short is not one."""
         if not self.metrics.exists():
             return []
-        return [json.loads(line) for line in self.metrics.read_text().splitlines() if line]
+        lines = self.metrics.read_text().splitlines(keepends=True)
+        return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop rows after the first `epochs`: a resumed run writes them again."""

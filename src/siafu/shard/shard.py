@@ -82,10 +82,7 @@ class Shard:
     @property
     def edge_index(self) -> Tensor:
         """int64 [2, E], PyG's form: source columns (owned, then halo) and destination rows."""
-        rows = torch.repeat_interleave(
-            torch.arange(self.num_owned, device=self.csr.device), self.csr.indptr.diff()
-        )
-        return torch.stack([self.csr.index.long(), rows])
+        return torch.stack([self.csr.index.long(), self.csr.rows()])
 
     def mean(self, losses: Tensor) -> Tensor:
         """Return the mean of per-row losses over the rows of all ranks.
