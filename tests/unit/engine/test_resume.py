@@ -1,0 +1,158 @@
+"""A run that stops and goes on ends bit for bit as one that never stopped."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from siafu.comm import World
+from siafu.errors import PlanError, StoreError
+from siafu.graph import folder_kind
+from siafu.ingest import load
+from siafu.partition import partition_graph
+from siafu.record import RunFolder
+from tests.harness import RankPool
+from tests.unit.engine.runs import run_engine
+
+SETTINGS = {"epochs": 20, "checkpoint_every": 5, "hidden": 16, "seed": 3, "eval_every": 2}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    root, folders = tmp_path_factory.mktemp("resume"), {}
+    for size in (1, 2):
+        folders[size] = root / f"{size}.parts"
+        partition_graph(load("planted:300"), folders[size], num_parts=size, method="hash")
+    return folders
+
+
+def run(ranks: RankPool, size: int, *args) -> list[dict]:
+    return [run_engine(World(), *args)] if size == 1 else ranks.run(run_engine, size, *args)
+
+
+def assert_same(got: dict, want: dict) -> None:
+    assert got["losses"] == want["losses"]
+    for group in ("last", "best"):
+        assert got[group].keys() == want[group].keys()
+        for name, tensor in want[group].items():
+            assert torch.equal(got[group][name], tensor), f"{group} weight {name}"
+    for key in ("accuracy", "best_epoch", "epochs"):
+        assert got["summary"][key] == want["summary"][key]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("model", ["gcn", "gat", "gin"])
+def test_resumed_run_ends_bit_for_bit_alike(
+    ranks: RankPool, parts, tmp_path: Path, model: str, size: int
+) -> None:
+    settings = {**SETTINGS, "model": model}
+    straight = run(ranks, size, parts[size], tmp_path / "straight", False, settings)
+    run(ranks, size, parts[size], tmp_path / "broken", False, {**settings, "epochs": 10})
+    resumed = run(ranks, size, parts[size], tmp_path / "broken", True, settings)
+    assert_same(resumed[0], straight[0])
+
+    rows = [RunFolder(tmp_path / name).read_metrics() for name in ("straight", "broken")]
+    assert [row["epoch"] for row in rows[1]] == list(range(1, 21))
+    kept = [[(row["loss"], row.get("accuracy")) for row in metrics] for metrics in rows]
+    # Epoch 10 was the last of the broken run, so it was evaluated there as here (2 divides 10).
+    assert kept[0] == kept[1]
+
+
+def test_rows_after_the_checkpoint_are_written_again(parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "epochs": 13}  # the newest checkpoint is of epoch 10
+    run_engine(World(), parts[1], tmp_path / "run", False, settings)
+    resumed = run_engine(World(), parts[1], tmp_path / "run", True, SETTINGS)
+    straight = run_engine(World(), parts[1], tmp_path / "straight", False, SETTINGS)
+    assert_same(resumed, straight)
+    epochs = [row["epoch"] for row in RunFolder(tmp_path / "run").read_metrics()]
+    assert epochs == list(range(1, 21))
+
+
+def test_half_written_checkpoint_is_passed_over(parts, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    run_engine(World(), parts[1], folder, False, {**SETTINGS, "epochs": 10})
+    checkpoints = folder / "checkpoints"
+    # What a kill leaves behind: the temporary folder, and one that never got its manifest.
+    shutil.copytree(checkpoints / "epoch-000010", checkpoints / ".epoch-000015.abcd.tmp")
+    shutil.copytree(checkpoints / "epoch-000010", checkpoints / "epoch-000015")
+    (checkpoints / "epoch-000015" / "manifest.json").unlink()
+    resumed = run_engine(World(), parts[1], folder, True, SETTINGS)
+    assert resumed["summary"]["epochs"] == 20
+    assert len(resumed["losses"]) == 20
+
+
+def test_damaged_checkpoint_is_refused(parts, tmp_path: Path) -> None:
+    run_engine(World(), parts[1], tmp_path, False, {**SETTINGS, "epochs": 5})
+    file = tmp_path / "checkpoints" / "epoch-000005" / "model-0.npy"
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    with pytest.raises(StoreError, match="wrong checksum"):
+        run_engine(World(), parts[1], tmp_path, True, SETTINGS)
+
+
+def test_checkpoint_of_another_graph_is_refused(parts, tmp_path: Path) -> None:
+    run_engine(World(), parts[1], tmp_path / "run", False, {**SETTINGS, "epochs": 5})
+    partition_graph(load("planted:301"), tmp_path / "other.parts", num_parts=1)
+    with pytest.raises(PlanError, match="another graph"):
+        run_engine(World(), tmp_path / "other.parts", tmp_path / "run", True, SETTINGS)
+
+
+def test_checkpoint_of_another_model_is_refused(parts, tmp_path: Path) -> None:
+    run_engine(World(), parts[1], tmp_path, False, {**SETTINGS, "epochs": 5})
+    with pytest.raises(StoreError, match="another model"):
+        run_engine(World(), parts[1], tmp_path, True, {**SETTINGS, "model": "gat"})
+
+
+def test_checkpoint_of_another_width_is_refused(parts, tmp_path: Path) -> None:
+    run_engine(World(), parts[1], tmp_path, False, {**SETTINGS, "epochs": 5})
+    with pytest.raises(StoreError, match="another model"):
+        run_engine(World(), parts[1], tmp_path, True, {**SETTINGS, "hidden": 8})
+
+
+def test_checkpoint_with_a_layer_too_few_is_refused(parts, tmp_path: Path) -> None:
+    run_engine(World(), parts[1], tmp_path, False, {**SETTINGS, "epochs": 5})
+    with pytest.raises(StoreError, match="another model"):
+        run_engine(World(), parts[1], tmp_path, True, {**SETTINGS, "layers": 3})
+
+
+def test_resuming_without_a_checkpoint_is_refused(parts, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no checkpoint"):
+        run_engine(World(), parts[1], tmp_path, True, SETTINGS)
+
+
+def test_checkpoint_serves_another_number_of_ranks(ranks: RankPool, parts, tmp_path: Path) -> None:
+    run_engine(World(), parts[1], tmp_path / "run", False, {**SETTINGS, "epochs": 10})
+    resumed = run(ranks, 2, parts[2], tmp_path / "run", True, SETTINGS)[0]
+    straight = run_engine(World(), parts[1], tmp_path / "straight", False, SETTINGS)
+    torch.testing.assert_close(resumed["losses"], straight["losses"], rtol=1e-5, atol=0)
+
+
+def test_two_newest_checkpoints_are_kept(parts, tmp_path: Path) -> None:
+    run_engine(World(), parts[1], tmp_path, False, SETTINGS)
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept == ["epoch-000015", "epoch-000020"]
+    assert all(folder_kind(tmp_path / "checkpoints" / name) == "checkpoint" for name in kept)
+
+
+def test_patience_ends_the_run_at_the_same_epoch_after_resuming(parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "epochs": 400, "patience": 8, "lr": 0.05}
+    straight = run_engine(World(), parts[1], tmp_path / "straight", False, settings)
+    assert straight["summary"]["epochs"] < 400
+    short = {**settings, "epochs": 10}
+    run_engine(World(), parts[1], tmp_path / "broken", False, short)
+    resumed = run_engine(World(), parts[1], tmp_path / "broken", True, settings)
+    assert_same(resumed, straight)
+
+
+def test_metrics_cut_by_a_kill_are_repaired(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    for epoch in range(1, 5):
+        run.append_metrics({"epoch": epoch, "loss": 1.0 / epoch})
+    with run.metrics.open("a") as file:
+        file.write('{"epoch": 5, "lo')
+    run.keep_metrics(3)
+    lines = run.metrics.read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
