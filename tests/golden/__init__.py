@@ -1,0 +1,1 @@
+"""Losses that a fixed seed must still give."""
