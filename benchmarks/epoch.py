@@ -91,7 +91,9 @@ def gathers_of(csr: CSR, x_ND: Tensor) -> Side:
     """Return a random gather for every aggregation: 128 wide, then 256 and 40 there and back."""
     passes = [floor_of(csr, x_ND)]
     for width in (HIDDEN, CLASSES):
-        rows = x_ND.new_ones(x_ND.size(0), width + (-width) % 16)
+        # The floor's kernel takes whole vectors on CPU, powers of two on CUDA.
+        padded = width + (-width) % (16 if x_ND.device.type == "cpu" else 64)
+        rows = x_ND.new_ones(x_ND.size(0), padded)
         passes += [floor_of(csr, rows), floor_of(csr.transpose(), rows)]
 
     def gathers() -> None:

@@ -147,7 +147,9 @@ def _gather(index: Any, x: Any, lo: int, hi: int, tiles: Any) -> Any:
 if triton is not None:
 
     @triton.jit
-    def _gather_cuda(index: Any, x: Any, out: Any, num_edges: Any, D: tl.constexpr) -> None:
+    def _gather_cuda(
+        index: tl.tensor, x: tl.tensor, out: tl.tensor, num_edges: tl.tensor, D: tl.constexpr
+    ) -> None:
         column = tl.arange(0, D)
         total = tl.zeros([8, D], dtype=tl.float32)
         for first in range(0, 1024, 8):

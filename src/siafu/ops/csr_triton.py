@@ -80,13 +80,13 @@ def _launch(rows: Any, hubs: Any, tensors: tuple[Tensor | None, ...], **options:
 
 @jit
 def _sum_rows(
-    indptr: Any,
-    index: Any,
-    weight: Any,
-    row_scale: Any,
-    col_scale: Any,
-    x: Any,
-    out: Any,
+    indptr: tl.tensor,
+    index: tl.tensor,
+    weight: tl.tensor,
+    row_scale: tl.tensor,
+    col_scale: tl.tensor,
+    x: tl.tensor,
+    out: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     long_row: tl.constexpr,
@@ -100,15 +100,15 @@ def _sum_rows(
 
 @jit
 def _sum_hubs(
-    indptr: Any,
-    index: Any,
-    weight: Any,
-    row_scale: Any,
-    col_scale: Any,
-    x: Any,
-    out: Any,
-    num_rows: Any,
-    searches: Any,
+    indptr: tl.tensor,
+    index: tl.tensor,
+    weight: tl.tensor,
+    row_scale: tl.tensor,
+    col_scale: tl.tensor,
+    x: tl.tensor,
+    out: tl.tensor,
+    num_rows: tl.tensor,
+    searches: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     long_row: tl.constexpr,
@@ -137,14 +137,16 @@ def _sum_hubs(
 
 
 @jit
-def _longest(indptr: Any, num_rows: Any, searches: Any, B: tl.constexpr) -> Any:
+def _longest(
+    indptr: tl.tensor, num_rows: tl.tensor, searches: tl.tensor, B: tl.constexpr
+) -> tl.tensor:
     """Return the length of the longest row of those this program searches."""
     row_B = tl.program_id(0).to(tl.int64) + tl.arange(0, B) * searches
     return tl.max(_length(indptr, row_B, num_rows), axis=0)
 
 
 @jit
-def _length(indptr: Any, row: Any, num_rows: Any) -> Any:
+def _length(indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor) -> tl.tensor:
     """Return the number of edges of one or several rows; 0 beyond the last row."""
     start = tl.load(indptr + row, mask=row < num_rows, other=0)
     return tl.load(indptr + row + 1, mask=row < num_rows, other=0) - start
@@ -152,14 +154,14 @@ def _length(indptr: Any, row: Any, num_rows: Any) -> Any:
 
 @jit
 def _sum_row(
-    row: Any,
-    indptr: Any,
-    index: Any,
-    weight: Any,
-    row_scale: Any,
-    col_scale: Any,
-    x: Any,
-    out: Any,
+    row: tl.tensor,
+    indptr: tl.tensor,
+    index: tl.tensor,
+    weight: tl.tensor,
+    row_scale: tl.tensor,
+    col_scale: tl.tensor,
+    x: tl.tensor,
+    out: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     S: tl.constexpr,
@@ -198,11 +200,11 @@ def _sum_row(
 
 @jit
 def _max_rows(
-    indptr: Any,
-    index: Any,
-    x: Any,
-    edge: Any,
-    out: Any,
+    indptr: tl.tensor,
+    index: tl.tensor,
+    x: tl.tensor,
+    edge: tl.tensor,
+    out: tl.tensor,
     width: tl.constexpr,
     long_row: tl.constexpr,
     S: tl.constexpr,
@@ -215,13 +217,13 @@ def _max_rows(
 
 @jit
 def _max_hubs(
-    indptr: Any,
-    index: Any,
-    x: Any,
-    edge: Any,
-    out: Any,
-    num_rows: Any,
-    searches: Any,
+    indptr: tl.tensor,
+    index: tl.tensor,
+    x: tl.tensor,
+    edge: tl.tensor,
+    out: tl.tensor,
+    num_rows: tl.tensor,
+    searches: tl.tensor,
     width: tl.constexpr,
     long_row: tl.constexpr,
     B: tl.constexpr,
@@ -237,12 +239,12 @@ def _max_hubs(
 
 @jit
 def _max_row(
-    row: Any,
-    indptr: Any,
-    index: Any,
-    x: Any,
-    edge: Any,
-    out: Any,
+    row: tl.tensor,
+    indptr: tl.tensor,
+    index: tl.tensor,
+    x: tl.tensor,
+    edge: tl.tensor,
+    out: tl.tensor,
     width: tl.constexpr,
     S: tl.constexpr,
     T: tl.constexpr,

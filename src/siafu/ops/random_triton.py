@@ -61,11 +61,11 @@ def _signed(key: tuple[int, int]) -> int:
 
 @keyed
 def _uniform(
-    first: Any,
-    second: Any,
-    out: Any,
-    num_rows: Any,
-    key: Any,
+    first: tl.tensor,
+    second: tl.tensor,
+    out: tl.tensor,
+    num_rows: tl.tensor,
+    key: tl.tensor,
     width: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
@@ -81,12 +81,12 @@ def _uniform(
 
 @keyed
 def _dropout(
-    first: Any,
-    second: Any,
-    x: Any,
-    out: Any,
-    num_rows: Any,
-    key: Any,
+    first: tl.tensor,
+    second: tl.tensor,
+    x: tl.tensor,
+    out: tl.tensor,
+    num_rows: tl.tensor,
+    key: tl.tensor,
     threshold: tl.constexpr,
     scale: tl.constexpr,
     width: tl.constexpr,
@@ -103,8 +103,13 @@ def _dropout(
 
 @jit
 def _words(
-    first: Any, second: Any, num_rows: Any, key: Any, R: tl.constexpr, B: tl.constexpr
-) -> Any:
+    first: tl.tensor,
+    second: tl.tensor,
+    num_rows: tl.tensor,
+    key: tl.tensor,
+    R: tl.constexpr,
+    B: tl.constexpr,
+) -> tl.tensor:
     """Return this program's words, [R, 4 B], columns in order."""
     row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     inside_R = row_R < num_rows
@@ -126,7 +131,9 @@ def _words(
 
 
 @jit
-def _places(num_rows: Any, width: tl.constexpr, R: tl.constexpr, B: tl.constexpr) -> Any:
+def _places(
+    num_rows: tl.tensor, width: tl.constexpr, R: tl.constexpr, B: tl.constexpr
+) -> tl.tensor:
     """Return where this program's words go, and which of them lie inside the output."""
     row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     column_W = tl.program_id(1) * (4 * B) + tl.arange(0, 4 * B)
