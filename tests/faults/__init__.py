@@ -1,0 +1,1 @@
+"""What a user sees when something is wrong."""
