@@ -186,13 +186,18 @@ def _graph_rows(graph: Graph) -> dict[str, Any]:
 
 def _verify(path: Path) -> None:
     kind = folder_kind(path)
-    if kind == "store":
-        open_folder(path, "store").verify()
-    elif kind == "parts":
+    if kind == "parts":
         parts = open_parts(path)
         open_folder(path, "parts").verify()
         for number in range(parts.num_parts):
             parts.part(number).verify()
+    elif kind is not None:
+        open_folder(path, kind).verify()
+    else:
+        run = RunFolder(path)
+        for folder in [run.parts, *sorted(run.checkpoints.glob("epoch-*"))]:
+            if folder_kind(folder) is not None:
+                _verify(folder)
 
 
 def _show(path: Path, rows: dict[str, Any], *, as_json: bool) -> None:
