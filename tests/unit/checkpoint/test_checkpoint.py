@@ -1,0 +1,72 @@
+"""A checkpoint gives back what was saved, to the bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
+from siafu.errors import StoreError
+
+
+def make(epochs: int = 3) -> tuple[nn.Module, Checkpoint]:
+    torch.manual_seed(epochs)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    model.register_parameter("scale", nn.Parameter(torch.tensor(2.0)))
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
+    (model(torch.randn(5, 3)) * model.scale).sum().backward()
+    optimiser.step()
+    best = {name: tensor + 1 for name, tensor in model.state_dict().items()}
+    facts = {"epochs": epochs, "best_scores": {"val": 0.1}, "losses": [1 / 3, float("1e-300")]}
+    return model, Checkpoint(
+        model=model.state_dict(), best=best, optimiser=optimiser.state_dict(), facts=facts
+    )
+
+
+def test_everything_comes_back_to_the_bit(tmp_path: Path) -> None:
+    model, saved = make()
+    loaded = load_checkpoint(save_checkpoint(saved, tmp_path), model)
+    assert loaded.facts == saved.facts
+    for group in ("model", "best"):
+        want, got = getattr(saved, group), getattr(loaded, group)
+        assert got.keys() == want.keys()
+        for name, tensor in want.items():
+            assert torch.equal(got[name], tensor)
+            assert got[name].dtype == tensor.dtype
+            assert got[name].shape == tensor.shape
+    optimiser = torch.optim.Adam(model.parameters())
+    optimiser.load_state_dict(loaded.optimiser)
+    want_state = saved.optimiser["state"]
+    for number, state in optimiser.state_dict()["state"].items():
+        for name, value in state.items():
+            assert torch.equal(value, want_state[number][name])
+    assert optimiser.param_groups[0]["lr"] == 0.1
+
+
+def test_newest_of_the_complete_ones_is_found(tmp_path: Path) -> None:
+    for epochs in (5, 10):
+        save_checkpoint(make(epochs)[1], tmp_path)
+    (tmp_path / "epoch-000015").mkdir()
+    assert newest_checkpoint(tmp_path).name == "epoch-000010"
+
+
+def test_none_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no checkpoint"):
+        newest_checkpoint(tmp_path / "absent")
+
+
+def test_saving_again_replaces(tmp_path: Path) -> None:
+    save_checkpoint(make(5)[1], tmp_path)
+    model, second = make(5)
+    second.best["0.bias"].fill_(7.0)
+    path = save_checkpoint(second, tmp_path)
+    assert load_checkpoint(path, model).best["0.bias"].tolist() == [7.0] * 4
+    assert [folder.name for folder in tmp_path.iterdir()] == ["epoch-000005"]
+
+
+def test_other_model_is_refused_with_the_tensor_that_differs(tmp_path: Path) -> None:
+    path = save_checkpoint(make()[1], tmp_path)
+    with pytest.raises(StoreError, match="another model") as caught:
+        load_checkpoint(path, nn.Sequential(nn.Linear(3, 5)))
+    assert "0.weight: (4, 3) in it, (5, 3) here" in caught.value.seen

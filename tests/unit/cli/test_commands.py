@@ -1,0 +1,284 @@
+"""Every command: what it prints for programs, what it writes, what comes back."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from siafu.cli.data import parse_bytes
+from siafu.cli.show import size
+from siafu.errors import StoreError
+from siafu.ingest import load
+from tests.command import Command
+
+KEYS = {
+    "accuracy",
+    "metric",
+    "best_epoch",
+    "losses",
+    "epochs",
+    "seconds_per_epoch",
+    "bytes_sent",
+    "peak_mb",
+    "ranks",
+    "strategy",
+    "exactness",
+    "model",
+    "data",
+    "run",
+}
+PURPOSES = {"halo_forward", "halo_backward", "gradient", "metric", "norm", "control"}
+
+
+def result_of(siafu: Command, *arguments: object) -> dict:
+    answer = siafu(*arguments, "--json")
+    assert answer.code == 0, answer
+    lines = answer.out.splitlines()
+    assert len(lines) == 1, "stdout is for the result alone"
+    return json.loads(lines[0])
+
+
+def text_tables(folder: Path) -> Path:
+    """The built-in graph as Parquet tables whose ids are text."""
+    graph = load("planted:300")
+    folder.mkdir()
+    names = np.array([f"vertex é{row * 7 % 300}" for row in range(300)])
+    dst = np.repeat(np.arange(300), np.diff(graph.indptr))
+    split = np.select([graph.train, graph.val], ["train", "val"], "test")
+    columns = {f"f{k}": graph.x[:, k] for k in range(graph.x.shape[1])}
+    nodes = {"id": names, "label": graph.y, "split": split, **columns}
+    pq.write_table(pa.table(nodes), folder / "nodes.parquet")
+    pq.write_table(pa.table({"src": names[graph.src], "dst": names[dst]}), folder / "edges.parquet")
+    return folder
+
+
+def test_doctor_names_versions_and_fast_paths(siafu: Command) -> None:
+    rows = result_of(siafu, "doctor")
+    assert {"python", "torch", "cores", "memory", "device", "METIS", "network"} <= rows.keys()
+    assert "fast path: numba" in rows
+    assert "torch" in siafu("doctor").out
+
+
+def test_ingest_partition_and_inspect(siafu: Command) -> None:
+    store = result_of(siafu, "ingest", text_tables(siafu.here / "tables"), "store")
+    assert store["kind"] == "store"
+    assert (store["vertices"], store["classes"], store["features"]) == (300, 7, 32)
+    assert store["masks"] == {"train": 180, "val": 60, "test": 60}
+    assert result_of(siafu, "inspect", "store", "--verify") == store
+
+    quality = result_of(siafu, "partition", "store", "two.parts", "--parts", 2)
+    assert {"cut edges", "halo rows", "balance", "traffic a layer"} <= quality.keys()
+    parts = result_of(siafu, "inspect", "two.parts", "--verify")
+    assert (parts["kind"], parts["parts"]) == ("parts", 2)
+    assert parts["num_nodes"] == 300
+    assert "two.parts" in siafu("inspect", "two.parts").out
+
+    again = siafu("ingest", "planted:200", "store", "--overwrite", "--split", "20,5", "--json")
+    assert json.loads(again.out)["masks"]["train"] == 140
+
+
+def test_undirected_adds_reverse_edges(siafu: Command) -> None:
+    np.savez(siafu.here / "line.npz", edge_index=np.array([[0, 1, 1], [1, 2, 0]]))
+    assert result_of(siafu, "ingest", "line.npz", "plain")["edges"] == 3
+    assert result_of(siafu, "ingest", "line.npz", "both", "--undirected")["edges"] == 4
+
+
+def test_training_reports_every_documented_key(siafu: Command) -> None:
+    result = result_of(siafu, "train", "planted:300", "--epochs", 4, "--quiet")
+    assert result.keys() == KEYS
+    assert result["accuracy"].keys() == {"train", "val", "test"}
+    assert result["bytes_sent"].keys() == PURPOSES
+    assert sum(result["bytes_sent"].values()) == 0
+    assert len(result["losses"]) == result["epochs"] == 4
+    assert len(result["peak_mb"]) == 1
+    assert result["peak_mb"][0] > 50
+    assert (result["strategy"], result["exactness"]) == ("halo", "exact")
+    run = siafu.here / result["run"]
+    assert json.loads((run / "result.json").read_text()) == result
+    written = {path.name for path in run.iterdir()}
+    assert {"config.yaml", "environment.json", "metrics.jsonl", "weights.safetensors"} <= written
+
+    shown = result_of(siafu, "inspect", result["run"], "--verify")
+    assert (shown["kind"], shown["epochs"], shown["finished"]) == ("run", 4, True)
+    text = siafu("train", "planted:300", "--epochs", 2).out
+    assert "accuracy" in text
+    assert "halo (exact), 1 ranks" in text
+
+
+def test_flags_come_before_the_file(siafu: Command) -> None:
+    (siafu.here / "run.yaml").write_text("data: planted:300\nepochs: 9\nhidden: 8\nmodel: sage\n")
+    result = result_of(siafu, "train", "run.yaml", "--epochs", 2, "--no-residual")
+    assert (result["epochs"], result["model"]) == (2, "sage")
+    written = (siafu.here / result["run"] / "config.yaml").read_text()
+    assert "hidden: 8" in written
+    assert "epochs: 2" in written
+
+
+def test_config_of_a_run_starts_the_same_run(siafu: Command) -> None:
+    first = result_of(siafu, "train", "planted:300", "--epochs", 3, "--lr", 0.02, "--seed", 5)
+    again = result_of(siafu, "train", Path(first["run"]) / "config.yaml")
+    assert again["losses"] == first["losses"]
+    assert again["run"] != first["run"]
+
+
+def test_resume_keeps_settings_but_may_go_further(siafu: Command) -> None:
+    settings = ("--epochs", 6, "--checkpoint-every", 4, "--out", "run", "--hidden", 8)
+    result_of(siafu, "train", "planted:300", *settings)
+    before = (siafu.here / "run" / "config.yaml").read_text()
+    refused = siafu("train", "--resume", "run", "--hidden", 16, "--lr", 0.5)
+    assert refused.code == 2
+    assert "--resume with hidden, lr" in refused.err
+    assert (siafu.here / "run" / "config.yaml").read_text() == before
+    assert result_of(siafu, "train", "--resume", "run", "--epochs", 8)["epochs"] == 8
+    straight = result_of(
+        siafu, "train", "planted:300", *settings[2:4], "--hidden", 8, "--epochs", 8
+    )
+    assert (
+        json.loads((siafu.here / "run" / "result.json").read_text())["losses"]
+        == (straight["losses"])
+    )
+
+
+def test_resume_without_a_checkpoint_changes_nothing(siafu: Command) -> None:
+    result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run")
+    before = (siafu.here / "run" / "config.yaml").read_text()
+    refused = siafu("train", "--resume", "run", "--epochs", 8)
+    assert refused.code == 2
+    assert "no checkpoint" in refused.err
+    assert (siafu.here / "run" / "config.yaml").read_text() == before
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_predictions_carry_the_users_ids(siafu: Command, ranks: int) -> None:
+    tables = text_tables(siafu.here / "tables")
+    settings = ("--epochs", 12, "--out", "run", "--seed", 1, "--threads", 1)
+    result = result_of(siafu, "train", tables, *settings, "--ranks", ranks)
+    assert len(result["peak_mb"]) == ranks
+    assert (sum(result["bytes_sent"].values()) > 0) is (ranks > 1)
+    told = result_of(siafu, "infer", "run", "--out", "answers", "--embeddings")
+    assert told["rows"] == 300
+    by_id = _by_id(siafu.here / "answers")
+    assert {row["id"] for row in by_id} == {f"vertex é{k}" for k in range(300)}
+    nodes = {row["id"]: row for row in pq.read_table(tables / "nodes.parquet").to_pylist()}
+    for row in by_id:
+        assert row["label"] == nodes[row["id"]]["label"]
+        assert row["split"] == nodes[row["id"]]["split"]
+        assert len(row["embedding"]) == 64
+    right = [row["prediction"] == row["label"] for row in by_id if row["split"] == "test"]
+    assert np.mean(right) == pytest.approx(result["accuracy"]["test"])
+    of_training = _by_id(siafu.here / "run" / "predictions")
+    assert [row["prediction"] for row in of_training] == [row["prediction"] for row in by_id]
+
+    if ranks == 2:  # the same weights on one process, whose parts are the whole graph
+        alone = result_of(siafu, "train", tables, *settings[:2], "--out", "one", *settings[4:])
+        assert alone["losses"] == pytest.approx(result["losses"], rel=1e-5)
+        result_of(siafu, "infer", "one", "--out", "alone", "--embeddings")
+        for row, other in zip(by_id, _by_id(siafu.here / "alone"), strict=True):
+            assert (row["id"], row["prediction"]) == (other["id"], other["prediction"])
+            assert row["embedding"] == pytest.approx(other["embedding"], rel=1e-3, abs=1e-4)
+
+
+def _by_id(folder: Path) -> list[dict]:
+    return sorted(pq.read_table(folder).to_pylist(), key=lambda row: row["id"])
+
+
+def test_inference_on_another_graph_leaves_the_run_as_it_was(siafu: Command) -> None:
+    result_of(siafu, "train", "planted:300", "--epochs", 3, "--out", "run")
+    job = (siafu.here / "run" / "job.json").read_text()
+    for _ in range(2):
+        told = result_of(siafu, "infer", "run", "--data", "planted:250", "--out", "others")
+        assert told["rows"] == 250
+    assert (siafu.here / "run" / "job.json").read_text() == job
+    assert result_of(siafu, "infer", "run", "--out", "own")["rows"] == 300
+    made = {path.name for path in siafu.here.iterdir()}
+    assert made == {".cache", "run", "others", "own"}
+
+
+def test_inference_on_other_features_is_refused(siafu: Command) -> None:
+    result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run")
+    x = np.ones((5, 3), np.float32)
+    edges = np.array([[0, 1], [1, 2]])
+    np.savez(siafu.here / "narrow.npz", edge_index=edges, x=x, y=np.arange(5))
+    answer = siafu("infer", "run", "--data", "narrow.npz", "--out", "answers")
+    assert answer.code == 2
+    assert "weights do not fit" in answer.err
+    assert not (siafu.here / "answers").exists()
+
+
+def test_moved_run_still_infers_and_resumes(siafu: Command) -> None:
+    settings = ("--epochs", 4, "--checkpoint-every", 2, "--out", "run")
+    result_of(siafu, "train", "planted:300", *settings)
+    (siafu.here / "away").mkdir()
+    (siafu.here / "run").rename(siafu.here / "away" / "moved")
+    assert result_of(siafu, "infer", "away/moved", "--out", "answers")["rows"] == 300
+    assert result_of(siafu, "train", "--resume", "away/moved", "--epochs", 5)["epochs"] == 5
+
+
+def test_multi_label_data_is_scored_by_micro_f1(siafu: Command) -> None:
+    graph = load("planted:300")
+    y = np.eye(7, dtype=np.int64)[graph.y]
+    y[np.arange(300), (graph.y + 1) % 7] = graph.y % 2
+    dst = np.repeat(np.arange(300), np.diff(graph.indptr))
+    np.savez(siafu.here / "many.npz", edge_index=np.stack([graph.src, dst]), x=graph.x, y=y)
+    result = result_of(siafu, "train", "many.npz", "--epochs", 30, "--out", "run")
+    assert result["metric"] == "micro-f1"
+    rows = pq.read_table(siafu.here / "run" / "predictions").to_pylist()
+    test = [row for row in rows if row["split"] == "test"]
+    said = np.array([[k in row["prediction"] for k in range(7)] for row in test])
+    true = np.array([y[row["id"]] > 0 for row in test])
+    score = 2 * (said & true).sum() / (said.sum() + true.sum())
+    assert result["accuracy"]["test"] == pytest.approx(score)
+
+
+def test_torchrun_gives_the_same_losses(siafu: Command) -> None:
+    arguments = ("train", "planted:600", "--epochs", 5, "--threads", 1)
+    local = result_of(siafu, *arguments, "--ranks", 2)
+    torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", "2"]
+    siafu_arguments = [*map(str, arguments), "--json", "--out", "under"]
+    finished = subprocess.run(
+        [*torchrun, "-m", "siafu", *siafu_arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+    )
+    assert finished.returncode == 0, finished.stderr
+    lines = finished.stdout.splitlines()
+    assert len(lines) == 1, "only one rank prints"
+    result = json.loads(lines[0])
+    assert result["losses"] == local["losses"]
+    assert result["accuracy"] == local["accuracy"]
+    assert result["ranks"] == 2
+
+
+def test_help_lists_every_command(siafu: Command) -> None:
+    answer = siafu("--help")
+    assert answer.code == 0
+    for command in ("demo", "doctor", "ingest", "partition", "inspect", "train", "infer"):
+        assert command in answer.out
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("4GB", 4 * 10**9), ("512MiB", 512 << 20), ("100", 100), ("1.5k", 1500), ("2 TiB", 2 << 40)],
+)
+def test_sizes_are_read(text: str, number: int) -> None:
+    assert parse_bytes(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "many", "4XB", "GB"])
+def test_nonsense_sizes_are_refused(text: str) -> None:
+    with pytest.raises(StoreError, match="Not a size"):
+        parse_bytes(text)
+
+
+def test_sizes_are_shown_in_readable_units() -> None:
+    shown = [size(n) for n in (0, 1023, 1536, 3 << 20, 5 << 40)]
+    assert shown == ["0 B", "1023 B", "1.5 KiB", "3 MiB", "5 TiB"]

@@ -1,0 +1,114 @@
+"""Training from Python, and which failure of several is told."""
+
+import json
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch.distributed.elastic.multiprocessing.api import RunProcsResult
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+import siafu
+from siafu.errors import ConfigError, RankError
+from siafu.launch import under_torchrun
+from siafu.launch.local import first_failure, threads_for
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_fit_takes_a_graph_and_gives_predictions_by_id() -> None:
+    graph = siafu.load("planted:300")
+    run = siafu.fit(graph, epochs=5, model="sage", hidden=8)
+    assert run.path == Path("runs/planted-sage-001")
+    assert run.accuracy.keys() == {"train", "val", "test"}
+    assert sorted(run.predictions["id"].to_pylist()) == list(range(300))
+
+
+def test_fit_on_ranks_puts_the_signal_handlers_back() -> None:
+    names = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(name) for name in names]
+    run = siafu.fit("planted:300", ranks=2, epochs=3, hidden=8, partition="hash", threads=1)
+    assert [signal.getsignal(name) for name in names] == before
+    assert run.result["ranks"] == 2
+    assert np.isfinite(run.result["losses"]).all()
+
+
+def test_unknown_setting_is_refused_before_anything_is_made(here: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'epochs'"):
+        siafu.fit("planted:300", epoch=3)
+    assert list(here.iterdir()) == []
+
+
+def test_two_runs_into_one_folder_are_refused() -> None:
+    siafu.fit("planted:300", epochs=1, hidden=8, out="mine")
+    with pytest.raises(siafu.SiafuError, match="exists already"):
+        siafu.fit("planted:300", epochs=1, hidden=8, out="mine")
+    assert (Path("mine") / "result.json").exists()
+
+
+def test_threads_share_the_cores() -> None:
+    assert threads_for(10_000) == 1
+    assert threads_for(1) >= threads_for(2) >= 1
+    assert threads_for(4, asked=3) == 3
+
+
+@pytest.mark.parametrize(("size", "is_under"), [("1", False), ("4", True)])
+def test_torchrun_is_known_by_its_world_size(monkeypatch, size: str, is_under: bool) -> None:
+    monkeypatch.setenv("WORLD_SIZE", size)
+    assert under_torchrun() is is_under
+
+
+def leave(folder: Path, rank: int, kind: str, time: float, user: bool = False) -> None:
+    told = ("a problem", "something", "do this") if user else None
+    failure = {"rank": rank, "time": time, "kind": kind, "text": f"text {rank}"}
+    rest = {"traceback": f"traceback {rank}", "user_error": told}
+    (folder / f"rank{rank}.json").write_text(json.dumps({**failure, **rest}))
+
+
+def ended(codes: dict[int, int]) -> RunProcsResult:
+    return RunProcsResult(
+        failures={
+            rank: ProcessFailure(local_rank=rank, pid=1, exitcode=code, error_file="<N/A>")
+            for rank, code in codes.items()
+        }
+    )
+
+
+def test_own_error_is_told_before_those_who_lost_a_peer(tmp_path: Path) -> None:
+    leave(tmp_path, 0, "CommError", 1.0, user=True)
+    leave(tmp_path, 2, "KeyError", 2.0)
+    error = first_failure(ended({0: 2, 1: -15, 2: 1}), tmp_path)
+    assert isinstance(error, RankError)
+    assert error.problem == "Rank 2 failed; the others were stopped."
+    assert "traceback 2" in error.seen
+
+
+def test_error_for_the_user_is_told_as_it_is(tmp_path: Path) -> None:
+    leave(tmp_path, 1, "DataError", 1.0, user=True)
+    error = first_failure(ended({1: 2}), tmp_path)
+    assert (error.problem, error.seen, error.fix) == ("a problem", "something", "do this")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [(-9, "signal SIGKILL"), (-11, "signal SIGSEGV"), (7, "exit code 7")],
+)
+def test_silent_rank_is_told_before_those_who_lost_it(tmp_path: Path, code: int, told: str) -> None:
+    leave(tmp_path, 0, "CommError", 1.0, user=True)
+    error = first_failure(ended({0: 2, 1: code, 2: -15}), tmp_path)
+    assert error.problem.startswith("Rank 1 ")
+    assert told in error.seen
+
+
+def test_lost_peers_are_told_when_nobody_else_failed(tmp_path: Path) -> None:
+    leave(tmp_path, 0, "CommError", 2.0, user=True)
+    assert first_failure(ended({0: 2, 1: -15}), tmp_path).problem == "a problem"
+
+
+def test_silence_of_all_is_told(tmp_path: Path) -> None:
+    assert "no rank told why" in first_failure(ended({0: -15}), tmp_path).seen
