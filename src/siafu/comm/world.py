@@ -13,6 +13,7 @@ from typing import Self
 
 import torch
 import torch.distributed as dist
+import torch.distributed.nn.functional  # before there is a group: see close
 from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
@@ -95,7 +96,12 @@ class World:
         self.close()
 
     def close(self) -> None:
-        """Leave the group, if `join` made one."""
+        """Leave the group, if `join` made one, and end its threads.
+
+        They end with the last reference to the group. torch.distributed.nn.functional takes the
+        group as default argument when it is first imported (torch.optim does that), hence the
+        import above, before there is one. A thread that outlives Python's own end aborts.
+        """
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group()
         self._owns_group, self.group = False, None
