@@ -236,13 +236,10 @@ def test_multi_label_data_is_scored_by_micro_f1(siafu: Command) -> None:
     assert result["accuracy"]["test"] == pytest.approx(score)
 
 
-def test_torchrun_gives_the_same_losses(siafu: Command) -> None:
-    arguments = ("train", "planted:600", "--epochs", 5, "--threads", 1)
-    local = result_of(siafu, *arguments, "--ranks", 2)
+def under_torchrun(*arguments: object) -> dict:
     torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node", "2"]
-    siafu_arguments = [*map(str, arguments), "--json", "--out", "under"]
     finished = subprocess.run(
-        [*torchrun, "-m", "siafu", *siafu_arguments],
+        [*torchrun, "-m", "siafu", *map(str, arguments), "--json"],
         capture_output=True,
         text=True,
         check=False,
@@ -252,10 +249,20 @@ def test_torchrun_gives_the_same_losses(siafu: Command) -> None:
     assert finished.returncode == 0, finished.stderr
     lines = finished.stdout.splitlines()
     assert len(lines) == 1, "only one rank prints"
-    result = json.loads(lines[0])
-    assert result["losses"] == local["losses"]
-    assert result["accuracy"] == local["accuracy"]
-    assert result["ranks"] == 2
+    return json.loads(lines[0])
+
+
+def test_torchrun_gives_the_same_losses_and_resumes(siafu: Command) -> None:
+    arguments = ("train", "planted:600", "--threads", 1, "--checkpoint-every", 3)
+    local = result_of(siafu, *arguments, "--ranks", 2, "--epochs", 7)
+    first = under_torchrun(*arguments, "--epochs", 5, "--out", "under")
+    assert first["ranks"] == 2
+    assert first["losses"] == local["losses"][:5]
+    resumed = under_torchrun("train", "--resume", "under", "--epochs", 7)
+    assert resumed["losses"] == local["losses"]
+    assert resumed["accuracy"] == local["accuracy"]
+    metrics = (siafu.here / "under" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["epoch"] for line in metrics] == list(range(1, 8))
 
 
 def test_help_lists_every_command(siafu: Command) -> None:

@@ -1,12 +1,16 @@
 """Ranks that agree, ranks that do not, and ranks that never come."""
 
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from siafu.comm import HaloPlan, Meter, World, choose_device, exchange_halo
+from siafu.comm import STORE_VARIABLE, HaloPlan, Meter, World, choose_device, exchange_halo
 from siafu.comm.halo import start_exchange
 from siafu.errors import CommError, ConfigError
 from tests.harness import RankPool
@@ -124,6 +128,30 @@ def gathered(world: World) -> list[list[float]]:
 
 def test_numbers_come_by_rank(ranks: RankPool) -> None:
     assert ranks.run(gathered, 3) == [[[0.0, 0.1], [1.0, 0.1], [2.0, 0.1]]] * 3
+
+
+RANK_THAT_OPTIMISES = """
+import pathlib, sys, torch
+from siafu.comm import World
+with World.join(device="cpu") as world:
+    torch.optim.Adam([torch.nn.Parameter(torch.ones(1))])
+    world.gather_numbers([1.0])
+names = [file.read_text() for file in pathlib.Path("/proc/self/task").glob("*/comm")]
+sys.exit(any("gloo" in name for name in names))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads thread names from /proc")
+def test_closed_world_leaves_no_thread_that_could_abort_at_exit(tmp_path: Path) -> None:
+    common = {"WORLD_SIZE": "2", STORE_VARIABLE: str(tmp_path / "meet"), "GLOO_SOCKET_IFNAME": "lo"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK_THAT_OPTIMISES],
+            env={**os.environ, **common, "RANK": str(rank)},
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(60) for process in processes] == [0, 0]
 
 
 def test_world_of_one_needs_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
