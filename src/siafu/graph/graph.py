@@ -92,6 +92,11 @@ class Graph:
         """Return the same graph with these splits."""
         return replace(self, train=train, val=val, test=test)
 
+    def edge_index(self) -> Array:
+        """Return int64 [2, E], PyG's form: sources and destinations."""
+        dst = np.repeat(np.arange(self.num_nodes, dtype=np.int64), np.diff(self.indptr))
+        return np.stack([self.src.astype(np.int64), dst])
+
     def edge_arrays(self) -> Iterator[tuple[str, Array]]:
         """Yield the arrays that have one row an edge."""
         yield "src", self.src
