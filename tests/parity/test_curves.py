@@ -22,9 +22,7 @@ a step, and Adam divides small gradients by their own size, so the gap grows wit
 CASES = {
     "gcn": {"model": "gcn"},
     "gat": {"model": "gat"},
-    "gcn-sparse": {"model": "gcn", "normalize_features": True},
-    "sage-sparse-batch-norm": {"model": "sage", "norm": "batch"},
-    "gin-batch-norm": {"model": "gin", "norm": "batch"},
+    "sage-sparse-batch-norm": {"model": "sage", "norm": "batch", "normalize_features": True},
 }
 
 
