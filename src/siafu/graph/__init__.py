@@ -24,6 +24,7 @@ from siafu.graph.graph import (
     index_dtype,
     load_features,
     load_store,
+    rows_to_sum_one,
     save_store,
     save_vertices,
 )
@@ -55,6 +56,7 @@ __all__ = [
     "load_store",
     "open_folder",
     "parse_split",
+    "rows_to_sum_one",
     "save_store",
     "save_vertices",
     "unwritable",

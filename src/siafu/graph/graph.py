@@ -44,6 +44,17 @@ class SparseFeatures:
 Features = Array | SparseFeatures
 
 
+def rows_to_sum_one(x: Features) -> Features:
+    """Return the features with each row scaled to sum to 1; rows that sum to 0 stay."""
+    if isinstance(x, SparseFeatures):
+        counts = np.diff(x.indptr)
+        sums = np.bincount(np.repeat(np.arange(len(counts)), counts), x.value, len(counts))
+        factor = np.repeat(1 / np.where(sums > 0, sums, 1), counts)
+        return SparseFeatures(x.indptr, x.index, (x.value * factor).astype(np.float32), x.width)
+    sums = x.sum(axis=1, keepdims=True)
+    return (x / np.where(sums > 0, sums, 1)).astype(np.float32)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Graph:
     """A directed graph with what training needs of its vertices and edges."""

@@ -5,11 +5,11 @@ The only reader of the environment variables SIAFU_DATA and SIAFU_CACHE.
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from siafu.errors import DataError
-from siafu.graph import Graph, folder_kind, load_store
+from siafu.graph import Graph, folder_kind, load_store, rows_to_sum_one
 from siafu.ingest.download import fetch, unpack
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.ogb import build_ogb_store, find_ogb
@@ -40,12 +40,20 @@ NAMED: dict[str, Home | None] = {
 """Public data sets; None where the public home offers pickles only, which are never read."""
 
 
+WORD_COUNTS = frozenset({"cora", "citeseer", "pubmed"})
+"""Sets whose published results (Kipf and Welling 2017 onwards) all scale rows to sum to 1."""
+
+
 def load_named(name: str, progress: Progress | None = None) -> tuple[Graph, list[str]]:
     """Return the data set, from SIAFU_DATA if it is there, and notes for the user."""
     name = canonical(name)
     files = _data_files()
     if name in files:
-        return graph_from_npz(files[name])
+        graph, notes = graph_from_npz(files[name])
+        if name not in WORD_COUNTS or graph.x is None:
+            return graph, notes
+        note = f"Feature rows of {name} are scaled to sum to 1, as in its published results."
+        return replace(graph, x=rows_to_sum_one(graph.x)), [*notes, note]
     home = NAMED.get(name)
     if home is None:
         raise _not_here(name)

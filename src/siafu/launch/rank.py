@@ -19,11 +19,13 @@ from siafu.errors import SiafuError, StoreError
 from siafu.graph import write_text_atomically, writing
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.nn import Draws
-from siafu.ops import set_threads, spare_page_faults
+from siafu.ops import num_threads, set_threads, spare_page_faults
 from siafu.record import ProgressLine, RunFolder
-from siafu.shard import open_shard, require
+from siafu.shard import Shard, open_shard, require
 
 _PR_SET_PDEATHSIG = 1
+_ELEMENTS_A_THREAD = 4_000_000
+"""Numbers a layer must touch before another thread is worth waking: about a millisecond of work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,7 +62,7 @@ def work(folder: RunFolder, job: Job, world: World) -> None:
 
 
 def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
-    shard = open_shard(job.parts, world)
+    shard = _open(config, job, world)
     training = begin(config, shard, folder.checkpoints if job.resume else None)
     if job.resume and world.rank == 0:
         with writing(folder.metrics):
@@ -85,7 +87,7 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
 
 
 def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
-    shard = open_shard(job.parts, world)
+    shard = _open(config, job, world)
     require(shard, "x")
     draws = Draws(seed=config.seed, training=False)
     network = build_network(config, shard, draws)
@@ -98,6 +100,16 @@ def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
             fix="infer on a graph with the features and classes the run was trained on",
         ) from error
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
+
+
+def _open(config: RunConfig, job: Job, world: World) -> Shard:
+    shard = open_shard(job.parts, world)
+    if not config.threads:
+        # Threads that wait for each other at every small operation only slow it down, all the
+        # more when other programs want the cores.
+        elements = (shard.num_owned + shard.csr.num_edges) * (config.hidden or 1)
+        set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
+    return shard
 
 
 def prepare_process(config: RunConfig) -> None:
