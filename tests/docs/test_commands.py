@@ -1,0 +1,100 @@
+"""Every command of the README and every example runs, on data made here."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import siafu
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+SECONDS = 180
+
+
+def blocks(language: str) -> list[str]:
+    text = (ROOT / "README.md").read_text()
+    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    lines = [line.split(" #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
+    return [line for line in lines if line.startswith(("siafu", "torchrun"))]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder: tables with text ids, an npz and a model of their own."""
+    place = tmp_path_factory.mktemp("user")
+    graph = siafu.load("planted:400")
+    ids = np.array([f"v{number}" for number in range(graph.num_nodes)])
+    src, dst = graph.edge_index()
+    split = np.select([graph.train, graph.val], ["train", "val"], "test")
+    columns = {f"x{k}": graph.x[:, k] for k in range(graph.num_features)}
+    (place / "my_data").mkdir()
+    pq.write_table(
+        pa.table({"id": ids, "label": graph.y, "split": split, **columns}),
+        place / "my_data" / "nodes.parquet",
+    )
+    pq.write_table(
+        pa.table({"src": ids[src], "dst": ids[dst]}), place / "my_data" / "edges.parquet"
+    )
+    np.savez(
+        place / "cora.npz",
+        edge_index=graph.edge_index().astype(np.int32),
+        x=graph.x,
+        y=graph.y,
+        num_classes=graph.num_classes,
+        symmetric=1,
+        train_mask=graph.train,
+        val_mask=graph.val,
+        test_mask=graph.test,
+    )
+    shutil.copy(ROOT / "examples" / "net.py", place / "my_model.py")
+    return place
+
+
+def run(command: list[str], folder: Path) -> str:
+    done = subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_readme_names_the_commands() -> None:
+    verbs = {line.split()[1] for line in commands() if line.startswith("siafu")}
+    assert verbs >= {"doctor", "train", "partition", "infer"}
+
+
+def test_readme_commands_run_in_order(folder: Path) -> None:
+    for line in commands():
+        # Two machines become one; everything else is typed as it stands.
+        line = line.replace("--nnodes 2 --nproc-per-node 2", "--standalone --nproc-per-node 4")
+        run([str(BIN / line.split()[0]), *line.split()[1:]], folder)
+    assert (folder / "out" / "part3.parquet").exists()
+
+
+def test_readme_python_runs(folder: Path) -> None:
+    for block in blocks("python"):
+        assert "test" in run([sys.executable, "-c", block], folder)
+
+
+def test_two_examples_print_the_same_losses(folder: Path) -> None:
+    one = run([sys.executable, "-W", "ignore", str(ROOT / "examples/01_one_process.py")], folder)
+    run([str(BIN / "siafu"), "partition", "planted", "planted.parts", "--parts", "2"], folder)
+    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    many = run([*torchrun, str(ROOT / "examples/02_many_ranks.py"), "planted.parts"], folder)
+    pairs = [
+        [float(line.split()[-1]) for line in text.splitlines() if line.startswith("epoch")]
+        for text in (one, many)
+    ]
+    assert len(pairs[0]) == 4
+    # float32 through batch norm and attention: sums in another order, twenty epochs apart.
+    assert pairs[1] == pytest.approx(pairs[0], abs=1e-4)
