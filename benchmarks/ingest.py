@@ -6,8 +6,6 @@ Build and partition run in fresh processes, so that their peak resident memory i
 
 import argparse
 import json
-import os
-import platform
 import resource
 import shutil
 import subprocess
@@ -20,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.measure import append_json, machine
 from siafu.graph import Graph, load_store
 from siafu.ingest import TableOptions, build_store, find_tables
 from siafu.partition import METHODS, partition_store
@@ -97,22 +96,6 @@ def _peak_gib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
-def machine() -> dict[str, object]:
-    """Return what the figures were measured on."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), ""
-    )
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "cpu": model or platform.processor(),
-        "cores": os.cpu_count(),
-        "memory_gib": round(memory, 1),
-        "python": platform.python_version(),
-        "pyarrow": pa.__version__,
-    }
-
-
 def measure(folder: Path, *, num_edges: int, num_nodes: int, weights: bool) -> dict[str, object]:
     """Return the figures of one run, its files in `folder`."""
     source, store, parts = folder / "tables", folder / "store", folder / "parts"
@@ -137,7 +120,7 @@ def measure(folder: Path, *, num_edges: int, num_nodes: int, weights: bool) -> d
             "partition_edges_per_second": round(num_edges / parted["seconds"]),
             "partition_peak_gib": round(parted["peak_gib"], 3),
         }
-    return row | {"machine": machine()}
+    return row | machine()
 
 
 def main() -> None:
@@ -158,11 +141,9 @@ def main() -> None:
     num_nodes = args.nodes or max(10, args.edges // 10)
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         row = measure(Path(folder), num_edges=args.edges, num_nodes=num_nodes, weights=args.weights)
-    text = json.dumps(row)
     if args.json:
-        with args.json.open("a") as file:
-            file.write(text + "\n")
-    print(text)
+        append_json(args.json, row)
+    print(json.dumps(row))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
 from siafu.graph import writing
 from siafu.launch.local import run_ranks, threads_for
-from siafu.launch.prepare import Say, prepare_parts
+from siafu.launch.prepare import Say, prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, work
 from siafu.ops import warm_up
 from siafu.record import RunFolder
@@ -60,6 +60,7 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)
+    config = with_ranks_of_parts(data, config)
     with _new_folder(config) as folder:
         parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
         job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)

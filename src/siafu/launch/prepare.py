@@ -51,6 +51,15 @@ def prepare_parts(
     if config.ranks > 1:
         say(
             f"Partitioned {graph.num_nodes:,} vertices and {graph.num_edges:,} edges into "
-            f"{config.ranks} parts ({config.partition}); {quality.cut_edges:,} edges are cut."
+            f"{config.ranks} parts ({open_parts(target).facts['method']}); "
+            f"{quality.cut_edges:,} edges are cut."
         )
     return target
+
+
+def with_ranks_of_parts(data: Any, config: RunConfig) -> RunConfig:
+    """Return the settings with one rank a part, where the user named parts but no ranks."""
+    named = "ranks" in config.model_fields_set
+    if named or not isinstance(data, str | Path) or folder_kind(Path(data)) != "parts":
+        return config
+    return config.model_copy(update={"ranks": open_parts(data).num_parts})

@@ -9,6 +9,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -22,8 +23,11 @@ QUIET_SECONDS = 2.0
 class ProgressLine:
     """Progress of one activity; use as a context manager. Writes to stderr."""
 
-    def __init__(self, label: str, total: int | None, *, quiet: bool = False) -> None:
+    def __init__(
+        self, label: str, total: int | None, *, quiet: bool = False, passing: bool = False
+    ) -> None:
         self.label, self.total, self.quiet = label, total, quiet
+        self._passing = passing  # the bar vanishes at the end
         self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
@@ -32,9 +36,11 @@ class ProgressLine:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal and not self.quiet:
+            columns: tuple[ProgressColumn, ...]
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
             note = TextColumn("{task.fields[note]}")
-            self._bar = Progress(*columns, TimeRemainingColumn(), note, console=self._console)
+            columns = (*columns, TimeRemainingColumn(), note)
+            self._bar = Progress(*columns, console=self._console, transient=self._passing)
             self._task = self._bar.add_task(self.label, total=self.total, note="")
             self._bar.start()
         return self
@@ -76,7 +82,7 @@ class PhaseProgress:
         if phase != self._phase:
             self.close()
             self._phase = phase
-            self._line = ProgressLine(phase, total, quiet=self._quiet).__enter__()
+            self._line = ProgressLine(phase, total, quiet=self._quiet, passing=True).__enter__()
         assert self._line is not None
         self._line.update(done, total=total)
 
