@@ -21,6 +21,10 @@ def rows_of(name: str) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def _ms(value: float) -> str:
+    return f"{value:.0f} ms" if value >= 100 else f"{value:.2g} ms"
+
+
 def spmm_lines() -> list[str]:
     """Return one line for each graph; on CPU with the allocator that spares page faults."""
     lines = []
@@ -29,10 +33,10 @@ def spmm_lines() -> list[str]:
             if where == "CPU" and row["allocator"] != "kept":
                 continue
             ours = row["ours median_ms"]
-            pyg = f", {row['pyg / ours']:.1f} x PyG" if "pyg / ours" in row else ""
+            pyg = f" and {row['pyg / ours']:.1f} x PyG's" if "pyg / ours" in row else ""
             lines.append(
                 f"| neighbour sum, {row['graph']}, {row['edges'] / 1e6:.0f} M edges, {where} "
-                f"| {ours:.3g} ms: {row['torch.sparse / ours']:.2f} x torch.sparse{pyg}; "
+                f"| {_ms(ours)}: {row['torch.sparse / ours']:.2f} x torch.sparse's speed{pyg}; "
                 f"{ours / row['floor median_ms']:.2f} x the gather floor | `benchmarks.spmm` |"
             )
     return lines
@@ -50,7 +54,7 @@ def epoch_lines() -> list[str]:
             peak = peaks[row["model"]]
             lines.append(
                 f"| epoch, 3 x 256 {row['model'].upper()}, arxiv-like, {where} "
-                f"| {row['siafu']['median_ms']:.0f} ms: {row['times_faster_than_pyg']} x PyG, "
+                f"| {_ms(row['siafu']['median_ms'])}: {row['times_faster_than_pyg']} x PyG's, "
                 f"{row['times_the_floor']} x the floor; {peak['siafu']} MB beside "
                 f"{peak['pyg']} MB | `benchmarks.epoch` |"
             )
