@@ -38,8 +38,9 @@ class Progress:
     seconds: list[float] = field(default_factory=list)
 
     def is_stale(self, patience: int) -> bool:
-        """True when the validation score has not risen for `patience` epochs."""
-        return patience > 0 and self.epochs - self.best_epoch >= patience
+        """True when the validation score has not risen for `patience` epochs since its best."""
+        known = patience > 0 and bool(self.best_scores)
+        return known and self.epochs - self.best_epoch >= patience
 
 
 @dataclass(slots=True)
@@ -92,13 +93,15 @@ class Training:
         self.progress.losses.append(loss)
         self.progress.seconds.append(seconds)
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
-        if epoch % self.config.eval_every == 0 or epoch == self.config.epochs:
+        last = epoch == self.config.epochs or self.progress.is_stale(self.config.patience)
+        if last or epoch % self.config.eval_every == 0:
             row["accuracy"] = self.evaluate()
-            self._keep_best(row["accuracy"])
+            self.keep_best(row["accuracy"])
         row["bytes_sent"] = dict(self.world.meter.bytes_sent)
         return row
 
-    def _keep_best(self, now: dict[str, float]) -> None:
+    def keep_best(self, now: dict[str, float]) -> None:
+        """Keep the present weights if `now`, their scores, are the best so far."""
         # Without validation vertices there is nothing to choose by: the last weights count.
         choose = self.shard.mask_totals["val"] > 0 and self.progress.best_scores
         if choose and now["val"] <= self.progress.best_scores["val"]:
@@ -164,6 +167,8 @@ def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str,
             on_epoch(row)
         if config.checkpoint_every and progress.epochs % config.checkpoint_every == 0 and is_first:
             save_checkpoint(training.checkpoint(), folder.checkpoints)
+    if not progress.best_scores:  # resumed at its last epoch, which was not evaluated before
+        training.keep_best(training.evaluate())
     training.network.module.load_state_dict(training.best)
     return summary(training, folder)
 

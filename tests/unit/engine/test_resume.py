@@ -147,6 +147,22 @@ def test_patience_ends_the_run_at_the_same_epoch_after_resuming(parts, tmp_path:
     assert_same(resumed, straight)
 
 
+def test_patience_shorter_than_the_pause_between_evaluations(parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "epochs": 40, "eval_every": 10, "patience": 3, "lr": 1e-9}
+    summary = run_engine(World(), parts[1], tmp_path, False, settings)["summary"]
+    assert (summary["best_epoch"], summary["epochs"]) == (10, 13)
+    evaluated = [row["epoch"] for row in RunFolder(tmp_path).read_metrics() if "accuracy" in row]
+    assert evaluated == [10, 13]
+
+
+def test_resumed_at_its_last_epoch_still_reports_scores(parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "epochs": 8, "eval_every": 100}
+    run_engine(World(), parts[1], tmp_path, False, settings)  # the checkpoint is of epoch 5
+    summary = run_engine(World(), parts[1], tmp_path, True, {**settings, "epochs": 5})["summary"]
+    assert (summary["best_epoch"], summary["epochs"]) == (5, 5)
+    assert summary["accuracy"].keys() == {"train", "val", "test"}
+
+
 def test_metrics_cut_by_a_kill_are_repaired(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     for epoch in range(1, 5):
