@@ -15,10 +15,13 @@ def infer(
     out: Annotated[Path, typer.Option(help="folder for the Parquet files")] = Path("predictions"),
     data: Annotated[str | None, typer.Option(help="another graph [default: the run's]")] = None,
     embeddings: Annotated[bool, typer.Option("--embeddings", help="hidden rows as well")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="replace earlier predictions in --out")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
 ) -> None:
     """Write predictions (and embeddings) to Parquet, one file a rank, keyed by original ids."""
-    target = run_inference(run, out, data=data, embeddings=embeddings, say=say)
+    target = run_inference(run, out, data=data, embeddings=embeddings, overwrite=overwrite, say=say)
     table = pq.ParquetDataset(target)
     num_rows = sum(fragment.metadata.num_rows for fragment in table.fragments)
     rows = {"out": str(target), "rows": num_rows, "columns": ", ".join(table.schema.names)}

@@ -91,9 +91,18 @@ def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> R
 
 
 def infer(
-    path: Path, target: Path, *, data: Any = None, embeddings: bool = False, say: Say
+    path: Path,
+    target: Path,
+    *,
+    data: Any = None,
+    embeddings: bool = False,
+    overwrite: bool = False,
+    say: Say,
 ) -> Path:
-    """Write predictions of a finished run for its own graph or another; return their folder."""
+    """Write predictions of a finished run for its own graph or another; return their folder.
+
+    The folder appears when all ranks are done, and not at all when one fails.
+    """
     folder = existing_run(path)
     if not folder.weights.exists():
         raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
@@ -103,6 +112,7 @@ def infer(
             seen=f"infer under torchrun, {os.environ['WORLD_SIZE']} ranks",
             fix="run the same command without torchrun",
         )
+    _check_free(target, overwrite=overwrite)
     config = make_config(**read_config(folder.config))
     parent = target.absolute().parent
     with writing(target):
@@ -111,10 +121,33 @@ def infer(
         parts = Path(_parts_of(folder))
         if data is not None:
             parts = prepare_parts(data, config, Path(scratch) / "data.parts", say=say)
-        place = str(target.absolute())
-        job = Job(verb="infer", parts=str(parts.absolute()), embeddings=embeddings, target=place)
+        made = Path(scratch) / "predictions"
+        job = Job(
+            verb="infer", parts=str(parts.absolute()), embeddings=embeddings, target=str(made)
+        )
         _carry_out(folder, config, job)
+        with writing(target):
+            if target.exists():
+                target.rename(Path(scratch) / "old")
+            made.rename(target)
     return target
+
+
+def _check_free(target: Path, *, overwrite: bool) -> None:
+    """Raise unless predictions may be put at `target`: never in place of anything else."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if overwrite and target.is_dir() and all(p.suffix == ".parquet" for p in target.iterdir()):
+        return
+    if overwrite:
+        raise StoreError(
+            "The target holds more than predictions.", seen=str(target), fix="name another --out"
+        )
+    raise StoreError(
+        "The target exists already.",
+        seen=str(target),
+        fix="name another folder with --out, or pass --overwrite",
+    )
 
 
 def existing_run(path: Path) -> RunFolder:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -191,13 +192,39 @@ def _by_id(folder: Path) -> list[dict]:
 def test_inference_on_another_graph_leaves_the_run_as_it_was(siafu: Command) -> None:
     result_of(siafu, "train", "planted:300", "--epochs", 3, "--out", "run")
     job = (siafu.here / "run" / "job.json").read_text()
-    for _ in range(2):
-        told = result_of(siafu, "infer", "run", "--data", "planted:250", "--out", "others")
-        assert told["rows"] == 250
+    told = result_of(siafu, "infer", "run", "--data", "planted:250", "--out", "others")
+    assert told["rows"] == 250
     assert (siafu.here / "run" / "job.json").read_text() == job
     assert result_of(siafu, "infer", "run", "--out", "own")["rows"] == 300
     made = {path.name for path in siafu.here.iterdir()}
     assert made == {".cache", "run", "others", "own"}
+
+
+def test_predictions_of_two_runs_never_mix(siafu: Command) -> None:
+    result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run")
+    (siafu.here / "answers").mkdir()
+    result_of(siafu, "infer", "run", "--out", "answers")
+    stray = siafu.here / "answers" / "part1.parquet"  # as a run of two ranks leaves it
+    shutil.copy(siafu.here / "answers" / "part0.parquet", stray)
+    refused = siafu("infer", "run", "--out", "answers")
+    assert refused.code == 2
+    assert "exists already" in refused.err
+    assert "--overwrite" in refused.err
+    told = result_of(siafu, "infer", "run", "--out", "answers", "--overwrite")
+    assert told["rows"] == 300
+    assert not stray.exists()
+    refused = siafu("infer", "run", "--out", "run", "--overwrite")
+    assert "more than predictions" in refused.err
+    assert (siafu.here / "run" / "weights.safetensors").exists()
+
+
+def test_failed_rank_leaves_no_predictions(siafu: Command) -> None:
+    result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run", "--ranks", 2)
+    file = siafu.here / "run" / "data.parts" / "part1" / "x.npy"
+    file.write_bytes(file.read_bytes()[:-4])
+    before = {path.name for path in siafu.here.iterdir()}
+    assert siafu("infer", "run", "--out", "answers").code == 2
+    assert {path.name for path in siafu.here.iterdir()} == before
 
 
 def test_inference_on_other_features_is_refused(siafu: Command) -> None:
