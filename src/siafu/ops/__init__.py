@@ -3,6 +3,8 @@
 Knows tensors, not graphs or ranks.
 """
 
+from siafu.ops.attention import EdgeDraw, SoftmaxState, finish
+from siafu.ops.attention_gat import attend_backward, attend_into, gat_attention, gat_reference
 from siafu.ops.csr import CSR
 from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
 from siafu.ops.csr_sum import csr_sum_reference, neighbour_sum, sum_into
@@ -20,11 +22,18 @@ from siafu.ops.threads import num_threads
 __all__ = [
     "CSR",
     "DrawKey",
+    "EdgeDraw",
+    "SoftmaxState",
+    "attend_backward",
+    "attend_into",
     "csr_max_reference",
     "csr_sum_reference",
     "dropout_pairs",
     "dropout_rows",
     "fast_paths",
+    "finish",
+    "gat_attention",
+    "gat_reference",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",

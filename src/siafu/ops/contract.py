@@ -1,6 +1,7 @@
 """What an implementation of the kernels must offer; Numba, Triton and plain torch each do.
 
-Shapes: M destination rows, C source columns, E edges, D width, N drawn rows, W drawn columns.
+Shapes: M destination rows, C source columns, E edges, D width, N drawn rows, W drawn columns,
+H attention heads (then D is the width of one).
 Tensors arrive checked and contiguous, on one device, so implementations hold arithmetic only.
 """
 
@@ -74,3 +75,75 @@ class RandomKernels(Protocol):
         self, draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float
     ) -> None:
         """Write x * scale where the word is at least `threshold`, else 0."""
+
+
+class EdgeDrop(NamedTuple):
+    """Which attention weights to drop: draws by (source id, destination id), a column a head."""
+
+    key: tuple[int, int]
+    threshold: int
+    """A weight is kept where its word is at least this, and then multiplied by `scale`."""
+    scale: float
+    ids_C: Tensor
+    ids_M: Tensor
+
+
+class Softmax(NamedTuple):
+    """What rows have gathered so far: largest score, sum of exp(score - top), weighted sum."""
+
+    top_MH: Tensor
+    weight_MH: Tensor
+    total_MHD: Tensor
+
+
+class Turned(NamedTuple):
+    """The transpose of a block's edges; `order` (edge numbers) is there when an edge has data."""
+
+    indptr: Tensor
+    index: Tensor  # type: ignore[assignment] # as in Edges
+    order: Tensor | None
+
+
+class RowGrads(NamedTuple):
+    """What backward knows of a row: log-sum-exp, gradient, and delta = sum over D of grad * out."""
+
+    lse_MH: Tensor
+    grad_MHD: Tensor
+    delta_MH: Tensor
+
+
+class GatBlock(NamedTuple):
+    """Edges and what GAT scores them from: leaky_relu(left_j + right_i + bias_e)."""
+
+    indptr: Tensor
+    index: Tensor  # type: ignore[assignment] # as in Edges
+    z_CHD: Tensor
+    left_CH: Tensor
+    right_MH: Tensor
+    bias_EH: Tensor | None
+    slope: float
+    drop: EdgeDrop | None
+
+
+class GatGrads(NamedTuple):
+    """Where gradients go: z, left and bias are written, right is added to."""
+
+    z_CHD: Tensor
+    left_CH: Tensor
+    right_MH: Tensor
+    bias_EH: Tensor | None
+
+
+class GatKernels(Protocol):
+    """GAT's attention, a block of edges at a time."""
+
+    DTYPES: frozenset[torch.dtype]
+    """Types of z that the implementation takes; every other float has the same."""
+
+    def attend_into(self, block: GatBlock, state: Softmax) -> None:
+        """Fold a block into the state, in place."""
+
+    def attend_grad_into(
+        self, block: GatBlock, back: Turned, rows: RowGrads, grads: GatGrads
+    ) -> None:
+        """Write a block's gradients; weights are computed, and dropped, once more."""

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import torch
 
-from siafu.ops import csr_torch, random_torch
-from siafu.ops.contract import CsrKernels, RandomKernels
+from siafu.ops import attention_gat_torch, csr_torch, random_torch
+from siafu.ops.contract import CsrKernels, GatKernels, RandomKernels
 
 try:
-    from siafu.ops import csr_numba, random_numba
+    from siafu.ops import attention_gat_numba, csr_numba, random_numba
 except ImportError as error:
     numba_missing: str | None = str(error)
 else:
@@ -30,6 +30,7 @@ class Kernels(NamedTuple):
 
     csr: CsrKernels
     random: RandomKernels
+    gat: GatKernels = attention_gat_torch
 
 
 PLAIN = Kernels(csr_torch, random_torch)
@@ -38,7 +39,7 @@ fast: dict[str, Kernels] = {}
 """The fast implementation for each kind of device; absent where its compiler is missing."""
 
 if numba_missing is None:
-    fast["cpu"] = Kernels(csr_numba, random_numba)
+    fast["cpu"] = Kernels(csr_numba, random_numba, attention_gat_numba)
 if triton_missing is None:
     fast["cuda"] = Kernels(csr_triton, random_triton)
 
@@ -53,3 +54,9 @@ def random_kernels(device: torch.device, dtype: torch.dtype) -> RandomKernels:
     """Return the drawing kernels for tensors of `dtype` on `device`."""
     chosen = fast.get(device.type, PLAIN).random
     return chosen if dtype in chosen.DTYPES else PLAIN.random
+
+
+def gat_kernels(device: torch.device, dtype: torch.dtype) -> GatKernels:
+    """Return the attention kernels for tensors of `dtype` on `device`."""
+    chosen = fast.get(device.type, PLAIN).gat
+    return chosen if dtype in chosen.DTYPES else PLAIN.gat
