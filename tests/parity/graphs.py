@@ -21,6 +21,7 @@ def awkward_graph(*, num_nodes: int = 41, weighted: bool = False, width: int = 6
     columns = {}
     if weighted:
         columns["edge_weight"] = generator.uniform(0.5, 2.0, len(src)).astype(np.float32)
+        columns["edge_attr"] = generator.standard_normal((len(src), 2)).astype(np.float32)
     return graph_from_edges(
         src[order],
         dst[order],

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
+from torch_geometric.utils import degree, dropout_edge
 
 DEGREES = torch.bincount(torch.arange(45) % 9)
 
@@ -31,6 +32,7 @@ CONVS = {
     "SSGConv": lambda i, o: pyg.SSGConv(i, o, alpha=0.1, K=2),
     "PNAConv": _pna,
     "EdgeConv": lambda i, o: pyg.EdgeConv(_mlp(2 * i, o)),
+    "EdgeConv-normed": lambda i, o: pyg.EdgeConv(pyg.MLP([2 * i, 8, o])),
     "ResGatedGraphConv": lambda i, o: pyg.ResGatedGraphConv(i, o),
     "ARMAConv": lambda i, o: pyg.ARMAConv(i, o),
     "GENConv": lambda i, o: pyg.GENConv(i, o),
@@ -93,3 +95,60 @@ class WithGraphNorm(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.conv(self.norm(x), edge_index)
+
+
+class WithEdgeData(nn.Module):
+    """Takes edge weights and edge features; a part of it is frozen, another unused."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.first = pyg.GCNConv(width, 8)
+        self.second = pyg.GATConv(8, 4, heads=2, edge_dim=2)
+        self.third = pyg.GINEConv(nn.Linear(8, classes), edge_dim=2)
+        self.frozen = nn.Linear(width, 8)
+        self.frozen.requires_grad_(False)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(
+        self, x: Tensor, edge_index: Tensor, edge_weight: Tensor, edge_attr: Tensor
+    ) -> Tensor:
+        hidden = torch.relu(self.first(x, edge_index, edge_weight) + self.frozen(x))
+        hidden = torch.relu(self.second(hidden, edge_index, edge_attr))
+        return self.third(hidden, edge_index, edge_attr)
+
+
+class DropsEdges(nn.Module):
+    """Draws random numbers of its own."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.conv = pyg.GCNConv(width, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        edge_index, _ = dropout_edge(edge_index, 0.5, training=self.training)
+        return self.conv(x, edge_index)
+
+
+class OutDegrees(nn.Module):
+    """Counts at the sources, most of whose edges end on other ranks."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.conv = pyg.SAGEConv(width, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        row = edge_index[0]
+        return self.conv(x / degree(row, x.size(0)).clamp(min=1).unsqueeze(1), edge_index)
+
+
+class TwoDropouts(nn.Module):
+    """Dropout between convolutions, on rows that may be as many as edges."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.first = pyg.SAGEConv(width, 8)
+        self.second = pyg.SAGEConv(8, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = nn.functional.dropout(self.first(x, edge_index), 0.5, self.training)
+        return self.second(nn.functional.dropout(x, 0.5, self.training), edge_index)

@@ -4,18 +4,21 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from siafu.comm import World
+from siafu.graph import graph_from_edges
 from siafu.partition import write_parts
 from siafu.shard import open_shard
 from siafu.strategy import parallelize
 from tests.harness import RankPool
+from tests.parity import pyg_models
 from tests.parity.graphs import assignment, awkward_graph
-from tests.parity.pyg_models import CONVS, AttentionDropout, Chebyshev, TwoLayers, WithGraphNorm
+from tests.parity.pyg_models import CONVS, TwoLayers
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
@@ -33,7 +36,15 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 def make(kind: str, **settings: Any) -> nn.Module:
     torch.manual_seed(0)
-    own = {"chebyshev": Chebyshev, "graph-norm": WithGraphNorm, "attention": AttentionDropout}
+    own = {
+        "chebyshev": pyg_models.Chebyshev,
+        "graph-norm": pyg_models.WithGraphNorm,
+        "attention": pyg_models.AttentionDropout,
+        "edge-data": pyg_models.WithEdgeData,
+        "drops-edges": pyg_models.DropsEdges,
+        "out-degrees": pyg_models.OutDegrees,
+        "two-dropouts": pyg_models.TwoDropouts,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyG compiles its templates; not ours to judge
         model = own[kind](6, 3) if kind in own else TwoLayers(kind, 6, 3, **settings)
@@ -122,11 +133,78 @@ def refused(world: World, folder: Path, kind: str) -> str:
     return "nothing"
 
 
-def test_layer_that_sums_over_out_edges_is_refused(ranks: RankPool, parts) -> None:
-    told = ranks.run(refused, 2, parts[2], "chebyshev")
+@pytest.mark.parametrize("kind", ["chebyshev", "out-degrees"])
+def test_layer_that_sums_at_the_sources_is_refused(ranks: RankPool, parts, kind: str) -> None:
+    told = ranks.run(refused, 2, parts[2], kind)
     assert all("PlanError" in text and "TAGConv" in text for text in told), told
+
+
+def test_model_with_random_draws_of_its_own_is_refused(ranks: RankPool, parts) -> None:
+    told = ranks.run(refused, 2, parts[2], "drops-edges")
+    assert all("PlanError" in text and "random" in text for text in told), told
 
 
 def test_norm_over_all_rows_is_refused(ranks: RankPool, parts) -> None:
     told = ranks.run(refused, 2, parts[2], "graph-norm")
     assert all("PlanError" in text and "GraphNorm" in text for text in told), told
+
+
+def edge_data_steps(world: World, folder: Path) -> dict[str, Any]:
+    """Three steps with weight decay, two backwards each, by the user's own loop."""
+    shard = open_shard(folder, world)
+    model = make("edge-data")
+    run = parallelize(model, shard)
+    extra = {"edge_weight": shard.csr.weight.double(), "edge_attr": shard.edge_attr.double()}
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05, weight_decay=0.1)
+    for _ in range(3):
+        optimiser.zero_grad()
+        for share in (0.25, 0.75):
+            out = run(shard.x.double(), **extra)
+            picked = functional.cross_entropy(
+                out[shard.train], shard.y[shard.train], reduction="none"
+            )
+            (share * shard.mean(picked)).backward()
+        optimiser.step()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def test_edge_data_frozen_and_unused_weights_and_two_backwards(ranks: RankPool, tmp_path) -> None:
+    graph = awkward_graph(weighted=True)
+    folders = {}
+    for size in (1, 3):
+        folders[size] = tmp_path / f"{size}.parts"
+        part_of = assignment(graph, "hash", size)
+        write_parts(graph, part_of, folders[size], num_parts=size, method="hash", seed=0)
+    want = ranks.run(edge_data_steps, 1, folders[1])[0]
+    for got in ranks.run(edge_data_steps, 3, folders[3]):
+        for name, weight in got.items():
+            _close(weight, want[name], name)
+
+
+def test_as_many_edges_as_vertices_on_one_rank_does_not_confuse_dropout(ranks, tmp_path) -> None:
+    # Part 0 has 4 vertices and 4 in-edges, part 1 has 4 vertices and 8.
+    src = np.array([4, 5, 6, 7, 0, 1, 2, 3, 0, 1, 2, 3])
+    dst = np.array([0, 1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 4])
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((8, 6)).astype(np.float32)
+    columns = {"x": x, "y": np.arange(8) % 3, "num_classes": 3, "train": np.ones(8, bool)}
+    graph = graph_from_edges(src, dst, 8, **columns)
+    for size in (1, 2):
+        part_of = (np.arange(8) // (8 // size)).astype(np.int32)
+        target = tmp_path / f"{size}.parts"
+        write_parts(graph, part_of, target, num_parts=size, method="contiguous", seed=0)
+    want = ranks.run(spread_step, 1, tmp_path / "1.parts", "two-dropouts")[0]
+    check(ranks.run(spread_step, 2, tmp_path / "2.parts", "two-dropouts"), want)
+
+
+def unequal_start(world: World, folder: Path) -> str:
+    torch.manual_seed(world.rank)
+    try:
+        parallelize(nn.Linear(6, 3), open_shard(folder, world))
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return str(error)
+    return "nothing"
+
+
+def test_weights_that_start_differently_are_refused(ranks: RankPool, parts) -> None:
+    assert all("initial weights" in text for text in ranks.run(unequal_start, 2, parts[2]))

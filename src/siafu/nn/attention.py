@@ -48,15 +48,17 @@ def attend(
     """Return out_NHD = sum over edges of softmax(leaky_relu(left_j + right_i)) z_j."""
     rows_E = csr.rows()
     cols_E = csr.index.long()
-    score_EH = functional.leaky_relu(left_CH[cols_E] + right_NH[rows_E], slope)
+    score_EH = functional.leaky_relu(
+        left_CH.index_select(0, cols_E) + right_NH.index_select(0, rows_E), slope
+    )
     # Any shift leaves the softmax unchanged, so the maximum needs no gradient.
     top_NH = score_EH.new_full(right_NH.shape, -torch.inf)
     top_NH.scatter_reduce_(0, rows_E.unsqueeze(1).expand_as(score_EH), score_EH.detach(), "amax")
-    raw_EH = (score_EH - top_NH[rows_E]).exp()
+    raw_EH = (score_EH - top_NH.index_select(0, rows_E)).exp()
     norm_NH = torch.zeros_like(right_NH).index_add(0, rows_E, raw_EH)
-    alpha_EH = raw_EH / norm_NH[rows_E]
+    alpha_EH = raw_EH / norm_NH.index_select(0, rows_E)
     ids = dropout.ids_C[cols_E], dropout.ids_N[rows_E]
     alpha_EH = dropout_pairs(alpha_EH, *ids, dropout.key, dropout.p)
-    message_EHD = alpha_EH.unsqueeze(2) * z_CHD[cols_E]
+    message_EHD = alpha_EH.unsqueeze(2) * z_CHD.index_select(0, cols_E)
     out_NHD = z_CHD.new_zeros(csr.num_rows, *z_CHD.shape[1:])
     return out_NHD.index_add(0, rows_E, message_EHD)

@@ -14,6 +14,8 @@ from torch import Tensor
 from siafu.nn.attention import EdgeDropout, attend, with_self_loops
 from siafu.ops import CSR, DrawKey, dropout_rows, neighbour_max, neighbour_sum
 
+_EDGES_AT_ONCE = 1 << 22
+
 
 class Neighbours(Protocol):
     """What a layer may ask of the graph. One process and every strategy answer alike."""
@@ -104,9 +106,15 @@ def owned_degree(csr: CSR) -> Tensor:
 
 def added_loop(csr: CSR) -> Tensor:
     """Return loop_N: 1 where a vertex has no loop of its own, else 0."""
-    has_loop_N = torch.zeros(csr.num_rows, dtype=torch.bool, device=csr.indptr.device)
-    rows_E = csr.rows()
-    has_loop_N[rows_E[csr.index == rows_E]] = True
+    has_loop_N = torch.zeros(csr.num_rows, dtype=torch.bool, device=csr.device)
+    # In pieces, since a row number for every edge would be as large as the edges themselves.
+    step = max(1, _EDGES_AT_ONCE * csr.num_rows // max(1, csr.num_edges))
+    for first in range(0, csr.num_rows, step):
+        bounds = csr.indptr[first : first + step + 1]
+        rows_E = torch.arange(first, first + len(bounds) - 1, device=csr.device)
+        rows_E = rows_E.repeat_interleave(bounds.diff())
+        loops = csr.index[bounds[0] : bounds[-1]] == rows_E
+        has_loop_N[rows_E[loops]] = True
     return (~has_loop_N).double()
 
 

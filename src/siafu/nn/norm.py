@@ -9,10 +9,13 @@ from torch import Tensor, nn
 from siafu.nn.neighbours import Neighbours
 
 
-def batch_statistics(x_ND: Tensor, neighbours: Neighbours) -> tuple[Tensor, Tensor]:
-    """Return mean and (biased) variance over all vertices; two passes, so nothing cancels."""
-    mean_D = neighbours.total(x_ND) / neighbours.num_vertices
-    variance_D = neighbours.total((x_ND - mean_D).square()) / neighbours.num_vertices
+def batch_statistics(x_ND: Tensor, neighbours: Neighbours, count: int) -> tuple[Tensor, Tensor]:
+    """Return mean and (biased) variance over the `count` rows of all ranks.
+
+    Two passes, so that nothing cancels.
+    """
+    mean_D = neighbours.total(x_ND) / count
+    variance_D = neighbours.total((x_ND - mean_D).square()) / count
     return mean_D, variance_D
 
 
@@ -28,7 +31,7 @@ class GraphBatchNorm(nn.Module):
         inner = self.inner
         if not self.training and inner.running_mean is not None:
             return inner(x_ND)
-        mean_D, variance_D = batch_statistics(x_ND, neighbours)
+        mean_D, variance_D = batch_statistics(x_ND, neighbours, neighbours.num_vertices)
         if self.training and inner.running_mean is not None:
             self._update_running(mean_D.detach(), variance_D.detach(), neighbours.num_vertices)
         out_ND = (x_ND - mean_D) * torch.rsqrt(variance_D + inner.eps)

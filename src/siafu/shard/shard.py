@@ -91,8 +91,9 @@ class Shard:
         summed over the ranks are those of one process.
         """
         local = losses.sum()
-        total = torch.stack([local.detach().double(), torch.tensor(float(losses.numel()))])
-        total = self.world.sum_in_place(total.to(local.device), "metric")
+        figures = [float(local.detach()), float(losses.numel())]
+        total = torch.tensor(figures, dtype=torch.float64, device=local.device)
+        total = self.world.sum_in_place(total, "metric")
         share = local / total[1].to(local.dtype).clamp(min=1)
         return share + (total[0] / total[1].clamp(min=1) - share.detach()).to(local.dtype)
 

@@ -1,10 +1,11 @@
 """What a foreign model's torch calls mean when its rows are spread over ranks.
 
-While a model runs, a torch function mode watches three kinds of call and leaves all others alone:
+While a model runs, a torch function mode watches some calls and leaves all others alone:
 
 - rows indexed by the sources of edges: halo rows are fetched first;
 - dropout: drawn by vertex or edge, not by rank;
-- batch norm: statistics over the vertices of all ranks.
+- batch norm: statistics over the rows of all ranks;
+- sums at the sources, and random draws of the model's own: refused, since ranks would differ.
 
 Sources are recognised by identity: whatever the model takes as row 0 of a [2, E] integer tensor.
 So PyG's convolutions, and code written by hand in PyG's manner, run as they are.
@@ -14,6 +15,7 @@ Shapes: N owned rows, C columns (owned, then halo rows), E edges, D columns of a
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,12 +24,69 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from siafu.errors import PlanError
 from siafu.nn import Draws, batch_statistics
 from siafu.ops import dropout_pairs, dropout_rows
 from siafu.strategy.halo import HaloNeighbours
 
 _FIRST_SITE = 1 << 16
 """Streams of draws for foreign models, apart from those of the built-in layers."""
+
+
+_RESHAPES = (
+    Tensor.view,
+    Tensor.reshape,
+    Tensor.expand,
+    Tensor.expand_as,
+    Tensor.unsqueeze,
+    Tensor.contiguous,
+    Tensor.clone,
+    Tensor.to,
+    Tensor.long,
+)
+"""Calls whose result are still the sources of edges."""
+
+_SUMS_AT = (
+    Tensor.scatter_add_,
+    Tensor.scatter_add,
+    torch.scatter_add,
+    Tensor.scatter_reduce_,
+    Tensor.scatter_reduce,
+    torch.scatter_reduce,
+    Tensor.index_add_,
+    Tensor.index_add,
+    torch.index_add,
+    Tensor.bincount,
+    torch.bincount,
+)
+
+_RANDOM = (
+    torch.rand,
+    torch.rand_like,
+    torch.randn,
+    torch.randn_like,
+    torch.randint,
+    torch.randperm,
+    torch.bernoulli,
+    torch.multinomial,
+    Tensor.bernoulli,
+    Tensor.bernoulli_,
+    Tensor.uniform_,
+    Tensor.normal_,
+    Tensor.multinomial,
+)
+
+
+class SourceSumError(RuntimeError):
+    """A model adds up at the sources of edges, most of which live on other ranks."""
+
+
+def _refuse_draw(call: Any, *args: Any, **kwargs: Any) -> Any:
+    raise PlanError(
+        "The model draws random numbers of its own, which would differ between ranks.",
+        seen=f"torch's {call.__name__} in its forward pass",
+        fix="use dropout, which siafu draws alike on any number of ranks, or train on one rank",
+    )
 
 
 class RankMode(TorchFunctionMode):
@@ -41,6 +100,8 @@ class RankMode(TorchFunctionMode):
         self._extended = WeakTensorKeyDictionary()
         self._sites = 0
         self._last_edges: Tensor | None = None
+        self.in_message = False
+        """True while a layer works on edges; its hooks say so."""
         self._handlers: dict[Any, Callable[..., Any]] = {
             Tensor.__getitem__: self._getitem,
             Tensor.unbind: self._unbind,
@@ -50,6 +111,10 @@ class RankMode(TorchFunctionMode):
             functional.dropout: self._dropout,
             functional.batch_norm: self._batch_norm,
         }
+        self._handlers |= {call: partial(self._reshape, call) for call in _RESHAPES}
+        if neighbours.shard.world.size > 1:
+            self._handlers |= {call: partial(self._sum_at, call) for call in _SUMS_AT}
+            self._handlers |= {call: partial(_refuse_draw, call) for call in _RANDOM}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -60,7 +125,8 @@ class RankMode(TorchFunctionMode):
 
     def _getitem(self, rows: Tensor, place: Any) -> Any:
         if isinstance(place, Tensor) and self._is_source(place) and self._is_owned(rows):
-            return self._extend(rows)[place]
+            # Not [place]: the gradient of that adds up in an order that changes from run to run.
+            return self._extend(rows).index_select(0, place)
         out = rows[place]
         if isinstance(place, int) and _is_edge_index(rows):
             self._note(rows, [(place % 2, out)])
@@ -93,11 +159,24 @@ class RankMode(TorchFunctionMode):
 
     def _extend(self, rows: Tensor) -> Tensor:
         # A layer may read one tensor's sources several times; its halo rows travel once.
-        version, kept = self._extended.get(rows, (-1, None))
-        if version != rows._version:
+        state = rows._version, torch.is_grad_enabled()
+        known, kept = self._extended.get(rows, (None, None))
+        if known != state:
             kept = self._neighbours.extended(rows)
-            self._extended[rows] = rows._version, kept
+            self._extended[rows] = state, kept
         return kept
+
+    def _reshape(self, call: Any, index: Tensor, *args: Any, **kwargs: Any) -> Any:
+        out = call(index, *args, **kwargs)
+        if isinstance(out, Tensor) and self._is_source(index):
+            self._ends[out] = 0
+        return out
+
+    def _sum_at(self, call: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        if any(not t.is_floating_point() and self._is_source(t) for t in tensors):
+            raise SourceSumError(call.__name__)
+        return call(*args, **kwargs)
 
     def _dropout(
         self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -107,13 +186,21 @@ class RankMode(TorchFunctionMode):
         self._sites += 1
         key = self._draws.key(_FIRST_SITE + self._sites)
         flat = x.reshape(x.size(0), math.prod(x.shape[1:]))
-        edges, shard = self._last_edges, self._neighbours.shard
-        if edges is not None and x.size(0) == edges.size(1):
-            ids = shard.column_ids[edges[0]], shard.row_ids[edges[1]]
-            return dropout_pairs(flat, *ids, key, p).view_as(x)
-        if self._is_owned(x):
-            return dropout_rows(flat, shard.row_ids, key, p).view_as(x)
-        return functional.dropout(x, p, training, inplace)
+        shard = self._neighbours.shard
+        if self._is_on_edges(x):
+            assert self._last_edges is not None
+            src, dst = self._last_edges.unbind(0)
+            sources = shard.column_ids.index_select(0, src)
+            return dropout_pairs(flat, sources, shard.row_ids[dst], key, p).view_as(x)
+        # What is neither on edges nor on vertices is the same on every rank: keyed by place.
+        ids = shard.row_ids if self._is_owned(x) else torch.arange(len(flat), device=x.device)
+        return dropout_rows(flat, ids, key, p).view_as(x)
+
+    def _is_on_edges(self, x: Tensor) -> bool:
+        """Return whether x has a row an edge; a layer in mid-message settles N = E."""
+        if self._last_edges is None or x.size(0) != self._last_edges.size(1):
+            return False
+        return self.in_message or not self._is_owned(x)
 
     def _batch_norm(  # noqa: PLR0913 - torch's own signature
         self,
@@ -126,11 +213,18 @@ class RankMode(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        if not training or not self._is_owned(x):
+        if not training:
             settings = (weight, bias, training, momentum, eps)
             return functional.batch_norm(x, running_mean, running_var, *settings)
-        mean_D, variance_D = batch_statistics(x, self._neighbours)
-        count = self._neighbours.num_vertices
+        if x.dim() != 2:
+            raise PlanError(
+                "Batch norm over ranks takes rows of columns.",
+                seen=f"{x.dim()} dimensions",
+                fix="flatten all but the first dimension before the norm",
+            )
+        rows = torch.full((1,), float(x.size(0)), dtype=torch.float64, device=x.device)
+        count = int(self._neighbours.shard.world.sum_in_place(rows, "norm"))
+        mean_D, variance_D = batch_statistics(x, self._neighbours, count)
         if running_mean is not None and running_var is not None:
             with torch.no_grad():
                 running_mean.lerp_(mean_D, momentum)

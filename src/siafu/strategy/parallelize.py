@@ -1,22 +1,26 @@
 """Running a user's own PyG model over the ranks, unmodified and exactly."""
 
+import hashlib
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.nn import Draws
 from siafu.shard import Shard
 from siafu.strategy.halo import HaloNeighbours
-from siafu.strategy.intercept import RankMode
+from siafu.strategy.intercept import RankMode, SourceSumError
 from siafu.strategy.strategy import find_strategy
 
 _MIXES_ALL_ROWS = {
     "GraphNorm": "nn.BatchNorm1d",
     "InstanceNorm": "nn.BatchNorm1d",
+    "InstanceNorm1d": "nn.BatchNorm1d",
     "PairNorm": "nn.BatchNorm1d",
     "MeanSubtractionNorm": "nn.BatchNorm1d",
     "GraphSizeNorm": "nn.BatchNorm1d",
@@ -26,6 +30,8 @@ _MIXES_ALL_ROWS = {
     "ASAPooling": "a node-level model",
     "GPSConv": "convolutions over edges",
     "MultiheadAttention": "convolutions over edges",
+    "SGFormerAttention": "convolutions over edges",
+    "PolynormerAttention": "convolutions over edges",
 }
 """Modules whose output mixes rows of all vertices otherwise than over edges, and what to use."""
 
@@ -42,6 +48,10 @@ class ParallelModel(nn.Module):
         self._neighbours = HaloNeighbours(shard, self._draws)
         self._edge_index = shard.edge_index
         self._extras = _edge_arguments(module, shard)
+        self._mode: RankMode | None = None
+        _ = shard.column_ids  # fetched now, by every rank, and not in some rank's dropout alone
+        for layer in module.modules():
+            self._watch(layer)
 
     def forward(self, x_ND: Tensor, edge_index: Tensor | None = None, **extra: Any) -> Tensor:
         """Return the model's rows for the owned vertices; edges come from the shard."""
@@ -49,10 +59,10 @@ class ParallelModel(nn.Module):
             self._draws.epoch += 1
         edges = self._edge_index if edge_index is None else edge_index
         try:
-            with RankMode(self._neighbours, self._draws):
+            with RankMode(self._neighbours, self._draws) as self._mode:
                 return self.module(x_ND, edges, **{**self._extras, **extra})
         except (IndexError, RuntimeError) as error:
-            if "bounds" not in str(error) and not isinstance(error, IndexError):
+            if "bounds" not in str(error) and not isinstance(error, IndexError | SourceSumError):
                 raise
             raise PlanError(
                 "A layer uses the sources of edges in a way that can't be spread over ranks.",
@@ -60,6 +70,19 @@ class ParallelModel(nn.Module):
                 fix="use a convolution that reads rows at edge_index[0] and adds up at "
                 "edge_index[1], such as GCNConv, TAGConv, SAGEConv or GATConv",
             ) from error
+
+    def _watch(self, layer: nn.Module) -> None:
+        """Learn from PyG's own hooks when a layer is working on edges."""
+        for step in ("propagate", "edge_update"):
+            before = getattr(layer, f"register_{step}_forward_pre_hook", None)
+            after = getattr(layer, f"register_{step}_forward_hook", None)
+            if before is not None and after is not None:
+                before(lambda *_: self._set_in_message(True))
+                after(lambda *_: self._set_in_message(False))
+
+    def _set_in_message(self, value: bool) -> None:
+        if self._mode is not None:
+            self._mode.in_message = value
 
 
 def _edge_arguments(module: nn.Module, shard: Shard) -> dict[str, Tensor]:
@@ -81,6 +104,23 @@ def _refuse_mixing(module: nn.Module) -> None:
             )
 
 
+def _check_weights(model: nn.Module, world: World) -> None:
+    lazy = [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
+    if lazy:
+        raise PlanError(
+            "The model has layers whose width is not set yet.",
+            seen=", ".join(lazy),
+            fix="give their in_channels; a width found in the first step is drawn rank by rank",
+        )
+    digest = hashlib.sha256()
+    for tensor in model.state_dict().values():
+        flat = tensor.detach().cpu().reshape(-1).contiguous()
+        digest.update(flat.view(torch.uint8).numpy().tobytes())
+    world.check_agreement(
+        "initial weights (seed torch before making the model)", digest.hexdigest()
+    )
+
+
 def parallelize(
     model: nn.Module,
     shard: Shard,
@@ -91,21 +131,21 @@ def parallelize(
 ) -> ParallelModel:
     """Return the model as one that takes this rank's rows and gives what one process would.
 
-    Weights must start alike on every rank (seed before making the model). After `backward`, each
-    gradient is already summed over the ranks unless `reduce_gradients` is False.
+    Weights must start alike on every rank (seed torch before making the model); that is checked.
+    After `backward`, each gradient is already summed over the ranks unless `reduce_gradients` is
+    False. `draws` sets the seed of dropout; without it the seed is 0 and each call in training
+    mode is another epoch.
     """
     find_strategy(strategy)
     _refuse_mixing(model)
+    _check_weights(model, shard.world)
     if reduce_gradients and shard.world.size > 1:
         for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(_summing_hook(shard.world))
+            if parameter.requires_grad:
+                parameter.register_hook(_summed(shard.world))
     return ParallelModel(model, shard, draws)
 
 
-def _summing_hook(world: World) -> Any:
-    def sum_gradient(parameter: Tensor) -> None:
-        assert parameter.grad is not None
-        with torch.no_grad():
-            world.sum_in_place(parameter.grad, "gradient")
-
-    return sum_gradient
+def _summed(world: World) -> Callable[[Tensor], Tensor]:
+    # On the gradient that arrives, not on .grad: what earlier backwards left there is summed.
+    return lambda grad: world.sum_in_place(grad.clone(), "gradient")
