@@ -3,13 +3,16 @@
 from siafu.engine.full_graph import Training, begin, peak_bytes, train
 from siafu.engine.infer import write_predictions
 from siafu.engine.network import Network, build_network
+from siafu.engine.weights import load_network, save_network
 
 __all__ = [
     "Network",
     "Training",
     "begin",
     "build_network",
+    "load_network",
     "peak_bytes",
+    "save_network",
     "train",
     "write_predictions",
 ]

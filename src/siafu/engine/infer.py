@@ -49,7 +49,7 @@ def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:
             "prediction": pa.array(prediction.cpu().numpy()),
             "confidence": pa.array(confidence.cpu().numpy()),
         }
-        if shard.y is not None:
+        if shard.y is not None and shard.y.dim() == 1:
             columns["label"] = pa.array(shard.y.cpu().numpy())
     split = np.full(shard.num_owned, "", dtype="<U5")
     for name, rows in shard.masks.items():

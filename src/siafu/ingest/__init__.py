@@ -1,7 +1,7 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
 from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw
-from siafu.ingest.load import ingest_to_store, load, load_with_notes
+from siafu.ingest.load import ingest_to_store, load, load_as_it_is, load_with_notes
 from siafu.ingest.named import NAMED, load_named
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
@@ -23,6 +23,7 @@ __all__ = [
     "graph_from_pyg",
     "ingest_to_store",
     "load",
+    "load_as_it_is",
     "load_builtin",
     "load_named",
     "load_with_notes",

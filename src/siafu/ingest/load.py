@@ -64,18 +64,32 @@ def load_with_notes(
     progress: Progress | None = None,
 ) -> Noted:
     """Return what `load` does, and sentences for the user on what was done to the data."""
+    graph, notes = load_as_it_is(
+        source, undirected=undirected, options=options, store=store, progress=progress
+    )
+    graph, split_notes = with_split(graph, split, seed)
+    return graph, notes + split_notes
+
+
+def load_as_it_is(
+    source: Any,
+    *,
+    undirected: bool = False,
+    options: TableOptions | None = None,
+    store: Path | str | None = None,
+    progress: Progress | None = None,
+) -> Noted:
+    """Return what `load_with_notes` does with the masks of the data alone: none are drawn."""
     tables = _as_tables(source)
     if tables is not None:
         options = _with_direction(options, undirected)
-        graph, notes = _through_store(tables, store, options, progress)
-    else:
-        graph, notes = _open(source, progress)
-        if undirected:
-            before = graph.num_edges
-            graph = add_reverse_edges(graph)
-            notes.append(f"Added {graph.num_edges - before:,} reverse edges.")
-    graph, split_notes = with_split(graph, split, seed)
-    return graph, notes + split_notes
+        return _through_store(tables, store, options, progress)
+    graph, notes = _open(source, progress)
+    if undirected:
+        before = graph.num_edges
+        graph = add_reverse_edges(graph)
+        notes.append(f"Added {graph.num_edges - before:,} reverse edges.")
+    return graph, notes
 
 
 def ingest_to_store(  # noqa: PLR0913 - the settings of one command

@@ -120,7 +120,8 @@ def infer(
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(_parts_of(folder))
         if data is not None:
-            parts = prepare_parts(data, config, Path(scratch) / "data.parts", say=say)
+            own = Path(scratch) / "data.parts"
+            parts = prepare_parts(data, config, own, say=say, draw_masks=False)
         made = Path(scratch) / "predictions"
         job = Job(
             verb="infer", parts=str(parts.absolute()), embeddings=embeddings, target=str(made)

@@ -7,7 +7,7 @@ from typing import Any
 from siafu.config import RunConfig
 from siafu.errors import PlanError
 from siafu.graph import folder_kind
-from siafu.ingest import load_with_notes
+from siafu.ingest import load_as_it_is, load_with_notes
 from siafu.partition import open_parts, partition_graph
 from siafu.record import PhaseProgress
 
@@ -15,7 +15,13 @@ Say = Callable[[str], None]
 
 
 def prepare_parts(
-    data: Any, config: RunConfig, target: Path, *, say: Say, quiet: bool = False
+    data: Any,
+    config: RunConfig,
+    target: Path,
+    *,
+    say: Say,
+    quiet: bool = False,
+    draw_masks: bool = True,
 ) -> Path:
     """Return a parts folder for the run: the user's own, or one made at `target`."""
     if isinstance(data, str | Path) and folder_kind(Path(data)) == "parts":
@@ -29,13 +35,16 @@ def prepare_parts(
         return Path(data)
     progress = PhaseProgress(quiet=quiet)
     try:
-        graph, notes = load_with_notes(
-            data,
-            undirected=config.undirected,
-            split=config.split,
-            seed=config.seed,
-            progress=progress,
-        )
+        if draw_masks:
+            graph, notes = load_with_notes(
+                data,
+                undirected=config.undirected,
+                split=config.split,
+                seed=config.seed,
+                progress=progress,
+            )
+        else:
+            graph, notes = load_as_it_is(data, undirected=config.undirected, progress=progress)
         for note in notes:
             say(note)
         quality = partition_graph(

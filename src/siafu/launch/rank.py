@@ -10,18 +10,16 @@ import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from safetensors.torch import load_file, save_file
-
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
-from siafu.engine import begin, build_network, train, write_predictions
-from siafu.errors import SiafuError, StoreError
+from siafu.engine import begin, load_network, save_network, train, write_predictions
+from siafu.errors import SiafuError
 from siafu.graph import write_text_atomically, writing
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_page_faults
 from siafu.record import ProgressLine, RunFolder
-from siafu.shard import Shard, open_shard, require
+from siafu.shard import Shard, open_shard
 
 _PR_SET_PDEATHSIG = 1
 _ELEMENTS_A_THREAD = 4_000_000
@@ -79,26 +77,14 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
         result = train(training, folder, show)
     write_predictions(training.network, shard, training.draws, folder.predictions)
     if world.rank == 0:
-        state = training.network.module.state_dict()
-        tensors = {name: tensor.contiguous().cpu() for name, tensor in state.items()}
         with writing(folder.path):
-            save_file(tensors, folder.weights)
+            save_network(training.network, shard, folder.weights)
             folder.write_result(result)
 
 
 def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
-    shard = _open(config, job, world)
-    require(shard, "x")
     draws = Draws(seed=config.seed, training=False)
-    network = build_network(config, shard, draws)
-    try:
-        network.module.load_state_dict(load_file(folder.weights, device=str(world.device)))
-    except RuntimeError as error:
-        raise StoreError(
-            "The weights do not fit this data.",
-            seen=str(error).splitlines()[-1].strip(),
-            fix="infer on a graph with the features and classes the run was trained on",
-        ) from error
+    network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 
 

@@ -234,8 +234,28 @@ def test_inference_on_other_features_is_refused(siafu: Command) -> None:
     np.savez(siafu.here / "narrow.npz", edge_index=edges, x=x, y=np.arange(5))
     answer = siafu("infer", "run", "--data", "narrow.npz", "--out", "answers")
     assert answer.code == 2
-    assert "weights do not fit" in answer.err
+    assert "features do not fit" in answer.err
+    assert "3 columns in narrow, the model was trained on 32" in answer.err
     assert not (siafu.here / "answers").exists()
+
+
+@pytest.mark.parametrize("labels", ["none", "too few", "many"])
+def test_inference_needs_no_labels(siafu: Command, labels: str) -> None:
+    graph = load("planted:300")
+    data = {"edge_index": graph.edge_index(), "x": graph.x}
+    if labels == "too few":
+        data["y"] = np.minimum(graph.y, 4)
+    if labels == "many":
+        data["y"] = np.eye(9, dtype=np.int64)[graph.y]
+    np.savez(siafu.here / "new.npz", **data)
+    train = ("--epochs", 3, "--out", "run", "--split", "0.5,0.2")
+    result_of(siafu, "train", "planted:300", *train)
+    result_of(siafu, "infer", "run", "--data", "new.npz", "--out", "answers")
+    rows = _by_id(siafu.here / "answers")
+    known = _by_id(siafu.here / "run" / "predictions")
+    assert [row["prediction"] for row in rows] == [row["prediction"] for row in known]
+    assert {row["split"] for row in rows} == {""}
+    assert ("label" in rows[0]) is (labels == "too few")
 
 
 def test_moved_run_still_infers_and_resumes(siafu: Command) -> None:

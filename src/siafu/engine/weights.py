@@ -1,0 +1,68 @@
+"""The weights of a finished run, and what the data must have for them to be used on it."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from siafu.config import RunConfig
+from siafu.engine.network import Network, build_network
+from siafu.errors import StoreError
+from siafu.nn import Draws
+from siafu.ops import CSR
+from siafu.shard import Shard, require
+
+
+def save_network(network: Network, shard: Shard, file: Path) -> None:
+    """Write the weights, and with them the widths that inference builds the model from."""
+    state = network.module.state_dict()
+    tensors = {name: tensor.contiguous().cpu() for name, tensor in state.items()}
+    facts = {
+        "num_features": str(_num_features(shard)),
+        "num_classes": str(shard.num_classes),
+        "multi_label": str(int(shard.multi_label)),
+    }
+    save_file(tensors, file, metadata=facts)
+
+
+def load_network(
+    config: RunConfig, shard: Shard, draws: Draws, file: Path
+) -> tuple[Network, Shard]:
+    """Return the trained model on a shard, and the shard with the classes the model knows.
+
+    The shard needs features of the right width; its own labels, if any, do not matter.
+    """
+    with safe_open(file, "pt") as opened:
+        facts = opened.metadata() or {}
+    if "num_features" not in facts:
+        raise StoreError(
+            "The weights do not say which data they are for.",
+            seen=str(file),
+            fix="train again with this version",
+        )
+    require(shard, "x")
+    if _num_features(shard) != int(facts["num_features"]):
+        raise StoreError(
+            "The features do not fit the model.",
+            seen=f"{_num_features(shard)} columns in {shard.name}, "
+            f"the model was trained on {facts['num_features']}",
+            fix="infer on a graph with the features the run was trained on",
+        )
+    multi_label = facts["multi_label"] == "1"
+    shard = replace(shard, num_classes=int(facts["num_classes"]), multi_label=multi_label)
+    network = build_network(config, shard, draws)
+    try:
+        network.module.load_state_dict(load_file(file, device=str(shard.world.device)))
+    except RuntimeError as error:
+        raise StoreError(
+            "The weights do not fit the model.",
+            seen=str(error).splitlines()[-1].strip(),
+            fix="infer with the model's code and the kind of data the run was trained with",
+        ) from error
+    return network, shard
+
+
+def _num_features(shard: Shard) -> int:
+    assert shard.x is not None, "require(shard, 'x') comes first"
+    return shard.x.num_cols if isinstance(shard.x, CSR) else shard.x.size(1)
