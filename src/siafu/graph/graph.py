@@ -201,6 +201,21 @@ def _check_labels(graph: Graph) -> None:
             seen=f"labels from {low} to {high} where {allowed[0]} to {allowed[1]} are allowed",
             fix="number the classes from 0; -1 marks a vertex without a label",
         )
+    if not graph.is_multi_label:
+        _check_masked_labels(graph, graph.y < 0)
+
+
+def _check_masked_labels(graph: Graph, unlabelled: Array) -> None:
+    for name in MASKS:
+        mask = getattr(graph, name)
+        bare = np.flatnonzero(unlabelled & mask) if mask is not None else np.empty(0)
+        if len(bare):
+            one = graph.ids.to_arrow()[int(bare[0])].as_py()
+            raise DataError(
+                f"Vertices of the {name} mask have no label.",
+                seen=f"{len(bare)} of them, one with id {one!r}",
+                fix=f"label them, or take them out of the {name} mask",
+            )
 
 
 def save_store(graph: Graph, target: Path | str, *, overwrite: bool = False) -> None:

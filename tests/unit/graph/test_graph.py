@@ -160,6 +160,17 @@ def test_bad_graph_is_refused_with_what_was_seen(change, told: str) -> None:
     assert told in caught.value.seen
 
 
+@pytest.mark.parametrize("mask", ["train", "val", "test"])
+def test_masked_vertex_without_a_label_is_named(mask: str) -> None:
+    y = np.array([0, 1, -1, 0, -1, -1])
+    chosen = {name: np.zeros(6, bool) for name in ("train", "val", "test")}
+    check_graph(small(y=y, **chosen))  # -1 outside the masks is allowed
+    chosen[mask][[0, 4, 5]] = True
+    with pytest.raises(DataError, match=f"Vertices of the {mask} mask have no label") as caught:
+        check_graph(small(y=y, **chosen))
+    assert caught.value.seen == f"2 of them, one with id {NAMES[4]!r}"
+
+
 def test_bad_graph_is_not_stored(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         save_store(small(x=with_nan(1)), tmp_path / "store")
