@@ -54,4 +54,5 @@ def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:
     split = np.full(shard.num_owned, "", dtype="<U5")
     for name, rows in shard.masks.items():
         split[rows.cpu().numpy()] = name
-    return columns | {"split": pa.array(split.tolist())}
+    # Typed, since a part without vertices has no value to tell it by.
+    return columns | {"split": pa.array(split.tolist(), pa.string())}
