@@ -2,8 +2,9 @@
 
 Run: SIAFU_DATA=FOLDER python -m benchmarks.accuracy [--seeds 10] [--sets cora,citeseer] [--ranks 1]
 
-A 2-layer GCN of 16 hidden on the public splits (Kipf and Welling 2017), and the larger sets with the
-settings of the table below; everything else is siafu's default. Sets whose file is missing are left out, in words.
+A 2-layer GCN of 16 hidden on the public splits (Kipf and Welling 2017), and the larger sets with
+the settings of the table below; everything else is siafu's default. Sets whose file is missing are
+left out, in words.
 """
 
 import argparse
