@@ -79,7 +79,8 @@ def test_sparse_rows_taken_are_those_of_the_dense_matrix(rows: list[int]) -> Non
 def test_store_keeps_every_column(tmp_path: Path) -> None:
     some = np.array([True, False, True, False, False, False])
     weight, attr = np.arange(5, dtype=np.float32), np.arange(10, dtype=np.float32).reshape(5, 2)
-    graph = small(x=sparse(), edge_weight=weight, edge_attr=attr).with_masks(some, ~some, some)
+    graph = small(x=sparse(), edge_weight=weight, edge_attr=attr, y=np.arange(6) % 3)
+    graph = graph.with_masks(some, ~some, some)
     save_store(graph, tmp_path / "store")
     loaded = load_store(tmp_path / "store")
     assert fingerprint_graph(loaded) == fingerprint_graph(graph)

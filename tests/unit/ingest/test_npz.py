@@ -52,9 +52,8 @@ def test_sparse_features_stay_sparse(tmp_path):
 
 def test_masks_ids_and_edge_data_are_kept(tmp_path):
     masks = {f"{name}_mask": np.arange(3) == i for i, name in enumerate(("train", "val", "test"))}
-    path = _save(
-        tmp_path, **masks, node_id=np.array([7, -8, 9]), edge_weight=np.array([1.0, 2, 3, 4])
-    )
+    ids, weight = np.array([7, -8, 9]), np.array([1.0, 2, 3, 4])
+    path = _save(tmp_path, **masks, y=np.array([0, 2, 1]), node_id=ids, edge_weight=weight)
     graph, _ = graph_from_npz(path)
     np.testing.assert_array_equal(graph.val, [False, True, False])
     assert graph.ids.to_arrow().to_pylist() == [7, -8, 9]
