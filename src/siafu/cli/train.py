@@ -30,6 +30,12 @@ def train(
     """
     given = {key: value for key, value in flags.items() if value is not None}
     if resume is not None:
+        if data is not None:
+            raise ConfigError(
+                "A resumed run keeps its data.",
+                seen=f"{data} with --resume {resume}",
+                fix="leave the data out, or start a new run without --resume",
+            )
         run = resume_run(resume, given, quiet=quiet)
     else:
         run = start_run(make_config(**_settings(data, given)), say=say, quiet=quiet)

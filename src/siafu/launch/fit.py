@@ -18,7 +18,7 @@ from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
 from siafu.graph import writing
 from siafu.launch.local import run_ranks, threads_for
-from siafu.launch.prepare import Say, prepare_parts, with_ranks_of_parts
+from siafu.launch.prepare import Say, check_parts_settings, prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, work
 from siafu.ops import warm_up
 from siafu.record import RunFolder
@@ -57,6 +57,7 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
     find_strategy(config.strategy)
+    check_parts_settings(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)
@@ -212,7 +213,14 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
 
 def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
     """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder."""
-    config = config.model_copy(update={"ranks": int(os.environ["WORLD_SIZE"])})
+    size = int(os.environ["WORLD_SIZE"])
+    if "ranks" in config.model_fields_set and config.ranks != size:
+        raise ConfigError(
+            "The number of ranks is the launcher's.",
+            seen=f"--ranks {config.ranks}, but it started {size}",
+            fix="leave --ranks out, or start as many processes",
+        )
+    config = config.model_copy(update={"ranks": size})
     with _joined(config) as world:
         if world.rank == 0:
             with _new_folder(config) as folder:

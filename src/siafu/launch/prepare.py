@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from siafu.config import RunConfig
-from siafu.errors import PlanError
+from siafu.errors import ConfigError, PlanError
 from siafu.graph import folder_kind
 from siafu.ingest import load_as_it_is, load_with_notes
 from siafu.partition import open_parts, partition_graph
@@ -24,7 +24,7 @@ def prepare_parts(
     draw_masks: bool = True,
 ) -> Path:
     """Return a parts folder for the run: the user's own, or one made at `target`."""
-    if isinstance(data, str | Path) and folder_kind(Path(data)) == "parts":
+    if _names_parts(data):
         parts = open_parts(data)
         if parts.num_parts != config.ranks:
             raise PlanError(
@@ -66,9 +66,29 @@ def prepare_parts(
     return target
 
 
+def check_parts_settings(data: Any, config: RunConfig) -> None:
+    """Raise where a setting asks to change a graph that is cut already."""
+    if not _names_parts(data):
+        return
+    names = ("undirected", "split", "partition")
+    fields = RunConfig.model_fields
+    # By value, not by model_fields_set: the config.yaml of a run holds every default too.
+    asked = [name for name in names if getattr(config, name) != fields[name].default]
+    if asked:
+        flags = ", ".join(f"--{name}" for name in asked)
+        raise ConfigError(
+            "A parts folder is used as it was cut.",
+            seen=f"{flags} with the parts in {data}",
+            fix=f"run `siafu partition` again with {flags.replace('--partition', '--method')}",
+        )
+
+
+def _names_parts(data: Any) -> bool:
+    return isinstance(data, str | Path) and folder_kind(Path(data)) == "parts"
+
+
 def with_ranks_of_parts(data: Any, config: RunConfig) -> RunConfig:
     """Return the settings with one rank a part, where the user named parts but no ranks."""
-    named = "ranks" in config.model_fields_set
-    if named or not isinstance(data, str | Path) or folder_kind(Path(data)) != "parts":
+    if "ranks" in config.model_fields_set or not _names_parts(data):
         return config
     return config.model_copy(update={"ranks": open_parts(data).num_parts})

@@ -146,6 +146,23 @@ def test_resume_keeps_settings_but_may_go_further(siafu: Command) -> None:
     )
 
 
+def test_resume_with_other_data_is_refused(siafu: Command) -> None:
+    refused = siafu("train", "planted:200", "--resume", "run")
+    assert refused.code == 2
+    assert "planted:200 with --resume run" in refused.err
+
+
+def test_parts_are_used_as_they_were_cut(siafu: Command) -> None:
+    result_of(siafu, "partition", "planted:300", "cut", "--parts", 1)
+    for flag in (("--undirected",), ("--split", "0.5,0.2"), ("--partition", "hash")):
+        refused = siafu("train", "cut", "--epochs", 1, *flag)
+        assert refused.code == 2
+        assert f"{flag[0]} with the parts in cut" in refused.err
+    assert not (siafu.here / "runs").exists()
+    result = result_of(siafu, "train", "cut", "--epochs", 1)
+    assert result_of(siafu, "train", Path(result["run"]) / "config.yaml")["epochs"] == 1
+
+
 def test_resume_without_a_checkpoint_changes_nothing(siafu: Command) -> None:
     result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run")
     before = (siafu.here / "run" / "config.yaml").read_text()

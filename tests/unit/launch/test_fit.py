@@ -63,6 +63,13 @@ def test_torchrun_is_known_by_its_world_size(monkeypatch, size: str, is_under: b
     assert under_torchrun() is is_under
 
 
+def test_ranks_other_than_those_torchrun_started_are_refused(monkeypatch, here: Path) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(ConfigError, match="--ranks 2, but it started 4"):
+        siafu.fit("planted:300", ranks=2)
+    assert list(here.iterdir()) == []
+
+
 def leave(folder: Path, rank: int, kind: str, time: float, user: bool = False) -> None:
     told = ("a problem", "something", "do this") if user else None
     failure = {"rank": rank, "time": time, "kind": kind, "text": f"text {rank}"}
