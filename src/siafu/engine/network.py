@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
-from siafu.nn import GNN, Draws, ModelSpec, Neighbours, Rows, SparseRows
+from siafu.nn import GNN, Draws, ModelSpec, Neighbours, Rows, SparseRows, rows_to_sum_one
 from siafu.ops import CSR
 from siafu.shard import Shard
 from siafu.strategy import find_strategy, neighbours_of, parallelize
@@ -95,10 +95,8 @@ def prepare_features(shard: Shard, *, normalize: bool) -> Rows:
     """Return the shard's features, each row scaled to sum to 1 if asked."""
     x = shard.x
     assert x is not None, "require(shard, 'x') comes first"
-    if isinstance(x, CSR):
-        sparse = SparseRows(x, shard.row_ids)
-        return sparse.normalised() if normalize else sparse
-    return x / x.sum(dim=1, keepdim=True).clamp(min=1e-12) if normalize else x
+    rows = SparseRows(x, shard.row_ids) if isinstance(x, CSR) else x
+    return rows_to_sum_one(rows) if normalize else rows
 
 
 def own_model(config: RunConfig, in_width: int, out_width: int) -> nn.Module:

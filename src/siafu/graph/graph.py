@@ -45,7 +45,7 @@ Features = Array | SparseFeatures
 
 
 def rows_to_sum_one(x: Features) -> Features:
-    """Return the features with each row scaled to sum to 1; rows that sum to 0 stay."""
+    """Return the features with each row scaled to sum to 1; those that sum to 0 or less stay."""
     if isinstance(x, SparseFeatures):
         counts = np.diff(x.indptr)
         sums = np.bincount(np.repeat(np.arange(len(counts)), counts), x.value, len(counts))

@@ -6,7 +6,7 @@ The Neighbours protocol and the PyG adapter are here.
 from siafu.nn.models import GNN, LAYERS, ModelSpec
 from siafu.nn.neighbours import Draws, Dropout, LocalNeighbours, Neighbours
 from siafu.nn.norm import GraphBatchNorm, batch_statistics
-from siafu.nn.sparse import Rows, SparseRows, project
+from siafu.nn.sparse import Rows, SparseRows, project, rows_to_sum_one
 
 __all__ = [
     "GNN",
@@ -21,4 +21,5 @@ __all__ = [
     "SparseRows",
     "batch_statistics",
     "project",
+    "rows_to_sum_one",
 ]

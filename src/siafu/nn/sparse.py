@@ -5,6 +5,7 @@ Shapes: N rows, F columns of the features, O width after a linear map, Z values 
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -34,14 +35,6 @@ class SparseRows:
         value_Z = dropout_pairs(self.csr.weight.unsqueeze(1), ids_Z, cols_Z, key, dropout.p)
         return SparseRows(self.csr.with_weight(value_Z.squeeze(1)), self.ids_N)
 
-    def normalised(self) -> "SparseRows":
-        """Return the matrix with each row scaled to sum to 1."""
-        assert self.csr.weight is not None
-        rows_Z = self.csr.rows()
-        sums_N = self.csr.weight.new_zeros(self.csr.num_rows).index_add_(0, rows_Z, self.csr.weight)
-        value_Z = self.csr.weight / sums_N.clamp(min=1e-12)[rows_Z]
-        return SparseRows(self.csr.with_weight(value_Z), self.ids_N)
-
     def dense(self) -> Tensor:
         """Return the matrix with its zeros written out."""
         assert self.csr.weight is not None
@@ -52,6 +45,20 @@ class SparseRows:
 
 Rows = Tensor | SparseRows
 """What a first layer may be given."""
+
+
+def rows_to_sum_one(x: Rows) -> Rows:
+    """Return the rows scaled to sum to 1; those that sum to 0 or less stay."""
+    if isinstance(x, Tensor):
+        return x / _divisors(x.sum(dim=1, keepdim=True))
+    assert x.csr.weight is not None
+    rows_Z = x.csr.rows()
+    sums_N = x.csr.weight.new_zeros(x.csr.num_rows).index_add_(0, rows_Z, x.csr.weight)
+    return SparseRows(x.csr.with_weight(x.csr.weight / _divisors(sums_N)[rows_Z]), x.ids_N)
+
+
+def _divisors(sums: Tensor) -> Tensor:
+    return torch.where(sums > 0, sums, 1)
 
 
 def project(x: Rows, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor:

@@ -18,6 +18,7 @@ from siafu.nn import (
     ModelSpec,
     SparseRows,
     project,
+    rows_to_sum_one,
 )
 from siafu.nn.layers import GATLayer, GCNLayer, GINLayer, SAGELayer
 from siafu.ops import CSR
@@ -118,12 +119,14 @@ def test_sparse_features_give_what_dense_ones_give(name: str) -> None:
     torch.testing.assert_close(got, want, **EXACT)
 
 
-def test_normalised_sparse_rows_sum_to_one_or_stay_empty() -> None:
-    values = torch.tensor([1.0, 3.0, 2.0]).double()
-    sparse = SparseRows(
-        CSR(torch.tensor([0, 2, 2, 3]), torch.tensor([0, 1, 1]).int(), 2, values), torch.arange(3)
-    )
-    assert sparse.normalised().dense().tolist() == [[0.25, 0.75], [0, 0], [0, 1]]
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_rows_sum_to_one_or_stay(kind: str) -> None:
+    index, values = torch.tensor([0, 1, 1, 0, 1, 0]), torch.tensor([1.0, 3, 2, 1, -1, -2])
+    csr = CSR(torch.tensor([0, 2, 2, 3, 5, 6]), index.int(), 2, values.double())
+    sparse = SparseRows(csr, torch.arange(5))
+    rows = rows_to_sum_one(sparse if kind == "sparse" else sparse.dense())
+    dense = rows if isinstance(rows, torch.Tensor) else rows.dense()
+    assert dense.tolist() == [[0.25, 0.75], [0, 0], [0, 1], [1, -1], [-2, 0]]
 
 
 def test_dropped_sparse_values_keep_their_mean_and_follow_the_epoch() -> None:
