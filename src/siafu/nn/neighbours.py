@@ -11,8 +11,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from siafu.nn.attention import EdgeDropout, attend, with_self_loops
-from siafu.ops import CSR, DrawKey, dropout_rows, neighbour_max, neighbour_sum
+from siafu.nn.loops import with_self_loops
+from siafu.ops import (
+    CSR,
+    DrawKey,
+    EdgeDraw,
+    dropout_rows,
+    gat_attention,
+    neighbour_max,
+    neighbour_sum,
+)
 
 _EDGES_AT_ONCE = 1 << 22
 
@@ -76,10 +84,11 @@ class Draws:
         """Return the key of this epoch's draws for one place in the model."""
         return DrawKey(seed=self.seed, epoch=self.epoch, purpose=site)
 
-    def on_edges(self, dropout: Dropout, ids_C: Tensor, ids_N: Tensor) -> EdgeDropout:
+    def on_edges(self, dropout: Dropout, ids_C: Tensor, ids_N: Tensor) -> EdgeDraw | None:
         """Return this epoch's dropout on edges; none while evaluating."""
-        p = dropout.p if self.training else 0.0
-        return EdgeDropout(p, self.key(dropout.site), ids_C, ids_N)
+        if not self.training or dropout.p == 0.0:
+            return None
+        return EdgeDraw(self.key(dropout.site), dropout.p, ids_C, ids_N)
 
 
 @dataclass(frozen=True)
@@ -179,7 +188,7 @@ class LocalNeighbours:
     ) -> Tensor:
         """Return GAT's weighted sum over in-neighbours and the vertex itself."""
         drop = self.draws.on_edges(dropout, self.ids_N, self.ids_N)
-        return attend(self._looped, z_NHD, left_NH, right_NH, slope=slope, dropout=drop)
+        return gat_attention(self._looped, z_NHD, left_NH, right_NH, slope=slope, drop=drop)
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""

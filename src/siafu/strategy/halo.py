@@ -20,9 +20,9 @@ from siafu.comm import (
     sum_over_ranks,
 )
 from siafu.nn import Draws, Dropout, LocalNeighbours, Neighbours
-from siafu.nn.attention import attend, with_self_loops
+from siafu.nn.loops import with_self_loops
 from siafu.nn.neighbours import added_loop, gcn_scales, inverse_root, owned_degree
-from siafu.ops import CSR, dropout_rows, neighbour_max, sum_into
+from siafu.ops import CSR, dropout_rows, gat_attention, neighbour_max, sum_into
 from siafu.shard import Shard
 from siafu.strategy.blocks import split_columns
 
@@ -160,7 +160,7 @@ class HaloNeighbours:
         z_CHD = both[:, :-heads].unflatten(1, (heads, -1))
         left_CH = both[:, -heads:]
         drop = self.draws.on_edges(dropout, self.shard.column_ids, self.shard.row_ids)
-        return attend(self._looped, z_CHD, left_CH, right_NH, slope=slope, dropout=drop)
+        return gat_attention(self._looped, z_CHD, left_CH, right_NH, slope=slope, drop=drop)
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""
