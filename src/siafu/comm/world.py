@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group: see close
 from torch import Tensor
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 
 from siafu.comm.meter import Meter
 from siafu.errors import CommError, ConfigError
@@ -115,6 +115,11 @@ class World:
     def backend(self) -> str:
         """The transport: gloo, nccl, or none for one rank."""
         return "none" if self.group is None else str(dist.get_backend(self.group))
+
+    @property
+    def store(self) -> Store:
+        """Where ranks leave notes for each other without a collective."""
+        return dist.distributed_c10d._get_default_store()
 
     @property
     def wait_timeout(self) -> timedelta:

@@ -4,7 +4,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
 from siafu.graph import writing
 from siafu.launch.local import run_ranks, threads_for
+from siafu.launch.preparation import preparing, wait_for_preparation
 from siafu.launch.prepare import Say, check_parts_settings, prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, work
 from siafu.ops import warm_up
@@ -222,13 +223,16 @@ def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
         )
     config = config.model_copy(update={"ranks": size})
     with _joined(config) as world:
-        if world.rank == 0:
-            with _new_folder(config) as folder:
+        if world.rank != 0:
+            wait_for_preparation(world)
+            return _share_work("", None, world)
+        with ExitStack() as stack:
+            with preparing(world):
+                folder = stack.enter_context(_new_folder(config))
                 parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
                 job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
                 _save_job(folder, job)
-                return _share_work(str(folder.path.absolute()), job, world)
-        return _share_work("", None, world)
+            return _share_work(str(folder.path.absolute()), job, world)
 
 
 def _joined(config: RunConfig) -> World:
@@ -238,7 +242,7 @@ def _joined(config: RunConfig) -> World:
 
 def _share_work(path: str, job: Job | None, world: World) -> Run:
     """Do this rank's share of rank 0's job at rank 0's path, and wait for the others."""
-    world.step = "preparation on rank 0"
+    world.step = "start"
     folder = existing_run(Path(world.share_text(path)))
     work(folder, Job.from_text(world.share_text(job.to_text() if job else "")), world)
     world.step = "the end"
