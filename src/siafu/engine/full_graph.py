@@ -152,7 +152,10 @@ def begin(config: RunConfig, shard: Shard, resume_from: Path | None = None) -> T
     )
     training = Training(config, shard, network, optimiser, draws, Progress(), {})
     if resume_from is not None:
-        training.restore(load_checkpoint(newest_checkpoint(resume_from), network.module))
+        # Rank 0's choice: disks of other machines may not show its newest checkpoint yet.
+        mine = newest_checkpoint(resume_from).name if shard.world.rank == 0 else ""
+        chosen = resume_from / shard.world.share_text(mine)
+        training.restore(load_checkpoint(chosen, network.module))
     return training
 
 

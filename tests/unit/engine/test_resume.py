@@ -83,6 +83,25 @@ def test_half_written_checkpoint_is_passed_over(parts, tmp_path: Path) -> None:
     assert len(resumed["losses"]) == 20
 
 
+def resume_with_own_view(
+    world: World, parts: Path, folder: Path, other: Path, settings: dict
+) -> dict:
+    """Resume on rank 0 from `folder`, on the other ranks from what they see of it: `other`."""
+    return run_engine(world, parts, folder if world.rank == 0 else other, True, settings)
+
+
+def test_every_rank_takes_the_checkpoint_that_rank_0_chose(
+    ranks: RankPool, parts, tmp_path: Path
+) -> None:
+    folder, other = tmp_path / "run", tmp_path / "seen"
+    ranks.run(run_engine, 2, parts[2], folder, False, {**SETTINGS, "epochs": 10})
+    shutil.copytree(folder, other)
+    shutil.rmtree(folder / "checkpoints" / "epoch-000010")  # rank 0 has epoch 5 only
+    results = ranks.run(resume_with_own_view, 2, parts[2], folder, other, SETTINGS)
+    assert results[0]["losses"] == results[1]["losses"]
+    assert len(results[0]["losses"]) == 20
+
+
 def test_damaged_checkpoint_is_refused(parts, tmp_path: Path) -> None:
     run_engine(World(), parts[1], tmp_path, False, {**SETTINGS, "epochs": 5})
     file = tmp_path / "checkpoints" / "epoch-000005" / "model-0.npy"
