@@ -1,6 +1,5 @@
 """`siafu demo`: the same training on several ranks and on one, side by side."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,6 +8,9 @@ from rich.table import Table
 from siafu.cli.show import out, percent, print_json, say, size
 from siafu.config import make_config
 from siafu.launch import Run, start_run
+
+SAME_WITHIN = 1e-4
+"""Losses of the same training differ by rounding alone, far less than this."""
 
 
 def demo(
@@ -25,24 +27,29 @@ def demo(
         runs.append(start_run(config, say=say))
     many, one = runs
     gaps = [abs(a - b) for a, b in zip(many.result["losses"], one.result["losses"], strict=True)]
+    same = max(gaps) < SAME_WITHIN
     if json:
         pairs = {"ranks": many.result, "one": one.result, "largest_difference": max(gaps)}
         print_json(pairs)
-        return
+    else:
+        _show(many, one, gap=max(gaps), same=same)
+    if not same:
+        raise typer.Exit(1)
+
+
+def _show(many: Run, one: Run, *, gap: float, same: bool) -> None:
+    result = many.result
+    epochs, ranks, model = result["epochs"], result["ranks"], result["model"]
     out.print(_table(many, one, epochs))
-    same = "the same" if max(gaps) < 1e-4 else "NOT the same"
     out.print(
-        f"\nOver {epochs} epochs the losses are {same}: they differ by {max(gaps):.1e} at most "
+        f"\nOver {epochs} epochs the losses are {'the same' if same else 'NOT the same'}: "
+        f"they differ by {gap:.1e} at most "
         f"(dropout is on; only the order of float32 sums differs)."
     )
-    sent = size(sum(many.result["bytes_sent"].values()))
-    out.print(f"{ranks} ranks sent each other {sent}; strategy {many.result['strategy']}.")
-    out.print(f"Results: {_place(many)} and {_place(one)} (predictions/, metrics.jsonl, weights)")
+    sent = size(sum(result["bytes_sent"].values()))
+    out.print(f"{ranks} ranks sent each other {sent}; strategy {result['strategy']}.")
+    out.print(f"Results: {many.path} and {one.path} (predictions/, metrics.jsonl, weights)")
     out.print(f"Next:    siafu train YOUR_DATA --model {model} --ranks {ranks}")
-
-
-def _place(run: Run) -> Path:
-    return run.path
 
 
 def _table(many: Run, one: Run, epochs: int) -> Table:

@@ -29,7 +29,7 @@ def main() -> None:
     try:
         app()
     except SiafuError as error:
-        notes.print(f"error: {error}", style="red", soft_wrap=True, markup=False)
+        notes.print(f"error: {error}", style="red", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         notes.print("stopped")

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from siafu.cli import demo
 from siafu.cli.data import parse_bytes
 from siafu.cli.show import size
 from siafu.errors import StoreError
@@ -110,6 +111,20 @@ def test_training_reports_every_documented_key(siafu: Command) -> None:
     text = siafu("train", "planted:300", "--epochs", 2).out
     assert "accuracy" in text
     assert "halo (exact), 1 ranks" in text
+
+
+def test_brackets_in_a_folder_name_are_printed_as_they_are(siafu: Command) -> None:
+    answer = siafu("train", "planted:200", "--epochs", 1, "--out", "r[/a]:ant:")
+    assert answer.code == 0, answer
+    assert "r[/a]:ant:" in answer.out
+    assert "r[/a]:ant:" in siafu("inspect", "r[/a]:ant:").out
+
+
+def test_demo_fails_where_losses_differ(siafu: Command, monkeypatch) -> None:
+    monkeypatch.setattr(demo, "SAME_WITHIN", -1.0)
+    answer = siafu("demo", "--ranks", 2, "--epochs", 2)
+    assert answer.code == 1
+    assert "losses are NOT the same" in answer.out
 
 
 def test_flags_come_before_the_file(siafu: Command) -> None:
