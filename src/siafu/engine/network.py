@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
@@ -124,12 +125,22 @@ def own_model(config: RunConfig, in_width: int, out_width: int) -> nn.Module:
         ) from error
     if not isinstance(model, nn.Module):
         raise ConfigError("Not a torch module.", seen=config.model, fix="name an nn.Module class")
+    lazy = [name for name, weight in model.named_parameters() if is_lazy(weight)]
+    if lazy:
+        # Their shape comes with the first batch; ranks would draw unlike weights, or none.
+        raise ConfigError(
+            "The model's widths must be known when it is made.",
+            seen=f"{lazy[0]} of {config.model} takes its shape from the first input",
+            fix="let the class take in_channels and pass it on, instead of -1",
+        )
     return model
 
 
 def _module_at(place: str, model: str) -> Any:
     try:
         if not place.endswith(".py"):
+            if (here := str(Path.cwd())) not in sys.path:
+                sys.path.insert(0, here)  # as `python -m` does for ranks of their own
             return importlib.import_module(place)
         spec = importlib.util.spec_from_file_location(Path(place).stem, place)
         assert spec is not None
