@@ -21,7 +21,7 @@ from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
 from siafu.launch.prepare import Say, check_parts_settings, prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, work
-from siafu.ops import warm_up
+from siafu.ops import num_threads, set_threads, warm_up
 from siafu.record import RunFolder
 from siafu.strategy import find_strategy
 
@@ -202,8 +202,12 @@ def _parts_of(folder: RunFolder) -> str:
 
 def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
     if config.ranks == 1:
-        with _joined(config) as world:
-            work(folder, job, world)
+        threads = num_threads()
+        try:
+            with _joined(config) as world:
+                work(folder, job, world)
+        finally:
+            set_threads(threads)  # the caller's own, who may go on with other work
     else:
         warm_up()
         threads = threads_for(config.ranks, config.threads)
