@@ -1,21 +1,25 @@
-"""How every Numba kernel is compiled: cached on disk, without the GIL, without checks."""
+"""How every Numba kernel is compiled: cached on disk, without the GIL, without checks.
+
+Without Numba a kernel stays the Python function it is: slow, and right.
+"""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import numba
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, overload
+import numpy as np
+
+try:
+    import numba
+
+    from siafu.ops.numba_intrinsics import line_width, prefetch
+except ImportError:
+    _compiler: Any = None
+else:
+    _compiler = numba.njit
+
+__all__ = ["callee", "kernel", "line_width", "prefetch", "strict_kernel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-
-# typed by hand: to callers a kernel has the signature it was written with
-_njit: Callable[..., Callable[[Function], Function]] = numba.njit
-_intrinsic: Any = intrinsic
-
-CACHE_LINE_BYTES = 64
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Enough freedom to vectorise sums, yet NaN and infinity keep their meaning."""
@@ -33,55 +37,21 @@ def strict_kernel(function: Function) -> Function:
 
 def callee(function: Function) -> Function:
     """Make a function that kernels may call; it becomes part of their code."""
-    return _njit(error_model="numpy", forceinline=True)(function)
+    return _njit(function, error_model="numpy", forceinline=True)
 
 
 def _compile(function: Function, *, fastmath: bool | set[str]) -> Function:
     options = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
     try:
-        return _njit(cache=True, **options)(function)
+        return _njit(function, cache=True, **options)
     except RuntimeError:  # neither our folder nor the user's cache folder can be written
-        return _njit(**options)(function)
+        return _njit(function, **options)
 
 
-def line_width(array: Any) -> int:
-    """Return how many elements of `array` share a cache line; a constant to the compiler."""
-    return CACHE_LINE_BYTES // int(array.itemsize)
-
-
-def _line_width(array: Any) -> Any:
-    width = CACHE_LINE_BYTES // (array.dtype.bitwidth // 8)
-
-    def constant(array: Any) -> Any:
-        return width
-
-    return constant
-
-
-overload(line_width)(_line_width)
-
-
-def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
-    """Ask for the cache line of array[row, column] and carry on without it."""
-    signature = types.void(array, types.intp, types.intp)
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        array_type = signature.args[0]
-        values = context.make_array(array_type)(context, builder, arguments[0])
-        address = cgutils.get_item_pointer(
-            context, builder, array_type, values, list(arguments[1:]), wraparound=False
-        )
-        byte, flag = ir.IntType(8).as_pointer(), ir.IntType(32)
-        function = cgutils.get_or_insert_function(
-            builder.module,
-            ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag]),
-            "llvm.prefetch.p0",
-        )
-        # read, keep in all cache levels, data
-        builder.call(function, [builder.bitcast(address, byte), flag(0), flag(3), flag(1)])
-        return context.get_dummy_value()
-
-    return signature, generate
-
-
-prefetch: Callable[[Any, int, int], None] = _intrinsic(_prefetch)
+def _njit(function: Function, **options: Any) -> Function:
+    """Return the kernel, which to callers has the signature it was written with."""
+    if _compiler is None:
+        # integers wrap and 1 / 0 is infinite without a word, as in compiled code
+        return np.errstate(all="ignore")(function)
+    compiled: Function = _compiler(**options)(function)
+    return compiled

@@ -1,13 +1,14 @@
 """METIS, run in a child process so that its crash becomes an error with a name."""
 
+import importlib
 import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import pymetis
 from numpy.lib.format import open_memmap
 
 from siafu.errors import PartitionError
@@ -30,9 +31,21 @@ def assign_metis(graph: Graph, num_parts: int, *, seed: int = 0) -> Array:
         return np.load(folder / "part_of.npy")
 
 
+def _pymetis() -> Any:
+    """Return the module, which nothing but METIS needs."""
+    try:
+        return importlib.import_module("pymetis")
+    except ImportError as error:
+        raise PartitionError(
+            "METIS is not installed.",
+            seen=str(error),
+            fix="pip install pymetis, or cut by another method: streaming",
+        ) from error
+
+
 def _write_inputs(graph: Graph, folder: Path) -> bool:
     """Write what METIS reads; return False for a graph without edges, which it can't cut."""
-    index = pymetis.zero_copy_dtype()
+    index = _pymetis().zero_copy_dtype()
     offsets, neighbours = symmetric_adjacency(graph)
     if not len(neighbours):
         return False

@@ -2,6 +2,8 @@
 
 import json
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import siafu
 from siafu.errors import ConfigError, RankError
 from siafu.launch import under_torchrun
 from siafu.launch.local import first_failure, threads_for
+from siafu.ops import num_threads
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +39,29 @@ def test_fit_on_ranks_puts_the_signal_handlers_back() -> None:
     assert [signal.getsignal(name) for name in names] == before
     assert run.result["ranks"] == 2
     assert np.isfinite(run.result["losses"]).all()
+
+
+WITHOUT_NUMBA = """
+import sys
+sys.modules["numba"] = None
+import numpy as np
+import siafu
+from siafu.ops import fast_paths
+assert fast_paths()["numba"].startswith("off: "), fast_paths()
+from siafu.ops.numba_jit import strict_kernel
+square = strict_kernel(lambda number: number * number)
+assert square(np.uint64(2**63 + 1)) == 1  # it wraps, and does not warn
+run = siafu.fit("planted:200", epochs=2, hidden=8, model=sys.argv[1])
+print(*run.result["losses"])
+"""
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_training_without_numba_is_slow_but_right(model: str) -> None:
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_NUMBA, model]
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    want = siafu.fit("planted:200", epochs=2, hidden=8, model=model).result["losses"]
+    assert [float(word) for word in told.split()] == pytest.approx(want, rel=1e-5)
 
 
 def test_unknown_setting_is_refused_before_anything_is_made(here: Path) -> None:
@@ -119,3 +145,9 @@ def test_lost_peers_are_told_when_nobody_else_failed(tmp_path: Path) -> None:
 
 def test_silence_of_all_is_told(tmp_path: Path) -> None:
     assert "no rank told why" in first_failure(ended({0: -15}), tmp_path).seen
+
+
+def test_one_rank_leaves_the_threads_of_the_caller(tmp_path: Path) -> None:
+    before = num_threads()
+    siafu.fit("planted:200", epochs=1, threads=before + 1, out=str(tmp_path / "run"))
+    assert num_threads() == before

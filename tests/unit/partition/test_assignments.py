@@ -173,3 +173,24 @@ def test_the_child_loads_neither_siafu_nor_numba():
     assert "'pymetis'" in found.stdout
     assert "'siafu" not in found.stdout
     assert "'numba" not in found.stdout
+
+
+WITHOUT_PYMETIS = """
+import sys
+sys.modules["pymetis"] = None
+import siafu
+from siafu.errors import PartitionError
+from siafu.partition import partition_graph
+try:
+    partition_graph(siafu.load("planted:60"), sys.argv[1], num_parts=2, method="metis")
+except PartitionError as error:
+    assert "pip install pymetis" in error.fix, error
+else:
+    raise AssertionError("METIS without pymetis")
+partition_graph(siafu.load("planted:60"), sys.argv[1], num_parts=2, method="streaming")
+"""
+
+
+def test_only_metis_needs_pymetis(tmp_path):
+    target = str(tmp_path / "parts")
+    subprocess.run([sys.executable, "-W", "error", "-c", WITHOUT_PYMETIS, target], check=True)
