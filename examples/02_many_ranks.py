@@ -16,7 +16,7 @@ with siafu.World.join() as world:
     shard = siafu.open_shard(sys.argv[1], world)
     x, y, train = shard.x, shard.y, shard.train
     torch.manual_seed(0)
-    model = siafu.parallelize(Net(x.size(1), shard.num_classes), shard)
+    model = siafu.parallelize(Net(x.size(1), shard.num_classes).to(world.device), shard)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     for epoch in range(1, 21):
         optimiser.zero_grad()

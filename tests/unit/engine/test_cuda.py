@@ -1,0 +1,40 @@
+"""Training on a GPU gives the losses of the CPU, on one rank and on two that share the device."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import siafu
+
+ROOT = Path(__file__).parents[3]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage-max", "gat", "gin"])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_losses_on_the_gpu_are_those_of_the_cpu(tmp_path: Path, model: str, ranks: int) -> None:
+    settings = {"model": model, "epochs": 20}
+    want = siafu.fit("planted:500", **settings, device="cpu", out=str(tmp_path / "cpu"))
+    got = siafu.fit(
+        "planted:500", **settings, device="cuda", ranks=ranks, out=str(tmp_path / "cuda")
+    )
+    # float32 sums in another order, twenty steps apart.
+    assert got.result["losses"] == pytest.approx(want.result["losses"], abs=1e-3)
+
+
+def test_own_loop_runs_on_the_gpu(tmp_path: Path) -> None:
+    python = [sys.executable, "-m"]
+    cut = [*python, "siafu", "partition", "planted", "planted.parts", "--parts", "2"]
+    subprocess.run(cut, cwd=tmp_path, check=True, timeout=120)
+    torchrun = [*python, "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    example = [str(ROOT / "examples" / "02_many_ranks.py"), "planted.parts"]
+    done = subprocess.run(
+        [*torchrun, *example], cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True
+    )
+    assert done.stdout.count("loss") == 4
