@@ -18,7 +18,7 @@ try:
     # importing Triton takes a second that machines without CUDA need not spend
     if torch.version.cuda is None:
         raise ImportError("torch was built without CUDA")  # noqa: TRY301
-    from siafu.ops import csr_triton, random_triton
+    from siafu.ops import attention_gat_triton, csr_triton, random_triton
 except ImportError as error:
     triton_missing: str | None = str(error)
 else:
@@ -41,7 +41,7 @@ fast: dict[str, Kernels] = {}
 if numba_missing is None:
     fast["cpu"] = Kernels(csr_numba, random_numba, attention_gat_numba)
 if triton_missing is None:
-    fast["cuda"] = Kernels(csr_triton, random_triton)
+    fast["cuda"] = Kernels(csr_triton, random_triton, attention_gat_triton)
 
 
 def csr_kernels(device: torch.device, dtype: torch.dtype | None = None) -> CsrKernels:

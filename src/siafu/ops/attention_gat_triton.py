@@ -1,0 +1,377 @@
+"""GAT's attention for CUDA, written in Triton.
+
+Shapes: M destination rows, C source columns, E edges, H heads, D width of a head, G heads of a
+program, W columns of a tile, S edges a step, B rows looked through for hubs. A program owns a row
+(or a source column) and some heads: no atomics, and results repeat. The price is that backward
+gathers twice, once for the gradients of columns and once for those of rows.
+"""
+# ruff: noqa: PLR0913 - kernel arguments are flat
+
+import triton.language as tl
+
+from siafu.ops import csr_torch
+from siafu.ops.attention_triton import (
+    any_mine,
+    drop_options,
+    is_mine,
+    jit,
+    keep_factor,
+    keyed,
+    launch,
+)
+from siafu.ops.contract import GatBlock, GatGrads, RowGrads, Softmax, Turned
+
+DTYPES = csr_torch.DTYPES
+
+
+def attend_into(block: GatBlock, state: Softmax) -> None:
+    """See `contract.GatKernels`."""
+    ids_and_key, options = drop_options(block.drop)
+    launch(
+        _attend,
+        len(block.right_MH),
+        (block.z_CHD.size(1), block.z_CHD.size(2)),
+        *block[:6],
+        *state,
+        *ids_and_key,
+        slope=block.slope,
+        **options,
+    )
+
+
+def attend_grad_into(block: GatBlock, back: Turned, rows: RowGrads, grads: GatGrads) -> None:
+    """See `contract.GatKernels`."""
+    ids_and_key, options = drop_options(block.drop)
+    shape = block.z_CHD.size(1), block.z_CHD.size(2)
+    options |= {"slope": block.slope}
+    inputs = (*block[2:6], *rows)
+    launch(
+        _grad_columns,
+        len(block.z_CHD),
+        shape,
+        back.indptr,
+        back.index,
+        back.order,
+        *inputs,
+        grads.z_CHD,
+        grads.left_CH,
+        *ids_and_key,
+        **options,
+    )
+    outputs = grads.right_MH, grads.bias_EH
+    edges = block.indptr, block.index
+    launch(
+        _grad_rows, len(block.right_MH), shape, *edges, *inputs, *outputs, *ids_and_key, **options
+    )
+
+
+@keyed
+def _attend(
+    indptr: tl.tensor,
+    index: tl.tensor,
+    z: tl.tensor,
+    left: tl.tensor,
+    right: tl.tensor,
+    bias: tl.tensor,
+    top: tl.tensor,
+    weight: tl.tensor,
+    total: tl.tensor,
+    ids_C: tl.tensor,
+    ids_M: tl.tensor,
+    key: tl.tensor,
+    num_rows: tl.tensor,
+    searches: tl.tensor,
+    slope: tl.constexpr,
+    threshold: tl.constexpr,
+    scale: tl.constexpr,
+    long_row: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    G: tl.constexpr,
+    W: tl.constexpr,
+    B: tl.constexpr,
+    S: tl.constexpr,
+) -> None:
+    head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
+    step_S = tl.arange(0, S)
+    in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
+    wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
+    if any_mine(indptr, num_rows, searches, long_row, B):
+        for b in range(B):
+            row = tl.program_id(0).to(tl.int64) + b * searches
+            start, end = _edges(indptr, row, num_rows, long_row, B)
+            if end > start:
+                at_G = row * H + head_G
+                right_G = tl.load(right + at_G, mask=in_G, other=0.0).to(wide)
+                old_G = tl.load(top + at_G, mask=in_G, other=0.0).to(wide)
+                # a light pass for the maximum, so that no sum has to be scaled down on the way
+                best_G = _best(index, left, bias, start, end, right_G, head_G, slope, H, G, S, wide)
+                top_G = tl.maximum(old_G, best_G)
+                shift_G = tl.where(top_G == float("-inf"), 0.0, top_G)
+                weight_SG = tl.zeros([S, G], dtype=wide)
+                total_SGW = tl.zeros([S, G, W], dtype=wide)
+                for first in range(start, end, S):
+                    edge_S = first + step_S
+                    live_SG = (edge_S < end)[:, None] & in_G[None, :]
+                    j_S = tl.load(index + edge_S, mask=edge_S < end, other=0).to(tl.int64)
+                    live_SGW = (edge_S < end)[:, None, None] & in_GW[None, :, :]
+                    z_SGW = _rows(z, j_S, head_G, column_W, live_SGW, H, D).to(wide)
+                    sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
+                    bent_SG = sum_SG * _steepness(sum_SG, slope)
+                    part_SG = _exp(bent_SG - shift_G[None, :], live_SG)
+                    weight_SG += part_SG
+                    if ids_C is not None:
+                        first_S = tl.load(ids_C + j_S)
+                        second_S = tl.load(ids_M + row) + tl.zeros([S], dtype=tl.int64)
+                        part_SG *= keep_factor(
+                            key, first_S, second_S, head_G, threshold, scale, wide
+                        )
+                    total_SGW += part_SG[:, :, None] * z_SGW
+                shrink_G = tl.exp(old_G - shift_G)
+                held_G = tl.load(weight + at_G, mask=in_G, other=0.0).to(wide)
+                tl.store(weight + at_G, held_G * shrink_G + tl.sum(weight_SG, axis=0), mask=in_G)
+                at_GW = at_G[:, None] * D + column_W[None, :]
+                held_GW = tl.load(total + at_GW, mask=in_GW, other=0.0).to(wide)
+                total_GW = held_GW * shrink_G[:, None] + tl.sum(total_SGW, axis=0)
+                tl.store(total + at_GW, total_GW, mask=in_GW)
+                tl.store(top + at_G, top_G, mask=in_G)
+
+
+@jit
+def _best(
+    index: tl.tensor,
+    left: tl.tensor,
+    bias: tl.tensor,
+    start: tl.tensor,
+    end: tl.tensor,
+    right_G: tl.tensor,
+    head_G: tl.tensor,
+    slope: tl.constexpr,
+    H: tl.constexpr,
+    G: tl.constexpr,
+    S: tl.constexpr,
+    wide: tl.constexpr,
+) -> tl.tensor:
+    """Return a row's largest score for each head."""
+    best_SG = tl.full([S, G], float("-inf"), dtype=wide)
+    for first in range(start, end, S):
+        edge_S = first + tl.arange(0, S)
+        live_SG = (edge_S < end)[:, None] & (head_G < H)[None, :]
+        j_S = tl.load(index + edge_S, mask=edge_S < end, other=0).to(tl.int64)
+        sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
+        bent_SG = sum_SG * _steepness(sum_SG, slope)
+        best_SG = tl.maximum(best_SG, tl.where(live_SG, bent_SG, float("-inf")))
+    return tl.max(best_SG, axis=0)
+
+
+@keyed
+def _grad_columns(
+    indptr: tl.tensor,
+    index: tl.tensor,
+    order: tl.tensor,
+    z: tl.tensor,
+    left: tl.tensor,
+    right: tl.tensor,
+    bias: tl.tensor,
+    lse: tl.tensor,
+    grad: tl.tensor,
+    delta: tl.tensor,
+    grad_z: tl.tensor,
+    grad_left: tl.tensor,
+    ids_C: tl.tensor,
+    ids_M: tl.tensor,
+    key: tl.tensor,
+    num_rows: tl.tensor,
+    searches: tl.tensor,
+    slope: tl.constexpr,
+    threshold: tl.constexpr,
+    scale: tl.constexpr,
+    long_row: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    G: tl.constexpr,
+    W: tl.constexpr,
+    B: tl.constexpr,
+    S: tl.constexpr,
+) -> None:
+    """Rows of the transpose are sources: each gathers the gradients of the rows that read it."""
+    head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
+    step_S = tl.arange(0, S)
+    in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
+    wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
+    if any_mine(indptr, num_rows, searches, long_row, B):
+        for b in range(B):
+            j = tl.program_id(0).to(tl.int64) + b * searches
+            if is_mine(indptr, j, num_rows, long_row, B) & (j < num_rows):
+                start, end = tl.load(indptr + j), tl.load(indptr + j + 1)
+                at_G = j * H + head_G
+                at_GW = at_G[:, None] * D + column_W[None, :]
+                left_G = tl.load(left + at_G, mask=in_G, other=0.0).to(wide)
+                z_GW = tl.load(z + at_GW, mask=in_GW, other=0.0).to(wide)
+                left_SG = tl.zeros([S, G], dtype=wide)
+                out_SGW = tl.zeros([S, G, W], dtype=wide)
+                for first in range(start, end, S):
+                    edge_S = first + step_S
+                    live_S = edge_S < end
+                    live_SG = live_S[:, None] & in_G[None, :]
+                    i_S = tl.load(index + edge_S, mask=live_S, other=0).to(tl.int64)
+                    number_S = edge_S
+                    if bias is not None:
+                        number_S = tl.load(order + edge_S, mask=live_S, other=0).to(tl.int64)
+                    live_SGW = live_S[:, None, None] & in_GW[None, :, :]
+                    grad_SGW = _rows(grad, i_S, head_G, column_W, live_SGW, H, D).to(wide)
+                    sum_SG = _sum(right, bias, i_S, number_S, left_G, head_G, live_SG, H, wide)
+                    lse_SG = _scalars(lse, i_S, head_G, live_SG, H).to(wide)
+                    steep_SG = _steepness(sum_SG, slope)
+                    part_SG = _exp(sum_SG * steep_SG - lse_SG, live_SG)
+                    kept_SG = part_SG
+                    if ids_C is not None:
+                        first_S = tl.load(ids_C + j) + tl.zeros([S], dtype=tl.int64)
+                        second_S = tl.load(ids_M + i_S, mask=live_S, other=0)
+                        kept_SG *= keep_factor(
+                            key, first_S, second_S, head_G, threshold, scale, wide
+                        )
+                    out_SGW += kept_SG[:, :, None] * grad_SGW
+                    dot_SG = tl.sum(grad_SGW * z_GW[None, :, :], axis=2)
+                    delta_SG = _scalars(delta, i_S, head_G, live_SG, H).to(wide)
+                    left_SG += (kept_SG * dot_SG - part_SG * delta_SG) * steep_SG
+                tl.store(grad_z + at_GW, tl.sum(out_SGW, axis=0), mask=in_GW)
+                tl.store(grad_left + at_G, tl.sum(left_SG, axis=0), mask=in_G)
+
+
+@keyed
+def _grad_rows(
+    indptr: tl.tensor,
+    index: tl.tensor,
+    z: tl.tensor,
+    left: tl.tensor,
+    right: tl.tensor,
+    bias: tl.tensor,
+    lse: tl.tensor,
+    grad: tl.tensor,
+    delta: tl.tensor,
+    grad_right: tl.tensor,
+    grad_bias: tl.tensor,
+    ids_C: tl.tensor,
+    ids_M: tl.tensor,
+    key: tl.tensor,
+    num_rows: tl.tensor,
+    searches: tl.tensor,
+    slope: tl.constexpr,
+    threshold: tl.constexpr,
+    scale: tl.constexpr,
+    long_row: tl.constexpr,
+    H: tl.constexpr,
+    D: tl.constexpr,
+    G: tl.constexpr,
+    W: tl.constexpr,
+    B: tl.constexpr,
+    S: tl.constexpr,
+) -> None:
+    head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
+    step_S = tl.arange(0, S)
+    in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
+    wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
+    if any_mine(indptr, num_rows, searches, long_row, B):
+        for b in range(B):
+            row = tl.program_id(0).to(tl.int64) + b * searches
+            start, end = _edges(indptr, row, num_rows, long_row, B)
+            if end > start:
+                at_G = row * H + head_G
+                at_GW = at_G[:, None] * D + column_W[None, :]
+                right_G = tl.load(right + at_G, mask=in_G, other=0.0).to(wide)
+                lse_G = tl.load(lse + at_G, mask=in_G, other=0.0).to(wide)
+                delta_G = tl.load(delta + at_G, mask=in_G, other=0.0).to(wide)
+                grad_GW = tl.load(grad + at_GW, mask=in_GW, other=0.0).to(wide)
+                right_SG = tl.zeros([S, G], dtype=wide)
+                for first in range(start, end, S):
+                    edge_S = first + step_S
+                    live_S = edge_S < end
+                    live_SG = live_S[:, None] & in_G[None, :]
+                    j_S = tl.load(index + edge_S, mask=live_S, other=0).to(tl.int64)
+                    live_SGW = live_S[:, None, None] & in_GW[None, :, :]
+                    z_SGW = _rows(z, j_S, head_G, column_W, live_SGW, H, D).to(wide)
+                    sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
+                    steep_SG = _steepness(sum_SG, slope)
+                    part_SG = _exp(sum_SG * steep_SG - lse_G[None, :], live_SG)
+                    kept_SG = part_SG
+                    if ids_C is not None:
+                        first_S = tl.load(ids_C + j_S)
+                        second_S = tl.load(ids_M + row) + tl.zeros([S], dtype=tl.int64)
+                        kept_SG *= keep_factor(
+                            key, first_S, second_S, head_G, threshold, scale, wide
+                        )
+                    dot_SG = tl.sum(z_SGW * grad_GW[None, :, :], axis=2)
+                    slip_SG = (kept_SG * dot_SG - part_SG * delta_G[None, :]) * steep_SG
+                    right_SG += slip_SG
+                    if grad_bias is not None:
+                        place_SG = grad_bias + edge_S.to(tl.int64)[:, None] * H + head_G[None, :]
+                        tl.store(place_SG, slip_SG, mask=live_SG)
+                held_G = tl.load(grad_right + at_G, mask=in_G, other=0.0).to(wide)
+                tl.store(grad_right + at_G, held_G + tl.sum(right_SG, axis=0), mask=in_G)
+
+
+@jit
+def _steepness(sum_SG: tl.tensor, slope: tl.constexpr) -> tl.tensor:
+    """Return the slope of leaky_relu at each sum, in the type of the sums."""
+    # a bare constant would be a float32, too coarse for float64
+    slope_SG = tl.full(sum_SG.shape, slope, dtype=sum_SG.dtype)
+    return tl.where(sum_SG > 0, tl.full(sum_SG.shape, 1.0, dtype=sum_SG.dtype), slope_SG)
+
+
+@jit
+def _exp(x_SG: tl.tensor, live_SG: tl.tensor) -> tl.tensor:
+    """Return e^x, 0 for lanes without an edge."""
+    return tl.exp(tl.where(live_SG, x_SG, float("-inf")))
+
+
+@jit
+def _edges(
+    indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor, long_row: tl.constexpr, B: tl.constexpr
+) -> tl.tensor:
+    """Return a row's first edge and its end; no edges where another launch takes the row."""
+    start = tl.load(indptr + row, mask=row < num_rows, other=0)
+    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
+    return start, tl.where(is_mine(indptr, row, num_rows, long_row, B), end, start)
+
+
+@jit
+def _rows(
+    x: tl.tensor,
+    row_S: tl.tensor,
+    head_G: tl.tensor,
+    column_W: tl.tensor,
+    live_SGW: tl.tensor,
+    H: tl.constexpr,
+    D: tl.constexpr,
+) -> tl.tensor:
+    """Return the heads' columns of some rows, [S, G, W]."""
+    inside_GW = head_G[:, None] * D + column_W[None, :]
+    return tl.load(x + row_S[:, None, None] * (H * D) + inside_GW[None, :, :], live_SGW, other=0.0)
+
+
+@jit
+def _scalars(
+    x: tl.tensor, row_S: tl.tensor, head_G: tl.tensor, live_SG: tl.tensor, H: tl.constexpr
+) -> tl.tensor:
+    """Return a number for each of some rows and heads, [S, G]."""
+    return tl.load(x + row_S[:, None] * H + head_G[None, :], mask=live_SG, other=0.0)
+
+
+@jit
+def _sum(
+    other: tl.tensor,
+    bias: tl.tensor,
+    row_S: tl.tensor,
+    edge_S: tl.tensor,
+    own_G: tl.tensor,
+    head_G: tl.tensor,
+    live_SG: tl.tensor,
+    H: tl.constexpr,
+    wide: tl.constexpr,
+) -> tl.tensor:
+    """Return left + right + bias of some edges: one end is `own_G`, the other is gathered."""
+    sum_SG = _scalars(other, row_S, head_G, live_SG, H).to(wide) + own_G[None, :]
+    if bias is not None:
+        sum_SG += _scalars(bias, edge_S.to(tl.int64), head_G, live_SG, H).to(wide)
+    return sum_SG
