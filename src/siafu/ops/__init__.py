@@ -4,6 +4,12 @@ Knows tensors, not graphs or ranks.
 """
 
 from siafu.ops.attention import EdgeDraw, SoftmaxState, finish
+from siafu.ops.attention_dot import (
+    dot_attend_backward,
+    dot_attend_into,
+    dot_attention,
+    dot_reference,
+)
 from siafu.ops.attention_gat import attend_backward, attend_into, gat_attention, gat_reference
 from siafu.ops.csr import CSR
 from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
@@ -28,6 +34,10 @@ __all__ = [
     "attend_into",
     "csr_max_reference",
     "csr_sum_reference",
+    "dot_attend_backward",
+    "dot_attend_into",
+    "dot_attention",
+    "dot_reference",
     "dropout_pairs",
     "dropout_rows",
     "fast_paths",

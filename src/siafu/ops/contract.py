@@ -147,3 +147,40 @@ class GatKernels(Protocol):
         self, block: GatBlock, back: Turned, rows: RowGrads, grads: GatGrads
     ) -> None:
         """Write a block's gradients; weights are computed, and dropped, once more."""
+
+
+class DotBlock(NamedTuple):
+    """Edges and what dot-product attention scores them from: scale * <query_i, key_j> + bias_e."""
+
+    indptr: Tensor
+    index: Tensor  # type: ignore[assignment] # as in Edges
+    query_MHD: Tensor
+    key_CHD: Tensor
+    value_CHD: Tensor
+    bias_EH: Tensor | None
+    scale: float
+    drop: EdgeDrop | None
+
+
+class DotGrads(NamedTuple):
+    """Where gradients go: key, value and bias are written, query is added to."""
+
+    query_MHD: Tensor
+    key_CHD: Tensor
+    value_CHD: Tensor
+    bias_EH: Tensor | None
+
+
+class DotKernels(Protocol):
+    """Dot-product attention, a block of edges at a time."""
+
+    DTYPES: frozenset[torch.dtype]
+    """Types of value that the implementation takes; every other float has the same."""
+
+    def attend_into(self, block: DotBlock, state: Softmax) -> None:
+        """Fold a block into the state, in place."""
+
+    def attend_grad_into(
+        self, block: DotBlock, back: Turned, rows: RowGrads, grads: DotGrads
+    ) -> None:
+        """Write a block's gradients; weights are computed, and dropped, once more."""

@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import torch
 
-from siafu.ops import attention_gat_torch, csr_torch, random_torch
-from siafu.ops.contract import CsrKernels, GatKernels, RandomKernels
+from siafu.ops import attention_dot_torch, attention_gat_torch, csr_torch, random_torch
+from siafu.ops.contract import CsrKernels, DotKernels, GatKernels, RandomKernels
 
 try:
-    from siafu.ops import attention_gat_numba, csr_numba, random_numba
+    from siafu.ops import attention_dot_numba, attention_gat_numba, csr_numba, random_numba
 except ImportError as error:
     numba_missing: str | None = str(error)
 else:
@@ -31,6 +31,7 @@ class Kernels(NamedTuple):
     csr: CsrKernels
     random: RandomKernels
     gat: GatKernels = attention_gat_torch
+    dot: DotKernels = attention_dot_torch
 
 
 PLAIN = Kernels(csr_torch, random_torch)
@@ -39,7 +40,7 @@ fast: dict[str, Kernels] = {}
 """The fast implementation for each kind of device; absent where its compiler is missing."""
 
 if numba_missing is None:
-    fast["cpu"] = Kernels(csr_numba, random_numba, attention_gat_numba)
+    fast["cpu"] = Kernels(csr_numba, random_numba, attention_gat_numba, attention_dot_numba)
 if triton_missing is None:
     fast["cuda"] = Kernels(csr_triton, random_triton, attention_gat_triton)
 
@@ -60,3 +61,9 @@ def gat_kernels(device: torch.device, dtype: torch.dtype) -> GatKernels:
     """Return the attention kernels for tensors of `dtype` on `device`."""
     chosen = fast.get(device.type, PLAIN).gat
     return chosen if dtype in chosen.DTYPES else PLAIN.gat
+
+
+def dot_kernels(device: torch.device, dtype: torch.dtype) -> DotKernels:
+    """Return the dot-product attention kernels for tensors of `dtype` on `device`."""
+    chosen = fast.get(device.type, PLAIN).dot
+    return chosen if dtype in chosen.DTYPES else PLAIN.dot
