@@ -15,7 +15,7 @@ from siafu.ops.attention_triton import (
     drop_options,
     is_mine,
     jit,
-    keep_factor,
+    keep_or_drop,
     keyed,
     launch,
 )
@@ -80,11 +80,9 @@ def _attend(
     ids_M: tl.tensor,
     key: tl.tensor,
     num_rows: tl.tensor,
-    searches: tl.tensor,
     slope: tl.constexpr,
     threshold: tl.constexpr,
     scale: tl.constexpr,
-    long_row: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
     G: tl.constexpr,
@@ -93,13 +91,12 @@ def _attend(
     S: tl.constexpr,
 ) -> None:
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
-    step_S = tl.arange(0, S)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
     wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
-    if any_mine(indptr, num_rows, searches, long_row, B):
+    if any_mine(indptr, num_rows, B):
         for b in range(B):
-            row = tl.program_id(0).to(tl.int64) + b * searches
-            start, end = _edges(indptr, row, num_rows, long_row, B)
+            row = tl.program_id(0).to(tl.int64) + b * tl.num_programs(0)
+            start, end = _edges(indptr, row, num_rows, B)
             if end > start:
                 at_G = row * H + head_G
                 right_G = tl.load(right + at_G, mask=in_G, other=0.0).to(wide)
@@ -111,29 +108,22 @@ def _attend(
                 weight_SG = tl.zeros([S, G], dtype=wide)
                 total_SGW = tl.zeros([S, G, W], dtype=wide)
                 for first in range(start, end, S):
-                    edge_S = first + step_S
+                    edge_S = first + tl.arange(0, S)
                     live_SG = (edge_S < end)[:, None] & in_G[None, :]
                     j_S = tl.load(index + edge_S, mask=edge_S < end, other=0).to(tl.int64)
-                    live_SGW = (edge_S < end)[:, None, None] & in_GW[None, :, :]
-                    z_SGW = _rows(z, j_S, head_G, column_W, live_SGW, H, D).to(wide)
+                    z_SGW = _rows(z, j_S, head_G, column_W, edge_S < end, H, D).to(wide)
                     sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
                     bent_SG = sum_SG * _steepness(sum_SG, slope)
                     part_SG = _exp(bent_SG - shift_G[None, :], live_SG)
                     weight_SG += part_SG
-                    if ids_C is not None:
-                        first_S = tl.load(ids_C + j_S)
-                        second_S = tl.load(ids_M + row) + tl.zeros([S], dtype=tl.int64)
-                        part_SG *= keep_factor(
-                            key, first_S, second_S, head_G, threshold, scale, wide
-                        )
+                    part_SG = keep_or_drop(
+                        part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale
+                    )
                     total_SGW += part_SG[:, :, None] * z_SGW
                 shrink_G = tl.exp(old_G - shift_G)
-                held_G = tl.load(weight + at_G, mask=in_G, other=0.0).to(wide)
-                tl.store(weight + at_G, held_G * shrink_G + tl.sum(weight_SG, axis=0), mask=in_G)
+                _fold(weight + at_G, in_G, shrink_G, tl.sum(weight_SG, axis=0))
                 at_GW = at_G[:, None] * D + column_W[None, :]
-                held_GW = tl.load(total + at_GW, mask=in_GW, other=0.0).to(wide)
-                total_GW = held_GW * shrink_G[:, None] + tl.sum(total_SGW, axis=0)
-                tl.store(total + at_GW, total_GW, mask=in_GW)
+                _fold(total + at_GW, in_GW, shrink_G[:, None], tl.sum(total_SGW, axis=0))
                 tl.store(top + at_G, top_G, mask=in_G)
 
 
@@ -164,6 +154,7 @@ def _best(
     return tl.max(best_SG, axis=0)
 
 
+# rows of the transpose are sources: each gathers the gradients of the rows that read it
 @keyed
 def _grad_columns(
     indptr: tl.tensor,
@@ -182,11 +173,9 @@ def _grad_columns(
     ids_M: tl.tensor,
     key: tl.tensor,
     num_rows: tl.tensor,
-    searches: tl.tensor,
     slope: tl.constexpr,
     threshold: tl.constexpr,
     scale: tl.constexpr,
-    long_row: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
     G: tl.constexpr,
@@ -194,43 +183,33 @@ def _grad_columns(
     B: tl.constexpr,
     S: tl.constexpr,
 ) -> None:
-    """Rows of the transpose are sources: each gathers the gradients of the rows that read it."""
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
-    step_S = tl.arange(0, S)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
     wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
-    if any_mine(indptr, num_rows, searches, long_row, B):
+    if any_mine(indptr, num_rows, B):
         for b in range(B):
-            j = tl.program_id(0).to(tl.int64) + b * searches
-            if is_mine(indptr, j, num_rows, long_row, B) & (j < num_rows):
+            j = tl.program_id(0).to(tl.int64) + b * tl.num_programs(0)
+            if is_mine(indptr, j, num_rows, B) & (j < num_rows):
                 start, end = tl.load(indptr + j), tl.load(indptr + j + 1)
                 at_G = j * H + head_G
                 at_GW = at_G[:, None] * D + column_W[None, :]
                 left_G = tl.load(left + at_G, mask=in_G, other=0.0).to(wide)
                 z_GW = tl.load(z + at_GW, mask=in_GW, other=0.0).to(wide)
-                left_SG = tl.zeros([S, G], dtype=wide)
-                out_SGW = tl.zeros([S, G, W], dtype=wide)
+                left_SG, out_SGW = tl.zeros([S, G], wide), tl.zeros([S, G, W], wide)
                 for first in range(start, end, S):
-                    edge_S = first + step_S
+                    edge_S = first + tl.arange(0, S)
                     live_S = edge_S < end
                     live_SG = live_S[:, None] & in_G[None, :]
                     i_S = tl.load(index + edge_S, mask=live_S, other=0).to(tl.int64)
-                    number_S = edge_S
-                    if bias is not None:
-                        number_S = tl.load(order + edge_S, mask=live_S, other=0).to(tl.int64)
-                    live_SGW = live_S[:, None, None] & in_GW[None, :, :]
-                    grad_SGW = _rows(grad, i_S, head_G, column_W, live_SGW, H, D).to(wide)
+                    number_S = _numbers(order, edge_S, live_S)
+                    grad_SGW = _rows(grad, i_S, head_G, column_W, live_S, H, D).to(wide)
                     sum_SG = _sum(right, bias, i_S, number_S, left_G, head_G, live_SG, H, wide)
                     lse_SG = _scalars(lse, i_S, head_G, live_SG, H).to(wide)
                     steep_SG = _steepness(sum_SG, slope)
                     part_SG = _exp(sum_SG * steep_SG - lse_SG, live_SG)
-                    kept_SG = part_SG
-                    if ids_C is not None:
-                        first_S = tl.load(ids_C + j) + tl.zeros([S], dtype=tl.int64)
-                        second_S = tl.load(ids_M + i_S, mask=live_S, other=0)
-                        kept_SG *= keep_factor(
-                            key, first_S, second_S, head_G, threshold, scale, wide
-                        )
+                    kept_SG = keep_or_drop(
+                        part_SG, ids_C, ids_M, key, j, i_S, head_G, threshold, scale
+                    )
                     out_SGW += kept_SG[:, :, None] * grad_SGW
                     dot_SG = tl.sum(grad_SGW * z_GW[None, :, :], axis=2)
                     delta_SG = _scalars(delta, i_S, head_G, live_SG, H).to(wide)
@@ -256,11 +235,9 @@ def _grad_rows(
     ids_M: tl.tensor,
     key: tl.tensor,
     num_rows: tl.tensor,
-    searches: tl.tensor,
     slope: tl.constexpr,
     threshold: tl.constexpr,
     scale: tl.constexpr,
-    long_row: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
     G: tl.constexpr,
@@ -269,13 +246,12 @@ def _grad_rows(
     S: tl.constexpr,
 ) -> None:
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
-    step_S = tl.arange(0, S)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
     wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
-    if any_mine(indptr, num_rows, searches, long_row, B):
+    if any_mine(indptr, num_rows, B):
         for b in range(B):
-            row = tl.program_id(0).to(tl.int64) + b * searches
-            start, end = _edges(indptr, row, num_rows, long_row, B)
+            row = tl.program_id(0).to(tl.int64) + b * tl.num_programs(0)
+            start, end = _edges(indptr, row, num_rows, B)
             if end > start:
                 at_G = row * H + head_G
                 at_GW = at_G[:, None] * D + column_W[None, :]
@@ -285,30 +261,24 @@ def _grad_rows(
                 grad_GW = tl.load(grad + at_GW, mask=in_GW, other=0.0).to(wide)
                 right_SG = tl.zeros([S, G], dtype=wide)
                 for first in range(start, end, S):
-                    edge_S = first + step_S
+                    edge_S = first + tl.arange(0, S)
                     live_S = edge_S < end
                     live_SG = live_S[:, None] & in_G[None, :]
                     j_S = tl.load(index + edge_S, mask=live_S, other=0).to(tl.int64)
-                    live_SGW = live_S[:, None, None] & in_GW[None, :, :]
-                    z_SGW = _rows(z, j_S, head_G, column_W, live_SGW, H, D).to(wide)
+                    z_SGW = _rows(z, j_S, head_G, column_W, edge_S < end, H, D).to(wide)
                     sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
                     steep_SG = _steepness(sum_SG, slope)
                     part_SG = _exp(sum_SG * steep_SG - lse_G[None, :], live_SG)
-                    kept_SG = part_SG
-                    if ids_C is not None:
-                        first_S = tl.load(ids_C + j_S)
-                        second_S = tl.load(ids_M + row) + tl.zeros([S], dtype=tl.int64)
-                        kept_SG *= keep_factor(
-                            key, first_S, second_S, head_G, threshold, scale, wide
-                        )
+                    kept_SG = keep_or_drop(
+                        part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale
+                    )
                     dot_SG = tl.sum(z_SGW * grad_GW[None, :, :], axis=2)
                     slip_SG = (kept_SG * dot_SG - part_SG * delta_G[None, :]) * steep_SG
                     right_SG += slip_SG
                     if grad_bias is not None:
                         place_SG = grad_bias + edge_S.to(tl.int64)[:, None] * H + head_G[None, :]
                         tl.store(place_SG, slip_SG, mask=live_SG)
-                held_G = tl.load(grad_right + at_G, mask=in_G, other=0.0).to(wide)
-                tl.store(grad_right + at_G, held_G + tl.sum(right_SG, axis=0), mask=in_G)
+                _fold(grad_right + at_G, in_G, 1.0, tl.sum(right_SG, axis=0))
 
 
 @jit
@@ -326,13 +296,27 @@ def _exp(x_SG: tl.tensor, live_SG: tl.tensor) -> tl.tensor:
 
 
 @jit
-def _edges(
-    indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor, long_row: tl.constexpr, B: tl.constexpr
-) -> tl.tensor:
+def _fold(place: tl.tensor, inside: tl.tensor, shrink: tl.tensor, added: tl.tensor) -> None:
+    """Add to what was gathered before, scaled down."""
+    held = tl.load(place, mask=inside, other=0.0).to(added.dtype)
+    tl.store(place, held * shrink + added, mask=inside)
+
+
+@jit
+def _numbers(order: tl.tensor, edge_S: tl.tensor, live_S: tl.tensor) -> tl.tensor:
+    """Return the original numbers of a transpose's edges, where `order` tells them."""
+    number_S = edge_S.to(tl.int64)
+    if order is not None:
+        number_S = tl.load(order + edge_S, mask=live_S, other=0).to(tl.int64)
+    return number_S
+
+
+@jit
+def _edges(indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor, B: tl.constexpr) -> tl.tensor:
     """Return a row's first edge and its end; no edges where another launch takes the row."""
     start = tl.load(indptr + row, mask=row < num_rows, other=0)
     end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
-    return start, tl.where(is_mine(indptr, row, num_rows, long_row, B), end, start)
+    return start, tl.where(is_mine(indptr, row, num_rows, B), end, start)
 
 
 @jit
@@ -341,13 +325,15 @@ def _rows(
     row_S: tl.tensor,
     head_G: tl.tensor,
     column_W: tl.tensor,
-    live_SGW: tl.tensor,
+    live_S: tl.tensor,
     H: tl.constexpr,
     D: tl.constexpr,
 ) -> tl.tensor:
     """Return the heads' columns of some rows, [S, G, W]."""
-    inside_GW = head_G[:, None] * D + column_W[None, :]
-    return tl.load(x + row_S[:, None, None] * (H * D) + inside_GW[None, :, :], live_SGW, other=0.0)
+    in_GW = (head_G < H)[:, None] & (column_W < D)[None, :]
+    place_GW = head_G[:, None] * D + column_W[None, :]
+    live_SGW = live_S[:, None, None] & in_GW[None, :, :]
+    return tl.load(x + row_S[:, None, None] * (H * D) + place_GW[None, :, :], live_SGW, other=0.0)
 
 
 @jit
