@@ -14,7 +14,7 @@ from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.ogb import build_ogb_store, find_ogb
 from siafu.ingest.progress import Progress
-from siafu.ingest.pyg import graph_from_pyg, is_pyg
+from siafu.ingest.pyg import graph_from_pyg_with_notes, is_pyg
 from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.store_builder import Drawing
 from siafu.ingest.table_files import TABLE_ENDINGS
@@ -22,6 +22,9 @@ from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import build_store, find_tables
 
 Noted = tuple[Graph, list[str]]
+
+_RULES = 2
+"""Raised when the same tables become another store, so that older ones in the cache are left."""
 
 
 def load(
@@ -185,7 +188,7 @@ def _key(source: Path, options: TableOptions) -> str:
     roots = [source, *([options.nodes] if options.nodes else [])]
     files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*"))]
     facts = [(str(file.absolute()), *_size_and_time(file)) for file in sorted(files)]
-    text = json.dumps([facts, repr(options)])
+    text = json.dumps([_RULES, facts, repr(options)])
     return f"{source.name.split('.')[0]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -204,7 +207,7 @@ def _open(source: Any, progress: Progress | None) -> Noted:
     if isinstance(source, str | Path):
         return _open_path(Path(source), progress)
     if is_pyg(source):
-        return graph_from_pyg(source), []
+        return graph_from_pyg_with_notes(source)
     raise DataError(
         "This kind of object is not a graph we know.",
         seen=type(source).__name__,

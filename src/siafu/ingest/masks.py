@@ -1,6 +1,8 @@
-"""Masks for graphs whose data has none, and sentences that say what was drawn."""
+"""Masks drawn where the data has none, those it has without bare vertices, and notes on both."""
 
-from siafu.graph import MASKS, Graph, draw_split
+import numpy as np
+
+from siafu.graph import MASKS, Array, Graph, draw_split
 
 DEFAULT_SPLIT = "0.6,0.2"
 
@@ -15,6 +17,21 @@ def with_split(graph: Graph, split: str | None, seed: int) -> tuple[Graph, list[
     graph = draw_split(graph, split or DEFAULT_SPLIT, seed)
     why = f"Split {split} was asked for, so the masks in the data are not used"
     return graph, [f"{why if has_masks else 'No masks in the data'}: drew {_sizes(graph, seed)}"]
+
+
+def labelled_only(masks: dict[str, Array], y: Array | None) -> tuple[dict[str, Array], list[str]]:
+    """Return the masks without vertices that have no label, and a note where there were some."""
+    # Masks of a wrong length are left for check_graph to name.
+    if y is None or y.ndim != 1 or any(mask.shape != y.shape for mask in masks.values()):
+        return masks, []
+    labelled = y >= 0
+    in_a_split = np.any([np.zeros_like(labelled), *masks.values()], axis=0)
+    bare = int(np.count_nonzero(in_a_split & ~labelled))
+    if not bare:
+        return masks, []
+    who = "1 vertex has" if bare == 1 else f"{bare:,} vertices have"
+    note = f"{who} a split but no label: left out of the masks."
+    return {name: mask & labelled for name, mask in masks.items()}, [note]
 
 
 def _sizes(graph: Graph, seed: int) -> str:

@@ -22,6 +22,7 @@ from siafu.graph import (
     check_graph,
     graph_from_edges,
 )
+from siafu.ingest.masks import labelled_only
 
 Arrays = dict[str, Array]
 
@@ -37,7 +38,7 @@ def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
     num_nodes = _num_nodes(path, arrays)
     _check_ends(path, arrays["edge_index"], num_nodes)
     y = _labels(path, arrays)
-    masks = _masks(arrays)
+    masks, left_out = labelled_only(_masks(arrays), y)
     graph = graph_from_edges(
         source,
         destination,
@@ -52,7 +53,7 @@ def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
         **masks,
     )
     check_graph(graph)
-    return graph, _notes(path, arrays, masks)
+    return graph, _notes(path, arrays, masks) + left_out
 
 
 def _read_arrays(path: Path) -> Arrays:

@@ -15,6 +15,7 @@ from siafu.graph import (
     check_graph,
     graph_from_edges,
 )
+from siafu.ingest.masks import labelled_only
 
 
 def is_pyg(source: object) -> bool:
@@ -28,6 +29,11 @@ def _is_hetero(source: object) -> bool:
 
 def graph_from_pyg(data: Any) -> Graph:
     """Return the graph of a PyG `Data`: edge_index and, if there, x, y, masks, weights, n_id."""
+    return graph_from_pyg_with_notes(data)[0]
+
+
+def graph_from_pyg_with_notes(data: Any) -> tuple[Graph, list[str]]:
+    """Return what `graph_from_pyg` does, and sentences on what a user should know about it."""
     if _is_hetero(data):
         raise DataError(
             "Graphs with several node or edge types are not supported yet.",
@@ -37,6 +43,7 @@ def graph_from_pyg(data: Any) -> Graph:
     edges = _edges(data)
     y = _labels(data)
     num_nodes = _num_nodes(data, edges, y)
+    masks, notes = labelled_only(_masks(data), y)
     columns = {name: _float_column(data, name) for name in ("edge_weight", "edge_attr")}
     if columns["edge_attr"] is not None and columns["edge_attr"].ndim == 1:
         columns["edge_attr"] = columns["edge_attr"][:, None]
@@ -51,10 +58,10 @@ def graph_from_pyg(data: Any) -> Graph:
         y=y,
         num_classes=_num_classes(y),
         **columns,
-        **_masks(data),
+        **masks,
     )
     check_graph(graph)
-    return graph
+    return graph, notes
 
 
 def _numpy(tensor: Any) -> Array:

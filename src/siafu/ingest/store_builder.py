@@ -8,7 +8,7 @@ from siafu.graph import MASKS, Array, FolderWriter, Graph, Ids, IntegerIds, grap
 from siafu.ingest.edges import EdgeTable
 from siafu.ingest.id_rows import rows_of
 from siafu.ingest.labels import ClassName
-from siafu.ingest.masks import with_split
+from siafu.ingest.masks import labelled_only, with_split
 from siafu.ingest.vertices import NodeTable
 
 
@@ -59,7 +59,10 @@ class StoreBuilder:
 
     def finish(self) -> list[str]:
         """Write masks and facts; return the notes."""
+        self.masks, left_out = labelled_only(self.masks, self.y)
         outline, notes = self._outline(), self.notes
+        if self.drawing is None or self.drawing.split is None:
+            notes = notes + left_out
         if self.drawing is not None:
             outline, drawn = with_split(outline, self.drawing.split, self.drawing.seed)
             notes = notes + drawn

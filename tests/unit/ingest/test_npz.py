@@ -60,6 +60,20 @@ def test_masks_ids_and_edge_data_are_kept(tmp_path):
     np.testing.assert_array_equal(graph.edge_weight, [3, 4, 1, 2])
 
 
+def test_vertices_without_a_label_are_left_out_of_the_masks(tmp_path):
+    masks = {f"{name}_mask": np.arange(3) >= i for i, name in enumerate(("train", "val", "test"))}
+    graph, notes = graph_from_npz(_save(tmp_path, **masks, y=np.array([0, -1, -1])))
+    np.testing.assert_array_equal(graph.train, [True, False, False])
+    assert not graph.val.any()
+    assert notes[-1] == "2 vertices have a split but no label: left out of the masks."
+
+
+def test_masks_of_the_wrong_length_are_still_named(tmp_path):
+    masks = {f"{name}_mask": np.ones(2, dtype=bool) for name in ("train", "val", "test")}
+    with pytest.raises(DataError):
+        graph_from_npz(_save(tmp_path, **masks))
+
+
 def test_one_mask_alone_is_ignored_and_noted(tmp_path):
     graph, notes = graph_from_npz(_save(tmp_path, train_mask=np.ones(3, dtype=bool)))
     assert graph.train is None

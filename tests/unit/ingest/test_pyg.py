@@ -8,7 +8,7 @@ import torch
 
 from siafu.errors import DataError
 from siafu.graph import SparseFeatures
-from siafu.ingest import graph_from_pyg
+from siafu.ingest import graph_from_pyg, load_with_notes
 
 torch_geometric = pytest.importorskip("torch_geometric.data", reason="needs torch_geometric")
 
@@ -47,6 +47,16 @@ def test_masks():
     names = ("train_mask", "val_mask", "test_mask")
     masks = {name: torch.arange(3) == i for i, name in enumerate(names)}
     np.testing.assert_array_equal(graph_from_pyg(_data(**masks)).test, [False, False, True])
+
+
+def test_vertices_without_a_label_are_left_out_of_the_masks():
+    names = ("train_mask", "val_mask", "test_mask")
+    masks = {name: torch.arange(3) == i for i, name in enumerate(names)}
+    data = _data(y=torch.tensor([0, 1, -1]), **masks)
+    graph, notes = load_with_notes(data)
+    assert not graph_from_pyg(data).test.any()
+    assert (int(graph.train.sum()), int(graph.val.sum()), int(graph.test.sum())) == (1, 1, 0)
+    assert notes == ["1 vertex has a split but no label: left out of the masks."]
 
 
 def test_labels_of_several_shapes():

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from siafu.errors import ConfigError, DataError, StoreError
-from siafu.graph import load_store, open_folder
+from siafu.graph import check_graph, load_store, open_folder
 from siafu.ingest import Drawing, TableOptions, build_store, find_tables
 
 NODES = {
@@ -182,6 +182,28 @@ def test_boolean_split_columns(tmp_path):
     graph, _ = _build(tmp_path, _write(tmp_path / "tables", {"id": NODES["id"]} | flags))
     np.testing.assert_array_equal(graph.test, [False, False, True, False])
     assert graph.x is None
+
+
+SPLIT_WORDS = {"split": ["train", "train", "val", "test"]}
+SPLIT_FLAGS = {"train": [1, 1, 0, 0], "val": [0, 0, 1, 0], "test": [0, 0, 0, 1]}
+
+
+@pytest.mark.parametrize("split", [SPLIT_WORDS, SPLIT_FLAGS])
+@pytest.mark.parametrize("labels", [["a", None, None, "b"], [3, -1, -1, 4]])
+def test_vertices_without_a_label_are_left_out_of_the_masks(tmp_path, split, labels):
+    source = _write(tmp_path / "tables", {"id": NODES["id"], "label": labels} | split)
+    graph, notes = _build(tmp_path, source)
+    check_graph(graph)
+    masks = [mask.tolist() for mask in (graph.train, graph.val, graph.test)]
+    assert masks == [[True, False, False, False], [False] * 4, [False, False, False, True]]
+    assert "2 vertices have a split but no label: left out of the masks." in notes
+
+
+def test_masks_that_a_drawn_split_replaces_are_not_spoken_of(tmp_path):
+    nodes = {"id": NODES["id"], "label": [0, None, 0, 1]} | SPLIT_WORDS
+    tables = find_tables(_write(tmp_path / "tables", nodes), TableOptions())
+    notes = build_store(tables, tmp_path / "store", drawing=Drawing(split="0.5,0.2"))
+    assert not any("no label" in note for note in notes)
 
 
 def test_masks_are_drawn_when_asked(tmp_path):
