@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from siafu.errors import DataError
 from siafu.graph import Array
 from siafu.ingest.table_files import Piece
+from siafu.ingest.text_columns import is_text, odd_value
 
 
 def is_number(kind: pa.DataType) -> bool:
@@ -55,11 +56,7 @@ def _column_name(names: Sequence[str], parts: Sequence[Array], column: int) -> s
 def _numbers(piece: Piece, name: str) -> Array:
     column = piece.column(name)
     if not is_numeric(column.type):
-        raise DataError(
-            "A column that should hold numbers does not.",
-            seen=f"column {name!r} of {piece.file} is {column.type}",
-            fix="convert it to numbers, or leave it out",
-        )
+        raise not_numbers(piece, name)
     if column.null_count:
         row = pc.index(column.is_null(), True).as_py()
         raise _gap(piece, row, name, None)
@@ -75,6 +72,17 @@ def _numbers(piece: Piece, name: str) -> Array:
             fix="give every row a list of one length",
         )
     return _as_float32(column.flatten()).reshape(len(column), -1)
+
+
+def not_numbers(piece: Piece, name: str) -> DataError:
+    """Return the error for a column of another type; of text it names the first value at fault."""
+    kind = piece.column(name).type
+    odd = odd_value(piece, name) if is_text(kind) else None
+    return DataError(
+        "A column that should hold numbers does not.",
+        seen=f"column {name!r} of {piece.file} is {kind}" + (f": {odd}" if odd else ""),
+        fix="convert it to numbers, or leave it out",
+    )
 
 
 def _list_lengths(column: pa.Array) -> Array:

@@ -48,6 +48,7 @@ class StoreBuilder:
             self.notes += nodes.columns.labels.notes()
             if self.y is None:
                 self.y = np.broadcast_to(np.uint8(0), (self.num_nodes, len(self.class_names)))
+        self.notes += nodes.columns.notes
         if nodes.columns.unused:
             self.notes.append(f"Node columns not used: {', '.join(nodes.columns.unused)}.")
 

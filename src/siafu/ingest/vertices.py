@@ -1,7 +1,7 @@
 """The node table of any size as the vertex arrays of a store: ids, labels, masks, features."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -12,11 +12,12 @@ from siafu.graph import MASKS, Array, FolderWriter, Ids
 from siafu.graph.folder import ArrayStream
 from siafu.ingest.id_rows import IdKind, column_kind, id_column, ids_from_columns, with_types
 from siafu.ingest.labels import ClassName, Labels, labels_of
-from siafu.ingest.numbers import is_list, is_numeric, number_block
+from siafu.ingest.numbers import is_list, is_numeric, not_numbers, number_block
 from siafu.ingest.progress import Progress
 from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.table_files import Piece, Table
 from siafu.ingest.table_options import TableOptions
+from siafu.ingest.text_columns import is_text, odd_values, why_not_numbers
 
 _ROWS_AT_ONCE = 1 << 15
 _MASK_OF_WORD = {
@@ -96,6 +97,8 @@ class VertexColumns:
     masks: Masks | None
     features: tuple[str, ...]
     unused: tuple[str, ...]
+    notes: tuple[str, ...]
+    """Why columns that look like features are none."""
 
 
 def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
@@ -110,13 +113,27 @@ def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
             column.name for column in schema if column.name not in taken and is_numeric(column.type)
         )
     table.check_columns([options.node_id, *taken, *features])
+    if options.features is not None:
+        _refuse_text(table, options.features)
+    unused = [name for name in schema.names if name not in taken | set(features)]
+    reasons = why_not_numbers(table, unused) if options.features is None else {}
     return VertexColumns(
         options.node_id,
         labels_of(table, labels) if labels else None,
         masks,
         features,
-        tuple(name for name in schema.names if name not in taken | set(features)),
+        tuple(name for name in unused if name not in reasons),
+        tuple(reasons.values()),
     )
+
+
+def _refuse_text(table: Table, features: tuple[str, ...]) -> None:
+    """Raise where a feature column of the first file is text, before anything is written."""
+    schema, first = table.schema(), replace(table, files=table.files[:1])
+    texts = [name for name in features if is_text(schema.field(name).type)]
+    for name, odd in odd_values(first, texts).items():
+        if odd is not None:
+            raise not_numbers(odd.piece, name)
 
 
 def _label_columns(schema: pa.Schema, options: TableOptions) -> tuple[str, ...]:

@@ -266,6 +266,43 @@ def test_unknown_feature_column_lists_those_there_are(tmp_path):
     assert "'comment'" in text
 
 
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize("values", [["1", "oops", "3", "4e5"], ["1", "oops", "", "-.5"]])
+def test_one_word_in_a_column_of_numbers_is_named(tmp_path, ending, values):
+    source = _write(tmp_path / "tables", NODES | {"f7": values}, ending=ending)
+    graph, notes = _build(tmp_path, source)
+    assert graph.num_features == 2
+    assert notes[0] == (
+        "f7 is text (first value that is no number: 'oops', row 1): not used as a feature."
+    )
+    assert notes[1] == "Node columns not used: comment."
+
+
+def test_numbers_written_as_text_are_noted(tmp_path):
+    source = _write(tmp_path / "tables", NODES | {"f7": ["1", None, "3", "4"]})
+    _, notes = _build(tmp_path, source)
+    assert notes[0] == "f7 is text, though its values read as numbers: not used as a feature."
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_text_in_a_named_feature_column_is_refused_with_its_place(tmp_path, ending, monkeypatch):
+    monkeypatch.setattr("siafu.ingest.text_columns._ROWS_AT_ONCE", 2)
+    nodes = NODES | {"f7": ["1", "2", "3", "oops"]}
+    problem = r"'oops' in data row 3 \(from 0\)"
+    text = _assert_fails(tmp_path, problem, nodes, ending=ending, features=("a", "f7"))
+    assert "column 'f7'" in text
+
+
+def test_only_the_first_file_tells_why_a_column_is_text(tmp_path):
+    source = _write(tmp_path / "tables", None)
+    (source / "nodes").mkdir()
+    columns = {"id": [10, 20], "f7": ["1", "2"], "g": ["1", "2"]}
+    pq.write_table(pa.table(columns), source / "nodes" / "0.parquet")
+    pq.write_table(pa.table({"id": [30, 40]}), source / "nodes" / "1.parquet")
+    graph, _ = _build(tmp_path, source)
+    assert graph.num_nodes == 4
+
+
 def test_text_as_a_weight_is_refused(tmp_path):
     edges = EDGES | {"w": list("abcde")}
     _assert_fails(tmp_path, "should hold numbers", edges=edges, edge_weight="w")
