@@ -31,7 +31,7 @@ class EdgeTable:
         """Prepare to read; `kind` is that of the node table's ids where there is one."""
         self.options, self.progress = options, progress
         columns = options.edge_columns()
-        table.check_columns(columns)
+        table.check_columns(options.edge_flags())
         self.kind: IdKind = kind or options.id_type or column_kind(table, options.src)
         self.table = with_types(table, ids=columns[:2], kind=self.kind, numbers=columns[2:])
         self.unused = [name for name in table.schema().names if name not in columns]

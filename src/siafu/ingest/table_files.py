@@ -59,16 +59,17 @@ class Table:
         """Return the columns of the first file."""
         return self._schema_of(self.files[0])
 
-    def check_columns(self, names: Sequence[str]) -> None:
-        """Raise unless every file has these columns."""
+    def check_columns(self, flag_of: Mapping[str, str]) -> None:
+        """Raise unless every file has these columns; each comes with the flag that names it."""
         for file in self.files:
             present = self._schema_of(file).names
-            for name in names:
+            for name, flag in flag_of.items():
                 if name not in present:
                     raise DataError(
                         f"The {self.what} has no column {name!r}.",
                         seen=f"{file} with columns {', '.join(map(repr, present))}",
-                        fix=f"{did_you_mean(name, present)}name the right column in the options",
+                        fix=f"{did_you_mean(name, present)}"
+                        f"siafu ingest SOURCE out.store {flag} COLUMN",
                     )
 
     def num_rows(self) -> int | None:

@@ -69,3 +69,10 @@ class TableOptions:
         """Return the columns of the edge table that are read."""
         weight = [] if self.edge_weight is None else [self.edge_weight]
         return [self.src, self.dst, *weight, *self.edge_attr]
+
+    def edge_flags(self) -> dict[str, str]:
+        """Return the flag of `siafu ingest` that names each column of the edge table."""
+        flags = dict.fromkeys(self.edge_attr, "--edge-attr")
+        if self.edge_weight is not None:
+            flags[self.edge_weight] = "--edge-weight"
+        return {self.src: "--src", self.dst: "--dst"} | flags

@@ -112,7 +112,9 @@ def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
         features = tuple(
             column.name for column in schema if column.name not in taken and is_numeric(column.type)
         )
-    table.check_columns([options.node_id, *taken, *features])
+    flags = {options.node_id: "--node-id"} | dict.fromkeys(labels, "--label")
+    flags |= dict.fromkeys(masks.columns if masks else (), "--split-column")
+    table.check_columns(flags | dict.fromkeys(features, "--features"))
     if options.features is not None:
         _refuse_text(table, options.features)
     unused = [name for name in schema.names if name not in taken | set(features)]

@@ -266,6 +266,23 @@ def test_unknown_feature_column_lists_those_there_are(tmp_path):
     assert "'comment'" in text
 
 
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"node_id": "idd"}, "did you mean 'id'? siafu ingest SOURCE out.store --node-id COLUMN"),
+        ({"src": "srcs"}, "did you mean 'src'? siafu ingest SOURCE out.store --src COLUMN"),
+        ({"dst": "zz"}, "fix:  siafu ingest SOURCE out.store --dst COLUMN"),
+        ({"label": "zz"}, "siafu ingest SOURCE out.store --label COLUMN"),
+        ({"split": "zz"}, "siafu ingest SOURCE out.store --split-column COLUMN"),
+        ({"features": ("zz",)}, "siafu ingest SOURCE out.store --features COLUMN"),
+        ({"edge_weight": "zz"}, "siafu ingest SOURCE out.store --edge-weight COLUMN"),
+        ({"edge_attr": ("zz",)}, "siafu ingest SOURCE out.store --edge-attr COLUMN"),
+    ],
+)
+def test_missing_column_gives_a_command_to_type(tmp_path, options, flag):
+    assert flag in _assert_fails(tmp_path, "has no column", **options)
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 @pytest.mark.parametrize("values", [["1", "oops", "3", "4e5"], ["1", "oops", "", "-.5"]])
 def test_one_word_in_a_column_of_numbers_is_named(tmp_path, ending, values):
