@@ -1,5 +1,8 @@
 """`siafu demo`: the same training on several ranks and on one, side by side."""
 
+import shutil
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -49,7 +52,8 @@ def _show(many: Run, one: Run, *, gap: float, same: bool) -> None:
     sent = size(sum(result["bytes_sent"].values()))
     out.print(f"{ranks} ranks sent each other {sent}; strategy {result['strategy']}.")
     out.print(f"Results: {many.path} and {one.path} (predictions/, metrics.jsonl, weights)")
-    out.print(f"Next:    siafu train YOUR_DATA --model {model} --ranks {ranks}")
+    command = shutil.which("siafu") or Path(sys.argv[0])
+    out.print(f"Next:    {command} train YOUR_DATA --model {model} --ranks {ranks}")
 
 
 def _table(many: Run, one: Run, epochs: int) -> Table:

@@ -78,7 +78,7 @@ def _with_flags(command: Any) -> Any:
     for name, field in RunConfig.model_fields.items():
         if name == "data":
             continue
-        note = "" if field.default is None else f" [default: {str(field.default).lower()}]"
+        note = "" if field.default is None else f" (default: {str(field.default).lower()})"
         option: OptionInfo = typer.Option(help=f"{field.description}{note}", show_default=False)
         annotation: Any = field.annotation
         kind = Annotated[annotation | None, option]

@@ -40,14 +40,14 @@ class RunConfig(BaseModel):
     strategy: str = Field("halo", description="how ranks reach each other's rows")
     epochs: int = Field(200, ge=1, description="the most epochs to train")
     seed: int = Field(0, ge=0, description="seed of weights, dropout, splits and partition")
-    hidden: int | None = Field(None, ge=1, description="hidden width [default: the model's]")
+    hidden: int | None = Field(None, ge=1, description="hidden width (default: the model's)")
     layers: int = Field(2, ge=1, description="graph layers")
     heads: int = Field(8, ge=1, description="attention heads (gat)")
-    lr: float | None = Field(None, gt=0, description="learning rate [default: the model's]")
-    dropout: float | None = Field(None, ge=0, lt=1, description="dropout [default: the model's]")
-    weight_decay: float | None = Field(None, ge=0, description="L2 penalty [default: the model's]")
+    lr: float | None = Field(None, gt=0, description="learning rate (default: the model's)")
+    dropout: float | None = Field(None, ge=0, lt=1, description="dropout (default: the model's)")
+    weight_decay: float | None = Field(None, ge=0, description="L2 penalty (default: the model's)")
     norm: Literal["none", "batch", "layer"] | None = Field(
-        None, description="none, batch (exact over ranks) or layer [default: the model's]"
+        None, description="none, batch (exact over ranks) or layer (default: the model's)"
     )
     residual: bool = Field(False, description="add a layer's input to its output")
     jk: Literal["none", "cat", "max"] = Field("none", description="jumping knowledge")
@@ -60,7 +60,7 @@ class RunConfig(BaseModel):
     checkpoint_every: int = Field(50, ge=0, description="epochs between checkpoints; 0: none")
     undirected: bool = Field(False, description="add missing reverse edges")
     split: str | None = Field(
-        None, description="draw masks: 0.6,0.2 fractions or 20,30 a class [default: the data's]"
+        None, description="draw masks: 0.6,0.2 fractions or 20,30 a class (default: the data's)"
     )
     partition: Literal["auto", "metis", "streaming", "contiguous", "hash"] = Field(
         "auto", description="how to cut the graph when it is not yet"
@@ -68,7 +68,7 @@ class RunConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     threads: int = Field(0, ge=0, description="threads a rank; 0 shares the cores")
     deadline: float = Field(300.0, gt=0, description="seconds any wait between ranks may last")
-    out: str | None = Field(None, description="run folder [default: runs/NAME-MODEL-NUMBER]")
+    out: str | None = Field(None, description="run folder (default: runs/NAME-MODEL-NUMBER)")
 
     @field_validator("model")
     @classmethod

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from siafu.engine.network import Network
-from siafu.graph import writing
+from siafu.graph import Array, writing
 from siafu.nn import Draws
 from siafu.shard import Shard
 
@@ -41,18 +41,26 @@ def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:
     """Return the columns of a prediction table: class, confidence, label, split."""
     if shard.multi_label:
         said = (logits_NO > 0).cpu().numpy()
-        classes = pa.array([np.flatnonzero(row).tolist() for row in said], pa.list_(pa.int64()))
-        columns = {"prediction": classes}
+        counts = np.concatenate([[0], said.sum(axis=1).cumsum()]).astype(np.int32)
+        names = _named(np.nonzero(said)[1], shard)
+        columns = {"prediction": pa.ListArray.from_arrays(pa.array(counts), names)}
     else:
         confidence, prediction = logits_NO.softmax(dim=1).max(dim=1)
         columns = {
-            "prediction": pa.array(prediction.cpu().numpy()),
+            "prediction": _named(prediction.cpu().numpy(), shard),
             "confidence": pa.array(confidence.cpu().numpy()),
         }
         if shard.y is not None and shard.y.dim() == 1:
-            columns["label"] = pa.array(shard.y.cpu().numpy())
+            columns["label"] = _named(shard.y.cpu().numpy(), shard)
     split = np.full(shard.num_owned, "", dtype="<U5")
     for name, rows in shard.masks.items():
         split[rows.cpu().numpy()] = name
     # Typed, since a part without vertices has no value to tell it by.
     return columns | {"split": pa.array(split.tolist(), pa.string())}
+
+
+def _named(classes: Array, shard: Shard) -> pa.Array:
+    """Return the classes as the user names them; -1, which is no class, becomes null."""
+    if not shard.class_names:
+        return pa.array(classes)
+    return pa.array(shard.class_names).take(pa.array(classes, mask=classes < 0))

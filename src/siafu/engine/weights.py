@@ -1,5 +1,6 @@
 """The weights of a finished run, and what the data must have for them to be used on it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "num_features": str(_num_features(shard)),
         "num_classes": str(shard.num_classes),
         "multi_label": str(int(shard.multi_label)),
+        "class_names": json.dumps(shard.class_names),
     }
     save_file(tensors, file, metadata=facts)
 
@@ -50,7 +52,12 @@ def load_network(
             fix="infer on a graph with the features the run was trained on",
         )
     multi_label = facts["multi_label"] == "1"
-    shard = replace(shard, num_classes=int(facts["num_classes"]), multi_label=multi_label)
+    shard = replace(
+        shard,
+        num_classes=int(facts["num_classes"]),
+        multi_label=multi_label,
+        class_names=tuple(json.loads(facts["class_names"])),
+    )
     network = build_network(config, shard, draws)
     try:
         network.module.load_state_dict(load_file(file, device=str(shard.world.device)))

@@ -55,7 +55,7 @@ def rows_to_sum_one(x: Features) -> Features:
     return (x / np.where(sums > 0, sums, 1)).astype(np.float32)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Graph:
     """A directed graph with what training needs of its vertices and edges."""
 
@@ -78,6 +78,15 @@ class Graph:
     """float32 [E]."""
     edge_attr: Array | None = None
     """float32 [E, K]."""
+    class_names: tuple[str | int, ...] = ()
+    """What the user calls each class, by number; empty where numbers are all there is."""
+
+    def __repr__(self) -> str:
+        counts = f"vertices={self.num_nodes}, edges={self.num_edges}"
+        return (
+            f"Graph(name={self.name!r}, {counts}, features={self.num_features}, "
+            f"classes={self.num_classes})"
+        )
 
     @property
     def num_nodes(self) -> int:
@@ -253,6 +262,7 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
         "num_features": graph.num_features,
         "num_classes": graph.num_classes,
         "multi_label": graph.is_multi_label,
+        "class_names": list(graph.class_names),
     }
 
 
@@ -312,6 +322,7 @@ def graph_from_folder(folder: Folder) -> Graph:
         test=folder.load_if_present("test"),
         edge_weight=folder.load_if_present("edge_weight"),
         edge_attr=folder.load_if_present("edge_attr"),
+        class_names=tuple(folder.facts.get("class_names", ())),
     )
 
 

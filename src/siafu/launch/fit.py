@@ -67,7 +67,13 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
         parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
         job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
         _save_job(folder, job)
-        return _carry_out(folder, config, job)
+        if config.ranks > 1:
+            say(f"Starting {config.ranks} ranks ...")
+        try:
+            return _carry_out(folder, config, job)
+        except KeyboardInterrupt:
+            say(_how_to_go_on(folder))
+            raise
 
 
 def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> Run:
@@ -173,7 +179,7 @@ def _new_folder(config: RunConfig) -> Iterator[RunFolder]:
     model = config.model.rpartition(":")[2].lower()
     folder = RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
     try:
-        _save_config(folder, config)
+        _save_config(folder, config.resolved())
         with writing(folder.path):
             folder.write_environment()
         yield folder
@@ -181,6 +187,17 @@ def _new_folder(config: RunConfig) -> Iterator[RunFolder]:
         if not folder.metrics.exists():
             folder.discard()
         raise
+
+
+def _how_to_go_on(folder: RunFolder) -> str:
+    """Return what a user who stopped a run can do with it."""
+    saved = sorted(folder.checkpoints.glob("epoch-*"))
+    if not saved:
+        return (
+            "Stopped before the first checkpoint (--checkpoint-every sets how often one is made)."
+        )
+    epoch = int(saved[-1].name.removeprefix("epoch-"))
+    return f"Stopped; epoch {epoch} is saved. Go on with: siafu train --resume {folder.path}"
 
 
 def _save_config(folder: RunFolder, config: RunConfig) -> None:

@@ -28,6 +28,8 @@ class Shard:
     """Vertices of the whole graph."""
     num_classes: int
     multi_label: bool
+    class_names: tuple[str | int, ...]
+    """What the user calls each class; empty where numbers are all there is."""
     csr: CSR
     """N x (N + R): in-edges of the owned rows; columns are owned rows, then halo rows."""
     plan: HaloPlan
@@ -135,6 +137,7 @@ def _shard(folder: Folder, world: World) -> Shard:
         num_vertices=int(facts["num_nodes"]),
         num_classes=int(facts["num_classes"]),
         multi_label=bool(facts["multi_label"]),
+        class_names=tuple(facts.get("class_names", ())),
         csr=CSR(
             indptr=_tensor(folder.load("indptr"), world),
             index=_tensor(folder.load("src"), world),

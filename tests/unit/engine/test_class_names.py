@@ -1,0 +1,32 @@
+"""Classes go out as the user named them."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import siafu
+from siafu.launch import infer
+
+
+def test_predictions_name_the_classes(tmp_path: Path) -> None:
+    graph = siafu.load("planted:200")
+    words = np.array([f"class {number}" for number in range(graph.num_classes)])
+    src, dst = graph.edge_index()
+    (tmp_path / "data").mkdir()
+    columns = {f"x{k}": graph.x[:, k] for k in range(graph.num_features)}
+    nodes = pa.table({"id": np.arange(200), "label": words[graph.y], **columns})
+    pq.write_table(nodes, tmp_path / "data" / "nodes.parquet")
+    pq.write_table(pa.table({"src": src, "dst": dst}), tmp_path / "data" / "edges.parquet")
+
+    run = siafu.fit(str(tmp_path / "data"), epochs=3, out=str(tmp_path / "run"))
+
+    table = run.predictions.sort_by("id").to_pydict()
+    assert table["label"] == words[graph.y].tolist()
+    assert set(table["prediction"]) <= set(words.tolist())
+    # Another graph without labels: the names are the run's.
+    pq.write_table(nodes.drop_columns(["label"]), tmp_path / "data" / "nodes.parquet")
+    infer(run.path, tmp_path / "out", data=str(tmp_path / "data"), say=lambda line: None)
+    again = pq.read_table(tmp_path / "out").sort_by("id").to_pydict()
+    assert again["prediction"] == table["prediction"]
