@@ -61,6 +61,21 @@ def epoch_lines() -> list[str]:
     return lines
 
 
+def attention_lines() -> list[str]:
+    """Return one line for each graph on the GPU."""
+    lines = []
+    for row in rows_of("attention-h200"):
+        layer, pyg = row["layer"].replace("->", "to"), ", where PyG's does not fit"
+        if "pyg / ours" in row:
+            pyg = f": {row['pyg / ours']:.1f} x PyG's; beside {row['pyg peak_mb']} MB"
+        lines.append(
+            f"| GAT layer there and back, {layer}, {row['graph']}, H200 "
+            f"| {_ms(row['ours median_ms'])}, {row['ours peak_mb']} MB{pyg} "
+            "| `benchmarks.attention` |"
+        )
+    return lines
+
+
 def ingest_lines() -> list[str]:
     """Return one line for building a store and one for cutting it."""
     lines = []
@@ -90,7 +105,7 @@ def accuracy_lines() -> list[str]:
 
 def table() -> str:
     """Return the whole table."""
-    lines = [*spmm_lines(), *epoch_lines(), *ingest_lines(), *accuracy_lines()]
+    lines = [*spmm_lines(), *epoch_lines(), *attention_lines(), *ingest_lines(), *accuracy_lines()]
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (
         "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "
