@@ -29,6 +29,7 @@ def spmm_lines() -> list[str]:
     """Return one line for each graph; on CPU with the allocator that spares page faults."""
     lines = []
     for name, where in (("spmm", "CPU"), ("spmm-h200", "H200")):
+        flag = "" if where == "CPU" else " --device cuda"
         for row in rows_of(name):
             if where == "CPU" and row["allocator"] != "kept":
                 continue
@@ -37,7 +38,7 @@ def spmm_lines() -> list[str]:
             lines.append(
                 f"| neighbour sum, {row['graph']}, {row['edges'] / 1e6:.0f} M edges, {where} "
                 f"| {_ms(ours)}: {row['torch.sparse / ours']:.2f} x torch.sparse's speed{pyg}; "
-                f"{ours / row['floor median_ms']:.2f} x the gather floor | `benchmarks.spmm` |"
+                f"{ours / row['floor median_ms']:.2f} x its floor | `benchmarks.spmm{flag}` |"
             )
     return lines
 
@@ -46,6 +47,7 @@ def epoch_lines() -> list[str]:
     """Return one line for each model and machine."""
     lines = []
     for name, where in (("epoch", "CPU"), ("epoch-h200", "H200")):
+        flag = "" if where == "CPU" else " --device cuda"
         rows = rows_of(name)
         peaks = {row["model"]: row["peak_mb"] for row in rows if "peak_mb" in row}
         for row in rows:
@@ -56,7 +58,7 @@ def epoch_lines() -> list[str]:
                 f"| epoch, 3 x 256 {row['model'].upper()}, arxiv-like, {where} "
                 f"| {_ms(row['siafu']['median_ms'])}: {row['times_faster_than_pyg']} x PyG's, "
                 f"{row['times_the_floor']} x the floor; {peak['siafu']} MB beside "
-                f"{peak['pyg']} MB | `benchmarks.epoch` |"
+                f"{peak['pyg']} MB | `benchmarks.epoch{flag}` |"
             )
     return lines
 
@@ -71,7 +73,7 @@ def attention_lines() -> list[str]:
         lines.append(
             f"| GAT layer there and back, {layer}, {row['graph']}, H200 "
             f"| {_ms(row['ours median_ms'])}, {row['ours peak_mb']} MB{pyg} "
-            "| `benchmarks.attention` |"
+            "| `benchmarks.attention --device cuda` |"
         )
     return lines
 

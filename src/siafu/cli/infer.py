@@ -14,7 +14,9 @@ def infer(
     run: Annotated[Path, typer.Argument(help="run folder of a finished training")],
     out: Annotated[Path, typer.Option(help="folder for the Parquet files")] = Path("predictions"),
     data: Annotated[str | None, typer.Option(help="another graph (default: the run's)")] = None,
-    embeddings: Annotated[bool, typer.Option("--embeddings", help="hidden rows as well")] = False,
+    embeddings: Annotated[
+        bool, typer.Option("--embeddings", help="and hidden rows (own model: logits)")
+    ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace earlier predictions in --out")
     ] = False,
