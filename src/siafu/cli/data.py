@@ -1,16 +1,18 @@
 """`siafu ingest`, `siafu partition` and `siafu inspect`: graphs on disk."""
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import typer
 
 from siafu.cli.show import percent, print_json, print_table, say, size
 from siafu.errors import StoreError
-from siafu.graph import Graph, folder_kind, graph_from_folder, open_folder
+from siafu.graph import Array, Graph, count_edge_types, folder_kind, graph_from_folder, open_folder
 from siafu.ingest import TableOptions, ingest_to_store, load_with_notes
-from siafu.partition import Quality, open_parts, partition_graph
+from siafu.partition import Parts, Quality, open_parts, partition_graph
 from siafu.partition.memory import available_bytes, predict_for
 from siafu.partition.partition import choose_method
 from siafu.record import PhaseProgress, RunFolder
@@ -18,6 +20,8 @@ from siafu.record import PhaseProgress, RunFolder
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing folder")]
+_SHOWN_TYPES = 8
+_NOT_HELD = ("name", "num_classes", "num_edge_types", "edge_type_names")
 
 
 def ingest(  # noqa: PLR0913 - one flag an option
@@ -31,6 +35,7 @@ def ingest(  # noqa: PLR0913 - one flag an option
     features: Annotated[str | None, typer.Option(help="feature columns, comma between")] = None,
     edge_weight: Annotated[str | None, typer.Option(help="weight column of the edges")] = None,
     edge_attr: Annotated[str | None, typer.Option(help="edge feature columns")] = None,
+    edge_type: Annotated[str | None, typer.Option(help="type column of the edges")] = None,
     id_type: Annotated[Literal["integer", "text"] | None, typer.Option(help="read ids as")] = None,
     nodes: Annotated[Path | None, typer.Option(help="node table, if not beside the edges")] = None,
     undirected: Annotated[bool, typer.Option("--undirected", help="add reverse edges")] = False,
@@ -51,6 +56,7 @@ def ingest(  # noqa: PLR0913 - one flag an option
         features=_columns(features),
         edge_weight=edge_weight,
         edge_attr=_columns(edge_attr) or (),
+        edge_type=edge_type,
         undirected=undirected,
         id_type=id_type,
         nodes=nodes,
@@ -156,7 +162,7 @@ def describe(path: Path) -> dict[str, Any]:
     if kind == "parts":
         parts = open_parts(path)
         rows = {"kind": "parts", "parts": parts.num_parts, "method": parts.facts["method"]}
-        return {**rows, **parts.facts["graph"], **_quality_rows(parts.quality, 64)}
+        return {**rows, **_parts_graph_rows(parts), **_quality_rows(parts.quality, 64)}
     run = RunFolder(path)
     if run.config.exists():
         rows = {"kind": "run", "config": run.config.read_text().replace("\n", "  ").strip()}
@@ -166,6 +172,27 @@ def describe(path: Path) -> dict[str, Any]:
     )
 
 
+def _parts_graph_rows(parts: Parts) -> dict[str, Any]:
+    rows = dict(parts.facts["graph"])
+    total, names = rows.pop("num_edge_types", 0), rows.pop("edge_type_names", ())
+    folders = [parts.part(number) for number in range(parts.num_parts)] if total else []
+    types = [folder.load("edge_type") for folder in folders]
+    return {**rows, **_edge_type_rows(types, total, names)}
+
+
+def _edge_type_rows(types: list[Array], total: int, names: Sequence[str | int]) -> dict[str, Any]:
+    """Return how many edge types there are, and the edges of the first few by name."""
+    rows: dict[str, Any] = {"edge types": total}
+    if types:
+        counts = np.sum([count_edge_types(array, total) for array in types], axis=0).tolist()
+        shown = zip(list(names or range(total))[:_SHOWN_TYPES], counts, strict=False)
+        rows["edges a type"] = {str(name): count for name, count in shown}
+        if total > _SHOWN_TYPES:
+            rest = f"and {total - _SHOWN_TYPES} more types"
+            rows["edges a type"][rest] = sum(counts[_SHOWN_TYPES:])
+    return rows
+
+
 def _graph_rows(graph: Graph) -> dict[str, Any]:
     masks = {
         name: int(getattr(graph, name).sum())
@@ -173,14 +200,16 @@ def _graph_rows(graph: Graph) -> dict[str, Any]:
         if getattr(graph, name) is not None
     }
     have = [f.name for f in fields(graph) if getattr(graph, f.name) is not None]
+    types = [] if graph.edge_type is None else [graph.edge_type]
     return {
         "name": graph.name,
         "vertices": graph.num_nodes,
         "edges": graph.num_edges,
+        **_edge_type_rows(types, graph.num_edge_types, graph.edge_type_names),
         "features": graph.num_features,
         "classes": graph.num_classes,
         "masks": masks or "none",
-        "holds": ", ".join(name for name in have if name not in ("name", "num_classes")),
+        "holds": ", ".join(name for name in have if name not in _NOT_HELD),
     }
 
 

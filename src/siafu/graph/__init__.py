@@ -1,5 +1,11 @@
 """What a graph is, in memory and on disk."""
 
+from siafu.graph.edge_types import (
+    EdgeTypeName,
+    count_edge_types,
+    edge_type_dtype,
+    number_edge_types,
+)
 from siafu.graph.folder import (
     Array,
     Folder,
@@ -34,6 +40,7 @@ from siafu.graph.split import add_reverse_edges, draw_split, parse_split
 __all__ = [
     "MASKS",
     "Array",
+    "EdgeTypeName",
     "Features",
     "Folder",
     "FolderWriter",
@@ -44,7 +51,9 @@ __all__ = [
     "TextIds",
     "add_reverse_edges",
     "check_graph",
+    "count_edge_types",
     "draw_split",
+    "edge_type_dtype",
     "fingerprint_graph",
     "folder_kind",
     "graph_facts",
@@ -54,6 +63,7 @@ __all__ = [
     "load_features",
     "load_ids",
     "load_store",
+    "number_edge_types",
     "open_folder",
     "parse_split",
     "rows_to_sum_one",

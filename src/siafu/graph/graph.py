@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from siafu.errors import DataError
+from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
 from siafu.graph.folder import Array, Folder, FolderWriter, open_folder, write_folder
 from siafu.graph.ids import Ids, IntegerIds, load_ids
 
 MASKS = ("train", "val", "test")
+_EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type")
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -78,11 +80,19 @@ class Graph:
     """float32 [E]."""
     edge_attr: Array | None = None
     """float32 [E, K]."""
+    edge_type: Array | None = None
+    """Unsigned integers [E], in the smallest dtype that fits: the relation of each edge."""
+    num_edge_types: int = 0
+    """Types of the whole graph; 0 where edges have none."""
+    edge_type_names: tuple[EdgeTypeName, ...] = ()
+    """What the user calls each edge type, by number; empty where numbers are all there is."""
     class_names: tuple[str | int, ...] = ()
     """What the user calls each class, by number; empty where numbers are all there is."""
 
     def __repr__(self) -> str:
         counts = f"vertices={self.num_nodes}, edges={self.num_edges}"
+        if self.edge_type is not None:
+            counts += f", edge types={self.num_edge_types}"
         return (
             f"Graph(name={self.name!r}, {counts}, features={self.num_features}, "
             f"classes={self.num_classes})"
@@ -120,10 +130,10 @@ class Graph:
     def edge_arrays(self) -> Iterator[tuple[str, Array]]:
         """Yield the arrays that have one row an edge."""
         yield "src", self.src
-        if self.edge_weight is not None:
-            yield "edge_weight", self.edge_weight
-        if self.edge_attr is not None:
-            yield "edge_attr", self.edge_attr
+        for name in _EDGE_COLUMNS:
+            column = getattr(self, name)
+            if column is not None:
+                yield name, column
 
 
 def index_dtype(largest: int) -> np.dtype[Any]:
@@ -144,6 +154,7 @@ def check_graph(graph: Graph) -> None:
         )
     _check_sources(graph)
     _check_lengths(graph)
+    check_edge_types(graph.edge_type, graph.num_edge_types, graph.edge_type_names)
     if graph.x is not None:
         _check_features(graph)
     if graph.y is not None:
@@ -176,12 +187,16 @@ def _check_lengths(graph: Graph) -> None:
             fix="give one row a vertex",
         )
     for name, array in graph.edge_arrays():
-        if len(array) != graph.num_edges:
-            raise DataError(
-                "An array has another number of rows than the graph has edges.",
-                seen=f"{graph.num_edges} edges, {name} has {len(array)} rows",
-                fix="give one row an edge",
-            )
+        _check_edge_rows(name, array, graph.num_edges)
+
+
+def _check_edge_rows(name: str, array: Array, num_edges: int) -> None:
+    if len(array) != num_edges:
+        raise DataError(
+            "An array has another number of rows than the graph has edges.",
+            seen=f"{num_edges} edges, {name} has {len(array)} rows",
+            fix="give one row an edge",
+        )
 
 
 def _check_features(graph: Graph) -> None:
@@ -254,8 +269,8 @@ def save_vertices(graph: Graph, writer: FolderWriter) -> None:
 
 
 def graph_facts(graph: Graph) -> dict[str, Any]:
-    """Return what a manifest says about a graph."""
-    return {
+    """Return what a manifest says about a graph; of edge types only where there are some."""
+    facts = {
         "name": graph.name,
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -264,11 +279,17 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
         "multi_label": graph.is_multi_label,
         "class_names": list(graph.class_names),
     }
+    if graph.edge_type is not None:
+        facts["num_edge_types"] = graph.num_edge_types
+        facts["edge_type_names"] = list(graph.edge_type_names)
+    return facts
 
 
 def fingerprint_graph(graph: Graph) -> str:
     """Return a hash of all contents; parts, runs and checkpoints of one graph carry the same."""
     digest = hashlib.sha256(f"{graph.num_nodes} {graph.num_edges} {graph.num_classes}".encode())
+    if graph.edge_type is not None:
+        digest.update(f" {graph.num_edge_types} edge types".encode())
     for array in _all_arrays(graph):
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         for start in range(0, len(array), _ROWS_AT_ONCE):
@@ -322,6 +343,9 @@ def graph_from_folder(folder: Folder) -> Graph:
         test=folder.load_if_present("test"),
         edge_weight=folder.load_if_present("edge_weight"),
         edge_attr=folder.load_if_present("edge_attr"),
+        edge_type=folder.load_if_present("edge_type"),
+        num_edge_types=int(folder.facts.get("num_edge_types", 0)),
+        edge_type_names=tuple(folder.facts.get("edge_type_names", ())),
         class_names=tuple(folder.facts.get("class_names", ())),
     )
 
@@ -331,13 +355,20 @@ def graph_from_edges(
 ) -> Graph:
     """Return a graph from edge lists in memory; `columns` are further fields of `Graph`.
 
-    Edge columns follow their edges. The edges of a row keep the order they were given in.
+    Edge columns follow their edges. The edges of a row keep the order they were given in. Edge
+    types may be integers of any dtype; they are counted unless `num_edge_types` says more.
     """
     order = np.argsort(destination, kind="stable")
     counts = np.bincount(destination, minlength=num_nodes)
-    for column in ("edge_weight", "edge_attr"):
+    for column in _EDGE_COLUMNS:
         if columns.get(column) is not None:
+            _check_edge_rows(column, columns[column], len(order))
             columns[column] = np.asarray(columns[column])[order]
+    if columns.get("edge_type") is not None:
+        columns["edge_type"], columns["num_edge_types"] = narrow_edge_types(
+            columns["edge_type"],
+            max(columns.get("num_edge_types", 0), len(columns.get("edge_type_names", ()))),
+        )
     columns.setdefault("ids", IntegerIds(np.arange(num_nodes, dtype=np.int64)))
     return Graph(
         name=name,

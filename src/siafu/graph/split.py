@@ -65,21 +65,31 @@ def _mask(rows: Array, num_nodes: int) -> Array:
 
 
 def add_reverse_edges(graph: Graph) -> Graph:
-    """Return the graph with missing reverse edges added; their edge data is copied."""
+    """Return the graph with missing reverse edges added; their edge data is copied.
+
+    Edges of different types are different: the reverse of an edge is one of the same type.
+    """
     n = graph.num_nodes
     dst = np.repeat(np.arange(n, dtype=np.int64), np.diff(graph.indptr))
     src = graph.src.astype(np.int64)
-    forward = dst * n + src
-    candidates, first = np.unique(src * n + dst, return_index=True)
-    missing = ~np.isin(candidates, forward)
-    rows, edges = candidates[missing] // n, first[missing]
-    all_dst = np.concatenate([dst, rows])
+    edges = _without_reverse(dst * n + src, src * n + dst, graph)
+    all_dst = np.concatenate([dst, src[edges]])
     order = np.argsort(all_dst, kind="stable")
     columns: dict[str, Any] = {
         name: np.concatenate([column, column[edges]])[order]
         for name, column in graph.edge_arrays()
         if name != "src"
     }
-    new_src = np.concatenate([src, candidates[missing] % n])[order].astype(graph.src.dtype)
+    new_src = np.concatenate([src, dst[edges]])[order].astype(graph.src.dtype)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(all_dst, minlength=n))]).astype(np.int64)
     return replace(graph, indptr=indptr, src=new_src, **columns)
+
+
+def _without_reverse(forward: Array, backward: Array, graph: Graph) -> Array:
+    """Return the first edge of each reverse that is missing, ordered by that reverse and type."""
+    if graph.edge_type is not None:
+        # Numbered anew: a pair's key and a type together may not fit in 64 bits.
+        _, pair = np.unique(np.concatenate([forward, backward]), return_inverse=True)
+        forward, backward = pair.reshape(2, -1) * graph.num_edge_types + graph.edge_type
+    candidates, first = np.unique(backward, return_index=True)
+    return first[~np.isin(candidates, forward)]

@@ -1,11 +1,11 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
-from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw
+from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
 from siafu.ingest.load import ingest_to_store, load, load_as_it_is, load_with_notes
 from siafu.ingest.named import NAMED, load_named
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
-from siafu.ingest.pyg import graph_from_pyg
+from siafu.ingest.pyg_hetero import graph_from_pyg
 from siafu.ingest.store_builder import Drawing
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import Tables, build_store, find_tables
@@ -29,4 +29,5 @@ __all__ = [
     "load_with_notes",
     "planted",
     "powerlaw",
+    "relations",
 ]

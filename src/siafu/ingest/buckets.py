@@ -1,6 +1,6 @@
 """Sorting more edges than fit in memory by destination: files of records, one a range of rows.
 
-A record is one edge: dst, src and, where there are any, reverse, weight and attr. Records are
+A record is one edge: dst, src and, where there are any, reverse, weight, attr and type. Records are
 scattered to the bucket of their destination, then each bucket is sorted by itself. A bucket that
 came out too large is scattered again into smaller ranges.
 """
@@ -38,11 +38,12 @@ def order_by_key(key: Array, num_keys: int) -> tuple[Array, Array]:
 
 
 @strict_kernel
-def drop_known_reverses(starts: Array, order: Array, src: Array, reverse: Array) -> Array:
+def drop_known_reverses(starts: Array, order: Array, key: Array, reverse: Array) -> Array:
     """Return the order without reverses that are there already, and change `starts` to match.
 
-    A row keeps its given edges in order, then has each missing reverse once, by source; a reverse
-    found several times keeps the data of its first edge.
+    `key` tells the edges of a row apart: the source, or source and type. A row keeps its given
+    edges in order, then has each missing reverse once, by key; a reverse found several times keeps
+    the data of its first edge.
     """
     kept = np.empty(len(order), dtype=np.int64)
     num_kept = 0
@@ -52,22 +53,24 @@ def drop_known_reverses(starts: Array, order: Array, src: Array, reverse: Array)
         given = entries[~reverse[entries]]
         kept[num_kept : num_kept + len(given)] = given
         num_kept += len(given)
-        known = np.sort(src[given])
+        known = np.sort(key[given])
         candidates = entries[reverse[entries]]
         at, last = 0, -1
-        for i in np.argsort(src[candidates], kind="mergesort"):
-            source = src[candidates[i]]
-            while at < len(known) and known[at] < source:
+        for i in np.argsort(key[candidates], kind="mergesort"):
+            wanted = key[candidates[i]]
+            while at < len(known) and known[at] < wanted:
                 at += 1
-            if source != last and (at == len(known) or known[at] != source):
+            if wanted != last and (at == len(known) or known[at] != wanted):
                 kept[num_kept] = candidates[i]
                 num_kept += 1
-            last = source
+            last = wanted
     starts[len(starts) - 1] = num_kept
     return kept[:num_kept]
 
 
-def record_type(index: np.dtype[Any], *, undirected: bool, weight: bool, attr: int) -> Any:
+def record_type(
+    index: np.dtype[Any], *, undirected: bool, weight: bool, attr: int, typed: bool = False
+) -> Any:
     """Return the dtype of a record; `attr` is the number of edge attributes."""
     fields: list[tuple[Any, ...]] = [("dst", index), ("src", index)]
     if undirected:
@@ -76,6 +79,8 @@ def record_type(index: np.dtype[Any], *, undirected: bool, weight: bool, attr: i
         fields.append(("weight", np.float32))
     if attr:
         fields.append(("attr", np.float32, (attr,)))
+    if typed:
+        fields.append(("type", np.uint16))
     return np.dtype(fields)
 
 
@@ -128,10 +133,13 @@ class Buckets:
         for bucket, file in enumerate(self._files):
             _write_all(file, scattered[starts[bucket] : starts[bucket + 1]])
 
-    def sorted_rows(self, *, most_records: int) -> Iterator[SortedRows]:
+    def sorted_rows(
+        self, *, most_records: int, type_of_code: Array | None = None
+    ) -> Iterator[SortedRows]:
         """Yield all rows in order, deleting the files; each bucket is in memory by itself.
 
-        More than `most_records` at once are held only for a single row that has them all.
+        More than `most_records` at once are held only for a single row that has them all. Types
+        come out as `type_of_code` has them, known only once all records were added.
         """
         for bucket in range(self.num_buckets):
             low = self._rows.start + (bucket << self._shift)
@@ -139,21 +147,20 @@ class Buckets:
             path = self._path(bucket)
             num_records = path.stat().st_size // self._record.itemsize
             if num_records > most_records and len(rows) > 1:
-                yield from self._smaller(path, rows, num_records, most_records)
+                inner = self._smaller(path, rows, max(2, 2 * num_records // most_records))
+                yield from inner.sorted_rows(most_records=most_records, type_of_code=type_of_code)
             else:
-                yield _sort(np.fromfile(path, dtype=self._record), rows)
+                yield _sort(np.fromfile(path, dtype=self._record), rows, type_of_code)
                 path.unlink()
 
-    def _smaller(
-        self, path: Path, rows: range, num_records: int, most_records: int
-    ) -> Iterator[SortedRows]:
-        pieces = max(2, 2 * num_records // most_records)
+    def _smaller(self, path: Path, rows: range, pieces: int) -> "Buckets":
+        """Return the records of a file scattered again, over about this many files."""
         inner = Buckets(path.with_suffix(""), rows, self._record, most_buckets=pieces)
         with inner, path.open("rb") as file:
             while len(records := np.fromfile(file, self._record, _RECORDS_AT_ONCE)):
                 inner.add(records)
         path.unlink()
-        yield from inner.sorted_rows(most_records=most_records)
+        return inner
 
 
 def _write_all(file: IO[bytes], records: Array) -> None:
@@ -163,8 +170,12 @@ def _write_all(file: IO[bytes], records: Array) -> None:
         left = left[file.write(left) :]
 
 
-def _sort(records: Array, rows: range) -> SortedRows:
+def _sort(records: Array, rows: range, type_of_code: Array | None) -> SortedRows:
+    key = records["src"]
+    if type_of_code is not None:
+        records["type"] = type_of_code[records["type"]]
+        key = key.astype(np.int64) * len(type_of_code) + records["type"]
     starts, order = order_by_key(records["dst"] - rows.start, len(rows))
     if "reverse" in (records.dtype.names or ()):
-        order = drop_known_reverses(starts, order, records["src"], records["reverse"])
+        order = drop_known_reverses(starts, order, key, records["reverse"])
     return SortedRows(rows.start, np.diff(starts), records[order])

@@ -1,6 +1,6 @@
-"""Synthetic graphs made from a seed, at any size: `planted` communities and `powerlaw` hubs.
+"""Synthetic graphs made from a seed, at any size: `planted`, `powerlaw` and `relations`.
 
-N vertices, C classes, F features, P pairs of vertices that are joined in both directions.
+N vertices, E edges, C classes, F features.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 
 from siafu.errors import DataError
-from siafu.graph import Array, Graph, IntegerIds, draw_split, index_dtype
+from siafu.graph import Array, Graph, IntegerIds, draw_split, graph_from_edges, index_dtype
 
 _CHUNK = 1 << 20
 _SIZE = re.compile(r"(\d+)([km]?)", re.IGNORECASE)
@@ -17,6 +17,9 @@ _SUFFIX = {"": 1, "k": 1_000, "m": 1_000_000}
 _DRAWN_SPLIT = "0.6,0.2"
 _HUB_EXPONENT = 0.6
 """Vertex of rank r is drawn with a chance proportional to r ** -0.6."""
+
+_RELATIONS = ("same", "next", "previous")
+"""By how far the source's class is ahead of the destination's: 0, 1, 2 (mod 3)."""
 
 PairMaker = Callable[[np.random.Generator, int], tuple[Array, Array]]
 """Draw this many pairs and return their two ends."""
@@ -110,7 +113,58 @@ def powerlaw(
     return draw_split(graph, _DRAWN_SPLIT, seed)
 
 
-BUILTINS: dict[str, Callable[..., Graph]] = {"planted": planted, "powerlaw": powerlaw}
+def relations(
+    num_nodes: int = 2_000,
+    *,
+    mean_degree: int = 12,
+    width: int = 32,
+    homophily: float = 0.7,
+    signal: float = 0.15,
+    seed: int = 0,
+) -> Graph:
+    """Return a graph of three classes and three edge types, which labels need.
+
+    An edge of type r into a vertex of class c starts at class c + r (mod 3) in a fraction
+    `homophily` of the cases, else anywhere. All types together, a vertex's neighbours are of all
+    classes alike: a model that ignores types learns nothing from them. Features are as in
+    `planted`. Edges have one direction; repeated ones and loops are left out.
+    """
+    num_classes = len(_RELATIONS)
+    _check_size(num_nodes, smallest=4 * num_classes)
+    generator = np.random.default_rng([seed, 3])
+    y = generator.permutation(np.arange(num_nodes) % num_classes)
+    members = np.argsort(y, kind="stable")
+    sizes = np.bincount(y)
+    starts = np.cumsum(sizes) - sizes
+
+    num_edges = num_nodes * mean_degree
+    dst = generator.integers(num_nodes, size=num_edges)
+    edge_type = generator.integers(num_classes, size=num_edges)
+    anyone = generator.integers(num_classes, size=num_edges)
+    ruled = generator.random(num_edges) < homophily
+    group = np.where(ruled, (y[dst] + edge_type) % num_classes, anyone)
+    src = members[starts[group] + (generator.random(num_edges) * sizes[group]).astype(np.int64)]
+    key = np.unique((dst * num_nodes + src)[src != dst] * num_classes + edge_type[src != dst])
+    pair, edge_type = np.divmod(key, num_classes)
+    graph = graph_from_edges(
+        pair % num_nodes,
+        pair // num_nodes,
+        num_nodes,
+        name="relations",
+        x=_noisy_centres(y, num_classes, width, signal, generator),
+        y=y,
+        num_classes=num_classes,
+        edge_type=edge_type,
+        edge_type_names=_RELATIONS,
+    )
+    return draw_split(graph, _DRAWN_SPLIT, seed)
+
+
+BUILTINS: dict[str, Callable[..., Graph]] = {
+    "planted": planted,
+    "powerlaw": powerlaw,
+    "relations": relations,
+}
 
 
 def is_builtin(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -9,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from siafu.errors import DataError
-from siafu.graph import Array, FolderWriter, Ids, index_dtype
+from siafu.graph import Array, FolderWriter, Ids, edge_type_dtype, index_dtype
 from siafu.ingest.buckets import Buckets, SortedRows, record_type
+from siafu.ingest.edge_types import TypeColumn, find_type_column
 from siafu.ingest.id_rows import IdKind, IdRows, SeenIds, column_kind, id_column, with_types
 from siafu.ingest.numbers import number_block
 from siafu.ingest.progress import Progress
@@ -20,6 +22,7 @@ from siafu.ingest.table_options import TableOptions
 _ROWS_AT_ONCE = 1 << 20
 _COPIED_BYTES = 1 << 24
 _CSV_ROW_BYTES = 12
+_ARRAY_OF_FIELD = {"weight": "edge_weight", "attr": "edge_attr", "type": "edge_type"}
 
 
 class EdgeTable:
@@ -29,12 +32,28 @@ class EdgeTable:
         self, table: Table, options: TableOptions, progress: Progress, kind: IdKind | None = None
     ) -> None:
         """Prepare to read; `kind` is that of the node table's ids where there is one."""
+        found = None
+        if options.edge_type is None:
+            found = find_type_column(table.schema(), options.edge_columns())
+            options = replace(options, edge_type=found)
         self.options, self.progress = options, progress
         columns = options.edge_columns()
         table.check_columns(options.edge_flags())
+        self.types = None if options.edge_type is None else TypeColumn(options.edge_type)
         self.kind: IdKind = kind or options.id_type or column_kind(table, options.src)
-        self.table = with_types(table, ids=columns[:2], kind=self.kind, numbers=columns[2:])
-        self.unused = [name for name in table.schema().names if name not in columns]
+        numbers = [name for name in columns[2:] if name != options.edge_type]
+        self.table = with_types(table, ids=columns[:2], kind=self.kind, numbers=numbers)
+        self._found_types = found is not None
+        self._unused = [name for name in table.schema().names if name not in columns]
+
+    def notes(self) -> list[str]:
+        """Return sentences for the user, once the edges are written."""
+        notes = []
+        if self.types is not None and self._found_types:
+            notes.append(f"Edge types are in column {self.types.column}: {len(self.types)}.")
+        if self._unused:
+            notes.append(f"Edge columns not used: {', '.join(self._unused)}.")
+        return notes
 
     def seen_ids(self) -> Ids:
         """Return all ids that edges name, sorted: the vertices where there is no node table."""
@@ -61,7 +80,9 @@ class EdgeTable:
         with buckets:
             for piece in self._pieces("reading edges", self.options.edge_columns()):
                 buckets.add(self._records(piece, rows, record))
-        spools = [Spool(scratch / name, record[name]) for name in _data_columns(record)]
+        stored = {} if self.types is None else {"type": edge_type_dtype(len(self.types))}
+        names = _data_columns(record)
+        spools = [Spool(scratch / name, record[name], stored.get(name)) for name in names]
         num_edges = self._write_sorted(writer, buckets, spools, num_nodes)
         shutil.rmtree(scratch)
         return num_edges
@@ -72,12 +93,13 @@ class EdgeTable:
             undirected=self.options.undirected,
             weight=self.options.edge_weight is not None,
             attr=len(self.options.edge_attr),
+            typed=self.types is not None,
         )
 
     def _pieces(self, phase: str, columns: tuple[str, ...] | list[str]) -> Iterator[Piece]:
         total, done = self.table.num_rows(), 0
         self.progress(phase, 0, total)
-        for piece in self.table.pieces(columns, rows=_ROWS_AT_ONCE):
+        for piece in self.table.pieces(list(dict.fromkeys(columns)), rows=_ROWS_AT_ONCE):
             yield piece
             done += piece.batch.num_rows
             self.progress(phase, done, total)
@@ -98,6 +120,8 @@ class EdgeTable:
             records["weight"] = number_block(piece, [self.options.edge_weight])[:, 0]
         if self.options.edge_attr:
             records["attr"] = number_block(piece, self.options.edge_attr)
+        if self.types is not None:
+            records["type"] = self.types.codes(piece)
         if not self.options.undirected:
             return records
         records["reverse"] = False
@@ -122,7 +146,10 @@ class EdgeTable:
         self, writer: FolderWriter, buckets: Buckets, spools: list["Spool"], num_nodes: int
     ) -> int:
         indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-        for rows in buckets.sorted_rows(most_records=self.options.bucket_edges):
+        type_of_code = None if self.types is None else self.types.type_of_code()
+        for rows in buckets.sorted_rows(
+            most_records=self.options.bucket_edges, type_of_code=type_of_code
+        ):
             _append(rows, indptr, spools)
             self.progress("sorting edges", rows.low + len(rows.counts), num_nodes)
         np.cumsum(indptr, out=indptr)
@@ -148,8 +175,11 @@ def _append(rows: SortedRows, indptr: Array, spools: list["Spool"]) -> None:
 class Spool:
     """One edge array on its way: its length is known only once every bucket is sorted."""
 
-    def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
-        self.path, self._dtype = path, dtype
+    def __init__(
+        self, path: Path, dtype: np.dtype[Any], stored: np.dtype[Any] | None = None
+    ) -> None:
+        """Keep values of this dtype; the array in the folder may have a narrower one."""
+        self.path, self._dtype, self._stored = path, dtype, stored or dtype.base
 
     def append(self, values: Array) -> None:
         """Add values at the end."""
@@ -158,8 +188,8 @@ class Spool:
 
     def move_to(self, writer: FolderWriter, num_edges: int) -> None:
         """Write everything as an array of the folder, and delete it here."""
-        name = {"weight": "edge_weight", "attr": "edge_attr"}.get(self.path.name, self.path.name)
-        stream = writer.stream(name, (num_edges, *self._dtype.shape), self._dtype.base)
+        name = _ARRAY_OF_FIELD.get(self.path.name, self.path.name)
+        stream = writer.stream(name, (num_edges, *self._dtype.shape), self._stored)
         rows_at_once = max(1, _COPIED_BYTES // self._dtype.itemsize)
         with self.path.open("rb") as file:
             while len(rows := _read_rows(file, self._dtype, rows_at_once)):

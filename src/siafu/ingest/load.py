@@ -14,7 +14,7 @@ from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.ogb import build_ogb_store, find_ogb
 from siafu.ingest.progress import Progress
-from siafu.ingest.pyg import graph_from_pyg_with_notes, is_pyg
+from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes, is_pyg
 from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.store_builder import Drawing
 from siafu.ingest.table_files import TABLE_ENDINGS
@@ -23,7 +23,7 @@ from siafu.ingest.tables import build_store, find_tables
 
 Noted = tuple[Graph, list[str]]
 
-_RULES = 2
+_RULES = 3
 """Raised when the same tables become another store, so that older ones in the cache are left."""
 
 
@@ -40,10 +40,10 @@ def load(
     """Return the graph that `source` names or holds, with masks where it has labels.
 
     A built-in graph (`planted`, `powerlaw:100k`), a public data set (`cora`), an `.npz` file, a
-    store, a Parquet or CSV file or folder, a PyG `Data` or a `Graph`. Names come before paths:
-    write `./cora` for a folder of that name. `seed` draws masks where the data has none; built-in
-    graphs stay the same at any seed. Tables become a store first, at `store` or in the cache, and
-    are memory-mapped from there.
+    store, a Parquet or CSV file or folder, a PyG `Data` or `HeteroData`, or a `Graph`. Names come
+    before paths: write `./cora` for a folder of that name. `seed` draws masks where the data has
+    none; built-in graphs stay the same at any seed. Tables become a store first, at `store` or in
+    the cache, and are memory-mapped from there.
     """
     return load_with_notes(
         source,
@@ -211,7 +211,7 @@ def _open(source: Any, progress: Progress | None) -> Noted:
     raise DataError(
         "This kind of object is not a graph we know.",
         seen=type(source).__name__,
-        fix="give a name, a path, a PyG Data or a siafu Graph",
+        fix="give a name, a path, a PyG Data or HeteroData, or a siafu Graph",
     )
 
 

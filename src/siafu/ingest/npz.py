@@ -2,12 +2,14 @@
 
 edge_index [2, E], y [N] (-1: no label) or [N, C], x [N, F] or the CSR x_indptr, x_indices, x_data,
 x_shape; optional: train_mask, val_mask, test_mask, num_classes, symmetric, num_nodes, node_id,
-edge_weight, edge_attr. N vertices, E edges, F features, C classes.
+edge_weight, edge_attr, edge_type [E] (numbers from 0, or text). N vertices, E edges, F features,
+C classes.
 """
 
 import zipfile
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from siafu.graph import (
     SparseFeatures,
     check_graph,
     graph_from_edges,
+    number_edge_types,
 )
 from siafu.ingest.masks import labelled_only
 
@@ -50,6 +53,7 @@ def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
         num_classes=_num_classes(arrays, y),
         edge_weight=_as_float(arrays.get("edge_weight")),
         edge_attr=_as_float(arrays.get("edge_attr")),
+        **_edge_types(arrays),
         **masks,
     )
     check_graph(graph)
@@ -185,6 +189,14 @@ def _masks(arrays: Arrays) -> Arrays:
     if any(mask is None for mask in found.values()):
         return {}
     return {name: mask.astype(bool) for name, mask in found.items() if mask is not None}
+
+
+def _edge_types(arrays: Arrays) -> dict[str, Any]:
+    types = arrays.get("edge_type")
+    if types is None or types.dtype.kind not in "US" or types.ndim != 1:
+        return {"edge_type": types}
+    numbers, names = number_edge_types(types)
+    return {"edge_type": numbers, "edge_type_names": names}
 
 
 def _as_float(values: Array | None) -> Array | None:

@@ -1,4 +1,7 @@
-"""A PyTorch Geometric `Data`, recognised by its attributes; that library is never imported."""
+"""A PyTorch Geometric `Data`, recognised by its attributes; that library is never imported.
+
+Its `HeteroData` is read by `pyg_hetero`, with what is here for each type.
+"""
 
 from typing import Any
 
@@ -18,57 +21,41 @@ from siafu.graph import (
 from siafu.ingest.masks import labelled_only
 
 
-def is_pyg(source: object) -> bool:
-    """Return whether the object looks like a PyG Data or HeteroData."""
-    return _is_hetero(source) or getattr(source, "edge_index", None) is not None
+def graph_from_data(data: Any) -> tuple[Graph, list[str]]:
+    """Return the graph of a `Data` and notes for the user.
 
-
-def _is_hetero(source: object) -> bool:
-    return hasattr(source, "edge_types") and hasattr(source, "node_types")
-
-
-def graph_from_pyg(data: Any) -> Graph:
-    """Return the graph of a PyG `Data`: edge_index and, if there, x, y, masks, weights, n_id."""
-    return graph_from_pyg_with_notes(data)[0]
-
-
-def graph_from_pyg_with_notes(data: Any) -> tuple[Graph, list[str]]:
-    """Return what `graph_from_pyg` does, and sentences on what a user should know about it."""
-    if _is_hetero(data):
-        raise DataError(
-            "Graphs with several node or edge types are not supported yet.",
-            seen=f"{type(data).__name__} with node types {list(data.node_types)}",
-            fix="train on one type, or pass data.to_homogeneous()",
-        )
-    edges = _edges(data)
-    y = _labels(data)
+    Read are edge_index and, where they are there, x, y, masks, weights, edge types and n_id.
+    """
+    edges = edges_of(data)
+    y = labels_of(data)
     num_nodes = _num_nodes(data, edges, y)
-    masks, notes = labelled_only(_masks(data), y)
-    columns = {name: _float_column(data, name) for name in ("edge_weight", "edge_attr")}
-    if columns["edge_attr"] is not None and columns["edge_attr"].ndim == 1:
-        columns["edge_attr"] = columns["edge_attr"][:, None]
-    ids = getattr(data, "n_id", None)
+    masks, notes = labelled_only(masks_of(data), y)
+    edge_type = getattr(data, "edge_type", None)
     graph = graph_from_edges(
         edges[0],
         edges[1],
         num_nodes,
         name=str(getattr(data, "name", None) or "pyg"),
-        ids=IntegerIds(np.arange(num_nodes) if ids is None else _numpy(ids).astype(np.int64)),
-        x=_features(data),
+        ids=IntegerIds(vertex_numbers(data, num_nodes)),
+        x=features_of(data),
         y=y,
-        num_classes=_num_classes(y),
-        **columns,
+        num_classes=num_classes_of(y),
+        edge_weight=float_column(data, "edge_weight"),
+        edge_attr=float_column(data, "edge_attr"),
+        edge_type=None if edge_type is None else as_numpy(edge_type),
         **masks,
     )
     check_graph(graph)
     return graph, notes
 
 
-def _numpy(tensor: Any) -> Array:
+def as_numpy(tensor: Any) -> Array:
+    """Return a tensor or array as an array on the host."""
     return tensor.detach().cpu().numpy() if hasattr(tensor, "detach") else np.asarray(tensor)
 
 
-def _edges(data: Any) -> Array:
+def edges_of(data: Any) -> Array:
+    """Return edge_index [2, E]; raise where it is missing or no such array."""
     edge_index = getattr(data, "edge_index", None)
     if edge_index is None:
         raise DataError(
@@ -76,7 +63,7 @@ def _edges(data: Any) -> Array:
             seen=repr(data)[:200],
             fix="give edge_index [2, E]; from adj_t: torch.stack(data.adj_t.coo()[:2][::-1])",
         )
-    edges = _numpy(edge_index)
+    edges = as_numpy(edge_index)
     if edges.ndim != 2 or len(edges) != 2 or edges.dtype.kind not in "iu":
         raise DataError(
             "edge_index has the wrong shape or type.",
@@ -104,30 +91,32 @@ def _num_nodes(data: Any, edges: Array, y: Array | None) -> int:
     return num_nodes
 
 
-def _features(data: Any) -> Features | None:
+def features_of(data: Any) -> Features | None:
+    """Return x as float32, dense or sparse."""
     x = getattr(data, "x", None)
     if x is None:
         return None
     if str(getattr(x, "layout", "torch.strided")) != "torch.strided":
         # By way of COO: torch warns that its own CSR is not finished.
         entries = x.detach().cpu().to_sparse_coo().coalesce()
-        rows, columns = _numpy(entries.indices())
+        rows, columns = as_numpy(entries.indices())
         counts = np.bincount(rows, minlength=int(x.shape[0]))
         return SparseFeatures(
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             columns.astype(np.int32),
-            _numpy(entries.values()).astype(np.float32),
+            as_numpy(entries.values()).astype(np.float32),
             int(x.shape[1]),
         )
-    dense = _numpy(x)
+    dense = as_numpy(x)
     return (dense[:, None] if dense.ndim == 1 else dense).astype(np.float32, copy=False)
 
 
-def _labels(data: Any) -> Array | None:
+def labels_of(data: Any) -> Array | None:
+    """Return y as int64 [N] with -1 for no label, or uint8 [N, C]."""
     y = getattr(data, "y", None)
     if y is None:
         return None
-    labels = _numpy(y)
+    labels = as_numpy(y)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dtype.kind == "f":
@@ -141,15 +130,17 @@ def _labels(data: Any) -> Array | None:
     return labels.astype(np.int64 if labels.ndim == 1 else np.uint8)
 
 
-def _num_classes(y: Array | None) -> int:
+def num_classes_of(y: Array | None) -> int:
+    """Return how many classes there are."""
     if y is None:
         return 0
     return int(y.shape[1]) if y.ndim == 2 else int(y.max(initial=-1)) + 1
 
 
-def _masks(data: Any) -> dict[str, Array]:
+def masks_of(data: Any) -> dict[str, Array]:
+    """Return the train, val and test masks where all three are there."""
     found = {name: getattr(data, f"{name}_mask", None) for name in MASKS}
-    masks = {name: _numpy(mask).astype(bool) for name, mask in found.items() if mask is not None}
+    masks = {name: as_numpy(mask).astype(bool) for name, mask in found.items() if mask is not None}
     for name, mask in masks.items():
         if mask.ndim != 1:
             raise DataError(
@@ -160,6 +151,16 @@ def _masks(data: Any) -> dict[str, Array]:
     return masks if len(masks) == len(MASKS) else {}
 
 
-def _float_column(data: Any, name: str) -> Array | None:
+def float_column(data: Any, name: str) -> Array | None:
+    """Return an edge column as float32: [E] for weights, [E, K] for attributes."""
     value = getattr(data, name, None)
-    return None if value is None else _numpy(value).astype(np.float32)
+    if value is None:
+        return None
+    column = as_numpy(value).astype(np.float32)
+    return column[:, None] if name == "edge_attr" and column.ndim == 1 else column
+
+
+def vertex_numbers(data: Any, num_nodes: int) -> Array:
+    """Return int64 [N]: the user's numbers of the vertices, n_id or 0 to N - 1."""
+    ids = getattr(data, "n_id", None)
+    return np.arange(num_nodes) if ids is None else as_numpy(ids).astype(np.int64)

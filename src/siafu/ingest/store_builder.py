@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from siafu.graph import MASKS, Array, FolderWriter, Graph, Ids, IntegerIds, graph_facts
+from siafu.graph import (
+    MASKS,
+    Array,
+    EdgeTypeName,
+    FolderWriter,
+    Graph,
+    Ids,
+    IntegerIds,
+    graph_facts,
+)
 from siafu.ingest.edges import EdgeTable
 from siafu.ingest.id_rows import rows_of
 from siafu.ingest.labels import ClassName
@@ -27,7 +36,8 @@ class StoreBuilder:
     def __init__(self, writer: FolderWriter, name: str, drawing: Drawing | None) -> None:
         self.writer, self.name, self.drawing = writer, name, drawing
         self.notes: list[str] = []
-        self.num_edges, self.width = 0, 0
+        self.num_edges, self.num_edge_types, self.width = 0, 0, 0
+        self.edge_type_names: tuple[EdgeTypeName, ...] = ()
         self.masks: dict[str, Array] = {}
         self.class_names: list[ClassName] = []
         self.y: Array | None = None
@@ -55,8 +65,10 @@ class StoreBuilder:
     def take_edges(self, edges: EdgeTable) -> None:
         """Write the edges."""
         self.num_edges = edges.write(self.writer, self.rows, self.num_nodes)
-        if edges.unused:
-            self.notes.append(f"Edge columns not used: {', '.join(edges.unused)}.")
+        if edges.types is not None:
+            self.num_edge_types = len(edges.types)
+            self.edge_type_names = edges.types.names()
+        self.notes += edges.notes()
 
     def finish(self) -> list[str]:
         """Write masks and facts; return the notes."""
@@ -78,10 +90,14 @@ class StoreBuilder:
 
     def _outline(self) -> Graph:
         """Return a graph of the right sizes: what is on disk stands in as zeros of no memory."""
+        zeros_E = np.broadcast_to(np.uint8(0), (self.num_edges,))
         return Graph(
             name=self.name,
             indptr=np.broadcast_to(np.int64(0), (self.num_nodes + 1,)),
-            src=np.broadcast_to(np.int32(0), (self.num_edges,)),
+            src=zeros_E,
+            edge_type=zeros_E if self.num_edge_types else None,
+            num_edge_types=self.num_edge_types,
+            edge_type_names=self.edge_type_names,
             ids=IntegerIds(np.empty(0, dtype=np.int64)),
             x=np.broadcast_to(np.float32(0), (self.num_nodes, self.width)) if self.width else None,
             y=self.y,

@@ -39,8 +39,14 @@ class TableOptions:
     edge_attr: tuple[str, ...] = ()
     """Columns with further numbers of an edge."""
 
+    edge_type: str | None = None
+    """Column with the type of an edge, text or whole numbers, numbered in sorted order.
+
+    None takes `edge_type`, `type` or `relation` where there is one of text or whole numbers.
+    """
+
     undirected: bool = False
-    """Add the reverse of each edge where it is missing, with the data of that edge."""
+    """Add the reverse of each edge where one of its type is missing, with the data of that edge."""
 
     id_type: Literal["integer", "text"] | None = None
     """Type of the ids; None takes the column's own. Text keeps leading zeros of CSV ids."""
@@ -68,11 +74,14 @@ class TableOptions:
     def edge_columns(self) -> list[str]:
         """Return the columns of the edge table that are read."""
         weight = [] if self.edge_weight is None else [self.edge_weight]
-        return [self.src, self.dst, *weight, *self.edge_attr]
+        kind = [] if self.edge_type is None else [self.edge_type]
+        return [self.src, self.dst, *weight, *self.edge_attr, *kind]
 
     def edge_flags(self) -> dict[str, str]:
         """Return the flag of `siafu ingest` that names each column of the edge table."""
         flags = dict.fromkeys(self.edge_attr, "--edge-attr")
         if self.edge_weight is not None:
             flags[self.edge_weight] = "--edge-weight"
+        if self.edge_type is not None:
+            flags[self.edge_type] = "--edge-type"
         return {self.src: "--src", self.dst: "--dst"} | flags

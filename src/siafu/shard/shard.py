@@ -1,6 +1,6 @@
 """A part's data on its rank: rows, edges, labels, masks, and the plan that reaches others' rows.
 
-Shapes: N owned rows, R halo rows, F features.
+Shapes: N owned rows, R halo rows, E edges into owned rows, F features.
 """
 
 from dataclasses import dataclass, field
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import DTypeLike
 from torch import Tensor
 
 from siafu.comm import HaloPlan, World, exchange_halo
@@ -45,6 +46,13 @@ class Shard:
     mask_totals: dict[str, int]
     """The same counted over all ranks."""
     edge_attr: Tensor | None
+    edge_type: Tensor | None
+    """int32 [E], in the order of `csr`: the relation of each edge. As uint8 it would index like a
+    mask."""
+    num_edge_types: int
+    """Types of the whole graph, also those that no edge here has; 0 where edges have none."""
+    edge_type_names: tuple[str | int, ...]
+    """What the user calls each edge type; empty where numbers are all there is."""
     fingerprint: str
     """Hash of the whole graph, the same for every partition of it."""
     _halo_ids: list[Tensor] = field(default_factory=list)
@@ -123,6 +131,7 @@ def _shard(folder: Folder, world: World) -> Shard:
     totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
     weight = folder.load_if_present("edge_weight")
     attr = folder.load_if_present("edge_attr")
+    types = folder.load_if_present("edge_type")
     y = folder.load_if_present("y")
     num_owned = int(facts["num_owned"])
     plan = HaloPlan.build(
@@ -152,13 +161,16 @@ def _shard(folder: Folder, world: World) -> Shard:
         masks=masks,
         mask_totals=totals,
         edge_attr=None if attr is None else _tensor(attr, world),
+        edge_type=None if types is None else _tensor(types, world, np.int32),
+        num_edge_types=int(facts.get("num_edge_types", 0)),
+        edge_type_names=tuple(facts.get("edge_type_names", ())),
         fingerprint=str(facts["graph_fingerprint"]),
     )
 
 
-def _tensor(array: Array, world: World) -> Tensor:
+def _tensor(array: Array, world: World, dtype: DTypeLike | None = None) -> Tensor:
     # A copy, so that training never waits for a page of the file.
-    return torch.from_numpy(np.array(array)).to(world.device)
+    return torch.from_numpy(np.array(array, dtype)).to(world.device)
 
 
 def _rows_of(mask: Array | None, world: World) -> Tensor:

@@ -92,10 +92,3 @@ def test_object_with_the_same_attributes_will_do():
 def test_unusable_data_is_refused(changes, problem):
     with pytest.raises(DataError, match=problem):
         graph_from_pyg(_data(**changes))
-
-
-def test_hetero_data_is_refused_with_a_way_out():
-    data = torch_geometric.HeteroData()
-    data["paper"].x = torch.rand(3, 2)
-    with pytest.raises(DataError, match="to_homogeneous"):
-        graph_from_pyg(data)
