@@ -41,13 +41,18 @@ def _ids(num_nodes: int, how: str) -> list[int] | list[str]:
     bucket_edges=st.integers(1, 80),
     row_group=st.integers(1, 70),
     how=st.sampled_from(["range", "shuffled", "scattered", "text"]),
+    typed=st.sampled_from([None, "text", "numbers"]),
 )
-def test_store_equals_graph_in_memory(edges, undirected, bucket_edges, row_group, how):
+def test_store_equals_graph_in_memory(edges, undirected, bucket_edges, row_group, how, typed):
     num_nodes, pairs = edges
     weight = np.arange(len(pairs), dtype=np.float32)
     attr = np.stack([weight * 2, weight * 3], axis=1)
     ids = _ids(num_nodes, how)
-    want = graph_from_edges(pairs[:, 0], pairs[:, 1], num_nodes, edge_weight=weight, edge_attr=attr)
+    # Met in falling order, so that the order of meeting is not the sorted one.
+    values = (len(pairs) - np.arange(len(pairs))) // 2 % 4
+    types = np.unique(values, return_inverse=True)[1] if typed else None
+    columns = {"edge_weight": weight, "edge_attr": attr, "edge_type": types}
+    want = graph_from_edges(pairs[:, 0], pairs[:, 1], num_nodes, **columns)
     if undirected:
         want = add_reverse_edges(want)
 
@@ -62,6 +67,8 @@ def test_store_equals_graph_in_memory(edges, undirected, bucket_edges, row_group
             "a": attr[:, 0],
             "b": attr[:, 1],
         }
+        if typed:
+            table["type"] = [f"r{k}" for k in values] if typed == "text" else values
         pq.write_table(pa.table(table), source / "edges.parquet", row_group_size=row_group)
         options = TableOptions(
             edge_weight="w", edge_attr=("a", "b"), undirected=undirected, bucket_edges=bucket_edges
@@ -69,6 +76,7 @@ def test_store_equals_graph_in_memory(edges, undirected, bucket_edges, row_group
         build_store(find_tables(source, options), Path(folder) / "store", options=options)
         got = load_store(Path(folder) / "store")
         np.testing.assert_array_equal(got.indptr, want.indptr)
+        assert got.num_edge_types == want.num_edge_types
         for (name, mine), (_, theirs) in zip(got.edge_arrays(), want.edge_arrays(), strict=True):
             assert mine.dtype == theirs.dtype
             np.testing.assert_array_equal(mine, theirs, err_msg=name)

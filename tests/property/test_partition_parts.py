@@ -48,6 +48,10 @@ def graphs(draw):
         columns["edge_weight"] = rng.random(len(edges), np.float32)
         columns["edge_attr"] = rng.random((len(edges), 2), np.float32)
     if draw(st.booleans()):
+        num_types = draw(st.sampled_from([1, 3, 300]))
+        columns["edge_type"] = rng.integers(0, num_types, len(edges))
+        columns["edge_type_names"] = tuple(f"r{k}" for k in range(num_types))
+    if draw(st.booleans()):
         columns["ids"] = TextIds.from_arrow(pa.array([f"v{'é' * (i % 3)}{i}" for i in range(n)]))
     else:
         columns["ids"] = IntegerIds(rng.permutation(n).astype(np.int64) + 100)
@@ -133,11 +137,14 @@ def test_the_edges_of_all_parts_are_the_edges_of_the_graph_in_order(cut):
                 whole = slice(graph.indptr[row], graph.indptr[row + 1])
                 np.testing.assert_array_equal(store_row[src[mine]], graph.src[whole])
                 boundary += bool((src[mine] >= len(rows)).any())
-                for name in ("edge_weight", "edge_attr"):
+                for name in ("edge_weight", "edge_attr", "edge_type"):
                     column = getattr(graph, name)
                     assert (name in f) == (column is not None)
                     if column is not None:
+                        assert f.load(name).dtype == column.dtype
                         np.testing.assert_array_equal(f.load(name)[mine], column[whole])
+            assert f.facts.get("num_edge_types", 0) == graph.num_edge_types
+            assert tuple(f.facts.get("edge_type_names", ())) == graph.edge_type_names
             assert f.facts["num_interior"] == len(rows) - boundary
         assert sum(f.facts["num_local_edges"] for f in folders) == graph.num_edges
 

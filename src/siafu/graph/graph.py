@@ -360,15 +360,15 @@ def graph_from_edges(
     """
     order = np.argsort(destination, kind="stable")
     counts = np.bincount(destination, minlength=num_nodes)
-    for column in _EDGE_COLUMNS:
-        if columns.get(column) is not None:
-            _check_edge_rows(column, columns[column], len(order))
-            columns[column] = np.asarray(columns[column])[order]
     if columns.get("edge_type") is not None:
         columns["edge_type"], columns["num_edge_types"] = narrow_edge_types(
             columns["edge_type"],
             max(columns.get("num_edge_types", 0), len(columns.get("edge_type_names", ()))),
         )
+    for column in _EDGE_COLUMNS:
+        if columns.get(column) is not None:
+            _check_edge_rows(column, columns[column], len(order))
+            columns[column] = np.asarray(columns[column])[order]
     columns.setdefault("ids", IntegerIds(np.arange(num_nodes, dtype=np.int64)))
     return Graph(
         name=name,

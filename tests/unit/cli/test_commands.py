@@ -85,6 +85,26 @@ def test_ingest_partition_and_inspect(siafu: Command) -> None:
     assert json.loads(again.out)["masks"]["train"] == 140
 
 
+def test_inspect_counts_edge_types(siafu: Command) -> None:
+    store = result_of(siafu, "ingest", "relations", "store")
+    assert store["edge types"] == 3
+    assert list(store["edges a type"]) == ["same", "next", "previous"]
+    assert sum(store["edges a type"].values()) == store["edges"]
+    result_of(siafu, "partition", "store", "three.parts", "--parts", 3)
+    parts = result_of(siafu, "inspect", "three.parts", "--verify")
+    assert parts["edges a type"] == store["edges a type"]
+    assert "previous" in siafu("inspect", "store").out
+
+    edges = {"src": range(20), "dst": range(20), "kind": [f"r{k:02}" for k in range(20)]}
+    pq.write_table(pa.table({k: list(v) for k, v in edges.items()}), siafu.here / "e.parquet")
+    many = result_of(siafu, "ingest", "e.parquet", "many", "--edge-type", "kind")
+    assert many["edge types"] == 20
+    assert list(many["edges a type"].items())[-2:] == [("r07", 1), ("and 12 more types", 12)]
+    plain = result_of(siafu, "ingest", "e.parquet", "plain")
+    assert plain["edge types"] == 0
+    assert "edges a type" not in plain
+
+
 def test_undirected_adds_reverse_edges(siafu: Command) -> None:
     np.savez(siafu.here / "line.npz", edge_index=np.array([[0, 1, 1], [1, 2, 0]]))
     assert result_of(siafu, "ingest", "line.npz", "plain")["edges"] == 3

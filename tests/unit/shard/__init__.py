@@ -1,0 +1,1 @@
+"""A part on its rank."""
