@@ -3,14 +3,9 @@
 Knows tensors, not graphs or ranks.
 """
 
-from siafu.ops.attention import EdgeDraw, SoftmaxState, finish
-from siafu.ops.attention_dot import (
-    dot_attend_backward,
-    dot_attend_into,
-    dot_attention,
-    dot_reference,
-)
-from siafu.ops.attention_gat import attend_backward, attend_into, gat_attention, gat_reference
+from siafu.ops.attention import attend, fold_backward, fold_into, gat_attention
+from siafu.ops.attention_kinds import Attention, DotProduct, Gat, GatV2, attend_reference
+from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, finish
 from siafu.ops.csr import CSR
 from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
 from siafu.ops.csr_sum import csr_sum_reference, neighbour_sum, sum_into
@@ -27,23 +22,24 @@ from siafu.ops.threads import num_threads
 
 __all__ = [
     "CSR",
+    "Attention",
+    "DotProduct",
     "DrawKey",
     "EdgeDraw",
+    "Gat",
+    "GatV2",
     "SoftmaxState",
-    "attend_backward",
-    "attend_into",
+    "attend",
+    "attend_reference",
     "csr_max_reference",
     "csr_sum_reference",
-    "dot_attend_backward",
-    "dot_attend_into",
-    "dot_attention",
-    "dot_reference",
     "dropout_pairs",
     "dropout_rows",
     "fast_paths",
     "finish",
+    "fold_backward",
+    "fold_into",
     "gat_attention",
-    "gat_reference",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",

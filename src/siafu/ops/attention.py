@@ -1,109 +1,133 @@
-"""Softmax over the edges of a row that arrive in blocks: state, dropout, and the end of it.
+"""Attention over edges, whole or a block at a time (SAR), without a tensor of edge size.
 
-    m' = max(m, score);  c = exp(m - m')
-    total = c total + sum of exp(score - m') value;  weight = c weight + sum of exp(score - m')
+Blocks are folded into a running softmax; backward goes over them once more, in any order, with the
+log-sum-exp and the output of the whole. The kinds, and what each reads, are in `attention_kinds`.
 
-Nothing of edge size is kept: backward needs the output and one log-sum-exp for each row and head,
-and computes each weight again as exp(score - lse). In float32 that weight is as exact as lse, whose
-rounding grows with the scores: about 1e-3 of the weight at scores of 1e4.
-
-Shapes: M destination rows, C source columns of a block, H heads, D width of a head.
+Shapes: M destination rows, C source columns of a block, E edges, H heads, D width of a head.
 """
+# ruff: noqa: PLR0913 - attention has many inputs, and an op's schema is flat
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from siafu.errors import ConfigError, PlanError
-from siafu.ops.contract import EdgeDrop, Softmax, Turned
+from siafu.ops.attention_kinds import (
+    Attention,
+    Gat,
+    Tensors,
+    check_added_to,
+    check_inputs,
+    check_state,
+    check_tensor,
+    factor_of,
+)
+from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, finish, flat_drop, op_arguments
+from siafu.ops.contract import AttentionBlock, AttentionGrads, EdgeDrop, RowGrads, Turned
 from siafu.ops.csr import CSR
-from siafu.ops.random import DrawKey
+from siafu.ops.kernels import attention_kernels
 
 
-@dataclass(frozen=True, slots=True)
-class EdgeDraw:
-    """Dropping attention weights by draws keyed with the global ids of an edge's two ends.
+def fold_into(
+    kind: Attention,
+    csr: CSR,
+    sources: Tensors,
+    rows: Tensors,
+    shared: Tensors,
+    state: SoftmaxState,
+    *,
+    edge: Tensor | None = None,
+    drop: EdgeDraw | None = None,
+) -> None:
+    """Fold one block of edges into `state`, in place; no gradient flows."""
+    check_inputs(kind, csr, sources, rows, shared, edge=edge, drop=drop)
+    check_state(state, csr.num_rows, sources[0])
+    block = _block(csr.indptr, csr.index, sources, rows, shared, edge, factor_of(kind), _flat(drop))
+    kernels = attention_kernels(kind.name, sources[0].device, sources[0].dtype)
+    kernels.fold_into(block, state.flat())
 
-    The draws are those of `dropout_pairs`, a column for each head. Edges that share both ends share
-    their draws. The normalising sum stays whole, as in GAT.
+
+def fold_backward(
+    kind: Attention,
+    csr: CSR,
+    sources: Tensors,
+    rows: Tensors,
+    shared: Tensors,
+    lse_MH: Tensor,
+    grad_MHD: Tensor,
+    delta_MH: Tensor,
+    *,
+    edge: Tensor | None = None,
+    drop: EdgeDraw | None = None,
+    into_rows: Tensors,
+    into_shared: Tensors,
+    into_sources: Tensors | None = None,
+    with_edge: bool = True,
+) -> tuple[Tensors, Tensor | None]:
+    """Return one block's gradients of sources and of the edge term, None where there is none.
+
+    lse_MH is what `finish` gave; delta_MH is the sum over D of grad * out, of the whole output.
+    Gradients of rows and shared tensors are added to `into_rows` and `into_shared`. With
+    `into_sources` those of sources are added there too: blocks that read the same columns then
+    share one such tensor. `with_edge=False` leaves the edge term without a gradient.
     """
-
-    key: DrawKey
-    p: float
-    ids_C: Tensor
-    """int64: the global id of each source column."""
-
-    ids_M: Tensor
-    """int64: the global id of each destination row."""
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.p < 1:
-            raise ConfigError(
-                "The dropout rate is out of range.", seen=f"p={self.p}", fix="use 0 <= p < 1"
-            )
-
-    def flat(self) -> EdgeDrop:
-        """Return what kernels need to know."""
-        return flat_drop(self.key.pair_words(), self.p, self.ids_C, self.ids_M)
-
-
-def flat_drop(key: tuple[int, int], p: float, ids_C: Tensor, ids_M: Tensor) -> EdgeDrop:
-    """Return the threshold and scale that `dropout_pairs` uses, with contiguous ids."""
-    return EdgeDrop(key, round(p * 2**32), 1 / (1 - p), ids_C.contiguous(), ids_M.contiguous())
+    check_inputs(kind, csr, sources, rows, shared, edge=edge, drop=drop)
+    shape = (csr.num_rows, *sources[0].shape[1:])
+    check_tensor("lse_MH", lse_MH, sources[0], shape[:2])
+    check_tensor("grad_MHD", grad_MHD, sources[0], shape)
+    check_tensor("delta_MH", delta_MH, sources[0], shape[:2])
+    check_added_to("into_rows", into_rows, rows)
+    check_added_to("into_shared", into_shared, shared)
+    if into_sources is None:
+        into_sources = _zeros(sources)
+    else:
+        check_added_to("into_sources", into_sources, sources)
+    back = turned(csr, with_order=edge is not None)
+    block = _block(csr.indptr, csr.index, sources, rows, shared, edge, factor_of(kind), _flat(drop))
+    known = RowGrads(*(t.detach().contiguous() for t in (lse_MH, grad_MHD, delta_MH)))
+    made = None if block.edge is None or not with_edge else torch.empty_like(block.edge)
+    grads = AttentionGrads(into_sources, into_rows, into_shared, made)
+    kernels = attention_kernels(kind.name, sources[0].device, sources[0].dtype)
+    kernels.grad_into(block, back, known, grads)
+    return into_sources, made
 
 
-def op_arguments(drop: EdgeDraw | None) -> tuple[int, int, float, Tensor | None, Tensor | None]:
-    """Return (key0, key1, p, ids_C, ids_M) as an op's schema takes them."""
-    if drop is None or drop.p == 0:
-        return 0, 0, 0.0, None, None
-    return *drop.key.pair_words(), drop.p, drop.ids_C, drop.ids_M
+def attend(
+    kind: Attention,
+    csr: CSR,
+    sources: Tensors,
+    rows: Tensors,
+    shared: Tensors = (),
+    *,
+    edge: Tensor | None = None,
+    drop: EdgeDraw | None = None,
+) -> Tensor:
+    """Return out_MHD, differentiable in every tensor; rows without edges give 0.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SoftmaxState:
-    """What each row and head has gathered from the blocks so far; updated in place."""
-
-    top_MH: Tensor
-    """The largest score; -infinity before the first."""
-
-    weight_MH: Tensor
-    """The sum of exp(score - top)."""
-
-    total_MHD: Tensor
-    """The sum of exp(score - top) * value."""
-
-    @classmethod
-    def empty(cls, num_rows: int, heads: int, width: int, like: Tensor) -> "SoftmaxState":
-        """Return the state before any edge, of the type and on the device of `like`."""
-        return cls(
-            like.new_full((num_rows, heads), -torch.inf),
-            like.new_zeros(num_rows, heads),
-            like.new_zeros(num_rows, heads, width),
-        )
-
-    def flat(self) -> Softmax:
-        """Return the same tensors as kernels take them."""
-        state = Softmax(self.top_MH, self.weight_MH, self.total_MHD)
-        if not all(t.is_contiguous() for t in state):
-            raise PlanError(
-                "A softmax state is updated in place and must have no gaps.",
-                seen=f"strides {[t.stride() for t in state]}",
-                fix="use SoftmaxState.empty",
-            )
-        return state
-
-
-def finish(state: SoftmaxState) -> tuple[Tensor, Tensor]:
-    """Return (out_MHD, lse_MH); rows without edges, or with scores of -infinity alone, give 0.
-
-    The state is used up: its tensors become the result.
+    The only tensor of edge size that is made is the gradient of an edge term that needs one.
     """
-    empty_MH = state.weight_MH == 0
-    weight_MH = state.weight_MH.masked_fill_(empty_MH, 1)
-    out_MHD = state.total_MHD.div_(weight_MH[:, :, None])
-    lse_MH = state.top_MH.add_(weight_MH.log_()).masked_fill_(empty_MH, 0)
-    return out_MHD, lse_MH
+    check_inputs(kind, csr, sources, rows, shared, edge=edge, drop=drop)
+    given = (*sources, *rows, *shared, *(() if edge is None else (edge,)))
+    needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
+    back = turned(csr, with_order=edge is not None) if needs_grad else (None, None, None)
+    numbers = kind.name, factor_of(kind)
+    tensors = [*sources], [*rows], [*shared], edge
+    return attention(csr.indptr, csr.index, *tensors, *numbers, *op_arguments(drop), *back)[0]
+
+
+def gat_attention(
+    csr: CSR,
+    z_CHD: Tensor,
+    left_CH: Tensor,
+    right_MH: Tensor,
+    *,
+    slope: float,
+    bias_EH: Tensor | None = None,
+    drop: EdgeDraw | None = None,
+) -> Tensor:
+    """Return GAT's out_MHD."""
+    return attend(Gat(slope), csr, (z_CHD, left_CH), (right_MH,), edge=bias_EH, drop=drop)
 
 
 def turned(csr: CSR, *, with_order: bool) -> Turned:
@@ -112,31 +136,154 @@ def turned(csr: CSR, *, with_order: bool) -> Turned:
     return Turned(back.indptr, back.index, csr.transpose_order() if with_order else None)
 
 
-def check_tensors(like: Tensor, wanted: dict[str, tuple[Tensor | None, tuple[int, ...]]]) -> None:
-    """Raise unless each tensor there is has its shape, and the type and device of `like`."""
-    for name, (tensor, shape) in wanted.items():
-        if tensor is None:
-            continue
-        same = tensor.dtype == like.dtype and tensor.device == like.device
-        if tensor.shape != shape or not same:
-            raise PlanError(
-                f"{name} does not fit.",
-                seen=f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}",
-                fix=f"pass shape {shape} of {like.dtype} on {like.device}",
-            )
+@torch.library.custom_op("siafu::attention", mutates_args=())
+def attention(
+    indptr: Tensor,
+    index: Tensor,
+    sources: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    edge: Tensor | None,
+    kind: str,
+    factor: float,
+    key0: int,
+    key1: int,
+    p: float,
+    ids_C: Tensor | None,
+    ids_M: Tensor | None,
+    back_indptr: Tensor | None,
+    back_index: Tensor | None,
+    back_order: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Return (out_MHD, lse_MH); the `back_` tensors are the transpose, for backward only."""
+    first, drop = sources[0], _drop(key0, key1, p, ids_C, ids_M)
+    block = _block(indptr, index, sources, rows, shared, edge, factor, drop)
+    state = SoftmaxState.empty(len(rows[0]), first.size(1), first.size(2), first)
+    attention_kernels(kind, first.device, first.dtype).fold_into(block, state.flat())
+    return finish(state)
 
 
-def check_drop(csr: CSR, drop: EdgeDraw | None) -> None:
-    """Raise unless there is an int64 id for every column and row, on the device of the edges."""
-    if drop is None:
-        return
-    for name, ids, length in (
-        ("ids_C", drop.ids_C, csr.num_cols),
-        ("ids_M", drop.ids_M, csr.num_rows),
-    ):
-        if ids.shape != (length,) or ids.dtype != torch.int64 or ids.device != csr.device:
-            raise PlanError(
-                f"{name} does not fit the edges.",
-                seen=f"{tuple(ids.shape)} {ids.dtype} on {ids.device}",
-                fix=f"pass {length} global ids as int64 on {csr.device}",
-            )
+@attention.register_fake
+def _(indptr: Any, index: Any, sources: list[Tensor], rows: list[Tensor], *rest: Any) -> Any:
+    num_rows, (heads, width) = len(rows[0]), sources[0].shape[1:]
+    return rows[0].new_empty(num_rows, heads, width), rows[0].new_empty(num_rows, heads)
+
+
+@torch.library.custom_op("siafu::attention_grad", mutates_args=())
+def attention_grad(
+    indptr: Tensor,
+    index: Tensor,
+    sources: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    edge: Tensor | None,
+    kind: str,
+    factor: float,
+    key0: int,
+    key1: int,
+    p: float,
+    ids_C: Tensor | None,
+    ids_M: Tensor | None,
+    back_indptr: Tensor,
+    back_index: Tensor,
+    back_order: Tensor | None,
+    lse: Tensor,
+    grad: Tensor,
+    delta: Tensor,
+    with_edge: bool,
+) -> list[Tensor]:
+    """Return the gradients of sources, rows, shared tensors and, `with_edge`, the edge term."""
+    drop = _drop(key0, key1, p, ids_C, ids_M)
+    block = _block(indptr, index, sources, rows, shared, edge, factor, drop)
+    known = RowGrads(lse.contiguous(), grad.contiguous(), delta.contiguous())
+    made = torch.empty_like(block.edge) if with_edge and block.edge is not None else None
+    grads = AttentionGrads(_zeros(sources), _zeros(rows), _zeros(shared), made)
+    kernels = attention_kernels(kind, grad.device, grad.dtype)
+    kernels.grad_into(block, Turned(back_indptr, back_index, back_order), known, grads)
+    return [*grads.sources, *grads.rows, *grads.shared, *(() if made is None else (made,))]
+
+
+@attention_grad.register_fake
+def _(
+    indptr: Any,
+    index: Any,
+    sources: list[Tensor],
+    rows: list[Tensor],
+    shared: list[Tensor],
+    edge: Tensor | None,
+    *rest: Any,
+) -> list[Tensor]:
+    wanted = [edge] if rest[-1] and edge is not None else []
+    return [t.new_empty(t.shape) for t in (*sources, *rows, *shared, *wanted)]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    indptr, index, sources, rows, shared, edge, *rest = inputs
+    ctx.numbers, ctx.counts = rest[:5], (len(sources), len(rows), len(shared))
+    ctx.with_edge = edge is not None and edge.requires_grad
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(indptr, index, edge, *rest[5:], *output, *sources, *rows, *shared)
+
+
+def _backward(ctx: Any, grad_MHD: Tensor, _: Any) -> tuple[Any, ...]:
+    indptr, index, edge, *rest = ctx.saved_tensors
+    places, (out_MHD, lse_MH), operands = rest[:5], rest[5:7], rest[7:]
+    delta_MH = torch.einsum("mhd,mhd->mh", grad_MHD, out_MHD)
+    known = lse_MH, grad_MHD, delta_MH
+    grads = attention_grad(
+        indptr,
+        index,
+        *_split(operands, ctx.counts),
+        edge,
+        *ctx.numbers,
+        *places,
+        *known,
+        ctx.with_edge,
+    )
+    grad_edge = grads.pop() if ctx.with_edge else None
+    return None, None, *_split(grads, ctx.counts), grad_edge, *(None,) * 10
+
+
+attention.register_autograd(_backward, setup_context=_save)
+
+
+def _split(flat: Sequence[Tensor], counts: tuple[int, int, int]) -> list[list[Tensor]]:
+    """Return the tensors as sources, rows and shared."""
+    first, second = counts[0], counts[0] + counts[1]
+    return [list(flat[:first]), list(flat[first:second]), list(flat[second:])]
+
+
+def _zeros(like: Sequence[Tensor]) -> Tensors:
+    return tuple(torch.zeros(t.shape, dtype=t.dtype, device=t.device) for t in like)
+
+
+def _drop(
+    key0: int, key1: int, p: float, ids_C: Tensor | None, ids_M: Tensor | None
+) -> EdgeDrop | None:
+    if ids_C is None or ids_M is None:
+        return None
+    return flat_drop((key0, key1), p, ids_C, ids_M)
+
+
+def _flat(drop: EdgeDraw | None) -> EdgeDrop | None:
+    return None if drop is None or drop.p == 0 else drop.flat()
+
+
+def _block(
+    indptr: Tensor,
+    index: Tensor,
+    sources: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    edge: Tensor | None,
+    factor: float,
+    drop: EdgeDrop | None,
+) -> AttentionBlock:
+    """Return what kernels take: tensors without gaps and without a history."""
+    near, own, common = (
+        tuple(t.detach().contiguous() for t in group) for group in (sources, rows, shared)
+    )
+    term = None if edge is None else edge.detach().contiguous()
+    return AttentionBlock(
+        indptr.contiguous(), index.contiguous(), near, own, common, term, factor, drop
+    )

@@ -19,49 +19,62 @@ from siafu.ops.attention_triton import (
     keyed,
     launch,
 )
-from siafu.ops.contract import GatBlock, GatGrads, RowGrads, Softmax, Turned
+from siafu.ops.contract import AttentionBlock, AttentionGrads, RowGrads, Softmax, Turned
 
 DTYPES = csr_torch.DTYPES
 
 
-def attend_into(block: GatBlock, state: Softmax) -> None:
-    """See `contract.GatKernels`."""
+def fold_into(block: AttentionBlock, state: Softmax) -> None:
+    """See `contract.AttentionKernels`."""
     ids_and_key, options = drop_options(block.drop)
+    z, left = block.sources
     launch(
         _attend,
-        len(block.right_MH),
-        (block.z_CHD.size(1), block.z_CHD.size(2)),
-        *block[:6],
+        len(block.rows[0]),
+        (z.size(1), z.size(2)),
+        block.indptr,
+        block.index,
+        z,
+        left,
+        block.rows[0],
+        block.edge,
         *state,
         *ids_and_key,
-        slope=block.slope,
+        slope=block.factor,
         **options,
     )
 
 
-def attend_grad_into(block: GatBlock, back: Turned, rows: RowGrads, grads: GatGrads) -> None:
-    """See `contract.GatKernels`."""
+def grad_into(block: AttentionBlock, back: Turned, rows: RowGrads, grads: AttentionGrads) -> None:
+    """See `contract.AttentionKernels`."""
     ids_and_key, options = drop_options(block.drop)
-    shape = block.z_CHD.size(1), block.z_CHD.size(2)
-    options |= {"slope": block.slope}
-    inputs = (*block[2:6], *rows)
+    z, left = block.sources
+    shape = z.size(1), z.size(2)
+    options |= {"slope": block.factor}
+    inputs = (z, left, block.rows[0], block.edge, *rows)
     launch(
         _grad_columns,
-        len(block.z_CHD),
+        len(z),
         shape,
         back.indptr,
         back.index,
         back.order,
         *inputs,
-        grads.z_CHD,
-        grads.left_CH,
+        *grads.sources,
         *ids_and_key,
         **options,
     )
-    outputs = grads.right_MH, grads.bias_EH
-    edges = block.indptr, block.index
     launch(
-        _grad_rows, len(block.right_MH), shape, *edges, *inputs, *outputs, *ids_and_key, **options
+        _grad_rows,
+        len(block.rows[0]),
+        shape,
+        block.indptr,
+        block.index,
+        *inputs,
+        grads.rows[0],
+        grads.edge,
+        *ids_and_key,
+        **options,
     )
 
 
@@ -214,8 +227,8 @@ def _grad_columns(
                     dot_SG = tl.sum(grad_SGW * z_GW[None, :, :], axis=2)
                     delta_SG = _scalars(delta, i_S, head_G, live_SG, H).to(wide)
                     left_SG += (kept_SG * dot_SG - part_SG * delta_SG) * steep_SG
-                tl.store(grad_z + at_GW, tl.sum(out_SGW, axis=0), mask=in_GW)
-                tl.store(grad_left + at_G, tl.sum(left_SG, axis=0), mask=in_G)
+                _fold(grad_z + at_GW, in_GW, 1.0, tl.sum(out_SGW, axis=0))
+                _fold(grad_left + at_G, in_G, 1.0, tl.sum(left_SG, axis=0))
 
 
 @keyed

@@ -79,9 +79,14 @@ def drop_arrays(drop: EdgeDrop | None, dtype: Any) -> Drop:
     return threshold, scale, key, drop.ids_C.numpy(), drop.ids_M.numpy()
 
 
-def optional(tensor: Tensor | None, like: Array) -> Array:
-    """Return the array, or one without rows: absence is tested at run time, compiled once."""
-    return np.empty((0, 1), like.dtype) if tensor is None else tensor.detach().numpy()
+def optional(tensor: Tensor | None) -> Array | None:
+    """Return the array; None has machine code of its own, without the term."""
+    return None if tensor is None else tensor.numpy()
+
+
+def flat_of(x: Array) -> Array:
+    """Return [N, H, D] as a matrix."""
+    return x.reshape(len(x), -1)
 
 
 def _float_of_bits(typing_context: Any, bits: Any) -> Any:
@@ -235,6 +240,74 @@ def dot_and_add(
                 summed += x[i, h, f] * rows[j, h, f]
                 out[j, h, f] += factor * x[i, h, f]
             dot[h, q] = summed
+
+
+@callee
+def dots(
+    out: Array,
+    index: Array,
+    e: int,
+    count: int,
+    x: Array,
+    flat: Array,
+    own: Array,
+    at: Any,
+    heads: int,
+    d: int,
+) -> None:
+    """Write out[h, q] = <x of row index[e + q], own row at>; `flat` is x as a matrix."""
+    last = len(index) - 1
+    for q in range(count):
+        j = np.uint64(index[e + q])
+        ask_row(flat, np.uint64(index[min(e + q + AHEAD, last)]), heads * d)
+        for h in range(heads):
+            summed = x.dtype.type(0)
+            for f in range(d):
+                summed += x[j, h, f] * own[at, h, f]
+            out[h, q] = summed
+
+
+@callee
+def edge_number(order: Array | None, e: int) -> Any:
+    """Return the number of the edge at place e; without an order they are the same."""
+    return np.uint64(e) if order is None else np.uint64(order[e])
+
+
+@callee
+def add_edge_dots(
+    out: Array,
+    index: Array,
+    order: Array | None,
+    e: int,
+    count: int,
+    edge: Array,
+    rows: Array,
+    at: Any,
+    heads: int,
+    d: int,
+) -> None:
+    """Add <vector of the edge at e + q, its row> to out[h, q]; without an order the row is `at`."""
+    for q in range(count):
+        n = edge_number(order, e + q)
+        i = at if order is None else np.uint64(index[e + q])
+        for h in range(heads):
+            summed = edge.dtype.type(0)
+            for f in range(d):
+                summed += edge[n, h, f] * rows[i, h, f]
+            out[h, q] += summed
+
+
+@callee
+def add_edge_rows(
+    weight: Array, e: int, count: int, edge: Array, out: Array, i: Any, heads: int, d: int
+) -> None:
+    """Add weight[h, q] * vector of edge e + q over a batch to out[i, h]."""
+    for q in range(count):
+        n = np.uint64(e + q)
+        for h in range(heads):
+            factor = weight[h, q]
+            for f in range(d):
+                out[i, h, f] += factor * edge[n, h, f]
 
 
 @callee

@@ -112,75 +112,42 @@ class RowGrads(NamedTuple):
     delta_MH: Tensor
 
 
-class GatBlock(NamedTuple):
-    """Edges and what GAT scores them from: leaky_relu(left_j + right_i + bias_e)."""
+class AttentionBlock(NamedTuple):
+    """Edges and what attention reads for them; which tensors these are is up to its kind."""
 
     indptr: Tensor
     index: Tensor  # type: ignore[assignment] # as in Edges
-    z_CHD: Tensor
-    left_CH: Tensor
-    right_MH: Tensor
-    bias_EH: Tensor | None
-    slope: float
+    sources: tuple[Tensor, ...]
+    """A row for each source column; the first is [C, H, D]."""
+    rows: tuple[Tensor, ...]
+    """A row for each destination."""
+    shared: tuple[Tensor, ...]
+    edge: Tensor | None
+    factor: float
+    """What the kind is set by: a slope or a scale."""
     drop: EdgeDrop | None
 
 
-class GatGrads(NamedTuple):
-    """Where gradients go: z, left and bias are written, right is added to."""
+class AttentionGrads(NamedTuple):
+    """Where gradients go, shaped as in the block: the edges' are written, all others added to."""
 
-    z_CHD: Tensor
-    left_CH: Tensor
-    right_MH: Tensor
-    bias_EH: Tensor | None
+    sources: tuple[Tensor, ...]
+    rows: tuple[Tensor, ...]
+    shared: tuple[Tensor, ...]
+    edge: Tensor | None
 
 
-class GatKernels(Protocol):
-    """GAT's attention, a block of edges at a time."""
+class AttentionKernels(Protocol):
+    """One kind of attention, a block of edges at a time."""
 
-    DTYPES: frozenset[torch.dtype]
-    """Types of z that the implementation takes; every other float has the same."""
+    @property
+    def DTYPES(self) -> frozenset[torch.dtype]:
+        """Types that the implementation takes; every float of a block has the same."""
 
-    def attend_into(self, block: GatBlock, state: Softmax) -> None:
+    def fold_into(self, block: AttentionBlock, state: Softmax) -> None:
         """Fold a block into the state, in place."""
 
-    def attend_grad_into(
-        self, block: GatBlock, back: Turned, rows: RowGrads, grads: GatGrads
+    def grad_into(
+        self, block: AttentionBlock, back: Turned, rows: RowGrads, grads: AttentionGrads
     ) -> None:
-        """Write a block's gradients; weights are computed, and dropped, once more."""
-
-
-class DotBlock(NamedTuple):
-    """Edges and what dot-product attention scores them from: scale * <query_i, key_j> + bias_e."""
-
-    indptr: Tensor
-    index: Tensor  # type: ignore[assignment] # as in Edges
-    query_MHD: Tensor
-    key_CHD: Tensor
-    value_CHD: Tensor
-    bias_EH: Tensor | None
-    scale: float
-    drop: EdgeDrop | None
-
-
-class DotGrads(NamedTuple):
-    """Where gradients go: key, value and bias are written, query is added to."""
-
-    query_MHD: Tensor
-    key_CHD: Tensor
-    value_CHD: Tensor
-    bias_EH: Tensor | None
-
-
-class DotKernels(Protocol):
-    """Dot-product attention, a block of edges at a time."""
-
-    DTYPES: frozenset[torch.dtype]
-    """Types of value that the implementation takes; every other float has the same."""
-
-    def attend_into(self, block: DotBlock, state: Softmax) -> None:
-        """Fold a block into the state, in place."""
-
-    def attend_grad_into(
-        self, block: DotBlock, back: Turned, rows: RowGrads, grads: DotGrads
-    ) -> None:
-        """Write a block's gradients; weights are computed, and dropped, once more."""
+        """Add a block's gradients; weights are computed, and dropped, once more."""

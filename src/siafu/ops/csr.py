@@ -112,6 +112,32 @@ class CSR:
             self._shape_cache["rows"] = numbers.repeat_interleave(self.degree())
         return self._shape_cache["rows"]
 
+    def row_spans(self, most_edges: int) -> list[tuple[int, int]]:
+        """Return spans of rows, each of at most `most_edges` edges unless one row has more."""
+        bounds = self.indptr.cpu()
+        spans, lo = [], 0
+        while lo < self.num_rows:
+            hi = int(torch.searchsorted(bounds, bounds[lo] + most_edges, right=True)) - 1
+            spans.append((lo, min(max(hi, lo + 1), self.num_rows)))
+            lo = spans[-1][1]
+        return spans
+
+    def slice_rows(self, lo: int, hi: int) -> "CSR":
+        """Return the rows from `lo` to `hi`, all columns kept."""
+        start, end = int(self.indptr[lo]), int(self.indptr[hi])
+        weight = None if self.weight is None else self.weight[start:end]
+        return CSR(self.indptr[lo : hi + 1] - start, self.index[start:end], self.num_cols, weight)
+
+    def select_rows(self, rows_M: Tensor) -> tuple["CSR", Tensor]:
+        """Return some rows in this order, all columns kept, and the numbers of their edges."""
+        starts_M, degree_M = self.indptr[rows_M], self.degree()[rows_M]
+        indptr = torch.zeros(len(rows_M) + 1, dtype=torch.int64, device=self.device)
+        indptr[1:] = degree_M.cumsum(0)
+        number_E = torch.arange(int(indptr[-1]), device=self.device)
+        edges_E = number_E + (starts_M - indptr[:-1]).repeat_interleave(degree_M)
+        weight = None if self.weight is None else self.weight[edges_E]
+        return CSR(indptr, self.index[edges_E], self.num_cols, weight), edges_E
+
     def transpose(self) -> "CSR":
         """Return the C x M transpose, made once; edges of a row are in rising original order."""
         if not self._transpose:

@@ -1,14 +1,18 @@
 """The one place that chooses an implementation: Numba on CPU, Triton on CUDA, else plain torch."""
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 
-from siafu.ops import attention_dot_torch, attention_gat_torch, csr_torch, random_torch
-from siafu.ops.contract import CsrKernels, DotKernels, GatKernels, RandomKernels
+from siafu.ops import attention_torch, csr_torch, random_torch
+from siafu.ops.contract import AttentionKernels, CsrKernels, RandomKernels
 
 try:
-    from siafu.ops import attention_dot_numba, attention_gat_numba, csr_numba, random_numba
+    from siafu.ops import csr_numba, random_numba
+    from siafu.ops.attention_gat_numba import GatAttention
+    from siafu.ops.attention_score_numba import DotRule, GatV2Rule
+    from siafu.ops.attention_vector_numba import VectorAttention
 except ImportError as error:
     numba_missing: str | None = str(error)
 else:
@@ -30,8 +34,8 @@ class Kernels(NamedTuple):
 
     csr: CsrKernels
     random: RandomKernels
-    gat: GatKernels = attention_gat_torch
-    dot: DotKernels = attention_dot_torch
+    attention: Mapping[str, AttentionKernels] = attention_torch.PLAIN
+    """By the name of the kind."""
 
 
 PLAIN = Kernels(csr_torch, random_torch)
@@ -40,9 +44,19 @@ fast: dict[str, Kernels] = {}
 """The fast implementation for each kind of device; absent where its compiler is missing."""
 
 if numba_missing is None:
-    fast["cpu"] = Kernels(csr_numba, random_numba, attention_gat_numba, attention_dot_numba)
+    fast["cpu"] = Kernels(
+        csr_numba,
+        random_numba,
+        {
+            "gat": GatAttention(),
+            "gatv2": VectorAttention(GatV2Rule),
+            "dot": VectorAttention(DotRule),
+        },
+    )
 if triton_missing is None:
-    fast["cuda"] = Kernels(csr_triton, random_triton, attention_gat_triton)
+    fast["cuda"] = Kernels(
+        csr_triton, random_triton, {**attention_torch.PLAIN, "gat": attention_gat_triton}
+    )
 
 
 def csr_kernels(device: torch.device, dtype: torch.dtype | None = None) -> CsrKernels:
@@ -57,13 +71,7 @@ def random_kernels(device: torch.device, dtype: torch.dtype) -> RandomKernels:
     return chosen if dtype in chosen.DTYPES else PLAIN.random
 
 
-def gat_kernels(device: torch.device, dtype: torch.dtype) -> GatKernels:
-    """Return the attention kernels for tensors of `dtype` on `device`."""
-    chosen = fast.get(device.type, PLAIN).gat
-    return chosen if dtype in chosen.DTYPES else PLAIN.gat
-
-
-def dot_kernels(device: torch.device, dtype: torch.dtype) -> DotKernels:
-    """Return the dot-product attention kernels for tensors of `dtype` on `device`."""
-    chosen = fast.get(device.type, PLAIN).dot
-    return chosen if dtype in chosen.DTYPES else PLAIN.dot
+def attention_kernels(kind: str, device: torch.device, dtype: torch.dtype) -> AttentionKernels:
+    """Return the kernels of one kind of attention for tensors of `dtype` on `device`."""
+    chosen = fast.get(device.type, PLAIN).attention[kind]
+    return chosen if dtype in chosen.DTYPES else PLAIN.attention[kind]
