@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from siafu.graph import add_reverse_edges, graph_from_edges, load_store
@@ -42,6 +42,14 @@ def _ids(num_nodes: int, how: str) -> list[int] | list[str]:
     row_group=st.integers(1, 70),
     how=st.sampled_from(["range", "shuffled", "scattered", "text"]),
     typed=st.sampled_from([None, "text", "numbers"]),
+)
+@example(  # one pair with every type, and the reverse of one of them
+    edges=(2, np.array([[0, 1]] * 8 + [[1, 0]])),
+    undirected=True,
+    bucket_edges=4,
+    row_group=3,
+    how="range",
+    typed="text",
 )
 def test_store_equals_graph_in_memory(edges, undirected, bucket_edges, row_group, how, typed):
     num_nodes, pairs = edges

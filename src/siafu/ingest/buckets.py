@@ -171,11 +171,12 @@ def _write_all(file: IO[bytes], records: Array) -> None:
 
 
 def _sort(records: Array, rows: range, type_of_code: Array | None) -> SortedRows:
-    key = records["src"]
     if type_of_code is not None:
         records["type"] = type_of_code[records["type"]]
-        key = key.astype(np.int64) * len(type_of_code) + records["type"]
     starts, order = order_by_key(records["dst"] - rows.start, len(rows))
     if "reverse" in (records.dtype.names or ()):
+        key = records["src"]
+        if type_of_code is not None:
+            key = key.astype(np.int64) * len(type_of_code) + records["type"]
         order = drop_known_reverses(starts, order, key, records["reverse"])
     return SortedRows(rows.start, np.diff(starts), records[order])
