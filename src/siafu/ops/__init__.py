@@ -19,6 +19,17 @@ from siafu.ops.random import (
 )
 from siafu.ops.runtime import fast_paths, set_threads, spare_page_faults, warm_up
 from siafu.ops.threads import num_threads
+from siafu.ops.wire import (
+    Encoded,
+    WireLayout,
+    bad_row,
+    decode,
+    decode_into,
+    encode,
+    row_bytes,
+    row_range,
+    wire_bytes,
+)
 
 __all__ = [
     "CSR",
@@ -26,15 +37,21 @@ __all__ = [
     "DotProduct",
     "DrawKey",
     "EdgeDraw",
+    "Encoded",
     "Gat",
     "GatV2",
     "SoftmaxState",
+    "WireLayout",
     "attend",
     "attend_reference",
+    "bad_row",
     "csr_max_reference",
     "csr_sum_reference",
+    "decode",
+    "decode_into",
     "dropout_pairs",
     "dropout_rows",
+    "encode",
     "fast_paths",
     "finish",
     "fold_backward",
@@ -44,6 +61,8 @@ __all__ = [
     "neighbour_max",
     "neighbour_sum",
     "num_threads",
+    "row_bytes",
+    "row_range",
     "set_threads",
     "spare_page_faults",
     "sum_into",
@@ -51,4 +70,5 @@ __all__ = [
     "uniform_reference",
     "uniform_rows",
     "warm_up",
+    "wire_bytes",
 ]

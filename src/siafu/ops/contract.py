@@ -77,6 +77,26 @@ class RandomKernels(Protocol):
         """Write x * scale where the word is at least `threshold`, else 0."""
 
 
+class Wire(NamedTuple):
+    """Encoded rows: uint8 payload; for each row bits an entry, and first byte (multiple of 4)."""
+
+    payload: Tensor
+    bits_S: Tensor
+    start_S: Tensor
+
+
+class WireKernels(Protocol):
+    """Encoding rows of float32 or float64 for the way to another rank; `wire` has the format."""
+
+    def encode_into(
+        self, x_ND: Tensor, rows_S: Tensor | None, draw: Draw, wire: Wire, range_S: Tensor
+    ) -> None:
+        """Write rows x[rows_S] to the payload, and their max - min; NaN for those not finite."""
+
+    def decode_into(self, wire: Wire, out_SD: Tensor) -> None:
+        """Write the rows that the payload holds."""
+
+
 class EdgeDrop(NamedTuple):
     """Which attention weights to drop: draws by (source id, destination id), a column a head."""
 

@@ -5,11 +5,11 @@ from typing import NamedTuple
 
 import torch
 
-from siafu.ops import attention_torch, csr_torch, random_torch
-from siafu.ops.contract import AttentionKernels, CsrKernels, RandomKernels
+from siafu.ops import attention_torch, csr_torch, random_torch, wire_torch
+from siafu.ops.contract import AttentionKernels, CsrKernels, RandomKernels, WireKernels
 
 try:
-    from siafu.ops import csr_numba, random_numba
+    from siafu.ops import csr_numba, random_numba, wire_numba
     from siafu.ops.attention_gat_numba import GatAttention
     from siafu.ops.attention_score_numba import DotRule, GatV2Rule
     from siafu.ops.attention_vector_numba import VectorAttention
@@ -22,7 +22,7 @@ try:
     # importing Triton takes a second that machines without CUDA need not spend
     if torch.version.cuda is None:
         raise ImportError("torch was built without CUDA")  # noqa: TRY301
-    from siafu.ops import attention_gat_triton, csr_triton, random_triton
+    from siafu.ops import attention_gat_triton, csr_triton, random_triton, wire_triton
 except ImportError as error:
     triton_missing: str | None = str(error)
 else:
@@ -36,6 +36,7 @@ class Kernels(NamedTuple):
     random: RandomKernels
     attention: Mapping[str, AttentionKernels] = attention_torch.PLAIN
     """By the name of the kind."""
+    wire: WireKernels = wire_torch
 
 
 PLAIN = Kernels(csr_torch, random_torch)
@@ -52,10 +53,14 @@ if numba_missing is None:
             "gatv2": VectorAttention(GatV2Rule),
             "dot": VectorAttention(DotRule),
         },
+        wire_numba,
     )
 if triton_missing is None:
     fast["cuda"] = Kernels(
-        csr_triton, random_triton, {**attention_torch.PLAIN, "gat": attention_gat_triton}
+        csr_triton,
+        random_triton,
+        {**attention_torch.PLAIN, "gat": attention_gat_triton},
+        wire_triton,
     )
 
 
@@ -75,3 +80,8 @@ def attention_kernels(kind: str, device: torch.device, dtype: torch.dtype) -> At
     """Return the kernels of one kind of attention for tensors of `dtype` on `device`."""
     chosen = fast.get(device.type, PLAIN).attention[kind]
     return chosen if dtype in chosen.DTYPES else PLAIN.attention[kind]
+
+
+def wire_kernels(device: torch.device) -> WireKernels:
+    """Return the encoding kernels for rows on `device`."""
+    return fast.get(device.type, PLAIN).wire

@@ -50,10 +50,10 @@ def _launch(
     grid = (triton.cdiv(num_rows, rows), triton.cdiv(width, 4 * blocks))
     # kernels start on the current device, which need not be the tensors'
     with torch.cuda.device_of(out_NW):
-        kernel[grid](*tensors, num_rows, _signed(key), width=width, R=rows, B=blocks, **options)
+        kernel[grid](*tensors, num_rows, signed_key(key), width=width, R=rows, B=blocks, **options)
 
 
-def _signed(key: tuple[int, int]) -> int:
+def signed_key(key: tuple[int, int]) -> int:
     """Return both words as one int64: Triton would compile anew for a uint64."""
     both = key[0] | key[1] << 32
     return both - 2**64 if both >= 2**63 else both

@@ -30,7 +30,8 @@ def device(request, monkeypatch) -> torch.device:
         assert kernels.numba_missing is None
     elif INTERPRETED:
         modules = (import_module(f"siafu.ops.{name}_triton") for name in ("csr", "random"))
-        monkeypatch.setitem(kernels.fast, "cpu", kernels.Kernels(*modules))
+        wire = import_module("siafu.ops.wire_triton")
+        monkeypatch.setitem(kernels.fast, "cpu", kernels.Kernels(*modules, wire=wire))
     elif torch.cuda.is_available():
         return torch.device("cuda")
     else:
