@@ -13,6 +13,7 @@ LAYERS = [
     {"ingest", "partition", "comm"},
     {"shard", "nn"},
     {"strategy", "checkpoint"},
+    {"plan"},
     {"engine"},
     {"launch"},
     {"cli"},

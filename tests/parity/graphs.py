@@ -22,6 +22,7 @@ def awkward_graph(*, num_nodes: int = 41, weighted: bool = False, width: int = 6
     if weighted:
         columns["edge_weight"] = generator.uniform(0.5, 2.0, len(src)).astype(np.float32)
         columns["edge_attr"] = generator.standard_normal((len(src), 2)).astype(np.float32)
+        columns["edge_type"] = generator.integers(0, 4, len(src)).astype(np.uint8) % 3
     return graph_from_edges(
         src[order],
         dst[order],

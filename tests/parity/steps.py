@@ -1,65 +1,121 @@
 """Training steps that a rank of the pool runs, and the same in one process."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from siafu.comm import World, reduce_gradients
 from siafu.engine.score import training_loss
-from siafu.nn import GNN, Draws, LocalNeighbours, ModelSpec, Neighbours
-from siafu.ops import CSR
+from siafu.nn import (
+    GNN,
+    Draws,
+    LocalNeighbours,
+    ModelSpec,
+    Neighbours,
+    Reduce,
+    cache_input,
+)
 from siafu.shard import Shard, open_shard
-from siafu.strategy import HaloNeighbours
+from siafu.strategy import BlockNeighbours, Strategy, message_flow
+from tests.parity.message_models import MessageNet
 
 STEPS = 3
 
+Plan = ModelSpec | Reduce
+"""A built-in model, or how the messages of a user's one are joined."""
+
+
+def make_model(plan: Plan) -> nn.Module:
+    """Return the model of the steps, always with the same weights."""
+    torch.manual_seed(0)
+    return (MessageNet(plan) if isinstance(plan, str) else GNN(plan)).double()
+
 
 def run_steps(
-    shard: Shard, neighbours: Neighbours, draws: Draws, spec: ModelSpec
+    shard: Shard, neighbours: Neighbours, draws: Draws, plan: Plan, strategy: Strategy
 ) -> dict[str, Any]:
     """Return losses, gradients of the first step, weights after the last, and the rows' ids."""
-    torch.manual_seed(0)
-    model = GNN(spec).double()
+    model = make_model(plan)
     assert isinstance(shard.x, Tensor)
     x = shard.x.double().requires_grad_()
     # A bias before batch norm has gradient 0; with Adam's usual eps, rounding noise of 1e-18 over
     # itself would become a step of full size.
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
+    flow = []
+    if strategy.prune:
+        layers = plan.layers if isinstance(plan, ModelSpec) else 2
+        views = message_flow(shard, shard.train, layers)
+        flow = [BlockNeighbours(shard, draws, strategy, view=view) for view in views]
     losses: list[float] = []
     grads: dict[str, Tensor] = {}
     for step in range(STEPS):
         draws.epoch = step
         optimiser.zero_grad()
-        loss = training_loss(model(x, neighbours, draws), shard)
+        if flow:
+            picked = model(x[flow[0].view.read_rows_N], flow, draws)
+        elif strategy.input_cache:
+            picked = model(cache_input(x.detach(), neighbours, plan), neighbours, draws)
+            picked = picked[shard.train]
+        else:
+            picked = model(x, neighbours, draws)[shard.train]
+        loss = training_loss(picked, shard)
         loss.backward()
         reduce_gradients(list(model.parameters()), shard.world)
         if step == 0:
-            grads = {name: p.grad.clone() for name, p in model.named_parameters()}
-            grads["input"] = x.grad.clone()
+            grads = {
+                name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+                for name, p in model.named_parameters()
+            }
+            grads["input"] = torch.zeros_like(x) if x.grad is None else x.grad.clone()
         optimiser.step()
         losses.append(sum(row[0] for row in shard.world.gather_numbers([float(loss.detach())])))
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     return {"losses": losses, "grads": grads, "weights": weights, "rows": shard.row_ids}
 
 
-def distributed_steps(world: World, parts: Path, spec: ModelSpec) -> dict[str, Any]:
+def distributed_steps(
+    world: World, parts: Path, plan: Plan, strategy: Strategy | None = None
+) -> dict[str, Any]:
     """Return what one rank sees of the steps."""
+    strategy = strategy or Strategy()
     torch.set_default_dtype(torch.float64)
     try:
         shard, draws = open_shard(parts, world), Draws(seed=3)
-        return run_steps(shard, HaloNeighbours(shard, draws), draws, spec)
+        neighbours = BlockNeighbours(shard, draws, strategy)
+        return run_steps(shard, neighbours, draws, plan, strategy)
     finally:
         torch.set_default_dtype(torch.float32)
 
 
-def single_steps(parts: Path, spec: ModelSpec) -> dict[str, Any]:
+@cache
+def single_steps(parts: Path, plan: Plan) -> dict[str, Any]:
     """Return the truth: one process that holds the whole graph and exchanges nothing."""
     torch.set_default_dtype(torch.float64)
     try:
         shard, draws = open_shard(parts, World()), Draws(seed=3)
-        csr: CSR = shard.csr
-        return run_steps(shard, LocalNeighbours(csr, shard.row_ids, draws), draws, spec)
+        edges = {"edge_attr": shard.edge_attr, "edge_type": shard.edge_type}
+        neighbours = LocalNeighbours(shard.csr, shard.row_ids, draws, **edges)
+        return run_steps(shard, neighbours, draws, plan, Strategy())
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def assert_same(got: list[dict[str, Any]], want: dict[str, Any], **tolerance: float) -> None:
+    """Raise unless all ranks together have what one process has."""
+    input_grad = torch.zeros_like(want["grads"]["input"])
+    for rank, part in enumerate(got):
+        torch.testing.assert_close(part["losses"], want["losses"], **tolerance)
+        input_grad[part["rows"]] = part["grads"].pop("input")
+        for name, grad in part["grads"].items():
+            _close(grad, want["grads"][name], f"rank {rank}, gradient of {name}", tolerance)
+        for name, weight in part["weights"].items():
+            _close(weight, want["weights"][name], f"rank {rank}, weight {name}", tolerance)
+    if bool(input_grad.any()):
+        _close(input_grad, want["grads"]["input"], "gradient of the input", tolerance)
+
+
+def _close(got: Tensor, want: Tensor, what: str, tolerance: dict[str, float]) -> None:
+    torch.testing.assert_close(got, want, **tolerance, msg=lambda text: f"{what}: {text}")

@@ -11,7 +11,7 @@ from siafu.engine.score import training_loss
 from siafu.nn import GNN, LAYERS, Draws, Dropout, ModelSpec
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
-from siafu.strategy import HaloNeighbours
+from siafu.strategy import BlockNeighbours
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
 
@@ -59,7 +59,7 @@ def one_operation(
 ) -> dict[str, Any]:
     """Return what one aggregation counts: its first call, forward, backward, without gradient."""
     shard, draws = open_shard(folder, world), Draws()
-    neighbours = HaloNeighbours(shard, draws)
+    neighbours = BlockNeighbours(shard, draws)
     x = torch.ones(shard.num_owned, width, dtype=dtype)
 
     def call(rows: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,7 @@ def test_operation_sends_rows_times_width_times_item_size(
 def one_step(world: World, folder: Path, spec: ModelSpec) -> dict[str, Any]:
     """Return the halo bytes of each layer's forward, of the whole backward, of evaluation."""
     shard, draws = open_shard(folder, world), Draws()
-    neighbours = HaloNeighbours(shard, draws)
+    neighbours = BlockNeighbours(shard, draws)
     model = GNN(spec)
     with torch.no_grad():
         model(shard.x, neighbours, draws)  # what is fetched once a run
@@ -120,7 +120,7 @@ def one_step(world: World, folder: Path, spec: ModelSpec) -> dict[str, Any]:
     for layer in model.layers:
         layer.register_forward_hook(lambda *_: by_layer.append(counted(world)))
     counted(world)
-    loss = training_loss(model(shard.x, neighbours, draws), shard)
+    loss = training_loss(model(shard.x, neighbours, draws)[shard.train], shard)
     forward = by_layer[:]
     loss.backward()
     backward = counted(world)

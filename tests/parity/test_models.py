@@ -1,16 +1,15 @@
 """A step over several ranks equals one process: loss, every gradient, weights after three steps."""
 
 import itertools
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-import torch
 
 from siafu.nn import LAYERS, ModelSpec
-from siafu.partition import write_parts
+from siafu.nn.models import INPUT_AGGREGATIONS
+from siafu.strategy import Strategy
 from tests.harness import RankPool
-from tests.parity.graphs import assignment, awkward_graph
-from tests.parity.steps import distributed_steps, single_steps
+from tests.parity.steps import assert_same, distributed_steps, single_steps
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 """float64 steps, so only summation order may differ."""
@@ -28,46 +27,80 @@ CASES = [
 CASES += [(model, option, "hash") for model in LAYERS for option in OPTIONS if option != "plain"]
 
 
-@pytest.fixture(scope="module")
-def parts_of(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function that gives the parts folder for (kind, size, weighted), made once."""
-    root, made = tmp_path_factory.mktemp("parts"), {}
+TYPED = ("rgcn", "typed-gat")
 
-    def make(kind: str, size: int, weighted: bool) -> Path:
-        key = (kind, size, weighted)
-        if key not in made:
-            graph = awkward_graph(weighted=weighted)
-            target = root / f"{kind}-{size}-{weighted}.parts"
-            part_of = assignment(graph, kind, size)
-            write_parts(graph, part_of, target, num_parts=size, method=kind, seed=0)
-            made[key] = target
-        return made[key]
 
-    return make
+def spec_of(model: str, option: str) -> ModelSpec:
+    """Return a small model of that name."""
+    settings = {"hidden": 8, "heads": 2, "dropout": 0.3, **OPTIONS[option]}
+    return ModelSpec(name=model, in_width=6, out_width=3, num_types=3, **settings)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 @pytest.mark.parametrize(("model", "option", "kind"), CASES)
 def test_steps_equal_one_process(ranks: RankPool, parts_of, model, option, kind, size) -> None:
-    weighted = option in ("plain", "jk-max")
-    spec = ModelSpec(
-        name=model,
-        in_width=6,
-        out_width=3,
-        **{"hidden": 8, "heads": 2, "dropout": 0.3, **OPTIONS[option]},
-    )
-    want = single_steps(parts_of("hash", 1, weighted), spec)
-    got = ranks.run(distributed_steps, size, parts_of(kind, size, weighted), spec)
-    input_grad = torch.zeros_like(want["grads"]["input"])
-    for rank, part in enumerate(got):
-        torch.testing.assert_close(part["losses"], want["losses"], **EXACT)
-        input_grad[part["rows"]] = part["grads"].pop("input")
-        for name, grad in part["grads"].items():
-            _close(grad, want["grads"][name], f"rank {rank}, gradient of {name}")
-        for name, weight in part["weights"].items():
-            _close(weight, want["weights"][name], f"rank {rank}, weight {name}")
-    _close(input_grad, want["grads"]["input"], "gradient of the input")
+    weighted = option in ("plain", "jk-max") or model in TYPED
+    want = single_steps(parts_of("hash", 1, weighted), spec_of(model, option))
+    got = ranks.run(distributed_steps, size, parts_of(kind, size, weighted), spec_of(model, option))
+    assert_same(got, want, **EXACT)
 
 
-def _close(got, want, what: str) -> None:
-    torch.testing.assert_close(got, want, **EXACT, msg=lambda text: f"{what}: {text}")
+STAGES = {
+    "two": Strategy(stages=2, recompute=True),
+    "two-kept": Strategy(stages=2),
+    "each-peer": Strategy(stages=4, recompute=True),
+}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("stages", STAGES)
+@pytest.mark.parametrize("model", LAYERS)
+def test_stages_change_nothing(ranks: RankPool, parts_of, model, stages, size) -> None:
+    kind = "gap" if size == 4 and stages == "two" else "hash"
+    spec = spec_of(model, "plain")
+    want = single_steps(parts_of("hash", 1, True), spec)
+    got = ranks.run(distributed_steps, size, parts_of(kind, size, True), spec, STAGES[stages])
+    assert_same(got, want, **EXACT)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("stages", [1, 2, 4])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "softmax"])
+def test_user_messages_equal_one_process(ranks: RankPool, parts_of, reduce, stages, size) -> None:
+    want = single_steps(parts_of("hash", 1, True), reduce)
+    strategy = Strategy(stages=stages, recompute=stages > 1)
+    got = ranks.run(distributed_steps, size, parts_of("hash", size, True), reduce, strategy)
+    assert_same(got, want, **EXACT)
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+@pytest.mark.parametrize("stages", [1, 4])
+@pytest.mark.parametrize("model", ["gat", "gatv2", "transformer"])
+def test_edge_features_equal_one_process(ranks: RankPool, parts_of, model, stages, size) -> None:
+    spec = replace(spec_of(model, "plain"), edge_width=2)
+    want = single_steps(parts_of("hash", 1, True), spec)
+    strategy = Strategy(stages=stages, recompute=stages > 1)
+    got = ranks.run(distributed_steps, size, parts_of("hash", size, True), spec, strategy)
+    assert_same(got, want, **EXACT)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("stages", [1, 4])
+@pytest.mark.parametrize("model", [*LAYERS, "sum"])
+def test_pruning_changes_nothing(ranks: RankPool, parts_of, model, stages, size) -> None:
+    plan = spec_of(model, "layer-jk-cat") if model in LAYERS else model
+    want = single_steps(parts_of("hash", 1, True), plan)
+    strategy = Strategy(stages=stages, recompute=stages > 1, prune=True)
+    kind = "gap" if size == 4 else "hash"
+    got = ranks.run(distributed_steps, size, parts_of(kind, size, True), plan, strategy)
+    assert_same(got, want, **EXACT)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize("model", INPUT_AGGREGATIONS)
+def test_cached_input_changes_nothing(ranks: RankPool, parts_of, model, size) -> None:
+    spec = replace(spec_of(model, "plain"), input_dropout=0.0)
+    want = single_steps(parts_of("hash", 1, True), spec)
+    strategy = Strategy(input_cache=True)
+    got = ranks.run(distributed_steps, size, parts_of("hash", size, True), spec, strategy)
+    assert_same(got, want, **EXACT)

@@ -44,6 +44,10 @@ class HaloPlan:
         """R."""
         return sum(self.recv_counts)
 
+    def rows_by_peer(self) -> tuple[Tensor, ...]:
+        """Return the owned rows that each rank needs."""
+        return self.send_rows.split(list(self.send_counts))
+
 
 class PendingRows:
     """Rows on their way; `wait` returns them. Send buffers live until then."""

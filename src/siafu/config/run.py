@@ -16,6 +16,10 @@ MODEL_DEFAULTS: dict[str, dict[str, Any]] = {
     "sage-max": {"hidden": 64, "lr": 0.01, "dropout": 0.5, "weight_decay": 5e-4},
     "gin": {"hidden": 64, "lr": 0.005, "dropout": 0.5, "weight_decay": 5e-4, "norm": "batch"},
     "gat": {"hidden": 64, "lr": 0.005, "dropout": 0.6, "weight_decay": 5e-4},
+    "gatv2": {"hidden": 64, "lr": 0.005, "dropout": 0.6, "weight_decay": 5e-4},
+    "transformer": {"hidden": 64, "lr": 0.005, "dropout": 0.5, "weight_decay": 5e-4},
+    "rgcn": {"hidden": 64, "lr": 0.01, "dropout": 0.5, "weight_decay": 5e-4},
+    "typed-gat": {"hidden": 64, "lr": 0.005, "dropout": 0.5, "weight_decay": 5e-4},
 }
 OWN_MODEL_DEFAULTS: dict[str, Any] = {
     "hidden": 64,
@@ -34,17 +38,34 @@ class RunConfig(BaseModel):
         description="built-in name, .npz, Parquet or CSV folder, store, or parts folder"
     )
     model: str = Field(
-        "gcn", description="gcn, sage, sage-max, gin, gat, or your own: FILE.py:Class"
+        "gcn", description=f"{', '.join(MODEL_DEFAULTS)}, or your own: FILE.py:Class"
     )
     ranks: int = Field(1, ge=1, description="processes, one a part")
-    strategy: str = Field("halo", description="how ranks reach each other's rows")
+    strategy: str = Field("halo", description="how ranks reach each other's rows: halo or sar")
+    stages: str | None = Field(
+        None, description="groups of peers fetched one after another: 1 to the ranks, or auto"
+    )
+    memory: str | None = Field(
+        None, description="memory a rank may use while training, as 4GB; sets stages to auto"
+    )
+    recompute: bool | None = Field(
+        None, description="fetch rows again in backward instead of keeping them"
+    )
+    input_cache: bool = Field(False, description="aggregate the constant first-layer input once")
+    prune: bool = Field(
+        False, description="train on what influences labelled vertices only, layer by layer"
+    )
     epochs: int = Field(200, ge=1, description="the most epochs to train")
     seed: int = Field(0, ge=0, description="seed of weights, dropout, splits and partition")
     hidden: int | None = Field(None, ge=1, description="hidden width (default: the model's)")
     layers: int = Field(2, ge=1, description="graph layers")
-    heads: int = Field(8, ge=1, description="attention heads (gat)")
+    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2, transformer, typed-gat)")
+    edge_features: bool = Field(False, description="let attention use the edges' features")
     lr: float | None = Field(None, gt=0, description="learning rate (default: the model's)")
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout (default: the model's)")
+    input_dropout: float | None = Field(
+        None, ge=0, lt=1, description="dropout of the input features (default: as --dropout)"
+    )
     weight_decay: float | None = Field(None, ge=0, description="L2 penalty (default: the model's)")
     norm: Literal["none", "batch", "layer"] | None = Field(
         None, description="none, batch (exact over ranks) or layer (default: the model's)"

@@ -65,7 +65,7 @@ class Training:
         self.network.module.train()
         self.draws.training, self.draws.epoch = True, self.progress.epochs + 1
         self.optimiser.zero_grad(set_to_none=True)
-        loss = training_loss(self.network.logits(), self.shard)
+        loss = training_loss(self.network.training_logits(), self.shard)
         loss.backward()
         reduce_gradients(list(self.network.module.parameters()), self.world)
         self.optimiser.step()

@@ -5,7 +5,7 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,22 @@ from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
-from siafu.nn import GNN, Draws, ModelSpec, Neighbours, Rows, SparseRows, rows_to_sum_one
+from siafu.nn import (
+    GNN,
+    CachedRows,
+    Draws,
+    ModelSpec,
+    Neighbours,
+    Rows,
+    SparseRows,
+    cache_input,
+    rows_to_sum_one,
+)
+from siafu.nn.sparse import dense
 from siafu.ops import CSR
+from siafu.plan import choose_strategy
 from siafu.shard import Shard
-from siafu.strategy import find_strategy, neighbours_of, parallelize
+from siafu.strategy import BlockNeighbours, Strategy, View, message_flow, parallelize
 
 
 class Network(Protocol):
@@ -25,6 +37,10 @@ class Network(Protocol):
     @property
     def module(self) -> nn.Module:
         """The model itself, with the user's parameter names."""
+        ...
+
+    def training_logits(self) -> Tensor:
+        """Return one row of scores for each owned training vertex."""
         ...
 
     def logits(self) -> Tensor:
@@ -39,27 +55,59 @@ class Network(Protocol):
 class BuiltInNetwork:
     """One of siafu's own models with the neighbours of a shard."""
 
-    def __init__(self, module: GNN, x: Rows, neighbours: Neighbours, draws: Draws) -> None:
+    def __init__(
+        self, module: GNN, x: Rows, shard: Shard, draws: Draws, strategy: Strategy
+    ) -> None:
         self.module = module
-        self._x, self._neighbours, self._draws = x, neighbours, draws
+        self._shard, self._draws = shard, draws
+        self._neighbours = BlockNeighbours(shard, draws, strategy)
+        self._x = cache_input(x, self._neighbours, module.spec) if strategy.input_cache else x
+        self._views: list[View] = []
+        if strategy.prune:
+            self._views = message_flow(shard, shard.train, module.spec.layers)
+            self._x_pruned = _needed(self._x, self._views)
+            self._flow: list[Neighbours] = [
+                BlockNeighbours(shard, draws, strategy, view=view) for view in self._views
+            ]
+
+    def training_logits(self) -> Tensor:
+        """Return logits of the training vertices."""
+        if self._views:
+            return cast(Tensor, self.module(self._x_pruned, self._flow, self._draws))
+        return self.logits()[self._shard.train]
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
-        logits_NO: Tensor = self.module(self._x, self._neighbours, self._draws)
-        return logits_NO
+        return cast(Tensor, self.module(self._x, self._neighbours, self._draws))
 
     def embeddings(self) -> Tensor:
         """Return hidden_ND."""
         return self.module.embed(self._x, self._neighbours, self._draws)
 
 
+def _needed(x: Rows, views: list[View]) -> Rows:
+    """Return the rows that the first view reads, and their aggregate where there is one."""
+    read = views[0].read_rows_N
+    assert read is not None, "a pruned view names its rows"
+    if isinstance(x, CachedRows):
+        written = read if views[0].own_rows_M is None else read[views[0].own_rows_M]
+        return CachedRows(x.rows[read], x.aggregate[written])
+    return x.select(read) if isinstance(x, SparseRows) else x[read]
+
+
 class OwnNetwork:
     """A user's PyG model, run over the ranks unmodified."""
 
-    def __init__(self, module: nn.Module, x: Tensor, shard: Shard, draws: Draws) -> None:
+    def __init__(
+        self, module: nn.Module, x: Tensor, shard: Shard, draws: Draws, strategy: Strategy
+    ) -> None:
         self.module = module
-        self._parallel = parallelize(module, shard, draws=draws, reduce_gradients=False)
-        self._x = x
+        self._parallel = parallelize(module, shard, strategy, draws=draws, reduce_gradients=False)
+        self._x, self._train = x, shard.train
+
+    def training_logits(self) -> Tensor:
+        """Return logits of the training vertices."""
+        return self.logits()[self._train]
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
@@ -73,23 +121,39 @@ class OwnNetwork:
 
 def build_network(config: RunConfig, shard: Shard, draws: Draws) -> Network:
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
-    find_strategy(config.strategy)
+    strategy = choose_strategy(config)
     x = prepare_features(shard, normalize=config.normalize_features)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if ":" in config.model:
             module = own_model(config, x.shape[1], shard.num_classes).to(shard.world.device)
-            dense = x if isinstance(x, Tensor) else x.dense()
-            return OwnNetwork(module, dense, shard, draws)
-        gnn = GNN(model_spec(config, x.shape[1], shard.num_classes))
-    return BuiltInNetwork(gnn.to(shard.world.device), x, neighbours_of(shard, draws), draws)
+            return OwnNetwork(module, dense(x), shard, draws, strategy)
+        gnn = GNN(model_spec(config, shard))
+    return BuiltInNetwork(gnn.to(shard.world.device), x, shard, draws, strategy)
 
 
-def model_spec(config: RunConfig, in_width: int, out_width: int) -> ModelSpec:
+def model_spec(config: RunConfig, shard: Shard) -> ModelSpec:
     """Return the part of the settings that shapes the model."""
-    names = ("hidden", "layers", "heads", "dropout", "norm", "residual", "jk")
-    chosen = {name: getattr(config, name) for name in names}
-    return ModelSpec(name=config.model, in_width=in_width, out_width=out_width, **chosen)
+    names = ("hidden", "layers", "heads", "dropout", "input_dropout", "norm", "residual", "jk")
+    assert shard.x is not None, "require(shard, 'x') comes first"
+    return ModelSpec(
+        name=config.model,
+        in_width=shard.x.num_cols if isinstance(shard.x, CSR) else shard.x.size(1),
+        out_width=shard.num_classes,
+        edge_width=_edge_width(shard) if config.edge_features else 0,
+        num_types=shard.num_edge_types,
+        **{name: getattr(config, name) for name in names},
+    )
+
+
+def _edge_width(shard: Shard) -> int:
+    if shard.edge_attr is None:
+        raise ConfigError(
+            "The graph has no edge features.",
+            seen=f"--edge-features with {shard.name}",
+            fix="leave --edge-features out, or ingest them with the edges",
+        )
+    return shard.edge_attr.size(1)
 
 
 def prepare_features(shard: Shard, *, normalize: bool) -> Rows:

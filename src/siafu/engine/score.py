@@ -12,10 +12,13 @@ from siafu.errors import ConfigError
 from siafu.shard import Shard
 
 
-def training_loss(logits_NO: Tensor, shard: Shard) -> Tensor:
-    """Return this rank's share of the mean loss over the training vertices of all ranks."""
+def training_loss(picked: Tensor, shard: Shard) -> Tensor:
+    """Return this rank's share of the mean loss over the training vertices of all ranks.
+
+    `picked` has a row of logits for each owned training vertex.
+    """
     assert shard.y is not None
-    picked, target = logits_NO[shard.train], shard.y[shard.train]
+    target = shard.y[shard.train]
     count = max(1, shard.mask_totals["train"])
     if shard.multi_label:
         target = target.to(picked.dtype)

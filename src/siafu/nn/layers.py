@@ -1,21 +1,48 @@
-"""Graph layers, written as if one device held the graph.
+"""Graph layers that sum over in-neighbours, written as if one device held the graph.
 
 Each is called with rows and `Neighbours`. A layer maps before it aggregates where that is the
 narrower side: fewer bytes are gathered and fewer cross between ranks.
 
-Shapes: N owned rows, D input width, O output width, H heads.
+Shapes: N rows read, M rows written, D input width, O output width, T edge types, B bases.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from siafu.nn.neighbours import Dropout, Neighbours
-from siafu.nn.sparse import Rows, SparseRows, project
+from siafu.nn.neighbours import Neighbours
+from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense, project
+
+_MOST_BASES = 8
 
 
 def maps_first(x: Rows, out_width: int) -> bool:
     """Return True when the linear map should come before the aggregation."""
+    if isinstance(x, CachedRows):
+        return False
     return isinstance(x, SparseRows) or out_width <= x.shape[1]
+
+
+def own_map(
+    x: Rows, neighbours: Neighbours, weight_OD: Tensor, bias_O: Tensor | None = None
+) -> Tensor:
+    """Return x W^T + b for the rows that are written."""
+    if isinstance(x, SparseRows):
+        return neighbours.own(project(x, weight_OD, bias_O))
+    rows_ND = x.rows if isinstance(x, CachedRows) else x
+    return functional.linear(neighbours.own(rows_ND), weight_OD, bias_O)
+
+
+def mapped_sum(x: Rows, weight_OD: Tensor, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return aggregate(x) W^T, in the order that moves less."""
+    if isinstance(x, CachedRows):
+        return functional.linear(x.aggregate, weight_OD)
+    if maps_first(x, len(weight_OD)):
+        return aggregate(project(x, weight_OD))
+    assert isinstance(x, Tensor)
+    return functional.linear(aggregate(x), weight_OD)
 
 
 class GCNLayer(nn.Module):
@@ -28,11 +55,8 @@ class GCNLayer(nn.Module):
         nn.init.xavier_uniform_(self.linear.weight)
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
-        """Return out_NO."""
-        if maps_first(x, self.linear.out_features):
-            return neighbours.normalised_sum(project(x, self.linear.weight)) + self.bias
-        assert isinstance(x, Tensor)
-        return self.linear(neighbours.normalised_sum(x)) + self.bias
+        """Return out_MO."""
+        return mapped_sum(x, self.linear.weight, neighbours.normalised_sum) + self.bias
 
 
 class SAGELayer(nn.Module):
@@ -48,15 +72,12 @@ class SAGELayer(nn.Module):
             self.neigh = nn.Linear(out_width, out_width, bias=False)
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
-        """Return out_NO."""
-        own_NO = project(x, self.own.weight, self.own.bias)
+        """Return out_MO."""
+        own_MO = own_map(x, neighbours, self.own.weight, self.own.bias)
         if self.pool is not None:
             pooled_NO = torch.relu(project(x, self.pool.weight, self.pool.bias))
-            return own_NO + self.neigh(neighbours.max(pooled_NO))
-        if maps_first(x, self.neigh.out_features):
-            return own_NO + neighbours.mean(project(x, self.neigh.weight))
-        assert isinstance(x, Tensor)
-        return own_NO + self.neigh(neighbours.mean(x))
+            return own_MO + self.neigh(neighbours.max(pooled_NO))
+        return own_MO + mapped_sum(x, self.neigh.weight, neighbours.mean)
 
 
 class GINLayer(nn.Module):
@@ -69,37 +90,38 @@ class GINLayer(nn.Module):
         self.eps = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
-        """Return out_NO."""
-        if maps_first(x, self.first.out_features):
+        """Return out_MO."""
+        if isinstance(x, CachedRows):
+            hidden_MO = self.first((1 + self.eps) * neighbours.own(x.rows) + x.aggregate)
+        elif maps_first(x, self.first.out_features):
             # The first map is linear, so it may cross the sum; its bias is added once, after.
             mapped_NO = project(x, self.first.weight)
-            hidden_NO = (1 + self.eps) * mapped_NO + neighbours.sum(mapped_NO) + self.first.bias
+            own_MO = (1 + self.eps) * neighbours.own(mapped_NO)
+            hidden_MO = own_MO + neighbours.sum(mapped_NO) + self.first.bias
         else:
             assert isinstance(x, Tensor)
-            hidden_NO = self.first((1 + self.eps) * x + neighbours.sum(x))
-        return self.second(torch.relu(hidden_NO))
+            hidden_MO = self.first((1 + self.eps) * neighbours.own(x) + neighbours.sum(x))
+        return self.second(torch.relu(hidden_MO))
 
 
-class GATLayer(nn.Module):
-    """Velickovic et al., 2018: attention over in-neighbours and the vertex itself."""
+class RGCNLayer(nn.Module):
+    """Schlichtkrull et al., 2018: out = W_0 x + sum over types of the mean of W_t x; with bases.
 
-    def __init__(
-        self, in_width: int, out_width: int, *, heads: int, concat: bool, dropout: Dropout
-    ) -> None:
+    Maps are mixtures of at most eight bases, so their number does not grow with the types.
+    """
+
+    def __init__(self, in_width: int, out_width: int, *, num_types: int) -> None:
         super().__init__()
-        self.heads, self.concat, self.dropout = heads, concat, dropout
-        self.linear = nn.Linear(in_width, heads * out_width, bias=False)
-        self.left = nn.Parameter(torch.empty(heads, out_width))
-        self.right = nn.Parameter(torch.empty(heads, out_width))
-        self.bias = nn.Parameter(torch.zeros(heads * out_width if concat else out_width))
-        nn.init.xavier_uniform_(self.linear.weight)
-        nn.init.xavier_uniform_(self.left)
-        nn.init.xavier_uniform_(self.right)
+        bases = min(num_types, _MOST_BASES)
+        self.own = nn.Linear(in_width, out_width)
+        self.basis = nn.Parameter(torch.empty(bases, in_width, out_width))
+        self.mixture = nn.Parameter(torch.empty(num_types, bases))
+        for matrix in self.basis:
+            nn.init.xavier_uniform_(matrix)
+        nn.init.xavier_uniform_(self.mixture)
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
-        """Return out_NO, heads side by side or averaged."""
-        z_NHD = project(x, self.linear.weight).unflatten(1, (self.heads, -1))
-        left_NH, right_NH = (z_NHD * self.left).sum(-1), (z_NHD * self.right).sum(-1)
-        out_NHD = neighbours.attend(z_NHD, left_NH, right_NH, slope=0.2, dropout=self.dropout)
-        out_NO = out_NHD.flatten(1) if self.concat else out_NHD.mean(dim=1)
-        return out_NO + self.bias
+        """Return out_MO."""
+        map_TDO = torch.einsum("tb,bdo->tdo", self.mixture, self.basis)
+        own_MO = own_map(x, neighbours, self.own.weight, self.own.bias)
+        return own_MO + neighbours.relations(dense(x), map_TDO)

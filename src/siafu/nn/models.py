@@ -4,17 +4,20 @@ Shapes: N owned rows, D hidden width, O classes.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from siafu.errors import ConfigError
-from siafu.nn.layers import GATLayer, GCNLayer, GINLayer, SAGELayer
-from siafu.nn.neighbours import Draws, Dropout, Neighbours
+from siafu.nn.attention import GATLayer, GATv2Layer, TransformerLayer
+from siafu.nn.draws import Draws, Dropout
+from siafu.nn.layers import GCNLayer, GINLayer, RGCNLayer, SAGELayer
+from siafu.nn.neighbours import Neighbours
 from siafu.nn.norm import GraphBatchNorm
-from siafu.nn.sparse import Rows, SparseRows
+from siafu.nn.sparse import CachedRows, Rows, SparseRows
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,35 +31,74 @@ class ModelSpec:
     layers: int = 2
     heads: int = 8
     dropout: float = 0.5
+    input_dropout: float | None = None
+    """Dropout of the first layer's input; None: as elsewhere."""
     norm: Literal["none", "batch", "layer"] = "none"
     residual: bool = False
     jk: Literal["none", "cat", "max"] = "none"
+    edge_width: int = 0
+    """Features of an edge that attention uses; 0 for none."""
+    num_types: int = 0
+    """Types of edges."""
 
 
-def _gat(spec: ModelSpec, number: int, in_width: int, out_width: int, last: bool) -> nn.Module:
-    dropout = Dropout(spec.dropout, 2 * number + 1)
-    if last:
-        return GATLayer(in_width, out_width, heads=1, concat=False, dropout=dropout)
-    if out_width % spec.heads:
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in a model a layer stands."""
+
+    number: int
+    in_width: int
+    out_width: int
+    is_last: bool
+
+
+def _attention(spec: ModelSpec, place: Place, layer: Callable[..., nn.Module]) -> nn.Module:
+    settings: dict[str, Any] = {"dropout": Dropout(spec.dropout, 2 * place.number + 1)}
+    if spec.edge_width:
+        settings["edge_width"] = spec.edge_width
+    if place.is_last:
+        return layer(place.in_width, place.out_width, heads=1, concat=False, **settings)
+    if place.out_width % spec.heads:
         raise ConfigError(
             "The hidden width must be a multiple of the heads.",
-            seen=f"hidden={out_width}, heads={spec.heads}",
-            fix=f"use --hidden {spec.heads * max(1, out_width // spec.heads)}",
+            seen=f"hidden={place.out_width}, heads={spec.heads}",
+            fix=f"use --hidden {spec.heads * max(1, place.out_width // spec.heads)}",
         )
-    width = out_width // spec.heads
-    return GATLayer(in_width, width, heads=spec.heads, concat=True, dropout=dropout)
+    width = place.out_width // spec.heads
+    return layer(place.in_width, width, heads=spec.heads, concat=True, **settings)
 
 
-MakeLayer = Callable[[ModelSpec, int, int, int, bool], nn.Module]
-"""spec, layer number, input width, output width, whether it is the last."""
+def _typed_gat(spec: ModelSpec, place: Place) -> nn.Module:
+    layer = partial(GATLayer, num_types=_types(spec))
+    return _attention(replace(spec, edge_width=0), place, layer)
 
-LAYERS: dict[str, MakeLayer] = {
-    "gcn": lambda spec, number, i, o, last: GCNLayer(i, o),
-    "sage": lambda spec, number, i, o, last: SAGELayer(i, o),
-    "sage-max": lambda spec, number, i, o, last: SAGELayer(i, o, aggregation="max"),
-    "gin": lambda spec, number, i, o, last: GINLayer(i, o),
-    "gat": _gat,
+
+def _types(spec: ModelSpec) -> int:
+    if not spec.num_types:
+        raise ConfigError(
+            "The model needs types of edges, and the graph has none.",
+            seen=f"--model {spec.name}",
+            fix="give the edges a type (`siafu ingest --help`), or use gcn, sage or gat",
+        )
+    return spec.num_types
+
+
+LAYERS: dict[str, Callable[[ModelSpec, Place], nn.Module]] = {
+    "gcn": lambda spec, at: GCNLayer(at.in_width, at.out_width),
+    "sage": lambda spec, at: SAGELayer(at.in_width, at.out_width),
+    "sage-max": lambda spec, at: SAGELayer(at.in_width, at.out_width, aggregation="max"),
+    "gin": lambda spec, at: GINLayer(at.in_width, at.out_width),
+    "gat": lambda spec, at: _attention(spec, at, GATLayer),
+    "gatv2": lambda spec, at: _attention(spec, at, GATv2Layer),
+    "transformer": lambda spec, at: _attention(spec, at, TransformerLayer),
+    "rgcn": lambda spec, at: RGCNLayer(at.in_width, at.out_width, num_types=_types(spec)),
+    "typed-gat": _typed_gat,
 }
+
+INPUT_AGGREGATIONS = {"gcn": "normalised_sum", "sage": "mean", "gin": "sum"}
+"""What a first layer asks of its constant input, by model; absent where its weights take part."""
+
+_BENT_BY_ELU = frozenset({"gat", "gatv2", "typed-gat"})
 
 
 class GNN(nn.Module):
@@ -72,28 +114,31 @@ class GNN(nn.Module):
         last = len(widths) - 2 if spec.jk == "none" else -1
         make = LAYERS[spec.name]
         self.layers = nn.ModuleList(
-            make(spec, number, widths[number], widths[number + 1], number == last)
+            make(spec, Place(number, widths[number], widths[number + 1], number == last))
             for number in range(spec.layers)
         )
         self.norms = nn.ModuleList(_norm(spec) for _ in range(hidden_layers))
         jk_width = spec.hidden * (hidden_layers if spec.jk == "cat" else 1)
         self.readout = None if spec.jk == "none" else nn.Linear(jk_width, spec.out_width)
         self.activation: Callable[[Tensor], Tensor] = (
-            nn.functional.elu if spec.name == "gat" else torch.relu
+            nn.functional.elu if spec.name in _BENT_BY_ELU else torch.relu
         )
 
-    def forward(self, x: Rows, neighbours: Neighbours, draws: Draws) -> Tensor:
-        """Return logits_NO."""
-        hidden = []
+    def forward(self, x: Rows, neighbours: Neighbours | list[Neighbours], draws: Draws) -> Tensor:
+        """Return logits_MO; a list has the neighbours of each layer."""
+        rows: Rows = x
+        hidden: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            out_ND = layer(self._drop(x, number, neighbours, draws), neighbours)
+            at = neighbours[number] if isinstance(neighbours, list) else neighbours
+            out_MD = layer(self._drop(rows, number, at, draws), at)
             if number < len(self.norms):
-                out_ND = self._finish(out_ND, x, number, neighbours)
-                hidden.append(out_ND)
-            x = out_ND
+                out_MD = self._finish(out_MD, rows, number, at)
+            if self.readout is not None:
+                hidden = [*(at.own(rows_ND) for rows_ND in hidden), out_MD]
+            rows = out_MD
         if self.readout is None:
-            assert isinstance(x, Tensor)
-            return x
+            assert isinstance(rows, Tensor)
+            return rows
         joined = torch.cat(hidden, 1) if self.spec.jk == "cat" else torch.stack(hidden).amax(0)
         return self.readout(joined)
 
@@ -109,17 +154,21 @@ class GNN(nn.Module):
         return rows
 
     def _drop(self, x: Rows, number: int, neighbours: Neighbours, draws: Draws) -> Rows:
-        dropout = Dropout(self.spec.dropout, 2 * number)
+        p = self.spec.input_dropout if number == 0 else None
+        dropout = Dropout(self.spec.dropout if p is None else p, 2 * number)
         if isinstance(x, SparseRows):
             return x.dropped(draws, dropout)
+        if isinstance(x, CachedRows):
+            assert dropout.p == 0.0, "a cached input is constant"
+            return x
         return neighbours.dropout(x, dropout)
 
     def _finish(self, out_ND: Tensor, x: Rows, number: int, neighbours: Neighbours) -> Tensor:
         norm = self.norms[number]
         out_ND = norm(out_ND, neighbours) if isinstance(norm, GraphBatchNorm) else norm(out_ND)
         out_ND = self.activation(out_ND)
-        if self.spec.residual and isinstance(x, Tensor) and x.shape == out_ND.shape:
-            return out_ND + x
+        if self.spec.residual and isinstance(x, Tensor) and x.size(1) == out_ND.size(1):
+            return out_ND + neighbours.own(x)
         return out_ND
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from siafu.nn.neighbours import Draws, Dropout
+from siafu.nn.draws import Draws, Dropout
 from siafu.ops import CSR, dropout_pairs, neighbour_sum
 
 
@@ -35,6 +35,10 @@ class SparseRows:
         value_Z = dropout_pairs(self.csr.weight.unsqueeze(1), ids_Z, cols_Z, key, dropout.p)
         return SparseRows(self.csr.with_weight(value_Z.squeeze(1)), self.ids_N)
 
+    def select(self, rows: Tensor) -> "SparseRows":
+        """Return some of the rows, in this order."""
+        return SparseRows(self.csr.select_rows(rows)[0], self.ids_N[rows])
+
     def dense(self) -> Tensor:
         """Return the matrix with its zeros written out."""
         assert self.csr.weight is not None
@@ -43,14 +47,35 @@ class SparseRows:
         return x_NF.index_put_((rows_Z, cols_Z), self.csr.weight, accumulate=True)
 
 
-Rows = Tensor | SparseRows
+@dataclass(frozen=True)
+class CachedRows:
+    """Constant rows with what the first layer aggregates from them, computed once."""
+
+    rows: Tensor
+    aggregate: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, as for a dense tensor."""
+        return self.rows.size(0), self.rows.size(1)
+
+
+Rows = Tensor | SparseRows | CachedRows
 """What a first layer may be given."""
+
+
+def dense(x: Rows) -> Tensor:
+    """Return the rows with their zeros written out."""
+    if isinstance(x, SparseRows):
+        return x.dense()
+    return x.rows if isinstance(x, CachedRows) else x
 
 
 def rows_to_sum_one(x: Rows) -> Rows:
     """Return the rows scaled to sum to 1; those that sum to 0 or less stay."""
-    if isinstance(x, Tensor):
-        return x / _divisors(x.sum(dim=1, keepdim=True))
+    if not isinstance(x, SparseRows):
+        x_NF = dense(x)
+        return x_NF / _divisors(x_NF.sum(dim=1, keepdim=True))
     assert x.csr.weight is not None
     rows_Z = x.csr.rows()
     sums_N = x.csr.weight.new_zeros(x.csr.num_rows).index_add_(0, rows_Z, x.csr.weight)
@@ -62,8 +87,8 @@ def _divisors(sums: Tensor) -> Tensor:
 
 
 def project(x: Rows, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """Return x W^T + b for dense or sparse rows."""
-    if isinstance(x, Tensor):
-        return functional.linear(x, weight_OD, bias_O)
+    """Return x W^T + b for rows of any kind."""
+    if not isinstance(x, SparseRows):
+        return functional.linear(dense(x), weight_OD, bias_O)
     out_NO = neighbour_sum(x.csr, weight_OD.t().contiguous())
     return out_NO if bias_O is None else out_NO + bias_O

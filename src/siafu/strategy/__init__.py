@@ -1,15 +1,17 @@
 """The strategy value, its presets, and the Neighbours that carry it out."""
 
-from siafu.strategy.halo import HaloNeighbours, neighbours_of
+from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.parallelize import ParallelModel, parallelize
 from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
+from siafu.strategy.view import View, message_flow
 
 __all__ = [
     "PRESETS",
-    "HaloNeighbours",
+    "BlockNeighbours",
     "ParallelModel",
     "Strategy",
+    "View",
     "find_strategy",
-    "neighbours_of",
+    "message_flow",
     "parallelize",
 ]

@@ -1,26 +1,211 @@
-"""Cutting a shard's edges into blocks by where their source rows live."""
+"""A rank's edges cut into blocks by where their source rows live, and the stages that fetch them.
+
+The own block needs no rows of others. The peers' blocks are fetched in stages: in round r a rank
+reads from the rank r places before it and sends to the one r places after it, so a stage is a group
+of rounds, the same on every rank.
+
+Shapes: N owned rows read, M rows written (N of them unless pruned), R halo rows, C = N + R columns,
+K columns of a block, E edges.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
+from siafu.comm import HaloPlan, World
+from siafu.nn.loops import with_self_loops
 from siafu.ops import CSR
 
-
-def split_columns(csr: CSR, num_owned: int, dtype: torch.dtype) -> tuple[CSR, CSR]:
-    """Return the edges from owned columns and those from halo columns, weights in `dtype`."""
-    weight = None if csr.weight is None else csr.weight.to(dtype)
-    is_own_E = csr.index < num_owned
-    own = _select(csr, is_own_E, weight, offset=0, num_cols=num_owned)
-    halo = _select(csr, ~is_own_E, weight, offset=num_owned, num_cols=csr.num_cols - num_owned)
-    return own, halo
+_EDGES_AT_ONCE = 1 << 22
 
 
-def _select(csr: CSR, keep_E: Tensor, weight: Tensor | None, *, offset: int, num_cols: int) -> CSR:
-    kept_before = torch.zeros(csr.num_edges + 1, dtype=torch.int64, device=csr.device)
-    torch.cumsum(keep_E, 0, out=kept_before[1:])
-    return CSR(
-        indptr=kept_before[csr.indptr],
-        index=csr.index[keep_E] - offset,
-        num_cols=num_cols,
-        weight=None if weight is None else weight[keep_E],
+@dataclass(frozen=True, eq=False)
+class Block:
+    """The edges from one group of source rows, whose columns are numbered anew from 0."""
+
+    csr: CSR
+    """M x K."""
+    columns_K: Tensor
+    """int64: which column of the whole each of these is."""
+    whole: CSR
+    """The M x C matrix this was cut from."""
+    plan: HaloPlan | None = None
+    """How its rows are fetched; None for owned rows."""
+    loop_columns_M: Tensor | None = None
+    """The column of each row itself; None where row i is column i."""
+    looped: "Block | None" = None
+    """The block that loops were added to, where that was done."""
+
+    @cached_property
+    def places_C(self) -> Tensor:
+        """int32: where each column of the whole stands among these; -1 for others."""
+        return _places(self.columns_K, self.whole.num_cols)
+
+    @cached_property
+    def edges_E(self) -> Tensor:
+        """int32 or int64: each edge's number in the whole, rising in a row; E + row for a loop."""
+        # int32 while the numbers fit: they are as many as the edges.
+        fits = self.whole.num_edges + self.whole.num_rows < 2**31
+        kind = torch.int32 if fits else torch.int64
+        if self.looped is not None:
+            return self._numbers_with_loops(self.looped).to(kind)
+        numbers = [torch.empty(0, dtype=kind, device=self.whole.device)]
+        for lo, hi in _spans(self.whole.num_edges):
+            is_here = self.places_C.index_select(0, self.whole.index[lo:hi]) >= 0
+            numbers.append((is_here.nonzero().squeeze(1) + lo).to(kind))
+        return torch.cat(numbers)
+
+    def _numbers_with_loops(self, before: "Block") -> Tensor:
+        _, numbers = with_self_loops(before.csr, self.loop_columns_M)
+        if not before.csr.num_edges:
+            return numbers + self.whole.num_edges
+        known = before.edges_E.index_select(0, numbers.clamp(max=before.csr.num_edges - 1))
+        added = numbers - before.csr.num_edges
+        return torch.where(added >= 0, added + self.whole.num_edges, known)
+
+    def pieces(self, most_edges: int) -> list[tuple[slice, CSR, Tensor]]:
+        """Return spans of rows with their edges and the numbers of these; cut once."""
+        if most_edges not in self._pieces:
+            self._pieces[most_edges] = [
+                (slice(lo, hi), self.csr.slice_rows(lo, hi), self.edges_E[self._span(lo, hi)])
+                for lo, hi in self.csr.row_spans(most_edges)
+            ]
+        return self._pieces[most_edges]
+
+    def _span(self, lo: int, hi: int) -> slice:
+        return slice(int(self.csr.indptr[lo]), int(self.csr.indptr[hi]))
+
+    @cached_property
+    def _pieces(self) -> dict[int, list[tuple[slice, CSR, Tensor]]]:
+        return {}
+
+    def with_loops(self, columns_M: Tensor | None) -> "Block":
+        """Return these edges and one loop a row, weights dropped; `columns_M` as the rows stand."""
+        csr, _ = with_self_loops(self.csr, columns_M)
+        return replace(self, csr=csr, looped=self, loop_columns_M=columns_M)
+
+    def with_weight_type(self, dtype: torch.dtype) -> "Block":
+        """Return the same edges with weights of `dtype`; work done for their shape is shared."""
+        if self.csr.weight is None or self.csr.weight.dtype == dtype:
+            return self
+        return replace(self, csr=self.csr.with_weight(self.csr.weight.to(dtype)))
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """All blocks of a rank, in the order they are walked."""
+
+    own: Block
+    stages: tuple[Block, ...]
+    world: World
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """The own block, then the stages."""
+        yield self.own
+        yield from self.stages
+
+    def with_weight_type(self, dtype: torch.dtype) -> "Reach":
+        """Return the same blocks with weights of `dtype`."""
+        stages = tuple(block.with_weight_type(dtype) for block in self.stages)
+        return replace(self, own=self.own.with_weight_type(dtype), stages=stages)
+
+
+def build_reach(csr: CSR, plan: HaloPlan, world: World, stages: int) -> Reach:
+    """Return the blocks of M x C edges; every rank calls this with the same `stages`.
+
+    There are at most `stages` groups of peers, of as equal size as can be; small ones are merged
+    and rounds in which nobody reads anything are left out.
+    """
+    num_owned = csr.num_cols - plan.num_halo
+    table = world.gather_numbers([float(count) for count in plan.recv_counts])
+    groups = group_rounds([[int(count) for count in row] for row in table], stages)
+    own = _cut(csr, torch.arange(num_owned, device=csr.device))
+    return Reach(own, tuple(_stage(csr, plan, world, group, num_owned) for group in groups), world)
+
+
+def group_rounds(rows_read: list[list[int]], stages: int) -> list[list[int]]:
+    """Return at most `stages` groups of rounds whose largest group is as small as possible.
+
+    `rows_read[p][q]` is what rank p reads from rank q. Rounds are packed as long as a group stays
+    below the largest, so that small ones travel together.
+    """
+    size = len(rows_read)
+    heights = {r: max(rows_read[p][(p - r) % size] for p in range(size)) for r in range(1, size)}
+    rounds = [r for r, height in heights.items() if height > 0]
+    sums = [0, *accumulate(heights[r] for r in rounds)]
+    limits = sorted({hi - lo for at, lo in enumerate(sums) for hi in sums[at + 1 :]})
+    for limit in limits:
+        groups = _pack(rounds, heights, limit)
+        if groups is not None and len(groups) <= stages:
+            return groups
+    return []
+
+
+def _pack(rounds: list[int], heights: dict[int, int], limit: int) -> list[list[int]] | None:
+    groups: list[list[int]] = []
+    filled = limit
+    for r in rounds:
+        if heights[r] > limit:
+            return None
+        if filled + heights[r] > limit:
+            groups.append([])
+            filled = 0
+        groups[-1].append(r)
+        filled += heights[r]
+    return groups
+
+
+def _stage(csr: CSR, plan: HaloPlan, world: World, group: list[int], num_owned: int) -> Block:
+    sources = {(world.rank - r) % world.size for r in group}
+    targets = {(world.rank + r) % world.size for r in group}
+    ends = list(accumulate(plan.recv_counts, initial=num_owned))
+    columns = [
+        torch.arange(ends[peer], ends[peer + 1], device=csr.device) for peer in sorted(sources)
+    ]
+    cut_plan = HaloPlan.build(
+        torch.cat([rows for q, rows in enumerate(plan.rows_by_peer()) if q in targets]),
+        [count if q in targets else 0 for q, count in enumerate(plan.send_counts)],
+        [count if q in sources else 0 for q, count in enumerate(plan.recv_counts)],
+        num_owned,
     )
+    return replace(_cut(csr, torch.cat(columns)), plan=cut_plan)
+
+
+def _cut(csr: CSR, columns_K: Tensor) -> Block:
+    """Return the edges that start at these columns."""
+    if len(columns_K) == csr.num_cols:
+        return Block(csr, columns_K, csr)
+    place_C = _places(columns_K, csr.num_cols)
+    indptr = torch.zeros_like(csr.indptr)
+    index, weight = [csr.index[:0]], []
+    # In pieces, so that nothing beside the result is as large as the edges.
+    for lo, hi in csr.row_spans(_EDGES_AT_ONCE):
+        bounds = csr.indptr[lo : hi + 1]
+        start, end = int(bounds[0]), int(bounds[-1])
+        place_E = place_C.index_select(0, csr.index[start:end])
+        kept_E = place_E >= 0
+        kept_before = torch.zeros(end - start + 1, dtype=torch.int64, device=csr.device)
+        torch.cumsum(kept_E, 0, out=kept_before[1:])
+        indptr[lo + 1 : hi + 1] = kept_before[bounds[1:] - start] + indptr[lo]
+        index.append(place_E[kept_E].to(csr.index.dtype))
+        if csr.weight is not None:
+            weight.append(csr.weight[start:end][kept_E])
+    weight_E = None if csr.weight is None else torch.cat([csr.weight[:0], *weight])
+    return Block(CSR(indptr, torch.cat(index), len(columns_K), weight_E), columns_K, csr)
+
+
+def _places(columns_K: Tensor, num_columns: int) -> Tensor:
+    """Return int32 [C]: where each column stands among these; -1 for others."""
+    place_C = torch.full((num_columns,), -1, dtype=torch.int32, device=columns_K.device)
+    places = torch.arange(len(columns_K), dtype=torch.int32, device=columns_K.device)
+    return place_C.index_copy_(0, columns_K, places)
+
+
+def _spans(count: int) -> list[tuple[int, int]]:
+    starts = range(0, count, _EDGES_AT_ONCE)
+    return [(lo, min(lo + _EDGES_AT_ONCE, count)) for lo in starts]

@@ -26,8 +26,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from siafu.errors import PlanError
 from siafu.nn import Draws, batch_statistics
+from siafu.nn.messages import RANDOM_CALLS, refuse_draw
 from siafu.ops import dropout_pairs, dropout_rows
-from siafu.strategy.halo import HaloNeighbours
+from siafu.strategy.neighbours import BlockNeighbours
 
 _FIRST_SITE = 1 << 16
 """Streams of draws for foreign models, apart from those of the built-in layers."""
@@ -60,39 +61,15 @@ _SUMS_AT = (
     torch.bincount,
 )
 
-_RANDOM = (
-    torch.rand,
-    torch.rand_like,
-    torch.randn,
-    torch.randn_like,
-    torch.randint,
-    torch.randperm,
-    torch.bernoulli,
-    torch.multinomial,
-    Tensor.bernoulli,
-    Tensor.bernoulli_,
-    Tensor.uniform_,
-    Tensor.normal_,
-    Tensor.multinomial,
-)
-
 
 class SourceSumError(RuntimeError):
     """A model adds up at the sources of edges, most of which live on other ranks."""
 
 
-def _refuse_draw(call: Any, *args: Any, **kwargs: Any) -> Any:
-    raise PlanError(
-        "The model draws random numbers of its own, which would differ between ranks.",
-        seen=f"torch's {call.__name__} in its forward pass",
-        fix="use dropout, which siafu draws alike on any number of ranks, or train on one rank",
-    )
-
-
 class RankMode(TorchFunctionMode):
     """Active during one forward pass of a foreign model on one rank."""
 
-    def __init__(self, neighbours: HaloNeighbours, draws: Draws) -> None:
+    def __init__(self, neighbours: BlockNeighbours, draws: Draws) -> None:
         super().__init__()
         self._neighbours, self._draws = neighbours, draws
         self._num_owned = neighbours.shard.num_owned
@@ -114,7 +91,7 @@ class RankMode(TorchFunctionMode):
         self._handlers |= {call: partial(self._reshape, call) for call in _RESHAPES}
         if neighbours.shard.world.size > 1:
             self._handlers |= {call: partial(self._sum_at, call) for call in _SUMS_AT}
-            self._handlers |= {call: partial(_refuse_draw, call) for call in _RANDOM}
+            self._handlers |= {call: partial(refuse_draw, call) for call in RANDOM_CALLS}
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -13,9 +13,9 @@ from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.nn import Draws
 from siafu.shard import Shard
-from siafu.strategy.halo import HaloNeighbours
 from siafu.strategy.intercept import RankMode, SourceSumError
-from siafu.strategy.strategy import find_strategy
+from siafu.strategy.neighbours import BlockNeighbours
+from siafu.strategy.strategy import Strategy, find_strategy
 
 _MIXES_ALL_ROWS = {
     "GraphNorm": "nn.BatchNorm1d",
@@ -39,13 +39,15 @@ _MIXES_ALL_ROWS = {
 class ParallelModel(nn.Module):
     """A model whose rows are this rank's; `forward` takes and returns owned rows."""
 
-    def __init__(self, module: nn.Module, shard: Shard, draws: Draws | None) -> None:
+    def __init__(
+        self, module: nn.Module, shard: Shard, draws: Draws | None, strategy: Strategy
+    ) -> None:
         super().__init__()
         self.module = module
         self._shard = shard
         self._draws = draws or Draws()
         self._counts_epochs = draws is None
-        self._neighbours = HaloNeighbours(shard, self._draws)
+        self._neighbours = BlockNeighbours(shard, self._draws, strategy)
         self._edge_index = shard.edge_index
         self._extras = _edge_arguments(module, shard)
         self._mode: RankMode | None = None
@@ -124,7 +126,7 @@ def _check_weights(model: nn.Module, world: World) -> None:
 def parallelize(
     model: nn.Module,
     shard: Shard,
-    strategy: str = "halo",
+    strategy: str | Strategy = "halo",
     *,
     draws: Draws | None = None,
     reduce_gradients: bool = True,
@@ -136,14 +138,14 @@ def parallelize(
     False. `draws` sets the seed of dropout; without it the seed is 0 and each call in training
     mode is another epoch.
     """
-    find_strategy(strategy)
+    chosen = find_strategy(strategy) if isinstance(strategy, str) else strategy
     _refuse_mixing(model)
     _check_weights(model, shard.world)
     if reduce_gradients and shard.world.size > 1:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.register_hook(_summed(shard.world))
-    return ParallelModel(model, shard, draws)
+    return ParallelModel(model, shard, draws, chosen)
 
 
 def _summed(world: World) -> Callable[[Tensor], Tensor]:

@@ -20,7 +20,8 @@ from siafu.nn import (
     project,
     rows_to_sum_one,
 )
-from siafu.nn.layers import GATLayer, GCNLayer, GINLayer, SAGELayer
+from siafu.nn.attention import GATLayer
+from siafu.nn.layers import GCNLayer, GINLayer, SAGELayer
 from siafu.ops import CSR
 from tests.parity.graphs import awkward_graph
 

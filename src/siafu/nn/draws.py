@@ -1,0 +1,46 @@
+"""Where in the sequence of random draws a run is, and the places in a model that draw."""
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from siafu.ops import DrawKey, EdgeDraw
+
+_FIRST_MESSAGE_SITE = 1 << 17
+"""Streams of draws for users' message functions, apart from those of layers and foreign models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """One place in a model where values are dropped: how many, and which stream of draws."""
+
+    p: float
+    site: int
+
+
+@dataclass(slots=True)
+class Draws:
+    """Where in the sequence of random draws a run is; the engine moves `epoch` on."""
+
+    seed: int = 0
+    epoch: int = 0
+    training: bool = True
+    _sites_taken: tuple[int, int] = field(default=(-1, 0), repr=False)
+    """The epoch, and how many message sites it has used."""
+
+    def key(self, site: int) -> DrawKey:
+        """Return the key of this epoch's draws for one place in the model."""
+        return DrawKey(seed=self.seed, epoch=self.epoch, purpose=site)
+
+    def on_edges(self, dropout: Dropout, ids_C: Tensor, ids_N: Tensor) -> EdgeDraw | None:
+        """Return this epoch's dropout on edges; none while evaluating."""
+        if not self.training or dropout.p == 0.0:
+            return None
+        return EdgeDraw(self.key(dropout.site), dropout.p, ids_C, ids_N)
+
+    def take_sites(self, count: int) -> int:
+        """Return the first of `count` sites that nothing else in this epoch draws at."""
+        epoch, used = self._sites_taken
+        used = used if epoch == self.epoch else 0
+        self._sites_taken = self.epoch, used + count
+        return _FIRST_MESSAGE_SITE + used

@@ -1,0 +1,179 @@
+"""Neighbours in one process that holds the whole graph: the truth strategies are compared with.
+
+Plain calls of differentiable operations, nothing cut up and nothing computed twice.
+
+Shapes: N vertices, E edges, D columns of a row, H heads, T edge types, O width after a map.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.nn.draws import Draws, Dropout
+from siafu.nn.loops import with_self_loops
+from siafu.nn.messages import EdgeFunction
+from siafu.nn.neighbours import EdgeRows, Reduce, as_tuple
+from siafu.nn.normalisation import (
+    GcnScales,
+    added_loop,
+    gcn_scales,
+    inverse_count,
+    inverse_root,
+    loop_data,
+    owned_degree,
+)
+from siafu.ops import (
+    CSR,
+    Attention,
+    Gat,
+    attend,
+    dropout_rows,
+    neighbour_max,
+    neighbour_sum,
+)
+
+
+class LocalNeighbours:
+    """One process that holds the whole graph."""
+
+    def __init__(
+        self,
+        csr: CSR,
+        ids_N: Tensor,
+        draws: Draws,
+        *,
+        edge_attr: Tensor | None = None,
+        edge_type: Tensor | None = None,
+    ) -> None:
+        self.csr, self.ids_N, self.draws = csr, ids_N, draws
+        self.edge_attr, self.edge_type = edge_attr, edge_type
+        self._gcn_by_dtype: dict[torch.dtype, GcnScales] = {}
+
+    @property
+    def num_vertices(self) -> int:
+        """Vertices of the whole graph."""
+        return self.csr.num_rows
+
+    def own(self, x_ND: Tensor) -> Tensor:
+        """Return the rows as they are."""
+        return x_ND
+
+    def _csr(self, dtype: torch.dtype) -> CSR:
+        if self.csr.weight is not None and self.csr.weight.dtype != dtype:
+            self.csr = self.csr.with_weight(self.csr.weight.to(dtype))
+        return self.csr
+
+    @cached_property
+    def _inverse_count_N(self) -> Tensor:
+        return inverse_count(self.csr)
+
+    def _gcn(self, dtype: torch.dtype) -> GcnScales:
+        if dtype not in self._gcn_by_dtype:
+            root_N = inverse_root(owned_degree(self.csr))
+            self._gcn_by_dtype[dtype] = gcn_scales(root_N, added_loop(self.csr), dtype)
+        return self._gcn_by_dtype[dtype]
+
+    @cached_property
+    def _looped(self) -> tuple[CSR, Tensor]:
+        return with_self_loops(self.csr)
+
+    def sum(self, x_ND: Tensor) -> Tensor:
+        """Return the weighted sum of in-neighbours' rows."""
+        return neighbour_sum(self._csr(x_ND.dtype), x_ND)
+
+    def mean(self, x_ND: Tensor) -> Tensor:
+        """Return `sum` divided by the number of in-edges."""
+        scale_N = self._inverse_count_N.to(x_ND.dtype)
+        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_N)
+
+    def normalised_sum(self, x_ND: Tensor) -> Tensor:
+        """Return GCN's normalised sum."""
+        csr, scales = self._csr(x_ND.dtype), self._gcn(x_ND.dtype)
+        root_N = scales.root_C
+        total_ND = neighbour_sum(csr, x_ND, row_scale_M=root_N, col_scale_C=root_N)
+        return torch.addcmul(total_ND, scales.own_N1, x_ND)
+
+    def max(self, x_ND: Tensor) -> Tensor:
+        """Return the element-wise maximum of in-neighbours' rows."""
+        return neighbour_max(self.csr, x_ND)
+
+    def attend(
+        self,
+        attention: Attention,
+        sources: tuple[Tensor, ...],
+        rows: tuple[Tensor, ...],
+        shared: tuple[Tensor, ...] = (),
+        *,
+        dropout: Dropout,
+        edges: EdgeRows | None = None,
+        loops: bool = True,
+    ) -> Tensor:
+        """Return the attention's weighted sum over in-neighbours."""
+        csr, numbers_E = self._looped if loops else (self.csr, None)
+        drop = self.draws.on_edges(dropout, self.ids_N, self.ids_N)
+        operand = None
+        if edges is not None:
+            data = edges.data_E
+            if numbers_E is not None:
+                loop_M = loop_data(self.csr, data) if edges.loop_M is None else edges.loop_M
+                data = torch.cat([data, loop_M])[numbers_E]
+            operand = edges.make(data)
+        return attend(attention, csr, sources, rows, shared, edge=operand, drop=drop)
+
+    def reduce(
+        self,
+        message: Callable[..., Any],
+        x_src: Tensor | tuple[Tensor, ...],
+        x_dst: Tensor | tuple[Tensor, ...] = (),
+        edge_attr: Tensor | tuple[Tensor, ...] = (),
+        *,
+        reduce: Reduce = "sum",
+    ) -> Tensor:
+        """Return a function of edges, joined over each row's in-edges."""
+        src, dst, edge = as_tuple(x_src), as_tuple(x_dst), as_tuple(edge_attr)
+        function = EdgeFunction.watch(message, (*src, *dst, *edge), self.draws)
+        src_E, dst_E = self.csr.index.long(), self.csr.rows()
+        rows = (*(t[src_E] for t in src), *(t[dst_E] for t in dst), *edge)
+        results = function(rows, (self.ids_N[src_E], self.ids_N[dst_E]))
+        numbers = torch.arange(self.csr.num_edges, device=self.csr.device)
+        each = CSR(self.csr.indptr, numbers, self.csr.num_edges)
+        if reduce == "softmax":
+            score_EH = results[0].reshape(each.num_edges, -1)
+            value_EHD = results[1].reshape(*score_EH.shape, -1)
+            zero_NH = score_EH.new_zeros(self.csr.num_rows, score_EH.size(1))
+            out = attend(Gat(slope=1.0), each, (value_EHD, score_EH), (zero_NH,))
+        elif reduce in ("max", "min"):
+            sign = 1 if reduce == "max" else -1
+            out = sign * neighbour_max(each, sign * results[0].flatten(1))
+        else:
+            scale_N = self._inverse_count_N.to(results[0].dtype) if reduce == "mean" else None
+            out = neighbour_sum(each, results[0].flatten(1), row_scale_M=scale_N)
+        return out.reshape(self.csr.num_rows, *function.shapes[-1])
+
+    def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
+        """Return the sum over edge types of the mapped mean over their in-edges."""
+        assert self.edge_type is not None, "layers with relations are made for typed graphs"
+        out_NO = x_ND.new_zeros(self.csr.num_rows, map_TDO.size(2))
+        for t, map_DO in enumerate(map_TDO):
+            keep_E = self.edge_type == t
+            indptr = torch.zeros_like(self.csr.indptr)
+            indptr[1:] = torch.bincount(
+                self.csr.rows()[keep_E], minlength=self.csr.num_rows
+            ).cumsum(0)
+            typed = CSR(indptr, self.csr.index[keep_E], self.csr.num_cols)
+            scale_N = inverse_count(typed).to(x_ND.dtype)
+            out_NO = out_NO + neighbour_sum(typed, x_ND, row_scale_M=scale_N) @ map_DO
+        return out_NO
+
+    def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
+        """Return x with entries dropped while training."""
+        if not self.draws.training:
+            return x_ND
+        return dropout_rows(x_ND, self.ids_N, self.draws.key(dropout.site), dropout.p)
+
+    def total(self, x_ND: Tensor) -> Tensor:
+        """Return the column sums."""
+        return x_ND.sum(dim=0)

@@ -1,0 +1,79 @@
+"""The constants of aggregations: degrees, GCN's normalisation, what a loop's edge data are.
+
+Shapes: N rows, C columns (owned rows first), M rows written, E edges.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from siafu.ops import CSR, neighbour_sum, sum_into
+
+_EDGES_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True)
+class GcnScales:
+    """The parts of GCN's normalisation: D^-1/2 by column, and a row's weight in its own sum."""
+
+    root_C: Tensor
+    own_N1: Tensor
+
+
+def gcn_scales(root_C: Tensor, loop_N: Tensor, dtype: torch.dtype) -> GcnScales:
+    """Return the scales in the rows' dtype; columns are owned rows first."""
+    own_N1 = (root_C[: len(loop_N)].square() * loop_N).unsqueeze(1)
+    return GcnScales(root_C.to(dtype), own_N1.to(dtype))
+
+
+def owned_degree(csr: CSR) -> Tensor:
+    """Return degree_N: edge weights summed over each vertex's in-edges, the added loop included."""
+    ones_C1 = torch.ones(csr.num_cols, 1, dtype=torch.float64, device=csr.indptr.device)
+    weight = None if csr.weight is None else csr.weight.double()
+    degree_N = neighbour_sum(CSR(csr.indptr, csr.index, csr.num_cols, weight), ones_C1)[:, 0]
+    return degree_N + added_loop(csr)
+
+
+def added_loop(csr: CSR) -> Tensor:
+    """Return loop_N: 1 where a vertex has no loop of its own, else 0."""
+    has_loop_N = torch.zeros(csr.num_rows, dtype=torch.bool, device=csr.device)
+    # In pieces, since a row number for every edge would be as large as the edges themselves.
+    for lo, hi in csr.row_spans(_EDGES_AT_ONCE):
+        bounds = csr.indptr[lo : hi + 1]
+        rows_E = torch.arange(lo, hi, device=csr.device).repeat_interleave(bounds.diff())
+        loops = csr.index[bounds[0] : bounds[-1]] == rows_E
+        has_loop_N[rows_E[loops]] = True
+    return (~has_loop_N).double()
+
+
+def inverse_root(degree: Tensor) -> Tensor:
+    """Return degree^-1/2, with 0 where the degree is not positive."""
+    return torch.where(degree > 0, degree.clamp(min=1e-300).rsqrt(), torch.zeros_like(degree))
+
+
+def inverse_count(csr: CSR) -> Tensor:
+    """Return float64 [M]: 1 / the number of a row's in-edges, 1 where there are none."""
+    return 1.0 / csr.degree().clamp(min=1).double()
+
+
+def loop_data(csr: CSR, data_E: Tensor, columns_M: Tensor | None = None) -> Tensor:
+    """Return [M, ...]: the mean of `data_E` over each row's in-edges that are no loops.
+
+    `columns_M` tells which column each row is; without it row i is column i.
+    """
+    flat = data_E.reshape(len(data_E), data_E[:1].numel() if len(data_E) else 1)
+    out = flat.new_zeros(csr.num_rows, flat.size(1))
+    for lo, hi in csr.row_spans(_EDGES_AT_ONCE):
+        piece = csr.slice_rows(lo, hi)
+        rows_E = torch.arange(hi - lo, device=csr.device).repeat_interleave(piece.degree())
+        own_M = torch.arange(lo, hi, device=csr.device) if columns_M is None else columns_M[lo:hi]
+        counts_E = (piece.index != own_M[rows_E]).to(flat.dtype)
+        count_M = torch.zeros(hi - lo, dtype=flat.dtype, device=flat.device)
+        count_M.index_add_(0, rows_E, counts_E)
+        order = torch.arange(piece.num_edges, dtype=torch.int32, device=csr.device)
+        mean = CSR(piece.indptr, order, piece.num_edges, counts_E)
+        start = int(csr.indptr[lo])
+        rows = flat[start : start + piece.num_edges]
+        sum_into(mean, rows.contiguous(), out[lo:hi], row_scale_M=1.0 / count_M.clamp(min=1))
+    return out.view(csr.num_rows, *data_E.shape[1:])

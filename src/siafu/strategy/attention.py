@@ -1,0 +1,216 @@
+"""Attention over in-neighbours, a block at a time, with a running softmax.
+
+Backward needs the rows again. They are fetched a second time, or kept from forward where memory
+allows; either way weights are computed anew from one log-sum-exp a row and head, and dropped by the
+same draws. What edges themselves bring to the scores is made in pieces of rows and never whole.
+
+Shapes: N owned rows, M rows written, K columns of a block, E edges, H heads, D width of a head.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.nn import EdgeFunction, EdgeRows
+from siafu.ops import (
+    CSR,
+    Attention,
+    DrawKey,
+    EdgeDraw,
+    SoftmaxState,
+    finish,
+    fold_backward,
+    fold_into,
+)
+from siafu.strategy.blocks import Block, Reach
+from siafu.strategy.walk import Homeward, Rows, visit, visit_again
+
+_PIECE_ELEMENTS = 1 << 24
+"""Numbers that the edges of one piece may bring: 64 MB in float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeDropout:
+    """Which weights to drop: the draws of an epoch, and the ids of columns and rows."""
+
+    key: DrawKey
+    p: float
+    column_ids: Tensor
+    row_ids: Tensor
+
+    def of(self, block: Block, span: slice) -> EdgeDraw:
+        """Return the draws for some rows of a block."""
+        ids_K = self.column_ids.index_select(0, block.columns_K)
+        return EdgeDraw(self.key, self.p, ids_K, self.row_ids[span])
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeOperand:
+    """What edges bring, made from their data a piece at a time."""
+
+    function: EdgeFunction
+    rows: EdgeRows
+    loop_M: Tensor
+
+    def make(self, numbers_E: Tensor) -> Tensor:
+        """Return the operand of some edges, loops among them."""
+        data_E, count = self.rows.data_E, len(self.rows.data_E)
+        picked = data_E.index_select(0, numbers_E.clamp(max=max(0, count - 1))) if count else None
+        loops = self.loop_M.index_select(0, (numbers_E - count).clamp(min=0))
+        if picked is not None:
+            is_loop = (numbers_E >= count).view(-1, *(1,) * (data_E.dim() - 1))
+            loops = torch.where(is_loop, loops, picked)
+        none = torch.zeros(len(numbers_E), dtype=torch.int64, device=data_E.device)
+        return self.function((loops,), (none, none))[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One attention: what is computed, over which edges, what is dropped, what is kept."""
+
+    kind: Attention
+    reach: Reach
+    counts: tuple[int, int, int, int]
+    """How many tensors are sources, rows, shared, and captured by the edges' function."""
+    keep: bool
+    """Whether fetched rows stay for backward."""
+    dropout: EdgeDropout | None = None
+    edges: EdgeOperand | None = None
+
+    def split(self, tensors: Rows) -> tuple[Rows, Rows, Rows, Rows]:
+        """Return the tensors by sort."""
+        ends = [sum(self.counts[:n]) for n in range(1, 5)]
+        a, b, c, d = ends
+        return tensors[:a], tensors[a:b], tensors[b:c], tensors[c:d]
+
+    def pieces(self, block: Block) -> Iterator[tuple[slice, CSR, Tensor | None]]:
+        """Yield rows, their edges and the numbers of these; one piece unless edges have data."""
+        if self.edges is None:
+            yield slice(0, block.csr.num_rows), block.csr, None
+            return
+        most = max(1, _PIECE_ELEMENTS // max(1, self.edges.function.width))
+        yield from block.pieces(most)
+
+    def drop(self, block: Block, span: slice) -> EdgeDraw | None:
+        """Return the dropout of some rows of a block."""
+        return None if self.dropout is None else self.dropout.of(block, span)
+
+
+class _Attend(torch.autograd.Function):
+    """Sources, rows, shared and captured tensors in; out_MHD back."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
+        sources, rows, shared, _ = call.split(tensors)
+        num_rows, heads = call.reach.own.csr.num_rows, sources[0].size(1)
+        state = SoftmaxState.empty(num_rows, heads, sources[0].size(2), sources[-1])
+        ctx.kept = []
+
+        def fold(block: Block, arrived: Rows) -> None:
+            for span, csr, numbers in call.pieces(block):
+                part = SoftmaxState(
+                    state.top_MH[span], state.weight_MH[span], state.total_MHD[span]
+                )
+                edge = None if numbers is None or call.edges is None else call.edges.make(numbers)
+                ends = tuple(tensor[span] for tensor in rows)
+                drop = call.drop(block, span)
+                fold_into(call.kind, csr, arrived, ends, shared, part, edge=edge, drop=drop)
+            if call.keep and block is not call.reach.own:
+                ctx.kept.append(arrived)
+
+        visit(call.reach, sources, fold)
+        out_MHD, lse_MH = finish(state)
+        ctx.call = call
+        ctx.save_for_backward(*tensors, out_MHD, lse_MH)
+        return out_MHD
+
+    @staticmethod
+    def backward(ctx: Any, grad_MHD: Tensor) -> tuple[Any, ...]:
+        call = ctx.call
+        *tensors, out_MHD, lse_MH = ctx.saved_tensors
+        sources, rows, shared, captured = call.split(tuple(tensors))
+        grad_MHD = grad_MHD.contiguous()
+        after = _After(lse_MH, grad_MHD, torch.einsum("mhd,mhd->mh", grad_MHD, out_MHD))
+        del out_MHD
+        into = _Into(rows, shared, captured)
+        homeward = Homeward(call.reach.world)
+        own: list[Tensor] = []
+
+        def give_back(block: Block, arrived: Rows) -> None:
+            grads = _block_grads(call, block, (arrived, rows, shared), after, into)
+            if block is call.reach.own:
+                own.extend(grads)
+            else:
+                homeward.send(block, grads, tuple(own))
+
+        visit_again(call.reach, sources, give_back, ctx.kept if call.keep else None)
+        homeward.settle(tuple(own))
+        ctx.kept = []
+        return None, *own, *into.rows, *into.shared, *into.captured
+
+
+@dataclass(frozen=True)
+class _After:
+    """What backward knows of each row."""
+
+    lse_MH: Tensor
+    grad_MHD: Tensor
+    delta_MH: Tensor
+
+
+class _Into:
+    """Gradients that all blocks add to."""
+
+    def __init__(self, rows: Rows, shared: Rows, captured: Rows) -> None:
+        self.rows, self.shared, self.captured = (
+            tuple(torch.zeros_like(t, memory_format=torch.contiguous_format) for t in tensors)
+            for tensors in (rows, shared, captured)
+        )
+
+
+def _block_grads(
+    call: Call, block: Block, operands: tuple[Rows, Rows, Rows], after: _After, into: _Into
+) -> Rows:
+    """Return the gradients of a block's sources, adding those of rows, shared and captured."""
+    arrived, rows, shared = operands
+    total: Rows = ()
+    for span, csr, numbers in call.pieces(block):
+        edge = None
+        if call.edges is not None and numbers is not None:
+            with torch.enable_grad():
+                edge = call.edges.make(numbers)
+        grads, edge_grad = fold_backward(
+            call.kind,
+            csr,
+            arrived,
+            tuple(tensor[span] for tensor in rows),
+            shared,
+            after.lse_MH[span],
+            after.grad_MHD[span],
+            after.delta_MH[span],
+            edge=None if edge is None else edge.detach(),
+            drop=call.drop(block, span),
+            into_rows=tuple(tensor[span] for tensor in into.rows),
+            into_shared=into.shared,
+        )
+        for held, added in zip(total, grads, strict=False):
+            held.add_(added)
+        total = total or grads
+        if edge is not None and into.captured:
+            assert call.edges is not None
+            found = torch.autograd.grad(
+                edge, call.edges.function.captured, edge_grad, allow_unused=True
+            )
+            for held, gained in zip(into.captured, found, strict=True):
+                if gained is not None:
+                    held.add_(gained)
+    return total or tuple(torch.zeros_like(tensor) for tensor in arrived)
+
+
+def staged_attention(call: Call, tensors: Rows) -> Tensor:
+    """Return out_MHD, differentiable in all tensors."""
+    out_MHD: Tensor = _Attend.apply(call, *tensors)
+    return out_MHD

@@ -1,0 +1,216 @@
+"""Neighbours over many ranks: what a layer asks is done block by block, exactly.
+
+Shapes: N owned rows read, M rows written, C columns (owned, then halo rows), D columns of a row, H
+heads, T edge types, O width after a map.
+"""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.comm import exchange_halo, sum_over_ranks
+from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce
+from siafu.nn.neighbours import as_tuple
+from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
+from siafu.ops import Attention, dropout_rows
+from siafu.shard import Shard
+from siafu.strategy import attention as staged
+from siafu.strategy import reduction
+from siafu.strategy.blocks import Reach, build_reach
+from siafu.strategy.relations import TypedReach, staged_relations
+from siafu.strategy.strategy import Strategy
+from siafu.strategy.sums import Scales, staged_max, staged_sum
+from siafu.strategy.view import View, whole_view
+
+
+class BlockNeighbours:
+    """Exact neighbours of a shard: every rank calls the same operations in the same order."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        draws: Draws,
+        strategy: Strategy | None = None,
+        *,
+        view: View | None = None,
+    ) -> None:
+        self.shard, self.draws = shard, draws
+        self.strategy = strategy or Strategy()
+        self.view = view or whole_view(shard)
+        self._by_dtype: dict[tuple[str, torch.dtype], Any] = {}
+
+    @property
+    def num_vertices(self) -> int:
+        """Vertices of the whole graph."""
+        return self.shard.num_vertices
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Features of the in-edges of the rows that are written."""
+        return self._of_edges(self.shard.edge_attr)
+
+    @cached_property
+    def edge_type(self) -> Tensor | None:
+        """The type of each in-edge of the rows that are written."""
+        return self._of_edges(self.shard.edge_type)
+
+    def _of_edges(self, data: Tensor | None) -> Tensor | None:
+        if data is None or self.view.edges_E is None:
+            return data
+        return data.index_select(0, self.view.edges_E)
+
+    def own(self, x_ND: Tensor) -> Tensor:
+        """Return the rows that are written, of those that are read."""
+        rows = self.view.own_rows_M
+        return x_ND if rows is None else x_ND.index_select(0, rows)
+
+    def extended(self, x_ND: Tensor) -> Tensor:
+        """Return x_CD: the owned rows, then all halo rows at once, differentiably."""
+        return torch.cat([x_ND, exchange_halo(x_ND, self.view.plan, self.view.world)])
+
+    @cached_property
+    def reach(self) -> Reach:
+        """The blocks, cut once."""
+        view = self.view
+        stages = self.strategy.stages_of(view.world.size)
+        return build_reach(view.csr, view.plan, view.world, stages)
+
+    @cached_property
+    def _looped(self) -> Reach:
+        own = self.reach.own.with_loops(self.view.own_rows_M)
+        return Reach(own, self.reach.stages, self.reach.world)
+
+    @cached_property
+    def _typed(self) -> TypedReach:
+        assert self.edge_type is not None, "layers with relations are made for typed graphs"
+        return TypedReach.build(self.reach, self.edge_type, self.shard.num_edge_types)
+
+    def _cached(self, name: str, dtype: torch.dtype, make: Callable[[], Any]) -> Any:
+        if (name, dtype) not in self._by_dtype:
+            self._by_dtype[name, dtype] = make()
+        return self._by_dtype[name, dtype]
+
+    def _weighted(self, dtype: torch.dtype) -> Reach:
+        reach: Reach = self._cached("reach", dtype, lambda: self.reach.with_weight_type(dtype))
+        return reach
+
+    def _gcn(self, dtype: torch.dtype) -> tuple[Scales, Tensor]:
+        def make() -> tuple[Scales, Tensor]:
+            root_C = inverse_root(self.extended(self.view.degree_N.unsqueeze(1)).squeeze(1))
+            root_M = self.own(root_C[: self.view.num_read])
+            own_M1 = (root_M.square() * self.view.loop_M).unsqueeze(1)
+            return Scales(root_M.to(dtype), root_C.to(dtype)), own_M1.to(dtype)
+
+        made: tuple[Scales, Tensor] = self._cached("gcn", dtype, make)
+        return made
+
+    def sum(self, x_ND: Tensor) -> Tensor:
+        """Return the weighted sum of in-neighbours' rows."""
+        return staged_sum(x_ND, self._weighted(x_ND.dtype), Scales())
+
+    def mean(self, x_ND: Tensor) -> Tensor:
+        """Return `sum` divided by the number of in-edges."""
+        scales = self._cached(
+            "mean", x_ND.dtype, lambda: Scales(inverse_count(self.view.csr).to(x_ND.dtype))
+        )
+        return staged_sum(x_ND, self._weighted(x_ND.dtype), scales)
+
+    def normalised_sum(self, x_ND: Tensor) -> Tensor:
+        """Return GCN's normalised sum, with degrees of the whole graph."""
+        scales, own_M1 = self._gcn(x_ND.dtype)
+        total_MD = staged_sum(x_ND, self._weighted(x_ND.dtype), scales)
+        return torch.addcmul(total_MD, own_M1, self.own(x_ND))
+
+    def max(self, x_ND: Tensor) -> Tensor:
+        """Return the element-wise maximum of in-neighbours' rows."""
+        return staged_max(x_ND, self.reach)
+
+    def attend(
+        self,
+        attention: Attention,
+        sources: tuple[Tensor, ...],
+        rows: tuple[Tensor, ...],
+        shared: tuple[Tensor, ...] = (),
+        *,
+        dropout: Dropout,
+        edges: EdgeRows | None = None,
+        loops: bool = True,
+    ) -> Tensor:
+        """Return the attention's weighted sum over in-neighbours."""
+        operand = None if edges is None else self._edge_operand(edges)
+        captured = () if operand is None else operand.function.captured
+        drops = self.draws.training and dropout.p > 0
+        call = staged.Call(
+            attention,
+            self._looped if loops else self.reach,
+            (len(sources), len(rows), len(shared), len(captured)),
+            keep=not self.strategy.recompute and torch.is_grad_enabled(),
+            dropout=self._edge_dropout(dropout) if drops else None,
+            edges=operand,
+        )
+        return staged.staged_attention(call, (*sources, *rows, *shared, *captured))
+
+    def _edge_dropout(self, dropout: Dropout) -> staged.EdgeDropout:
+        key = self.draws.key(dropout.site)
+        return staged.EdgeDropout(key, dropout.p, self.view.column_ids, self.view.out_ids)
+
+    def _edge_operand(self, edges: EdgeRows) -> staged.EdgeOperand:
+        function = EdgeFunction.watch(edges.make, (edges.data_E,), self.draws)
+        loop_M = edges.loop_M
+        if loop_M is None:
+            loop_M = loop_data(self.view.csr, edges.data_E, self.view.own_rows_M)
+        return staged.EdgeOperand(function, edges, loop_M)
+
+    def reduce(
+        self,
+        message: Callable[..., Any],
+        x_src: Tensor | tuple[Tensor, ...],
+        x_dst: Tensor | tuple[Tensor, ...] = (),
+        edge_attr: Tensor | tuple[Tensor, ...] = (),
+        *,
+        reduce: Reduce = "sum",
+    ) -> Tensor:
+        """Return a function of edges, joined over each row's in-edges."""
+        return self.reduce_over(
+            self.reach, message, as_tuple(x_src), as_tuple(x_dst), as_tuple(edge_attr), reduce
+        )
+
+    def reduce_over(
+        self,
+        reach: Reach,
+        message: Callable[..., Any],
+        src: tuple[Tensor, ...],
+        dst: tuple[Tensor, ...],
+        edge: tuple[Tensor, ...],
+        reduce: Reduce,
+    ) -> Tensor:
+        """Return a function of edges joined over other edges than the graph's own."""
+        tensors = (*src, *dst, *edge)
+        call = reduction.Call(
+            EdgeFunction.watch(message, tensors, self.draws),
+            reduce,
+            reach,
+            (len(src), len(dst), len(edge)),
+            keep=not self.strategy.recompute and torch.is_grad_enabled(),
+            column_ids=self.view.column_ids,
+            row_ids=self.view.out_ids,
+        )
+        return reduction.staged_reduce(call, tensors)
+
+    def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
+        """Return the sum over edge types of the mapped mean over their in-edges."""
+        keep = not self.strategy.recompute and torch.is_grad_enabled()
+        return staged_relations(x_ND, map_TDO, self._typed, keep=keep)
+
+    def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
+        """Return x with entries dropped while training."""
+        if not self.draws.training:
+            return x_ND
+        return dropout_rows(x_ND, self.view.in_ids, self.draws.key(dropout.site), dropout.p)
+
+    def total(self, x_ND: Tensor) -> Tensor:
+        """Return the column sums over the vertices of all ranks."""
+        return sum_over_ranks(x_ND.sum(dim=0), self.view.world, "norm")

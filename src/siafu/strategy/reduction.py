@@ -1,0 +1,323 @@
+"""A user's message function reduced over in-neighbours, a block and a piece of rows at a time.
+
+Forward keeps the result and what its gradient needs of each row (a maximum's edges, a softmax's
+log-sum-exp). Backward calls the function again on the same rows, with the same draws.
+
+Shapes: N owned rows, M rows written, K columns of a block, S edges of a piece, W width of a
+message.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.errors import PlanError
+from siafu.nn import EdgeFunction, Reduce
+from siafu.ops import (
+    CSR,
+    Gat,
+    SoftmaxState,
+    finish,
+    fold_backward,
+    fold_into,
+    max_with_argument,
+    sum_into,
+)
+from siafu.strategy.blocks import Block, Reach
+from siafu.strategy.sums import Best
+from siafu.strategy.walk import Homeward, Rows, visit, visit_again
+
+_PIECE_ELEMENTS = 1 << 24
+"""Numbers in the inputs and messages of one piece: 64 MB in float32."""
+
+_PLAIN = Gat(slope=1.0)
+"""A softmax over given scores: GAT's with a bend that bends nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One reduction: the function, over which edges, and how results are joined."""
+
+    function: EdgeFunction
+    reduce: Reduce
+    reach: Reach
+    counts: tuple[int, int, int]
+    """How many tensors have a row a source, a row a destination, a row an edge."""
+    keep: bool
+    column_ids: Tensor
+    row_ids: Tensor
+
+    def split(self, tensors: Rows) -> tuple[Rows, Rows, Rows]:
+        """Return the tensors by sort, without those the function captures."""
+        a, b, c = self.counts
+        return tensors[:a], tensors[a : a + b], tensors[a + b : a + b + c]
+
+    @property
+    def heads(self) -> int:
+        """Scores of an edge, for a softmax."""
+        return math.prod(self.function.shapes[0])
+
+    @property
+    def width(self) -> int:
+        """Numbers of the result in a row."""
+        return math.prod(self.function.shapes[-1])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The result's, without the rows."""
+        return self.function.shapes[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Some rows of a block with their edges."""
+
+    block: Block
+    span: slice
+    csr: CSR
+    numbers_S: Tensor
+    row_S: Tensor
+    messages: CSR
+    """rows x S: which messages a row takes."""
+
+    def gather(self, arrived: Rows, dst: Rows, edge: Rows) -> Rows:
+        """Return the rows of the two ends and of the edges."""
+        return (
+            *(tensor.index_select(0, self.csr.index) for tensor in arrived),
+            *(tensor[self.span].index_select(0, self.row_S) for tensor in dst),
+            *(tensor.index_select(0, self.numbers_S) for tensor in edge),
+        )
+
+    def ends(self, call: Call) -> tuple[Tensor, Tensor]:
+        """Return the numbers of the two ends in the whole graph."""
+        ids_K = call.column_ids.index_select(0, self.block.columns_K)
+        return ids_K.index_select(0, self.csr.index), call.row_ids[self.span][self.row_S]
+
+
+def _pieces(call: Call, block: Block, tensors: Rows) -> Iterator[_Piece]:
+    width = call.function.width + sum(math.prod(tensor.shape[1:]) for tensor in tensors)
+    for span, csr, numbers_S in block.pieces(max(1, _PIECE_ELEMENTS // width)):
+        rows = torch.arange(csr.num_rows, device=csr.device)
+        order = torch.arange(csr.num_edges, dtype=torch.int32, device=csr.device)
+        messages = CSR(csr.indptr, order, csr.num_edges)
+        row_S = rows.repeat_interleave(csr.degree())
+        yield _Piece(block, span, csr, numbers_S, row_S, messages)
+
+
+class _Sum:
+    """Sums and means: nothing is kept."""
+
+    def __init__(self, call: Call, like: Tensor) -> None:
+        self._scale_M = None
+        if call.reduce == "mean":
+            count_M = call.reach.own.whole.degree()
+            self._scale_M = 1.0 / count_M.clamp(min=1).to(like.dtype)
+        self._out_MW = like.new_zeros(call.reach.own.csr.num_rows, call.width)
+
+    def fold(self, piece: _Piece, results: Rows) -> None:
+        scale = None if self._scale_M is None else self._scale_M[piece.span]
+        out, message_SW = self._out_MW[piece.span], results[0].flatten(1)
+        sum_into(piece.messages, message_SW, out, accumulate=True, row_scale_M=scale)
+
+    def finish(self) -> Tensor:
+        return self._out_MW
+
+    def prepare(self, out_MW: Tensor, grad_MW: Tensor) -> None:
+        self._grad_MW = grad_MW if self._scale_M is None else grad_MW * self._scale_M[:, None]
+
+    def grads(self, piece: _Piece, results: Rows) -> Rows:
+        return (self._grad_MW[piece.span].index_select(0, piece.row_S),)
+
+
+class _Extreme:
+    """Maxima and minima: the edge that held each entry is kept."""
+
+    def __init__(self, call: Call, like: Tensor) -> None:
+        self._sign = 1 if call.reduce == "max" else -1
+        self._best = Best(call.reach.own.csr.num_rows, call.width, like)
+
+    def fold(self, piece: _Piece, results: Rows) -> None:
+        value_MW, place_MW = max_with_argument(piece.messages, self._sign * results[0].flatten(1))
+        if piece.csr.num_edges:
+            numbers = piece.numbers_S.long()[place_MW.clamp(min=0).long()]
+            self._best.fold(piece.span, value_MW, torch.where(place_MW >= 0, numbers, -1))
+
+    def finish(self) -> Tensor:
+        return self._sign * self._best.value_MD
+
+    def prepare(self, out_MW: Tensor, grad_MW: Tensor) -> None:
+        self._grad_MW = grad_MW
+
+    def grads(self, piece: _Piece, results: Rows) -> Rows:
+        held_SW = self._best.edge_MD[piece.span].index_select(0, piece.row_S)
+        grad_SW = self._grad_MW[piece.span].index_select(0, piece.row_S)
+        return (torch.where(held_SW == piece.numbers_S[:, None], grad_SW, 0),)
+
+
+class _Softmax:
+    """Sums weighted by a softmax of scores: one log-sum-exp a row and head is kept."""
+
+    def __init__(self, call: Call, like: Tensor) -> None:
+        rows, self._heads = call.reach.own.csr.num_rows, call.heads
+        width = call.width // max(1, self._heads)
+        self._state: SoftmaxState | None = SoftmaxState.empty(rows, self._heads, width, like)
+
+    def _operands(self, piece: _Piece, results: Rows) -> tuple[Rows, Rows]:
+        score_SH = results[0].reshape(len(results[0]), self._heads)
+        value_SHD = results[1].reshape(len(score_SH), self._heads, -1)
+        return (value_SHD, score_SH), (score_SH.new_zeros(piece.csr.num_rows, self._heads),)
+
+    def fold(self, piece: _Piece, results: Rows) -> None:
+        assert self._state is not None
+        state = (self._state.top_MH, self._state.weight_MH, self._state.total_MHD)
+        part = SoftmaxState(*(tensor[piece.span] for tensor in state))
+        sources, rows = self._operands(piece, results)
+        fold_into(_PLAIN, piece.messages, sources, rows, (), part)
+
+    def finish(self) -> Tensor:
+        assert self._state is not None
+        out_MHD, self._lse_MH = finish(self._state)
+        self._state = None
+        return out_MHD.flatten(1)
+
+    def prepare(self, out_MW: Tensor, grad_MW: Tensor) -> None:
+        self._grad_MHD = grad_MW.unflatten(1, (self._heads, -1))
+        out_MHD = out_MW.unflatten(1, (self._heads, -1))
+        self._delta_MH = torch.einsum("mhd,mhd->mh", self._grad_MHD, out_MHD)
+
+    def grads(self, piece: _Piece, results: Rows) -> Rows:
+        sources, rows = self._operands(piece, tuple(result.detach() for result in results))
+        known = (self._lse_MH, self._grad_MHD, self._delta_MH)
+        (value, score), _ = fold_backward(
+            _PLAIN,
+            piece.messages,
+            sources,
+            rows,
+            (),
+            *(tensor[piece.span] for tensor in known),
+            into_rows=rows,
+            into_shared=(),
+        )
+        return score, value
+
+
+_REDUCTIONS: dict[str, type[_Sum] | type[_Extreme] | type[_Softmax]] = {
+    "sum": _Sum,
+    "mean": _Sum,
+    "max": _Extreme,
+    "min": _Extreme,
+    "softmax": _Softmax,
+}
+
+
+class _Reduced(torch.autograd.Function):
+    """Rows of sources, destinations and edges, and captured tensors in; out_MW back."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
+        src, dst, edge = call.split(tensors)
+        floats = [t for t in (*tensors, *call.function.captured) if t.is_floating_point()]
+        reduction = _REDUCTIONS[call.reduce](call, floats[0])
+        ctx.kept = []
+
+        def fold(block: Block, arrived: Rows) -> None:
+            for piece in _pieces(call, block, (*src, *dst, *edge)):
+                rows = piece.gather(arrived, dst, edge)
+                reduction.fold(piece, call.function(rows, piece.ends(call)))
+            if call.keep and block is not call.reach.own:
+                ctx.kept.append(arrived)
+
+        visit(call.reach, src, fold)
+        out_MW = reduction.finish()
+        ctx.call, ctx.reduction = call, reduction
+        ctx.save_for_backward(*tensors, out_MW)
+        return out_MW
+
+    @staticmethod
+    def backward(ctx: Any, grad_MW: Tensor) -> tuple[Any, ...]:
+        call, reduction = ctx.call, ctx.reduction
+        *tensors, out_MW = ctx.saved_tensors
+        src, dst, edge = call.split(tuple(tensors))
+        reduction.prepare(out_MW, grad_MW.contiguous())
+        wanted = ctx.needs_input_grad[1:]
+        into = {n: torch.zeros_like(t) for n, t in enumerate(tensors) if wanted[n]}
+        homeward = Homeward(call.reach.world)
+        sends = [n for n in range(len(src)) if wanted[n]]
+        own = tuple(into[n] for n in sends)
+
+        def give_back(block: Block, arrived: Rows) -> None:
+            totals = into
+            if block is not call.reach.own:
+                totals = into | {n: torch.zeros_like(arrived[n]) for n in sends}
+            for piece in _pieces(call, block, (*src, *dst, *edge)):
+                _piece_grads(call, piece, (arrived, dst, edge), reduction, totals)
+            if block is not call.reach.own and sends:
+                homeward.send(block, tuple(totals[n] for n in sends), own)
+
+        visit_again(call.reach, src, give_back, ctx.kept if call.keep else None)
+        homeward.settle(own)
+        ctx.kept, ctx.reduction = [], None
+        return None, *(into.get(n) for n in range(len(tensors)))
+
+
+def _piece_grads(
+    call: Call,
+    piece: _Piece,
+    operands: tuple[Rows, Rows, Rows],
+    reduction: _Sum | _Extreme | _Softmax,
+    totals: dict[int, Tensor],
+) -> None:
+    """Call the function once more on a piece and add the gradients of all it depends on."""
+    rows = tuple(tensor.detach() for tensor in piece.gather(*operands))
+    for n, tensor in enumerate(rows):
+        tensor.requires_grad_(n in totals)
+    with torch.enable_grad():
+        results = call.function(rows, piece.ends(call))
+    pairs = [
+        (result, grad.view_as(result))
+        for grad, result in zip(reduction.grads(piece, results), results, strict=True)
+        if result.requires_grad
+    ]
+    inputs = [*rows, *call.function.captured]
+    places = sorted(totals)
+    if not pairs or not places:
+        return
+    outputs, grads = zip(*pairs, strict=True)
+    found = torch.autograd.grad(outputs, [inputs[n] for n in places], grads, allow_unused=True)
+    num_src, num_dst, num_edge = call.counts
+    for n, grad in zip(places, found, strict=True):
+        if grad is None:
+            continue
+        total = totals[n]
+        if n < num_src:
+            turned = CSR(piece.csr.transpose().indptr, piece.csr.transpose_order(), len(grad))
+            _add_rows(turned, grad, total)
+        elif n < num_src + num_dst:
+            _add_rows(piece.messages, grad, total[piece.span])
+        elif n < num_src + num_dst + num_edge:
+            total.index_copy_(0, piece.numbers_S.long(), grad)
+        else:
+            total.add_(grad)
+
+
+def _add_rows(csr: CSR, grad: Tensor, total: Tensor) -> None:
+    width = math.prod(total.shape[1:])  # named, since -1 is ambiguous for no rows
+    flat = total.view(total.size(0), width)
+    sum_into(csr, grad.reshape(grad.size(0), width), flat, accumulate=True)
+
+
+def staged_reduce(call: Call, tensors: Rows) -> Tensor:
+    """Return the reduced messages of M rows, differentiable in all tensors and captured ones."""
+    out_MW: Tensor = _Reduced.apply(call, *tensors, *call.function.captured)
+    if bool(out_MW.detach().isnan().any()):
+        row = int(out_MW.detach().isnan().flatten(1).any(dim=1).nonzero()[0])
+        raise PlanError(
+            "A message function returned NaN.",
+            seen=f"among the in-edges of vertex {int(call.row_ids[row])} (its number in the store)",
+            fix="look for 0 / 0, a logarithm or root of a negative number, or NaN in the inputs",
+        )
+    return out_MW.view(out_MW.size(0), *call.shape)

@@ -1,0 +1,48 @@
+"""A model whose layers are users' own functions of edges, with weights inside them."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from siafu.nn import Draws, Neighbours, Reduce
+
+
+class MessageLayer(nn.Module):
+    """An MLP over both ends and the edge's features, dropped, and joined over in-edges."""
+
+    def __init__(self, in_width: int, out_width: int, reduce: Reduce) -> None:
+        super().__init__()
+        self.reduce: Reduce = reduce
+        self.mlp = nn.Sequential(nn.Linear(2 * in_width + 2, 5), nn.Tanh(), nn.Linear(5, out_width))
+        self.score = nn.Linear(in_width, 2)
+        self.gate = nn.Parameter(torch.ones(out_width))
+
+    def forward(self, x: Tensor, neighbours: Neighbours) -> Tensor:
+        gate = self.gate.exp()  # captured after a computation outside of the message
+
+        def message(x_j: Tensor, x_i: Tensor, edge: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+            value = self.mlp(torch.cat([x_j, x_i, edge], dim=1)) * gate
+            value = functional.dropout(value, 0.3, self.training)
+            if self.reduce != "softmax":
+                return value
+            return self.score(x_j), value.unflatten(1, (2, -1))
+
+        edge_attr = neighbours.edge_attr
+        assert edge_attr is not None
+        out = neighbours.reduce(
+            message, x, neighbours.own(x), edge_attr.to(x.dtype), reduce=self.reduce
+        )
+        return out.flatten(1)
+
+
+class MessageNet(nn.Module):
+    """Two such layers."""
+
+    def __init__(self, reduce: Reduce) -> None:
+        super().__init__()
+        self.first, self.second = MessageLayer(6, 8, reduce), MessageLayer(8, 4, reduce)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor, neighbours: Neighbours | list[Neighbours], draws: Draws) -> Tensor:
+        first, second = neighbours if isinstance(neighbours, list) else (neighbours, neighbours)
+        return self.last(self.second(torch.relu(self.first(x, first)), second))
