@@ -13,11 +13,18 @@ from siafu.ops import csr_torch
 from siafu.ops.attention_triton import (
     any_mine,
     drop_options,
+    edges_of,
+    exp_live,
+    fold,
+    gather,
     is_mine,
     jit,
     keep_or_drop,
     keyed,
     launch,
+    numbers,
+    scalars,
+    steepness,
 )
 from siafu.ops.contract import AttentionBlock, AttentionGrads, RowGrads, Softmax, Turned
 
@@ -101,15 +108,16 @@ def _attend(
     G: tl.constexpr,
     W: tl.constexpr,
     B: tl.constexpr,
+    HUBS: tl.constexpr,
     S: tl.constexpr,
 ) -> None:
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
     wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
-    if any_mine(indptr, num_rows, B):
+    if any_mine(indptr, num_rows, B, HUBS):
         for b in range(B):
             row = tl.program_id(0).to(tl.int64) + b * tl.num_programs(0)
-            start, end = _edges(indptr, row, num_rows, B)
+            start, end = edges_of(indptr, row, num_rows, HUBS)
             if end > start:
                 at_G = row * H + head_G
                 right_G = tl.load(right + at_G, mask=in_G, other=0.0).to(wide)
@@ -124,19 +132,19 @@ def _attend(
                     edge_S = first + tl.arange(0, S)
                     live_SG = (edge_S < end)[:, None] & in_G[None, :]
                     j_S = tl.load(index + edge_S, mask=edge_S < end, other=0).to(tl.int64)
-                    z_SGW = _rows(z, j_S, head_G, column_W, edge_S < end, H, D).to(wide)
+                    z_SGW = gather(z, j_S, head_G, column_W, edge_S < end, H, D).to(wide)
                     sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
-                    bent_SG = sum_SG * _steepness(sum_SG, slope)
-                    part_SG = _exp(bent_SG - shift_G[None, :], live_SG)
+                    bent_SG = sum_SG * steepness(sum_SG, slope)
+                    part_SG = exp_live(bent_SG - shift_G[None, :], live_SG)
                     weight_SG += part_SG
                     part_SG = keep_or_drop(
                         part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale
                     )
                     total_SGW += part_SG[:, :, None] * z_SGW
                 shrink_G = tl.exp(old_G - shift_G)
-                _fold(weight + at_G, in_G, shrink_G, tl.sum(weight_SG, axis=0))
+                fold(weight + at_G, in_G, shrink_G, tl.sum(weight_SG, axis=0))
                 at_GW = at_G[:, None] * D + column_W[None, :]
-                _fold(total + at_GW, in_GW, shrink_G[:, None], tl.sum(total_SGW, axis=0))
+                fold(total + at_GW, in_GW, shrink_G[:, None], tl.sum(total_SGW, axis=0))
                 tl.store(top + at_G, top_G, mask=in_G)
 
 
@@ -162,7 +170,7 @@ def _best(
         live_SG = (edge_S < end)[:, None] & (head_G < H)[None, :]
         j_S = tl.load(index + edge_S, mask=edge_S < end, other=0).to(tl.int64)
         sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
-        bent_SG = sum_SG * _steepness(sum_SG, slope)
+        bent_SG = sum_SG * steepness(sum_SG, slope)
         best_SG = tl.maximum(best_SG, tl.where(live_SG, bent_SG, float("-inf")))
     return tl.max(best_SG, axis=0)
 
@@ -194,15 +202,16 @@ def _grad_columns(
     G: tl.constexpr,
     W: tl.constexpr,
     B: tl.constexpr,
+    HUBS: tl.constexpr,
     S: tl.constexpr,
 ) -> None:
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
     wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
-    if any_mine(indptr, num_rows, B):
+    if any_mine(indptr, num_rows, B, HUBS):
         for b in range(B):
             j = tl.program_id(0).to(tl.int64) + b * tl.num_programs(0)
-            if is_mine(indptr, j, num_rows, B) & (j < num_rows):
+            if is_mine(indptr, j, num_rows, HUBS) & (j < num_rows):
                 start, end = tl.load(indptr + j), tl.load(indptr + j + 1)
                 at_G = j * H + head_G
                 at_GW = at_G[:, None] * D + column_W[None, :]
@@ -211,24 +220,23 @@ def _grad_columns(
                 left_SG, out_SGW = tl.zeros([S, G], wide), tl.zeros([S, G, W], wide)
                 for first in range(start, end, S):
                     edge_S = first + tl.arange(0, S)
-                    live_S = edge_S < end
-                    live_SG = live_S[:, None] & in_G[None, :]
+                    live_S, live_SG = edge_S < end, (edge_S < end)[:, None] & in_G[None, :]
                     i_S = tl.load(index + edge_S, mask=live_S, other=0).to(tl.int64)
-                    number_S = _numbers(order, edge_S, live_S)
-                    grad_SGW = _rows(grad, i_S, head_G, column_W, live_S, H, D).to(wide)
+                    number_S = numbers(order, edge_S, live_S)
+                    grad_SGW = gather(grad, i_S, head_G, column_W, live_S, H, D).to(wide)
                     sum_SG = _sum(right, bias, i_S, number_S, left_G, head_G, live_SG, H, wide)
-                    lse_SG = _scalars(lse, i_S, head_G, live_SG, H).to(wide)
-                    steep_SG = _steepness(sum_SG, slope)
-                    part_SG = _exp(sum_SG * steep_SG - lse_SG, live_SG)
+                    lse_SG = scalars(lse, i_S, head_G, live_SG, H).to(wide)
+                    steep_SG = steepness(sum_SG, slope)
+                    part_SG = exp_live(sum_SG * steep_SG - lse_SG, live_SG)
                     kept_SG = keep_or_drop(
                         part_SG, ids_C, ids_M, key, j, i_S, head_G, threshold, scale
                     )
                     out_SGW += kept_SG[:, :, None] * grad_SGW
                     dot_SG = tl.sum(grad_SGW * z_GW[None, :, :], axis=2)
-                    delta_SG = _scalars(delta, i_S, head_G, live_SG, H).to(wide)
+                    delta_SG = scalars(delta, i_S, head_G, live_SG, H).to(wide)
                     left_SG += (kept_SG * dot_SG - part_SG * delta_SG) * steep_SG
-                _fold(grad_z + at_GW, in_GW, 1.0, tl.sum(out_SGW, axis=0))
-                _fold(grad_left + at_G, in_G, 1.0, tl.sum(left_SG, axis=0))
+                fold(grad_z + at_GW, in_GW, 1.0, tl.sum(out_SGW, axis=0))
+                fold(grad_left + at_G, in_G, 1.0, tl.sum(left_SG, axis=0))
 
 
 @keyed
@@ -256,15 +264,16 @@ def _grad_rows(
     G: tl.constexpr,
     W: tl.constexpr,
     B: tl.constexpr,
+    HUBS: tl.constexpr,
     S: tl.constexpr,
 ) -> None:
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
     wide: tl.constexpr = tl.float64 if z.dtype.element_ty == tl.float64 else tl.float32
-    if any_mine(indptr, num_rows, B):
+    if any_mine(indptr, num_rows, B, HUBS):
         for b in range(B):
             row = tl.program_id(0).to(tl.int64) + b * tl.num_programs(0)
-            start, end = _edges(indptr, row, num_rows, B)
+            start, end = edges_of(indptr, row, num_rows, HUBS)
             if end > start:
                 at_G = row * H + head_G
                 at_GW = at_G[:, None] * D + column_W[None, :]
@@ -275,13 +284,12 @@ def _grad_rows(
                 right_SG = tl.zeros([S, G], dtype=wide)
                 for first in range(start, end, S):
                     edge_S = first + tl.arange(0, S)
-                    live_S = edge_S < end
-                    live_SG = live_S[:, None] & in_G[None, :]
+                    live_S, live_SG = edge_S < end, (edge_S < end)[:, None] & in_G[None, :]
                     j_S = tl.load(index + edge_S, mask=live_S, other=0).to(tl.int64)
-                    z_SGW = _rows(z, j_S, head_G, column_W, edge_S < end, H, D).to(wide)
+                    z_SGW = gather(z, j_S, head_G, column_W, live_S, H, D).to(wide)
                     sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
-                    steep_SG = _steepness(sum_SG, slope)
-                    part_SG = _exp(sum_SG * steep_SG - lse_G[None, :], live_SG)
+                    steep_SG = steepness(sum_SG, slope)
+                    part_SG = exp_live(sum_SG * steep_SG - lse_G[None, :], live_SG)
                     kept_SG = keep_or_drop(
                         part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale
                     )
@@ -291,70 +299,7 @@ def _grad_rows(
                     if grad_bias is not None:
                         place_SG = grad_bias + edge_S.to(tl.int64)[:, None] * H + head_G[None, :]
                         tl.store(place_SG, slip_SG, mask=live_SG)
-                _fold(grad_right + at_G, in_G, 1.0, tl.sum(right_SG, axis=0))
-
-
-@jit
-def _steepness(sum_SG: tl.tensor, slope: tl.constexpr) -> tl.tensor:
-    """Return the slope of leaky_relu at each sum, in the type of the sums."""
-    # a bare constant would be a float32, too coarse for float64
-    slope_SG = tl.full(sum_SG.shape, slope, dtype=sum_SG.dtype)
-    return tl.where(sum_SG > 0, tl.full(sum_SG.shape, 1.0, dtype=sum_SG.dtype), slope_SG)
-
-
-@jit
-def _exp(x_SG: tl.tensor, live_SG: tl.tensor) -> tl.tensor:
-    """Return e^x, 0 for lanes without an edge."""
-    return tl.exp(tl.where(live_SG, x_SG, float("-inf")))
-
-
-@jit
-def _fold(place: tl.tensor, inside: tl.tensor, shrink: tl.tensor, added: tl.tensor) -> None:
-    """Add to what was gathered before, scaled down."""
-    held = tl.load(place, mask=inside, other=0.0).to(added.dtype)
-    tl.store(place, held * shrink + added, mask=inside)
-
-
-@jit
-def _numbers(order: tl.tensor, edge_S: tl.tensor, live_S: tl.tensor) -> tl.tensor:
-    """Return the original numbers of a transpose's edges, where `order` tells them."""
-    number_S = edge_S.to(tl.int64)
-    if order is not None:
-        number_S = tl.load(order + edge_S, mask=live_S, other=0).to(tl.int64)
-    return number_S
-
-
-@jit
-def _edges(indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor, B: tl.constexpr) -> tl.tensor:
-    """Return a row's first edge and its end; no edges where another launch takes the row."""
-    start = tl.load(indptr + row, mask=row < num_rows, other=0)
-    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
-    return start, tl.where(is_mine(indptr, row, num_rows, B), end, start)
-
-
-@jit
-def _rows(
-    x: tl.tensor,
-    row_S: tl.tensor,
-    head_G: tl.tensor,
-    column_W: tl.tensor,
-    live_S: tl.tensor,
-    H: tl.constexpr,
-    D: tl.constexpr,
-) -> tl.tensor:
-    """Return the heads' columns of some rows, [S, G, W]."""
-    in_GW = (head_G < H)[:, None] & (column_W < D)[None, :]
-    place_GW = head_G[:, None] * D + column_W[None, :]
-    live_SGW = live_S[:, None, None] & in_GW[None, :, :]
-    return tl.load(x + row_S[:, None, None] * (H * D) + place_GW[None, :, :], live_SGW, other=0.0)
-
-
-@jit
-def _scalars(
-    x: tl.tensor, row_S: tl.tensor, head_G: tl.tensor, live_SG: tl.tensor, H: tl.constexpr
-) -> tl.tensor:
-    """Return a number for each of some rows and heads, [S, G]."""
-    return tl.load(x + row_S[:, None] * H + head_G[None, :], mask=live_SG, other=0.0)
+                fold(grad_right + at_G, in_G, 1.0, tl.sum(right_SG, axis=0))
 
 
 @jit
@@ -370,7 +315,7 @@ def _sum(
     wide: tl.constexpr,
 ) -> tl.tensor:
     """Return left + right + bias of some edges: one end is `own_G`, the other is gathered."""
-    sum_SG = _scalars(other, row_S, head_G, live_SG, H).to(wide) + own_G[None, :]
+    sum_SG = scalars(other, row_S, head_G, live_SG, H).to(wide) + own_G[None, :]
     if bias is not None:
-        sum_SG += _scalars(bias, edge_S.to(tl.int64), head_G, live_SG, H).to(wide)
+        sum_SG += scalars(bias, edge_S.to(tl.int64), head_G, live_SG, H).to(wide)
     return sum_SG

@@ -29,25 +29,38 @@ TILE_ELEMENTS = 1024
 
 
 def launch(
-    kernel: Any, num_rows: int, shape: tuple[int, int], *tensors: Any, **options: Any
+    kernel: Any,
+    num_rows: int,
+    shape: tuple[int, int],
+    *tensors: Any,
+    rows: int = 1,
+    parts: tuple[Any, Any] | None = None,
+    **options: Any,
 ) -> None:
-    """Start `kernel` for short rows, a warp each, then for hubs; `shape` is (H, D)."""
+    """Start `kernel` for short rows, a warp for `rows` of them, then for hubs; `shape` is (H, D).
+
+    `parts` are two tensors, one a launch, for what programs sum over the rows they take.
+    """
     heads, width = shape
     if num_rows == 0 or heads * width == 0:
         return
     columns = triton.next_power_of_2(width)
     group = min(triton.next_power_of_2(heads), max(1, WIDEST_TILE // columns))
     step, groups = max(1, TILE_ELEMENTS // (group * columns)), triton.cdiv(heads, group)
-    searches = triton.cdiv(num_rows, HUB_SEARCH_ROWS)
     fixed = {"H": heads, "D": width, "G": group, "W": columns, **options}
     device = next(t for t in tensors if isinstance(t, Tensor))
+    short, hubs = ((), ()) if parts is None else ((parts[0],), (parts[1],))
     # kernels start on the current device, which need not be the tensors'
     with torch.cuda.device_of(device):
-        kernel[(num_rows, groups)](*tensors, num_rows, B=1, S=step, num_warps=1, **fixed)
-        kernel[(searches, groups)](
+        kernel[(triton.cdiv(num_rows, rows), groups)](
+            *tensors, *short, num_rows, B=rows, HUBS=False, S=step, num_warps=1, **fixed
+        )
+        kernel[(triton.cdiv(num_rows, HUB_SEARCH_ROWS), groups)](
             *tensors,
+            *hubs,
             num_rows,
             B=HUB_SEARCH_ROWS,
+            HUBS=True,
             S=step * HUB_WARPS,
             num_warps=HUB_WARPS,
             **fixed,
@@ -65,18 +78,22 @@ def drop_options(drop: EdgeDrop | None) -> tuple[tuple[Tensor | None, Tensor | N
 
 
 @jit
-def is_mine(indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor, B: tl.constexpr) -> tl.tensor:
-    """Return whether this launch (B = 1: short rows, else hubs) takes `row`, or several rows."""
+def is_mine(
+    indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor, HUBS: tl.constexpr
+) -> tl.tensor:
+    """Return whether this launch (for hubs, or for all others) takes `row`, or several rows."""
     start = tl.load(indptr + row, mask=row < num_rows, other=0)
     length = tl.load(indptr + row + 1, mask=row < num_rows, other=0) - start
-    return (length <= LONG) if B == 1 else (length > LONG)
+    return (length > LONG) if HUBS else (length <= LONG)
 
 
 @jit
-def any_mine(indptr: tl.tensor, num_rows: tl.tensor, B: tl.constexpr) -> tl.tensor:
+def any_mine(
+    indptr: tl.tensor, num_rows: tl.tensor, B: tl.constexpr, HUBS: tl.constexpr
+) -> tl.tensor:
     """Return whether one of this program's B rows is this launch's."""
     row_B = tl.program_id(0).to(tl.int64) + tl.arange(0, B) * tl.num_programs(0)
-    return tl.max(is_mine(indptr, row_B, num_rows, B).to(tl.int32), axis=0) > 0
+    return tl.max(is_mine(indptr, row_B, num_rows, HUBS).to(tl.int32), axis=0) > 0
 
 
 @jit
@@ -113,3 +130,68 @@ def keep_or_drop(
         scale_SG = tl.full(part_SG.shape, scale, dtype=part_SG.dtype)
         kept_SG = part_SG * tl.where(word_SG.to(tl.int64) >= threshold, scale_SG, 0.0)
     return kept_SG
+
+
+@jit
+def steepness(sum_SG: tl.tensor, slope: tl.constexpr) -> tl.tensor:
+    """Return the slope of leaky_relu at each sum, in the type of the sums."""
+    # a bare constant would be a float32, too coarse for float64
+    slope_SG = tl.full(sum_SG.shape, slope, dtype=sum_SG.dtype)
+    return tl.where(sum_SG > 0, tl.full(sum_SG.shape, 1.0, dtype=sum_SG.dtype), slope_SG)
+
+
+@jit
+def exp_live(x_SG: tl.tensor, live_SG: tl.tensor) -> tl.tensor:
+    """Return e^x, 0 for lanes without an edge."""
+    return tl.exp(tl.where(live_SG, x_SG, float("-inf")))
+
+
+@jit
+def fold(place: tl.tensor, inside: tl.tensor, shrink: tl.tensor, added: tl.tensor) -> None:
+    """Add to what was gathered before, scaled down."""
+    held = tl.load(place, mask=inside, other=0.0).to(added.dtype)
+    tl.store(place, held * shrink + added, mask=inside)
+
+
+@jit
+def numbers(order: tl.tensor, edge_S: tl.tensor, live_S: tl.tensor) -> tl.tensor:
+    """Return the original numbers of a transpose's edges, where `order` tells them."""
+    number_S = edge_S.to(tl.int64)
+    if order is not None:
+        number_S = tl.load(order + edge_S, mask=live_S, other=0).to(tl.int64)
+    return number_S
+
+
+@jit
+def edges_of(
+    indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor, HUBS: tl.constexpr
+) -> tl.tensor:
+    """Return a row's first edge and its end; no edges where another launch takes the row."""
+    start = tl.load(indptr + row, mask=row < num_rows, other=0)
+    end = tl.load(indptr + row + 1, mask=row < num_rows, other=0)
+    return start, tl.where(is_mine(indptr, row, num_rows, HUBS), end, start)
+
+
+@jit
+def gather(
+    x: tl.tensor,
+    row_S: tl.tensor,
+    head_G: tl.tensor,
+    column_W: tl.tensor,
+    live_S: tl.tensor,
+    H: tl.constexpr,
+    D: tl.constexpr,
+) -> tl.tensor:
+    """Return the heads' columns of some rows, [S, G, W]."""
+    in_GW = (head_G < H)[:, None] & (column_W < D)[None, :]
+    place_GW = head_G[:, None] * D + column_W[None, :]
+    live_SGW = live_S[:, None, None] & in_GW[None, :, :]
+    return tl.load(x + row_S[:, None, None] * (H * D) + place_GW[None, :, :], live_SGW, other=0.0)
+
+
+@jit
+def scalars(
+    x: tl.tensor, row_S: tl.tensor, head_G: tl.tensor, live_SG: tl.tensor, H: tl.constexpr
+) -> tl.tensor:
+    """Return a number for each of some rows and heads, [S, G]."""
+    return tl.load(x + row_S[:, None] * H + head_G[None, :], mask=live_SG, other=0.0)

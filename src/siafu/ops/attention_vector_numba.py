@@ -210,22 +210,9 @@ def _grad_columns(
                 for h in range(H):
                     dot[h, q] = kept[h, q] * dot[h, q] - weight[h, q] * delta[i, h]
             spread_columns(
-                rule,
-                dot,
-                index,
-                order,
-                e,
-                count,
-                x,
-                flats[0],
-                own,
-                j,
-                shared,
-                edge,
-                outputs[0],
-                H,
-                D,
-            )
+                rule, dot, index, order, e, count, x, flats[0], own, j, shared, edge, outputs[0],
+                H, D,
+            )  # fmt: skip
             e += count
 
 
@@ -273,22 +260,7 @@ def _grad_rows(
                 for q in range(count):
                     dot[h, q] = kept[h, q] * dot[h, q] - weight[h, q] * delta[i, h]
             spread_rows(
-                rule,
-                dot,
-                kept,
-                index,
-                e,
-                count,
-                x,
-                flats[0],
-                own,
-                grad,
-                i,
-                shared,
-                edge,
-                outputs,
-                grad_edge,
-                H,
-                D,
-            )
+                rule, dot, kept, index, e, count, x, flats[0], own, grad, i, shared, edge, outputs,
+                grad_edge, H, D,
+            )  # fmt: skip
             e += count

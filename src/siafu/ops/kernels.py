@@ -22,7 +22,13 @@ try:
     # importing Triton takes a second that machines without CUDA need not spend
     if torch.version.cuda is None:
         raise ImportError("torch was built without CUDA")  # noqa: TRY301
-    from siafu.ops import attention_gat_triton, csr_triton, random_triton, wire_triton
+    from siafu.ops import (
+        attention_gat_triton,
+        attention_vector_triton,
+        csr_triton,
+        random_triton,
+        wire_triton,
+    )
 except ImportError as error:
     triton_missing: str | None = str(error)
 else:
@@ -59,7 +65,11 @@ if triton_missing is None:
     fast["cuda"] = Kernels(
         csr_triton,
         random_triton,
-        {**attention_torch.PLAIN, "gat": attention_gat_triton},
+        {
+            "gat": attention_gat_triton,
+            "gatv2": attention_vector_triton.VectorAttention(v2=True),
+            "dot": attention_vector_triton.VectorAttention(v2=False),
+        },
         wire_triton,
     )
 

@@ -7,7 +7,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from siafu.ops import CSR, kernels, num_threads, set_threads
+from siafu.ops import CSR, Attention, kernels, num_threads, set_threads
+from tests.unit.ops.attention_cases import KINDS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
@@ -37,6 +38,20 @@ def device(request, monkeypatch) -> torch.device:
     else:
         pytest.skip("no CUDA device; test_triton.py runs these cases in Triton's interpreter")
     return torch.device("cpu")
+
+
+def interpreted_kernels() -> kernels.Kernels:
+    """Return what `kernels` has for CUDA; it imports none of this where torch has no CUDA."""
+    names = ("csr", "random", "attention_gat", "attention_vector")
+    csr, random, gat, vector = (import_module(f"siafu.ops.{name}_triton") for name in names)
+    gatv2, dot = vector.VectorAttention(v2=True), vector.VectorAttention(v2=False)
+    return kernels.Kernels(csr, random, {"gat": gat, "gatv2": gatv2, "dot": dot})
+
+
+@pytest.fixture(params=KINDS)
+def kind(request) -> Attention:
+    """Each kind of attention in turn."""
+    return KINDS[request.param]
 
 
 @pytest.fixture(params=sorted(DEGREES))

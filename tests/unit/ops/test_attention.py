@@ -40,11 +40,6 @@ from tests.unit.ops.attention_cases import (
 DEGREES = [0, 3, 1, 0, 40, 5, 32, 33, 2, 0]
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return KINDS[request.param]
-
-
 @pytest.mark.parametrize(
     ("heads", "width"), [(1, 1), (3, 5), (4, 16), (1, 33), (3, 16), (4, 5), (3, 33), (9, 40)]
 )

@@ -17,7 +17,6 @@ from siafu.ops import (
 from tests.unit.ops.attention_cases import (
     FLOAT32,
     FLOAT64,
-    KINDS,
     assert_equal,
     detached,
     draw_of,
@@ -29,11 +28,6 @@ from tests.unit.ops.attention_cases import (
 )
 
 DEGREES = [0, 3, 1, 0, 40, 5, 32, 33, 2, 0]
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return KINDS[request.param]
 
 
 def column_blocks(csr, cuts):
