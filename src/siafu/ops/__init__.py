@@ -5,7 +5,7 @@ Knows tensors, not graphs or ranks.
 
 from siafu.ops.attention import attend, fold_backward, fold_into, gat_attention
 from siafu.ops.attention_kinds import Attention, DotProduct, Gat, GatV2, attend_reference
-from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, finish
+from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, delta_of, finish
 from siafu.ops.csr import CSR
 from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
 from siafu.ops.csr_sum import csr_sum_reference, neighbour_sum, sum_into
@@ -49,6 +49,7 @@ __all__ = [
     "csr_sum_reference",
     "decode",
     "decode_into",
+    "delta_of",
     "dropout_pairs",
     "dropout_rows",
     "encode",

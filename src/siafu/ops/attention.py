@@ -23,7 +23,14 @@ from siafu.ops.attention_kinds import (
     check_tensor,
     factor_of,
 )
-from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, finish, flat_drop, op_arguments
+from siafu.ops.attention_softmax import (
+    EdgeDraw,
+    SoftmaxState,
+    delta_of,
+    finish,
+    flat_drop,
+    op_arguments,
+)
 from siafu.ops.contract import AttentionBlock, AttentionGrads, EdgeDrop, RowGrads, Turned
 from siafu.ops.csr import CSR
 from siafu.ops.kernels import attention_kernels
@@ -67,7 +74,7 @@ def fold_backward(
 ) -> tuple[Tensors, Tensor | None]:
     """Return one block's gradients of sources and of the edge term, None where there is none.
 
-    lse_MH is what `finish` gave; delta_MH is the sum over D of grad * out, of the whole output.
+    lse_MH is what `finish` gave; delta_MH is `delta_of` the whole output.
     Gradients of rows and shared tensors are added to `into_rows` and `into_shared`. With
     `into_sources` those of sources are added there too: blocks that read the same columns then
     share one such tensor. `with_edge=False` leaves the edge term without a gradient.
@@ -228,8 +235,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 def _backward(ctx: Any, grad_MHD: Tensor, _: Any) -> tuple[Any, ...]:
     indptr, index, edge, *rest = ctx.saved_tensors
     places, (out_MHD, lse_MH), operands = rest[:5], rest[5:7], rest[7:]
-    delta_MH = torch.einsum("mhd,mhd->mh", grad_MHD, out_MHD)
-    known = lse_MH, grad_MHD, delta_MH
+    known = lse_MH, grad_MHD, delta_of(grad_MHD, out_MHD)
     grads = attention_grad(
         indptr,
         index,

@@ -122,57 +122,61 @@ def _attend(
                 at_G = row * H + head_G
                 right_G = tl.load(right + at_G, mask=in_G, other=0.0).to(wide)
                 old_G = tl.load(top + at_G, mask=in_G, other=0.0).to(wide)
-                # a light pass for the maximum, so that no sum has to be scaled down on the way
-                best_G = _best(index, left, bias, start, end, right_G, head_G, slope, H, G, S, wide)
-                top_G = tl.maximum(old_G, best_G)
-                shift_G = tl.where(top_G == float("-inf"), 0.0, top_G)
-                weight_SG = tl.zeros([S, G], dtype=wide)
-                total_SGW = tl.zeros([S, G, W], dtype=wide)
-                for first in range(start, end, S):
-                    edge_S = first + tl.arange(0, S)
-                    live_SG = (edge_S < end)[:, None] & in_G[None, :]
-                    j_S = tl.load(index + edge_S, mask=edge_S < end, other=0).to(tl.int64)
-                    z_SGW = gather(z, j_S, head_G, column_W, edge_S < end, H, D).to(wide)
-                    sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
-                    bent_SG = sum_SG * steepness(sum_SG, slope)
-                    part_SG = exp_live(bent_SG - shift_G[None, :], live_SG)
-                    weight_SG += part_SG
-                    part_SG = keep_or_drop(
-                        part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale
-                    )
-                    total_SGW += part_SG[:, :, None] * z_SGW
-                shrink_G = tl.exp(old_G - shift_G)
-                fold(weight + at_G, in_G, shrink_G, tl.sum(weight_SG, axis=0))
+                best_G, weight_G, total_GW = _attend_row(
+                    index, z, left, bias, ids_C, ids_M, key, row, start, end, right_G, old_G,
+                    head_G, column_W, slope, threshold, scale, H, D, G, W, S, wide,
+                )  # fmt: skip
+                shrink_G = tl.exp(old_G - tl.where(best_G == float("-inf"), 0.0, best_G))
+                fold(weight + at_G, in_G, shrink_G, weight_G)
                 at_GW = at_G[:, None] * D + column_W[None, :]
-                fold(total + at_GW, in_GW, shrink_G[:, None], tl.sum(total_SGW, axis=0))
-                tl.store(top + at_G, top_G, mask=in_G)
+                fold(total + at_GW, in_GW, shrink_G[:, None], total_GW)
+                tl.store(top + at_G, best_G, mask=in_G)
 
 
 @jit
-def _best(
+def _attend_row(
     index: tl.tensor,
+    z: tl.tensor,
     left: tl.tensor,
     bias: tl.tensor,
+    ids_C: tl.tensor,
+    ids_M: tl.tensor,
+    key: tl.tensor,
+    row: tl.tensor,
     start: tl.tensor,
     end: tl.tensor,
     right_G: tl.tensor,
+    best_G: tl.tensor,
     head_G: tl.tensor,
+    column_W: tl.tensor,
     slope: tl.constexpr,
+    threshold: tl.constexpr,
+    scale: tl.constexpr,
     H: tl.constexpr,
+    D: tl.constexpr,
     G: tl.constexpr,
+    W: tl.constexpr,
     S: tl.constexpr,
     wide: tl.constexpr,
 ) -> tl.tensor:
-    """Return a row's largest score for each head."""
-    best_SG = tl.full([S, G], float("-inf"), dtype=wide)
+    """Return the largest score, and the sums of exp(score - it), of one row's edges."""
+    weight_SG, total_SGW = tl.zeros([S, G], dtype=wide), tl.zeros([S, G, W], dtype=wide)
     for first in range(start, end, S):
         edge_S = first + tl.arange(0, S)
         live_SG = (edge_S < end)[:, None] & (head_G < H)[None, :]
         j_S = tl.load(index + edge_S, mask=edge_S < end, other=0).to(tl.int64)
+        z_SGW = gather(z, j_S, head_G, column_W, edge_S < end, H, D).to(wide)
         sum_SG = _sum(left, bias, j_S, edge_S, right_G, head_G, live_SG, H, wide)
-        bent_SG = sum_SG * steepness(sum_SG, slope)
-        best_SG = tl.maximum(best_SG, tl.where(live_SG, bent_SG, float("-inf")))
-    return tl.max(best_SG, axis=0)
+        score_SG = sum_SG * steepness(sum_SG, slope)
+        new_G = tl.maximum(best_G, tl.max(tl.where(live_SG, score_SG, float("-inf")), axis=0))
+        shift_G = tl.where(new_G == float("-inf"), 0.0, new_G)
+        shrink_G = tl.exp(best_G - shift_G)
+        part_SG = exp_live(score_SG - shift_G[None, :], live_SG)
+        weight_SG = weight_SG * shrink_G[None, :] + part_SG
+        kept_SG = keep_or_drop(part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale)
+        total_SGW = total_SGW * shrink_G[None, :, None] + kept_SG[:, :, None] * z_SGW
+        best_G = new_G
+    return best_G, tl.sum(weight_SG, axis=0), tl.sum(total_SGW, axis=0)
 
 
 # rows of the transpose are sources: each gathers the gradients of the rows that read it

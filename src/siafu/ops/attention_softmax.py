@@ -17,6 +17,7 @@ from torch import Tensor
 
 from siafu.errors import ConfigError, PlanError
 from siafu.ops.contract import EdgeDrop, Softmax
+from siafu.ops.csr_torch import SLICE_ELEMENTS
 from siafu.ops.random import DrawKey
 
 
@@ -103,3 +104,16 @@ def finish(state: SoftmaxState) -> tuple[Tensor, Tensor]:
     out_MHD = state.total_MHD.div_(weight_MH[:, :, None])
     lse_MH = state.top_MH.add_(weight_MH.log_()).masked_fill_(empty_MH, 0)
     return out_MHD, lse_MH
+
+
+def delta_of(grad_MHD: Tensor, out_MHD: Tensor) -> Tensor:
+    """Return delta_MH, the sum over D of grad * out: what backward subtracts from every product.
+
+    Rows are taken a slice at a time: the products stay in a cache, and are never all there.
+    """
+    delta_MH = out_MHD.new_empty(out_MHD.shape[:2])
+    step = max(1, SLICE_ELEMENTS // max(1, out_MHD[0:1].numel()))
+    for lo in range(0, len(out_MHD), step):
+        rows = slice(lo, lo + step)
+        torch.sum(grad_MHD[rows] * out_MHD[rows], dim=2, out=delta_MH[rows])
+    return delta_MH

@@ -14,18 +14,21 @@ import triton.language as tl
 from torch import Tensor
 
 from siafu.ops.contract import EdgeDrop
-from siafu.ops.csr_triton import HUB_SEARCH_ROWS, HUB_WARPS, LONG_ROW
 
 jit: Callable[[Any], Any] = triton.jit
 keyed: Callable[[Any], Any] = triton.jit(do_not_specialize=["key"])
 
-WIDEST_TILE = 256
-"""G x W up to which a program takes several heads: each edge's number is read once for them all."""
+WIDEST_TILE = 64
+"""G x W up to which a program takes several heads: more programs hide more of memory's delay."""
 
-LONG = tl.constexpr(LONG_ROW)
+TILE_ELEMENTS = 512
+"""S x G x W: 16 numbers for each lane of a warp."""
 
-TILE_ELEMENTS = 1024
-"""S x G x W: 32 numbers for each lane of a warp."""
+LONG = tl.constexpr(512)
+"""Edges above which a row is a hub; one warp would outlast the launch."""
+
+HUB_WARPS = 16
+HUB_SEARCH_ROWS = 32
 
 
 def launch(

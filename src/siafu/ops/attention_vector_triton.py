@@ -12,10 +12,9 @@ from torch import Tensor
 
 from siafu.ops import csr_torch
 from siafu.ops.attention_score_triton import fold_rows
-from siafu.ops.attention_triton import drop_options, launch
+from siafu.ops.attention_triton import HUB_SEARCH_ROWS, drop_options, launch
 from siafu.ops.attention_vector_grad_triton import grad_columns, grad_rows
 from siafu.ops.contract import AttentionBlock, AttentionGrads, RowGrads, Softmax, Turned
-from siafu.ops.csr_triton import HUB_SEARCH_ROWS
 
 ROWS_A_PROGRAM = 16
 """Rows whose part of the gradient of `att` is summed before it is written."""

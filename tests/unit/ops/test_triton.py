@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-SAME_FOR_ALL = ("gradcheck", "registered", "awkward", "slices", "gaps", "cuts0", "cuts1", "left_alone")
-CASES = " and not ".join(["triton", *SAME_FOR_ALL])
+AROUND = ("gradcheck", "registered", "awkward", "slices", "gaps", "cuts0", "cuts1", "left_alone")
+CASES = " and not ".join(["triton", *AROUND])
 """What is around the kernels is the same for all implementations, and the interpreter is slow."""
 
 FILES = (
