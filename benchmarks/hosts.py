@@ -1,0 +1,323 @@
+"""Several hosts on one machine: network namespaces joined by a bridge, links of a set bandwidth.
+
+Run: python -m benchmarks.hosts --hosts 2 --mbit 100                       # set and measured speed
+     python -m benchmarks.hosts --hosts 4 --mbit 1000 -- siafu train planted --threads 1
+
+The command after `--` runs once in each host, in an environment like torchrun's: `python`, `siafu`
+and `torch` find their peers over the slow links. The files and cores are the machine's own. Needs
+Linux, root, and `ip` and `tc` (package iproute2).
+
+Everything lives in namespaces named after this process, the bridge too, so deleting those leaves
+nothing behind. That happens on leaving `hosts`, on SIGTERM, SIGHUP and Ctrl-C, at exit; and what a
+killed process left is swept by the next one.
+"""
+
+import argparse
+import atexit
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from benchmarks.namespaces import (
+    TOOL_SECONDS,
+    end_all,
+    end_with_parent,
+    kill,
+    new_prefix,
+    remove,
+    signals_unwind,
+    signals_wait,
+    sweep,
+    tool,
+)
+from siafu.errors import ConfigError, RankError, SiafuError
+
+PORT = 29400
+"""Inside a namespace every port is free."""
+
+GRACE_SECONDS = 15.0
+"""How long the other hosts may go on after one has failed."""
+
+POLL_SECONDS = 0.05
+BURST_SECONDS = 0.005
+"""What a link may send at once: enough for the kernel's timer, little beside a message."""
+
+Command = Sequence[str] | Callable[[int], Sequence[str]]
+"""What to run: one command for all hosts, or a function of the host's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """How one host's command ended; `code` is None where it was stopped at the deadline."""
+
+    host: int
+    code: int | None
+    out: str
+    err: str
+    seconds: float
+
+
+def missing() -> str | None:
+    """Return what this machine lacks for hosts, or None."""
+    if sys.platform != "linux":
+        return "network namespaces exist on Linux alone"
+    for program in ("ip", "tc"):
+        if shutil.which(program) is None:
+            return f"`{program}` is not installed: apt install iproute2"
+    if os.geteuid() != 0:
+        return "making network namespaces needs root: run it with sudo"
+    return None
+
+
+@dataclass
+class Hosts:
+    """Hosts that are up; made by `hosts`."""
+
+    num_hosts: int
+    mbit: float | None
+    """Of each link, in each direction; None leaves them as fast as the kernel is."""
+    prefix: str
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def address(self, host: int) -> str:
+        """Return a host's address on the bridge."""
+        return f"10.77.{host // 250}.{host % 250 + 1}"
+
+    def environment(self, host: int) -> dict[str, str]:
+        """Return what torchrun would set for the one rank of a host."""
+        return {
+            "RANK": str(host),
+            "LOCAL_RANK": "0",
+            "WORLD_SIZE": str(self.num_hosts),
+            "LOCAL_WORLD_SIZE": "1",
+            "GROUP_RANK": str(host),
+            "MASTER_ADDR": self.address(0),
+            "MASTER_PORT": str(PORT),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "TP_SOCKET_IFNAME": "eth0",
+            "NCCL_SOCKET_IFNAME": "eth0",
+        }
+
+    def run(
+        self,
+        command: Command,
+        *,
+        deadline_seconds: float,
+        env: Mapping[str, str] | None = None,
+        cwd: str | Path | None = None,
+    ) -> list[Answer]:
+        """Run a command in every host and return how each ended, by host.
+
+        After `deadline_seconds` whatever still runs is killed; so are the others some seconds after
+        one has failed, since they would only wait for it.
+        """
+        with tempfile.TemporaryDirectory(prefix="siafu-hosts-") as scratch:
+            try:
+                started = time.monotonic()
+                for host in range(self.num_hosts):
+                    arguments = command(host) if callable(command) else command
+                    self._start(host, arguments, Path(scratch), env or {}, cwd)
+                ends = self._wait(started, deadline_seconds)
+            finally:
+                self.stop()
+            return [
+                Answer(
+                    host,
+                    code,
+                    (Path(scratch) / f"{host}.out").read_text(errors="replace"),
+                    (Path(scratch) / f"{host}.err").read_text(errors="replace"),
+                    seconds,
+                )
+                for host, (code, seconds) in enumerate(ends)
+            ]
+
+    def _start(
+        self,
+        host: int,
+        arguments: Sequence[str],
+        scratch: Path,
+        env: Mapping[str, str],
+        cwd: str | Path | None,
+    ) -> None:
+        with (
+            (scratch / f"{host}.out").open("wb") as out,
+            (scratch / f"{host}.err").open("wb") as err,
+        ):
+            child = subprocess.Popen(
+                ["ip", "netns", "exec", f"{self.prefix}-{host}", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env={**os.environ, **self.environment(host), **env},
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+        self._children.append(child)
+
+    def _wait(self, started: float, deadline_seconds: float) -> list[tuple[int | None, float]]:
+        end = started + deadline_seconds
+        found: list[tuple[int | None, float] | None] = [None] * self.num_hosts
+        while any(item is None for item in found) and time.monotonic() < end:
+            for host, child in enumerate(self._children):
+                if found[host] is None and (code := child.poll()) is not None:
+                    found[host] = (code, time.monotonic() - started)
+                    if code != 0:
+                        end = min(end, time.monotonic() + GRACE_SECONDS)
+            time.sleep(POLL_SECONDS)
+        late = time.monotonic() - started
+        return [(None, late) if item is None else item for item in found]
+
+    def stop(self) -> None:
+        """Kill what runs in the hosts: our children and theirs, each by its number."""
+        for child in self._children:
+            if child.poll() is None:
+                kill(child.pid)
+        for host in range(self.num_hosts):
+            end_all(f"{self.prefix}-{host}")
+        for child in self._children:
+            child.wait(TOOL_SECONDS)
+        self._children.clear()
+
+
+@contextmanager
+def hosts(num_hosts: int, *, mbit: float | None = None) -> Iterator[Hosts]:
+    """Yield hosts that reach each other through one bridge; gone afterwards whatever happens."""
+    if not 1 <= num_hosts <= 1000 or (mbit is not None and mbit <= 0):
+        raise ConfigError(
+            "Such hosts cannot be made.",
+            seen=f"{num_hosts} hosts at {mbit} Mbit/s",
+            fix="use 1 to 1000 hosts and a positive speed",
+        )
+    if (lack := missing()) is not None:
+        raise ConfigError("Hosts cannot be made here.", seen=lack, fix="see `benchmarks/hosts.py`")
+    sweep()
+    made = Hosts(num_hosts, mbit, new_prefix())
+    clean = partial(remove, made.prefix)
+    atexit.register(clean)
+    try:
+        with signals_unwind():
+            _build(made)
+            yield made
+    finally:
+        with signals_wait():
+            made.stop()
+            clean()
+        atexit.unregister(clean)
+
+
+def _build(made: Hosts) -> None:
+    switch = f"{made.prefix}-switch"
+    tool("ip", "netns", "add", switch)
+    tool("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+    tool("ip", "-n", switch, "link", "set", "bridge", "up")
+    for host in range(made.num_hosts):
+        name, port = f"{made.prefix}-{host}", f"port{host}"
+        tool("ip", "netns", "add", name)
+        ends = ("eth0", "netns", name, "type", "veth", "peer", "name", port, "netns", switch)
+        tool("ip", "link", "add", *ends)
+        tool("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+        tool("ip", "-n", name, "addr", "add", f"{made.address(host)}/16", "dev", "eth0")
+        for link in ("lo", "eth0"):
+            tool("ip", "-n", name, "link", "set", link, "up")
+        if made.mbit is not None:
+            # what leaves the host at its end of the wire, what comes to it at the bridge's end
+            _limit(name, "eth0", made.mbit)
+            _limit(switch, port, made.mbit)
+
+
+def _limit(namespace: str, link: str, mbit: float) -> None:
+    burst = max(32_000, int(mbit * 1e6 / 8 * BURST_SECONDS))
+    rate = ("rate", f"{mbit * 1e3:.0f}kbit", "burst", f"{burst}b", "latency", "100ms")
+    tool("tc", "-n", namespace, "qdisc", "add", "dev", link, "root", "tbf", *rate)
+
+
+_RECEIVE = """
+import socket, sys, time
+server = socket.create_server(("", 5001))
+server.settimeout(30)
+peer, _ = server.accept()
+peer.settimeout(30)
+total, start = len(peer.recv(1 << 20)), time.perf_counter()
+while block := peer.recv(1 << 20):
+    total += len(block)
+print(total / (time.perf_counter() - start))
+"""
+
+_SEND = """
+import socket, sys, time
+address, total = sys.argv[1], int(sys.argv[2])
+for attempt in range(200):
+    try:
+        peer = socket.create_connection((address, 5001), timeout=30)
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+block = bytes(1 << 16)
+for _ in range(total >> 16):
+    peer.sendall(block)
+peer.close()
+"""
+
+
+def measured_mbit(made: Hosts, *, source: int = 0, target: int = 1, seconds: float = 2.0) -> float:
+    """Return the speed at which bytes of one TCP stream reach `target`, in Mbit/s."""
+    total = int((made.mbit or 4000) * 1e6 / 8 * seconds)
+
+    def command(host: int) -> list[str]:
+        script = {target: _RECEIVE, source: _SEND}.get(host, "")
+        return [sys.executable, "-c", script, made.address(target), str(total)]
+
+    answers = made.run(command, deadline_seconds=60)
+    if any(answer.code != 0 for answer in answers):
+        told = next(answer for answer in answers if answer.code != 0)
+        raise RankError(
+            f"Host {told.host} could not measure its link.",
+            seen=told.err.strip()[-500:] or f"exit code {told.code}",
+            fix="try a higher speed, or fewer hosts",
+        )
+    return float(answers[target].out) * 8 / 1e6
+
+
+def main() -> int:
+    """Show the speed of a link, or run a command in every host."""
+    parser = argparse.ArgumentParser(description="hosts in network namespaces with slow links")
+    parser.add_argument("--hosts", type=int, default=2)
+    parser.add_argument("--mbit", type=float, help="speed of each link; default: unlimited")
+    parser.add_argument("--deadline", type=float, default=600.0, help="seconds for the command")
+    parser.add_argument("command", nargs="*", help="after --: what to run in every host")
+    args = parser.parse_args()
+    try:
+        with hosts(args.hosts, mbit=args.mbit) as made:
+            if args.command:
+                return _show(made.run(args.command, deadline_seconds=args.deadline))
+            speed = measured_mbit(made)
+    except SiafuError as error:
+        print(error, file=sys.stderr)
+        return 2
+    row = {"hosts": args.hosts, "set_mbit": args.mbit, "measured_mbit": round(speed, 1)}
+    print(json.dumps({"benchmark": "hosts", **row}))
+    return 0
+
+
+def _show(answers: list[Answer]) -> int:
+    for answer in answers:
+        ended = "stopped at the deadline" if answer.code is None else f"exit code {answer.code}"
+        print(f"host {answer.host}: {ended} after {answer.seconds:.1f} s")
+        for text in (answer.out, answer.err):
+            if text.strip():
+                print(text.rstrip())
+    return 0 if all(answer.code == 0 for answer in answers) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
