@@ -20,6 +20,7 @@ FILES = (
     "test_attention.py",
     "test_attention_blocks.py",
     "test_attention_weights.py",
+    "test_wire.py",
 )
 
 
