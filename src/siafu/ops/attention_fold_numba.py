@@ -9,9 +9,9 @@ import numpy as np
 
 from siafu.ops.attention_numba import (
     BATCH,
-    TILE,
     Array,
     Drop,
+    Tiles,
     add_edge_rows,
     add_rows,
     drop_arrays,
@@ -65,11 +65,10 @@ def _fold(
     drop: Drop,
     span: tuple[int, int],
     heads: tuple[int, ...] | None,
-    tiles: tuple[int, ...] | None,
+    tiles: Tiles,
 ) -> None:
     """Score the edges of each row a batch at a time; `in_value` is the part of values on edges."""
     H = value.shape[1] if heads is None else len(heads)
-    D = value.shape[2] if tiles is None else len(tiles) * TILE
     score = np.empty((H, BATCH), value.dtype)
     ids, words = np.empty((2, BATCH), np.int64), np.empty((4, BATCH), np.uint32)
     for row in range(span[0], span[1]):
@@ -77,13 +76,13 @@ def _fold(
         e, end = indptr[row], indptr[row + 1]
         while e < end:
             count = min(BATCH, end - e)
-            scores(rule, score, index, None, e, count, x, flat_x, own, i, shared, edge, H, D)
-            fold_scores(score, state, i, count, D)
+            scores(rule, score, index, None, e, count, x, flat_x, own, i, shared, edge, H, tiles)
+            fold_scores(score, state, i, count, tiles)
             if drop[0] > 0:
                 for q in range(count):
                     ids[0, q], ids[1, q] = drop[3][index[e + q]], drop[4][i]
                 drop_weights(score, ids, words, count, drop)
-            add_rows(score, index, e, count, value, flat_value, state[2], i, H, D)
+            add_rows(score, index, e, count, value, flat_value, state[2], i, H, tiles)
             if in_value is not None:
-                add_edge_rows(score, e, count, in_value, state[2], i, H, D)
+                add_edge_rows(score, e, count, in_value, state[2], i, H, tiles)
             e += count

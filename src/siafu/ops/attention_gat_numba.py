@@ -19,6 +19,7 @@ from siafu.ops.attention_numba import (
     TILE,
     Array,
     Drop,
+    Tiles,
     ask_row,
     dot_and_add,
     drop_arrays,
@@ -121,11 +122,10 @@ def _grad_columns(
     drop: Drop,
     span: tuple[int, int],
     heads: tuple[int, ...] | None,
-    tiles: tuple[int, ...] | None,
+    tiles: Tiles,
 ) -> None:
     """Walk source columns: each owns its gradients, and adds to the rows in its part's buffer."""
     H = z.shape[1] if heads is None else len(heads)
-    D = z.shape[2] if tiles is None else len(tiles) * TILE
     grad_z, _, grad_right = outputs
     weight, steep = np.empty((H, BATCH), z.dtype), np.empty((H, BATCH), z.dtype)
     kept, dot = np.empty((H, BATCH), z.dtype), np.empty((H, BATCH), z.dtype)
@@ -146,7 +146,7 @@ def _grad_columns(
                 for q in range(count):
                     ids[0, q], ids[1, q] = drop[3][j], drop[4][index[e + q]]
                 drop_weights(kept, ids, words, count, drop)
-            dot_and_add(kept, dot, index, e, count, grad, flat, (z, grad_z), j, H, D)
+            dot_and_add(kept, dot, index, e, count, grad, flat, (z, grad_z), j, H, tiles)
             _share(weight, steep, kept, dot, index, e, count, packed, outputs, j, H)
             if grad_edge is not None:
                 for q in range(count):

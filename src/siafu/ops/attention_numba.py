@@ -25,6 +25,8 @@ DTYPES = frozenset({torch.float32, torch.float64})
 
 Array = NDArray[Any]
 Drop = tuple[Any, Any, tuple[Any, Any], Array, Array]
+Tiles = tuple[int, ...] | None
+"""Its length is D / TILE: a type, so that every function is compiled for that width."""
 
 BATCH = 32
 LANES = 8
@@ -131,6 +133,12 @@ overload(exp_of)(_exp_of)
 
 
 @callee
+def width_of(x: Array, tiles: Tiles) -> Any:
+    """Return D, a constant to the compiler where the tiles tell it."""
+    return x.shape[2] if tiles is None else len(tiles) * TILE
+
+
+@callee
 def padded(count: int) -> Any:
     """Return `count` rounded up to whole vectors."""
     return (count + LANES - 1) // LANES * LANES
@@ -145,10 +153,11 @@ def ask_row(x: Array, row: Any, width: int) -> None:
 
 @callee
 def fold_scores(
-    score: Array, state: tuple[Array, Array, Array], i: Any, count: int, d: int
+    score: Array, state: tuple[Array, Array, Array], i: Any, count: int, tiles: Tiles
 ) -> None:
     """Turn a batch's scores into exp(score - top), with row i's top, weight and total kept up."""
     top, weight, total = state
+    d = width_of(total, tiles)
     low = score.dtype.type(-np.inf)
     for h in range(score.shape[0]):
         best = top[i, h]
@@ -182,9 +191,10 @@ def add_rows(
     out: Array,
     i: Any,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     """Add weight[h, q] * x[index[e + q], h] over a batch to out[i, h]; `flat` is x as a matrix."""
+    d = width_of(x, tiles)
     last = len(index) - 1
     q = 0
     # four edges a step: a quarter of the loads and stores of the output row
@@ -222,13 +232,14 @@ def dot_and_add(
     own: tuple[Array, Array],
     j: Any,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     """Write dot[h, q] = <x of row index[e + q], own row j>, and add weight[h, q] * x to out[j].
 
     `own` is (rows, out); `flat` is x as a matrix. Both need x, which is far away, so once read it
     serves both.
     """
+    d = width_of(x, tiles)
     last = len(index) - 1
     rows, out = own
     for q in range(count):
@@ -253,9 +264,10 @@ def dots(
     own: Array,
     at: Any,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     """Write out[h, q] = <x of row index[e + q], own row at>; `flat` is x as a matrix."""
+    d = width_of(x, tiles)
     last = len(index) - 1
     for q in range(count):
         j = np.uint64(index[e + q])
@@ -284,9 +296,10 @@ def add_edge_dots(
     rows: Array,
     at: Any,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     """Add <vector of the edge at e + q, its row> to out[h, q]; without an order the row is `at`."""
+    d = width_of(edge, tiles)
     for q in range(count):
         n = edge_number(order, e + q)
         i = at if order is None else np.uint64(index[e + q])
@@ -299,9 +312,10 @@ def add_edge_dots(
 
 @callee
 def add_edge_rows(
-    weight: Array, e: int, count: int, edge: Array, out: Array, i: Any, heads: int, d: int
+    weight: Array, e: int, count: int, edge: Array, out: Array, i: Any, heads: int, tiles: Tiles
 ) -> None:
     """Add weight[h, q] * vector of edge e + q over a batch to out[i, h]."""
+    d = width_of(edge, tiles)
     for q in range(count):
         n = np.uint64(e + q)
         for h in range(heads):

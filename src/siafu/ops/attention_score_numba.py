@@ -19,12 +19,14 @@ from numba.extending import overload
 from siafu.ops.attention_numba import (
     AHEAD,
     Array,
+    Tiles,
     add_edge_dots,
     add_edge_rows,
     add_rows,
     ask_row,
     dots,
     edge_number,
+    width_of,
 )
 from siafu.ops.numba_jit import callee
 
@@ -64,7 +66,7 @@ def scores(
     shared: Many,
     edge: Array | None,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     """Write the scores out[h, q] of the edges from place e on; compiled code alone calls this."""
     raise NotImplementedError
@@ -85,7 +87,7 @@ def spread_columns(
     edge: Array | None,
     grad_own: Array,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     """Add what scores' gradients slip[h, q] give to the source that is `at`."""
     raise NotImplementedError
@@ -108,7 +110,7 @@ def spread_rows(
     grads: tuple[Array, Many],
     grad_edge: Array | None,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     """Add what scores' gradients give to a row and shared tensors, and write its edges' own."""
     raise NotImplementedError
@@ -139,7 +141,7 @@ def _gat_scores(
     shared: Many,
     edge: Array | None,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     for q in range(count):
         j = np.uint64(index[e + q])
@@ -174,9 +176,9 @@ def _gatv2_scores(
     shared: Many,
     edge: Array | None,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
-    last, att = len(index) - 1, shared[0]
+    last, att, d = len(index) - 1, shared[0], width_of(x, tiles)
     for q in range(count):
         j = np.uint64(index[e + q])
         ask_row(flat, np.uint64(index[min(e + q + AHEAD, last)]), heads * d)
@@ -207,13 +209,13 @@ def _dot_scores(
     shared: Many,
     edge: Array | None,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
-    dots(out, index, e, count, x, flat, own, at, heads, d)
+    dots(out, index, e, count, x, flat, own, at, heads, tiles)
     if edge is not None:
         # an edge's vector belongs to the key: its partner is the query, at the row's end
         query = own if order is None else x
-        add_edge_dots(out, index, order, e, count, edge, query, at, heads, d)
+        add_edge_dots(out, index, order, e, count, edge, query, at, heads, tiles)
     for h in range(heads):
         for q in range(count):
             out[h, q] *= rule.scale
@@ -234,9 +236,9 @@ def _gatv2_spread_columns(
     edge: Array | None,
     grad_own: Array,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
-    att = shared[0]
+    att, d = shared[0], width_of(x, tiles)
     for q in range(count):
         i = np.uint64(index[e + q])
         for h in range(heads):
@@ -270,9 +272,10 @@ def _gatv2_spread_rows(
     grads: tuple[Array, Many],
     grad_edge: Array | None,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     att, grad_own, grad_att = shared[0], grads[0], grads[1][0]
+    d = width_of(x, tiles)
     for q in range(count):
         j, n = np.uint64(index[e + q]), np.uint64(e + q)
         for h in range(heads):
@@ -312,12 +315,12 @@ def _dot_spread_columns(
     edge: Array | None,
     grad_own: Array,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
     for h in range(heads):
         for q in range(count):
             slip[h, q] *= rule.scale
-    add_rows(slip, index, e, count, x, flat, grad_own, at, heads, d)
+    add_rows(slip, index, e, count, x, flat, grad_own, at, heads, tiles)
 
 
 def _dot_spread_rows(
@@ -337,15 +340,15 @@ def _dot_spread_rows(
     grads: tuple[Array, Many],
     grad_edge: Array | None,
     heads: int,
-    d: int,
+    tiles: Tiles,
 ) -> None:
-    grad_own = grads[0]
+    grad_own, d = grads[0], width_of(x, tiles)
     for h in range(heads):
         for q in range(count):
             slip[h, q] *= rule.scale
-    add_rows(slip, index, e, count, x, flat, grad_own, at, heads, d)
+    add_rows(slip, index, e, count, x, flat, grad_own, at, heads, tiles)
     if edge is not None:
-        add_edge_rows(slip, e, count, edge, grad_own, at, heads, d)
+        add_edge_rows(slip, e, count, edge, grad_own, at, heads, tiles)
     if grad_edge is not None:
         for q in range(count):
             n = np.uint64(e + q)

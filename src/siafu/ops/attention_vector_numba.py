@@ -16,9 +16,9 @@ from siafu.ops.attention_fold_numba import fold_rows
 from siafu.ops.attention_numba import (
     BATCH,
     DTYPES,
-    TILE,
     Array,
     Drop,
+    Tiles,
     add_edge_dots,
     dot_and_add,
     dots,
@@ -180,13 +180,12 @@ def _grad_columns(
     drop: Drop,
     span: tuple[int, int],
     heads: tuple[int, ...] | None,
-    tiles: tuple[int, ...] | None,
+    tiles: Tiles,
 ) -> None:
     """Walk source columns: each owns the gradients of its tensors."""
     own, value, x = tensors
     lse, grad, delta = known
     H = x.shape[1] if heads is None else len(heads)
-    D = x.shape[2] if tiles is None else len(tiles) * TILE
     weight, kept = np.empty((H, BATCH), x.dtype), np.empty((H, BATCH), x.dtype)
     dot = np.empty((H, BATCH), x.dtype)
     ids, words = np.empty((2, BATCH), np.int64), np.empty((4, BATCH), np.uint32)
@@ -195,23 +194,25 @@ def _grad_columns(
         e, end = indptr[column], indptr[column + 1]
         while e < end:
             count = min(BATCH, end - e)
-            scores(rule, weight, index, order, e, count, x, flats[0], own, j, shared, edge, H, D)
+            scores(
+                rule, weight, index, order, e, count, x, flats[0], own, j, shared, edge, H, tiles
+            )
             _weigh(weight, kept, lse, index, j, count, e)
             if drop[0] > 0:
                 for q in range(count):
                     ids[0, q], ids[1, q] = drop[3][j], drop[4][index[e + q]]
                 drop_weights(kept, ids, words, count, drop)
             target = value, outputs[1]
-            dot_and_add(kept, dot, index, e, count, grad, flats[1], target, j, H, D)
+            dot_and_add(kept, dot, index, e, count, grad, flats[1], target, j, H, tiles)
             if in_value is not None:
-                add_edge_dots(dot, index, order, e, count, in_value, grad, j, H, D)
+                add_edge_dots(dot, index, order, e, count, in_value, grad, j, H, tiles)
             for q in range(count):
                 i = np.uint64(index[e + q])
                 for h in range(H):
                     dot[h, q] = kept[h, q] * dot[h, q] - weight[h, q] * delta[i, h]
             spread_columns(
                 rule, dot, index, order, e, count, x, flats[0], own, j, shared, edge, outputs[0],
-                H, D,
+                H, tiles,
             )  # fmt: skip
             e += count
 
@@ -232,13 +233,12 @@ def _grad_rows(
     drop: Drop,
     span: tuple[int, int],
     heads: tuple[int, ...] | None,
-    tiles: tuple[int, ...] | None,
+    tiles: Tiles,
 ) -> None:
     """Walk destination rows: each owns the gradients of its tensor and of its edges' terms."""
     x, value, own = tensors
     lse, grad, delta = known
     H = x.shape[1] if heads is None else len(heads)
-    D = x.shape[2] if tiles is None else len(tiles) * TILE
     weight, kept = np.empty((H, BATCH), x.dtype), np.empty((H, BATCH), x.dtype)
     dot = np.empty((H, BATCH), x.dtype)
     ids, words = np.empty((2, BATCH), np.int64), np.empty((4, BATCH), np.uint32)
@@ -247,20 +247,20 @@ def _grad_rows(
         e, end = indptr[row], indptr[row + 1]
         while e < end:
             count = min(BATCH, end - e)
-            scores(rule, weight, index, None, e, count, x, flats[0], own, i, shared, edge, H, D)
+            scores(rule, weight, index, None, e, count, x, flats[0], own, i, shared, edge, H, tiles)
             _weigh(weight, kept, lse, None, i, count, e)
             if drop[0] > 0:
                 for q in range(count):
                     ids[0, q], ids[1, q] = drop[3][index[e + q]], drop[4][i]
                 drop_weights(kept, ids, words, count, drop)
-            dots(dot, index, e, count, value, flats[1], grad, i, H, D)
+            dots(dot, index, e, count, value, flats[1], grad, i, H, tiles)
             if in_value is not None:
-                add_edge_dots(dot, index, None, e, count, in_value, grad, i, H, D)
+                add_edge_dots(dot, index, None, e, count, in_value, grad, i, H, tiles)
             for h in range(H):
                 for q in range(count):
                     dot[h, q] = kept[h, q] * dot[h, q] - weight[h, q] * delta[i, h]
             spread_rows(
                 rule, dot, kept, index, e, count, x, flats[0], own, grad, i, shared, edge, outputs,
-                grad_edge, H, D,
+                grad_edge, H, tiles,
             )  # fmt: skip
             e += count
