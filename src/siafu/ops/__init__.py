@@ -28,6 +28,7 @@ from siafu.ops.wire import (
     encode,
     row_bytes,
     row_range,
+    warm_up_wire,
     wire_bytes,
 )
 
@@ -71,5 +72,6 @@ __all__ = [
     "uniform_reference",
     "uniform_rows",
     "warm_up",
+    "warm_up_wire",
     "wire_bytes",
 ]

@@ -92,72 +92,6 @@ def _counter(first: Array, second: Array | None, n: int) -> Any:
 
 
 @callee
-def _columns(block: int) -> Any:
-    """Return a block's four columns; unsigned, since Numba tests signed indices for wrapping."""
-    f = np.uint64(block) * np.uint64(4)
-    return f, f + np.uint64(1), f + np.uint64(2), f + np.uint64(3)
-
-
-@callee
-def _unit(word: Any, out: Array) -> Any:
-    """Return `word` in [0, 1): 32 bits in float64, the top 24 in float32."""
-    if out.itemsize == 8:
-        return word * 2.0**-32
-    return np.float32(word >> np.uint32(8)) * np.float32(2.0**-24)
-
-
-@strict_kernel
-def _uniform_rows(
-    key: tuple[Any, Any], first: Array, second: Array | None, out: Array, row_lo: int, row_hi: int
-) -> None:
-    width = out.shape[1]
-    for n in range(row_lo, row_hi):
-        c0, c1, c2 = _counter(first, second, n)
-        for block in range(width // 4):
-            w0, w1, w2, w3 = philox4(c0, c1, c2, np.uint32(block), key)
-            f0, f1, f2, f3 = _columns(block)
-            out[n, f0], out[n, f1] = _unit(w0, out), _unit(w1, out)
-            out[n, f2], out[n, f3] = _unit(w2, out), _unit(w3, out)
-        words = philox4(c0, c1, c2, np.uint32(width // 4), key)
-        for lane in range(width % 4):
-            out[n, width - width % 4 + lane] = _unit(words[lane], out)
-
-
-@callee
-def _keep_or_drop(word: Any, value: Any, keep: tuple[Any, Any]) -> Any:
-    threshold, scale = keep
-    # always multiplied, so that no branch keeps the loop from vector code
-    kept = value * scale
-    return kept if np.uint64(word) >= threshold else scale * 0
-
-
-@strict_kernel
-def _dropout_rows(
-    key: tuple[Any, Any],
-    first: Array,
-    second: Array | None,
-    x: Array,
-    out: Array,
-    keep: tuple[Any, Any],
-    rows: tuple[int, int],
-) -> None:
-    width = x.shape[1]
-    for n in range(rows[0], rows[1]):
-        c0, c1, c2 = _counter(first, second, n)
-        for block in range(width // 4):
-            w0, w1, w2, w3 = philox4(c0, c1, c2, np.uint32(block), key)
-            f0, f1, f2, f3 = _columns(block)
-            out[n, f0] = _keep_or_drop(w0, x[n, f0], keep)
-            out[n, f1] = _keep_or_drop(w1, x[n, f1], keep)
-            out[n, f2] = _keep_or_drop(w2, x[n, f2], keep)
-            out[n, f3] = _keep_or_drop(w3, x[n, f3], keep)
-        words = philox4(c0, c1, c2, np.uint32(width // 4), key)
-        for lane in range(width % 4):
-            f = width - width % 4 + lane
-            out[n, f] = _keep_or_drop(words[lane], x[n, f], keep)
-
-
-@callee
 def _round_lanes(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any) -> Any:
     p0, p1 = M0 * (c0 & LOW), M1 * (c2 & LOW)
     return (
@@ -189,3 +123,64 @@ def philox_lanes(c0: Any, c1: Any, c2: Any, c3: Any, key: tuple[Any, Any]) -> An
     c0, c1, c2, c3, k0, k1 = _round_lanes(c0, c1, c2, c3, k0, k1)
     c0, c1, c2, c3, k0, k1 = _round_lanes(c0, c1, c2, c3, k0, k1)
     return (c0 & LOW) | (c1 << HALF), (c2 & LOW) | (c3 << HALF)
+
+
+@callee
+def draw_row(
+    first: Array, second: Array | None, n: int, key: tuple[Any, Any], pairs: Array
+) -> None:
+    """Write row n's words, two to an uint64: seen as uint32 they lie in the order of columns."""
+    c0, c1, c2 = _counter(first, second, n)
+    low, other, high = np.uint64(c0), np.uint64(c1), np.uint64(c2)
+    for block in range(len(pairs) // 2):
+        pair0, pair1 = philox_lanes(low, other, high, np.uint64(block), key)
+        at = np.uint64(block) * np.uint64(2)
+        pairs[at], pairs[at + np.uint64(1)] = pair0, pair1
+
+
+@callee
+def _unit(word: Any, out: Array) -> Any:
+    """Return `word` in [0, 1): 32 bits in float64, the top 24 in float32."""
+    if out.itemsize == 8:
+        return word * 2.0**-32
+    return np.float32(word >> np.uint32(8)) * np.float32(2.0**-24)
+
+
+@strict_kernel
+def _uniform_rows(
+    key: tuple[Any, Any], first: Array, second: Array | None, out: Array, row_lo: int, row_hi: int
+) -> None:
+    width = out.shape[1]
+    pairs = np.empty(2 * ((width + 3) // 4), np.uint64)
+    words = pairs.view(np.uint32)
+    for n in range(row_lo, row_hi):
+        draw_row(first, second, n, key, pairs)
+        for f in range(width):
+            out[n, f] = _unit(words[f], out)
+
+
+@callee
+def _keep_or_drop(word: Any, value: Any, keep: tuple[Any, Any]) -> Any:
+    threshold, scale = keep
+    # always multiplied, so that no branch keeps the loop from vector code
+    kept = value * scale
+    return kept if np.uint64(word) >= threshold else scale * 0
+
+
+@strict_kernel
+def _dropout_rows(
+    key: tuple[Any, Any],
+    first: Array,
+    second: Array | None,
+    x: Array,
+    out: Array,
+    keep: tuple[Any, Any],
+    rows: tuple[int, int],
+) -> None:
+    width = x.shape[1]
+    pairs = np.empty(2 * ((width + 3) // 4), np.uint64)
+    words = pairs.view(np.uint32)
+    for n in range(rows[0], rows[1]):
+        draw_row(first, second, n, key, pairs)
+        for f in range(width):
+            out[n, f] = _keep_or_drop(words[f], x[n, f], keep)

@@ -191,6 +191,15 @@ def row_range(x_ND: Tensor, rows_S: Tensor | None = None) -> Tensor:
     return high_S - low_S
 
 
+def warm_up_wire(width: int = 128) -> None:
+    """Compile the float32 CPU kernels, or load them from disk, before ranks start and race to."""
+    x_ND, rows_S = torch.ones(2, width), torch.arange(2)
+    layout = WireLayout.build(torch.full((2,), 8, dtype=torch.uint8), width)
+    for rows in (None, rows_S):
+        encoded = encode(x_ND, rows, layout, DrawKey(seed=0, epoch=0, purpose=0), rows_S)
+        decode(encoded.payload, layout)
+
+
 def bad_row(what: str) -> DataError:
     """Return the error for a row that cannot be sent, once the caller knows whose it is."""
     return DataError(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from siafu.ops.contract import Draw, Wire
 from siafu.ops.numba_jit import callee, line_width, prefetch, strict_kernel
-from siafu.ops.random_numba import philox_lanes
+from siafu.ops.random_numba import draw_row
 from siafu.ops.threads import num_chunks, run_chunks
 from siafu.ops.wire_torch import FRACTION, FRACTION_BITS, GRID_EXPONENT, LIMIT, RAW
 
@@ -104,16 +104,6 @@ def _scale(low: Any, high: Any, bits: Any, pen: Array, pen_bits: Array) -> Any:
 
 
 @callee
-def _draw(vertex: int, key: tuple[Any, Any], words: Array) -> None:
-    """Write the row's words, two to an uint64: as 16-bit halves in memory, a draw a column."""
-    low, high = np.uint64(vertex & 0xFFFFFFFF), np.uint64((vertex >> 32 & 0xFFFF) << 16)
-    for block in range(len(words) // 2):
-        pair0, pair1 = philox_lanes(low, np.uint64(0), high, np.uint64(block), key)
-        at = np.uint64(block) * np.uint64(2)
-        words[at], words[at + np.uint64(1)] = pair0, pair1
-
-
-@callee
 def _quantise(h: Array, zero: Any, step: Any, halves: Array, q: Array, width: int) -> None:
     """See `wire_torch.quantise`."""
     divisor = np.float32(1) if step == 0 else step
@@ -175,7 +165,7 @@ def _encode_rows(  # noqa: PLR0913 - flat, so that Numba drops the branch withou
     h, pen = np.zeros(max(width, 1), np.float32), np.zeros(2, np.float32)
     h_bits, pen_bits = h.view(np.int32), pen.view(np.int32)
     words = np.empty(2 * ((width + 7) // 8), np.uint64)
-    halves = words.view(np.uint16)
+    halves = words.view(np.uint16)  # in memory the draws of the columns, in order
     # room for whole int32 of the narrowest fields; entries past the row's end stay 0
     q, q_wide = np.zeros((width + 15) // 16 * 16, np.uint8), np.zeros(width + 1, np.uint16)
     pairs, fours = q.view(np.uint16), q.view(np.uint32)
@@ -202,7 +192,7 @@ def _encode_rows(  # noqa: PLR0913 - flat, so that Numba drops the branch withou
         else:
             zero, step = _scale(low, high, bits, pen, pen_bits)
             headers[at4], headers[at4 + np.uint64(1)] = zero, step
-            _draw(ids[s], key, words)
+            draw_row(ids, None, s, key, words)
             at += np.uint64(8)
             if bits == 16:
                 _quantise(h, zero, step, halves, q_wide, width)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from siafu.errors import DataError, PlanError
-from siafu.ops import DrawKey, kernels, set_threads
+from siafu.ops import DrawKey, kernels, set_threads, wire_numba
 from siafu.ops.wire import (
     WIDTHS,
     WireLayout,
@@ -13,6 +13,7 @@ from siafu.ops.wire import (
     encode,
     row_bytes,
     row_range,
+    warm_up_wire,
     wire_bytes,
 )
 
@@ -183,3 +184,15 @@ def test_foreseeable_misuse_is_refused():
         decode_into(payload, layout, torch.empty(3, 8, dtype=torch.float64))
     with pytest.raises(PlanError, match="cover the message"):
         layout.split_bytes([1, 1])
+
+
+def test_warming_up_covers_every_width():
+    """One compiled kernel serves all widths, with and without row numbers."""
+    warm_up_wire(16)
+    compiled = [len(f.signatures) for f in (wire_numba._encode_rows, wire_numba._decode_rows)]
+    x, ids = torch.ones(5, 40), torch.arange(5)
+    layout = WireLayout.build(mixed_bits(5), 40)
+    for rows in (None, ids):
+        decode(encode(x, rows, layout, KEY, ids).payload, layout)
+    after = [len(f.signatures) for f in (wire_numba._encode_rows, wire_numba._decode_rows)]
+    assert after == compiled
