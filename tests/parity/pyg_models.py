@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
-from torch_geometric.utils import degree, dropout_edge
+from torch_geometric.utils import degree, dropout_edge, softmax
 
 DEGREES = torch.bincount(torch.arange(45) % 9)
 
@@ -43,6 +43,69 @@ CONVS = {
     "GeneralConv": lambda i, o: pyg.GeneralConv(i, o),
     "FiLMConv": lambda i, o: pyg.FiLMConv(i, o),
 }
+
+
+EDGE_CONVS = {
+    "GATConv-edges": lambda i, o: pyg.GATConv(
+        i, o // 2, heads=2, edge_dim=2, residual=True, negative_slope=0.1
+    ),
+    "GATConv-edges-no-loops": lambda i, o: pyg.GATConv(
+        i, o, heads=3, concat=False, edge_dim=2, add_self_loops=False, bias=False
+    ),
+    "GATConv-edges-filled": lambda i, o: pyg.GATConv(i, o, edge_dim=2, fill_value=0.5),
+    "GATv2Conv-edges": lambda i, o: pyg.GATv2Conv(
+        i, o // 2, heads=2, edge_dim=2, residual=True, share_weights=True
+    ),
+    "GATv2Conv-edges-no-loops": lambda i, o: pyg.GATv2Conv(
+        i, o, heads=3, concat=False, edge_dim=2, add_self_loops=False, bias=False
+    ),
+    "GATv2Conv-edges-filled": lambda i, o: pyg.GATv2Conv(
+        i, o, edge_dim=2, fill_value=torch.tensor([0.5, -1.0], dtype=torch.float64)
+    ),
+    "TransformerConv-edges": lambda i, o: pyg.TransformerConv(
+        i, o // 2, heads=2, edge_dim=2, beta=True
+    ),
+    "TransformerConv-edges-mean": lambda i, o: pyg.TransformerConv(
+        i, o, heads=2, concat=False, edge_dim=2, bias=False, root_weight=False
+    ),
+    "GINEConv": lambda i, o: pyg.GINEConv(_mlp(i, o), edge_dim=2),
+    "NNConv": lambda i, o: pyg.NNConv(i, o, nn.Linear(2, i * o), aggr="mean"),
+    "CGConv-min": lambda i, o: _Widened(pyg.CGConv(i, dim=2, aggr="min"), i, o),
+    "PNAConv-edges": lambda i, o: pyg.PNAConv(
+        i, o, ["sum", "var"], ["linear", "inverse_linear"], deg=DEGREES, edge_dim=2
+    ),
+    "GENConv-learnt": lambda i, o: pyg.GENConv(i, o, learn_t=True, edge_dim=2),
+    "ResGatedGraphConv-edges": lambda i, o: pyg.ResGatedGraphConv(i, o, edge_dim=2),
+}
+"""Convolutions that take edge features."""
+
+
+class _Widened(nn.Module):
+    """A convolution that keeps its width, and a map after it."""
+
+    def __init__(self, conv: nn.Module, width: int, out: int) -> None:
+        super().__init__()
+        self.conv, self.map = conv, nn.Linear(width, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        return self.map(self.conv(x, edge_index, edge_attr))
+
+
+class TwoEdgeLayers(nn.Module):
+    """Two convolutions, of edge features as they are and of learnt ones; learnt edge weights."""
+
+    def __init__(self, conv: str, width: int, classes: int) -> None:
+        super().__init__()
+        self.encode = nn.Linear(2, 2)
+        self.first = EDGE_CONVS[conv](width, 8)
+        self.second = EDGE_CONVS[conv](8, 2 * classes)
+        self.last = pyg.GCNConv(2 * classes, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        learnt = self.encode(edge_attr).tanh()
+        x = torch.relu(self.first(x, edge_index, edge_attr))
+        x = torch.relu(self.second(x, edge_index, learnt))
+        return self.last(x, edge_index, learnt[:, 0].exp())
 
 
 class TwoLayers(nn.Module):
@@ -152,3 +215,115 @@ class TwoDropouts(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         x = nn.functional.dropout(self.first(x, edge_index), 0.5, self.training)
         return self.second(nn.functional.dropout(x, 0.5, self.training), edge_index)
+
+
+class DropsMessages(pyg.MessagePassing):
+    """A user's own layer, with dropout in its message and a norm over columns."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__(aggr=["mean", "max"])
+        self.map = nn.Linear(2 * width, out)
+        self.norm = nn.LayerNorm(out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x)
+
+    def message(self, x_i: Tensor, x_j: Tensor) -> Tensor:
+        mapped = torch.tanh(self.map(torch.cat([x_i, x_j - x_i], dim=-1)))
+        return self.norm(nn.functional.dropout(mapped, 0.3, self.training))
+
+    def update(self, out: Tensor, x: Tensor) -> Tensor:
+        return out + x[:, :1]
+
+
+class MessageDropout(nn.Module):
+    """Dropout before, in and after messages."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.first = DropsMessages(width, 4)
+        self.last = nn.Linear(8, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = nn.functional.dropout(x, 0.2, self.training)
+        x = nn.functional.dropout(self.first(x, edge_index), 0.4, self.training)
+        return self.last(x)
+
+
+class OneLayer(nn.Module):
+    """One layer, called in some way."""
+
+    def __init__(self, conv: nn.Module, **asked: bool) -> None:
+        super().__init__()
+        self.conv, self.asked = conv, asked
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index, **self.asked)
+
+
+class Bipartite(nn.Module):
+    """Gives a layer a pair of tensors."""
+
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv((x, x), edge_index)
+
+
+class OwnSoftmax(pyg.GATConv):
+    """Attention whose scores are its own."""
+
+    def edge_update(self, alpha_j: Tensor, alpha_i: Tensor, index: Tensor) -> Tensor:
+        return softmax(torch.tanh(alpha_j + alpha_i), index)
+
+
+class Turned(nn.Module):
+    """Sends messages against the direction of edges."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.conv = pyg.GraphConv(width, classes, flow="target_to_source")
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index)
+
+
+class Reversed(nn.Module):
+    """Turns edges round, so that some end at vertices of other ranks."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.conv = pyg.SAGEConv(width, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x, edge_index.flip(0))
+
+
+WHOLE = {
+    "AGNNConv": lambda: OneLayer(pyg.AGNNConv()),
+    "SuperGATConv": lambda: OneLayer(pyg.SuperGATConv(6, 3, heads=2)),
+    "GeneralConv attention": lambda: OneLayer(pyg.GeneralConv(6, 3, attention=True)),
+    "EGConv": lambda: OneLayer(pyg.EGConv(6, 4, num_heads=2)),
+    "SAGEConv median": lambda: OneLayer(pyg.SAGEConv(6, 3, aggr="median")),
+    "GATConv weights": lambda: OneLayer(pyg.GATConv(6, 3), return_attention_weights=True),
+    "TransformerConv pair": lambda: Bipartite(pyg.TransformerConv(6, 3)),
+    "GATv2Conv max": lambda: OneLayer(pyg.GATv2Conv(6, 3, aggr="max")),
+    "OwnSoftmax": lambda: OneLayer(OwnSoftmax(6, 3, heads=2)),
+    "PyG by hand": lambda: ByHand(6, 3),
+}
+"""Models that need all in-edges at once; the first word of their names is to be told."""
+
+
+class ByHand(nn.Module):
+    """Message passing without a layer of PyG's."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index
+        h = self.map(x)
+        return h.index_add(0, dst, h[src])

@@ -1,13 +1,12 @@
 """Unmodified PyG models over ranks give what PyG alone gives: output and every gradient."""
 
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
 from siafu.comm import World
@@ -16,11 +15,9 @@ from siafu.partition import write_parts
 from siafu.shard import open_shard
 from siafu.strategy import parallelize
 from tests.harness import RankPool
-from tests.parity import pyg_models
 from tests.parity.graphs import assignment, awkward_graph
-from tests.parity.pyg_models import CONVS, TwoLayers
-
-EXACT = {"rtol": 1e-10, "atol": 1e-12}
+from tests.parity.pyg_models import CONVS
+from tests.parity.pyg_steps import check, close, make, plain_step, refused, spread_step
 
 
 @pytest.fixture(scope="module")
@@ -32,81 +29,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
         part_of = assignment(graph, "gap" if size == 4 else "hash", size)
         write_parts(graph, part_of, folders[size], num_parts=size, method="hash", seed=0)
     return folders
-
-
-def make(kind: str, **settings: Any) -> nn.Module:
-    torch.manual_seed(0)
-    own = {
-        "chebyshev": pyg_models.Chebyshev,
-        "graph-norm": pyg_models.WithGraphNorm,
-        "attention": pyg_models.AttentionDropout,
-        "edge-data": pyg_models.WithEdgeData,
-        "drops-edges": pyg_models.DropsEdges,
-        "out-degrees": pyg_models.OutDegrees,
-        "two-dropouts": pyg_models.TwoDropouts,
-    }
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyG compiles its templates; not ours to judge
-        model = own[kind](6, 3) if kind in own else TwoLayers(kind, 6, 3, **settings)
-    return model.double()
-
-
-def spread_step(world: World, folder: Path, kind: str) -> dict[str, Any]:
-    shard = open_shard(folder, world)
-    model = parallelize(make(kind), shard)
-    x = shard.x.double().requires_grad_()
-    out = model(x)
-    picked = functional.cross_entropy(out[shard.train], shard.y[shard.train], reduction="none")
-    loss = shard.mean(picked)
-    loss.backward()
-    grads = {name: p.grad for name, p in model.module.named_parameters()}
-    buffers = dict(model.module.named_buffers())
-    rows = {"out": out.detach(), "input": x.grad}
-    return {
-        "loss": float(loss.detach()),
-        "grads": grads,
-        "buffers": buffers,
-        "rows": rows,
-        "ids": shard.row_ids,
-    }
-
-
-def plain_step(folder: Path, kind: str) -> dict[str, Any]:
-    """PyG alone, on the whole graph."""
-    shard = open_shard(folder, World())
-    model = make(kind)
-    x = shard.x.double().requires_grad_()
-    out = model(x, shard.edge_index)
-    loss = functional.cross_entropy(out[shard.train], shard.y[shard.train])
-    loss.backward()
-    grads = {name: p.grad for name, p in model.named_parameters()}
-    rows = {"out": out.detach(), "input": x.grad}
-    return {
-        "loss": float(loss.detach()),
-        "grads": grads,
-        "buffers": dict(model.named_buffers()),
-        "rows": rows,
-    }
-
-
-def check(got: list[dict[str, Any]], want: dict[str, Any]) -> None:
-    joined = {name: torch.zeros_like(rows) for name, rows in want["rows"].items()}
-    for part in got:
-        assert part["loss"] == pytest.approx(want["loss"], rel=1e-10)
-        for group in ("grads", "buffers"):
-            for name, tensor in part[group].items():
-                _close(tensor, want[group][name], name)
-        for name, rows in part["rows"].items():
-            joined[name][part["ids"]] = rows
-    for name, rows in joined.items():
-        _close(rows, want["rows"][name], name)
-
-
-def _close(got: Tensor | None, want: Tensor | None, name: str) -> None:
-    if want is None:
-        assert got is None or not got.abs().sum(), name
-    else:
-        torch.testing.assert_close(got, want, **EXACT, msg=lambda text: f"{name}: {text}")
 
 
 CASES = [(conv, size) for conv in CONVS for size in (1, 3, 4)]
@@ -122,15 +44,6 @@ def test_dropout_of_features_and_attention_does_not_depend_on_ranks(ranks: RankP
     want = ranks.run(spread_step, 1, parts[1], "attention")[0]
     for size in (2, 3):
         check(ranks.run(spread_step, size, parts[size], "attention"), want)
-
-
-def refused(world: World, folder: Path, kind: str) -> str:
-    shard = open_shard(folder, world)
-    try:
-        parallelize(make(kind), shard)(shard.x.double())
-    except Exception as error:  # noqa: BLE001 - the test looks at it
-        return f"{type(error).__name__}: {error}"
-    return "nothing"
 
 
 @pytest.mark.parametrize("kind", ["chebyshev", "out-degrees"])
@@ -178,7 +91,7 @@ def test_edge_data_frozen_and_unused_weights_and_two_backwards(ranks: RankPool, 
     want = ranks.run(edge_data_steps, 1, folders[1])[0]
     for got in ranks.run(edge_data_steps, 3, folders[3]):
         for name, weight in got.items():
-            _close(weight, want[name], name)
+            close(weight, want[name], name)
 
 
 def test_as_many_edges_as_vertices_on_one_rank_does_not_confuse_dropout(ranks, tmp_path) -> None:

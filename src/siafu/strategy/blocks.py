@@ -8,6 +8,7 @@ Shapes: N owned rows read, M rows written (N of them unless pruned), R halo rows
 K columns of a block, E edges.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,6 +22,9 @@ from siafu.nn.loops import with_self_loops
 from siafu.ops import CSR
 
 _EDGES_AT_ONCE = 1 << 22
+_PIECES = 8
+_SMALLEST_PIECE = 1024
+"""Rows below which cutting a peer's block further would only add messages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,22 +118,59 @@ class Reach:
         stages = tuple(block.with_weight_type(dtype) for block in self.stages)
         return replace(self, own=self.own.with_weight_type(dtype), stages=stages)
 
+    def recut(self, csr: CSR) -> "Reach":
+        """Return the blocks of other edges between the same rows and columns."""
+        stages = (replace(_cut(csr, block.columns_K), plan=block.plan) for block in self.stages)
+        return replace(self, own=_cut(csr, self.own.columns_K), stages=tuple(stages))
+
+    def with_weights(self, weight_E: Tensor | None) -> "Reach":
+        """Return the same blocks with other weights, a number an edge of the whole; None is 1."""
+
+        def weighted(block: Block) -> Block:
+            weight = None if weight_E is None else weight_E.index_select(0, block.edges_E)
+            return replace(block, csr=replace(block.csr, weight=weight))
+
+        stages = tuple(weighted(block) for block in self.stages)
+        return replace(self, own=weighted(self.own), stages=stages)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A part of what is read in one round: piece `number` of `of` equal ones."""
+
+    round: int
+    number: int
+    of: int
+
+    def cut(self, lo: int, hi: int) -> slice:
+        """Return this part of the rows from `lo` to `hi`; both ends of a pair cut alike."""
+        count = hi - lo
+        return slice(lo + count * self.number // self.of, lo + count * (self.number + 1) // self.of)
+
 
 def build_reach(csr: CSR, plan: HaloPlan, world: World, stages: int) -> Reach:
     """Return the blocks of M x C edges; every rank calls this with the same `stages`.
 
     There are at most `stages` groups of peers, of as equal size as can be; small ones are merged
-    and rounds in which nobody reads anything are left out.
+    and rounds in which nobody reads anything are left out. Where every peer has a stage of its own,
+    large ones are fetched in pieces of an eighth of the owned rows: a rank then holds little more
+    than its own rows, whatever the number of ranks.
     """
     num_owned = csr.num_cols - plan.num_halo
-    table = world.gather_numbers([float(count) for count in plan.recv_counts])
-    groups = group_rounds([[int(count) for count in row] for row in table], stages)
+    table = world.gather_numbers([float(num_owned), *(float(n) for n in plan.recv_counts)])
+    rows_read = [[int(count) for count in row[1:]] for row in table]
     own = _cut(csr, torch.arange(num_owned, device=csr.device))
+    groups = group_rounds(rows_read, stages, smallest_piece([int(row[0]) for row in table]))
     return Reach(own, tuple(_stage(csr, plan, world, group, num_owned) for group in groups), world)
 
 
-def group_rounds(rows_read: list[list[int]], stages: int) -> list[list[int]]:
-    """Return at most `stages` groups of rounds whose largest group is as small as possible.
+def smallest_piece(owned: list[int]) -> int:
+    """Return how many rows of one peer are fetched at once, where each has its own stage."""
+    return max(_SMALLEST_PIECE, math.ceil(max(owned) / _PIECES))
+
+
+def group_rounds(rows_read: list[list[int]], stages: int, piece_rows: int) -> list[list[Share]]:
+    """Return what is fetched in each stage, such that the largest stage is as small as possible.
 
     `rows_read[p][q]` is what rank p reads from rank q. Rounds are packed as long as a group stays
     below the largest, so that small ones travel together.
@@ -137,43 +178,67 @@ def group_rounds(rows_read: list[list[int]], stages: int) -> list[list[int]]:
     size = len(rows_read)
     heights = {r: max(rows_read[p][(p - r) % size] for p in range(size)) for r in range(1, size)}
     rounds = [r for r, height in heights.items() if height > 0]
-    sums = [0, *accumulate(heights[r] for r in rounds)]
-    limits = sorted({hi - lo for at, lo in enumerate(sums) for hi in sums[at + 1 :]})
-    for limit in limits:
-        groups = _pack(rounds, heights, limit)
-        if groups is not None and len(groups) <= stages:
-            return groups
-    return []
+    if stages >= len(rounds):
+        counts = {r: math.ceil(heights[r] / piece_rows) for r in rounds}
+        shares = [Share(r, n, counts[r]) for r in rounds for n in range(counts[r])]
+        tall = [math.ceil(heights[share.round] / share.of) for share in shares]
+        return _pack(shares, tall, max(tall, default=0))
+    shares = [Share(r, 0, 1) for r in rounds]
+    tall = [heights[r] for r in rounds]
+    sums = [0, *accumulate(tall)]
+    limits = {hi - lo for at, lo in enumerate(sums) for hi in sums[at + 1 :]}
+    packed = (_pack(shares, tall, limit) for limit in sorted(limits) if limit >= max(tall))
+    return next(groups for groups in packed if len(groups) <= stages)
 
 
-def _pack(rounds: list[int], heights: dict[int, int], limit: int) -> list[list[int]] | None:
-    groups: list[list[int]] = []
+def _pack(shares: list[Share], tall: list[int], limit: int) -> list[list[Share]]:
+    groups: list[list[Share]] = []
     filled = limit
-    for r in rounds:
-        if heights[r] > limit:
-            return None
-        if filled + heights[r] > limit:
+    for share, height in zip(shares, tall, strict=True):
+        if filled + height > limit:
             groups.append([])
             filled = 0
-        groups[-1].append(r)
-        filled += heights[r]
+        groups[-1].append(share)
+        filled += height
     return groups
 
 
-def _stage(csr: CSR, plan: HaloPlan, world: World, group: list[int], num_owned: int) -> Block:
-    sources = {(world.rank - r) % world.size for r in group}
-    targets = {(world.rank + r) % world.size for r in group}
-    ends = list(accumulate(plan.recv_counts, initial=num_owned))
-    columns = [
-        torch.arange(ends[peer], ends[peer + 1], device=csr.device) for peer in sorted(sources)
-    ]
+def _stage(csr: CSR, plan: HaloPlan, world: World, group: list[Share], num_owned: int) -> Block:
+    read = _by_peer(group, [(world.rank - share.round) % world.size for share in group])
+    sent = _by_peer(group, [(world.rank + share.round) % world.size for share in group])
+    recv_ends = list(accumulate(plan.recv_counts, initial=0))
+    send_ends = list(accumulate(plan.send_counts, initial=0))
+    columns = {
+        peer: [share.cut(recv_ends[peer], recv_ends[peer + 1]) for share in shares]
+        for peer, shares in read.items()
+    }
+    rows = {
+        peer: [share.cut(send_ends[peer], send_ends[peer + 1]) for share in shares]
+        for peer, shares in sent.items()
+    }
+    every = torch.arange(num_owned, csr.num_cols, device=csr.device)
     cut_plan = HaloPlan.build(
-        torch.cat([rows for q, rows in enumerate(plan.rows_by_peer()) if q in targets]),
-        [count if q in targets else 0 for q, count in enumerate(plan.send_counts)],
-        [count if q in sources else 0 for q, count in enumerate(plan.recv_counts)],
+        _picked(plan.send_rows, rows),
+        _lengths(rows, world.size),
+        _lengths(columns, world.size),
         num_owned,
     )
-    return replace(_cut(csr, torch.cat(columns)), plan=cut_plan)
+    return replace(_cut(csr, _picked(every, columns)), plan=cut_plan)
+
+
+def _by_peer(group: list[Share], peers: list[int]) -> dict[int, list[Share]]:
+    found: dict[int, list[Share]] = {}
+    for peer, share in sorted(zip(peers, group, strict=True), key=lambda pair: pair[0]):
+        found.setdefault(peer, []).append(share)
+    return found
+
+
+def _picked(values: Tensor, slices: dict[int, list[slice]]) -> Tensor:
+    return torch.cat([values[:0], *(values[part] for parts in slices.values() for part in parts)])
+
+
+def _lengths(slices: dict[int, list[slice]], size: int) -> list[int]:
+    return [sum(part.stop - part.start for part in slices.get(peer, [])) for peer in range(size)]
 
 
 def _cut(csr: CSR, columns_K: Tensor) -> Block:

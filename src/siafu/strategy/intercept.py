@@ -14,7 +14,8 @@ Shapes: N owned rows, C columns (owned, then halo rows), E edges, D columns of a
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from siafu.errors import PlanError
 from siafu.nn import Draws, batch_statistics
 from siafu.nn.messages import RANDOM_CALLS, refuse_draw
-from siafu.ops import dropout_pairs, dropout_rows
+from siafu.ops import DrawKey, dropout_pairs, dropout_rows
 from siafu.strategy.neighbours import BlockNeighbours
 
 _FIRST_SITE = 1 << 16
@@ -69,9 +70,10 @@ class SourceSumError(RuntimeError):
 class RankMode(TorchFunctionMode):
     """Active during one forward pass of a foreign model on one rank."""
 
-    def __init__(self, neighbours: BlockNeighbours, draws: Draws) -> None:
+    def __init__(self, neighbours: BlockNeighbours, draws: Draws, *, in_stages: bool) -> None:
         super().__init__()
-        self._neighbours, self._draws = neighbours, draws
+        self._neighbours, self._draws, self._in_stages = neighbours, draws, in_stages
+        self._is_paused = False
         self._num_owned = neighbours.shard.num_owned
         self._ends = WeakTensorKeyDictionary()
         self._extended = WeakTensorKeyDictionary()
@@ -79,6 +81,8 @@ class RankMode(TorchFunctionMode):
         self._last_edges: Tensor | None = None
         self.in_message = False
         """True while a layer works on edges; its hooks say so."""
+        self.at_work: list[str] = ["code outside of PyG's layers"]
+        """Layers that are running, the innermost last."""
         self._handlers: dict[Any, Callable[..., Any]] = {
             Tensor.__getitem__: self._getitem,
             Tensor.unbind: self._unbind,
@@ -97,8 +101,31 @@ class RankMode(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Route the watched calls; run every other one unchanged."""
-        handler = self._handlers.get(func)
+        handler = None if self._is_paused else self._handlers.get(func)
         return (handler or func)(*args, **(kwargs or {}))
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Watch nothing: layers are carried out in stages, by code that knows of ranks."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
+    def note_edges(self, edge_index: Tensor) -> None:
+        """Remember the edges a layer works on."""
+        self._note(edge_index, enumerate(edge_index.unbind(0)))
+
+    def take_sites(self, count: int) -> int:
+        """Return the first of `count` sites that nothing else in this pass draws at."""
+        first = _FIRST_SITE + self._sites + 1
+        self._sites += count
+        return first
+
+    def next_draw(self) -> DrawKey:
+        """Return the key of the next draws."""
+        return self._draws.key(self.take_sites(1))
 
     def _getitem(self, rows: Tensor, place: Any) -> Any:
         if isinstance(place, Tensor) and self._is_source(place) and self._is_owned(rows):
@@ -139,9 +166,21 @@ class RankMode(TorchFunctionMode):
         state = rows._version, torch.is_grad_enabled()
         known, kept = self._extended.get(rows, (None, None))
         if known != state:
+            self._check_width(rows)
             kept = self._neighbours.extended(rows)
             self._extended[rows] = state, kept
         return kept
+
+    def _check_width(self, rows: Tensor) -> None:
+        """Raise where stages would be in vain: all halo rows at once, and not a number each."""
+        width = math.prod(rows.shape[1:])
+        if self._in_stages and width > 1:
+            raise PlanError(
+                "Rows at the sources of edges are read all at once, which stages are to avoid.",
+                seen=f"{self.at_work[-1]} reads rows of width {width} at edge_index[0]",
+                fix="use stages=1 (strategy 'halo'), or let a MessagePassing layer read them in "
+                "its message",
+            )
 
     def _reshape(self, call: Any, index: Tensor, *args: Any, **kwargs: Any) -> Any:
         out = call(index, *args, **kwargs)
@@ -160,8 +199,7 @@ class RankMode(TorchFunctionMode):
     ) -> Tensor:
         if not training or p == 0.0:
             return x
-        self._sites += 1
-        key = self._draws.key(_FIRST_SITE + self._sites)
+        key = self.next_draw()
         flat = x.reshape(x.size(0), math.prod(x.shape[1:]))
         shard = self._neighbours.shard
         if self._is_on_edges(x):

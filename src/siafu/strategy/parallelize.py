@@ -2,11 +2,12 @@
 
 import hashlib
 import inspect
-from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.parameter import UninitializedParameter
 
 from siafu.comm import World
@@ -15,6 +16,7 @@ from siafu.nn import Draws
 from siafu.shard import Shard
 from siafu.strategy.intercept import RankMode, SourceSumError
 from siafu.strategy.neighbours import BlockNeighbours
+from siafu.strategy.pyg_staged import StagedLayers
 from siafu.strategy.strategy import Strategy, find_strategy
 
 _MIXES_ALL_ROWS = {
@@ -51,6 +53,11 @@ class ParallelModel(nn.Module):
         self._edge_index = shard.edge_index
         self._extras = _edge_arguments(module, shard)
         self._mode: RankMode | None = None
+        # At any number of ranks, so that what is refused does not depend on it.
+        in_stages = strategy.stages != 1
+        self._staged = StagedLayers(module, self._neighbours) if in_stages else None
+        self._gradient_nodes: list[Node] = []
+        """Kept, since a parameter forgets its own."""
         _ = shard.column_ids  # fetched now, by every rank, and not in some rank's dropout alone
         for layer in module.modules():
             self._watch(layer)
@@ -61,7 +68,12 @@ class ParallelModel(nn.Module):
             self._draws.epoch += 1
         edges = self._edge_index if edge_index is None else edge_index
         try:
-            with RankMode(self._neighbours, self._draws) as self._mode:
+            in_stages = self._staged is not None
+            mode = RankMode(self._neighbours, self._draws, in_stages=in_stages)
+            with (
+                self._staged.installed(mode) if self._staged else nullcontext(),
+                mode as self._mode,
+            ):
                 return self.module(x_ND, edges, **{**self._extras, **extra})
         except (IndexError, RuntimeError) as error:
             if "bounds" not in str(error) and not isinstance(error, IndexError | SourceSumError):
@@ -72,6 +84,19 @@ class ParallelModel(nn.Module):
                 fix="use a convolution that reads rows at edge_index[0] and adds up at "
                 "edge_index[1], such as GCNConv, TAGConv, SAGEConv or GATConv",
             ) from error
+
+    def sum_gradients(self) -> None:
+        """Let every gradient be summed over the ranks as it arrives."""
+        # Where gradients are about to be added to .grad: what earlier backwards left there is
+        # summed already, and layers in stages ask for gradients of weights piece by piece.
+        for parameter in self.module.parameters():
+            if parameter.requires_grad:
+                node = get_gradient_edge(parameter).node
+                node.register_prehook(self._summed)
+                self._gradient_nodes.append(node)
+
+    def _summed(self, grads: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return tuple(self._shard.world.sum_in_place(grad.clone(), "gradient") for grad in grads)
 
     def _watch(self, layer: nn.Module) -> None:
         """Learn from PyG's own hooks when a layer is working on edges."""
@@ -139,15 +164,15 @@ def parallelize(
     mode is another epoch.
     """
     chosen = find_strategy(strategy) if isinstance(strategy, str) else strategy
+    if chosen.stages == "auto":
+        raise PlanError(
+            "A model of one's own takes a number of stages.",
+            seen="stages='auto'",
+            fix=f"give stages=1 to {shard.world.size}, or train it by `siafu train --memory`",
+        )
     _refuse_mixing(model)
     _check_weights(model, shard.world)
+    parallel = ParallelModel(model, shard, draws, chosen)
     if reduce_gradients and shard.world.size > 1:
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.register_hook(_summed(shard.world))
-    return ParallelModel(model, shard, draws, chosen)
-
-
-def _summed(world: World) -> Callable[[Tensor], Tensor]:
-    # On the gradient that arrives, not on .grad: what earlier backwards left there is summed.
-    return lambda grad: world.sum_in_place(grad.clone(), "gradient")
+        parallel.sum_gradients()
+    return parallel

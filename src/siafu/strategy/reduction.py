@@ -101,6 +101,8 @@ class _Piece:
 def _pieces(call: Call, block: Block, tensors: Rows) -> Iterator[_Piece]:
     width = call.function.width + sum(math.prod(tensor.shape[1:]) for tensor in tensors)
     for span, csr, numbers_S in block.pieces(max(1, _PIECE_ELEMENTS // width)):
+        if not csr.num_edges:  # nothing to add, and functions may not cope with no edges
+            continue
         rows = torch.arange(csr.num_rows, device=csr.device)
         order = torch.arange(csr.num_edges, dtype=torch.int32, device=csr.device)
         messages = CSR(csr.indptr, order, csr.num_edges)
