@@ -84,13 +84,19 @@ def peak_bytes(side: Side, device: str = "cpu") -> int:
         side()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # sets the high-water mark to the present
-    before = _status_bytes("VmRSS")
+    before = reset_peak()
     side()
-    return _status_bytes("VmHWM") - before
+    return status_bytes("VmHWM") - before
 
 
-def _status_bytes(field: str) -> int:
+def reset_peak() -> int:
+    """Set the high-water mark of resident memory to the present, and return that."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return status_bytes("VmRSS")
+
+
+def status_bytes(field: str) -> int:
+    """Return a figure of this process's memory, such as VmHWM or VmRSS."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

@@ -22,7 +22,6 @@ from siafu.graph import writing
 from siafu.nn import Draws
 from siafu.record import RunFolder
 from siafu.shard import Shard, require
-from siafu.strategy import find_strategy
 
 OnEpoch = Callable[[dict[str, Any]], None]
 
@@ -179,11 +178,21 @@ def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str,
 def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
     """Return what a run reports: scores, losses, time, traffic and memory. Every rank calls it."""
     world, progress = training.world, training.progress
-    purposes = sorted({"halo_forward", "halo_backward", "gradient", "metric", "norm", "control"})
+    purposes = sorted(
+        {
+            "halo_forward",
+            "halo_refetch",
+            "halo_backward",
+            "gradient",
+            "metric",
+            "norm",
+            "control",
+        }
+    )
     sent = [float(world.meter.bytes_sent.get(purpose, 0)) for purpose in purposes]
     table = world.gather_numbers([*sent, peak_bytes(world) / 2**20])
     by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
-    strategy = find_strategy(training.config.strategy)
+    strategy = training.network.strategy
     return {
         "accuracy": progress.best_scores,
         "metric": "micro-f1" if training.shard.multi_label else training.config.metric,
@@ -195,6 +204,7 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "peak_mb": [round(row[-1], 1) for row in table],
         "ranks": world.size,
         "strategy": training.config.strategy,
+        "choices": strategy.choices(world.size),
         "exactness": strategy.exactness,
         "model": training.config.model,
         "data": training.shard.name,

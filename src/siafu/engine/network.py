@@ -22,6 +22,7 @@ from siafu.nn import (
     Rows,
     SparseRows,
     cache_input,
+    check_input_cache,
     rows_to_sum_one,
 )
 from siafu.nn.sparse import dense
@@ -37,6 +38,11 @@ class Network(Protocol):
     @property
     def module(self) -> nn.Module:
         """The model itself, with the user's parameter names."""
+        ...
+
+    @property
+    def strategy(self) -> Strategy:
+        """The strategy with every choice made."""
         ...
 
     def training_logits(self) -> Tensor:
@@ -58,7 +64,7 @@ class BuiltInNetwork:
     def __init__(
         self, module: GNN, x: Rows, shard: Shard, draws: Draws, strategy: Strategy
     ) -> None:
-        self.module = module
+        self.module, self.strategy = module, strategy
         self._shard, self._draws = shard, draws
         self._neighbours = BlockNeighbours(shard, draws, strategy)
         self._x = cache_input(x, self._neighbours, module.spec) if strategy.input_cache else x
@@ -101,7 +107,7 @@ class OwnNetwork:
     def __init__(
         self, module: nn.Module, x: Tensor, shard: Shard, draws: Draws, strategy: Strategy
     ) -> None:
-        self.module = module
+        self.module, self.strategy = module, strategy
         self._parallel = parallelize(module, shard, strategy, draws=draws, reduce_gradients=False)
         self._x, self._train = x, shard.train
 
@@ -121,15 +127,37 @@ class OwnNetwork:
 
 def build_network(config: RunConfig, shard: Shard, draws: Draws) -> Network:
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
-    strategy = choose_strategy(config)
+    spec = None if ":" in config.model else model_spec(config, shard)
+    strategy = choose_strategy(config, spec, shard)
+    check_strategy(strategy, spec)
     x = prepare_features(shard, normalize=config.normalize_features)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        if ":" in config.model:
+        if spec is None:
             module = own_model(config, x.shape[1], shard.num_classes).to(shard.world.device)
             return OwnNetwork(module, dense(x), shard, draws, strategy)
-        gnn = GNN(model_spec(config, shard))
+        gnn = GNN(spec)
     return BuiltInNetwork(gnn.to(shard.world.device), x, shard, draws, strategy)
+
+
+def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
+    """Raise where a choice would change what the model computes, or can't be made for it."""
+    if spec is None and (strategy.input_cache or strategy.prune):
+        raise ConfigError(
+            "A model of your own is not taken apart into layers.",
+            seen="--input-cache" if strategy.input_cache else "--prune",
+            fix="leave it out, or use a built-in model",
+        )
+    if spec is None:
+        return
+    if strategy.input_cache:
+        check_input_cache(spec)
+    if strategy.prune and spec.norm == "batch":
+        raise ConfigError(
+            "Batch norm needs the rows of all vertices, so none can be left out.",
+            seen="--prune with --norm batch",
+            fix="use --norm layer or none, or leave --prune out",
+        )
 
 
 def model_spec(config: RunConfig, shard: Shard) -> ModelSpec:

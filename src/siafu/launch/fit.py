@@ -20,10 +20,10 @@ from siafu.graph import writing
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
 from siafu.launch.prepare import Say, check_parts_settings, prepare_parts, with_ranks_of_parts
-from siafu.launch.rank import Job, prepare_process, work
-from siafu.ops import num_threads, set_threads, warm_up
+from siafu.launch.rank import Job, prepare_process, saves_memory, work
+from siafu.ops import HUGE_PAGES_VARIABLE, num_threads, set_threads, warm_up
+from siafu.plan import named_strategy
 from siafu.record import RunFolder
-from siafu.strategy import find_strategy
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
 def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
-    find_strategy(config.strategy)
+    named_strategy(config)
     check_parts_settings(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
@@ -228,7 +228,8 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
     else:
         warm_up()
         threads = threads_for(config.ranks, config.threads)
-        run_ranks(config.ranks, folder.path, job.to_text(), threads=threads)
+        variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
+        run_ranks(config.ranks, folder.path, job.to_text(), threads=threads, variables=variables)
     result = json.loads(folder.result.read_text()) if job.verb == "train" else {}
     return Run(folder.path, result)
 

@@ -51,8 +51,13 @@ def threads_for(num_ranks: int, asked: int = 0) -> int:
     return asked or max(1, len(os.sched_getaffinity(0)) // num_ranks)
 
 
-def run_ranks(num_ranks: int, run: Path, job: str, *, threads: int) -> None:
-    """Run `python -m siafu.launch RUN JOB` on every rank; raise the first failure at the end."""
+def run_ranks(
+    num_ranks: int, run: Path, job: str, *, threads: int, variables: dict[str, str] | None = None
+) -> None:
+    """Run `python -m siafu.launch RUN JOB` on every rank; raise the first failure at the end.
+
+    `variables` are added to the ranks' environment.
+    """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     with _own_signals(), tempfile.TemporaryDirectory(prefix="siafu-") as scratch:
         arguments = ("-m", "siafu.launch", str(run), job)
@@ -61,7 +66,8 @@ def run_ranks(num_ranks: int, run: Path, job: str, *, threads: int) -> None:
             entrypoint=sys.executable,
             args={rank: arguments for rank in range(num_ranks)},
             envs={
-                rank: _environment(rank, num_ranks, scratch, threads) for rank in range(num_ranks)
+                rank: _environment(rank, num_ranks, scratch, threads) | (variables or {})
+                for rank in range(num_ranks)
             },
             logs_specs=DefaultLogsSpecs(log_dir=scratch, redirects=Std.NONE, tee=Std.NONE),
         )

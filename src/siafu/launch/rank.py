@@ -17,7 +17,8 @@ from siafu.errors import SiafuError
 from siafu.graph import write_text_atomically, writing
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.nn import Draws
-from siafu.ops import num_threads, set_threads, spare_page_faults
+from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults
+from siafu.plan import named_strategy
 from siafu.record import ProgressLine, RunFolder
 from siafu.shard import Shard, open_shard
 
@@ -102,7 +103,13 @@ def prepare_process(config: RunConfig) -> None:
     """Set threads and allocator for a rank, before its first large tensor."""
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     set_threads(threads_for(local_ranks, config.threads))
-    spare_page_faults()
+    # Who asks for less memory is given less, at the price of page faults.
+    spare_memory() if saves_memory(config) else spare_page_faults()
+
+
+def saves_memory(config: RunConfig) -> bool:
+    """True when the run's strategy was chosen to need less memory."""
+    return named_strategy(config).stages != 1
 
 
 def _end_with_parent() -> None:

@@ -82,8 +82,9 @@ class GATLayer(_Heads):
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO, heads side by side or averaged."""
         z_NHD = self.split(project(x, self.linear.weight))
-        left_NH = (z_NHD * self.left).sum(-1)
-        right_MH = (neighbours.own(z_NHD) * self.right).sum(-1)
+        # <a, W x> as <W^T a, x>: one narrow product instead of a pass over z, there and back.
+        left_NH = project(x, self._through(self.left))
+        right_MH = own_map(x, neighbours, self._through(self.right))
         out_MHD = neighbours.attend(
             Gat(slope=_SLOPE),
             (z_NHD, left_NH),
@@ -92,6 +93,11 @@ class GATLayer(_Heads):
             edges=self._edges(neighbours, len(right_MH)),
         )
         return self.join(out_MHD) + self.bias
+
+    def _through(self, score_HD: Tensor) -> Tensor:
+        """Return the map [H, in] from inputs to the scores' halves."""
+        map_HDI = self.linear.weight.unflatten(0, (self.heads, -1))
+        return torch.einsum("hd,hdi->hi", score_HD, map_HDI)
 
     def _edges(self, neighbours: Neighbours, num_rows: int) -> EdgeRows | None:
         if self.types is not None:

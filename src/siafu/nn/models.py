@@ -101,6 +101,13 @@ INPUT_AGGREGATIONS = {"gcn": "normalised_sum", "sage": "mean", "gin": "sum"}
 _BENT_BY_ELU = frozenset({"gat", "gatv2", "typed-gat"})
 
 
+def layer_widths(spec: ModelSpec, number: int) -> tuple[int, int, int]:
+    """Return input width, output width (heads side by side) and heads of a layer."""
+    is_last = number == spec.layers - 1 and spec.jk == "none"
+    width_in = spec.in_width if number == 0 else spec.hidden
+    return width_in, spec.out_width if is_last else spec.hidden, 1 if is_last else spec.heads
+
+
 class GNN(nn.Module):
     """Dropout, layer, norm, activation, repeated; the last layer's rows are the logits."""
 
@@ -108,13 +115,9 @@ class GNN(nn.Module):
         super().__init__()
         self.spec = spec
         hidden_layers = spec.layers if spec.jk != "none" else spec.layers - 1
-        widths = [spec.in_width] + [spec.hidden] * hidden_layers
-        if spec.jk == "none":
-            widths.append(spec.out_width)
-        last = len(widths) - 2 if spec.jk == "none" else -1
         make = LAYERS[spec.name]
         self.layers = nn.ModuleList(
-            make(spec, Place(number, widths[number], widths[number + 1], number == last))
+            make(spec, Place(number, *layer_widths(spec, number)[:2], number == hidden_layers))
             for number in range(spec.layers)
         )
         self.norms = nn.ModuleList(_norm(spec) for _ in range(hidden_layers))

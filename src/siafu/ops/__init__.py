@@ -17,7 +17,14 @@ from siafu.ops.random import (
     uniform_reference,
     uniform_rows,
 )
-from siafu.ops.runtime import fast_paths, set_threads, spare_page_faults, warm_up
+from siafu.ops.runtime import (
+    HUGE_PAGES_VARIABLE,
+    fast_paths,
+    set_threads,
+    spare_memory,
+    spare_page_faults,
+    warm_up,
+)
 from siafu.ops.threads import num_threads
 from siafu.ops.wire import (
     Encoded,
@@ -34,6 +41,7 @@ from siafu.ops.wire import (
 
 __all__ = [
     "CSR",
+    "HUGE_PAGES_VARIABLE",
     "Attention",
     "DotProduct",
     "DrawKey",
@@ -66,6 +74,7 @@ __all__ = [
     "row_bytes",
     "row_range",
     "set_threads",
+    "spare_memory",
     "spare_page_faults",
     "sum_into",
     "uniform_pairs",

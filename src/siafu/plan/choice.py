@@ -1,9 +1,17 @@
 """From the settings of a run to a strategy with every choice made."""
 
+import math
 import re
 
+import psutil
+import torch
+
+from siafu.comm import World
 from siafu.config import RunConfig
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, PlanError
+from siafu.nn import ModelSpec
+from siafu.plan.memory import measure_sizes, predict_bytes
+from siafu.shard import Shard
 from siafu.strategy import Strategy, find_strategy
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
@@ -23,7 +31,7 @@ def read_bytes(text: str) -> int:
     return int(number * (1024 ** powers[unit] if binary else _UNITS[unit]))
 
 
-def choose_strategy(config: RunConfig) -> Strategy:
+def named_strategy(config: RunConfig) -> Strategy:
     """Return the strategy that the settings name, with their own choices on top."""
     return find_strategy(config.strategy).with_choices(
         stages=_stages(config),
@@ -31,6 +39,67 @@ def choose_strategy(config: RunConfig) -> Strategy:
         input_cache=config.input_cache,
         prune=config.prune,
     )
+
+
+def choose_strategy(config: RunConfig, spec: ModelSpec | None, shard: Shard) -> Strategy:
+    """Return the strategy of a run with every choice made; all ranks choose alike.
+
+    `spec` is None for a model of the user's own, whose memory can't be told beforehand.
+    """
+    strategy = named_strategy(config)
+    if strategy.stages != "auto":
+        return strategy
+    if config.memory is None or spec is None:
+        missing = "no memory budget" if config.memory is None else "a model of your own"
+        raise ConfigError(
+            "The number of stages can't be chosen.",
+            seen=missing,
+            fix="add --memory 4GB, or set --stages to a number from 1 to the ranks",
+        )
+    return _fewest_stages(config, spec, shard, strategy)
+
+
+def _fewest_stages(config: RunConfig, spec: ModelSpec, shard: Shard, named: Strategy) -> Strategy:
+    """Return the strategy with the fewest stages that the budget allows."""
+    assert config.memory is not None
+    counts = list(range(1, max(2, shard.world.size)))
+    candidates = [named.with_choices(stages=count, recompute=True) for count in counts]
+    sizes = measure_sizes(shard, counts)
+    if config.recompute is None:  # what is kept needs no second fetch, if there is room for it
+        candidates.insert(0, named.with_choices(stages=1, recompute=False))
+        sizes.insert(0, sizes[0])
+    else:
+        candidates = [c.with_choices(recompute=config.recompute) for c in candidates]
+    budget, base = read_bytes(config.memory), memory_in_use(shard.world)
+    needs = [
+        float(base + predict_bytes(spec, size, candidate))
+        for size, candidate in zip(sizes, candidates, strict=True)
+    ]
+    worst = [max(column) for column in zip(*shard.world.gather_numbers(needs), strict=True)]
+    for candidate, need in zip(candidates, worst, strict=True):
+        if need <= budget:
+            return candidate
+    raise PlanError(
+        "The memory budget is too small for this model on so many ranks.",
+        seen=f"--memory {config.memory}; a rank needs {min(worst) / 1e9:.2f} GB at least, "
+        f"{base / 1e9:.2f} GB of it before training starts",
+        fix=f"give --memory {math.ceil(min(worst) / 1e7) / 100:.2f}GB, use more ranks, "
+        "or a narrower model",
+    )
+
+
+def predict_training_bytes(config: RunConfig, spec: ModelSpec, shard: Shard) -> int:
+    """Return what training is predicted to take on this rank; every rank calls this together."""
+    strategy = choose_strategy(config, spec, shard)
+    assert strategy.stages != "auto", "choices are made"
+    return predict_bytes(spec, measure_sizes(shard, [strategy.stages])[0], strategy)
+
+
+def memory_in_use(world: World) -> int:
+    """Return what this rank holds now: on its device, or resident."""
+    if world.device.type == "cuda":
+        return torch.cuda.memory_allocated(world.device)
+    return int(psutil.Process().memory_info().rss)
 
 
 def _stages(config: RunConfig) -> int | str | None:

@@ -1,5 +1,6 @@
 """The strategy value, its presets, and the Neighbours that carry it out."""
 
+from siafu.strategy.blocks import group_rounds, smallest_piece
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.parallelize import ParallelModel, parallelize
 from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
@@ -12,6 +13,8 @@ __all__ = [
     "Strategy",
     "View",
     "find_strategy",
+    "group_rounds",
     "message_flow",
     "parallelize",
+    "smallest_piece",
 ]

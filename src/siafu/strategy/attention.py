@@ -21,6 +21,7 @@ from siafu.ops import (
     DrawKey,
     EdgeDraw,
     SoftmaxState,
+    delta_of,
     finish,
     fold_backward,
     fold_into,
@@ -133,7 +134,7 @@ class _Attend(torch.autograd.Function):
         *tensors, out_MHD, lse_MH = ctx.saved_tensors
         sources, rows, shared, captured = call.split(tuple(tensors))
         grad_MHD = grad_MHD.contiguous()
-        after = _After(lse_MH, grad_MHD, torch.einsum("mhd,mhd->mh", grad_MHD, out_MHD))
+        after = _After(lse_MH, grad_MHD, delta_of(grad_MHD, out_MHD))
         del out_MHD
         into = _Into(rows, shared, captured)
         homeward = Homeward(call.reach.world)
@@ -176,13 +177,13 @@ def _block_grads(
 ) -> Rows:
     """Return the gradients of a block's sources, adding those of rows, shared and captured."""
     arrived, rows, shared = operands
-    total: Rows = ()
+    total = tuple(torch.zeros_like(tensor) for tensor in arrived)
     for span, csr, numbers in call.pieces(block):
         edge = None
         if call.edges is not None and numbers is not None:
             with torch.enable_grad():
                 edge = call.edges.make(numbers)
-        grads, edge_grad = fold_backward(
+        _, edge_grad = fold_backward(
             call.kind,
             csr,
             arrived,
@@ -195,10 +196,9 @@ def _block_grads(
             drop=call.drop(block, span),
             into_rows=tuple(tensor[span] for tensor in into.rows),
             into_shared=into.shared,
+            into_sources=total,
+            with_edge=bool(into.captured),
         )
-        for held, added in zip(total, grads, strict=False):
-            held.add_(added)
-        total = total or grads
         if edge is not None and into.captured:
             assert call.edges is not None
             found = torch.autograd.grad(
@@ -207,7 +207,7 @@ def _block_grads(
             for held, gained in zip(into.captured, found, strict=True):
                 if gained is not None:
                     held.add_(gained)
-    return total or tuple(torch.zeros_like(tensor) for tensor in arrived)
+    return total
 
 
 def staged_attention(call: Call, tensors: Rows) -> Tensor:

@@ -22,7 +22,7 @@ from siafu.nn.loops import with_self_loops
 from siafu.ops import CSR
 
 _EDGES_AT_ONCE = 1 << 22
-_PIECES = 8
+_PIECES = 4
 _SMALLEST_PIECE = 1024
 """Rows below which cutting a peer's block further would only add messages."""
 
@@ -153,7 +153,7 @@ def build_reach(csr: CSR, plan: HaloPlan, world: World, stages: int) -> Reach:
 
     There are at most `stages` groups of peers, of as equal size as can be; small ones are merged
     and rounds in which nobody reads anything are left out. Where every peer has a stage of its own,
-    large ones are fetched in pieces of an eighth of the owned rows: a rank then holds little more
+    large ones are fetched in pieces of a quarter of the owned rows: a rank then holds little more
     than its own rows, whatever the number of ranks.
     """
     num_owned = csr.num_cols - plan.num_halo

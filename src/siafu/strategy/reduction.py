@@ -21,6 +21,7 @@ from siafu.ops import (
     CSR,
     Gat,
     SoftmaxState,
+    delta_of,
     finish,
     fold_backward,
     fold_into,
@@ -189,7 +190,7 @@ class _Softmax:
     def prepare(self, out_MW: Tensor, grad_MW: Tensor) -> None:
         self._grad_MHD = grad_MW.unflatten(1, (self._heads, -1))
         out_MHD = out_MW.unflatten(1, (self._heads, -1))
-        self._delta_MH = torch.einsum("mhd,mhd->mh", self._grad_MHD, out_MHD)
+        self._delta_MH = delta_of(self._grad_MHD, out_MHD)
 
     def grads(self, piece: _Piece, results: Rows) -> Rows:
         sources, rows = self._operands(piece, tuple(result.detach() for result in results))

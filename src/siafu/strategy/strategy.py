@@ -46,6 +46,15 @@ class Strategy:
         assert self.stages != "auto", "the plan settles that"
         return max(1, min(self.stages, ranks - 1))
 
+    def choices(self, ranks: int) -> dict[str, int | bool]:
+        """Return the choices by name, as a run reports them."""
+        return {
+            "stages": self.stages_of(ranks),
+            "recompute": self.recompute,
+            "input_cache": self.input_cache,
+            "prune": self.prune,
+        }
+
     def with_choices(self, **choices: Any) -> "Strategy":
         """Return the same strategy with those choices that are not None."""
         return replace(self, **{key: value for key, value in choices.items() if value is not None})

@@ -1,0 +1,140 @@
+"""How much memory a rank needs while it trains, told before it starts.
+
+The figures are of what is alive at the peak: rows that autograd keeps, the gradients of the layer
+that backward is in, rows that travel, and edges cut into blocks. They hold for the built-in models;
+docs/strategies.md writes the formula out, and benchmarks/memory_scaling.py compares it.
+"""
+
+from dataclasses import dataclass
+
+from siafu.nn import ModelSpec
+from siafu.nn.models import layer_widths
+from siafu.shard import Shard
+from siafu.strategy import Strategy, group_rounds, smallest_piece
+
+_EDGE_BYTES = 4
+_POINTER_BYTES = 8
+_REFETCHES = frozenset({"gat", "gatv2", "transformer", "rgcn", "typed-gat"})
+"""Models whose gradients need the rows of others again."""
+_LOOPED = frozenset({"gat", "gatv2", "typed-gat"})
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a rank holds: rows, in-edges, and how many rows it reads and sends."""
+
+    rows: int
+    edges: int
+    read: int
+    sent: int
+    largest_stage: int
+    """Rows of the largest stage, read or sent."""
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRows:
+    """Columns that one layer keeps until its backward, and columns of a row that travels."""
+
+    kept: int
+    travels: int
+    widest: int
+
+
+def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
+    """Return what a layer of the model keeps, in columns of owned rows."""
+    width_in, width_out, heads = layer_widths(spec, number)
+    is_last = number == spec.layers - 1
+    narrow = min(width_in, width_out)
+    # Dropout makes a copy of the input; without it the input of the first layer is the data itself.
+    entered = 0 if number == 0 and not _drops(spec, 0) else width_in
+    inner = {
+        "gcn": width_in if narrow == width_in else 0,
+        "sage": width_in if narrow == width_in and width_in != width_out else 0,
+        "sage-max": 3 * width_out,
+        "gin": 2 * width_out,
+        "gat": 2 * width_out + 2 * heads,
+        "typed-gat": 2 * width_out + 2 * heads,
+        "gatv2": 3 * width_out,
+        "transformer": 4 * width_out,
+        "rgcn": 0,
+    }[spec.name]
+    travels = {
+        "sage-max": width_out,
+        "gat": width_out + heads,
+        "typed-gat": width_out + heads,
+        "gatv2": width_out,
+        "transformer": 2 * width_out,
+        "rgcn": width_in,
+    }.get(spec.name, narrow)
+    norms = 0 if spec.norm == "none" or is_last else 2 * width_out
+    leaves = 0 if is_last and spec.jk == "none" else width_out
+    return LayerRows(entered + inner + norms + leaves, travels, max(width_in, width_out))
+
+
+def _drops(spec: ModelSpec, number: int) -> bool:
+    p = spec.input_dropout if number == 0 and spec.input_dropout is not None else spec.dropout
+    return p > 0
+
+
+def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int = 4) -> int:
+    """Return the peak of a training step beyond what the shard itself takes."""
+    layers = [layer_rows(spec, number) for number in range(spec.layers)]
+    refetches = spec.name in _REFETCHES
+    peak = kept = 0
+    for layer in layers:
+        kept += layer.kept * sizes.rows
+        if refetches and not strategy.recompute:
+            kept += layer.travels * sizes.read
+        # In backward: the gradients that come in and go out, and one on the way.
+        now = 3 * layer.widest * sizes.rows + _travelling(layer, sizes, refetches, strategy)
+        peak = max(peak, kept + now)
+    return item * peak + _edge_bytes(spec, sizes)
+
+
+def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strategy) -> int:
+    """Return numbers of rows on their way, or just come: forward and backward are alike."""
+    if sizes.stages <= 1:
+        return layer.travels * (sizes.read + sizes.sent)
+    held = 6 if refetches and strategy.recompute else 3
+    return held * layer.travels * sizes.largest_stage
+
+
+def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
+    """Return bytes of blocks and their transposes; one rank's own block is the shard itself."""
+    copies = 1 if sizes.stages == 0 else 2
+    looped = sizes.edges + sizes.rows if spec.name in _LOOPED else 0
+    if looped:
+        # The own block is there once more with its loops.
+        looped //= 1 if sizes.stages == 0 else max(1, round(1 + sizes.read / max(1, sizes.rows)))
+    pointers = (sizes.stages + 1) * sizes.rows * 2 + sizes.read + sizes.rows
+    return _EDGE_BYTES * (copies * sizes.edges + looped) + _POINTER_BYTES * pointers
+
+
+def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:
+    """Return this rank's sizes for each number of stages; every rank calls this together."""
+    plan, world = shard.plan, shard.world
+    table = world.gather_numbers([float(shard.num_owned), *(float(n) for n in plan.recv_counts)])
+    rows_read = [[int(count) for count in row[1:]] for row in table]
+    piece = smallest_piece([int(row[0]) for row in table])
+    sizes = []
+    for count in stages:
+        groups = group_rounds(rows_read, max(1, min(count, world.size - 1)), piece)
+        heights = [
+            sum(_height(rows_read, share.round) / share.of for share in group) for group in groups
+        ]
+        sizes.append(
+            Sizes(
+                shard.num_owned,
+                shard.csr.num_edges,
+                plan.num_halo,
+                sum(plan.send_counts),
+                round(max(heights, default=0)),
+                len(groups),
+            )
+        )
+    return sizes
+
+
+def _height(rows_read: list[list[int]], number: int) -> int:
+    return max(rows_read[p][(p - number) % len(rows_read)] for p in range(len(rows_read)))
