@@ -9,9 +9,10 @@ import torch
 from siafu.comm import World
 from siafu.engine.score import training_loss
 from siafu.nn import GNN, LAYERS, Draws, Dropout, ModelSpec
+from siafu.ops import Gat
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
-from siafu.strategy import BlockNeighbours
+from siafu.strategy import BlockNeighbours, Strategy
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
 
@@ -24,7 +25,7 @@ Counts = dict[str, tuple[int, int]]
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
-    root, graph, folders = tmp_path_factory.mktemp("bytes"), awkward_graph(), {}
+    root, graph, folders = tmp_path_factory.mktemp("bytes"), awkward_graph(weighted=True), {}
     for kind, size in WORLDS:
         folders[kind, size] = root / f"{kind}{size}"
         part_of = assignment(graph, kind, size)
@@ -37,7 +38,7 @@ def counted(world: World) -> Counts:
     meter = world.meter
     counts = {
         name: (meter.bytes_sent.get(name, 0), meter.messages_sent.get(name, 0))
-        for name in ("halo_forward", "halo_backward")
+        for name in ("halo_forward", "halo_refetch", "halo_backward")
     }
     meter.bytes_sent.clear()
     meter.messages_sent.clear()
@@ -55,18 +56,24 @@ def facts(shard: Shard) -> dict[str, int]:
 
 
 def one_operation(
-    world: World, folder: Path, name: str, width: int, dtype: torch.dtype
+    world: World,
+    folder: Path,
+    name: str,
+    width: int,
+    dtype: torch.dtype,
+    strategy: Strategy | None = None,
 ) -> dict[str, Any]:
     """Return what one aggregation counts: its first call, forward, backward, without gradient."""
     shard, draws = open_shard(folder, world), Draws()
-    neighbours = BlockNeighbours(shard, draws)
+    neighbours = BlockNeighbours(shard, draws, strategy)
     x = torch.ones(shard.num_owned, width, dtype=dtype)
 
     def call(rows: torch.Tensor) -> torch.Tensor:
         if name != "attend":
             return getattr(neighbours, name)(rows)
         z = rows.unflatten(1, (HEADS, -1))
-        return neighbours.attend(z, z.sum(-1), z.sum(-1), slope=0.2, dropout=Dropout(0.0, 0))
+        score = z.sum(-1)
+        return neighbours.attend(Gat(slope=0.2), (z, score), (score,), dropout=Dropout(0.0, 0))
 
     counted(world)
     call(x)
@@ -85,8 +92,9 @@ def one_operation(
     }
 
 
-FIRST_ROW_BYTES = {"normalised_sum": 8, "attend": 8}
-"""Fetched once a run: degrees (float64) for GCN; vertex numbers (int64) for attention's dropout."""
+FIRST_ROW_BYTES = {"normalised_sum": 8}
+"""Fetched once a run: degrees (float64) for GCN."""
+NOTHING = (0, 0)
 
 
 @pytest.mark.parametrize(("kind", "size"), WORLDS)
@@ -98,15 +106,38 @@ def test_operation_sends_rows_times_width_times_item_size(
     width = 6
     row_bytes = (width + (HEADS if name == "attend" else 0)) * dtype.itemsize
     for got in ranks.run(one_operation, size, parts[kind, size], name, width, dtype):
-        there = (got["sent_rows"] * row_bytes, got["receivers"])
-        back = (got["halo_rows"] * row_bytes, got["owners"])
-        assert got["forward"] == {"halo_forward": there, "halo_backward": (0, 0)}
-        assert got["backward"] == {"halo_forward": (0, 0), "halo_backward": back}
+        messages = 2 if name == "attend" else 1  # rows and their scores
+        there = (got["sent_rows"] * row_bytes, messages * got["receivers"])
+        back = (got["halo_rows"] * row_bytes, messages * got["owners"])
+        assert got["forward"] == only(halo_forward=there)
+        assert got["backward"] == only(halo_backward=back)
         assert got["plain"] == got["forward"]
         once = FIRST_ROW_BYTES.get(name, 0)
         extra = (got["sent_rows"] * once, got["receivers"] * (once > 0))
         want = (there[0] + extra[0], there[1] + extra[1])
-        assert got["first"] == {"halo_forward": want, "halo_backward": (0, 0)}
+        assert got["first"] == only(halo_forward=want)
+
+
+def only(**counts: tuple[int, int]) -> Counts:
+    """Return these counters and zeros for the others."""
+    return dict.fromkeys(("halo_forward", "halo_refetch", "halo_backward"), NOTHING) | counts
+
+
+@pytest.mark.parametrize(("kind", "size"), WORLDS)
+@pytest.mark.parametrize("stages", [2, 4])
+@pytest.mark.parametrize("name", ["sum", "mean", "normalised_sum", "max", "attend"])
+def test_stages_send_the_same_bytes_and_attention_half_as_many_again(
+    ranks: RankPool, parts, name: str, stages: int, kind: str, size: int
+) -> None:
+    strategy = Strategy(stages=stages, recompute=True)
+    arguments = (parts[kind, size], name, 6, torch.float32, strategy)
+    row_bytes = 4 * (6 + (HEADS if name == "attend" else 0))
+    for got in ranks.run(one_operation, size, *arguments):
+        there, back = got["sent_rows"] * row_bytes, got["halo_rows"] * row_bytes
+        assert got["forward"]["halo_forward"][0] == there
+        assert got["backward"]["halo_backward"][0] == back
+        assert got["backward"]["halo_forward"] == NOTHING
+        assert got["backward"]["halo_refetch"][0] == (there if name == "attend" else 0)
 
 
 def one_step(world: World, folder: Path, spec: ModelSpec) -> dict[str, Any]:
@@ -131,8 +162,12 @@ def one_step(world: World, folder: Path, spec: ModelSpec) -> dict[str, Any]:
 
 def layer_row(name: str, in_width: int, out_width: int, heads: int) -> tuple[int, bool]:
     """Return the width that crosses and whether a layer of constant input has a backward."""
-    if name == "gat":
+    if name in ("gat", "typed-gat"):
         return out_width * heads + heads, True
+    if name in ("gatv2", "transformer"):
+        return out_width * heads * (2 if name == "transformer" else 1), True
+    if name == "rgcn":
+        return in_width, False
     if name == "sage-max":
         return out_width, True
     return min(in_width, out_width), out_width <= in_width
@@ -144,18 +179,20 @@ def layer_row(name: str, in_width: int, out_width: int, heads: int) -> tuple[int
 def test_layer_sends_the_narrower_side(
     ranks: RankPool, parts, name: str, hidden: int, kind: str, size: int
 ) -> None:
-    spec = ModelSpec(name=name, in_width=6, out_width=3, hidden=hidden, heads=HEADS, dropout=0.0)
-    first, first_returns = layer_row(name, 6, hidden // HEADS if name == "gat" else hidden, HEADS)
+    spec = ModelSpec(
+        name=name, in_width=6, out_width=3, hidden=hidden, heads=HEADS, dropout=0.0, num_types=3
+    )
+    attends = name in ("gat", "gatv2", "transformer", "typed-gat")
+    first, first_returns = layer_row(name, 6, hidden // HEADS if attends else hidden, HEADS)
     second, _ = layer_row(name, hidden, 3, 1)
     for got in ranks.run(one_step, size, parts[kind, size], spec):
         sent = [layer["halo_forward"][0] for layer in got["forward"]]
         assert sent == [4 * got["sent_rows"] * first, 4 * got["sent_rows"] * second]
-        assert all(layer["halo_backward"] == (0, 0) for layer in got["forward"])
+        assert all(layer["halo_backward"] == NOTHING for layer in got["forward"])
         # A first layer that aggregates its constant input before mapping has no gradient to send.
         widths = second + (first if first_returns else 0)
-        messages = got["owners"] * (2 if first_returns else 1)
-        assert got["backward"]["halo_backward"] == (4 * got["halo_rows"] * widths, messages)
-        assert got["backward"]["halo_forward"] == (0, 0)
+        assert got["backward"]["halo_backward"][0] == 4 * got["halo_rows"] * widths
+        assert got["backward"]["halo_forward"] == got["backward"]["halo_refetch"] == NOTHING
         assert got["evaluation"] == got["forward"]
 
 

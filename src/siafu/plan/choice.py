@@ -62,7 +62,7 @@ def choose_strategy(config: RunConfig, spec: ModelSpec | None, shard: Shard) -> 
 def _fewest_stages(config: RunConfig, spec: ModelSpec, shard: Shard, named: Strategy) -> Strategy:
     """Return the strategy with the fewest stages that the budget allows."""
     assert config.memory is not None
-    counts = list(range(1, max(2, shard.world.size)))
+    counts = list(range(1, shard.world.size + 1))
     candidates = [named.with_choices(stages=count, recompute=True) for count in counts]
     sizes = measure_sizes(shard, counts)
     if config.recompute is None:  # what is kept needs no second fetch, if there is room for it

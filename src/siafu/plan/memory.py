@@ -119,7 +119,7 @@ def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:
     piece = smallest_piece([int(row[0]) for row in table])
     sizes = []
     for count in stages:
-        groups = group_rounds(rows_read, max(1, min(count, world.size - 1)), piece)
+        groups = group_rounds(rows_read, min(count, world.size), piece)
         heights = [
             sum(_height(rows_read, share.round) / share.of for share in group) for group in groups
         ]

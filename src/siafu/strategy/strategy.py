@@ -42,9 +42,9 @@ class Strategy:
         return "exact"
 
     def stages_of(self, ranks: int) -> int:
-        """Return the most groups of peers that rows are fetched in."""
+        """Return the number of stages as it counts: one for each rank at most."""
         assert self.stages != "auto", "the plan settles that"
-        return max(1, min(self.stages, ranks - 1))
+        return min(self.stages, ranks)
 
     def choices(self, ranks: int) -> dict[str, int | bool]:
         """Return the choices by name, as a run reports them."""

@@ -49,7 +49,8 @@ def rows() -> Tensor:
 
 def neighbours(*, weighted: bool = True, training: bool = True) -> LocalNeighbours:
     draws = Draws(training=training)
-    return LocalNeighbours(csr(weighted=weighted), torch.arange(N), draws)
+    types = torch.arange(GRAPH.num_edges) % 3
+    return LocalNeighbours(csr(weighted=weighted), torch.arange(N), draws, edge_type=types)
 
 
 @pytest.mark.parametrize("out_width", [3, 8])
@@ -114,7 +115,8 @@ def test_sparse_features_give_what_dense_ones_give(name: str) -> None:
     values = x[x != 0]
     sparse = SparseRows(CSR(indptr, place[:, 1].int(), D, values), torch.arange(N))
     torch.testing.assert_close(sparse.dense(), x, rtol=0, atol=0)
-    model = GNN(ModelSpec(name=name, in_width=D, out_width=3, hidden=4, heads=2)).double().eval()
+    spec = ModelSpec(name=name, in_width=D, out_width=3, hidden=4, heads=2, num_types=3)
+    model = GNN(spec).double().eval()
     draws = Draws(training=False)
     got, want = (model(features, neighbours(training=False), draws) for features in (sparse, x))
     torch.testing.assert_close(got, want, **EXACT)
@@ -179,7 +181,16 @@ def test_batch_norm_is_that_of_torch(momentum: float | None) -> None:
 @pytest.mark.parametrize("layers", [1, 3])
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_model_of_any_depth_gives_logits_and_embeddings(name, layers, jk) -> None:
-    spec = ModelSpec(name=name, in_width=D, out_width=3, hidden=8, heads=2, layers=layers, jk=jk)
+    spec = ModelSpec(
+        name=name,
+        in_width=D,
+        out_width=3,
+        hidden=8,
+        heads=2,
+        layers=layers,
+        jk=jk,
+        num_types=3,
+    )
     model, draws = GNN(spec).double(), Draws()
     out = model(rows(), neighbours(), draws)
     assert out.shape == (N, 3)
