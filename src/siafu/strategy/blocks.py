@@ -178,11 +178,13 @@ def group_rounds(rows_read: list[list[int]], stages: int, piece_rows: int) -> li
     size = len(rows_read)
     heights = {r: max(rows_read[p][(p - r) % size] for p in range(size)) for r in range(1, size)}
     rounds = [r for r, height in heights.items() if height > 0]
-    if stages > max(1, len(rounds) - 1):
+    if not rounds:
+        return []
+    if stages > 1 and stages >= len(rounds):
         counts = {r: math.ceil(heights[r] / piece_rows) for r in rounds}
         shares = [Share(r, n, counts[r]) for r in rounds for n in range(counts[r])]
         tall = [math.ceil(heights[share.round] / share.of) for share in shares]
-        return _pack(shares, tall, max(tall, default=0))
+        return _pack(shares, tall, max(tall))
     shares = [Share(r, 0, 1) for r in rounds]
     tall = [heights[r] for r in rounds]
     sums = [0, *accumulate(tall)]
