@@ -75,6 +75,9 @@ class RunConfig(BaseModel):
     metric: Literal["accuracy", "roc-auc"] = Field(
         "accuracy", description="accuracy (micro-F1 on multi-label data) or roc-auc (two classes)"
     )
+    keep: Literal["score", "loss"] = Field(
+        "score", description="keep the weights of the best validation score, or lowest loss"
+    )
     normalize_features: bool = Field(False, description="scale each feature row to sum to 1")
     patience: int = Field(0, ge=0, description="stop after so many epochs without gain; 0: never")
     eval_every: int = Field(1, ge=1, description="epochs between evaluations")

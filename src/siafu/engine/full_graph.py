@@ -16,7 +16,7 @@ from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, sav
 from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
 from siafu.engine.network import Network, build_network
-from siafu.engine.score import scores, training_loss
+from siafu.engine.score import scores, training_loss, validation_loss
 from siafu.errors import PlanError, SiafuError
 from siafu.graph import writing
 from siafu.nn import Draws
@@ -33,11 +33,13 @@ class Progress:
     epochs: int = 0
     best_epoch: int = 0
     best_scores: dict[str, float] = field(default_factory=dict)
+    best_merit: float = -math.inf
+    """What the best epoch was chosen by, the higher the better."""
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
     def is_stale(self, patience: int) -> bool:
-        """True when the validation score has not risen for `patience` epochs since its best."""
+        """True when nothing better has been found for `patience` epochs."""
         known = patience > 0 and bool(self.best_scores)
         return known and self.epochs - self.best_epoch >= patience
 
@@ -72,11 +74,15 @@ class Training:
         return math.fsum(row[0] for row in total)
 
     @torch.no_grad()
-    def evaluate(self) -> dict[str, float]:
-        """Return the scores of the present weights, nothing dropped."""
+    def evaluate(self) -> tuple[dict[str, float], float]:
+        """Return the scores of the present weights, nothing dropped, and their merit."""
         self.network.module.eval()
         self.draws.training = False
-        return scores(self.network.logits(), self.shard, self.config.metric)
+        logits_NO = self.network.logits()
+        found = scores(logits_NO, self.shard, self.config.metric)
+        if self.config.keep == "loss":
+            return found, -validation_loss(logits_NO, self.shard)
+        return found, found["val"]
 
     def run_epoch(self) -> dict[str, Any]:
         """Train and, when due, evaluate one epoch; return its row of metrics."""
@@ -94,18 +100,19 @@ class Training:
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
         last = epoch == self.config.epochs or self.progress.is_stale(self.config.patience)
         if last or epoch % self.config.eval_every == 0:
-            row["accuracy"] = self.evaluate()
-            self.keep_best(row["accuracy"])
+            row["accuracy"], merit = self.evaluate()
+            self.keep_best(row["accuracy"], merit)
         row["bytes_sent"] = dict(self.world.meter.bytes_sent)
         return row
 
-    def keep_best(self, now: dict[str, float]) -> None:
-        """Keep the present weights if `now`, their scores, are the best so far."""
+    def keep_best(self, now: dict[str, float], merit: float) -> None:
+        """Keep the present weights, whose scores are `now`, if their merit is the highest yet."""
         # Without validation vertices there is nothing to choose by: the last weights count.
         choose = self.shard.mask_totals["val"] > 0 and self.progress.best_scores
-        if choose and now["val"] <= self.progress.best_scores["val"]:
+        if choose and merit <= self.progress.best_merit:
             return
         self.progress.best_epoch, self.progress.best_scores = self.progress.epochs, now
+        self.progress.best_merit = merit
         state = self.network.module.state_dict()
         self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
 
@@ -115,6 +122,7 @@ class Training:
             "epochs": self.progress.epochs,
             "best_epoch": self.progress.best_epoch,
             "best_scores": self.progress.best_scores,
+            "best_merit": self.progress.best_merit if self.progress.best_scores else None,
             "losses": self.progress.losses,
             "seconds": self.progress.seconds,
             "fingerprint": self.shard.fingerprint,
@@ -137,6 +145,8 @@ class Training:
         self.best = checkpoint.best
         names = ("epochs", "best_epoch", "best_scores", "losses", "seconds")
         self.progress = Progress(**{name: facts[name] for name in names})
+        if facts.get("best_merit") is not None:
+            self.progress.best_merit = facts["best_merit"]
 
 
 def begin(config: RunConfig, shard: Shard, resume_from: Path | None = None) -> Training:
@@ -170,7 +180,7 @@ def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str,
         if config.checkpoint_every and progress.epochs % config.checkpoint_every == 0 and is_first:
             save_checkpoint(training.checkpoint(), folder.checkpoints)
     if not progress.best_scores:  # resumed at its last epoch, which was not evaluated before
-        training.keep_best(training.evaluate())
+        training.keep_best(*training.evaluate())
     training.network.module.load_state_dict(training.best)
     return summary(training, folder)
 

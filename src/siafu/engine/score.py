@@ -3,6 +3,8 @@
 Shapes: N owned rows, O classes.
 """
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -17,9 +19,19 @@ def training_loss(picked: Tensor, shard: Shard) -> Tensor:
 
     `picked` has a row of logits for each owned training vertex.
     """
+    return _share_of_loss(picked, shard, "train")
+
+
+def validation_loss(logits_NO: Tensor, shard: Shard) -> float:
+    """Return the mean loss over the validation vertices of all ranks."""
+    share = _share_of_loss(logits_NO[shard.val], shard, "val")
+    return math.fsum(row[0] for row in shard.world.gather_numbers([float(share)], "metric"))
+
+
+def _share_of_loss(picked: Tensor, shard: Shard, mask: str) -> Tensor:
     assert shard.y is not None
-    target = shard.y[shard.train]
-    count = max(1, shard.mask_totals["train"])
+    target = shard.y[shard.masks[mask]]
+    count = max(1, shard.mask_totals[mask])
     if shard.multi_label:
         target = target.to(picked.dtype)
         total = functional.binary_cross_entropy_with_logits(picked, target, reduction="sum")

@@ -27,7 +27,7 @@ from siafu.ops import (
     fold_into,
 )
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.walk import Homeward, Rows, visit, visit_again
+from siafu.strategy.walk import Homeward, Rows, graph_is_kept, visit, visit_again
 
 _PIECE_ELEMENTS = 1 << 24
 """Numbers that the edges of one piece may bring: 64 MB in float32."""
@@ -125,17 +125,22 @@ class _Attend(torch.autograd.Function):
         visit(call.reach, sources, fold)
         out_MHD, lse_MH = finish(state)
         ctx.call = call
-        ctx.save_for_backward(*tensors, out_MHD, lse_MH)
+        # Not saved as others are: backward lets go of it before it fetches any rows.
+        ctx.out_MHD = out_MHD.detach()
+        ctx.version = out_MHD._version
+        ctx.save_for_backward(*tensors, lse_MH)
         return out_MHD
 
     @staticmethod
     def backward(ctx: Any, grad_MHD: Tensor) -> tuple[Any, ...]:
         call = ctx.call
-        *tensors, out_MHD, lse_MH = ctx.saved_tensors
+        *tensors, lse_MH = ctx.saved_tensors
+        assert ctx.out_MHD._version == ctx.version, "an attention's output was changed in place"
         sources, rows, shared, captured = call.split(tuple(tensors))
         grad_MHD = grad_MHD.contiguous()
-        after = _After(lse_MH, grad_MHD, delta_of(grad_MHD, out_MHD))
-        del out_MHD
+        after = _After(lse_MH, grad_MHD, delta_of(grad_MHD, ctx.out_MHD))
+        if not graph_is_kept():
+            ctx.out_MHD = None
         into = _Into(rows, shared, captured)
         homeward = Homeward(call.reach.world)
         own: list[Tensor] = []
@@ -149,7 +154,6 @@ class _Attend(torch.autograd.Function):
 
         visit_again(call.reach, sources, give_back, ctx.kept if call.keep else None)
         homeward.settle(tuple(own))
-        ctx.kept = []
         return None, *own, *into.rows, *into.shared, *into.captured
 
 

@@ -263,7 +263,6 @@ class _Reduced(torch.autograd.Function):
 
         visit_again(call.reach, src, give_back, ctx.kept if call.keep else None)
         homeward.settle(own)
-        ctx.kept, ctx.reduction = [], None
         return None, *(into.get(n) for n in range(len(tensors)))
 
 

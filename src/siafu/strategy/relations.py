@@ -110,7 +110,6 @@ class _Relations(torch.autograd.Function):
 
         visit_again(typed.reach, (x_ND,), give_back, ctx.kept if ctx.keep else None)
         homeward.settle(tuple(own))
-        ctx.kept = []
         return own[0] if own else None, map_grad_TDO, None, None
 
 

@@ -6,6 +6,7 @@ is asked for: at most two stages are held. There is no barrier; ranks drift apar
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from siafu.comm import PendingRows, World, add_returned, start_fetch, start_return
@@ -35,8 +36,9 @@ def visit_again(reach: Reach, rows: Rows, use: Use, kept: list[Rows] | None) -> 
         visit(reach, rows, use, purpose="halo_refetch")
         return
     use(reach.own, rows)
+    held = kept.copy() if graph_is_kept() else kept
     for block in reach.stages:
-        use(block, kept.pop(0))
+        use(block, held.pop(0))
 
 
 def _start(reach: Reach, number: int, rows: Rows, purpose: str) -> list[PendingRows]:
@@ -45,6 +47,12 @@ def _start(reach: Reach, number: int, rows: Rows, purpose: str) -> list[PendingR
     plan = reach.stages[number].plan
     assert plan is not None, "a stage is of other ranks' rows"
     return [start_fetch(tensor, plan, reach.world, purpose) for tensor in rows]
+
+
+def graph_is_kept() -> bool:
+    """True in a backward that may be run again (`retain_graph`), or where torch doesn't say."""
+    says = getattr(torch._C._autograd, "_get_current_graph_task_keep_graph", lambda: True)
+    return bool(says())
 
 
 class Homeward:

@@ -42,7 +42,9 @@ def logits(num_classes: int) -> Tensor:
 def score(world: World, folder: Path, num_classes: int, metric: str) -> tuple[dict, float]:
     shard = open_shard(folder, world)
     owned = logits(num_classes)[shard.row_ids]
-    loss = sum(row[0] for row in world.gather_numbers([float(training_loss(owned, shard))]))
+    loss = sum(
+        row[0] for row in world.gather_numbers([float(training_loss(owned[shard.train], shard))])
+    )
     return scores(owned, shard, metric), loss
 
 
