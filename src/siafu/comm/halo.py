@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from siafu.comm.world import World
 from siafu.ops import CSR, sum_into
@@ -61,8 +62,10 @@ class PendingRows:
             with world.waiting(operation, peer):
                 # NCCL's wait only orders streams; its own watchdog keeps the deadline.
                 work.wait() if world.backend == "nccl" else work.wait(world.wait_timeout)
-        self._works.clear()
-        return self._rows.to(world.device) if world.stages_through_host else self._rows
+        rows = self._rows.to(world.device) if world.stages_through_host else self._rows
+        # Whoever still holds this must not hold the buffers too.
+        self._works, self._held, self._rows = [], rows[:0], rows[:0]
+        return rows
 
 
 def start_exchange(
@@ -142,6 +145,7 @@ class _ExchangeHalo(torch.autograd.Function):
         return start_fetch(x_ND, plan, world, "halo_forward").wait(world, "fetching halo rows")
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
         pending = start_return(grad_RD, ctx.plan, ctx.world, "halo_backward")
         grad_ND = grad_RD.new_zeros(ctx.shape)

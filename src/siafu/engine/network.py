@@ -125,10 +125,12 @@ class OwnNetwork:
         return self.logits()
 
 
-def build_network(config: RunConfig, shard: Shard, draws: Draws) -> Network:
+def build_network(
+    config: RunConfig, shard: Shard, draws: Draws, *, training: bool = True
+) -> Network:
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
     spec = None if ":" in config.model else model_spec(config, shard)
-    strategy = choose_strategy(config, spec, shard)
+    strategy = choose_strategy(config, spec, shard, training=training)
     check_strategy(strategy, spec)
     x = prepare_features(shard, normalize=config.normalize_features)
     with torch.random.fork_rng(devices=[]):

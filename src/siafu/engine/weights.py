@@ -58,7 +58,7 @@ def load_network(
         multi_label=multi_label,
         class_names=tuple(json.loads(facts["class_names"])),
     )
-    network = build_network(config, shard, draws)
+    network = build_network(config, shard, draws, training=False)
     try:
         network.module.load_state_dict(load_file(file, device=str(shard.world.device)))
     except RuntimeError as error:

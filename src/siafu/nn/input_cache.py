@@ -6,7 +6,7 @@ from torch import Tensor
 from siafu.errors import ConfigError
 from siafu.nn.models import INPUT_AGGREGATIONS, ModelSpec
 from siafu.nn.neighbours import Neighbours
-from siafu.nn.sparse import CachedRows, Rows, dense
+from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense
 
 
 def check_input_cache(spec: ModelSpec) -> None:
@@ -32,6 +32,11 @@ def cache_input(x: Rows, neighbours: Neighbours, spec: ModelSpec) -> CachedRows:
         raise _refused(
             "an input that is trained, so that its sum changes in every step",
             "detach the input, or leave the cache out",
+        )
+    if isinstance(x, SparseRows) and spec.residual and spec.in_width == spec.hidden:
+        raise _refused(
+            "sparse features with --residual, which would be added to the first layer's output",
+            "leave --residual or --input-cache out",
         )
     rows_ND = dense(x)
     aggregate_MD: Tensor = getattr(neighbours, INPUT_AGGREGATIONS[spec.name])(rows_ND)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from siafu.errors import PlanError
 from siafu.nn.draws import Draws
@@ -40,6 +41,7 @@ RANDOM_CALLS = (
 )
 """Draws of torch's own, which differ between ranks."""
 
+Rows = tuple[Tensor, ...]
 Ends = tuple[Tensor, Tensor]
 """int64 [S] twice: numbers in the whole graph of the edges' sources and destinations."""
 
@@ -61,15 +63,12 @@ def _refuse_norm(*args: Any, **kwargs: Any) -> Any:
     )
 
 
-class _Watch(TorchFunctionMode):
-    """Active while a function of edges runs."""
+class _EdgeMode(TorchFunctionMode):
+    """Active while a function of edges runs: dropout by edge, nothing that mixes edges."""
 
-    def __init__(self, ends: Ends, key: Callable[[int], DrawKey], known: Iterable[Tensor]) -> None:
+    def __init__(self, ends: Ends, key: Callable[[int], DrawKey]) -> None:
         super().__init__()
         self._ends, self._key = ends, key
-        self._made = list(known)
-        self._made_ids = {id(tensor) for tensor in self._made}
-        self.captured: list[Tensor] = []
         self.sites = 0
         self._handlers: dict[Any, Callable[..., Any]] = {
             functional.dropout: self._dropout,
@@ -80,20 +79,8 @@ class _Watch(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Route dropout and what is refused; note what enters from outside."""
-        for tensor in _tensors((args, kwargs)):
-            if tensor.requires_grad and id(tensor) not in self._made_ids:
-                self.captured.append(tensor)
-                self._remember(tensor)
-        out = self._handlers.get(func, func)(*args, **(kwargs or {}))
-        for tensor in _tensors(out):
-            self._remember(tensor)
-        return out
-
-    def _remember(self, tensor: Tensor) -> None:
-        # Kept alive for the length of one small call, so that no other tensor takes its identity.
-        self._made.append(tensor)
-        self._made_ids.add(id(tensor))
+        """Route dropout and what is refused."""
+        return self._handlers.get(func, func)(*args, **(kwargs or {}))
 
     def _dropout(
         self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
@@ -107,6 +94,76 @@ class _Watch(TorchFunctionMode):
             return dropout_pairs(flat, *self._ends, key, p).view_as(x)
         # What has no row an edge is the same on every rank: keyed by place.
         return dropout_rows(flat, torch.arange(len(flat), device=x.device), key, p).view_as(x)
+
+
+class _Watch(_EdgeMode):
+    """Notes which tensors with a gradient enter from outside, during one small call."""
+
+    def __init__(self, ends: Ends) -> None:
+        super().__init__(ends, lambda site: DrawKey(seed=0, epoch=0, purpose=site))
+        self.captured: list[Tensor] = []
+        # Kept alive, so that no other tensor takes their identity.
+        self._made: list[Tensor] = []
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Note what is neither known nor made here."""
+        known = {id(tensor) for tensor in (*self._made, *self.captured)}
+        for tensor in _tensors((args, kwargs)):
+            if tensor.requires_grad and id(tensor) not in known:
+                self.captured.append(tensor)
+                known.add(id(tensor))
+        out = super().__torch_function__(func, types, args, kwargs)
+        self._made.extend(_tensors(out))
+        return out
+
+
+class _StandIns(_EdgeMode):
+    """Gives a function other tensors in place of those it captures.
+
+    Gradients are asked of the stand-ins: what a captured tensor was computed from is none of the
+    function's business, and is gone back through once, by the caller.
+    """
+
+    def __init__(
+        self, ends: Ends, key: Callable[[int], DrawKey], rows: Rows, captured: Rows, given: Rows
+    ) -> None:
+        super().__init__(ends, key)
+        self._given = {id(old): new for old, new in zip(captured, given, strict=True)}
+        self._known = WeakTensorKeyDictionary()
+        for tensor in (*rows, *given):
+            self._known[tensor] = True
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Put the stand-ins in; refuse what was not there in the first call."""
+        args, kwargs = self._replaced(args), self._replaced(kwargs or {})
+        out = super().__torch_function__(func, types, args, kwargs)
+        for tensor in _tensors(out):
+            if tensor.requires_grad:
+                self._known[tensor] = True
+        return out
+
+    def _replaced(self, nest: Any) -> Any:
+        if isinstance(nest, Tensor):
+            if not nest.requires_grad or nest in self._known:
+                return nest
+            if id(nest) not in self._given:
+                raise PlanError(
+                    "A message function depends on a tensor that it did not read at first.",
+                    seen=f"one of shape {tuple(nest.shape)}, in a later call",
+                    fix="read the same weights for all edges, and don't rebind what the function "
+                    "reads before backward has run",
+                )
+            return self._given[id(nest)]
+        if isinstance(nest, list | tuple) and any(True for _ in _tensors(nest)):
+            members = [self._replaced(member) for member in nest]
+            return type(nest)(members) if type(nest) in (list, tuple) else type(nest)(*members)
+        if isinstance(nest, dict):
+            return {name: self._replaced(member) for name, member in nest.items()}
+        return nest
 
 
 def _tensors(nest: Any) -> Iterable[Tensor]:
@@ -124,7 +181,9 @@ class EdgeFunction:
     """A user's function of edges, with what it captures and which draws are its own."""
 
     function: Callable[..., Any]
-    captured: tuple[Tensor, ...]
+    captured: Rows
+    dtype: torch.dtype
+    """Of its results."""
     width: int
     """Numbers an edge brings forth."""
     shapes: tuple[tuple[int, ...], ...]
@@ -132,31 +191,40 @@ class EdgeFunction:
     seed: int
     epoch: int
     first_site: int
+    num_sites: int
 
     @classmethod
-    def watch(
-        cls, function: Callable[..., Any], rows: tuple[Tensor, ...], draws: Draws
-    ) -> "EdgeFunction":
+    def watch(cls, function: Callable[..., Any], rows: Rows, draws: Draws) -> "EdgeFunction":
         """Return the function after one call with two edges of zeros, made like `rows`."""
         zeros = tuple(tensor.new_zeros(2, *tensor.shape[1:]) for tensor in rows)
         device = rows[0].device if rows else torch.device("cpu")
         ends = torch.zeros(2, dtype=torch.int64, device=device)
-        mode = _Watch((ends, ends), lambda site: DrawKey(seed=0, epoch=0, purpose=site), zeros)
+        mode = _Watch((ends, ends))
         with torch.enable_grad(), mode:
             results = _results(function(*zeros), 2)
         return cls(
             function,
             tuple(mode.captured),
+            results[-1].dtype,
             sum(math.prod(result.shape[1:]) for result in results),
             tuple(tuple(result.shape[1:]) for result in results),
             draws.seed,
             draws.epoch,
             draws.take_sites(mode.sites),
+            mode.sites,
         )
 
-    def __call__(self, rows: tuple[Tensor, ...], ends: Ends) -> tuple[Tensor, ...]:
-        """Return the results for some edges; the same draws every time."""
-        with _Watch(ends, self._key, rows):
+    def stand_ins(self) -> Rows:
+        """Return the captured tensors anew, as leaves that gradients can be asked of."""
+        return tuple(tensor.detach().requires_grad_() for tensor in self.captured)
+
+    def __call__(self, rows: Rows, ends: Ends, given: Rows | None = None) -> Rows:
+        """Return the results for some edges, with the same draws every time.
+
+        `given` take the place of what the function captures.
+        """
+        given = self.captured if given is None else given
+        with _StandIns(ends, self._key, rows, self.captured, given):
             results = _results(self.function(*rows), len(ends[0]))
         if tuple(tuple(result.shape[1:]) for result in results) != self.shapes:
             raise PlanError(

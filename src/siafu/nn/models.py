@@ -170,8 +170,9 @@ class GNN(nn.Module):
         norm = self.norms[number]
         out_ND = norm(out_ND, neighbours) if isinstance(norm, GraphBatchNorm) else norm(out_ND)
         out_ND = self.activation(out_ND)
-        if self.spec.residual and isinstance(x, Tensor) and x.size(1) == out_ND.size(1):
-            return out_ND + neighbours.own(x)
+        rows = x.rows if isinstance(x, CachedRows) else x
+        if self.spec.residual and isinstance(rows, Tensor) and rows.size(1) == out_ND.size(1):
+            return out_ND + neighbours.own(rows)
         return out_ND
 
 

@@ -14,6 +14,9 @@ from siafu.plan.memory import measure_sizes, predict_bytes
 from siafu.shard import Shard
 from siafu.strategy import Strategy, find_strategy
 
+_RUNTIME_BYTES = 200 * 10**6
+"""What a process takes beyond tensors once it trains, evaluates and writes: compiled kernels, the
+sockets' buffers, the writer of Parquet. 150 to 190 MB were seen."""
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -33,6 +36,14 @@ def read_bytes(text: str) -> int:
 
 def named_strategy(config: RunConfig) -> Strategy:
     """Return the strategy that the settings name, with their own choices on top."""
+    if config.memory is not None:
+        read_bytes(config.memory)
+    if config.memory is None and config.stages == "auto":
+        raise ConfigError(
+            "The number of stages can't be chosen.",
+            seen="--stages auto without a memory budget",
+            fix="add --memory 4GB, or set --stages to a number from 1 to the ranks",
+        )
     return find_strategy(config.strategy).with_choices(
         stages=_stages(config),
         recompute=config.recompute,
@@ -41,36 +52,47 @@ def named_strategy(config: RunConfig) -> Strategy:
     )
 
 
-def choose_strategy(config: RunConfig, spec: ModelSpec | None, shard: Shard) -> Strategy:
+def choose_strategy(
+    config: RunConfig, spec: ModelSpec | None, shard: Shard, *, training: bool = True
+) -> Strategy:
     """Return the strategy of a run with every choice made; all ranks choose alike.
 
-    `spec` is None for a model of the user's own, whose memory can't be told beforehand.
+    `spec` is None for a model of the user's own, whose memory can't be told beforehand. Inference
+    keeps no rows for backward, so it takes one peer at a time and asks for no budget.
     """
     strategy = named_strategy(config)
-    if strategy.stages != "auto":
+    if not training:
+        stages = shard.world.size if strategy.stages == "auto" else None
+        return strategy.with_choices(stages=stages, prune=False, input_cache=False)
+    if config.memory is None:
         return strategy
-    if config.memory is None or spec is None:
-        missing = "no memory budget" if config.memory is None else "a model of your own"
+    if spec is None and strategy.stages == "auto":
         raise ConfigError(
-            "The number of stages can't be chosen.",
-            seen=missing,
-            fix="add --memory 4GB, or set --stages to a number from 1 to the ranks",
+            "The memory of a model of your own can't be told beforehand.",
+            seen=f"--memory {config.memory} with --model {config.model}",
+            fix="set --stages to a number from 1 to the ranks",
         )
-    return _fewest_stages(config, spec, shard, strategy)
+    return strategy if spec is None else _within_budget(config, spec, shard, strategy)
 
 
-def _fewest_stages(config: RunConfig, spec: ModelSpec, shard: Shard, named: Strategy) -> Strategy:
+def _candidates(named: Strategy, config: RunConfig, ranks: int) -> list[Strategy]:
+    """Return what may be chosen, the fastest first."""
+    if named.stages != "auto":
+        return [named]
+    if config.recompute is not None:
+        return [named.with_choices(stages=count) for count in range(1, ranks + 1)]
+    lean = [named.with_choices(stages=count, recompute=True) for count in range(1, ranks + 1)]
+    # What is kept needs no second fetch, if there is room for it.
+    return [named.with_choices(stages=1, recompute=False), *lean]
+
+
+def _within_budget(config: RunConfig, spec: ModelSpec, shard: Shard, named: Strategy) -> Strategy:
     """Return the strategy with the fewest stages that the budget allows."""
     assert config.memory is not None
-    counts = list(range(1, shard.world.size + 1))
-    candidates = [named.with_choices(stages=count, recompute=True) for count in counts]
+    candidates = _candidates(named, config, shard.world.size)
+    counts = [candidate.stages_of(shard.world.size) for candidate in candidates]
     sizes = measure_sizes(shard, counts)
-    if config.recompute is None:  # what is kept needs no second fetch, if there is room for it
-        candidates.insert(0, named.with_choices(stages=1, recompute=False))
-        sizes.insert(0, sizes[0])
-    else:
-        candidates = [c.with_choices(recompute=config.recompute) for c in candidates]
-    budget, base = read_bytes(config.memory), memory_in_use(shard.world)
+    budget, base = read_bytes(config.memory), memory_in_use(shard.world) + _RUNTIME_BYTES
     needs = [
         float(base + predict_bytes(spec, size, candidate))
         for size, candidate in zip(sizes, candidates, strict=True)

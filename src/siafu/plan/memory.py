@@ -89,7 +89,12 @@ def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: in
         # In backward: the gradients that come in and go out, and one on the way.
         now = 3 * layer.widest * sizes.rows + _travelling(layer, sizes, refetches, strategy)
         peak = max(peak, kept + now)
-    return item * peak + _edge_bytes(spec, sizes)
+    extra = 0
+    if strategy.input_cache:
+        extra += item * spec.in_width * sizes.rows  # what is aggregated once
+    if strategy.prune:
+        extra += spec.layers * sizes.edges * (2 * _EDGE_BYTES + _POINTER_BYTES)  # at most
+    return item * peak + extra + _edge_bytes(spec, sizes)
 
 
 def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strategy) -> int:

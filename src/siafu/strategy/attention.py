@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from siafu.errors import PlanError
 from siafu.nn import EdgeFunction, EdgeRows
 from siafu.ops import (
     CSR,
@@ -27,7 +29,7 @@ from siafu.ops import (
     fold_into,
 )
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.walk import Homeward, Rows, graph_is_kept, visit, visit_again
+from siafu.strategy.walk import Homeward, Rows, graph_is_kept, visit, visit_again, zeros_like
 
 _PIECE_ELEMENTS = 1 << 24
 """Numbers that the edges of one piece may bring: 64 MB in float32."""
@@ -56,8 +58,16 @@ class EdgeOperand:
     rows: EdgeRows
     loop_M: Tensor
 
-    def make(self, numbers_E: Tensor) -> Tensor:
-        """Return the operand of some edges, loops among them."""
+    def __post_init__(self) -> None:
+        if self.function.num_sites:
+            raise PlanError(
+                "What edges bring to an attention can't be dropped inside their function.",
+                seen="dropout in the function of edges",
+                fix="use the attention's own dropout, which drops its weights",
+            )
+
+    def make(self, numbers_E: Tensor, given: Rows | None = None) -> Tensor:
+        """Return the operand of some edges, loops among them; `given` as in EdgeFunction."""
         data_E, count = self.rows.data_E, len(self.rows.data_E)
         picked = data_E.index_select(0, numbers_E.clamp(max=max(0, count - 1))) if count else None
         loops = self.loop_M.index_select(0, (numbers_E - count).clamp(min=0))
@@ -65,7 +75,7 @@ class EdgeOperand:
             is_loop = (numbers_E >= count).view(-1, *(1,) * (data_E.dim() - 1))
             loops = torch.where(is_loop, loops, picked)
         none = torch.zeros(len(numbers_E), dtype=torch.int64, device=data_E.device)
-        return self.function((loops,), (none, none))[0]
+        return self.function((loops,), (none, none), given)[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,6 +142,7 @@ class _Attend(torch.autograd.Function):
         return out_MHD
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_MHD: Tensor) -> tuple[Any, ...]:
         call = ctx.call
         *tensors, lse_MH = ctx.saved_tensors
@@ -171,8 +182,7 @@ class _Into:
 
     def __init__(self, rows: Rows, shared: Rows, captured: Rows) -> None:
         self.rows, self.shared, self.captured = (
-            tuple(torch.zeros_like(t, memory_format=torch.contiguous_format) for t in tensors)
-            for tensors in (rows, shared, captured)
+            tuple(zeros_like(t) for t in tensors) for tensors in (rows, shared, captured)
         )
 
 
@@ -181,12 +191,14 @@ def _block_grads(
 ) -> Rows:
     """Return the gradients of a block's sources, adding those of rows, shared and captured."""
     arrived, rows, shared = operands
-    total = tuple(torch.zeros_like(tensor) for tensor in arrived)
+    total = tuple(zeros_like(tensor) for tensor in arrived)
     for span, csr, numbers in call.pieces(block):
         edge = None
+        given: Rows = ()
         if call.edges is not None and numbers is not None:
+            given = call.edges.function.stand_ins()
             with torch.enable_grad():
-                edge = call.edges.make(numbers)
+                edge = call.edges.make(numbers, given)
         _, edge_grad = fold_backward(
             call.kind,
             csr,
@@ -204,10 +216,7 @@ def _block_grads(
             with_edge=bool(into.captured),
         )
         if edge is not None and into.captured:
-            assert call.edges is not None
-            found = torch.autograd.grad(
-                edge, call.edges.function.captured, edge_grad, allow_unused=True
-            )
+            found = torch.autograd.grad(edge, given, edge_grad, allow_unused=True)
             for held, gained in zip(into.captured, found, strict=True):
                 if gained is not None:
                     held.add_(gained)

@@ -73,6 +73,7 @@ class Block:
 
     def pieces(self, most_edges: int) -> list[tuple[slice, CSR, Tensor]]:
         """Return spans of rows with their edges and the numbers of these; cut once."""
+        most_edges = 1 << (most_edges.bit_length() - 1)  # so that like widths share their pieces
         if most_edges not in self._pieces:
             self._pieces[most_edges] = [
                 (slice(lo, hi), self.csr.slice_rows(lo, hi), self.edges_E[self._span(lo, hi)])

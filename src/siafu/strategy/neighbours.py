@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import exchange_halo, sum_over_ranks
+from siafu.errors import PlanError
 from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce
 from siafu.nn.neighbours import as_tuple
 from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
@@ -24,6 +25,7 @@ from siafu.strategy.relations import TypedReach, staged_relations
 from siafu.strategy.strategy import Strategy
 from siafu.strategy.sums import Scales, staged_max, staged_sum
 from siafu.strategy.view import View, whole_view
+from siafu.strategy.walk import Rows
 
 
 class BlockNeighbours:
@@ -189,6 +191,7 @@ class BlockNeighbours:
     ) -> Tensor:
         """Return a function of edges joined over other edges than the graph's own."""
         tensors = (*src, *dst, *edge)
+        self._check_rows(reach, src, dst, edge)
         call = reduction.Call(
             EdgeFunction.watch(message, tensors, self.draws),
             reduce,
@@ -199,6 +202,21 @@ class BlockNeighbours:
             row_ids=self.view.out_ids,
         )
         return reduction.staged_reduce(call, tensors)
+
+    def _check_rows(self, reach: Reach, src: Rows, dst: Rows, edge: Rows) -> None:
+        wanted = {
+            "a row for each vertex that is read": (src, self.view.num_read),
+            "a row for each vertex that is written": (dst, reach.own.csr.num_rows),
+            "a row for each in-edge": (edge, reach.own.whole.num_edges),
+        }
+        for what, (tensors, count) in wanted.items():
+            for tensor in tensors:
+                if tensor.dim() == 0 or len(tensor) != count:
+                    raise PlanError(
+                        f"A message function is given {what}.",
+                        seen=f"shape {tuple(tensor.shape)}, {count} rows wanted",
+                        fix="see Neighbours.reduce for the order of its arguments",
+                    )
 
     def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
         """Return the sum over edge types of the mapped mean over their in-edges."""

@@ -170,6 +170,12 @@ def parallelize(
             seen="stages='auto'",
             fix=f"give stages=1 to {shard.world.size}, or train it by `siafu train --memory`",
         )
+    if chosen.prune or chosen.input_cache:
+        raise PlanError(
+            "A model of your own is not taken apart into layers.",
+            seen="prune" if chosen.prune else "input_cache",
+            fix="leave it out, or use a built-in model",
+        )
     _refuse_mixing(model)
     _check_weights(model, shard.world)
     parallel = ParallelModel(model, shard, draws, chosen)

@@ -27,18 +27,18 @@ class _OnlyFactors(TorchFunctionMode):
 
     def __init__(self, row: Tensor) -> None:
         super().__init__()
-        self._made = [row]  # kept alive, so that no other tensor takes their identity
+        self.made = [row]  # kept alive, so that no other tensor takes their identity
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Let products with the row through, and changes of shape of anything else."""
-        touched = sum(any(value is made for made in self._made) for value in args)
+        touched = sum(any(value is made for made in self.made) for value in args)
         if not (func in _FACTORS and touched == 1) and not (func in _SHAPES and touched == 0):
             raise _NotPlainError
         out = func(*args, **(kwargs or {}))
         if touched:
-            self._made.append(out)
+            self.made.append(out)
         return out
 
 
@@ -54,13 +54,16 @@ def plain_message(message: Callable[[Tensor], Tensor], ones: Tensor) -> PlainMes
 
     `ones` stand for the sources' rows, with one column.
     """
+    mode = _OnlyFactors(ones)
     try:
-        with _OnlyFactors(ones):
+        with mode:
             out = message(ones)
     except _NotPlainError:
         return None
     if out is ones:
         return PlainMessage(None)
+    if not any(out is made for made in mode.made):
+        return None  # something else than a row
     if out.shape != ones.shape or out.dtype != ones.dtype or out.requires_grad:
         return None  # a number for each column too, or numbers that are learnt
     return PlainMessage(out.reshape(ones.numel()))

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from siafu.errors import PlanError
 from siafu.nn import EdgeFunction, Reduce
@@ -30,7 +31,7 @@ from siafu.ops import (
 )
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.sums import Best
-from siafu.strategy.walk import Homeward, Rows, visit, visit_again
+from siafu.strategy.walk import Homeward, Rows, visit, visit_again, zeros_like
 
 _PIECE_ELEMENTS = 1 << 24
 """Numbers in the inputs and messages of one piece: 64 MB in float32."""
@@ -51,6 +52,23 @@ class Call:
     keep: bool
     column_ids: Tensor
     row_ids: Tensor
+
+    def __post_init__(self) -> None:
+        if self.reduce not in _REDUCTIONS:
+            raise PlanError(
+                "Messages can't be joined in this way.",
+                seen=f"reduce={self.reduce!r}",
+                fix=f"use one of: {', '.join(_REDUCTIONS)}",
+            )
+        shapes = self.function.shapes
+        wanted = 2 if self.reduce == "softmax" else 1
+        if len(shapes) != wanted or (wanted == 2 and self.width % max(1, self.heads)):
+            raise PlanError(
+                f"A message for {self.reduce!r} is "
+                + ("(scores, values), as many values a score." if wanted == 2 else "one tensor."),
+                seen=f"results of shape {list(shapes)} an edge",
+                fix="return (scores [S, H], values [S, H, D])" if wanted == 2 else "return one",
+            )
 
     def split(self, tensors: Rows) -> tuple[Rows, Rows, Rows]:
         """Return the tensors by sort, without those the function captures."""
@@ -123,7 +141,7 @@ class _Sum:
 
     def fold(self, piece: _Piece, results: Rows) -> None:
         scale = None if self._scale_M is None else self._scale_M[piece.span]
-        out, message_SW = self._out_MW[piece.span], results[0].flatten(1)
+        out, message_SW = self._out_MW[piece.span], _flat(results[0])
         sum_into(piece.messages, message_SW, out, accumulate=True, row_scale_M=scale)
 
     def finish(self) -> Tensor:
@@ -144,7 +162,7 @@ class _Extreme:
         self._best = Best(call.reach.own.csr.num_rows, call.width, like)
 
     def fold(self, piece: _Piece, results: Rows) -> None:
-        value_MW, place_MW = max_with_argument(piece.messages, self._sign * results[0].flatten(1))
+        value_MW, place_MW = max_with_argument(piece.messages, self._sign * _flat(results[0]))
         if piece.csr.num_edges:
             numbers = piece.numbers_S.long()[place_MW.clamp(min=0).long()]
             self._best.fold(piece.span, value_MW, torch.where(place_MW >= 0, numbers, -1))
@@ -208,6 +226,10 @@ class _Softmax:
         return score, value
 
 
+def _flat(message: Tensor) -> Tensor:
+    return message.reshape(len(message), math.prod(message.shape[1:]))
+
+
 _REDUCTIONS: dict[str, type[_Sum] | type[_Extreme] | type[_Softmax]] = {
     "sum": _Sum,
     "mean": _Sum,
@@ -223,8 +245,8 @@ class _Reduced(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
         src, dst, edge = call.split(tensors)
-        floats = [t for t in (*tensors, *call.function.captured) if t.is_floating_point()]
-        reduction = _REDUCTIONS[call.reduce](call, floats[0])
+        like = call.reach.own.csr.indptr.new_empty(0, dtype=call.function.dtype)
+        reduction = _REDUCTIONS[call.reduce](call, like)
         ctx.kept = []
 
         def fold(block: Block, arrived: Rows) -> None:
@@ -241,13 +263,14 @@ class _Reduced(torch.autograd.Function):
         return out_MW
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_MW: Tensor) -> tuple[Any, ...]:
         call, reduction = ctx.call, ctx.reduction
         *tensors, out_MW = ctx.saved_tensors
         src, dst, edge = call.split(tuple(tensors))
         reduction.prepare(out_MW, grad_MW.contiguous())
         wanted = ctx.needs_input_grad[1:]
-        into = {n: torch.zeros_like(t) for n, t in enumerate(tensors) if wanted[n]}
+        into = {n: zeros_like(t) for n, t in enumerate(tensors) if wanted[n]}
         homeward = Homeward(call.reach.world)
         sends = [n for n in range(len(src)) if wanted[n]]
         own = tuple(into[n] for n in sends)
@@ -255,7 +278,7 @@ class _Reduced(torch.autograd.Function):
         def give_back(block: Block, arrived: Rows) -> None:
             totals = into
             if block is not call.reach.own:
-                totals = into | {n: torch.zeros_like(arrived[n]) for n in sends}
+                totals = into | {n: zeros_like(arrived[n]) for n in sends}
             for piece in _pieces(call, block, (*src, *dst, *edge)):
                 _piece_grads(call, piece, (arrived, dst, edge), reduction, totals)
             if block is not call.reach.own and sends:
@@ -277,14 +300,15 @@ def _piece_grads(
     rows = tuple(tensor.detach() for tensor in piece.gather(*operands))
     for n, tensor in enumerate(rows):
         tensor.requires_grad_(n in totals)
+    given = call.function.stand_ins()
     with torch.enable_grad():
-        results = call.function(rows, piece.ends(call))
+        results = call.function(rows, piece.ends(call), given)
     pairs = [
         (result, grad.view_as(result))
         for grad, result in zip(reduction.grads(piece, results), results, strict=True)
         if result.requires_grad
     ]
-    inputs = [*rows, *call.function.captured]
+    inputs = [*rows, *given]
     places = sorted(totals)
     if not pairs or not places:
         return

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from siafu.ops import CSR, sum_into
 from siafu.strategy.blocks import Block, Reach
@@ -63,7 +64,9 @@ def _typed(t: int, csr: CSR, row_E: Tensor, keep: Tensor, count_M: Tensor) -> Ty
     rows_Q, degree_Q = row_E.unique_consecutive(return_counts=True)
     indptr = torch.zeros(len(rows_Q) + 1, dtype=torch.int64, device=csr.device)
     indptr[1:] = degree_Q.cumsum(0)
-    return Typed(t, rows_Q, CSR(indptr, csr.index[keep], csr.num_cols), 1.0 / count_M[rows_Q])
+    return Typed(
+        t, rows_Q, CSR(indptr, csr.index[keep], csr.num_cols), 1.0 / count_M[rows_Q].double()
+    )
 
 
 class _Relations(torch.autograd.Function):
@@ -85,6 +88,7 @@ class _Relations(torch.autograd.Function):
         return out_MO
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_MO: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
         typed, (x_ND, map_TDO) = ctx.typed, ctx.saved_tensors
         needs_rows = ctx.needs_input_grad[0]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from siafu.ops import max_with_argument, sum_into
 from siafu.ops.csr_max import csr_max_grad
@@ -52,6 +53,7 @@ class _Sum(torch.autograd.Function):
         return out_MD
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
         reach, scales = ctx.reach, ctx.scales
         grad_MD, homeward = grad_MD.contiguous(), Homeward(reach.world)
@@ -126,6 +128,7 @@ class _Max(torch.autograd.Function):
         return best.value_MD
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None]:
         reach, (column_MD,) = ctx.reach, ctx.saved_tensors
         homeward = Homeward(reach.world)

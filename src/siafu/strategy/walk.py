@@ -35,7 +35,7 @@ def visit_again(reach: Reach, rows: Rows, use: Use, kept: list[Rows] | None) -> 
     if kept is None:
         visit(reach, rows, use, purpose="halo_refetch")
         return
-    use(reach.own, rows)
+    use(reach.own, tuple(tensor.contiguous() for tensor in rows))
     held = kept.copy() if graph_is_kept() else kept
     for block in reach.stages:
         use(block, held.pop(0))
@@ -47,6 +47,11 @@ def _start(reach: Reach, number: int, rows: Rows, purpose: str) -> list[PendingR
     plan = reach.stages[number].plan
     assert plan is not None, "a stage is of other ranks' rows"
     return [start_fetch(tensor, plan, reach.world, purpose) for tensor in rows]
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """Return zeros of the same shape, without gaps whatever the tensor's strides."""
+    return torch.zeros_like(tensor, memory_format=torch.contiguous_format)
 
 
 def graph_is_kept() -> bool:

@@ -16,14 +16,18 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("model", ["gcn", "sage-max", "gat", "gin"])
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_losses_on_the_gpu_are_those_of_the_cpu(tmp_path: Path, model: str, ranks: int) -> None:
-    settings = {"model": model, "epochs": 20}
-    want = siafu.fit("planted:500", **settings, device="cpu", out=str(tmp_path / "cpu"))
-    got = siafu.fit(
-        "planted:500", **settings, device="cuda", ranks=ranks, out=str(tmp_path / "cuda")
-    )
+MODELS = ["gcn", "sage-max", "gat", "gin", "gatv2", "transformer", "rgcn", "typed-gat"]
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize(("ranks", "strategy"), [(1, "halo"), (2, "sar")])
+def test_losses_on_the_gpu_are_those_of_the_cpu(
+    tmp_path: Path, model: str, ranks: int, strategy: str
+) -> None:
+    data = "relations:500" if model in ("rgcn", "typed-gat") else "planted:500"
+    settings = {"model": model, "epochs": 20, "strategy": strategy}
+    want = siafu.fit(data, **settings, device="cpu", out=str(tmp_path / "cpu"))
+    got = siafu.fit(data, **settings, device="cuda", ranks=ranks, out=str(tmp_path / "cuda"))
     # float32 sums in another order, twenty steps apart.
     assert got.result["losses"] == pytest.approx(want.result["losses"], abs=1e-3)
 
