@@ -64,17 +64,52 @@ def epoch_lines() -> list[str]:
 
 
 def attention_lines() -> list[str]:
-    """Return one line for each graph on the GPU."""
+    """Return one line for each kind and graph on the GPU, the newest measurement of each."""
     lines = []
-    for row in rows_of("attention-h200"):
+    names = {"gat": "GAT", "gatv2": "GATv2", "dot": "dot-product"}
+    newest = {(row.get("kind", "gat"), row["graph"]): row for row in rows_of("attention-h200")}
+    for (kind, _), row in sorted(newest.items(), key=lambda item: list(names).index(item[0][0])):
         layer, pyg = row["layer"].replace("->", "to"), ", where PyG's does not fit"
         if "pyg / ours" in row:
             pyg = f": {row['pyg / ours']:.1f} x PyG's; beside {row['pyg peak_mb']} MB"
         lines.append(
-            f"| GAT layer there and back, {layer}, {row['graph']}, H200 "
+            f"| {names[kind]} layer there and back, {layer}, {row['graph']}, H200 "
             f"| {_ms(row['ours median_ms'])}, {row['ours peak_mb']} MB{pyg} "
-            "| `benchmarks.attention --device cuda` |"
+            f"| `benchmarks.attention --device cuda --kind {kind}` |"
         )
+    return lines
+
+
+def memory_lines() -> list[str]:
+    """Return one line a model: memory of a rank, from one rank to the most."""
+    lines = []
+    for result in rows_of("memory_scaling")[-1:]:
+        size = f"{result['vertices'] / 1e3:.0f}k vertices, {result['edges'] / 1e6:.0f} M edges"
+        for model, name in (("sage", "SAGE 3 x 256"), ("gat", "GAT 3 x (4 x 64)")):
+            rows = {(r["ranks"], r["strategy"]): r for r in result["rows"] if r["model"] == model}
+            most = max(ranks for ranks, _ in rows)
+            one, many = rows[1, "halo"], rows[most, "sar"]
+            share = many["peak_mb"] / (one["peak_mb"] / most)
+            lines.append(
+                f"| memory of training a rank, {name}, random graph of {size} "
+                f"| {one['peak_mb']:.0f} MB on 1 rank, {many['peak_mb']:.0f} MB on {most} "
+                f"({share:.2f} x its share; {rows[most, 'halo']['peak_mb']:.0f} MB with `halo`); "
+                f"predicted {many['predicted_mb']:.0f} MB | `benchmarks.memory_scaling` |"
+            )
+    return lines
+
+
+def largest_lines() -> list[str]:
+    """Return one line a model: training on a graph of ogbn-products' size."""
+    lines = []
+    for result in rows_of("largest")[-1:]:
+        size = f"{result['vertices'] / 1e6:.1f} M vertices, {result['in_edges'] / 1e6:.0f} M edges"
+        for row in result["rows"]:
+            lines.append(
+                f"| epoch of {row['model'].upper()} 3 x {row['hidden']}, {size}, {row['ranks']} "
+                f"ranks on 2 cores | {row['epoch_seconds']:.0f} s, at most "
+                f"{max(row['peak_gb']):.1f} GB a rank | `benchmarks.largest` |"
+            )
     return lines
 
 
@@ -102,12 +137,24 @@ def accuracy_lines() -> list[str]:
     if not shown:
         return []
     text = ", ".join(shown)
-    return [f"| GCN test accuracy, 10 seeds (published) | {text} | `benchmarks.accuracy` |"]
+    lines = [f"| GCN test accuracy, 10 seeds (published) | {text} | `benchmarks.accuracy` |"]
+    shown = [
+        f"{name.capitalize()} {rows[f'{name}-gat']['mean']:.1f} ({rows[f'{name}-gat']['expected']})"
+        for name in ("cora", "citeseer", "pubmed")
+        if f"{name}-gat" in rows
+    ]
+    if shown:
+        lines.append(
+            f"| GAT test accuracy, 10 seeds, `sar` on 4 ranks (published) | {', '.join(shown)} "
+            "| `benchmarks.accuracy` |"
+        )
+    return lines
 
 
 def table() -> str:
     """Return the whole table."""
-    lines = [*spmm_lines(), *epoch_lines(), *attention_lines(), *ingest_lines(), *accuracy_lines()]
+    parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines, ingest_lines)
+    lines = [line for part in (*parts, accuracy_lines) for line in part()]
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (
         "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "

@@ -64,10 +64,18 @@ def show_run(run: Run, *, as_json: bool) -> None:
         "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
         "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
-        "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks",
+        "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
+        f"{_told(result['choices'])}",
         "run": run.path,
     }
     print_table("", rows)
+
+
+def _told(choices: dict[str, Any]) -> str:
+    """Return the number of stages and every choice that is on."""
+    stages = choices["stages"]
+    on = [name.replace("_", " ") for name, value in choices.items() if value is True]
+    return ", ".join([f"{stages} stage{'s' if stages > 1 else ''}", *on])
 
 
 def _with_flags(command: Any) -> Any:

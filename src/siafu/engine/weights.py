@@ -11,6 +11,7 @@ from siafu.config import RunConfig
 from siafu.engine.network import Network, build_network
 from siafu.errors import StoreError
 from siafu.nn import Draws
+from siafu.nn.models import TYPED
 from siafu.ops import CSR
 from siafu.shard import Shard, require
 
@@ -24,6 +25,7 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "num_classes": str(shard.num_classes),
         "multi_label": str(int(shard.multi_label)),
         "class_names": json.dumps(shard.class_names),
+        "edge_types": json.dumps([shard.num_edge_types, *shard.edge_type_names]),
     }
     save_file(tensors, file, metadata=facts)
 
@@ -50,6 +52,14 @@ def load_network(
             seen=f"{_num_features(shard)} columns in {shard.name}, "
             f"the model was trained on {facts['num_features']}",
             fix="infer on a graph with the features the run was trained on",
+        )
+    known = json.loads(facts.get("edge_types", "[0]"))
+    if config.model in TYPED and known != [shard.num_edge_types, *shard.edge_type_names]:
+        raise StoreError(
+            "The edge types do not fit the model.",
+            seen=f"{shard.num_edge_types} types in {shard.name} {list(shard.edge_type_names)[:8]}, "
+            f"the model was trained on {known[0]} {known[1:9]}",
+            fix="infer on a graph whose edges have the types, by name, that the run was trained on",
         )
     multi_label = facts["multi_label"] == "1"
     shard = replace(

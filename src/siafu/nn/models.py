@@ -98,6 +98,9 @@ LAYERS: dict[str, Callable[[ModelSpec, Place], nn.Module]] = {
 INPUT_AGGREGATIONS = {"gcn": "normalised_sum", "sage": "mean", "gin": "sum"}
 """What a first layer asks of its constant input, by model; absent where its weights take part."""
 
+TYPED = frozenset({"rgcn", "typed-gat"})
+"""Models that need types of edges."""
+
 _BENT_BY_ELU = frozenset({"gat", "gatv2", "typed-gat"})
 
 
