@@ -1,0 +1,201 @@
+"""Strategies and choices through `siafu.fit`: the same losses, or a refusal that says why."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import siafu
+from siafu.comm import World
+from siafu.errors import ConfigError
+from siafu.launch.rank import Job, work
+from siafu.nn import Draws, LocalNeighbours, ModelSpec, cache_input
+from siafu.ops import CSR
+from siafu.record import RunFolder
+from tests.harness import RankPool
+
+launch = importlib.import_module("siafu.launch.fit")
+
+EPOCHS = 6
+SETTINGS = {"ranks": 2, "epochs": EPOCHS, "hidden": 8, "partition": "hash", "threads": 1}
+
+
+def on_pool(world: World, run: str, job: str) -> None:
+    """Do what `python -m siafu.launch RUN JOB` does on a rank."""
+    work(RunFolder(Path(run)), Job.from_text(job), world)
+
+
+@pytest.fixture(autouse=True)
+def here(ranks: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder; ranks are those of the pool, so that none has to start."""
+
+    def run_ranks(num_ranks: int, run: Path, job: str, **settings: Any) -> None:
+        ranks.run(on_pool, num_ranks, str(Path(run).absolute()), job)
+
+    monkeypatch.setattr(launch, "run_ranks", run_ranks)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def halo_losses() -> dict[str, list[float]]:
+    return {}
+
+
+def losses_of_halo(known: dict[str, list[float]], **settings: Any) -> list[float]:
+    key = repr(sorted(settings.items()))
+    if key not in known:
+        known[key] = siafu.fit("planted:500", **SETTINGS, **settings).result["losses"]
+    return known[key]
+
+
+def close(losses: list[float]) -> Any:
+    return pytest.approx(losses, rel=1e-4)
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_sar_has_the_losses_of_halo_and_goes_on_after_a_stop(halo_losses, model: str) -> None:
+    want = losses_of_halo(halo_losses, model=model)
+    settings = {**SETTINGS, "model": model, "strategy": "sar", "epochs": 4, "checkpoint_every": 2}
+    run = siafu.fit("planted:500", **settings)
+    assert run.result["losses"] == close(want[:4])
+    assert run.result["strategy"] == "sar"
+    expected = {"stages": 2, "recompute": True, "input_cache": False, "prune": False}
+    assert run.result["choices"] == expected
+    if model == "gat":
+        assert run.result["bytes_sent"]["halo_refetch"] > 0
+
+    resumed = launch.resume_run(run.path, {"epochs": EPOCHS}, quiet=True)
+    assert resumed.result["losses"][:4] == run.result["losses"]
+    assert resumed.result["losses"] == close(want)
+    assert resumed.result["choices"] == expected
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_pruned_run_has_the_losses_of_a_whole_one_and_infers(halo_losses, model: str) -> None:
+    want = losses_of_halo(halo_losses, model=model)
+    run = siafu.fit("planted:500", **SETTINGS, model=model, prune=True)
+    assert run.result["losses"] == close(want)
+    assert run.result["choices"]["prune"] is True
+    assert sorted(run.predictions["id"].to_pylist()) == list(range(500))
+
+    target = launch.infer(run.path, Path("again"), say=lambda line: None)
+    again = pq.read_table(target).sort_by("id")
+    told = run.predictions.sort_by("id")
+    assert again["prediction"].to_pylist() == told["prediction"].to_pylist()
+    np.testing.assert_allclose(again["confidence"], told["confidence"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("others", [{}, {"prune": True, "strategy": "sar"}])
+@pytest.mark.parametrize("model", ["gcn", "sage"])
+def test_cached_input_has_the_losses_of_an_uncached_one(halo_losses, model, others) -> None:
+    want = losses_of_halo(halo_losses, model=model, input_dropout=0.0)
+    settings = {**SETTINGS, "model": model, "input_dropout": 0.0, "input_cache": True, **others}
+    run = siafu.fit("planted:500", **settings)
+    assert run.result["losses"] == close(want)
+    assert run.result["choices"]["input_cache"] is True
+    assert run.result["choices"]["prune"] is others.get("prune", False)
+
+
+def refused(call: Callable[[], Any]) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        call()
+    return caught.value
+
+
+def refused_fit(here: Path, **settings: Any) -> ConfigError:
+    """Return the refusal of a run on one rank, which leaves nothing behind."""
+    error = refused(lambda: siafu.fit("planted:200", epochs=1, **settings))
+    assert not list(here.glob("runs/*")), "a refused run left its folder"
+    return error
+
+
+def test_input_cache_is_refused_where_weights_come_first(here: Path) -> None:
+    error = refused_fit(here, model="gat", input_cache=True, dropout=0.0)
+    assert "can't be aggregated once" in error.problem
+    assert "--model gat" in error.seen
+    assert "gcn, sage, gin" in error.fix
+    assert "--input-cache" in error.fix
+
+
+@pytest.mark.parametrize("settings", [{}, {"input_dropout": 0.25}, {"dropout": 0.3}])
+def test_input_cache_is_refused_with_dropout_on_the_input(here: Path, settings) -> None:
+    error = refused_fit(here, input_cache=True, **settings)
+    p = settings.get("input_dropout", settings.get("dropout", 0.5))
+    assert "can't be aggregated once" in error.problem
+    assert f"dropout of {p:g} on the input" in error.seen
+    assert "--input-dropout 0" in error.fix
+
+
+def test_input_cache_is_refused_for_an_input_that_is_trained() -> None:
+    csr = CSR(torch.tensor([0, 1, 2]), torch.tensor([1, 0], dtype=torch.int32), 2)
+    neighbours = LocalNeighbours(csr, torch.arange(2), Draws(seed=0))
+    spec = ModelSpec(name="gcn", in_width=3, out_width=2, input_dropout=0.0)
+    x = torch.ones(2, 3, requires_grad=True)
+    error = refused(lambda: cache_input(x, neighbours, spec))
+    assert "can't be aggregated once" in error.problem
+    assert "input that is trained" in error.seen
+    assert "detach" in error.fix
+    assert cache_input(x.detach(), neighbours, spec).aggregate.shape == (2, 3)
+
+
+@pytest.mark.parametrize("settings", [{"norm": "batch"}, {"model": "gin"}])
+def test_prune_is_refused_with_batch_norm(here: Path, settings) -> None:
+    error = refused_fit(here, prune=True, **settings)
+    assert "Batch norm needs the rows of all vertices" in error.problem
+    assert "--prune" in error.seen
+    assert "--norm layer" in error.fix
+
+
+OWN = """
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, in_channels, out_channels):
+        super().__init__()
+        self.linear = nn.Linear(in_channels, out_channels)
+
+    def forward(self, x, edge_index):
+        return self.linear(x)
+"""
+
+
+@pytest.mark.parametrize("choice", ["input_cache", "prune"])
+def test_own_models_are_not_taken_apart(here: Path, choice: str) -> None:
+    (here / "mine.py").write_text(OWN)
+    error = refused_fit(here, model="mine.py:Net", **{choice: True})
+    assert "model of your own is not taken apart" in error.problem
+    assert f"--{choice.replace('_', '-')}" in error.seen
+    assert "built-in model" in error.fix
+
+
+@pytest.mark.parametrize("model", ["rgcn", "typed-gat"])
+def test_graph_without_types_is_refused(here: Path, model: str) -> None:
+    error = refused_fit(here, model=model)
+    assert "needs types of edges" in error.problem
+    assert f"--model {model}" in error.seen
+    assert "siafu ingest" in error.fix
+
+
+def test_graph_without_edge_features_is_refused(here: Path) -> None:
+    error = refused_fit(here, model="gat", edge_features=True)
+    assert "no edge features" in error.problem
+    assert "planted" in error.seen
+    assert "--edge-features" in error.fix
+
+
+def test_auto_without_a_budget_is_refused(here: Path) -> None:
+    error = refused_fit(here, stages="auto")
+    assert "number of stages" in error.problem
+    assert "--memory" in error.fix
+
+
+def test_unreadable_stages_are_refused_before_anything_is_made(here: Path) -> None:
+    error = refused_fit(here, stages="some")
+    assert error.seen == "stages=some"
+    assert list(here.iterdir()) == []

@@ -1,0 +1,212 @@
+"""Predicted memory, and the strategy that a budget leads to."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine.network import model_spec
+from siafu.errors import ConfigError, PlanError
+from siafu.ingest import load
+from siafu.nn import LAYERS, Draws, ModelSpec
+from siafu.partition import partition_graph
+from siafu.plan import (
+    Sizes,
+    choose_strategy,
+    measure_sizes,
+    named_strategy,
+    predict_bytes,
+    read_bytes,
+)
+from siafu.shard import open_shard
+from siafu.strategy import BlockNeighbours, Strategy, group_rounds, smallest_piece
+from tests.harness import RankPool
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    root, folders = tmp_path_factory.mktemp("plan"), {}
+    for size in (1, 2, 4):
+        folders[size] = root / f"{size}.parts"
+        partition_graph(load("planted:500"), folders[size], num_parts=size, method="hash")
+    return folders
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("4GB", 4 * 10**9),
+        ("512MiB", 512 * 2**20),
+        ("1.5 GB", 1_500_000_000),
+        ("100", 100),
+        (" 2 kib ", 2048),
+        ("1T", 10**12),
+        ("7B", 7),
+    ],
+)
+def test_bytes_are_read(text: str, want: int) -> None:
+    assert read_bytes(text) == want
+
+
+@pytest.mark.parametrize("text", ["", "much", "4 parsecs", "-1GB", "1.2.3GB", ".", "GB", "4GBs"])
+def test_bytes_that_can_not_be_read(text: str) -> None:
+    with pytest.raises(ConfigError, match="memory budget can't be read") as caught:
+        read_bytes(text)
+    assert caught.value.seen == text
+    assert "4GB" in caught.value.fix
+
+
+def even_sizes(ranks: int, stages: int, *, rows: int = 1_000_000, degree: int = 10) -> Sizes:
+    """Return what a rank holds where every rank reads half of each other's rows."""
+    owned = rows // ranks
+    table = [[0 if p == q else owned // 2 for q in range(ranks)] for p in range(ranks)]
+    groups = group_rounds(table, stages, smallest_piece([owned] * ranks))
+    tall = [sum(owned / 2 / share.of for share in group) for group in groups]
+    read = (ranks - 1) * (owned // 2)
+    largest = round(max(tall, default=0))
+    return Sizes(owned, owned * degree, read, read, largest, len(groups))
+
+
+def spec_of(model: str) -> ModelSpec:
+    return ModelSpec(name=model, in_width=100, out_width=10, hidden=64, num_types=3)
+
+
+@pytest.mark.parametrize("model", LAYERS)
+def test_prediction_falls_with_more_stages(model: str) -> None:
+    ranks = 16
+    strategy = Strategy(recompute=True)
+    needs = [
+        predict_bytes(spec_of(model), even_sizes(ranks, stages), replace(strategy, stages=stages))
+        for stages in (1, 5, 8, 15)
+    ]
+    assert needs == sorted(needs, reverse=True)
+    assert needs[-1] < 0.8 * needs[0]
+
+
+@pytest.mark.parametrize("strategy", [Strategy(), Strategy(stages=1000, recompute=True)])
+@pytest.mark.parametrize("model", LAYERS)
+def test_prediction_falls_with_more_ranks(model: str, strategy: Strategy) -> None:
+    needs = [
+        predict_bytes(spec_of(model), even_sizes(ranks, strategy.stages_of(ranks)), strategy)
+        for ranks in (2, 4, 8, 16, 32)
+    ]
+    assert needs == sorted(needs, reverse=True)
+    if strategy.stages != 1:  # a rank then holds little but its own rows
+        assert needs[-1] < needs[0] / 8
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2", "transformer", "rgcn"])
+def test_prediction_falls_when_rows_are_not_kept(model: str) -> None:
+    spec, sizes = spec_of(model), even_sizes(8, 8)
+    kept, fetched = (Strategy(stages=8, recompute=recompute) for recompute in (False, True))
+    assert predict_bytes(spec, sizes, fetched) < predict_bytes(spec, sizes, kept)
+
+
+def sizes_and_stages(world: World, parts: Path, stages: int) -> tuple[Sizes, list[int], int]:
+    """Return the measured sizes, the rows of each real stage, and the halo."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("siafu.strategy.blocks._SMALLEST_PIECE", 20)
+        shard = open_shard(parts, world)
+        sizes = measure_sizes(shard, [stages])[0]
+        reach = BlockNeighbours(shard, Draws(seed=0), Strategy(stages=stages)).reach
+        return sizes, [block.csr.num_cols for block in reach.stages], shard.num_halo
+
+
+@pytest.mark.parametrize("stages", [1, 2, 4])
+def test_measured_sizes_are_those_of_the_real_stages(ranks: RankPool, parts, stages: int) -> None:
+    got = ranks.run(sizes_and_stages, 4, parts[4], stages)
+    largest = max(rows for _, stage_rows, _ in got for rows in stage_rows)
+    for sizes, stage_rows, halo in got:
+        assert sizes.stages == len(stage_rows)
+        assert sizes.read == halo
+        assert largest - 1 <= sizes.largest_stage <= 1.2 * largest + 1
+
+
+def choices(world: World, parts: Path, budgets: list[int], base: int, settings: dict) -> list[Any]:
+    """Return the strategy for each budget, or the error's texts; `base` is in use before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("siafu.plan.choice.memory_in_use", lambda world: base)
+        patch.setattr("siafu.plan.choice._RUNTIME_BYTES", 0)
+        shard, found = open_shard(parts, world), []
+        for budget in budgets:
+            config = make_config(data="planted", ranks=world.size, memory=str(budget), **settings)
+            config = config.resolved()
+            try:
+                found.append(choose_strategy(config, model_spec(config, shard), shard))
+            except PlanError as error:
+                found.append((error.problem, error.seen, error.fix))
+    return found
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_smaller_budgets_take_more_stages_until_none_fits(ranks: RankPool, parts, model) -> None:
+    budgets = [int(2e7 * 0.95**n) for n in range(100)]
+    settings = {"model": model, "hidden": 256, "layers": 3}
+    by_rank = ranks.run(choices, 4, parts[4], budgets, 0, settings)
+    assert all(got == by_rank[0] for got in by_rank), "ranks choose alike"
+    found = [got for got in by_rank[0] if isinstance(got, Strategy)]
+    assert found == by_rank[0][: len(found)], "what fits a budget fits a larger one"
+    assert (found[0].stages, found[0].recompute) == (1, False)
+    stages = [strategy.stages for strategy in found]
+    assert stages == sorted(stages)
+    assert stages[-1] > 1
+    assert len(found) < len(budgets)
+
+
+@pytest.mark.parametrize("base", [0, 123_456_789, 5 * 10**9 + 7])
+def test_budget_that_is_too_small_names_one_that_works(ranks: RankPool, parts, base: int) -> None:
+    (told, *_) = ranks.run(choices, 2, parts[2], [base + 10], base, {"model": "gat"})[0]
+    problem, seen, fix = told
+    assert "budget is too small" in problem
+    assert f"--memory {base + 10}" in seen
+    budget = re.search(r"--memory ([0-9.]+ ?[KMGT]?i?B)", fix)
+    assert budget is not None, fix
+    again = ranks.run(choices, 2, parts[2], [read_bytes(budget[1])], base, {"model": "gat"})
+    assert isinstance(again[0][0], Strategy)
+
+
+def test_recompute_that_is_asked_for_is_kept(ranks: RankPool, parts) -> None:
+    for recompute in (True, False):
+        settings = {"model": "gat", "recompute": recompute}
+        (got,) = ranks.run(choices, 2, parts[2], [10**9], 0, settings)[0]
+        assert got.recompute is recompute
+
+
+def test_auto_needs_a_budget(parts) -> None:
+    config = make_config(data="planted", stages="auto").resolved()
+    shard = open_shard(parts[1], World())
+    with pytest.raises(ConfigError, match="can't be chosen") as caught:
+        choose_strategy(config, model_spec(config, shard), shard)
+    assert "memory budget" in caught.value.seen
+    assert "--memory" in caught.value.fix
+    assert "--stages" in caught.value.fix
+
+
+def test_auto_needs_a_known_model(parts) -> None:
+    config = make_config(data="planted", memory="4GB", model="mine.py:Net").resolved()
+    with pytest.raises(ConfigError, match="model of your own") as caught:
+        choose_strategy(config, None, open_shard(parts[1], World()))
+    assert "--stages" in caught.value.fix
+
+
+@pytest.mark.parametrize("stages", ["many", "1.5", "", "0", "-1"])
+def test_stages_that_can_not_be_used(stages: str) -> None:
+    with pytest.raises(ConfigError, match="number of stages") as caught:
+        named_strategy(make_config(data="planted", stages=stages))
+    assert caught.value.seen == f"stages={stages}"
+    assert "auto" in caught.value.fix
+
+
+def test_names_and_choices_make_a_strategy() -> None:
+    assert named_strategy(make_config(data="planted")) == Strategy()
+    sar = named_strategy(make_config(data="planted", strategy="sar"))
+    assert sar.recompute
+    assert sar.stages_of(6) == 6
+    settings = {"strategy": "sar", "stages": "2", "recompute": False, "prune": True}
+    changed = named_strategy(make_config(data="planted", **settings))
+    assert changed == Strategy(stages=2, prune=True)
+    assert named_strategy(make_config(data="planted", memory="4GB")).stages == "auto"
