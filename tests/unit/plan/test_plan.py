@@ -131,6 +131,8 @@ def choices(world: World, parts: Path, budgets: list[int], base: int, settings: 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("siafu.plan.choice.memory_in_use", lambda world: base)
         patch.setattr("siafu.plan.choice._RUNTIME_BYTES", 0)
+        # As on a large graph, where a peer's rows come in pieces.
+        patch.setattr("siafu.strategy.blocks._SMALLEST_PIECE", 20)
         shard, found = open_shard(parts, world), []
         for budget in budgets:
             config = make_config(data="planted", ranks=world.size, memory=str(budget), **settings)
