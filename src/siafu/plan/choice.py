@@ -105,7 +105,7 @@ def _within_budget(config: RunConfig, spec: ModelSpec, shard: Shard, named: Stra
         "The memory budget is too small for this model on so many ranks.",
         seen=f"--memory {config.memory}; a rank needs {min(worst) / 1e9:.2f} GB at least, "
         f"{base / 1e9:.2f} GB of it before training starts",
-        fix=f"give --memory {math.ceil(min(worst) / 1e7) / 100:.2f}GB, use more ranks, "
+        fix=f"give --memory {math.ceil(1.05 * min(worst) / 1e7) / 100:.2f}GB, use more ranks, "
         "or a narrower model",
     )
 
