@@ -22,6 +22,7 @@ from siafu.graph import writing
 from siafu.nn import Draws
 from siafu.record import RunFolder
 from siafu.shard import Shard, require
+from siafu.strategy import Widths
 
 OnEpoch = Callable[[dict[str, Any]], None]
 
@@ -216,10 +217,29 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "strategy": training.config.strategy,
         "choices": strategy.choices(world.size),
         "exactness": strategy.exactness,
+        "widths": _widths(training.network.book.history, world),
         "model": training.config.model,
         "data": training.shard.name,
         "run": str(folder.path),
     }
+
+
+def _widths(history: list[Widths], world: World) -> list[dict[str, Any]]:
+    """Return how many rows of all ranks had each width, by exchange and epoch."""
+    choices = (2, 4, 8)
+    mine = [float(entry.rows.get(bits, 0)) for entry in history for bits in choices]
+    if not mine:
+        return []
+    total = iter(torch.tensor(world.gather_numbers(mine)).sum(dim=0).long().tolist())
+    return [
+        {
+            "epoch": entry.epoch,
+            "exchange": entry.exchange,
+            "direction": entry.direction,
+            "rows": {str(bits): next(total) for bits in choices},
+        }
+        for entry in history
+    ]
 
 
 def peak_bytes(world: World) -> int:
