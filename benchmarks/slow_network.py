@@ -26,7 +26,7 @@ from benchmarks.measure import append_json, machine
 from benchmarks.ranks import answer, run_module
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import begin
+from siafu.engine import Training, begin
 from siafu.graph import Graph, graph_from_edges
 from siafu.launch.rank import prepare_process
 from siafu.ops import warm_up, warm_up_wire
@@ -56,7 +56,7 @@ MODES: dict[str, dict[str, Any]] = {
     "adaptive overlap cache": {**ADAPTIVE, "input_cache": True},
 }
 ACCURACY_MODES = ("fp32 overlap", "8 bits", "4 bits", "adaptive overlap", "random")
-TIMED_EPOCHS = 3
+TIMED_EPOCHS = 5
 PERIOD = 3
 """Epochs between assignments while timing, so that each kind of epoch is among those timed."""
 
@@ -110,21 +110,31 @@ def settings(job: dict[str, Any], model: str, mode: str) -> dict[str, Any]:
     return {"data": job["parts"], "model": model, **COMMON, **chosen, **extra}
 
 
-def time_mode(shard: Shard, config: dict[str, Any]) -> dict[str, Any]:
-    """Return the seconds of some epochs and the halo bytes this rank sends in one."""
-    training = begin(make_config(**config).resolved(), shard)
-    # Adaptive widths are in use two epochs after the first period.
-    before = PERIOD + 2 if "wire_period" in config else 1
-    meter, seconds, sent = shard.world.meter, [], 0
-    for epoch in range(before + TIMED_EPOCHS):
-        bytes_before = _halo_bytes(meter.bytes_sent)
-        start = time.perf_counter()
-        training.step()
-        training.progress.epochs += 1
-        if epoch >= before:
-            seconds.append(time.perf_counter() - start)
-            sent = _halo_bytes(meter.bytes_sent) - bytes_before
-    return {"seconds": seconds, "sent": sent}
+def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the seconds of some epochs of each mode, and the halo bytes this rank sends in one.
+
+    Modes take turns, epoch by epoch, so that noise on the machine falls on all.
+    """
+    trainings, found = {}, {}
+    for mode, config in configs.items():
+        trainings[mode] = begin(make_config(**config).resolved(), shard)
+        # Adaptive widths are in use two epochs after the first period.
+        for _ in range(PERIOD + 2 if "wire_period" in config else 1):
+            _step(trainings[mode])
+        found[mode] = {"seconds": [], "sent": 0}
+    for _ in range(TIMED_EPOCHS):
+        for mode, training in trainings.items():
+            before = _halo_bytes(shard.world.meter.bytes_sent)
+            start = time.perf_counter()
+            _step(training)
+            found[mode]["seconds"].append(time.perf_counter() - start)
+            found[mode]["sent"] = _halo_bytes(shard.world.meter.bytes_sent) - before
+    return found
+
+
+def _step(training: Training) -> None:
+    training.step()
+    training.progress.epochs += 1
 
 
 def _halo_bytes(sent: dict[str, int]) -> int:
@@ -137,14 +147,13 @@ def measure_rank(job: dict[str, Any]) -> None:
     prepare_process(make_config(**first))
     with World.join(device="cpu") as world:
         shard = open_shard(job["parts"], world, verify=False)
-        found = {}
+        found: dict[str, Any] = {}
         for model in job["models"]:
-            for mode in job["modes"]:
-                config = settings(job, model, mode)
-                if job["kind"] == "time":
-                    found[f"{model}/{mode}"] = time_mode(shard, config)
-                else:
-                    found[f"{model}/{mode}"] = accuracies(shard, config, job)
+            configs = {f"{model}/{mode}": settings(job, model, mode) for mode in job["modes"]}
+            if job["kind"] == "time":
+                found |= time_modes(shard, configs)
+            else:
+                found |= {name: accuracies(shard, c, job) for name, c in configs.items()}
         if job["kind"] == "time":
             print(json.dumps(found))
         else:
@@ -157,8 +166,7 @@ def accuracies(shard: Shard, config: dict[str, Any], job: dict[str, Any]) -> dic
     for seed in range(job["seeds"]):
         training = begin(make_config(**config, seed=seed).resolved(), shard)
         for _ in range(job["epochs"]):
-            training.step()
-            training.progress.epochs += 1
+            _step(training)
         found.append(training.evaluate()["test"])
     return {"test": found}
 

@@ -5,13 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import GCNConv, SAGEConv
 
 from siafu.comm import World
 from siafu.nn import GNN, Draws, Dropout, LocalNeighbours, ModelSpec
 from siafu.ops import Gat
 from siafu.partition import write_parts
 from siafu.shard import open_shard
-from siafu.strategy import BlockNeighbours, Strategy
+from siafu.strategy import BlockNeighbours, Strategy, parallelize
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
 from tests.parity.noisy import NoisyNeighbours
@@ -138,3 +141,40 @@ def gradient_of_attention(world: World, folder: Path, strategy: Strategy) -> tor
     out.square().sum().backward()
     assert z.grad is not None
     return z.grad
+
+
+class TwoConvs(nn.Module):
+    """A model of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(IN_WIDTH, HIDDEN), SAGEConv(HIDDEN, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x, edge_index)), edge_index)
+
+
+def foreign_steps(world: World, folder: Path, strategy: Strategy) -> dict[str, Any]:
+    """Return the gradients of two steps of a foreign model, and what it evaluates to."""
+    torch.manual_seed(0)
+    shard, module = open_shard(folder, world), TwoConvs().double()
+    model = parallelize(module, shard, strategy)
+    x = shard.x.double()
+    for _ in range(2):
+        out = model(x)
+        functional.cross_entropy(out[shard.train], shard.y[shard.train]).backward()
+    model.eval()
+    grads = {name: weight.grad for name, weight in module.named_parameters()}
+    return grads | {"evaluated": model(x).detach(), "trained": out.detach()}
+
+
+def test_foreign_model_sees_one_noise_in_any_number_of_stages(ranks: RankPool, parts) -> None:
+    choices = [Strategy(wire=4), Strategy(wire=4, stages=3, recompute=True), Strategy()]
+    once, staged, exact = (
+        ranks.run(foreign_steps, 3, parts["hash", 3], strategy) for strategy in choices
+    )
+    for mine, other, plain in zip(once, staged, exact, strict=True):
+        for name, tensor in mine.items():
+            torch.testing.assert_close(tensor, other[name], **EXACT)
+        torch.testing.assert_close(mine["evaluated"], plain["evaluated"], **EXACT)
+        assert not torch.allclose(mine["trained"], plain["trained"], rtol=1e-4)
