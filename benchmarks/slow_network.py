@@ -1,6 +1,6 @@
 """How much faster are epochs over slow links when messages are small and hidden, and at what price?
 
-Run: python -m benchmarks.slow_network [--json FILE] [--hosts 2,4] [--mbit 1000,100] [--seeds 3]
+Run: python -m benchmarks.slow_network [--json FILE] [--hosts 2,4] [--mbit 1000,100] [--seeds 5]
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE and GCN of 256
 hidden on a graph like Reddit in shape: dense, skewed degrees, 41 classes that features and
@@ -34,7 +34,7 @@ from siafu.partition import assign_metis, write_parts
 from siafu.shard import Shard, open_shard
 
 FEATURES, CLASSES, HIDDEN = 300, 41, 256
-SAME_CLASS = 0.5
+SAME_CLASS = 0.4
 """Share of edges between vertices of one class."""
 COMMON = {
     "hidden": HIDDEN,
@@ -55,7 +55,7 @@ MODES: dict[str, dict[str, Any]] = {
     "adaptive overlap": ADAPTIVE,
     "adaptive overlap cache": {**ADAPTIVE, "input_cache": True},
 }
-ACCURACY_MODES = ("fp32 overlap", "8 bits", "4 bits", "adaptive overlap", "random")
+ACCURACY_MODES = ("fp32 overlap", "4 bits", "adaptive overlap", "random")
 TIMED_EPOCHS = 5
 PERIOD = 3
 """Epochs between assignments while timing, so that each kind of epoch is among those timed."""
@@ -74,7 +74,7 @@ def reddit_like(vertices: int, degree: int, seed: int = 0) -> Graph:
     inside = generator.random(edges) < SAME_CLASS
     first, count = starts[label[src]], np.diff(starts)[label[src]]
     dst = np.where(inside, by_class[first + generator.integers(0, count)], dst)
-    centre = generator.standard_normal((CLASSES, FEATURES)) * 0.12
+    centre = generator.standard_normal((CLASSES, FEATURES)) * 0.08
     x = centre[label] + generator.standard_normal((vertices, FEATURES))
     seen = np.where(
         generator.random(vertices) < 0.1, generator.integers(0, CLASSES, vertices), label
@@ -167,7 +167,7 @@ def accuracies(shard: Shard, config: dict[str, Any], job: dict[str, Any]) -> dic
         training = begin(make_config(**config, seed=seed).resolved(), shard)
         for _ in range(job["epochs"]):
             _step(training)
-        found.append(training.evaluate()["test"])
+        found.append(training.evaluate()[0]["test"])
     return {"test": found}
 
 
@@ -241,12 +241,12 @@ def main() -> None:
     """Measure times on slow links, then accuracy; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--hosts", default="2,4")
+    parser.add_argument("--hosts", default="2,4", help="empty: accuracy alone")
     parser.add_argument("--mbit", default="1000,100")
     parser.add_argument("--models", default="sage,gcn")
-    parser.add_argument("--vertices", type=int, default=12_000)
+    parser.add_argument("--vertices", type=int, default=10_000)
     parser.add_argument("--degree", type=int, default=50)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--rank")
     args = parser.parse_args()
@@ -260,7 +260,7 @@ def main() -> None:
     times: list[dict[str, Any]] = []
     accuracy: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-slow-") as scratch:
-        for size in (int(text) for text in args.hosts.split(",")):
+        for size in (int(text) for text in args.hosts.split(",") if text):
             parts = cut(graph, size, Path(scratch))
             for mbit in (float(text) for text in args.mbit.split(",")):
                 times += time_hosts(parts, size, mbit, models)

@@ -32,6 +32,7 @@ from siafu.strategy.strategy import Strategy
 LAG_EPOCHS = 2
 """Epochs between the end of a period and the use of what it taught."""
 FIRST_BITS = 8
+_DIRECTIONS = ("there", "back")
 
 
 @dataclass(eq=False, kw_only=True)
@@ -52,6 +53,8 @@ class Leg:
     """float64: squared ranges, summed over the exchanges traced."""
     times: int = 0
     """Exchanges traced."""
+    next_bits_S: Tensor | None = None
+    """Widths that are assigned, but not in use yet."""
 
     def __post_init__(self) -> None:
         count, device = sum(self.recv_counts), self.ids_S.device
@@ -118,6 +121,15 @@ class Widths:
     rows: dict[int, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What a checkpoint tells of a leg."""
+
+    times: int
+    has_next: bool
+    rows: Tensor
+
+
 class WidthBook:
     """The widths of all exchanges of a run; one a rank, shared by all layers."""
 
@@ -126,6 +138,8 @@ class WidthBook:
         self._exchanges: dict[int, Exchange] = {}
         self._epoch: int | None = None
         self._coming: tuple[list[Leg], Future[Array]] | None = None
+        self._saved: dict[tuple[int, int, int], _Known] = {}
+        """What a resumed run knew of its legs, until they are made."""
         self.history: list[Widths] = []
         """Every assignment that was applied, in order."""
 
@@ -144,6 +158,8 @@ class WidthBook:
         known = self._exchanges.get(number)
         if known is None or not known.fits(*rows):
             known = self._exchanges[number] = make()
+            self._take_up(number, known)
+            self._apply_if_due()
         return known
 
     def turn_to(self, epoch: int) -> None:
@@ -151,23 +167,27 @@ class WidthBook:
         if not self.strategy.assigns_widths or epoch == self._epoch:
             return
         self._epoch = epoch
-        past = (epoch - 1) % self.strategy.wire_period
-        if past == 0 and self._exchanges:
-            self._start(epoch)
-        elif past == LAG_EPOCHS and self._coming is not None:
-            self._apply(epoch)
+        self.end_epoch(epoch - 1)
+        self._apply_if_due()
 
-    def _traced(self) -> Iterator[tuple[int, str, tuple[Leg, ...]]]:
-        """Yield (number, direction, legs) of what has been sent since the last assignment."""
+    def end_epoch(self, epoch: int) -> None:
+        """Begin an assignment where a period ends; again does nothing."""
+        is_last = self.strategy.assigns_widths and epoch % self.strategy.wire_period == 0
+        if is_last and any(leg.times for _, legs in self._legs() for leg in legs):
+            self._start(epoch)
+
+    def _legs(self) -> Iterator[tuple[tuple[int, int], tuple[Leg, ...]]]:
+        """Yield the legs of each exchange and direction (0: there, 1: back), in one order."""
         for number, exchange in sorted(self._exchanges.items()):
-            for direction, legs in (("there", exchange.there), ("back", exchange.back)):
-                if any(leg.times for leg in legs):
-                    yield number, direction, legs
+            for direction, legs in enumerate((exchange.there, exchange.back)):
+                yield (number, direction), legs
 
     def _start(self, epoch: int) -> None:
         legs: list[Leg] = []
         betas, sizes = [np.empty(0)], [np.empty(0, np.int64)]
-        for _, _, group in self._traced():
+        for _, group in self._legs():
+            if not any(leg.times for leg in group):
+                continue  # nothing ever returns to a constant input
             found = np.concatenate([leg.take_sensitivities() for leg in group])
             betas.append(found / max(found.sum(), np.finfo(np.float64).tiny))
             sizes.append(np.full(len(found), group[0].width))
@@ -185,25 +205,75 @@ class WidthBook:
             return random_assignment(messages, budget, seed).bits_K
         return assign_bytes(messages, budget).bits_K
 
-    def _apply(self, epoch: int) -> None:
-        """Tell receivers the widths, and use them."""
-        assert self._coming is not None
+    def _settle(self) -> None:
+        """Wait for the assignment that is under way, if any."""
+        if self._coming is None:
+            return
         legs, future = self._coming
         self._coming = None
         bits_K = torch.from_numpy(future.result()).to(self._world.device)
-        told = []
         for leg, bits_S in zip(legs, bits_K.split([len(leg.ids_S) for leg in legs]), strict=True):
-            counts = leg.send_counts, leg.recv_counts
-            told.append((leg, bits_S, start_exchange(bits_S, *counts, self._world, "control")))
-        for leg, bits_S, pending in told:
-            leg.set_widths(bits_S, pending.wait(self._world, "telling widths"))
-        self._note(epoch, {id(leg) for leg in legs})
+            leg.next_bits_S = bits_S
 
-    def _note(self, epoch: int, assigned: set[int]) -> None:
-        for number, exchange in sorted(self._exchanges.items()):
-            for direction, legs in (("there", exchange.there), ("back", exchange.back)):
-                if any(id(leg) in assigned for leg in legs):
-                    bits = torch.cat([leg.sent.bits_S for leg in legs])
-                    values, counts = bits.unique(return_counts=True)
-                    rows = dict(zip(values.tolist(), counts.tolist(), strict=True))
-                    self.history.append(Widths(epoch, number, direction, rows))
+    def _apply_if_due(self) -> None:
+        """In the epoch for it, tell receivers the widths that were assigned, and use them."""
+        epoch = self._epoch
+        if epoch is None or (epoch - 1) % self.strategy.wire_period != LAG_EPOCHS:
+            return
+        self._settle()
+        due = [leg for _, legs in self._legs() for leg in legs if leg.next_bits_S is not None]
+        self._tell([(leg, leg.next_bits_S) for leg in due if leg.next_bits_S is not None])
+        for (number, direction), legs in self._legs():
+            if any(leg in due for leg in legs):
+                bits = torch.cat([leg.sent.bits_S for leg in legs])
+                values, counts = bits.unique(return_counts=True)
+                rows = dict(zip(values.tolist(), counts.tolist(), strict=True))
+                self.history.append(Widths(epoch, number, _DIRECTIONS[direction], rows))
+        for leg in due:
+            leg.next_bits_S = None
+
+    def _tell(self, widths: list[tuple[Leg, Tensor]]) -> None:
+        told = []
+        for leg, bits_S in widths:
+            counts = leg.send_counts, leg.recv_counts
+            told.append(start_exchange(bits_S, *counts, self._world, "control"))
+        for (leg, bits_S), pending in zip(widths, told, strict=True):
+            leg.set_widths(bits_S, pending.wait(self._world, "telling widths"))
+
+    def state(self) -> tuple[Tensor, Tensor]:
+        """Return what later widths depend on: a row a leg, and a row for each row that is sent.
+
+        The first has exchange, direction, stage, rows, times traced, and whether other widths are
+        assigned already; the second the bits, those to come, and what was traced. All float64.
+        """
+        self._settle()
+        heads: list[list[float]] = []
+        rows = [torch.empty(0, 3, dtype=torch.float64, device=self._world.device)]
+        for (number, direction), legs in self._legs():
+            for stage, leg in enumerate(legs):
+                bits_S, has_next = leg.sent.bits_S.double(), leg.next_bits_S is not None
+                next_S = bits_S if leg.next_bits_S is None else leg.next_bits_S.double()
+                heads.append([number, direction, stage, len(bits_S), leg.times, has_next])
+                rows.append(torch.stack([bits_S, next_S, leg.ranges_S], dim=1))
+        table = torch.tensor(heads, dtype=torch.float64, device=self._world.device)
+        return table.view(-1, 6), torch.cat(rows)
+
+    def restore(self, heads: Tensor, rows: Tensor) -> None:
+        """Take up what `state` returned, as soon as the exchanges are made."""
+        parts = rows.to(self._world.device).split(heads[:, 3].long().tolist())
+        for head, part in zip(heads.long().tolist(), parts, strict=True):
+            number, direction, stage, _, times, has_next = head
+            self._saved[number, direction, stage] = _Known(times, bool(has_next), part)
+
+    def _take_up(self, number: int, exchange: Exchange) -> None:
+        """Set an exchange to what a resumed run knew of it; all ranks know it or none."""
+        widths = []
+        for direction, legs in enumerate((exchange.there, exchange.back)):
+            for stage, leg in enumerate(legs):
+                if (known := self._saved.pop((number, direction, stage), None)) is not None:
+                    leg.times = known.times
+                    leg.ranges_S.copy_(known.rows[:, 2])
+                    widths.append((leg, known.rows[:, 0].to(torch.uint8)))
+                    if known.has_next:
+                        leg.next_bits_S = known.rows[:, 1].to(torch.uint8)
+        self._tell(widths)
