@@ -152,8 +152,11 @@ def measure_rank(job: dict[str, Any]) -> None:
             configs = {f"{model}/{mode}": settings(job, model, mode) for mode in job["modes"]}
             if job["kind"] == "time":
                 found |= time_modes(shard, configs)
-            else:
-                found |= {name: accuracies(shard, c, job) for name, c in configs.items()}
+                continue
+            for name, config in configs.items():
+                found[name] = accuracies(shard, config, job)
+                if world.rank == 0:
+                    print(name, found[name], file=sys.stderr, flush=True)
         if job["kind"] == "time":
             print(json.dumps(found))
         else:
