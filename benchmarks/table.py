@@ -113,6 +113,26 @@ def largest_lines() -> list[str]:
     return lines
 
 
+def slow_network_lines() -> list[str]:
+    """Return one line for each model and number of hosts, on the slowest links."""
+    times = [row for run in rows_of("slow_network") for row in run["times"]]
+    slowest = min((row["mbit"] for row in times), default=0)
+    by_mode = {
+        (row["hosts"], row["model"], row["mode"]): row for row in times if row["mbit"] == slowest
+    }
+    lines = []
+    for (hosts, model, mode), cached in by_mode.items():
+        if mode == "adaptive overlap cache":
+            adaptive = by_mode[hosts, model, "adaptive overlap"]
+            lines.append(
+                f"| epoch, 3 x 256 {model.upper()}, {hosts} hosts at {slowest:.0f} Mbit/s, `adaqp` "
+                f"| {adaptive['epoch_seconds']:.2f} s: {adaptive['times_fp32']} x plain fp32's "
+                f"speed; with `--input-cache` {cached['times_fp32']} x "
+                "| `benchmarks.slow_network` |"
+            )
+    return lines
+
+
 def ingest_lines() -> list[str]:
     """Return one line for building a store and one for cutting it."""
     lines = []
@@ -153,8 +173,9 @@ def accuracy_lines() -> list[str]:
 
 def table() -> str:
     """Return the whole table."""
-    parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines, ingest_lines)
-    lines = [line for part in (*parts, accuracy_lines) for line in part()]
+    parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines)
+    more = (slow_network_lines, ingest_lines, accuracy_lines)
+    lines = [line for part in (*parts, *more) for line in part()]
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (
         "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "

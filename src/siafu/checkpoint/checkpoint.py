@@ -4,7 +4,7 @@ Random draws are counter-based, so the epoch number is all the state they have.
 """
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class Checkpoint:
     best: dict[str, Tensor]
     """Weights at the best validation epoch so far."""
     optimiser: dict[str, Any]
+    wire: dict[str, Tensor] = field(default_factory=dict)
+    """What the widths of messages depend on, of all ranks; empty where all rows have one."""
     facts: dict[str, Any]
     """Epochs done, best scores, the graph's fingerprint, the settings."""
 
@@ -42,6 +44,8 @@ def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
         for number, state in checkpoint.optimiser["state"].items():
             for name, value in state.items():
                 writer.save(f"optimiser-{number}-{name}", _as_rows(torch.as_tensor(value)))
+        for name, tensor in checkpoint.wire.items():
+            writer.save(f"wire-{name}", _as_rows(tensor))
         writer.facts |= {
             "run": checkpoint.facts,
             "names": names,
@@ -104,7 +108,16 @@ def load_checkpoint(path: Path, model: nn.Module) -> Checkpoint:
             value = torch.tensor(folder.load(entry))
             shape = parameters[int(number)].shape if name != "step" else ()
             state.setdefault(int(number), {})[name] = value.reshape(shape)
+    wire = {
+        entry.removeprefix("wire-"): torch.tensor(folder.load(entry))
+        for entry in folder.entries
+        if entry.startswith("wire-")
+    }
     optimiser = {"state": state, "param_groups": folder.facts["param_groups"]}
     return Checkpoint(
-        model=groups["model"], best=groups["best"], optimiser=optimiser, facts=folder.facts["run"]
+        model=groups["model"],
+        best=groups["best"],
+        optimiser=optimiser,
+        wire=wire,
+        facts=folder.facts["run"],
     )

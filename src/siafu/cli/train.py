@@ -72,10 +72,15 @@ def show_run(run: Run, *, as_json: bool) -> None:
 
 
 def _told(choices: dict[str, Any]) -> str:
-    """Return the number of stages and every choice that is on."""
-    stages = choices["stages"]
-    on = [name.replace("_", " ") for name, value in choices.items() if value is True]
-    return ", ".join([f"{stages} stage{'s' if stages > 1 else ''}", *on])
+    """Return the number of stages, every choice that is on, and how messages are quantised."""
+    stages, wire = choices["stages"], choices["wire"]
+    told = [f"{stages} stage{'s' if stages > 1 else ''}"]
+    told += [name.replace("_", " ") for name, value in choices.items() if value is True]
+    if "wire_bits" in choices:
+        told.append(f"messages quantised to {choices['wire_bits']:g} bits on average ({wire})")
+    elif wire != 32:
+        told.append(f"messages quantised to {wire} bits")
+    return ", ".join(told)
 
 
 def _with_flags(command: Any) -> Any:

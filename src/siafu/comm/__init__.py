@@ -3,12 +3,15 @@
 The only user of torch.distributed.
 """
 
+from siafu.comm.coding import Coding
 from siafu.comm.halo import (
+    Codings,
     HaloPlan,
     PendingRows,
     add_returned,
     exchange_halo,
     reduce_gradients,
+    start_exchange,
     start_fetch,
     start_return,
     sum_over_ranks,
@@ -19,6 +22,8 @@ from siafu.comm.world import DEFAULT_DEADLINE_SECONDS, STORE_VARIABLE, World, ch
 __all__ = [
     "DEFAULT_DEADLINE_SECONDS",
     "STORE_VARIABLE",
+    "Coding",
+    "Codings",
     "HaloPlan",
     "Meter",
     "PendingRows",
@@ -27,6 +32,7 @@ __all__ = [
     "choose_device",
     "exchange_halo",
     "reduce_gradients",
+    "start_exchange",
     "start_fetch",
     "start_return",
     "sum_over_ranks",

@@ -5,7 +5,9 @@ rank; a row that several ranks need stands several times), D columns.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,8 +16,12 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from siafu.comm.coding import Coding
 from siafu.comm.world import World
 from siafu.ops import CSR, sum_into
+
+Codings = tuple[Coding, Coding]
+"""Of rows on their way out, and of their gradients on the way home."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,7 @@ class PendingRows:
 
     def __init__(self, rows: Tensor, works: list[tuple[int, Any]], held: Tensor) -> None:
         self._rows, self._works, self._held = rows, works, held
+        self._decode: Callable[[Tensor], Tensor] | None = None
 
     def wait(self, world: World, operation: str) -> Tensor:
         """Return the rows once all have come and all of ours have left."""
@@ -65,7 +72,12 @@ class PendingRows:
         rows = self._rows.to(world.device) if world.stages_through_host else self._rows
         # Whoever still holds this must not hold the buffers too.
         self._works, self._held, self._rows = [], rows[:0], rows[:0]
-        return rows
+        return rows if self._decode is None else self._decode(rows)
+
+    def decoded_by(self, decode: Callable[[Tensor], Tensor]) -> "PendingRows":
+        """Have `wait` return what `decode` makes of the rows."""
+        self._decode = decode
+        return self
 
 
 def start_exchange(
@@ -114,15 +126,32 @@ def _post(
     return works
 
 
-def start_fetch(x_ND: Tensor, plan: HaloPlan, world: World, purpose: str) -> PendingRows:
+def start_fetch(
+    x_ND: Tensor, plan: HaloPlan, world: World, purpose: str, coding: Coding | None = None
+) -> PendingRows:
     """Start bringing halo_RD, the rows of others that this rank needs."""
+    if coding is not None:
+        return _start_coded(x_ND, plan.send_rows, world, purpose, coding)
     rows_SD = x_ND.index_select(0, plan.send_rows)
     return start_exchange(rows_SD, plan.send_counts, plan.recv_counts, world, purpose)
 
 
-def start_return(grad_RD: Tensor, plan: HaloPlan, world: World, purpose: str) -> PendingRows:
+def start_return(
+    grad_RD: Tensor, plan: HaloPlan, world: World, purpose: str, coding: Coding | None = None
+) -> PendingRows:
     """Start sending halo rows' gradients home; `add_returned` adds what arrives."""
+    if coding is not None:
+        return _start_coded(grad_RD, None, world, purpose, coding)
     return start_exchange(grad_RD, plan.recv_counts, plan.send_counts, world, purpose)
+
+
+def _start_coded(
+    x_ND: Tensor, rows_S: Tensor | None, world: World, purpose: str, coding: Coding
+) -> PendingRows:
+    encoded = coding.encode(x_ND, rows_S)
+    counts = coding.sent_bytes, coding.received_bytes
+    pending = start_exchange(encoded.payload, *counts, world, purpose)
+    return pending.decoded_by(partial(coding.decode, encoded=encoded, shape=x_ND.shape[1:]))
 
 
 def add_returned(grad_SD: Tensor, plan: HaloPlan, grad_ND: Tensor) -> None:
@@ -140,22 +169,28 @@ class _ExchangeHalo(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, plan: HaloPlan, world: World) -> Tensor:
+    def forward(
+        ctx: Any, x_ND: Tensor, plan: HaloPlan, world: World, codings: Codings | None
+    ) -> Tensor:
         ctx.plan, ctx.world, ctx.shape = plan, world, x_ND.shape
-        return start_fetch(x_ND, plan, world, "halo_forward").wait(world, "fetching halo rows")
+        there, ctx.back = codings or (None, None)
+        pending = start_fetch(x_ND, plan, world, "halo_forward", there)
+        return pending.wait(world, "fetching halo rows")
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None]:
-        pending = start_return(grad_RD, ctx.plan, ctx.world, "halo_backward")
+    def backward(ctx: Any, grad_RD: Tensor) -> tuple[Tensor, None, None, None]:
+        pending = start_return(grad_RD, ctx.plan, ctx.world, "halo_backward", ctx.back)
         grad_ND = grad_RD.new_zeros(ctx.shape)
         add_returned(pending.wait(ctx.world, "returning halo gradients"), ctx.plan, grad_ND)
-        return grad_ND, None, None
+        return grad_ND, None, None, None
 
 
-def exchange_halo(x_ND: Tensor, plan: HaloPlan, world: World) -> Tensor:
+def exchange_halo(
+    x_ND: Tensor, plan: HaloPlan, world: World, codings: Codings | None = None
+) -> Tensor:
     """Return halo_RD, differentiably. Every rank of `world` must call this in the same order."""
-    return _ExchangeHalo.apply(x_ND, plan, world)
+    return _ExchangeHalo.apply(x_ND, plan, world, codings)
 
 
 class _SumOverRanks(torch.autograd.Function):

@@ -41,7 +41,7 @@ class RunConfig(BaseModel):
         "gcn", description=f"{', '.join(MODEL_DEFAULTS)}, or your own: FILE.py:Class"
     )
     ranks: int = Field(1, ge=1, description="processes, one a part")
-    strategy: str = Field("halo", description="how ranks reach each other's rows: halo or sar")
+    strategy: str = Field("halo", description="how ranks reach rows of others: halo, sar or adaqp")
     stages: str | None = Field(
         None, description="groups of peers fetched one after another: 1 to the ranks, or auto"
     )
@@ -54,6 +54,18 @@ class RunConfig(BaseModel):
     input_cache: bool = Field(False, description="aggregate the constant first-layer input once")
     prune: bool = Field(
         False, description="train on what influences labelled vertices only, layer by layer"
+    )
+    wire: str | None = Field(
+        None, description="bits of an entry between ranks: 32, 16, 8, 4, 2, adaptive or random"
+    )
+    wire_bits: float | None = Field(
+        None, description="mean bits of an entry, 2 to 8, for adaptive (default: 4)"
+    )
+    wire_period: int | None = Field(
+        None, description="epochs between assignments of widths, for adaptive (default: 50)"
+    )
+    overlap: bool | None = Field(
+        None, description="work on owned rows while others travel (default: true)"
     )
     epochs: int = Field(200, ge=1, description="the most epochs to train")
     seed: int = Field(0, ge=0, description="seed of weights, dropout, splits and partition")
@@ -93,6 +105,11 @@ class RunConfig(BaseModel):
     threads: int = Field(0, ge=0, description="threads a rank; 0 shares the cores")
     deadline: float = Field(300.0, gt=0, description="seconds any wait between ranks may last")
     out: str | None = Field(None, description="run folder (default: runs/NAME-MODEL-NUMBER)")
+
+    @field_validator("wire", mode="before")
+    @classmethod
+    def _number_as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) else value
 
     @field_validator("model")
     @classmethod

@@ -17,6 +17,7 @@ from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
 from siafu.engine.network import Network, build_network
 from siafu.engine.score import scores, training_loss, validation_loss
+from siafu.engine.widths import gather_widths, histogram, restore_widths
 from siafu.errors import PlanError, SiafuError
 from siafu.graph import writing
 from siafu.nn import Draws
@@ -70,6 +71,7 @@ class Training:
         loss.backward()
         reduce_gradients(list(self.network.module.parameters()), self.world)
         self.optimiser.step()
+        self.network.book.end_epoch(self.draws.epoch)
         total = self.world.gather_numbers([float(loss.detach())], "metric")
         return math.fsum(row[0] for row in total)
 
@@ -117,7 +119,7 @@ class Training:
         self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
 
     def checkpoint(self) -> Checkpoint:
-        """Return the state of the run."""
+        """Return the state of the run; every rank calls this together."""
         facts = {
             "epochs": self.progress.epochs,
             "best_epoch": self.progress.best_epoch,
@@ -129,7 +131,8 @@ class Training:
             "ranks": self.world.size,
         }
         model, optimiser = self.network.module.state_dict(), self.optimiser.state_dict()
-        return Checkpoint(model=model, best=self.best, optimiser=optimiser, facts=facts)
+        wire = gather_widths(self.network.book, self.world)
+        return Checkpoint(model=model, best=self.best, optimiser=optimiser, wire=wire, facts=facts)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up a run where the checkpoint left it."""
@@ -147,6 +150,7 @@ class Training:
         self.progress = Progress(**{name: facts[name] for name in names})
         if facts.get("best_merit") is not None:
             self.progress.best_merit = facts["best_merit"]
+        restore_widths(self.network.book, checkpoint.wire, self.world)
 
 
 def begin(config: RunConfig, shard: Shard, resume_from: Path | None = None) -> Training:
@@ -177,8 +181,10 @@ def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str,
             with writing(folder.metrics):
                 folder.append_metrics(row)
             on_epoch(row)
-        if config.checkpoint_every and progress.epochs % config.checkpoint_every == 0 and is_first:
-            save_checkpoint(training.checkpoint(), folder.checkpoints)
+        if config.checkpoint_every and progress.epochs % config.checkpoint_every == 0:
+            saved = training.checkpoint()
+            if is_first:
+                save_checkpoint(saved, folder.checkpoints)
     if not progress.best_scores:  # resumed at its last epoch, which was not evaluated before
         training.keep_best(*training.evaluate())
     training.network.module.load_state_dict(training.best)
@@ -216,6 +222,7 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "strategy": training.config.strategy,
         "choices": strategy.choices(world.size),
         "exactness": strategy.exactness,
+        "widths": histogram(training.network.book, world),
         "model": training.config.model,
         "data": training.shard.name,
         "run": str(folder.path),

@@ -29,7 +29,7 @@ from siafu.nn.sparse import dense
 from siafu.ops import CSR
 from siafu.plan import choose_strategy
 from siafu.shard import Shard
-from siafu.strategy import BlockNeighbours, Strategy, View, message_flow, parallelize
+from siafu.strategy import BlockNeighbours, Strategy, View, WidthBook, message_flow, parallelize
 
 
 class Network(Protocol):
@@ -43,6 +43,11 @@ class Network(Protocol):
     @property
     def strategy(self) -> Strategy:
         """The strategy with every choice made."""
+        ...
+
+    @property
+    def book(self) -> WidthBook:
+        """The widths at which rows travel while training."""
         ...
 
     def training_logits(self) -> Tensor:
@@ -67,13 +72,15 @@ class BuiltInNetwork:
         self.module, self.strategy = module, strategy
         self._shard, self._draws = shard, draws
         self._neighbours = BlockNeighbours(shard, draws, strategy)
+        self.book = self._neighbours.book
         self._x = cache_input(x, self._neighbours, module.spec) if strategy.input_cache else x
         self._views: list[View] = []
         if strategy.prune:
             self._views = message_flow(shard, shard.train, module.spec.layers)
             self._x_pruned = _needed(self._x, self._views)
             self._flow: list[Neighbours] = [
-                BlockNeighbours(shard, draws, strategy, view=view) for view in self._views
+                BlockNeighbours(shard, draws, strategy, view=view, book=self.book)
+                for view in self._views
             ]
 
     def training_logits(self) -> Tensor:
@@ -109,6 +116,7 @@ class OwnNetwork:
     ) -> None:
         self.module, self.strategy = module, strategy
         self._parallel = parallelize(module, shard, strategy, draws=draws, reduce_gradients=False)
+        self.book = self._parallel.book
         self._x, self._train = x, shard.train
 
     def training_logits(self) -> Tensor:

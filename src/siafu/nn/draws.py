@@ -27,6 +27,8 @@ class Draws:
     training: bool = True
     _sites_taken: tuple[int, int] = field(default=(-1, 0), repr=False)
     """The epoch, and how many message sites it has used."""
+    _exchanges_taken: tuple[int, int] = field(default=(-1, 0), repr=False)
+    """The epoch, and how many exchanges it has rounded."""
 
     def key(self, site: int) -> DrawKey:
         """Return the key of this epoch's draws for one place in the model."""
@@ -44,3 +46,10 @@ class Draws:
         used = used if epoch == self.epoch else 0
         self._sites_taken = self.epoch, used + count
         return _FIRST_MESSAGE_SITE + used
+
+    def take_exchange(self) -> int:
+        """Return the number of the next exchange whose rows are rounded, from 0 in every epoch."""
+        epoch, used = self._exchanges_taken
+        used = used if epoch == self.epoch else 0
+        self._exchanges_taken = self.epoch, used + 1
+        return used

@@ -44,12 +44,25 @@ def named_strategy(config: RunConfig) -> Strategy:
             seen="--stages auto without a memory budget",
             fix="add --memory 4GB, or set --stages to a number from 1 to the ranks",
         )
-    return find_strategy(config.strategy).with_choices(
+    strategy = find_strategy(config.strategy).with_choices(
         stages=_stages(config),
         recompute=config.recompute,
         input_cache=config.input_cache,
         prune=config.prune,
+        wire=_wire(config),
+        wire_bits=config.wire_bits,
+        wire_period=config.wire_period,
+        overlap=config.overlap,
     )
+    if not strategy.assigns_widths:
+        for name in ("wire_bits", "wire_period"):
+            if getattr(config, name) is not None:
+                raise ConfigError(
+                    f"{name} has no meaning where all rows have one width.",
+                    seen=f"{name}={getattr(config, name):g} with wire={strategy.wire}",
+                    fix="add --wire adaptive, or leave it out",
+                )
+    return strategy
 
 
 def choose_strategy(
@@ -122,6 +135,10 @@ def memory_in_use(world: World) -> int:
     if world.device.type == "cuda":
         return torch.cuda.memory_allocated(world.device)
     return int(psutil.Process().memory_info().rss)
+
+
+def _wire(config: RunConfig) -> int | str | None:
+    return int(config.wire) if config.wire is not None and config.wire.isdigit() else config.wire
 
 
 def _stages(config: RunConfig) -> int | str | None:

@@ -5,6 +5,7 @@ from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.parallelize import ParallelModel, parallelize
 from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
 from siafu.strategy.view import View, message_flow
+from siafu.strategy.widths import WidthBook, Widths
 
 __all__ = [
     "PRESETS",
@@ -12,6 +13,8 @@ __all__ = [
     "ParallelModel",
     "Strategy",
     "View",
+    "WidthBook",
+    "Widths",
     "find_strategy",
     "group_rounds",
     "message_flow",

@@ -29,7 +29,16 @@ from siafu.ops import (
     fold_into,
 )
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.walk import Homeward, Rows, graph_is_kept, visit, visit_again, zeros_like
+from siafu.strategy.walk import (
+    Homeward,
+    Rows,
+    begin_trip,
+    graph_is_kept,
+    visit,
+    visit_again,
+    zeros_like,
+)
+from siafu.strategy.wire import Trip
 
 _PIECE_ELEMENTS = 1 << 24
 """Numbers that the edges of one piece may bring: 64 MB in float32."""
@@ -114,7 +123,7 @@ class _Attend(torch.autograd.Function):
     """Sources, rows, shared and captured tensors in; out_MHD back."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, trip: Trip | None, *tensors: Tensor) -> Tensor:
         sources, rows, shared, _ = call.split(tensors)
         num_rows, heads = call.reach.own.csr.num_rows, sources[0].size(1)
         state = SoftmaxState.empty(num_rows, heads, sources[0].size(2), sources[-1])
@@ -132,9 +141,9 @@ class _Attend(torch.autograd.Function):
             if call.keep and block is not call.reach.own:
                 ctx.kept.append(arrived)
 
-        visit(call.reach, sources, fold)
+        visit(call.reach, sources, fold, trip)
         out_MHD, lse_MH = finish(state)
-        ctx.call = call
+        ctx.call, ctx.trip = call, trip
         # Not saved as others are: backward lets go of it before it fetches any rows.
         ctx.out_MHD = out_MHD.detach()
         ctx.version = out_MHD._version
@@ -153,7 +162,7 @@ class _Attend(torch.autograd.Function):
         if not graph_is_kept():
             ctx.out_MHD = None
         into = _Into(rows, shared, captured)
-        homeward = Homeward(call.reach.world)
+        homeward = Homeward(call.reach, ctx.trip)
         own: list[Tensor] = []
 
         def give_back(block: Block, arrived: Rows) -> None:
@@ -163,9 +172,10 @@ class _Attend(torch.autograd.Function):
             else:
                 homeward.send(block, grads, tuple(own))
 
-        visit_again(call.reach, sources, give_back, ctx.kept if call.keep else None)
+        kept = ctx.kept if call.keep else None
+        visit_again(call.reach, sources, give_back, ctx.trip, kept)
         homeward.settle(tuple(own))
-        return None, *own, *into.rows, *into.shared, *into.captured
+        return None, None, *own, *into.rows, *into.shared, *into.captured
 
 
 @dataclass(frozen=True)
@@ -225,5 +235,6 @@ def _block_grads(
 
 def staged_attention(call: Call, tensors: Rows) -> Tensor:
     """Return out_MHD, differentiable in all tensors."""
-    out_MHD: Tensor = _Attend.apply(call, *tensors)
+    trip = begin_trip(call.reach, call.split(tensors)[0])
+    out_MHD: Tensor = _Attend.apply(call, trip, *tensors)
     return out_MHD

@@ -20,6 +20,7 @@ from torch import Tensor
 from siafu.comm import HaloPlan, World
 from siafu.nn.loops import with_self_loops
 from siafu.ops import CSR
+from siafu.strategy.wire import Wire
 
 _EDGES_AT_ONCE = 1 << 22
 _PIECES = 4
@@ -107,6 +108,10 @@ class Reach:
     own: Block
     stages: tuple[Block, ...]
     world: World
+    wire: Wire | None = None
+    """Quantises what travels; None sends rows as they are."""
+    overlap: bool = True
+    """Whether owned rows are worked on while others travel."""
 
     @property
     def blocks(self) -> Iterator[Block]:

@@ -5,6 +5,7 @@ heads, T edge types, O width after a map.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,8 @@ from siafu.strategy.strategy import Strategy
 from siafu.strategy.sums import Scales, staged_max, staged_sum
 from siafu.strategy.view import View, whole_view
 from siafu.strategy.walk import Rows
+from siafu.strategy.widths import WidthBook
+from siafu.strategy.wire import Wire
 
 
 class BlockNeighbours:
@@ -38,10 +41,15 @@ class BlockNeighbours:
         strategy: Strategy | None = None,
         *,
         view: View | None = None,
+        book: WidthBook | None = None,
     ) -> None:
+        """`book` has the widths of rows; layers with views of their own share one."""
         self.shard, self.draws = shard, draws
         self.strategy = strategy or Strategy()
         self.view = view or whole_view(shard)
+        self.book = book or WidthBook(self.strategy, shard.world, draws.seed)
+        is_quantised = self.strategy.wire != 32 and shard.world.size > 1
+        self._wire = Wire(shard, self.view, draws, self.book) if is_quantised else None
         self._by_dtype: dict[tuple[str, torch.dtype], Any] = {}
 
     @property
@@ -71,19 +79,21 @@ class BlockNeighbours:
 
     def extended(self, x_ND: Tensor) -> Tensor:
         """Return x_CD: the owned rows, then all halo rows at once, differentiably."""
-        return torch.cat([x_ND, exchange_halo(x_ND, self.view.plan, self.view.world)])
+        codings = None if self._wire is None else self._wire.codings_of_all(x_ND)
+        halo_RD = exchange_halo(x_ND, self.view.plan, self.view.world, codings)
+        return torch.cat([x_ND, halo_RD])
 
     @cached_property
     def reach(self) -> Reach:
         """The blocks, cut once."""
         view = self.view
         stages = self.strategy.stages_of(view.world.size)
-        return build_reach(view.csr, view.plan, view.world, stages)
+        reach = build_reach(view.csr, view.plan, view.world, stages)
+        return replace(reach, wire=self._wire, overlap=self.strategy.overlap)
 
     @cached_property
     def _looped(self) -> Reach:
-        own = self.reach.own.with_loops(self.view.own_rows_M)
-        return Reach(own, self.reach.stages, self.reach.world)
+        return replace(self.reach, own=self.reach.own.with_loops(self.view.own_rows_M))
 
     @cached_property
     def _typed(self) -> TypedReach:

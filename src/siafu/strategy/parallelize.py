@@ -18,6 +18,7 @@ from siafu.strategy.intercept import RankMode, SourceSumError
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.pyg_staged import StagedLayers
 from siafu.strategy.strategy import Strategy, find_strategy
+from siafu.strategy.widths import WidthBook
 
 _MIXES_ALL_ROWS = {
     "GraphNorm": "nn.BatchNorm1d",
@@ -64,8 +65,9 @@ class ParallelModel(nn.Module):
 
     def forward(self, x_ND: Tensor, edge_index: Tensor | None = None, **extra: Any) -> Tensor:
         """Return the model's rows for the owned vertices; edges come from the shard."""
-        if self._counts_epochs and self.training:
-            self._draws.epoch += 1
+        if self._counts_epochs:
+            self._draws.training = self.training
+            self._draws.epoch += self.training
         edges = self._edge_index if edge_index is None else edge_index
         try:
             in_stages = self._staged is not None
@@ -84,6 +86,11 @@ class ParallelModel(nn.Module):
                 fix="use a convolution that reads rows at edge_index[0] and adds up at "
                 "edge_index[1], such as GCNConv, TAGConv, SAGEConv or GATConv",
             ) from error
+
+    @property
+    def book(self) -> WidthBook:
+        """The widths at which rows travel while training."""
+        return self._neighbours.book
 
     def sum_gradients(self) -> None:
         """Let every gradient be summed over the ranks as it arrives."""

@@ -31,7 +31,8 @@ from siafu.ops import (
 )
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.sums import Best
-from siafu.strategy.walk import Homeward, Rows, visit, visit_again, zeros_like
+from siafu.strategy.walk import Homeward, Rows, begin_trip, visit, visit_again, zeros_like
+from siafu.strategy.wire import Trip
 
 _PIECE_ELEMENTS = 1 << 24
 """Numbers in the inputs and messages of one piece: 64 MB in float32."""
@@ -243,7 +244,7 @@ class _Reduced(torch.autograd.Function):
     """Rows of sources, destinations and edges, and captured tensors in; out_MW back."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, trip: Trip | None, *tensors: Tensor) -> Tensor:
         src, dst, edge = call.split(tensors)
         like = call.reach.own.csr.indptr.new_empty(0, dtype=call.function.dtype)
         reduction = _REDUCTIONS[call.reduce](call, like)
@@ -256,9 +257,9 @@ class _Reduced(torch.autograd.Function):
             if call.keep and block is not call.reach.own:
                 ctx.kept.append(arrived)
 
-        visit(call.reach, src, fold)
+        visit(call.reach, src, fold, trip)
         out_MW = reduction.finish()
-        ctx.call, ctx.reduction = call, reduction
+        ctx.call, ctx.reduction, ctx.trip = call, reduction, trip
         ctx.save_for_backward(*tensors, out_MW)
         return out_MW
 
@@ -269,10 +270,10 @@ class _Reduced(torch.autograd.Function):
         *tensors, out_MW = ctx.saved_tensors
         src, dst, edge = call.split(tuple(tensors))
         reduction.prepare(out_MW, grad_MW.contiguous())
-        wanted = ctx.needs_input_grad[1:]
+        wanted = ctx.needs_input_grad[2:]
         into = {n: zeros_like(t) for n, t in enumerate(tensors) if wanted[n]}
-        homeward = Homeward(call.reach.world)
         sends = [n for n in range(len(src)) if wanted[n]]
+        homeward = Homeward(call.reach, ctx.trip, sends)
         own = tuple(into[n] for n in sends)
 
         def give_back(block: Block, arrived: Rows) -> None:
@@ -284,9 +285,9 @@ class _Reduced(torch.autograd.Function):
             if block is not call.reach.own and sends:
                 homeward.send(block, tuple(totals[n] for n in sends), own)
 
-        visit_again(call.reach, src, give_back, ctx.kept if call.keep else None)
+        visit_again(call.reach, src, give_back, ctx.trip, ctx.kept if call.keep else None)
         homeward.settle(own)
-        return None, *(into.get(n) for n in range(len(tensors)))
+        return None, None, *(into.get(n) for n in range(len(tensors)))
 
 
 def _piece_grads(
@@ -338,7 +339,8 @@ def _add_rows(csr: CSR, grad: Tensor, total: Tensor) -> None:
 
 def staged_reduce(call: Call, tensors: Rows) -> Tensor:
     """Return the reduced messages of M rows, differentiable in all tensors and captured ones."""
-    out_MW: Tensor = _Reduced.apply(call, *tensors, *call.function.captured)
+    trip = begin_trip(call.reach, call.split(tensors)[0])
+    out_MW: Tensor = _Reduced.apply(call, trip, *tensors, *call.function.captured)
     if bool(out_MW.detach().isnan().any()):
         row = int(out_MW.detach().isnan().flatten(1).any(dim=1).nonzero()[0])
         raise PlanError(

@@ -18,7 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from siafu.ops import CSR, sum_into
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.walk import Homeward, Rows, visit, visit_again
+from siafu.strategy.walk import Homeward, Rows, begin_trip, visit, visit_again
+from siafu.strategy.wire import Trip
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +72,16 @@ def _typed(t: int, csr: CSR, row_E: Tensor, keep: Tensor, count_M: Tensor) -> Ty
 
 class _Relations(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, map_TDO: Tensor, typed: TypedReach, keep: bool) -> Tensor:
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        map_TDO: Tensor,
+        typed: TypedReach,
+        keep: bool,
+        trip: Trip | None,
+    ) -> Tensor:
         out_MO = x_ND.new_zeros(typed.reach.own.csr.num_rows, map_TDO.size(2))
-        ctx.typed, ctx.keep, ctx.kept = typed, keep, []
+        ctx.typed, ctx.keep, ctx.kept, ctx.trip = typed, keep, [], trip
 
         def add(block: Block, arrived: Rows) -> None:
             for part in typed.by_block[block]:
@@ -83,16 +91,16 @@ class _Relations(torch.autograd.Function):
             if keep and block is not typed.reach.own:
                 ctx.kept.append(arrived)
 
-        visit(typed.reach, (x_ND,), add)
+        visit(typed.reach, (x_ND,), add, trip)
         ctx.save_for_backward(x_ND, map_TDO)
         return out_MO
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_MO: Tensor) -> tuple[Tensor | None, Tensor, None, None]:
+    def backward(ctx: Any, grad_MO: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
         typed, (x_ND, map_TDO) = ctx.typed, ctx.saved_tensors
         needs_rows = ctx.needs_input_grad[0]
-        map_grad_TDO, homeward = torch.zeros_like(map_TDO), Homeward(typed.reach.world)
+        map_grad_TDO, homeward = torch.zeros_like(map_TDO), Homeward(typed.reach, ctx.trip)
         own: list[Tensor] = []
 
         def give_back(block: Block, arrived: Rows) -> None:
@@ -112,9 +120,10 @@ class _Relations(torch.autograd.Function):
             else:
                 homeward.send(block, (grad_KD,), tuple(own))
 
-        visit_again(typed.reach, (x_ND,), give_back, ctx.kept if ctx.keep else None)
+        kept = ctx.kept if ctx.keep else None
+        visit_again(typed.reach, (x_ND,), give_back, ctx.trip, kept)
         homeward.settle(tuple(own))
-        return own[0] if own else None, map_grad_TDO, None, None
+        return own[0] if own else None, map_grad_TDO, None, None, None
 
 
 def _mean(part: Typed, x_KD: Tensor) -> Tensor:
@@ -125,5 +134,6 @@ def _mean(part: Typed, x_KD: Tensor) -> Tensor:
 
 def staged_relations(x_ND: Tensor, map_TDO: Tensor, typed: TypedReach, *, keep: bool) -> Tensor:
     """Return out_MO, differentiable in rows and maps."""
-    out_MO: Tensor = _Relations.apply(x_ND, map_TDO, typed, keep)
+    trip = begin_trip(typed.reach, (x_ND,))
+    out_MO: Tensor = _Relations.apply(x_ND, map_TDO, typed, keep, trip)
     return out_MO

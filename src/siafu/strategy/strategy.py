@@ -8,6 +8,8 @@ from siafu.errors import ConfigError
 
 Exactness = Literal["exact", "unbiased", "bounded"]
 
+_WIRES = (32, 16, 8, 4, 2, "adaptive", "random")
+
 EVERY_PEER = 1 << 30
 """More stages than there are ranks: one for each peer."""
 
@@ -28,7 +30,19 @@ class Strategy:
     prune: bool = False
     """Leave out what does not influence labelled vertices, layer by layer."""
 
+    wire: Literal[32, 16, 8, 4, 2, "adaptive", "random"] = 32
+    """Bits of an entry on its way between ranks while training; 32 sends floats unchanged. Below,
+    rows are rounded up or down at random, right on average. `adaptive` gives rows that matter more
+    bits than others, `random` any rows, for comparison."""
+    wire_bits: float = 4
+    """Mean bits of an entry where widths differ."""
+    wire_period: int = 50
+    """Epochs between assignments of widths; the first so many travel at 8 bits."""
+    overlap: bool = True
+    """Work on owned rows while others travel; False waits, for comparison."""
+
     def __post_init__(self) -> None:
+        self._check_wire()
         if self.stages != "auto" and (not isinstance(self.stages, int) or self.stages < 1):
             raise ConfigError(
                 "The number of stages can't be used.",
@@ -36,23 +50,52 @@ class Strategy:
                 fix="use 1 (all halo rows at once) to the number of ranks, or auto",
             )
 
+    def _check_wire(self) -> None:
+        if self.wire not in _WIRES:
+            raise ConfigError(
+                "Unknown wire width.",
+                seen=f"wire={self.wire}",
+                fix=f"use one of {', '.join(map(str, _WIRES))}",
+            )
+        if not 2 <= self.wire_bits <= 8:
+            raise ConfigError(
+                "The mean width of rows can't be had.",
+                seen=f"wire_bits={self.wire_bits}; rows are given 2, 4 or 8 bits",
+                fix="use 2 to 8",
+            )
+        if self.wire_period < 3:
+            raise ConfigError(
+                "Widths can't be assigned so often: they are used from two epochs later on.",
+                seen=f"wire_period={self.wire_period}",
+                fix="use 3 epochs or more",
+            )
+
     @property
     def exactness(self) -> Exactness:
         """Whether a step equals one process, does so on average, or lags by a bound."""
-        return "exact"
+        return "exact" if self.wire == 32 else "unbiased"
+
+    @property
+    def assigns_widths(self) -> bool:
+        """True where rows have widths of their own."""
+        return self.wire in ("adaptive", "random")
 
     def stages_of(self, ranks: int) -> int:
         """Return the number of stages as it counts: one for each rank at most."""
         assert self.stages != "auto", "the plan settles that"
         return min(self.stages, ranks)
 
-    def choices(self, ranks: int) -> dict[str, int | bool]:
+    def choices(self, ranks: int) -> dict[str, int | float | str]:
         """Return the choices by name, as a run reports them."""
+        mean = {"wire_bits": self.wire_bits, "wire_period": self.wire_period}
         return {
             "stages": self.stages_of(ranks),
             "recompute": self.recompute,
             "input_cache": self.input_cache,
             "prune": self.prune,
+            "wire": self.wire,
+            **(mean if self.assigns_widths else {}),
+            "overlap": self.overlap,
         }
 
     def with_choices(self, **choices: Any) -> "Strategy":
@@ -63,6 +106,7 @@ class Strategy:
 PRESETS: dict[str, Strategy] = {
     "halo": Strategy(),
     "sar": Strategy(stages=EVERY_PEER, recompute=True),
+    "adaqp": Strategy(wire="adaptive"),
 }
 
 

@@ -16,7 +16,8 @@ from torch.autograd.function import once_differentiable
 from siafu.ops import max_with_argument, sum_into
 from siafu.ops.csr_max import csr_max_grad
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.walk import Homeward, Rows, visit
+from siafu.strategy.walk import Homeward, Rows, begin_trip, visit
+from siafu.strategy.wire import Trip, square_sums
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class _Sum(torch.autograd.Function):
     """out = rows * sum over blocks of (block @ (cols * x)), and its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, reach: Reach, scales: Scales) -> Tensor:
-        ctx.reach, ctx.scales = reach, scales
+    def forward(ctx: Any, x_ND: Tensor, reach: Reach, scales: Scales, trip: Trip | None) -> Tensor:
+        ctx.reach, ctx.scales, ctx.trip = reach, scales, trip
         out_MD = x_ND.new_empty(reach.own.csr.num_rows, x_ND.size(1))
 
         def add(block: Block, rows: Rows) -> None:
@@ -49,14 +50,14 @@ class _Sum(torch.autograd.Function):
                 col_scale_C=scales.of(block),
             )
 
-        visit(reach, (x_ND,), add)
+        visit(reach, (x_ND,), add, trip)
         return out_MD
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None, None]:
         reach, scales = ctx.reach, ctx.scales
-        grad_MD, homeward = grad_MD.contiguous(), Homeward(reach.world)
+        grad_MD, homeward = grad_MD.contiguous(), Homeward(reach, ctx.trip)
 
         def turned(block: Block) -> Tensor:
             grad_KD = grad_MD.new_empty(block.csr.num_cols, grad_MD.size(1))
@@ -72,12 +73,16 @@ class _Sum(torch.autograd.Function):
         for block in stages:
             homeward.send(block, (turned(block),), (grad_ND,))
         homeward.settle((grad_ND,))
-        return grad_ND, None, None
+        return grad_ND, None, None, None
 
 
 def staged_sum(x_ND: Tensor, reach: Reach, scales: Scales) -> Tensor:
     """Return out_MD, differentiably; weights of the blocks are of x's type."""
-    out_MD: Tensor = _Sum.apply(x_ND, reach, scales)
+
+    def squares(block: Block) -> Tensor:
+        return square_sums(block.csr, scales.row_M, scales.of(block))
+
+    out_MD: Tensor = _Sum.apply(x_ND, reach, scales, begin_trip(reach, (x_ND,), squares))
     return out_MD
 
 
@@ -107,7 +112,7 @@ class _Max(torch.autograd.Function):
     """Keeps int32 [M, D], the column that held each maximum, instead of any rows."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, reach: Reach) -> Tensor:
+    def forward(ctx: Any, x_ND: Tensor, reach: Reach, trip: Trip | None) -> Tensor:
         num_rows, width = reach.own.csr.num_rows, x_ND.size(1)
         best = Best(num_rows, width, x_ND)
         column_MD = torch.full((num_rows, width), -1, dtype=torch.int32, device=x_ND.device)
@@ -122,21 +127,21 @@ class _Max(torch.autograd.Function):
             held_MD = block.columns_K[block.csr.index.long()[known_MD]].int()
             torch.where(wins, held_MD, column_MD, out=column_MD)
 
-        visit(reach, (x_ND,), fold)
-        ctx.reach = reach
+        visit(reach, (x_ND,), fold, trip)
+        ctx.reach, ctx.trip = reach, trip
         ctx.save_for_backward(column_MD)
         return best.value_MD
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
         reach, (column_MD,) = ctx.reach, ctx.saved_tensors
-        homeward = Homeward(reach.world)
+        homeward = Homeward(reach, ctx.trip)
         grad_ND = _given_back(reach.own, column_MD, grad_MD)
         for block in reach.stages:
             homeward.send(block, (_given_back(block, column_MD, grad_MD),), (grad_ND,))
         homeward.settle((grad_ND,))
-        return grad_ND, None
+        return grad_ND, None, None
 
 
 def _given_back(block: Block, column_MD: Tensor, grad_MD: Tensor) -> Tensor:
@@ -149,5 +154,5 @@ def _given_back(block: Block, column_MD: Tensor, grad_MD: Tensor) -> Tensor:
 
 def staged_max(x_ND: Tensor, reach: Reach) -> Tensor:
     """Return out_MD, differentiably: of equal edges the first receives the gradient."""
-    out_MD: Tensor = _Max.apply(x_ND, reach)
+    out_MD: Tensor = _Max.apply(x_ND, reach, begin_trip(reach, (x_ND,)))
     return out_MD

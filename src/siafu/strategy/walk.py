@@ -9,8 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from siafu.comm import PendingRows, World, add_returned, start_fetch, start_return
+from siafu.comm import PendingRows, add_returned, start_fetch, start_return
 from siafu.strategy.blocks import Block, Reach
+from siafu.strategy.wire import Trip, mean_squares
 
 Rows = tuple[Tensor, ...]
 """Several tensors with a row for each column of a block."""
@@ -18,35 +19,67 @@ Rows = tuple[Tensor, ...]
 Use = Callable[[Block, Rows], None]
 
 
-def visit(reach: Reach, rows: Rows, use: Use, *, purpose: str = "halo_forward") -> None:
+def begin_trip(
+    reach: Reach, rows: Rows, squares_of: Callable[[Block], Tensor] | None = None
+) -> Trip | None:
+    """Return how these rows are written for the wire; None where they travel as they are.
+
+    `squares_of` tells how columns of a block count in the result: the sum of squared coefficients.
+    Without it, as in a mean. Autograd functions are given the trip, since they hide gradients.
+    """
+    if reach.wire is None:
+        return None
+    stages = [(block.plan, block.columns_K) for block in reach.stages if block.plan is not None]
+
+    def squares(number: int) -> Tensor:
+        block = reach.stages[number]
+        return squares_of(block) if squares_of else mean_squares(block.csr, block.whole)
+
+    return reach.wire.begin(stages, rows, squares)
+
+
+def visit(
+    reach: Reach, rows: Rows, use: Use, trip: Trip | None, *, purpose: str = "halo_forward"
+) -> None:
     """Call `use` with each block and its rows: the owned rows, then what each stage fetches."""
     rows = tuple(tensor.contiguous() for tensor in rows)
-    coming = _start(reach, 0, rows, purpose)
+
+    def start(number: int) -> list[PendingRows]:
+        if number >= len(reach.stages):
+            return []
+        plan = reach.stages[number].plan
+        assert plan is not None, "a stage is of other ranks' rows"
+        codings = [trip.fetching(n, number) if trip else None for n in range(len(rows))]
+        return [
+            start_fetch(tensor, plan, reach.world, purpose, coding)
+            for tensor, coding in zip(rows, codings, strict=True)
+        ]
+
+    def wait(coming: list[PendingRows]) -> Rows:
+        return tuple(pending.wait(reach.world, "fetching halo rows") for pending in coming)
+
+    coming = start(0)
+    first = None if reach.overlap else wait(coming)
     use(reach.own, rows)
     for number, block in enumerate(reach.stages):
-        arrived = tuple(pending.wait(reach.world, "fetching halo rows") for pending in coming)
-        coming = _start(reach, number + 1, rows, purpose)
+        arrived = wait(coming) if first is None else first
+        coming = start(number + 1)
+        first = None if reach.overlap else wait(coming)
         use(block, arrived)
         del arrived  # before the next stage is waited for
 
 
-def visit_again(reach: Reach, rows: Rows, use: Use, kept: list[Rows] | None) -> None:
+def visit_again(
+    reach: Reach, rows: Rows, use: Use, trip: Trip | None, kept: list[Rows] | None
+) -> None:
     """Do as `visit` did in forward, from the rows it kept or by fetching them once more."""
     if kept is None:
-        visit(reach, rows, use, purpose="halo_refetch")
+        visit(reach, rows, use, trip, purpose="halo_refetch")
         return
     use(reach.own, tuple(tensor.contiguous() for tensor in rows))
     held = kept.copy() if graph_is_kept() else kept
     for block in reach.stages:
         use(block, held.pop(0))
-
-
-def _start(reach: Reach, number: int, rows: Rows, purpose: str) -> list[PendingRows]:
-    if number >= len(reach.stages):
-        return []
-    plan = reach.stages[number].plan
-    assert plan is not None, "a stage is of other ranks' rows"
-    return [start_fetch(tensor, plan, reach.world, purpose) for tensor in rows]
 
 
 def zeros_like(tensor: Tensor) -> Tensor:
@@ -63,26 +96,39 @@ def graph_is_kept() -> bool:
 class Homeward:
     """Gradients of halo rows on their way to their owners; one stage's travel at a time."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, reach: Reach, trip: Trip | None, tensors: list[int] | None = None) -> None:
+        self._reach, self._trip, self._tensors = reach, trip, tensors
         self._block: Block | None = None
         self._pending: list[PendingRows] = []
+        self._returned: Rows | None = None
 
     def send(self, block: Block, grads: Rows, into: Rows) -> None:
-        """Start sending a stage's gradients; those of the stage before are added to `into`."""
+        """Start sending a stage's gradients; those of the stage before are added to `into`.
+
+        They are of all tensors that were fetched, or of those that were named.
+        """
         self.settle(into)
         assert block.plan is not None, "owned rows stay"
+        tensors = range(len(grads)) if self._tensors is None else self._tensors
+        number, trip, world = self._reach.stages.index(block), self._trip, self._reach.world
+        codings = [trip.returning(n, number) if trip else None for n in tensors]
         self._pending = [
-            start_return(grad, block.plan, self._world, "halo_backward") for grad in grads
+            start_return(grad, block.plan, world, "halo_backward", coding)
+            for grad, coding in zip(grads, codings, strict=True)
         ]
         self._block = block
+        if not self._reach.overlap:
+            self._returned = tuple(self._wait(number) for number in range(len(grads)))
+
+    def _wait(self, number: int) -> Tensor:
+        return self._pending[number].wait(self._reach.world, "returning halo gradients")
 
     def settle(self, into: Rows) -> None:
         """Add what has come home to the owned rows' gradients."""
         if self._block is None:
             return
         assert self._block.plan is not None
-        for pending, grad in zip(self._pending, into, strict=True):
-            returned = pending.wait(self._world, "returning halo gradients")
-            add_returned(returned, self._block.plan, grad)
-        self._block, self._pending = None, []
+        for number, grad in enumerate(into):
+            rows = self._wait(number) if self._returned is None else self._returned[number]
+            add_returned(rows, self._block.plan, grad)
+        self._block, self._pending, self._returned = None, [], None

@@ -30,12 +30,22 @@ KEYS = {
     "peak_mb",
     "ranks",
     "strategy",
+    "choices",
     "exactness",
+    "widths",
     "model",
     "data",
     "run",
 }
-PURPOSES = {"halo_forward", "halo_backward", "gradient", "metric", "norm", "control"}
+PURPOSES = {
+    "halo_forward",
+    "halo_refetch",
+    "halo_backward",
+    "gradient",
+    "metric",
+    "norm",
+    "control",
+}
 
 
 def result_of(siafu: Command, *arguments: object) -> dict:

@@ -60,6 +60,34 @@ def test_resumed_run_ends_bit_for_bit_alike(
     assert kept[0] == kept[1]
 
 
+def test_resumed_quantised_run_ends_bit_for_bit_alike(
+    ranks: RankPool, parts, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "model": "gcn", "wire": 2}
+    straight = run(ranks, 2, parts[2], tmp_path / "straight", False, settings)
+    run(ranks, 2, parts[2], tmp_path / "broken", False, {**settings, "epochs": 10})
+    resumed = run(ranks, 2, parts[2], tmp_path / "broken", True, settings)
+    assert_same(resumed[0], straight[0])
+    exact = run(ranks, 2, parts[2], tmp_path / "exact", False, {**settings, "wire": 32})
+    assert exact[0]["losses"] != straight[0]["losses"]
+    assert straight[0]["summary"]["exactness"] == "unbiased"
+
+
+@pytest.mark.parametrize("period", [3, 4, 5, 7])
+def test_resumed_run_of_adaptive_widths_ends_bit_for_bit_alike(
+    ranks: RankPool, parts, tmp_path: Path, period: int
+) -> None:
+    # It stops after epoch 10: just after a period, while widths are assigned, and in between.
+    settings = {**SETTINGS, "strategy": "adaqp", "wire_bits": 3, "wire_period": period}
+    straight = run(ranks, 2, parts[2], tmp_path / "straight", False, settings)
+    run(ranks, 2, parts[2], tmp_path / "broken", False, {**settings, "epochs": 10})
+    resumed = run(ranks, 2, parts[2], tmp_path / "broken", True, settings)
+    assert_same(resumed[0], straight[0])
+    widths = straight[0]["summary"]["widths"]
+    assert {entry["epoch"] for entry in widths} == set(range(period + 3, 21, period))
+    assert resumed[0]["summary"]["widths"] == [entry for entry in widths if entry["epoch"] > 10]
+
+
 def test_rows_after_the_checkpoint_are_written_again(parts, tmp_path: Path) -> None:
     settings = {**SETTINGS, "epochs": 13}  # the newest checkpoint is of epoch 10
     run_engine(World(), parts[1], tmp_path / "run", False, settings)

@@ -1,0 +1,280 @@
+"""How much faster are epochs over slow links when messages are small and hidden, and at what price?
+
+Run: python -m benchmarks.slow_network [--json FILE] [--hosts 2,4] [--mbit 1000,100] [--seeds 5]
+
+Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE and GCN of 256
+hidden on a graph like Reddit in shape: dense, skewed degrees, 41 classes that features and
+neighbours both tell of, cut by METIS. Seconds an epoch of plain fp32 (rows are waited for), with
+overlap, quantised, adaptive and overlapped, and with the first layer's sum cached. Accuracy does
+not depend on the network, so it is measured on ranks of this machine, on a smaller graph of the
+same kind. Bytes are those of an epoch, all ranks together.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.hosts import hosts
+from benchmarks.measure import append_json, machine
+from benchmarks.ranks import answer, run_module
+from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine import Training, begin
+from siafu.graph import Graph, graph_from_edges
+from siafu.launch.rank import prepare_process
+from siafu.ops import warm_up, warm_up_wire
+from siafu.partition import assign_metis, write_parts
+from siafu.shard import Shard, open_shard
+
+FEATURES, CLASSES, HIDDEN = 300, 41, 256
+SAME_CLASS = 0.4
+"""Share of edges between vertices of one class."""
+COMMON = {
+    "hidden": HIDDEN,
+    "layers": 3,
+    "norm": "layer",
+    "dropout": 0.5,
+    "input_dropout": 0.0,
+    "lr": 0.01,
+    "weight_decay": 0.0,
+    "threads": 1,
+}
+ADAPTIVE = {"strategy": "adaqp", "wire_bits": 4.0}
+MODES: dict[str, dict[str, Any]] = {
+    "fp32": {"overlap": False},
+    "fp32 overlap": {},
+    "8 bits": {"wire": 8, "overlap": False},
+    "4 bits": {"wire": 4, "overlap": False},
+    "adaptive overlap": ADAPTIVE,
+    "adaptive overlap cache": {**ADAPTIVE, "input_cache": True},
+}
+ACCURACY_MODES = ("fp32 overlap", "4 bits", "adaptive overlap", "random")
+TIMED_EPOCHS = 5
+PERIOD = 3
+"""Epochs between assignments while timing, so that each kind of epoch is among those timed."""
+
+
+def reddit_like(vertices: int, degree: int, seed: int = 0) -> Graph:
+    """Return an undirected graph of skewed degrees whose classes can be learnt, but not wholly."""
+    generator = np.random.default_rng(seed)
+    label = generator.integers(0, CLASSES, vertices)
+    share = generator.pareto(2.0, vertices) + 0.3
+    edges = vertices * degree // 2
+    src = generator.choice(vertices, edges, p=share / share.sum())
+    dst = generator.choice(vertices, edges, p=share / share.sum())
+    by_class = np.argsort(label, kind="stable")
+    starts = np.searchsorted(label[by_class], np.arange(CLASSES + 1))
+    inside = generator.random(edges) < SAME_CLASS
+    first, count = starts[label[src]], np.diff(starts)[label[src]]
+    dst = np.where(inside, by_class[first + generator.integers(0, count)], dst)
+    centre = generator.standard_normal((CLASSES, FEATURES)) * 0.08
+    x = centre[label] + generator.standard_normal((vertices, FEATURES))
+    seen = np.where(
+        generator.random(vertices) < 0.1, generator.integers(0, CLASSES, vertices), label
+    )
+    role = generator.random(vertices)
+    return graph_from_edges(
+        np.concatenate([src, dst]),
+        np.concatenate([dst, src]),
+        vertices,
+        name="reddit-like",
+        x=x.astype(np.float32),
+        y=seen,
+        num_classes=CLASSES,
+        train=role < 0.5,
+        val=(role >= 0.5) & (role < 0.6),
+        test=role >= 0.6,
+    )
+
+
+def cut(graph: Graph, size: int, folder: Path) -> Path:
+    """Write the graph in METIS parts and return their folder."""
+    target = folder / f"{graph.num_nodes}-{size}.parts"
+    if not target.exists():
+        part_of = assign_metis(graph, size, seed=0)
+        write_parts(graph, part_of, target, num_parts=size, method="metis", seed=0)
+    return target
+
+
+def settings(job: dict[str, Any], model: str, mode: str) -> dict[str, Any]:
+    """Return the settings of one contestant."""
+    chosen = {**ADAPTIVE, "wire": "random"} if mode == "random" else MODES[mode]
+    extra = {"wire_period": job["period"]} if chosen.get("strategy") == "adaqp" else {}
+    return {"data": job["parts"], "model": model, **COMMON, **chosen, **extra}
+
+
+def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the seconds of some epochs of each mode, and the halo bytes this rank sends in one.
+
+    Modes take turns, epoch by epoch, so that noise on the machine falls on all.
+    """
+    trainings, found = {}, {}
+    for mode, config in configs.items():
+        trainings[mode] = begin(make_config(**config).resolved(), shard)
+        # Adaptive widths are in use two epochs after the first period.
+        for _ in range(PERIOD + 2 if "wire_period" in config else 1):
+            _step(trainings[mode])
+        found[mode] = {"seconds": [], "sent": 0}
+    for _ in range(TIMED_EPOCHS):
+        for mode, training in trainings.items():
+            before = _halo_bytes(shard.world.meter.bytes_sent)
+            start = time.perf_counter()
+            _step(training)
+            found[mode]["seconds"].append(time.perf_counter() - start)
+            found[mode]["sent"] = _halo_bytes(shard.world.meter.bytes_sent) - before
+    return found
+
+
+def _step(training: Training) -> None:
+    training.step()
+    training.progress.epochs += 1
+
+
+def _halo_bytes(sent: dict[str, int]) -> int:
+    return sum(count for name, count in sent.items() if name.startswith("halo"))
+
+
+def measure_rank(job: dict[str, Any]) -> None:
+    """Do one rank's share of a job and tell what it saw."""
+    first = settings(job, job["models"][0], job["modes"][0])
+    prepare_process(make_config(**first))
+    with World.join(device="cpu") as world:
+        shard = open_shard(job["parts"], world, verify=False)
+        found: dict[str, Any] = {}
+        for model in job["models"]:
+            configs = {f"{model}/{mode}": settings(job, model, mode) for mode in job["modes"]}
+            if job["kind"] == "time":
+                found |= time_modes(shard, configs)
+                continue
+            for name, config in configs.items():
+                found[name] = accuracies(shard, config, job)
+                if world.rank == 0:
+                    print(name, found[name], file=sys.stderr, flush=True)
+        if job["kind"] == "time":
+            print(json.dumps(found))
+        else:
+            answer(found)
+
+
+def accuracies(shard: Shard, config: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """Return test accuracies after a fixed number of epochs, one a seed."""
+    found = []
+    for seed in range(job["seeds"]):
+        training = begin(make_config(**config, seed=seed).resolved(), shard)
+        for _ in range(job["epochs"]):
+            _step(training)
+        found.append(training.evaluate()[0]["test"])
+    return {"test": found}
+
+
+def time_hosts(parts: Path, size: int, mbit: float, models: list[str]) -> list[dict[str, Any]]:
+    """Return a row for each model and mode on so many hosts with such links."""
+    job = {
+        "kind": "time",
+        "parts": str(parts),
+        "models": models,
+        "modes": list(MODES),
+        "period": PERIOD,
+    }
+    command = [sys.executable, "-m", "benchmarks.slow_network", "--rank", json.dumps(job)]
+    with hosts(size, mbit=mbit) as made:
+        answers = made.run(command, deadline_seconds=900)
+    failed = [told for told in answers if told.code != 0]
+    if failed:
+        raise RuntimeError(f"host {failed[0].host}: {failed[0].err[-2000:]}")
+    told = [json.loads(each.out.splitlines()[-1]) for each in answers]
+    rows = []
+    for model in models:
+        plain = statistics.median(told[0][f"{model}/fp32"]["seconds"])
+        for mode in MODES:
+            found = [each[f"{model}/{mode}"] for each in told]
+            seconds = statistics.median(found[0]["seconds"])
+            rows.append(
+                {
+                    "hosts": size,
+                    "mbit": mbit,
+                    "model": model,
+                    "mode": mode,
+                    "epoch_seconds": round(seconds, 3),
+                    "times_fp32": round(plain / seconds, 2),
+                    "halo_mb": round(sum(each["sent"] for each in found) / 1e6, 2),
+                }
+            )
+            print(_line(rows[-1]), flush=True)
+    return rows
+
+
+def measure_accuracy(parts: Path, size: int, models: list[str], args: argparse.Namespace) -> Any:
+    """Return mean and spread of test accuracy for each model and mode."""
+    job = {
+        "kind": "accuracy",
+        "parts": str(parts),
+        "models": models,
+        "modes": list(ACCURACY_MODES),
+        "period": 10,
+        "seeds": args.seeds,
+        "epochs": args.epochs,
+    }
+    found = run_module("benchmarks.slow_network", size, job)[0]
+    rows = []
+    for name, result in found.items():
+        model, mode = name.split("/")
+        percents = [100 * value for value in result["test"]]
+        spread = statistics.stdev(percents) if len(percents) > 1 else 0.0
+        row = {"model": model, "mode": mode, "test": round(statistics.mean(percents), 2)}
+        rows.append(row | {"sd": round(spread, 2), "seeds": len(percents), "epochs": args.epochs})
+        print(_line(rows[-1]), flush=True)
+    return rows
+
+
+def _line(row: dict[str, Any]) -> str:
+    return "  ".join(
+        f"{value!s:<22}" if key == "mode" else f"{value!s:<7}" for key, value in row.items()
+    )
+
+
+def main() -> None:
+    """Measure times on slow links, then accuracy; the last line is JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--hosts", default="2,4", help="empty: accuracy alone")
+    parser.add_argument("--mbit", default="1000,100")
+    parser.add_argument("--models", default="sage,gcn")
+    parser.add_argument("--vertices", type=int, default=10_000)
+    parser.add_argument("--degree", type=int, default=50)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--rank")
+    args = parser.parse_args()
+    if args.rank:
+        measure_rank(json.loads(args.rank))
+        return
+    warm_up()
+    warm_up_wire()
+    graph, models = reddit_like(args.vertices, args.degree), args.models.split(",")
+    small = reddit_like(args.vertices // 3, args.degree)
+    times: list[dict[str, Any]] = []
+    accuracy: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory(prefix="siafu-slow-") as scratch:
+        for size in (int(text) for text in args.hosts.split(",") if text):
+            parts = cut(graph, size, Path(scratch))
+            for mbit in (float(text) for text in args.mbit.split(",")):
+                times += time_hosts(parts, size, mbit, models)
+        if args.seeds:
+            accuracy = measure_accuracy(cut(small, 2, Path(scratch)), 2, models, args)
+    facts = {"benchmark": "slow_network", "vertices": graph.num_nodes, "edges": graph.num_edges}
+    result = {**facts, "times": times, "accuracy": accuracy, **machine()}
+    if args.json:
+        append_json(args.json, result)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

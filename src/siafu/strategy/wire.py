@@ -1,0 +1,187 @@
+"""Rows on the wire while training: which exchange of the epoch they belong to, and its draws.
+
+Exchanges are numbered since the epoch began, alike on all ranks. A row's noise depends on seed,
+epoch, exchange and vertex, not on the stage or the time it is fetched at: a second fetch brings the
+same row. Gradients that two ranks return for one row are rounded by draws of their own.
+
+Shapes: N owned rows read, M rows written, K columns of a block, S rows sent.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.comm import Coding, Codings, HaloPlan, start_return
+from siafu.nn import Draws
+from siafu.ops import CSR, DrawKey, sum_into
+from siafu.shard import Shard
+from siafu.strategy.view import View
+from siafu.strategy.widths import Exchange, Leg, WidthBook
+
+_FIRST_PURPOSE = 1 << 40
+"""Draws of exchanges, apart from those of layers."""
+_DIRECTIONS = 1 << 21
+"""Purposes of one exchange: the way out, and the way home from each rank."""
+_LEAST_WIDTH = 16
+"""Narrower rows, such as scores of attention heads, travel whole: little would be saved."""
+
+Stage = tuple[HaloPlan, Tensor]
+"""How rows are fetched, and columns_K: which columns of the view they are."""
+
+Squares = Callable[[int], Tensor]
+"""Return, for a stage, the sum of squared coefficients each of its K columns is used with."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trip:
+    """One exchange of one epoch: codings by tensor and stage; None for a tensor that is sent whole.
+
+    They are kept from forward to backward, whatever is assigned in between.
+    """
+
+    there: tuple[tuple[Coding, ...] | None, ...]
+    back: tuple[tuple[Coding, ...] | None, ...]
+
+    def fetching(self, tensor: int, stage: int) -> Coding | None:
+        """Return how a tensor's rows are fetched in a stage, the first time and again."""
+        codings = self.there[tensor]
+        return None if codings is None else codings[stage]
+
+    def returning(self, tensor: int, stage: int) -> Coding | None:
+        """Return how the gradients of a tensor's rows go home."""
+        codings = self.back[tensor]
+        return None if codings is None else codings[stage]
+
+
+class Wire:
+    """Quantises what one layer's neighbours exchange while training; evaluation is exact."""
+
+    def __init__(self, shard: Shard, view: View, draws: Draws, book: WidthBook) -> None:
+        self._shard, self._view, self._draws, self._book = shard, view, draws, book
+
+    def begin(self, stages: list[Stage], rows: tuple[Tensor, ...], squares: Squares) -> Trip | None:
+        """Return the codings of the next exchange; None where rows are not to be rounded.
+
+        Every rank calls this together, outside of what autograd hides gradients from.
+        """
+        if not (self._draws.training and torch.is_grad_enabled()):
+            return None
+        self._book.turn_to(self._draws.epoch)
+        there: list[tuple[Coding, ...] | None] = []
+        back: list[tuple[Coding, ...] | None] = []
+        for tensor in rows:
+            width = math.prod(tensor.shape[1:])
+            if not tensor.is_floating_point() or width < _LEAST_WIDTH:
+                there.append(None)
+                back.append(None)
+                continue
+            number = self._draws.take_exchange()
+            exchange = self._exchange(number, stages, width, tensor.dtype, squares)
+            there.append(tuple(leg.coding(self._key(number, 0)) for leg in exchange.there))
+            returning = 1 + self._view.world.rank
+            back.append(tuple(leg.coding(self._key(number, returning)) for leg in exchange.back))
+        return Trip(tuple(there), tuple(back))
+
+    def codings_of_all(self, x_ND: Tensor) -> Codings | None:
+        """Return the codings of an exchange that fetches all halo rows at once."""
+        view = self._view
+        columns = torch.arange(view.num_read, view.csr.num_cols, device=x_ND.device)
+
+        def squares(stage: int) -> Tensor:
+            return mean_squares(view.csr, view.csr)[view.num_read :]
+
+        trip = self.begin([(view.plan, columns)], (x_ND,), squares)
+        if trip is None or trip.there[0] is None or trip.back[0] is None:
+            return None
+        return trip.there[0][0], trip.back[0][0]
+
+    def _key(self, number: int, direction: int) -> DrawKey:
+        return self._draws.key(_FIRST_PURPOSE + number * _DIRECTIONS + direction)
+
+    def _exchange(
+        self,
+        number: int,
+        stages: list[Stage],
+        width: int,
+        dtype: torch.dtype,
+        squares: Squares,
+    ) -> Exchange:
+        plans = tuple(plan for plan, _ in stages)
+
+        def make() -> Exchange:
+            legs = [
+                self._legs(stage, width, dtype, partial(squares, n))
+                for n, stage in enumerate(stages)
+            ]
+            there, back = tuple(pair[0] for pair in legs), tuple(pair[1] for pair in legs)
+            return Exchange(plans, width, dtype, there, back)
+
+        return self._book.exchange(number, (plans, width, dtype), make)
+
+    def _legs(
+        self, stage: Stage, width: int, dtype: torch.dtype, squares: Callable[[], Tensor]
+    ) -> tuple[Leg, Leg]:
+        """Return what leaves this rank in a stage: owned rows, and gradients of halo rows."""
+        (plan, columns_K), view = stage, self._view
+        ids_K = view.column_ids.index_select(0, columns_K)
+        squares_S = ones_K = None
+        if self._book.strategy.assigns_widths:
+            told = start_return(squares().float()[:, None], plan, view.world, "control")
+            squares_S = told.wait(view.world, "telling how rows are used").squeeze(1)
+            ones_K = torch.ones(len(columns_K), device=columns_K.device)
+        there = Leg(
+            send_counts=plan.send_counts,
+            recv_counts=plan.recv_counts,
+            ids_S=view.in_ids.index_select(0, plan.send_rows),
+            width=width,
+            dtype=dtype,
+            name_row=lambda place: self._name(int(plan.send_rows[place])),
+            bits=self._book.bits,
+            squares_S=squares_S,
+        )
+        back = Leg(
+            send_counts=plan.recv_counts,
+            recv_counts=plan.send_counts,
+            ids_S=ids_K,
+            width=width,
+            dtype=dtype,
+            name_row=lambda place: (
+                f"gradient of vertex {int(ids_K[place])} (its number in the store)"
+            ),
+            bits=self._book.bits,
+            squares_S=ones_K,
+        )
+        return there, back
+
+    def _name(self, row: int) -> str:
+        """Return what the user calls an owned row."""
+        read = self._view.read_rows_N
+        place = row if read is None else int(read[row])
+        (name,) = self._shard.ids.take(np.array([place])).to_arrow().to_pylist()
+        return f"row of vertex {name}"
+
+
+def square_sums(csr: CSR, row_M: Tensor | None, col_K: Tensor | None) -> Tensor:
+    """Return, for each column, the sum over its edges of (row scale x weight x column scale)^2."""
+    back = csr.transpose()
+    if back.weight is not None:
+        back = back.with_weight(back.weight.square())
+    like = row_M if row_M is not None else back.weight
+    dtype = torch.float32 if like is None else like.dtype
+    ones_M1 = torch.ones(csr.num_rows, 1, dtype=dtype, device=csr.device)
+    out_K1 = ones_M1.new_empty(csr.num_cols, 1)
+    squared_M = None if row_M is None else row_M.square()
+    squared_K = None if col_K is None else col_K.to(dtype).square()
+    sum_into(back, ones_M1, out_K1, row_scale_M=squared_K, col_scale_C=squared_M)
+    return out_K1.squeeze(1)
+
+
+def mean_squares(csr: CSR, whole: CSR) -> Tensor:
+    """Return the same as if each row took the mean of its in-edges, as attention does at first."""
+    bare = CSR(csr.indptr, csr.index, csr.num_cols)
+    return square_sums(bare, 1.0 / whole.degree().clamp(min=1).float(), None)

@@ -1,0 +1,180 @@
+"""Quantised steps over ranks equal one process fed the same noise; evaluation rounds nothing."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch_geometric.nn import GCNConv, SAGEConv
+
+from siafu.comm import World
+from siafu.nn import GNN, Draws, Dropout, LocalNeighbours, ModelSpec
+from siafu.ops import Gat
+from siafu.partition import write_parts
+from siafu.shard import open_shard
+from siafu.strategy import BlockNeighbours, Strategy, parallelize
+from tests.harness import RankPool
+from tests.parity.graphs import assignment, awkward_graph
+from tests.parity.noisy import NoisyNeighbours
+from tests.parity.steps import assert_same, distributed_steps, run_steps
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+"""float64 steps, so only summation order may differ."""
+
+IN_WIDTH, HIDDEN = 20, 24
+MODELS = ("gcn", "sage", "gat", "gatv2", "sage-max")
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
+    root, graph, folders = tmp_path_factory.mktemp("wire"), graph_of(), {}
+    for kind, size in [("hash", 1), ("hash", 2), ("hash", 3), ("hash", 4), ("gap", 4)]:
+        folders[kind, size] = root / f"{kind}{size}"
+        part_of = assignment(graph, kind, size)
+        write_parts(graph, part_of, folders[kind, size], num_parts=size, method=kind, seed=0)
+    return folders
+
+
+def graph_of():
+    return awkward_graph(width=IN_WIDTH)
+
+
+def spec_of(model: str) -> ModelSpec:
+    return ModelSpec(
+        name=model,
+        in_width=IN_WIDTH,
+        out_width=3,
+        hidden=HIDDEN,
+        layers=3,
+        heads=2,
+        dropout=0.3,
+        norm="layer",
+    )
+
+
+def noisy_steps(folder: Path, kind: str, size: int, spec: ModelSpec, bits: int) -> dict[str, Any]:
+    """Return the steps of one process that rounds what crosses between these parts."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        shard, draws = open_shard(folder, World()), Draws(seed=3)
+        part_of = torch.from_numpy(assignment(graph_of(), kind, size)).long()
+        local = LocalNeighbours(shard.csr, shard.row_ids, draws)
+        noisy = NoisyNeighbours(local, part_of[shard.row_ids], bits, draws)
+        return run_steps(shard, noisy, draws, spec, Strategy())
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("hash", 2), ("hash", 3), ("hash", 4), ("gap", 4)])
+@pytest.mark.parametrize("stages", [1, 4])
+@pytest.mark.parametrize("model", MODELS)
+def test_quantised_steps_equal_one_process_fed_the_same_noise(
+    ranks: RankPool, parts, model: str, stages: int, kind: str, size: int
+) -> None:
+    bits = 4 if model != "gat" else 2
+    want = noisy_steps(parts["hash", 1], kind, size, spec_of(model), bits)
+    strategy = Strategy(wire=bits, stages=stages, recompute=stages > 1)
+    got = ranks.run(distributed_steps, size, parts[kind, size], spec_of(model), strategy)
+    assert_same(got, want, **EXACT)
+
+
+def test_noise_is_there(parts) -> None:
+    exact = noisy_steps(parts["hash", 1], "hash", 1, spec_of("gcn"), 2)
+    rough = noisy_steps(parts["hash", 1], "hash", 3, spec_of("gcn"), 2)
+    assert not torch.allclose(
+        torch.as_tensor(exact["losses"]), torch.as_tensor(rough["losses"]), rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("stages", [1, 4])
+def test_waiting_instead_of_overlapping_changes_nothing(
+    ranks: RankPool, parts, stages: int
+) -> None:
+    want = noisy_steps(parts["hash", 1], "hash", 3, spec_of("gat"), 8)
+    strategy = Strategy(wire=8, stages=stages, recompute=stages > 1, overlap=False)
+    got = ranks.run(distributed_steps, 3, parts["hash", 3], spec_of("gat"), strategy)
+    assert_same(got, want, **EXACT)
+
+
+def evaluated(world: World, folder: Path, spec: ModelSpec, strategy: Strategy) -> Any:
+    """Return logits by vertex without gradients, then in evaluation with them."""
+    shard, draws = open_shard(folder, world), Draws(seed=3)
+    neighbours = BlockNeighbours(shard, draws, strategy)
+    torch.manual_seed(0)
+    model = GNN(spec)
+    draws.training = False
+    with torch.no_grad():
+        first = model(shard.x, neighbours, draws)
+    return shard.row_ids, first, model(shard.x, neighbours, draws).detach()
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_evaluation_rounds_nothing(ranks: RankPool, parts, model: str) -> None:
+    arguments = (evaluated, 3, parts["hash", 3], spec_of(model))
+    for got, want in zip(
+        ranks.run(*arguments, Strategy(wire=2)), ranks.run(*arguments, Strategy()), strict=True
+    ):
+        assert torch.equal(got[1], want[1])
+        assert torch.equal(got[2], want[2])
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_second_fetch_sees_the_noise_of_the_first(ranks: RankPool, parts, stages: int) -> None:
+    kept = Strategy(wire=2, stages=stages)
+    again = Strategy(wire=2, stages=stages, recompute=True)
+    arguments = (gradient_of_attention, 4, parts["hash", 4])
+    for first, second in zip(
+        ranks.run(*arguments, kept), ranks.run(*arguments, again), strict=True
+    ):
+        assert torch.equal(first, second)
+
+
+def gradient_of_attention(world: World, folder: Path, strategy: Strategy) -> torch.Tensor:
+    torch.manual_seed(11 + world.rank)
+    shard, draws = open_shard(folder, world), Draws(seed=5, epoch=2)
+    neighbours = BlockNeighbours(shard, draws, strategy)
+    z = torch.randn(shard.num_owned, 2, 12, requires_grad=True)
+    score = z.sum(-1)
+    out = neighbours.attend(Gat(slope=0.2), (z, score), (score,), dropout=Dropout(0.0, 0))
+    out.square().sum().backward()
+    assert z.grad is not None
+    return z.grad
+
+
+class TwoConvs(nn.Module):
+    """A model of a user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = GCNConv(IN_WIDTH, HIDDEN), SAGEConv(HIDDEN, 3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x, edge_index)), edge_index)
+
+
+def foreign_steps(world: World, folder: Path, strategy: Strategy) -> dict[str, Any]:
+    """Return the gradients of two steps of a foreign model, and what it evaluates to."""
+    torch.manual_seed(0)
+    shard, module = open_shard(folder, world), TwoConvs().double()
+    model = parallelize(module, shard, strategy)
+    x = shard.x.double()
+    for _ in range(2):
+        out = model(x)
+        functional.cross_entropy(out[shard.train], shard.y[shard.train]).backward()
+    model.eval()
+    grads = {name: weight.grad for name, weight in module.named_parameters()}
+    return grads | {"evaluated": model(x).detach(), "trained": out.detach()}
+
+
+def test_foreign_model_sees_one_noise_in_any_number_of_stages(ranks: RankPool, parts) -> None:
+    choices = [Strategy(wire=4), Strategy(wire=4, stages=3, recompute=True), Strategy()]
+    once, staged, exact = (
+        ranks.run(foreign_steps, 3, parts["hash", 3], strategy) for strategy in choices
+    )
+    for mine, other, plain in zip(once, staged, exact, strict=True):
+        for name, tensor in mine.items():
+            torch.testing.assert_close(tensor, other[name], **EXACT)
+        torch.testing.assert_close(mine["evaluated"], plain["evaluated"], **EXACT)
+        assert not torch.allclose(mine["trained"], plain["trained"], rtol=1e-4)

@@ -1,0 +1,44 @@
+"""Quantised runs of the engine, together with other choices."""
+
+from pathlib import Path
+
+import pytest
+
+from siafu.ingest import load
+from siafu.partition import partition_graph
+from tests.harness import RankPool
+from tests.unit.engine.runs import run_engine
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wire") / "2.parts"
+    partition_graph(load("planted:300"), folder, num_parts=2, method="hash")
+    return folder
+
+
+def test_cached_input_is_not_rounded(ranks: RankPool, parts: Path, tmp_path: Path) -> None:
+    settings = {"epochs": 3, "layers": 1, "input_cache": True, "input_dropout": 0.0}
+    losses = [
+        ranks.run(run_engine, 2, parts, tmp_path / str(wire), False, {**settings, "wire": wire})[0][
+            "losses"
+        ]
+        for wire in (32, 2)
+    ]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("prune", [False, True])
+def test_layers_share_one_budget(ranks: RankPool, parts: Path, tmp_path: Path, prune: bool) -> None:
+    settings = {"epochs": 8, "layers": 4, "hidden": 32, "prune": prune, "wire_period": 3}
+    settings |= {"strategy": "adaqp", "wire_bits": 3.0}
+    summary = ranks.run(run_engine, 2, parts, tmp_path / "run", False, settings)[0]["summary"]
+    assert {entry["epoch"] for entry in summary["widths"]} == {6}
+    places = [(entry["exchange"], entry["direction"]) for entry in summary["widths"]]
+    assert places == [(number, way) for number in range(3) for way in ("there", "back")]
+    rows = {bits: sum(entry["rows"][bits] for entry in summary["widths"]) for bits in "248"}
+    mean = sum(int(bits) * count for bits, count in rows.items()) / sum(rows.values())
+    assert 2.9 < mean <= 3.0  # every row has 32 columns, so bits are bytes
+    mixes = {tuple(entry["rows"].values()) for entry in summary["widths"]}
+    assert len(mixes) > 1
+    assert summary["bytes_sent"]["control"] > 0
