@@ -270,7 +270,8 @@ def main() -> None:
         if args.seeds:
             accuracy = measure_accuracy(cut(small, 2, Path(scratch)), 2, models, args)
     facts = {"benchmark": "slow_network", "vertices": graph.num_nodes, "edges": graph.num_edges}
-    result = {**facts, "times": times, "accuracy": accuracy, **machine()}
+    tested = {"accuracy": accuracy, "accuracy_vertices": small.num_nodes}
+    result = {**facts, "times": times, **tested, **machine()}
     if args.json:
         append_json(args.json, result)
     print(json.dumps(result))
