@@ -66,6 +66,7 @@ def test_sar_has_the_losses_of_halo_and_goes_on_after_a_stop(halo_losses, model:
     assert run.result["losses"] == close(want[:4])
     assert run.result["strategy"] == "sar"
     expected = {"stages": 2, "recompute": True, "input_cache": False, "prune": False}
+    expected |= {"wire": 32, "overlap": True}
     assert run.result["choices"] == expected
     if model == "gat":
         assert run.result["bytes_sent"]["halo_refetch"] > 0
