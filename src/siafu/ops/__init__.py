@@ -3,7 +3,7 @@
 Knows tensors, not graphs or ranks.
 """
 
-from siafu.ops.attention import attend, fold_backward, fold_into, gat_attention
+from siafu.ops.attention import attend, fold_backward, fold_into
 from siafu.ops.attention_kinds import Attention, DotProduct, Gat, GatV2, attend_reference
 from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, delta_of, finish
 from siafu.ops.csr import CSR
@@ -66,7 +66,6 @@ __all__ = [
     "finish",
     "fold_backward",
     "fold_into",
-    "gat_attention",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",

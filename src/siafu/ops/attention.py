@@ -15,7 +15,6 @@ from torch import Tensor
 
 from siafu.ops.attention_kinds import (
     Attention,
-    Gat,
     Tensors,
     check_added_to,
     check_inputs,
@@ -121,20 +120,6 @@ def attend(
     numbers = kind.name, factor_of(kind)
     tensors = [*sources], [*rows], [*shared], edge
     return attention(csr.indptr, csr.index, *tensors, *numbers, *op_arguments(drop), *back)[0]
-
-
-def gat_attention(
-    csr: CSR,
-    z_CHD: Tensor,
-    left_CH: Tensor,
-    right_MH: Tensor,
-    *,
-    slope: float,
-    bias_EH: Tensor | None = None,
-    drop: EdgeDraw | None = None,
-) -> Tensor:
-    """Return GAT's out_MHD."""
-    return attend(Gat(slope), csr, (z_CHD, left_CH), (right_MH,), edge=bias_EH, drop=drop)
 
 
 def turned(csr: CSR, *, with_order: bool) -> Turned:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import siafu.strategy.halo
+import siafu.strategy.walk
 from siafu.comm import HaloPlan, World, exchange_halo, reduce_gradients, sum_over_ranks
 from siafu.nn import ModelSpec
 from siafu.partition import open_parts, write_parts
@@ -83,12 +83,12 @@ def assigning(grad_SD: Tensor, plan: HaloPlan, grad_ND: Tensor) -> None:
 
 
 def broken_steps(world: World, folder: Path, spec: ModelSpec) -> dict[str, Any]:
-    right = siafu.strategy.halo.add_returned
-    siafu.strategy.halo.add_returned = assigning
+    right = siafu.strategy.walk.add_returned
+    siafu.strategy.walk.add_returned = assigning
     try:
         return distributed_steps(world, folder, spec)
     finally:
-        siafu.strategy.halo.add_returned = right
+        siafu.strategy.walk.add_returned = right
 
 
 @pytest.mark.parametrize(("size", "is_caught"), [(2, False), (3, True), (4, True)])

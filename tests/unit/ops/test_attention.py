@@ -15,7 +15,6 @@ from siafu.ops import (
     csr_torch,
     fold_backward,
     fold_into,
-    gat_attention,
     kernels,
     set_threads,
 )
@@ -263,11 +262,3 @@ def test_states_and_gradients_that_do_not_fit_are_refused(make, kind):
     strided = torch.zeros(*rows.shape, 2, dtype=rows.dtype)[..., 0]
     with pytest.raises(PlanError, match="into_rows is added to in place"):
         fold_backward(kind, csr, *groups, *known, into_rows=(strided,), into_shared=shared)
-
-
-def test_gat_attention_is_attend(make):
-    csr, kind = make("uneven"), KINDS["gat"]
-    inputs = inputs_of(kind, csr, 2, 3, edge=True)
-    z, left, right, bias = inputs.values()
-    got = gat_attention(csr, z, left, right, slope=kind.slope, bias_EH=bias)
-    assert torch.equal(got, call(attend, kind, csr, inputs))
