@@ -77,6 +77,15 @@ def attention_lines() -> list[str]:
             f"| {_ms(row['ours median_ms'])}, {row['ours peak_mb']} MB{pyg} "
             f"| `benchmarks.attention --device cuda --kind {kind}` |"
         )
+    for row in rows_of("attention"):
+        if row["allocator"] == "default" and "pyg / ours" in row:
+            layer = row["layer"].replace("->", "to")
+            lines.append(
+                f"| {names[row['kind']]} layer there and back, {layer}, {row['graph']}, CPU "
+                f"| {_ms(row['ours median_ms'])}, {row['ours peak_mb']} MB: "
+                f"{row['pyg / ours']:.1f} x PyG's; beside {row['pyg peak_mb']} MB "
+                f"| `benchmarks.attention --kind {row['kind']}` |"
+            )
     return lines
 
 
