@@ -9,6 +9,7 @@ from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, delta_of, finish
 from siafu.ops.csr import CSR
 from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
 from siafu.ops.csr_sum import csr_sum_reference, neighbour_sum, sum_into
+from siafu.ops.numbering import Numbering, union
 from siafu.ops.random import (
     DrawKey,
     dropout_pairs,
@@ -25,6 +26,7 @@ from siafu.ops.runtime import (
     spare_page_faults,
     warm_up,
 )
+from siafu.ops.sample import sample_positions, sample_reference
 from siafu.ops.threads import num_threads
 from siafu.ops.wire import (
     Encoded,
@@ -49,6 +51,7 @@ __all__ = [
     "Encoded",
     "Gat",
     "GatV2",
+    "Numbering",
     "SoftmaxState",
     "WireLayout",
     "attend",
@@ -72,6 +75,8 @@ __all__ = [
     "num_threads",
     "row_bytes",
     "row_range",
+    "sample_positions",
+    "sample_reference",
     "set_threads",
     "spare_memory",
     "spare_page_faults",
@@ -79,6 +84,7 @@ __all__ = [
     "uniform_pairs",
     "uniform_reference",
     "uniform_rows",
+    "union",
     "warm_up",
     "warm_up_wire",
     "wire_bytes",

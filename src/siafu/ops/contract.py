@@ -97,6 +97,31 @@ class WireKernels(Protocol):
         """Write the rows that the payload holds."""
 
 
+class Requests(NamedTuple):
+    """Rows to sample, each by the key of its minibatch and the id of its vertex."""
+
+    rows_Q: Tensor
+    ids_Q: Tensor
+    batch_Q: Tensor
+    keys_B2: Tensor
+    """The two key words of each minibatch, in int64."""
+
+
+class SampleKernels(Protocol):
+    """Drawing some edges of each requested row; `sample_reference` has the definition."""
+
+    def sample(
+        self,
+        indptr: Tensor,
+        requests: Requests,
+        fanout: int,
+        weight_E: Tensor | None,
+        *,
+        replace: bool,
+    ) -> tuple[Tensor, Tensor]:
+        """Return how many edges each request got, and their numbers."""
+
+
 class EdgeDrop(NamedTuple):
     """Which attention weights to drop: draws by (source id, destination id), a column a head."""
 
