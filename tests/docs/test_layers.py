@@ -12,7 +12,7 @@ LAYERS = [
     {"config", "record", "ops", "graph"},
     {"ingest", "partition", "comm"},
     {"shard", "nn"},
-    {"strategy", "checkpoint"},
+    {"strategy", "checkpoint", "minibatch"},
     {"plan"},
     {"engine"},
     {"launch"},

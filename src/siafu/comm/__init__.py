@@ -17,6 +17,8 @@ from siafu.comm.halo import (
     sum_over_ranks,
 )
 from siafu.comm.meter import Meter
+from siafu.comm.ordered import sum_in_order
+from siafu.comm.requests import Inquiry, ask
 from siafu.comm.world import DEFAULT_DEADLINE_SECONDS, STORE_VARIABLE, World, choose_device
 
 __all__ = [
@@ -25,15 +27,18 @@ __all__ = [
     "Coding",
     "Codings",
     "HaloPlan",
+    "Inquiry",
     "Meter",
     "PendingRows",
     "World",
     "add_returned",
+    "ask",
     "choose_device",
     "exchange_halo",
     "reduce_gradients",
     "start_exchange",
     "start_fetch",
     "start_return",
+    "sum_in_order",
     "sum_over_ranks",
 ]

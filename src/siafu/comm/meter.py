@@ -1,5 +1,6 @@
 """Counters of everything that leaves this rank."""
 
+import threading
 from dataclasses import dataclass, field
 
 
@@ -12,8 +13,11 @@ class Meter:
 
     bytes_sent: dict[str, int] = field(default_factory=dict)
     messages_sent: dict[str, int] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Training and what is fetched ahead of it count at the same time."""
 
     def count(self, purpose: str, num_bytes: int, num_messages: int = 1) -> None:
         """Add to the counters of a purpose."""
-        self.bytes_sent[purpose] = self.bytes_sent.get(purpose, 0) + num_bytes
-        self.messages_sent[purpose] = self.messages_sent.get(purpose, 0) + num_messages
+        with self._lock:
+            self.bytes_sent[purpose] = self.bytes_sent.get(purpose, 0) + num_bytes
+            self.messages_sent[purpose] = self.messages_sent.get(purpose, 0) + num_messages

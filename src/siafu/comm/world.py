@@ -84,6 +84,30 @@ class World:
             deadline_seconds=deadline_seconds,
         )
 
+    def second_line(self) -> "World":
+        """Return a world of the same ranks with messages of its own, from host to host.
+
+        For a thread that works beside this world's: each line has one order of messages. Bytes are
+        counted together. Every rank calls this together, and closes the line before the world.
+        """
+        line = World(
+            rank=self.rank,
+            size=self.size,
+            local_rank=self.local_rank,
+            deadline_seconds=self.deadline_seconds,
+            meter=self.meter,
+        )
+        if self.group is not None:
+            with self.waiting("opening a second line"):
+                line.group = dist.new_group(
+                    dist.get_process_group_ranks(self.group),
+                    timeout=self.wait_timeout,
+                    backend="gloo",
+                    use_local_synchronization=True,
+                )
+            line._owns_group = True
+        return line
+
     def __enter__(self) -> Self:
         return self
 
@@ -103,7 +127,7 @@ class World:
         import above, before there is one. A thread that outlives Python's own end aborts.
         """
         if self._owns_group and dist.is_initialized():
-            dist.destroy_process_group()
+            dist.destroy_process_group(self.group)
         self._owns_group, self.group = False, None
 
     @property

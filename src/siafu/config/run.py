@@ -41,7 +41,9 @@ class RunConfig(BaseModel):
         "gcn", description=f"{', '.join(MODEL_DEFAULTS)}, or your own: FILE.py:Class"
     )
     ranks: int = Field(1, ge=1, description="processes, one a part")
-    strategy: str = Field("halo", description="how ranks reach rows of others: halo, sar or adaqp")
+    strategy: str = Field(
+        "halo", description="how ranks reach rows of others: halo, sar, adaqp or batchgnn"
+    )
     stages: str | None = Field(
         None, description="groups of peers fetched one after another: 1 to the ranks, or auto"
     )
@@ -66,6 +68,27 @@ class RunConfig(BaseModel):
     )
     overlap: bool | None = Field(
         None, description="work on owned rows while others travel (default: true)"
+    )
+    macrobatch: str | None = Field(
+        None, description="steps sampled and fetched in one go, or auto (batchgnn's default)"
+    )
+    fanout: str | None = Field(
+        None, description="in-edges drawn of a vertex at each hop, as 15,10,5; -1: all"
+    )
+    batch_size: int = Field(1000, ge=1, description="training vertices or edges of a minibatch")
+    seed_order: Literal["local", "global"] = Field(
+        "local", description="minibatches of a rank's own vertices, or alike for any ranks"
+    )
+    step_minibatches: int | None = Field(
+        None, ge=1, description="minibatches of a step with seed_order global (default: ranks)"
+    )
+    sample_replace: bool = Field(False, description="an edge may be drawn more than once")
+    sample_weighted: bool = Field(False, description="draw edges in proportion to their weights")
+    hot_rows: str | None = Field(
+        None, description="memory for rows of other ranks kept across macrobatches, as 200MB"
+    )
+    feature_bits: Literal[8, 32] = Field(
+        32, description="bits of an input feature as minibatches fetch it; 8 is rounded once"
     )
     epochs: int = Field(200, ge=1, description="the most epochs to train")
     seed: int = Field(0, ge=0, description="seed of weights, dropout, splits and partition")

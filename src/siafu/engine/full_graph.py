@@ -15,7 +15,8 @@ from torch import Tensor
 from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
 from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
-from siafu.engine.network import Network, build_network
+from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
+from siafu.engine.sampled import SampledNetwork
 from siafu.engine.score import scores, training_loss, validation_loss
 from siafu.engine.widths import gather_widths, histogram, restore_widths
 from siafu.errors import PlanError, SiafuError
@@ -63,7 +64,10 @@ class Training:
         return self.shard.world
 
     def step(self) -> float:
-        """Take one step and return the loss over all ranks."""
+        """Take the steps of one epoch and return the loss over all ranks."""
+        if isinstance(self.network, SampledNetwork):
+            return self.network.run_epoch(self.optimiser, self.progress.epochs + 1)
+        assert isinstance(self.network, BuiltInNetwork | OwnNetwork)
         self.network.module.train()
         self.draws.training, self.draws.epoch = True, self.progress.epochs + 1
         self.optimiser.zero_grad(set_to_none=True)
@@ -117,6 +121,11 @@ class Training:
         self.progress.best_merit = merit
         state = self.network.module.state_dict()
         self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def close(self) -> None:
+        """Give up what the network shares with other ranks."""
+        if isinstance(self.network, SampledNetwork):
+            self.network.close()
 
     def checkpoint(self) -> Checkpoint:
         """Return the state of the run; every rank calls this together."""
@@ -200,6 +209,8 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
             "halo_refetch",
             "halo_backward",
             "gradient",
+            "sample",
+            "feature",
             "metric",
             "norm",
             "control",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
+from siafu.engine.sampled import sampled_network
 from siafu.errors import ConfigError
 from siafu.nn import (
     GNN,
@@ -48,10 +49,6 @@ class Network(Protocol):
     @property
     def book(self) -> WidthBook:
         """The widths at which rows travel while training."""
-        ...
-
-    def training_logits(self) -> Tensor:
-        """Return one row of scores for each owned training vertex."""
         ...
 
     def logits(self) -> Tensor:
@@ -140,14 +137,31 @@ def build_network(
     spec = None if ":" in config.model else model_spec(config, shard)
     strategy = choose_strategy(config, spec, shard, training=training)
     check_strategy(strategy, spec)
-    x = prepare_features(shard, normalize=config.normalize_features)
+    x = prepare_features(shard, normalize=config.normalize_features and not shard.is_mapped)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if spec is None:
-            module = own_model(config, x.shape[1], shard.num_classes).to(shard.world.device)
-            return OwnNetwork(module, dense(x), shard, draws, strategy)
-        gnn = GNN(spec)
-    return BuiltInNetwork(gnn.to(shard.world.device), x, shard, draws, strategy)
+            own = own_model(config, x.shape[1], shard.num_classes).to(shard.world.device)
+            return _own_network(config, own, x, shard, draws, strategy)
+        gnn = GNN(spec).to(shard.world.device)
+    if strategy.unit == "macrobatch":
+        return sampled_network(config, spec, gnn, shard, draws, strategy, None)
+    return BuiltInNetwork(gnn, x, shard, draws, strategy)
+
+
+def _own_network(
+    config: RunConfig, module: nn.Module, x: Rows, shard: Shard, draws: Draws, strategy: Strategy
+) -> Network:
+    if strategy.unit == "graph":
+        return OwnNetwork(module, dense(x), shard, draws, strategy)
+    if shard.is_mapped or shard.world.device.type != "cpu":
+        raise ConfigError(
+            "A model of your own infers over the whole graph, which must be in memory for it.",
+            seen=f"{config.model} with {'--memory' if shard.is_mapped else '--device cuda'}",
+            fix="use a built-in model, or leave that setting out",
+        )
+    whole = OwnNetwork(module, dense(x), shard, draws, Strategy())
+    return sampled_network(config, None, module, shard, draws, strategy, whole)
 
 
 def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:

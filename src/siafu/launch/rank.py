@@ -9,6 +9,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
@@ -18,13 +19,17 @@ from siafu.graph import write_text_atomically, writing
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults
-from siafu.plan import named_strategy
+from siafu.plan import named_strategy, read_bytes
 from siafu.record import ProgressLine, RunFolder
-from siafu.shard import Shard, open_shard
+from siafu.shard import Shard, open_shard, part_bytes
 
 _PR_SET_PDEATHSIG = 1
 _ELEMENTS_A_THREAD = 4_000_000
 """Numbers a layer must touch before another thread is worth waking: about a millisecond of work."""
+
+
+_HELD_SHARE = 0.4
+"""Of a memory budget, what edges and features may take before they stay on disk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,6 +82,7 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
 
         result = train(training, folder, show)
     write_predictions(training.network, shard, training.draws, folder.predictions)
+    training.close()
     if world.rank == 0:
         with writing(folder.path):
             save_network(training.network, shard, folder.weights)
@@ -90,13 +96,24 @@ def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
 
 
 def _open(config: RunConfig, job: Job, world: World) -> Shard:
-    shard = open_shard(job.parts, world)
+    shard = open_shard(job.parts, world, place=_place(config, job, world))
     if not config.threads:
         # Threads that wait for each other at every small operation only slow it down, all the
         # more when other programs want the cores.
         elements = (shard.num_owned + shard.csr.num_edges) * (config.hidden or 1)
         set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
     return shard
+
+
+def _place(config: RunConfig, job: Job, world: World) -> Literal["device", "host", "disk"]:
+    """Return where a rank's edges and features lie: minibatches read few of them at a time."""
+    if named_strategy(config).unit == "graph":
+        return "device"
+    if config.memory is None:
+        return "host"
+    sizes = [float(part_bytes(job.parts, world.rank))]
+    largest = max(row[0] for row in world.gather_numbers(sizes))
+    return "disk" if largest > _HELD_SHARE * read_bytes(config.memory) else "host"
 
 
 def prepare_process(config: RunConfig) -> None:

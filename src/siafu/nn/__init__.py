@@ -5,7 +5,7 @@ The Neighbours protocol and the PyG adapter are here.
 
 from siafu.nn.draws import Draws, Dropout
 from siafu.nn.input_cache import cache_input, check_input_cache
-from siafu.nn.local import LocalNeighbours
+from siafu.nn.local import LocalNeighbours, Sampled
 from siafu.nn.messages import EdgeFunction
 from siafu.nn.models import GNN, LAYERS, ModelSpec
 from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce
@@ -26,6 +26,7 @@ __all__ = [
     "Neighbours",
     "Reduce",
     "Rows",
+    "Sampled",
     "SparseRows",
     "batch_statistics",
     "cache_input",

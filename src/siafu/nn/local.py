@@ -1,11 +1,14 @@
-"""Neighbours in one process that holds the whole graph: the truth strategies are compared with.
+"""Neighbours in one process that holds all rows it reads: a whole graph, or a minibatch's own.
 
-Plain calls of differentiable operations, nothing cut up and nothing computed twice.
+Plain calls of differentiable operations, nothing cut up and nothing computed twice: the truth that
+strategies are compared with.
 
-Shapes: N vertices, E edges, D columns of a row, H heads, T edge types, O width after a map.
+Shapes: N rows read, M rows written, the first of those read (all of a whole graph), E edges, D
+columns of a row, H heads, T edge types, O width after a map.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -36,8 +39,23 @@ from siafu.ops import (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """What the whole graph has of vertices whose in-edges are here only in part."""
+
+    share_M: Tensor
+    """float64: in-edges of each row, over those that are here."""
+    degree_N: Tensor | None = None
+    """float64: weighted in-degrees with GCN's loop."""
+    loop_N: Tensor | None = None
+    """float64: 1 where GCN adds a loop."""
+
+
 class LocalNeighbours:
-    """One process that holds the whole graph."""
+    """One process that holds every row a layer reads.
+
+    Of sampled in-edges, sums are scaled up to what all in-edges would give on average.
+    """
 
     def __init__(
         self,
@@ -47,19 +65,21 @@ class LocalNeighbours:
         *,
         edge_attr: Tensor | None = None,
         edge_type: Tensor | None = None,
+        sampled: Sampled | None = None,
     ) -> None:
+        self.sampled = sampled
         self.csr, self.ids_N, self.draws = csr, ids_N, draws
         self.edge_attr, self.edge_type = edge_attr, edge_type
         self._gcn_by_dtype: dict[torch.dtype, GcnScales] = {}
 
     @property
     def num_vertices(self) -> int:
-        """Vertices of the whole graph."""
+        """Vertices that are written: those of the whole graph, or of a minibatch."""
         return self.csr.num_rows
 
     def own(self, x_ND: Tensor) -> Tensor:
-        """Return the rows as they are."""
-        return x_ND
+        """Return the rows that are written, the first of those read."""
+        return x_ND[: self.csr.num_rows]
 
     def _csr(self, dtype: torch.dtype) -> CSR:
         if self.csr.weight is not None and self.csr.weight.dtype != dtype:
@@ -72,9 +92,25 @@ class LocalNeighbours:
 
     def _gcn(self, dtype: torch.dtype) -> GcnScales:
         if dtype not in self._gcn_by_dtype:
-            root_N = inverse_root(owned_degree(self.csr))
-            self._gcn_by_dtype[dtype] = gcn_scales(root_N, added_loop(self.csr), dtype)
+            degree_N, loop_N = self._degrees()
+            self._gcn_by_dtype[dtype] = gcn_scales(
+                inverse_root(degree_N), loop_N[: self.csr.num_rows], dtype
+            )
         return self._gcn_by_dtype[dtype]
+
+    def _degrees(self) -> tuple[Tensor, Tensor]:
+        if self.sampled is None:
+            return owned_degree(self.csr), added_loop(self.csr)
+        degree_N, loop_N = self.sampled.degree_N, self.sampled.loop_N
+        assert degree_N is not None, "degrees of the whole graph come with the rows"
+        assert loop_N is not None, "degrees of the whole graph come with the rows"
+        return degree_N, loop_N
+
+    def _scaled_up(self, scale_M: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+        if self.sampled is None:
+            return scale_M
+        share_M = self.sampled.share_M.to(dtype)
+        return share_M if scale_M is None else share_M * scale_M
 
     @cached_property
     def _looped(self) -> tuple[CSR, Tensor]:
@@ -82,7 +118,8 @@ class LocalNeighbours:
 
     def sum(self, x_ND: Tensor) -> Tensor:
         """Return the weighted sum of in-neighbours' rows."""
-        return neighbour_sum(self._csr(x_ND.dtype), x_ND)
+        scale_M = self._scaled_up(None, x_ND.dtype)
+        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
 
     def mean(self, x_ND: Tensor) -> Tensor:
         """Return `sum` divided by the number of in-edges."""
@@ -93,8 +130,9 @@ class LocalNeighbours:
         """Return GCN's normalised sum."""
         csr, scales = self._csr(x_ND.dtype), self._gcn(x_ND.dtype)
         root_N = scales.root_C
-        total_ND = neighbour_sum(csr, x_ND, row_scale_M=root_N, col_scale_C=root_N)
-        return torch.addcmul(total_ND, scales.own_N1, x_ND)
+        scale_M = self._scaled_up(root_N[: csr.num_rows], x_ND.dtype)
+        total_MD = neighbour_sum(csr, x_ND, row_scale_M=scale_M, col_scale_C=root_N)
+        return torch.addcmul(total_MD, scales.own_N1, self.own(x_ND))
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""
@@ -113,7 +151,7 @@ class LocalNeighbours:
     ) -> Tensor:
         """Return the attention's weighted sum over in-neighbours."""
         csr, numbers_E = self._looped if loops else (self.csr, None)
-        drop = self.draws.on_edges(dropout, self.ids_N, self.ids_N)
+        drop = self.draws.on_edges(dropout, self.ids_N, self.own(self.ids_N))
         operand = None
         if edges is not None:
             data = edges.data_E

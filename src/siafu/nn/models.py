@@ -95,7 +95,13 @@ LAYERS: dict[str, Callable[[ModelSpec, Place], nn.Module]] = {
     "typed-gat": _typed_gat,
 }
 
-INPUT_AGGREGATIONS = {"gcn": "normalised_sum", "sage": "mean", "gin": "sum"}
+InputAggregation = Literal["normalised_sum", "mean", "sum"]
+
+INPUT_AGGREGATIONS: dict[str, InputAggregation] = {
+    "gcn": "normalised_sum",
+    "sage": "mean",
+    "gin": "sum",
+}
 """What a first layer asks of its constant input, by model; absent where its weights take part."""
 
 TYPED = frozenset({"rgcn", "typed-gat"})
@@ -134,17 +140,25 @@ class GNN(nn.Module):
         """Return logits_MO; a list has the neighbours of each layer."""
         rows: Rows = x
         hidden: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
+        for number in range(len(self.layers)):
             at = neighbours[number] if isinstance(neighbours, list) else neighbours
-            out_MD = layer(self._drop(rows, number, at, draws), at)
-            if number < len(self.norms):
-                out_MD = self._finish(out_MD, rows, number, at)
+            out_MD = self.run_layer(number, rows, at, draws)
             if self.readout is not None:
                 hidden = [*(at.own(rows_ND) for rows_ND in hidden), out_MD]
             rows = out_MD
         if self.readout is None:
             assert isinstance(rows, Tensor)
             return rows
+        return self.read_out(hidden)
+
+    def run_layer(self, number: int, x: Rows, neighbours: Neighbours, draws: Draws) -> Tensor:
+        """Return what one layer makes of its input: dropout, layer, norm and activation."""
+        out_MD: Tensor = self.layers[number](self._drop(x, number, neighbours, draws), neighbours)
+        return self._finish(out_MD, x, number, neighbours) if number < len(self.norms) else out_MD
+
+    def read_out(self, hidden: list[Tensor]) -> Tensor:
+        """Return logits_MO from the rows of all layers (jumping knowledge)."""
+        assert self.readout is not None, "without jumping knowledge the last layer's rows are it"
         joined = torch.cat(hidden, 1) if self.spec.jk == "cat" else torch.stack(hidden).amax(0)
         return self.readout(joined)
 
@@ -154,8 +168,7 @@ class GNN(nn.Module):
             return self.forward(x, neighbours, draws)
         rows = x
         for number in range(len(self.norms)):
-            out_ND = self.layers[number](self._drop(rows, number, neighbours, draws), neighbours)
-            rows = self._finish(out_ND, rows, number, neighbours)
+            rows = self.run_layer(number, rows, neighbours, draws)
         assert isinstance(rows, Tensor)
         return rows
 

@@ -53,6 +53,7 @@ def named_strategy(config: RunConfig) -> Strategy:
         wire_bits=config.wire_bits,
         wire_period=config.wire_period,
         overlap=config.overlap,
+        macrobatch=_count("macrobatch", config.macrobatch, "1 or more minibatches, or auto"),
     )
     if not strategy.assigns_widths:
         for name in ("wire_bits", "wire_period"):
@@ -77,7 +78,7 @@ def choose_strategy(
     if not training:
         stages = shard.world.size if strategy.stages == "auto" else None
         return strategy.with_choices(stages=stages, prune=False, input_cache=False)
-    if config.memory is None:
+    if config.memory is None or strategy.unit == "macrobatch":
         return strategy
     if spec is None and strategy.stages == "auto":
         raise ConfigError(
@@ -143,14 +144,18 @@ def _wire(config: RunConfig) -> int | str | None:
 
 def _stages(config: RunConfig) -> int | str | None:
     if config.stages is None:
-        return None if config.memory is None else "auto"
-    if config.stages == "auto":
-        return "auto"
+        whole_graph = find_strategy(config.strategy).unit == "graph"
+        return "auto" if config.memory is not None and whole_graph else None
+    return _count("stages", config.stages, "1 to the number of ranks, or auto")
+
+
+def _count(name: str, text: str | None, fix: str) -> int | str | None:
+    """Return a number, or `auto`, as settings have it."""
+    if text is None or text == "auto":
+        return text
     try:
-        return int(config.stages)
+        return int(text)
     except ValueError:
         raise ConfigError(
-            "The number of stages can't be read.",
-            seen=f"stages={config.stages}",
-            fix="use 1 to the number of ranks, or auto",
+            f"The setting {name!r} can't be read.", seen=f"{name}={text}", fix=f"use {fix}"
         ) from None

@@ -1,5 +1,6 @@
 """Where a rank's rows live and how rows of other ranks are reached."""
 
-from siafu.shard.shard import Shard, open_shard, require
+from siafu.shard.readers import FileRows, HeldRows, RowReader
+from siafu.shard.shard import Shard, open_shard, part_bytes, require
 
-__all__ = ["Shard", "open_shard", "require"]
+__all__ = ["FileRows", "HeldRows", "RowReader", "Shard", "open_shard", "part_bytes", "require"]

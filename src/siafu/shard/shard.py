@@ -3,9 +3,11 @@
 Shapes: N owned rows, R halo rows, E edges into owned rows, F features.
 """
 
+import math
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from siafu.errors import DataError, PlanError
 from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, load_features, load_ids
 from siafu.ops import CSR
 from siafu.partition import open_parts
+from siafu.shard.readers import FileRows, HeldRows, RowReader
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,8 @@ class Shard:
     fingerprint: str
     """Hash of the whole graph, the same for every partition of it."""
     _halo_ids: list[Tensor] = field(default_factory=list)
+    _files: dict[str, Array] = field(default_factory=dict)
+    """Memory-mapped arrays of a shard that stays on disk."""
 
     @property
     def num_owned(self) -> int:
@@ -94,6 +99,24 @@ class Shard:
         """int64 [2, E], PyG's form: source columns (owned, then halo) and destination rows."""
         return torch.stack([self.csr.index.long(), self.csr.rows()])
 
+    @property
+    def is_mapped(self) -> bool:
+        """True when edges and features stay on disk."""
+        return bool(self._files)
+
+    def reader(self, name: str) -> RowReader | None:
+        """Return the rows of `x`, `src`, `edge_weight`, `edge_attr` or `edge_type`, by number."""
+        if name in self._files:
+            return FileRows(self._files[name])
+        held = {
+            "x": self.x,
+            "src": self.csr.index,
+            "edge_weight": self.csr.weight,
+            "edge_attr": self.edge_attr,
+            "edge_type": self.edge_type,
+        }[name]
+        return HeldRows(held) if isinstance(held, Tensor) else None
+
     def mean(self, losses: Tensor) -> Tensor:
         """Return the mean of per-row losses over the rows of all ranks.
 
@@ -108,8 +131,18 @@ class Shard:
         return share + (total[0] / total[1].clamp(min=1) - share.detach()).to(local.dtype)
 
 
-def open_shard(path: Path | str, world: World, *, verify: bool = True) -> Shard:
-    """Return this rank's shard of a parts folder; there must be one part a rank."""
+def open_shard(
+    path: Path | str,
+    world: World,
+    *,
+    verify: bool = True,
+    place: Literal["device", "host", "disk"] = "device",
+) -> Shard:
+    """Return this rank's shard of a parts folder; there must be one part a rank.
+
+    It lies on the rank's device, on its host, or there but for edges and dense features, which stay
+    on disk, for work that reads them through `reader`.
+    """
     parts = open_parts(path)
     if parts.num_parts != world.size:
         raise PlanError(
@@ -121,21 +154,36 @@ def open_shard(path: Path | str, world: World, *, verify: bool = True) -> Shard:
     if verify:
         folder.verify()
     world.check_agreement("parts folder", folder.facts["graph_fingerprint"])
-    return _shard(folder, world)
+    device = world.device if place == "device" else torch.device("cpu")
+    return _shard(folder, world, device, _ON_DISK if place == "disk" else ())
 
 
-def _shard(folder: Folder, world: World) -> Shard:
+def part_bytes(path: Path | str, part: int) -> int:
+    """Return the bytes of a part's edges and dense features, which a shard may leave on disk."""
+    entries = open_parts(path).part(part).entries
+    return sum(
+        math.prod(entry.shape) * np.dtype(entry.dtype).itemsize
+        for name, entry in entries.items()
+        if name in _ON_DISK
+    )
+
+
+_ON_DISK = ("src", "x", "edge_weight", "edge_attr", "edge_type")
+
+
+def _shard(folder: Folder, world: World, device: torch.device, on_disk: tuple[str, ...]) -> Shard:
     facts = folder.facts
-    masks = {name: _rows_of(folder.load_if_present(name), world) for name in MASKS}
+    files = {name: folder.load(name) for name in on_disk if name in folder}
+    load = partial(_column, folder, device, files)
+    masks = {name: _rows_of(folder.load_if_present(name), device) for name in MASKS}
     counts = world.gather_numbers([float(rows.numel()) for rows in masks.values()])
     totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
-    weight = folder.load_if_present("edge_weight")
-    attr = folder.load_if_present("edge_attr")
-    types = folder.load_if_present("edge_type")
     y = folder.load_if_present("y")
+    index = load("src")
+    assert index is not None
     num_owned = int(facts["num_owned"])
     plan = HaloPlan.build(
-        _tensor(folder.load("send_rows"), world),
+        _tensor(folder.load("send_rows"), device),
         folder.load("send_counts").tolist(),
         folder.load("halo_counts").tolist(),
         num_owned,
@@ -148,45 +196,67 @@ def _shard(folder: Folder, world: World) -> Shard:
         multi_label=bool(facts["multi_label"]),
         class_names=tuple(facts.get("class_names", ())),
         csr=CSR(
-            indptr=_tensor(folder.load("indptr"), world),
-            index=_tensor(folder.load("src"), world),
+            indptr=_tensor(folder.load("indptr"), device),
+            index=index,
             num_cols=num_owned + plan.num_halo,
-            weight=None if weight is None else _tensor(weight, world),
+            weight=load("edge_weight"),
         ),
         plan=plan,
-        row_ids=_tensor(folder.load("rows"), world),
+        row_ids=_tensor(folder.load("rows"), device),
         ids=load_ids(folder),
-        x=_features(folder, world),
-        y=None if y is None else _tensor(y, world),
+        x=_features(folder, device, files),
+        y=None if y is None else _tensor(y, device),
         masks=masks,
         mask_totals=totals,
-        edge_attr=None if attr is None else _tensor(attr, world),
-        edge_type=None if types is None else _tensor(types, world, np.int32),
+        edge_attr=load("edge_attr"),
+        edge_type=load("edge_type", np.int32),
         num_edge_types=int(facts.get("num_edge_types", 0)),
         edge_type_names=tuple(facts.get("edge_type_names", ())),
         fingerprint=str(facts["graph_fingerprint"]),
+        _files=files,
     )
 
 
-def _tensor(array: Array, world: World, dtype: DTypeLike | None = None) -> Tensor:
+def _column(
+    folder: Folder,
+    device: torch.device,
+    files: dict[str, Array],
+    name: str,
+    dtype: DTypeLike | None = None,
+) -> Tensor | None:
+    """Return an array of the part as a tensor, of the file itself where that stays on disk."""
+    if name not in folder:
+        return None
+    if name not in files:
+        return _tensor(folder.load(name), device, dtype)
+    array = files[name]
+    if not isinstance(array, np.memmap):  # an empty file is not mapped
+        return torch.from_numpy(array)
+    # Copy on write: torch has no tensors that can't be written to.
+    assert array.filename is not None
+    private = np.memmap(array.filename, array.dtype, "c", array.offset, array.shape)
+    return torch.from_numpy(private)
+
+
+def _tensor(array: Array, device: torch.device, dtype: DTypeLike | None = None) -> Tensor:
     # A copy, so that training never waits for a page of the file.
-    return torch.from_numpy(np.array(array, dtype)).to(world.device)
+    return torch.from_numpy(np.array(array, dtype)).to(device)
 
 
-def _rows_of(mask: Array | None, world: World) -> Tensor:
+def _rows_of(mask: Array | None, device: torch.device) -> Tensor:
     rows = np.empty(0, np.int64) if mask is None else np.flatnonzero(mask)
-    return torch.from_numpy(rows).to(world.device)
+    return torch.from_numpy(rows).to(device)
 
 
-def _features(folder: Folder, world: World) -> Tensor | CSR | None:
+def _features(folder: Folder, device: torch.device, files: dict[str, Array]) -> Tensor | CSR | None:
     x = load_features(folder)
     if x is None or not isinstance(x, SparseFeatures):
-        return None if x is None else _tensor(x, world)
+        return _column(folder, device, files, "x")
     return CSR(
-        indptr=_tensor(x.indptr, world),
-        index=_tensor(x.index, world),
+        indptr=_tensor(x.indptr, device),
+        index=_tensor(x.index, device),
         num_cols=x.width,
-        weight=_tensor(x.value, world),
+        weight=_tensor(x.value, device),
     )
 
 

@@ -18,8 +18,11 @@ EVERY_PEER = 1 << 30
 class Strategy:
     """Independent choices; the published systems are presets, other points are free."""
 
-    unit: Literal["graph"] = "graph"
-    """What one step works on."""
+    unit: Literal["graph", "macrobatch"] = "graph"
+    """What is fetched together: all that the graph's vertices read, or what the samples of some
+    minibatches do. A step is one of the whole graph, or one of a minibatch on each rank."""
+    macrobatch: int | Literal["auto"] = 1
+    """Steps whose samples are drawn and fetched in one go; `auto` goes by memory and reuse."""
     stages: int | Literal["auto"] = 1
     """Groups of peers whose rows are fetched one after another: 1 fetches all at once, as many as
     there are ranks one peer at a time; `auto` takes the fewest that a memory budget allows."""
@@ -43,11 +46,39 @@ class Strategy:
 
     def __post_init__(self) -> None:
         self._check_wire()
+        self._check_macrobatch()
         if self.stages != "auto" and (not isinstance(self.stages, int) or self.stages < 1):
             raise ConfigError(
                 "The number of stages can't be used.",
                 seen=f"stages={self.stages}",
                 fix="use 1 (all halo rows at once) to the number of ranks, or auto",
+            )
+
+    def _check_macrobatch(self) -> None:
+        if self.macrobatch != "auto" and (
+            not isinstance(self.macrobatch, int) or self.macrobatch < 1
+        ):
+            raise ConfigError(
+                "The size of macrobatches can't be used.",
+                seen=f"macrobatch={self.macrobatch}",
+                fix="use a number of minibatches from 1, or auto",
+            )
+        if self.unit == "graph" and self.macrobatch != 1:
+            raise ConfigError(
+                "Macrobatches are made of minibatches, and here a step is the whole graph.",
+                seen=f"macrobatch={self.macrobatch}",
+                fix="add --strategy batchgnn, or leave --macrobatch out",
+            )
+        others = {"stages": self.stages != 1, "recompute": self.recompute, "prune": self.prune}
+        others["wire"] = self.wire != 32
+        asked = [name for name, is_asked in others.items() if is_asked]
+        if self.unit == "macrobatch" and asked:
+            raise ConfigError(
+                "Minibatches hold every row they compute with, so no rows travel between layers.",
+                seen=f"--{asked[0]} with --strategy batchgnn",
+                fix=f"leave --{asked[0]} out; for narrower input rows use --feature-bits 8"
+                if asked[0] == "wire"
+                else f"leave --{asked[0]} out",
             )
 
     def _check_wire(self) -> None:
@@ -87,6 +118,12 @@ class Strategy:
 
     def choices(self, ranks: int) -> dict[str, int | float | str]:
         """Return the choices by name, as a run reports them."""
+        if self.unit == "macrobatch":
+            return {
+                "unit": self.unit,
+                "macrobatch": self.macrobatch,
+                "input_cache": self.input_cache,
+            }
         mean = {"wire_bits": self.wire_bits, "wire_period": self.wire_period}
         return {
             "stages": self.stages_of(ranks),
@@ -107,6 +144,7 @@ PRESETS: dict[str, Strategy] = {
     "halo": Strategy(),
     "sar": Strategy(stages=EVERY_PEER, recompute=True),
     "adaqp": Strategy(wire="adaptive"),
+    "batchgnn": Strategy(unit="macrobatch", macrobatch="auto"),
 }
 
 

@@ -1,0 +1,319 @@
+"""A model on sampled minibatches: training epochs, and inference over the whole graph.
+
+Shapes: N owned rows, O classes, T minibatches of a step.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from siafu.comm import sum_in_order
+from siafu.config import RunConfig
+from siafu.errors import ConfigError
+from siafu.minibatch import (
+    Batching,
+    Columns,
+    Feed,
+    Macrobatch,
+    Needs,
+    Sampling,
+    Step,
+    Subgraph,
+    epoch_of_draws,
+    map_rows,
+)
+from siafu.minibatch.served import EdgeColumn
+from siafu.nn import GNN, Draws, ModelSpec, Neighbours
+from siafu.nn.models import INPUT_AGGREGATIONS
+from siafu.plan import read_bytes
+from siafu.shard import HeldRows, RowReader, Shard
+from siafu.strategy import Strategy, WidthBook
+
+_DEFAULT_BUDGET = 10**9
+"""Bytes of rows in flight where no budget is named."""
+
+_SCALED = frozenset({"gcn", "gin"})
+"""Models that ask for sums, which sampled edges give only when scaled by true degrees."""
+
+
+class WholeNetwork(Protocol):
+    """What infers over the whole graph."""
+
+    def logits(self) -> Tensor:
+        """Return one row of scores for each owned vertex."""
+        ...
+
+    def embeddings(self) -> Tensor:
+        """Return one hidden row for each owned vertex."""
+        ...
+
+
+class SampledNetwork:
+    """A model bound to a shard through minibatches."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        feed: Feed,
+        shard: Shard,
+        draws: Draws,
+        strategy: Strategy,
+        whole: WholeNetwork | None = None,
+    ) -> None:
+        """`whole` infers over the whole graph for a model that is not taken apart into layers."""
+        self.module, self.strategy, self.feed, self._whole = module, strategy, feed, whole
+        self.book = WidthBook(strategy, shard.world, draws.seed)
+        self._shard, self._draws = shard, draws
+
+    def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
+        """Return a row of scores for each seed of a minibatch."""
+        columns = self._on_device(columns)
+        if not isinstance(self.module, GNN):
+            edge_index = subgraph.edge_index().to(columns["x"].device)
+            out: Tensor = self.module(columns["x"], edge_index)
+            return out[: subgraph.num_seeds]
+        layers = self.module.spec.layers
+        flow: list[Neighbours] = [
+            self.feed.neighbours(subgraph, columns, number, layers) for number in range(layers)
+        ]
+        return self.module(self.feed.input_of(columns), flow, self._draws)
+
+    def _on_device(self, columns: Columns) -> Columns:
+        device = self._shard.world.device
+        return {name: rows.to(device) for name, rows in self.feed.decoded(columns).items()}
+
+    def loss(self, subgraph: Subgraph, columns: Columns, num_seeds: int) -> Tensor:
+        """Return this minibatch's share of the mean loss over the seeds of a step."""
+        logits = self.logits_of(subgraph, columns)
+        target = columns["y"].to(logits.device)
+        if self._shard.multi_label:
+            total = functional.binary_cross_entropy_with_logits(
+                logits, target.to(logits.dtype), reduction="sum"
+            )
+            return total / (num_seeds * self._shard.num_classes)
+        return functional.cross_entropy(logits, target, reduction="sum") / num_seeds
+
+    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """Train on every seed once and return the mean loss; each step is one minibatch a rank."""
+        self.module.train()
+        self._draws.training = True
+        assert self.strategy.macrobatch != "auto", "the engine settles that"
+        losses, seeds = [], 0
+        for macrobatch in self.feed.sampler.macrobatches(epoch, self.strategy.macrobatch):
+            for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
+                loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
+                losses.append(loss * step.num_seeds)
+                seeds += step.num_seeds
+        return math.fsum(losses) / max(1, seeds)
+
+    def _take_step(
+        self,
+        optimiser: torch.optim.Optimizer,
+        epoch: int,
+        macrobatch: Macrobatch,
+        step: Step,
+        subgraphs: list[Subgraph],
+    ) -> float:
+        world, state = self._shard.world, StepState(self.module)
+        terms = []
+        for subgraph in subgraphs[: step.holders.count(world.rank)]:
+            state.rewind()
+            loss = torch.zeros(())
+            if subgraph.num_seeds:
+                with self._drawing(epoch, subgraph.number):
+                    columns = macrobatch.columns_of(subgraph)
+                    loss = self.loss(subgraph, columns, step.num_seeds)
+                    loss.backward()
+            terms.append(state.flat(loss.detach(), is_empty=not subgraph.num_seeds))
+        mine_TK = torch.stack(terms) if terms else state.empty_terms()
+        total = state.load(sum_in_order(mine_TK, step.holders, world, "gradient"))
+        optimiser.step()
+        return total
+
+    @contextmanager
+    def _drawing(self, epoch: int, number: int) -> Iterator[None]:
+        """Key all draws inside by epoch and minibatch, those of foreign layers too."""
+        self._draws.epoch = epoch_of_draws(epoch, number)
+        if isinstance(self.module, GNN):
+            yield
+            return
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(hash((self._draws.seed, epoch, number)))
+            yield
+
+    @torch.no_grad()
+    def logits(self) -> Tensor:
+        """Return logits_NO of every owned vertex with all its neighbours, layer by layer."""
+        return self._infer(embed=False) if self._whole is None else self._whole.logits()
+
+    @torch.no_grad()
+    def embeddings(self) -> Tensor:
+        """Return hidden_ND of every owned vertex; the logits of a foreign model."""
+        return self._infer(embed=True) if self._whole is None else self._whole.embeddings()
+
+    def close(self) -> None:
+        """Give up what other ranks share with this one."""
+        self.feed.close()
+
+    def _infer(self, *, embed: bool) -> Tensor:
+        self.module.eval()
+        self._draws.training = False
+        assert isinstance(self.module, GNN)
+        module, served = self.module, self.feed.whole.served.vertex_columns
+        facts = ("facts",) if self.feed.needs.facts else ()
+        hidden: list[RowReader] = []
+        num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers
+        for number in range(num_layers):
+            name = ("coded" if "coded" in served else "x") if number == 0 else "hidden"
+            made = map_rows(
+                self.feed.whole,
+                (name, "id", *facts),
+                partial(self._one_layer, number),
+                on_disk=self._shard.is_mapped,
+            )
+            served["hidden"] = made
+            hidden.append(made)
+        served.pop("hidden", None)
+        if embed or module.readout is None:
+            return _all_rows(hidden[-1])
+        pieces = torch.arange(self._shard.num_owned).split(1 << 14)
+        return torch.cat([module.read_out([h.read(rows) for h in hidden]) for rows in pieces])
+
+    def _one_layer(self, number: int, piece: Subgraph, found: Columns) -> Tensor:
+        columns = self._on_device(found)
+        x = columns["hidden"] if number else columns["x"]
+        neighbours = self.feed.neighbours(piece, columns, 0, 1)
+        assert isinstance(self.module, GNN)
+        return self.module.run_layer(number, x, neighbours, self._draws)
+
+
+def sampled_network(
+    config: RunConfig,
+    spec: ModelSpec | None,
+    module: nn.Module,
+    shard: Shard,
+    draws: Draws,
+    strategy: Strategy,
+    whole: WholeNetwork | None,
+) -> SampledNetwork:
+    """Return the network of a run on minibatches, its macrobatches as large as pays."""
+    layers = config.layers - int(strategy.input_cache)
+    sampling = Sampling(
+        fanouts=read_fanout(config.fanout, config.layers)[:layers],
+        replace=config.sample_replace,
+        weighted=config.sample_weighted,
+    )
+    batching = Batching(
+        batch_size=config.batch_size,
+        order=config.seed_order,
+        step_minibatches=_minibatches_a_step(config),
+    )
+    feed = Feed(shard, sampling, batching, _needs(config, spec, strategy), draws)
+    if strategy.macrobatch == "auto":
+        budget = _DEFAULT_BUDGET if config.memory is None else read_bytes(config.memory) // 2
+        strategy = strategy.with_choices(macrobatch=feed.choose_macrobatch(budget))
+    return SampledNetwork(module, feed, shard, draws, strategy, whole)
+
+
+def _needs(config: RunConfig, spec: ModelSpec | None, strategy: Strategy) -> Needs:
+    edge_columns: tuple[EdgeColumn, ...] = ("edge_weight",)
+    if spec is not None and spec.edge_width:
+        edge_columns = (*edge_columns, "edge_attr")
+    if spec is not None and spec.num_types:
+        edge_columns = (*edge_columns, "edge_type")
+    cached = spec is not None and strategy.input_cache
+    return Needs(
+        facts=spec is not None and spec.name in _SCALED,
+        aggregate=INPUT_AGGREGATIONS[spec.name] if cached and spec is not None else None,
+        rows_too=spec is None or spec.name != "gcn" or spec.residual,
+        edge_columns=edge_columns,
+        normalise=config.normalize_features,
+        feature_bits=config.feature_bits,
+        hot_bytes=0 if config.hot_rows is None else read_bytes(config.hot_rows),
+    )
+
+
+def read_fanout(text: str | None, layers: int) -> tuple[int, ...]:
+    """Return the in-edges drawn at each hop."""
+    if text is None:
+        return (15, 10, *[5] * layers)[:layers]
+    try:
+        fanouts = tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        fanouts = ()
+    if len(fanouts) != layers or any(fanout < -1 or fanout == 0 for fanout in fanouts):
+        raise ConfigError(
+            "The fan-out can't be used.",
+            seen=f"--fanout {text} with {layers} layers",
+            fix="give a number for each layer, as "
+            f"--fanout {','.join(['15', '10', *['5'] * layers][:layers])}; -1 takes all in-edges",
+        )
+    return fanouts
+
+
+def _minibatches_a_step(config: RunConfig) -> int | None:
+    if config.step_minibatches is not None and config.seed_order == "local":
+        raise ConfigError(
+            "Minibatches of own vertices are one a rank.",
+            seen=f"--step-minibatches {config.step_minibatches}",
+            fix="add --seed-order global, or leave it out",
+        )
+    return config.step_minibatches
+
+
+def _all_rows(reader: RowReader) -> Tensor:
+    if isinstance(reader, HeldRows):
+        return reader.rows
+    return reader.read(torch.arange(reader.shape[0]))
+
+
+class StepState:
+    """Gradients and buffers of a model around one step of several minibatches.
+
+    Every minibatch starts from the same buffers (running statistics of batch norm); the step ends
+    with their mean. So a step's result does not depend on which rank had which minibatch.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._trained = [p for p in module.parameters() if p.requires_grad]
+        self._buffers = list(module.buffers())
+        self._before = [buffer.clone() for buffer in self._buffers]
+
+    def rewind(self) -> None:
+        """Go back to the start of the step."""
+        for parameter in self._trained:
+            parameter.grad = None
+        for buffer, before in zip(self._buffers, self._before, strict=True):
+            buffer.copy_(before)
+
+    def flat(self, loss: Tensor, *, is_empty: bool) -> Tensor:
+        """Return what one minibatch adds to the step, in one row."""
+        first = self._trained[0]
+        has = first.new_tensor([p.grad is not None for p in self._trained])
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
+        buffers = [b.to(first) * (not is_empty) for b in self._buffers]
+        counts = first.new_tensor([float(not is_empty)])
+        pieces = [loss.to(first), counts, has, *grads, *buffers]
+        return torch.cat([piece.reshape(-1) for piece in pieces])
+
+    def empty_terms(self) -> Tensor:
+        """Return no rows, for a rank without a minibatch in the step."""
+        return self.flat(torch.zeros(()), is_empty=True)[None][:0]
+
+    def load(self, total_K: Tensor) -> float:
+        """Set gradients and buffers to the step's own, and return its loss."""
+        sizes = [1, 1, len(self._trained)]
+        sizes += [p.numel() for p in self._trained] + [b.numel() for b in self._buffers]
+        loss, count, has, *pieces = total_K.split(sizes)
+        for parameter, present, piece in zip(self._trained, has.tolist(), pieces, strict=False):
+            parameter.grad = piece.view_as(parameter) if present else None
+        for buffer, piece in zip(self._buffers, pieces[len(self._trained) :], strict=True):
+            mean = piece.view_as(buffer) / count.clamp(min=1)
+            buffer.copy_(mean if buffer.is_floating_point() else mean.round())
+        return float(loss)

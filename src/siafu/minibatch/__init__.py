@@ -1,0 +1,30 @@
+"""Sampled minibatches over ranks: several drawn and fetched in one relay, trained on one by one."""
+
+from siafu.minibatch.feed import Batching, Columns, Feed, Needs
+from siafu.minibatch.hot_rows import HotRows
+from siafu.minibatch.layerwise import map_rows
+from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
+from siafu.minibatch.relay import Relay, epoch_of_draws
+from siafu.minibatch.schedule import Minibatch, Schedule, Step
+from siafu.minibatch.served import ROW_BITS, Sampling, Served
+from siafu.minibatch.subgraph import Subgraph
+
+__all__ = [
+    "ROW_BITS",
+    "Batching",
+    "Columns",
+    "Feed",
+    "HotRows",
+    "Macrobatch",
+    "MacrobatchSampler",
+    "Minibatch",
+    "Needs",
+    "Relay",
+    "Sampling",
+    "Schedule",
+    "Served",
+    "Step",
+    "Subgraph",
+    "epoch_of_draws",
+    "map_rows",
+]

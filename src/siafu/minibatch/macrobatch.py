@@ -1,0 +1,98 @@
+"""Several minibatches whose rows are fetched in one go, while the ones before are trained on.
+
+Shapes: U distinct vertices of a macrobatch, V vertices of one minibatch.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from siafu.minibatch.hot_rows import HotRows
+from siafu.minibatch.relay import Relay
+from siafu.minibatch.schedule import Schedule, Step
+from siafu.minibatch.served import owners_of, rows_of
+from siafu.minibatch.subgraph import Subgraph
+
+
+@dataclass(frozen=True, eq=False)
+class Macrobatch:
+    """Minibatches of consecutive steps, with the rows that any of them reads."""
+
+    steps: list[Step]
+    subgraphs: list[list[Subgraph]]
+    """This rank's, by step."""
+    addresses_U: Tensor
+    rows: dict[str, Tensor]
+    """By column, one for each distinct vertex."""
+    seeds_U: Tensor
+    """Addresses of all seeds, rising."""
+    seed_rows: dict[str, Tensor]
+    """By column, one for each seed."""
+
+    def columns_of(self, subgraph: Subgraph) -> dict[str, Tensor]:
+        """Return the rows of one minibatch's vertices, in its order; some of its seeds alone."""
+        place_V = torch.searchsorted(self.addresses_U, subgraph.addresses)
+        columns = {name: rows.index_select(0, place_V) for name, rows in self.rows.items()}
+        place = torch.searchsorted(self.seeds_U, subgraph.addresses[: subgraph.num_seeds])
+        seed_columns = {name: rows.index_select(0, place) for name, rows in self.seed_rows.items()}
+        return columns | seed_columns
+
+
+class MacrobatchSampler:
+    """Draws and fetches the macrobatches of an epoch, one ahead of training."""
+
+    def __init__(
+        self,
+        relay: Relay,
+        schedule: Schedule,
+        columns: tuple[str, ...],
+        seed_columns: tuple[str, ...] = (),
+        hot: HotRows | None = None,
+    ) -> None:
+        """`columns` are fetched of every vertex, `seed_columns` of seeds."""
+        self.relay, self.schedule, self.hot = relay, schedule, hot
+        self.columns, self.seed_columns = columns, seed_columns
+
+    def macrobatches(self, epoch: int, size: int) -> Iterator[Macrobatch]:
+        """Yield an epoch's steps, `size` at a time; every rank consumes all of them."""
+        steps = self.schedule.steps(epoch)
+        groups = [steps[low : low + size] for low in range(0, len(steps), size)]
+        with ThreadPoolExecutor(1, thread_name_prefix="siafu-relay") as ahead:
+            coming: Future[Macrobatch] = ahead.submit(self.build, epoch, groups[0])
+            for group in groups[1:]:
+                ready = coming.result()
+                coming = ahead.submit(self.build, epoch, group)
+                yield ready
+            yield coming.result()
+
+    def build(self, epoch: int, steps: list[Step]) -> Macrobatch:
+        """Return the macrobatch of these steps; every rank calls this together."""
+        flat = [batch for step in steps for batch in step.mine]
+        drawn = iter(self.relay.sample(epoch, flat))
+        subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
+        union = [graph.addresses for step in subgraphs for graph in step]
+        addresses_U = torch.cat(union).unique()
+        seeds_U = torch.cat([batch.seeds for batch in flat]).unique()
+        seed_rows = self.relay.fetch(seeds_U, self.seed_columns) if self.seed_columns else {}
+        rows = self._rows(addresses_U)
+        return Macrobatch(steps, subgraphs, addresses_U, rows, seeds_U, seed_rows)
+
+    def _rows(self, addresses_U: Tensor) -> dict[str, Tensor]:
+        if self.hot is None:
+            return self.relay.fetch(addresses_U, self.columns)
+        owner_U = owners_of(addresses_U)
+        own_U = owner_U == self.relay.line.rank
+        far = self.hot.get(addresses_U[~own_U], self._fetch_far)
+        readers = self.relay.served.vertex_columns
+        found = {}
+        for name, rows in far.items():
+            found[name] = rows.new_empty(len(addresses_U), *rows.shape[1:])
+            found[name][~own_U] = rows
+            found[name][own_U] = readers[name].read(rows_of(addresses_U[own_U]))
+        return found
+
+    def _fetch_far(self, addresses: Tensor) -> dict[str, Tensor]:
+        return self.relay.fetch(addresses, self.columns)

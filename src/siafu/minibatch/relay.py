@@ -1,0 +1,140 @@
+"""One round of messages for several minibatches: their hops are drawn together, hop by hop.
+
+What a hop needs of a peer goes in one message whatever the number of minibatches, and comes back in
+one. Draws are keyed by minibatch, hop and vertex, so who asks in which company does not matter.
+
+Shapes: Q requests of a rank, A requests it answers, S sampled edges, U distinct vertices.
+"""
+
+import torch
+from torch import Tensor
+
+from siafu.comm import Inquiry, World, ask
+from siafu.minibatch.schedule import ORDER_PURPOSE, Minibatch
+from siafu.minibatch.served import (
+    ROW_BITS,
+    Answer,
+    EdgeColumn,
+    Sampling,
+    Served,
+    owners_of,
+    rows_of,
+)
+from siafu.minibatch.subgraph import GrowingSubgraph, Subgraph
+from siafu.ops import CSR, DrawKey
+
+
+def epoch_of_draws(epoch: int, number: int) -> int:
+    """Return the count that keys draws of one minibatch in one epoch."""
+    return epoch << 32 | number
+
+
+class Relay:
+    """Asks the ranks for sampled edges and rows; every rank calls alike, in the same order."""
+
+    def __init__(self, served: Served, line: World, sampling: Sampling, seed: int) -> None:
+        self.served, self.line, self.sampling, self.seed = served, line, sampling, seed
+
+    def sample(self, epoch: int, minibatches: list[Minibatch]) -> list[Subgraph]:
+        """Return the sub-graph of each minibatch; ranks give equally many."""
+        numbers = self.line.gather_numbers([float(batch.number) for batch in minibatches])
+        growing = [GrowingSubgraph(batch.number, batch.seeds) for batch in minibatches]
+        for hop, fanout in enumerate(self.sampling.fanouts):
+            keys = [
+                DrawKey(self.seed, epoch_of_draws(epoch, int(number)), ORDER_PURPOSE + 1 + hop)
+                for row in numbers
+                for number in row
+            ]
+            self._draw_hop(growing, keys, fanout)
+        return [one.finish() for one in growing]
+
+    def _draw_hop(self, growing: list[GrowingSubgraph], keys: list[DrawKey], fanout: int) -> None:
+        sizes = torch.tensor([len(one.frontier) for one in growing])
+        slot_Q = torch.arange(len(growing)).repeat_interleave(sizes)
+        wanted_Q = torch.cat([one.frontier for one in growing])
+        order_Q = owners_of(wanted_Q).argsort(stable=True)
+        request_Q = (rows_of(wanted_Q) | slot_Q << ROW_BITS)[order_Q]
+        answer = self._answers(request_Q, owners_of(wanted_Q), keys, len(growing), fanout)
+        joined = CSR(_offsets(answer.counts_Q), answer.addresses_S, 1 << 62)
+        back, edges_S = joined.select_rows(order_Q.argsort())
+        bounds = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]).tolist()
+        for one, low, high in zip(growing, bounds, bounds[1:], strict=False):
+            start, end = int(back.indptr[low]), int(back.indptr[high])
+            columns = {name: rows[edges_S[start:end]] for name, rows in answer.edges.items()}
+            one.add_hop(back.degree()[low:high], back.index[start:end], columns)
+
+    def _answers(
+        self, request_Q: Tensor, owner_Q: Tensor, keys: list[DrawKey], slots: int, fanout: int
+    ) -> Answer:
+        """Return in-edges for requests grouped by owner."""
+        line = self.line
+        counts = torch.bincount(owner_Q, minlength=line.size).tolist()
+        before, own, after = request_Q.split(
+            [sum(counts[: line.rank]), counts[line.rank], sum(counts[line.rank + 1 :])]
+        )
+        if line.size == 1:
+            return self._own_answer(own, torch.zeros_like(own), keys, slots, fanout)
+        counts[line.rank] = 0
+        inquiry = ask(torch.cat([before, after]), counts, line, "sample")
+        asker = torch.arange(line.size).repeat_interleave(torch.tensor(inquiry.asked_counts))
+        given = self._own_answer(inquiry.asked, asker, keys, slots, fanout)
+        got = _exchange(inquiry, given, line)
+        mine = self._own_answer(own, torch.full_like(own, line.rank), keys, slots, fanout)
+        return _inserted(got, mine, len(before))
+
+    def _own_answer(
+        self, request: Tensor, asker: Tensor, keys: list[DrawKey], slots: int, fanout: int
+    ) -> Answer:
+        rows, slot = rows_of(request), request >> ROW_BITS
+        replace = self.sampling.replace
+        return self.served.answer(rows, asker * slots + slot, keys, fanout, replace=replace)
+
+    def fetch(self, addresses_U: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Return rows of vertices, by column; `addresses_U` rise."""
+        line, readers = self.line, self.served.vertex_columns
+        counts = torch.bincount(owners_of(addresses_U), minlength=line.size).tolist()
+        before, own, after = rows_of(addresses_U).split(
+            [sum(counts[: line.rank]), counts[line.rank], sum(counts[line.rank + 1 :])]
+        )
+        if line.size == 1:
+            return {name: readers[name].read(own) for name in names}
+        counts[line.rank] = 0
+        inquiry = ask(torch.cat([before, after]), counts, line, "feature")
+        found = {}
+        for name in names:
+            got = inquiry.reply(readers[name].read(inquiry.asked), line, "feature")
+            pieces = [got[: len(before)], readers[name].read(own), got[len(before) :]]
+            found[name] = torch.cat(pieces)
+        return found
+
+
+def _exchange(inquiry: Inquiry, given: Answer, line: World) -> Answer:
+    """Return the others' answers for ours."""
+    counts_Q = inquiry.reply(given.counts_Q.to(torch.int32), line, "sample").long()
+
+    def swap(rows: Tensor) -> Tensor:
+        return inquiry.reply_ragged(rows, given.counts_Q, counts_Q, line, "sample")
+
+    edges = {name: swap(rows) for name, rows in given.edges.items()}
+    return Answer(counts_Q, swap(given.addresses_S), edges)
+
+
+def _inserted(got: Answer, mine: Answer, place: int) -> Answer:
+    """Return the answers of all owners: ours stand after the first `place` of the others."""
+    edge = int(got.counts_Q[:place].sum())
+
+    def insert(others: Tensor, own: Tensor, at: int) -> Tensor:
+        return torch.cat([others[:at], own, others[at:]])
+
+    edges: dict[EdgeColumn, Tensor] = {
+        name: insert(rows, mine.edges[name], edge) for name, rows in got.edges.items()
+    }
+    return Answer(
+        insert(got.counts_Q, mine.counts_Q, place),
+        insert(got.addresses_S, mine.addresses_S, edge),
+        edges,
+    )
+
+
+def _offsets(counts: Tensor) -> Tensor:
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])

@@ -1,0 +1,118 @@
+"""What a rank tells of its vertices, to others and to itself: sampled in-edges, and rows.
+
+A vertex is named by its address, the rank that owns it and its row there, so that no rank needs a
+table of all vertices. Shapes: Q requests, S sampled edges, N owned rows, C columns of the shard.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from siafu.comm import World, exchange_halo
+from siafu.errors import DataError
+from siafu.ops import DrawKey, sample_positions
+from siafu.shard import HeldRows, RowReader, Shard
+
+ROW_BITS = 40
+_ROW = (1 << ROW_BITS) - 1
+
+EdgeColumn = Literal["edge_weight", "edge_attr", "edge_type"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """How neighbours are drawn."""
+
+    fanouts: tuple[int, ...]
+    """In-edges kept of a vertex that is first met at each hop; -1 keeps all."""
+    replace: bool = False
+    """An edge may be drawn more than once."""
+    weighted: bool = False
+    """Edges are drawn in proportion to their weights instead of alike."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """In-edges of requested rows."""
+
+    counts_Q: Tensor
+    addresses_S: Tensor
+    edges: dict[EdgeColumn, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Served:
+    """One rank's vertices, as every rank may ask for them."""
+
+    shard: Shard
+    address_C: Tensor
+    """int64: of each column of the shard."""
+    edge_columns: dict[EdgeColumn, RowReader]
+    vertex_columns: dict[str, RowReader]
+    weight_E: Tensor | None
+    """Chances of edges, where they differ."""
+
+    @classmethod
+    def build(
+        cls,
+        shard: Shard,
+        line: World,
+        sampling: Sampling,
+        *,
+        edge_columns: tuple[EdgeColumn, ...] = (),
+        vertex_columns: dict[str, RowReader],
+    ) -> "Served":
+        """Return what this rank serves; every rank calls this together."""
+        own_N = torch.arange(shard.num_owned) | line.rank << ROW_BITS
+        halo_R = exchange_halo(own_N, shard.plan, line)
+        found = {name: shard.reader(name) for name in edge_columns}
+        ids: dict[str, RowReader] = {"id": HeldRows(shard.row_ids)}
+        return cls(
+            shard,
+            torch.cat([own_N, halo_R]),
+            {name: reader for name, reader in found.items() if reader is not None},
+            ids | vertex_columns,
+            _chances(shard) if sampling.weighted else None,
+        )
+
+    def answer(
+        self, rows_Q: Tensor, batch_Q: Tensor, keys: list[DrawKey], fanout: int, *, replace: bool
+    ) -> Answer:
+        """Return sampled in-edges of these rows, each drawn by the key of its minibatch."""
+        counts_Q, positions_S = sample_positions(
+            self.shard.csr.indptr,
+            rows_Q,
+            self.shard.row_ids[rows_Q],
+            batch_Q,
+            keys,
+            fanout,
+            replace=replace,
+            weight_E=self.weight_E,
+        )
+        sources = self.shard.reader("src")
+        assert sources is not None
+        columns_S = sources.read(positions_S)
+        edges = {name: reader.read(positions_S) for name, reader in self.edge_columns.items()}
+        return Answer(counts_Q, self.address_C[columns_S.long()], edges)
+
+
+def owners_of(addresses: Tensor) -> Tensor:
+    """Return the rank that owns each address."""
+    return addresses >> ROW_BITS
+
+
+def rows_of(addresses: Tensor) -> Tensor:
+    """Return the row of each address on its rank."""
+    return addresses & _ROW
+
+
+def _chances(shard: Shard) -> Tensor:
+    if shard.csr.weight is None:
+        raise DataError(
+            "Edges can't be drawn by weight: they have none.",
+            seen=shard.name,
+            fix="leave --sample-weighted out, or ingest the edges with a weight",
+        )
+    return shard.csr.weight

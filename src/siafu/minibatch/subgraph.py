@@ -1,0 +1,107 @@
+"""The vertices and edges that one minibatch computes with.
+
+Vertices are numbered seeds first, then those met at hop 1, at hop 2 and so on; a vertex's in-edges
+were drawn when it was first met. So each layer reads a prefix of the rows and writes a shorter one,
+and no rows are copied in between.
+
+Shapes: V vertices, E edges, M rows with in-edges, L hops.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from siafu.minibatch.served import EdgeColumn
+from siafu.ops import CSR, Numbering
+
+
+@dataclass(frozen=True, eq=False)
+class Subgraph:
+    """One minibatch's own graph."""
+
+    number: int
+    """Of the minibatch in its epoch."""
+    addresses: Tensor
+    """int64 [V]."""
+    reached: tuple[int, ...]
+    """Vertices met up to each hop, from the seeds alone to all."""
+    indptr: Tensor
+    """int64 [M + 1]: in-edges of the vertices met before the last hop."""
+    index: Tensor
+    """int32 [E]: sources."""
+    edges: dict[EdgeColumn, Tensor]
+
+    @property
+    def num_seeds(self) -> int:
+        """Vertices whose rows are asked for."""
+        return self.reached[0]
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes."""
+        arrays = [self.addresses, self.indptr, self.index, *self.edges.values()]
+        return sum(array.nbytes for array in arrays)
+
+    def layer(self, number: int, layers: int) -> CSR:
+        """Return the edges of a layer: rows written are a prefix of the columns, the rows read."""
+        hop = layers - 1 - number
+        rows = self.reached[min(hop, len(self.reached) - 1)]
+        columns = self.reached[min(hop + 1, len(self.reached) - 1)]
+        if hop + 1 >= len(self.reached):  # the first layer's sums are known: it needs no edges
+            empty = torch.zeros(rows + 1, dtype=torch.int64)
+            return CSR(empty, self.index[:0], columns)
+        end = int(self.indptr[rows])
+        weight = self.edges.get("edge_weight")
+        return CSR(
+            self.indptr[: rows + 1],
+            self.index[:end],
+            columns,
+            None if weight is None else weight[:end],
+        )
+
+    def edge_index(self) -> Tensor:
+        """Return int64 [2, E], PyG's form: sources and destinations."""
+        degree = self.indptr.diff()
+        rows = torch.arange(len(degree)).repeat_interleave(degree)
+        return torch.stack([self.index.long(), rows])
+
+
+@dataclass(eq=False)
+class GrowingSubgraph:
+    """A sub-graph while its hops are drawn."""
+
+    number: int
+    frontier: Tensor
+    """Addresses whose in-edges come next."""
+    _numbering: Numbering = field(default_factory=Numbering)
+    _reached: list[int] = field(default_factory=list)
+    _counts: list[Tensor] = field(default_factory=list)
+    _index: list[Tensor] = field(default_factory=list)
+    _edges: dict[EdgeColumn, list[Tensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.frontier = self._numbering.add(self.frontier)[1]
+        self._reached.append(len(self.frontier))
+
+    def add_hop(self, counts: Tensor, sources: Tensor, edges: dict[EdgeColumn, Tensor]) -> None:
+        """Take the in-edges of the frontier, whose new sources are the next one."""
+        numbers, self.frontier = self._numbering.add(sources)
+        self._reached.append(self._reached[-1] + len(self.frontier))
+        self._counts.append(counts)
+        self._index.append(numbers)
+        for name, column in edges.items():
+            self._edges.setdefault(name, []).append(column)
+
+    def finish(self) -> Subgraph:
+        """Return the whole."""
+        counts = torch.cat([torch.zeros(1, dtype=torch.int64), *self._counts])
+        index = self._index or [torch.zeros(0, dtype=torch.int32)]
+        return Subgraph(
+            self.number,
+            self._numbering.keys,
+            tuple(self._reached),
+            counts.cumsum(0),
+            torch.cat(index).to(torch.int32),
+            {name: torch.cat(pieces) for name, pieces in self._edges.items()},
+        )

@@ -1,0 +1,83 @@
+"""Rows by number, from memory or from a file that may be larger than memory."""
+
+import mmap
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.graph import Array, forget
+
+_ROWS_AT_ONCE = 1 << 14
+"""Rows of a file read before its pages are let go of: 64 MiB if each has a page to itself."""
+_READERS = 4
+"""Threads that wait for the disk at the same time."""
+
+
+class RowReader(Protocol):
+    """Rows of one array, by number."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Rows, and the shape of one."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the rows."""
+        ...
+
+    def read(self, rows_R: Tensor) -> Tensor:
+        """Return these rows, in this order."""
+        ...
+
+
+class HeldRows:
+    """Rows in memory."""
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.shape, self.dtype = tuple(rows.shape), rows.dtype
+
+    def read(self, rows_R: Tensor) -> Tensor:
+        """Return these rows."""
+        return self.rows.index_select(0, rows_R)
+
+
+class FileRows:
+    """Rows of a memory-mapped file, read in the order they lie there, by several threads.
+
+    Pages are let go of after each piece, so what is resident does not grow with the file.
+    """
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape, self.dtype = array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype
+        mapping = getattr(array, "_mmap", None)
+        if mapping is not None and hasattr(mmap, "MADV_RANDOM"):
+            mapping.madvise(mmap.MADV_RANDOM)
+
+    def read(self, rows_R: Tensor) -> Tensor:
+        """Return these rows."""
+        sorted_R, place_R = rows_R.sort()
+        rows = sorted_R.numpy()
+        found = np.empty((len(rows), *self.shape[1:]), self.array.dtype)
+        pieces = [slice(low, low + _ROWS_AT_ONCE) for low in range(0, len(rows), _ROWS_AT_ONCE)]
+        list(_readers(os.getpid()).map(lambda piece: self._take(rows, piece, found), pieces))
+        out = torch.empty(found.shape, dtype=self.dtype)
+        out[place_R] = torch.from_numpy(found)
+        return out
+
+    def _take(self, rows: Array, piece: slice, found: Array) -> None:
+        np.take(self.array, rows[piece], axis=0, out=found[piece], mode="clip")
+        forget(self.array)
+
+
+@cache
+def _readers(process: int) -> ThreadPoolExecutor:
+    """Return the threads of this process, named since a forked child has none of them."""
+    return ThreadPoolExecutor(_READERS, thread_name_prefix="siafu-read")
