@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from siafu.errors import PlanError
-from siafu.ops.numbering_table import EMPTY, insert, reinsert
+from siafu.ops.numbering_table import empty_table, insert, reinsert
 
 INT32_MAX = 2**31 - 1
-LEAST_SLOTS = 1 << 10
+LEAST_KEYS = 1 << 10
+GROWTH = 4
+"""How many times larger a full table is made: what is inserted again adds up to a third."""
 
 
 class Numbering:
@@ -25,9 +27,9 @@ class Numbering:
 
     def __init__(self, capacity_hint: int = 0) -> None:
         """Make room for `capacity_hint` keys; more may come."""
-        self._table = _empty_table(capacity_hint)
-        self._keys = np.empty(len(self._table) // 2, np.int64)
         self._count = 0
+        self._keys = np.empty(max(LEAST_KEYS, 1 << (capacity_hint - 1).bit_length()), np.int64)
+        self._table = empty_table(2 * len(self._keys))
 
     def __len__(self) -> int:
         """Return how many different keys were added."""
@@ -46,23 +48,22 @@ class Numbering:
         while True:
             done, self._count = insert(keys, done, numbers, self._table, self._keys, self._count)
             if done == len(keys):
-                return torch.from_numpy(numbers), torch.from_numpy(
-                    self._keys[before : self._count].copy()
-                )
+                break
             self._grow()
+        new = self._keys[before : self._count].copy()
+        return torch.from_numpy(numbers), torch.from_numpy(new)
 
     def _grow(self) -> None:
-        table = _empty_table(2 * len(self._keys))
-        if len(table) // 2 > INT32_MAX:
+        if GROWTH * len(self._keys) > INT32_MAX:
             raise PlanError(
                 "A sub-graph has too many vertices.",
                 seen=f"{self._count} different keys",
                 fix="use smaller minibatches",
             )
-        reinsert(self._keys, self._count, table)
-        keys = np.empty(len(table) // 2, np.int64)
-        keys[: self._count] = self._keys[: self._count]
-        self._table, self._keys = table, keys
+        keys = np.empty(GROWTH * len(self._keys), np.int64)
+        keys[: self._count] = self._keys
+        self._keys, self._table = keys, empty_table(2 * len(keys))
+        reinsert(keys, self._count, self._table)
 
 
 def union(key_arrays: Iterable[Tensor]) -> Tensor:
@@ -71,11 +72,6 @@ def union(key_arrays: Iterable[Tensor]) -> Tensor:
     for keys_S in key_arrays:
         numbering.add(keys_S)
     return numbering.keys
-
-
-def _empty_table(capacity: int) -> np.ndarray:
-    slots = max(LEAST_SLOTS, 1 << (2 * capacity - 1).bit_length() if capacity else 0)
-    return np.full((slots, 2), EMPTY, np.int64)
 
 
 def _check(keys_S: Tensor) -> None:

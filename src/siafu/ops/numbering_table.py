@@ -1,7 +1,8 @@
 """The hash table of `Numbering`, compiled by Numba where there is one.
 
-A slot is a key and its number, side by side in one cache line; its place is asked for some keys
-ahead. Without Numba the same functions run as Python.
+A slot holds a number alone; its key stands in the list of keys, which is read to compare. So the
+table is small enough for a cache, and slots are asked for some keys ahead. Without Numba the same
+functions run as Python.
 
 Shapes: S keys, U different ones, T slots (a power of two).
 """
@@ -24,11 +25,16 @@ except ImportError:
 Array = NDArray[Any]
 
 EMPTY = -1
-AHEAD = 12
+AHEAD = 24
 """Keys between the one whose slot is asked for and the one inserted."""
 
 ONE, HALF = np.uint64(1), np.uint64(32)
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+def empty_table(slots: int) -> Array:
+    """Return T free slots; two-dimensional, as prefetching wants it."""
+    return np.full((slots, 1), EMPTY, np.int32)
 
 
 @callee
@@ -51,30 +57,32 @@ def _shift(table: Array) -> Any:
 def insert(
     keys: Array, done: int, numbers: Array, table: Array, ordered: Array, count: int
 ) -> tuple[int, int]:
-    """Number keys[done:]; return how far that came before the table was half full, and U."""
+    """Number keys[done:]; return how far that came before `ordered` was full, and U."""
     shift, mask, last = _shift(table), np.uint64(len(table) - 1), len(keys) - 1
     for s in range(done, len(keys)):
         prefetch(table, _home(keys[min(s + AHEAD, last)], shift), 0)
         key = np.int64(keys[s])
         slot = _home(key, shift)
-        while table[slot, 0] != key and table[slot, 0] != EMPTY:
+        number = table[slot, 0]
+        while number != EMPTY and ordered[np.uint64(number)] != key:
             slot = (slot + ONE) & mask
-        if table[slot, 0] == EMPTY:
+            number = table[slot, 0]
+        if number == EMPTY:
             if count == len(ordered):
                 return s, count
-            table[slot, 0], table[slot, 1] = key, count
-            ordered[count] = key
+            number = np.int32(count)
+            table[slot, 0], ordered[count] = number, key
             count += 1
-        numbers[s] = table[slot, 1]
+        numbers[s] = number
     return len(keys), count
 
 
 @strict_kernel
 def reinsert(ordered: Array, count: int, table: Array) -> None:
-    """Fill an empty table with keys and their numbers."""
+    """Fill an empty table with the numbers of keys that are all different."""
     shift, mask = _shift(table), np.uint64(len(table) - 1)
     for number in range(count):
         slot = _home(ordered[number], shift)
         while table[slot, 0] != EMPTY:
             slot = (slot + ONE) & mask
-        table[slot, 0], table[slot, 1] = ordered[number], number
+        table[slot, 0] = number

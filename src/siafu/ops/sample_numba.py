@@ -8,7 +8,7 @@ Places are unsigned, since Numba tests signed ones for wrapping.
 Shapes: N rows, E edges, Q requests, B minibatches, S sampled edges.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from siafu.ops.contract import Requests
 from siafu.ops.numba_jit import callee, prefetch, strict_kernel
-from siafu.ops.random_numba import HALF, LOW, draw_row
+from siafu.ops.random_numba import HALF, LOW, philox_lanes
 from siafu.ops.sample_reference import ALL
 from siafu.ops.sample_weighted_numba import num_usable, pick_by_weight
 from siafu.ops.threads import num_chunks, run_chunks
@@ -36,7 +36,22 @@ SEARCHED = 64
 """The largest fan-out whose taken edges are searched one by one."""
 
 SPREAD = np.uint64(0x9E3779B97F4A7C15)
-ONE = np.uint64(1)
+ONE, TWO, SIXTEEN, LAST_SIX = np.uint64(1), np.uint64(2), np.uint64(16), np.uint64(63)
+
+LANES = 16
+"""Requests drawn at a time: a request alone has too few draws to fill a vector."""
+
+
+class Lanes(NamedTuple):
+    """Requests about to be drawn: counter and key of the cipher, first edge, degree, and place."""
+
+    low: Array
+    high: Array
+    key0: Array
+    key1: Array
+    first: Array
+    degree: Array
+    at: Array
 
 
 def sample(
@@ -123,18 +138,38 @@ def _bounded(word: Any, bound: Any) -> Any:
 
 
 @callee
-def _floyd(words: Array, first: Any, degree: Any, out: Array, at: Any, count: Any) -> None:
-    seen = np.uint64(0)
+def _draw(lanes: Lanes, held: Any, edges: Array, count: Any, repeats: bool) -> None:
+    """Write draw c of the request in lane g to edges[c, g]: the edge it chooses if none was taken.
+
+    Lanes lie innermost, so that the cipher and the products become vector code.
+    """
+    low, high, key0, key1, first, degree, _ = lanes
+    zero = np.uint64(0)
+    for block in range((count + ONE) // TWO):
+        even, odd = TWO * block, TWO * block + ONE
+        for g in range(held):
+            word0, word1 = philox_lanes(low[g], zero, high[g], block, (key0[g], key1[g]))
+            edges[even, g], edges[odd, g] = word0, word1
     for c in range(count):
-        top = degree - count + c
-        edge = first + _bounded(words[c], top + ONE)
+        # Floyd: one edge more may be chosen each time, the last of all in the end
+        short = zero if repeats else count - c - ONE
+        for g in range(held):
+            edges[c, g] = first[g] + _bounded(edges[c, g], degree[g] - short)
+
+
+@callee
+def _floyd(edges: Array, lanes: Lanes, g: Any, count: Any, out: Array) -> None:
+    """Write the edges of one lane; one that was taken gives way to the newest of the eligible."""
+    seen, at, newest = np.uint64(0), lanes.at[g], lanes.first[g] + lanes.degree[g] - count
+    for c in range(count):
+        edge = edges[c, g]
         # most edges differ from the taken ones in their last six bits already
-        if (seen >> (edge & np.uint64(63))) & ONE:
+        if (seen >> (edge & LAST_SIX)) & ONE:
             for earlier in range(c):
                 if np.uint64(out[at + earlier]) == edge:
-                    edge = first + top
+                    edge = newest + c
                     break
-        seen |= ONE << (edge & np.uint64(63))
+        seen |= ONE << (edge & LAST_SIX)
         out[at + c] = edge
 
 
@@ -149,52 +184,78 @@ def _place_of(table: Array, edge: Any) -> Any:
 
 
 @callee
-def _floyd_hashed(
-    words: Array, first: Any, degree: Any, out: Array, at: Any, taken: Array, count: Any
-) -> None:
-    """Draw as `_floyd` does; the taken edges are in a hash set at most half full."""
+def _floyd_hashed(edges: Array, lanes: Lanes, g: Any, count: Any, out: Array, taken: Array) -> None:
+    """Do as `_floyd` does; the taken edges are in a hash set at most half full."""
+    at, newest = lanes.at[g], lanes.first[g] + lanes.degree[g] - count
     taken[:] = -1
     for c in range(count):
-        top = degree - count + c
-        edge = first + _bounded(words[c], top + ONE)
+        edge = edges[c, g]
         slot = _place_of(taken, edge)
         if taken[slot] != -1:
-            edge = first + top
+            edge = newest + c
             slot = _place_of(taken, edge)
         taken[slot] = edge
         out[at + c] = edge
 
 
+@callee
+def _flush(
+    lanes: Lanes, held: Any, edges: Array, count: Any, repeats: bool, taken: Array, out: Array
+) -> None:
+    """Draw for the requests in the lanes."""
+    _draw(lanes, held, edges, count, repeats)
+    for g in range(held):
+        if repeats:
+            for c in range(count):
+                out[lanes.at[g] + c] = edges[c, g]
+        elif count <= SEARCHED:
+            _floyd(edges, lanes, g, count, out)
+        else:
+            _floyd_hashed(edges, lanes, g, count, out, taken)
+
+
+@callee
+def _slots(fanout: Any) -> Any:
+    slots = 1
+    while fanout > SEARCHED and slots < 2 * fanout:
+        slots *= 2
+    return slots
+
+
+@callee
+def _empty_lanes() -> Lanes:
+    return Lanes(
+        np.empty(LANES, np.uint64),
+        np.empty(LANES, np.uint64),
+        np.empty(LANES, np.uint64),
+        np.empty(LANES, np.uint64),
+        np.empty(LANES, np.uint64),
+        np.empty(LANES, np.uint64),
+        np.empty(LANES, np.uint64),
+    )
+
+
 @strict_kernel
 def _pick(
-    source: Source,
-    place: Rows,
-    fanout: int,
-    repeats: bool,
-    out: Array,
-    span: tuple[int, int],
+    source: Source, place: Rows, fanout: int, repeats: bool, out: Array, span: tuple[int, int]
 ) -> None:
     (keys, batch, ids), (first_Q, degree_Q, start_Q) = source, place
-    words = np.empty(2 * ((max(fanout, 0) + 1) // 2), np.uint64)
-    taken = np.empty(1, np.int64)
-    if fanout > SEARCHED:
-        taken = np.empty(2 ** (1 + int(np.ceil(np.log2(fanout)))), np.int64)
-    count = np.uint64(max(fanout, 0))
+    count, held = np.uint64(max(fanout, 0)), np.uint64(0)
+    lanes = _empty_lanes()
+    edges = np.empty((count + ONE, LANES), np.uint64)
+    taken = np.empty(_slots(fanout), np.int64)
     for q in range(span[0], span[1]):
-        at, size = np.uint64(start_Q[q]), np.uint64(start_Q[q + 1] - start_Q[q])
-        first, degree = np.uint64(first_Q[q]), np.uint64(degree_Q[q])
-        if size == 0:
-            continue
+        first, degree, at = np.uint64(first_Q[q]), np.uint64(degree_Q[q]), np.uint64(start_Q[q])
         if fanout == ALL or (degree <= count and not repeats):
             for c in range(degree):
                 out[at + c] = first + c
-            continue
-        b = np.uint64(batch[q])
-        draw_row(ids, None, q, (keys[b, 0], keys[b, 1]), words)
-        if repeats:
-            for c in range(count):
-                out[at + c] = first + _bounded(words[c], degree)
-        elif fanout <= SEARCHED:
-            _floyd(words, first, degree, out, at, count)
-        else:
-            _floyd_hashed(words, first, degree, out, at, taken, count)
+        elif degree > 0:
+            number, b = np.uint64(ids[q]), np.uint64(batch[q])
+            lanes.low[held], lanes.high[held] = number & LOW, (number >> HALF) << SIXTEEN & LOW
+            lanes.key0[held], lanes.key1[held] = keys[b, 0], keys[b, 1]
+            lanes.first[held], lanes.degree[held], lanes.at[held] = first, degree, at
+            held += ONE
+            if held == LANES:
+                _flush(lanes, held, edges, count, repeats, taken, out)
+                held = np.uint64(0)
+    _flush(lanes, held, edges, count, repeats, taken, out)
