@@ -26,7 +26,7 @@ from siafu.ops.runtime import (
     spare_page_faults,
     warm_up,
 )
-from siafu.ops.sample import sample_positions, sample_reference
+from siafu.ops.sample import sample_positions, sample_reference, warm_up_sampling
 from siafu.ops.threads import num_threads
 from siafu.ops.wire import (
     Encoded,
@@ -86,6 +86,7 @@ __all__ = [
     "uniform_rows",
     "union",
     "warm_up",
+    "warm_up_sampling",
     "warm_up_wire",
     "wire_bytes",
 ]

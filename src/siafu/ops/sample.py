@@ -13,6 +13,7 @@ from torch import Tensor
 from siafu.errors import ConfigError, PlanError
 from siafu.ops.contract import Requests
 from siafu.ops.kernels import PLAIN, sample_kernels
+from siafu.ops.numbering import LEAST_KEYS, Numbering
 from siafu.ops.random import DrawKey
 from siafu.ops.sample_reference import ALL
 
@@ -36,8 +37,10 @@ def sample_positions(  # noqa: PLR0913 - a request is three columns
     all; with it: `fanout` edges, none of an empty row. With weights an edge is as likely as its
     weight says, and one whose weight is not above 0 is never picked, even at -1.
     """
-    requests = _requests(rows_Q, ids_Q, batch_Q, keys_B)
     _check_graph(indptr, weight_E, fanout)
+    requests = _requests(rows_Q, ids_Q, batch_Q, keys_B)
+    _check_range("rows", rows_Q, len(indptr) - 1)
+    _check_range("minibatches with a key", batch_Q, len(keys_B))
     chosen = sample_kernels(indptr.device)
     return chosen.sample(indptr.contiguous(), requests, fanout, weight_E, replace=replace)
 
@@ -58,6 +61,20 @@ def sample_reference(  # noqa: PLR0913 - as above
     return PLAIN.sample.sample(indptr, requests, fanout, weight_E, replace=replace)
 
 
+def warm_up_sampling(*, weight_dtype: torch.dtype | None = None) -> None:
+    """Compile the kernels, or load them from disk, before ranks start and race to.
+
+    Covers `Numbering` of int32 and int64 keys too.
+    """
+    one = torch.zeros(1, dtype=torch.int64)
+    weight = None if weight_dtype is None else torch.ones(2, dtype=weight_dtype)
+    key = DrawKey(seed=0, epoch=0, purpose=0)
+    sample_positions(torch.tensor([0, 2]), one, one, one, [key], 1, weight_E=weight)
+    keys = torch.arange(LEAST_KEYS + 1)
+    Numbering().add(keys)
+    Numbering().add(keys.int())
+
+
 def _requests(
     rows_Q: Tensor, ids_Q: Tensor, batch_Q: Tensor, keys_B: Sequence[DrawKey]
 ) -> Requests:
@@ -72,6 +89,18 @@ def _requests(
     words = torch.tensor([key.row_words() for key in keys_B], dtype=torch.int64)
     rows_Q, ids_Q, batch_Q = (c.contiguous() for c in columns.values())
     return Requests(rows_Q, ids_Q, batch_Q, words.view(-1, 2))
+
+
+def _check_range(what: str, numbers_Q: Tensor, bound: int) -> None:
+    if not len(numbers_Q):
+        return
+    least, most = (int(end) for end in numbers_Q.aminmax())
+    if least < 0 or most >= bound:
+        raise PlanError(
+            f"A request is beyond the {what}.",
+            seen=f"{least if least < 0 else most}, there are {bound}",
+            fix=f"use numbers from 0 to {bound - 1}",
+        )
 
 
 def _check_graph(indptr: Tensor, weight_E: Tensor | None, fanout: int) -> None:
