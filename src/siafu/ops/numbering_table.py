@@ -82,6 +82,7 @@ def reinsert(ordered: Array, count: int, table: Array) -> None:
     """Fill an empty table with the numbers of keys that are all different."""
     shift, mask = _shift(table), np.uint64(len(table) - 1)
     for number in range(count):
+        prefetch(table, _home(ordered[min(number + AHEAD, count - 1)], shift), 0)
         slot = _home(ordered[number], shift)
         while table[slot, 0] != EMPTY:
             slot = (slot + ONE) & mask
