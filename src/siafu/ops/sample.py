@@ -114,10 +114,15 @@ def _check_graph(indptr: Tensor, weight_E: Tensor | None, fanout: int) -> None:
             seen=f"{indptr.dtype} on {indptr.device}",
             fix="keep the graph's offsets in memory as int64",
         )
+    if weight_E is not None:
+        _check_weight(weight_E, int(indptr[-1]))
+
+
+def _check_weight(weight_E: Tensor, num_edges: int) -> None:
     floats = (torch.float32, torch.float64)
-    if weight_E is not None and (weight_E.dtype not in floats or weight_E.dim() != 1):
+    if weight_E.dtype not in floats or weight_E.dim() != 1 or len(weight_E) < num_edges:
         raise PlanError(
-            "Weights must be a row of float32 or float64.",
-            seen=f"{weight_E.dtype}, shape {tuple(weight_E.shape)}",
-            fix="pass one weight an edge",
+            "Weights must be a row of float32 or float64, one an edge.",
+            seen=f"{weight_E.dtype}, shape {tuple(weight_E.shape)}, {num_edges} edges",
+            fix="pass the weights of this graph's edges",
         )
