@@ -60,6 +60,19 @@ def test_weights_in_float64_are_not_rounded():
     assert set(got[1].tolist()) == {0, 2}
 
 
+def test_least_weights_there_are_fill_a_sample():
+    """Their -log(u) / weight is infinite, yet they come before edges of weight 0."""
+    least = 5e-324
+    indptr = offsets_of([5])
+    weight = torch.tensor([0, least, 1e-60, least, 2e-60], dtype=torch.float64)
+    asked = torch.zeros(9, dtype=torch.int64), torch.arange(9), torch.zeros(9, dtype=torch.int64)
+    for replace in (False, True):
+        how = {"replace": replace, "weight_E": weight}
+        got = sample_positions(indptr, *asked, KEYS, 3, **how)
+        assert torch.equal(got[1], sample_reference(indptr, *asked, KEYS, 3, **how)[1])
+        assert 0 not in got[1].tolist()
+
+
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("fanout", [5, 100])
 def test_rows_may_be_longer_than_32_bits(fanout, replace):
