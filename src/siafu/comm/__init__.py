@@ -18,7 +18,7 @@ from siafu.comm.halo import (
 )
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
-from siafu.comm.requests import Inquiry, ask
+from siafu.comm.requests import Inquiry, ask, tell
 from siafu.comm.world import DEFAULT_DEADLINE_SECONDS, STORE_VARIABLE, World, choose_device
 
 __all__ = [
@@ -41,4 +41,5 @@ __all__ = [
     "start_return",
     "sum_in_order",
     "sum_over_ranks",
+    "tell",
 ]

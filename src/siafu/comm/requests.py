@@ -5,6 +5,7 @@ Shapes: Q requests of this rank, grouped by the rank that answers; A requests it
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from siafu.comm.halo import start_exchange
@@ -36,10 +37,22 @@ class Inquiry:
         return pending.wait(world, f"answers to {purpose}")
 
 
+def tell(values: list[float], world: World, purpose: str) -> list[list[float]]:
+    """Return every rank's numbers, by rank, from peer to peer: over a second line too.
+
+    All ranks give the same count of them.
+    """
+    mine = torch.tensor([values], dtype=torch.float64)
+    once = tuple(int(rank != world.rank) for rank in range(world.size))
+    pending = start_exchange(mine.expand(world.size - 1, -1), once, once, world, purpose)
+    others = pending.wait(world, f"numbers for {purpose}").tolist()
+    return [*others[: world.rank], values, *others[world.rank :]]
+
+
 def ask(requests_Q: Tensor, counts: list[int], world: World, purpose: str) -> Inquiry:
     """Send each rank its requests; `counts` has none for this rank. All ranks call together."""
     assert counts[world.rank] == 0, "a rank needs not ask itself"
-    table = world.gather_numbers([float(count) for count in counts])
+    table = tell([float(count) for count in counts], world, "control")
     asked_counts = tuple(int(row[world.rank]) for row in table)
     pending = start_exchange(requests_Q, tuple(counts), asked_counts, world, purpose)
     return Inquiry(pending.wait(world, f"requests for {purpose}"), asked_counts, tuple(counts))

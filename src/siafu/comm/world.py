@@ -40,6 +40,8 @@ class World:
     """What the run is doing now; errors quote it."""
     _owns_group: bool = False
     _next_tag: int = 0
+    _line: int = 0
+    """0, or 1 for a second line over the same group: their messages have other tags."""
 
     @classmethod
     def join(
@@ -87,26 +89,24 @@ class World:
     def second_line(self) -> "World":
         """Return a world of the same ranks with messages of its own, from host to host.
 
-        For a thread that works beside this world's: each line has one order of messages. Bytes are
-        counted together. Every rank calls this together, and closes the line before the world.
+        For a thread that works beside this world's: each line has one order of messages. Only rows
+        and numbers go over it, no sums. Bytes are counted together. All ranks call this together.
         """
-        line = World(
+        group, is_new = self.group, self.backend == "nccl"
+        if is_new:  # NCCL carries no rows of the host
+            with self.waiting("opening a second line"):
+                group = dist.new_group(timeout=self.wait_timeout, backend="gloo")
+        return World(
             rank=self.rank,
             size=self.size,
             local_rank=self.local_rank,
+            group=group,
             deadline_seconds=self.deadline_seconds,
             meter=self.meter,
+            step=self.step,
+            _owns_group=is_new,
+            _line=1,
         )
-        if self.group is not None:
-            with self.waiting("opening a second line"):
-                line.group = dist.new_group(
-                    dist.get_process_group_ranks(self.group),
-                    timeout=self.wait_timeout,
-                    backend="gloo",
-                    use_local_synchronization=True,
-                )
-            line._owns_group = True
-        return line
 
     def __enter__(self) -> Self:
         return self
@@ -157,7 +157,8 @@ class World:
         instead of taking each other's rows for something else.
         """
         self._next_tag = (self._next_tag + 1) % (1 << 20)
-        return self._next_tag | (zlib.crc32(kind.encode()) % (1 << 11)) << 20
+        kind_bits = zlib.crc32(kind.encode()) % (1 << 10)
+        return self._next_tag | kind_bits << 20 | self._line << 30
 
     @contextmanager
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:
@@ -169,6 +170,7 @@ class World:
 
     def sum_in_place(self, tensor: Tensor, purpose: str) -> Tensor:
         """Replace `tensor` on every rank by its sum over the ranks, and return it."""
+        assert not self._line, "sums of two threads over one group would mix"
         if self.size == 1:
             return tensor
         self.meter.count(purpose, 2 * (self.size - 1) * tensor.nbytes // self.size)

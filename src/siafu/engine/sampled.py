@@ -314,6 +314,6 @@ class StepState:
         for parameter, present, piece in zip(self._trained, has.tolist(), pieces, strict=False):
             parameter.grad = piece.view_as(parameter) if present else None
         for buffer, piece in zip(self._buffers, pieces[len(self._trained) :], strict=True):
-            mean = piece.view_as(buffer) / count.clamp(min=1)
+            mean = (piece / count.clamp(min=1)).view_as(buffer)
             buffer.copy_(mean if buffer.is_floating_point() else mean.round())
         return float(loss)

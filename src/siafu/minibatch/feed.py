@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from siafu.comm import World
+from siafu.comm import tell
 from siafu.minibatch.coded_rows import CodedRows, decode_rows
 from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
@@ -87,7 +87,7 @@ class Feed:
             served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
         self.columns = self._columns()
         seed_columns = ("y",) if shard.y is not None else ()
-        schedule = _schedule(shard, self.line, batching, draws.seed)
+        schedule = _schedule(shard, batching, draws.seed)
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot_rows()
         )
@@ -171,7 +171,7 @@ class Feed:
             for one in drawn[place * per_step : (place + 1) * per_step]:
                 union.add(one.addresses)
             curve.append(float(len(union)))
-        table = self.line.gather_numbers([*curve, graph_bytes])
+        table = tell([*curve, graph_bytes], self.line, "control")
         worst = [max(column) for column in zip(*table, strict=True)]
         return largest_that_pays(
             worst[:-1], row_bytes, worst[-1], budget_bytes, self.sampler.schedule.num_steps
@@ -270,29 +270,25 @@ class _SparseRows:
         return out_RF.index_put_(place, picked.weight, accumulate=True)
 
 
-def _schedule(shard: Shard, line: World, batching: Batching, seed: int) -> Schedule:
+def _schedule(shard: Shard, batching: Batching, seed: int) -> Schedule:
     """Return the schedule of training vertices; every rank calls this together."""
-    rows = shard.train
-    ids, addresses = shard.row_ids[rows], rows | line.rank << ROW_BITS
-    totals = [int(row[0]) for row in line.gather_numbers([float(len(rows))])]
+    world, rows = shard.world, shard.train
+    ids, addresses = shard.row_ids[rows], rows | world.rank << ROW_BITS
+    totals = [int(row[0]) for row in world.gather_numbers([float(len(rows))])]
     if batching.order == "global":
-        table = _gathered(torch.stack([ids, addresses], dim=1), totals, line)
+        table = ids.new_zeros(sum(totals), 2)
+        start = sum(totals[: world.rank])
+        table[start : start + len(rows)] = torch.stack([ids, addresses], dim=1)
+        table = world.sum_in_place(table.to(world.device), "control").cpu()
         ids, addresses = table[table[:, 0].argsort()].unbind(1)
         totals = [sum(totals)]
     return Schedule(
-        world=line,
+        world=world,
         seed=seed,
         ids=ids,
         addresses=addresses,
         totals=totals,
         order=batching.order,
         batch_size=batching.batch_size,
-        step_minibatches=batching.step_minibatches or line.size,
+        step_minibatches=batching.step_minibatches or world.size,
     )
-
-
-def _gathered(rows: Tensor, totals: list[int], line: World) -> Tensor:
-    table = rows.new_zeros(sum(totals), rows.size(1))
-    start = sum(totals[: line.rank])
-    table[start : start + len(rows)] = rows
-    return line.sum_in_place(table, "control")

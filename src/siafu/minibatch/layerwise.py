@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.comm import tell
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Minibatch
 from siafu.minibatch.served import ROW_BITS
@@ -37,7 +38,7 @@ def map_rows(
     assert relay.sampling.fanouts == (-1,), "a piece reads all in-edges, once"
     line, num_owned = relay.line, relay.served.shard.num_owned
     spans = _spans(relay.served.shard.csr.indptr)
-    rounds = int(max(row[0] for row in line.gather_numbers([float(len(spans))])))
+    rounds = int(max(row[0] for row in tell([float(len(spans))], line, "control")))
     out: Tensor | None = None
     for number in range(rounds):
         low, high = spans[number] if number < len(spans) else (0, 0)

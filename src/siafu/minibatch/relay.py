@@ -9,7 +9,7 @@ Shapes: Q requests of a rank, A requests it answers, S sampled edges, U distinct
 import torch
 from torch import Tensor
 
-from siafu.comm import Inquiry, World, ask
+from siafu.comm import Inquiry, World, ask, tell
 from siafu.minibatch.schedule import ORDER_PURPOSE, Minibatch
 from siafu.minibatch.served import (
     ROW_BITS,
@@ -37,7 +37,7 @@ class Relay:
 
     def sample(self, epoch: int, minibatches: list[Minibatch]) -> list[Subgraph]:
         """Return the sub-graph of each minibatch; ranks give equally many."""
-        numbers = self.line.gather_numbers([float(batch.number) for batch in minibatches])
+        numbers = tell([float(batch.number) for batch in minibatches], self.line, "control")
         growing = [GrowingSubgraph(batch.number, batch.seeds) for batch in minibatches]
         for hop, fanout in enumerate(self.sampling.fanouts):
             keys = [
