@@ -11,10 +11,9 @@ import typer
 from siafu.cli.show import percent, print_json, print_table, say, size
 from siafu.errors import StoreError
 from siafu.graph import Array, Graph, count_edge_types, folder_kind, graph_from_folder, open_folder
-from siafu.ingest import TableOptions, ingest_to_store, load_with_notes
-from siafu.partition import Parts, Quality, open_parts, partition_graph
-from siafu.partition.memory import available_bytes, predict_for
-from siafu.partition.partition import choose_method
+from siafu.ingest import TableOptions, ingest_to_store
+from siafu.launch.cut import Allowance, Reading, cut_source
+from siafu.partition import Cut, Parts, Quality, open_parts
 from siafu.record import PhaseProgress, RunFolder
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
@@ -100,35 +99,27 @@ def partition(  # noqa: PLR0913 - one flag an option
     quiet: _Quiet = False,
     json: _Json = False,
 ) -> None:
-    """Cut a graph into parts, one a rank, and say how good the cut is."""
+    """Cut a graph into parts, one a rank, and say how good the cut is.
+
+    Tables and stores may be larger than memory. Killed or out of disk, the same command goes on.
+    """
     progress = PhaseProgress(quiet=quiet)
     try:
-        graph, remarks = load_with_notes(
-            data, undirected=undirected, split=split, seed=seed, progress=progress
-        )
-        for remark in remarks:
-            say(remark)
-        allowed = None if memory is None else parse_bytes(memory)
-        _say_prediction(graph, method, parts, allowed)
-        quality = partition_graph(
-            graph,
+        quality = cut_source(
+            data,
             target,
-            num_parts=parts,
-            method=method,
-            seed=seed,
-            overwrite=overwrite,
-            memory_bytes=allowed,
-            progress=progress,
+            Cut(num_parts=parts, method=method, seed=seed),
+            Reading(undirected=undirected, split=split),
+            Allowance(
+                memory_bytes=None if memory is None else parse_bytes(memory),
+                overwrite=overwrite,
+                say=say,
+                progress=progress,
+            ),
         )
     finally:
         progress.close()
     _show(target, _quality_rows(quality, width), as_json=json)
-
-
-def _say_prediction(graph: Graph, method: str, parts: int, memory: int | None) -> None:
-    chosen = choose_method(graph, parts, available_bytes(memory)) if method == "auto" else method
-    need = predict_for(graph, chosen, parts)
-    say(f"Partitioning by {chosen}: predicted peak memory {size(need)}.")
 
 
 def _quality_rows(quality: Quality, width: int) -> dict[str, Any]:

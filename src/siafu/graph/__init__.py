@@ -1,5 +1,6 @@
 """What a graph is, in memory and on disk."""
 
+from siafu.graph.array_stream import Array, forget
 from siafu.graph.edge_types import (
     EdgeTypeName,
     count_edge_types,
@@ -7,7 +8,6 @@ from siafu.graph.edge_types import (
     number_edge_types,
 )
 from siafu.graph.folder import (
-    Array,
     Folder,
     FolderWriter,
     folder_kind,
@@ -35,6 +35,7 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
+from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, sync
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
 
 __all__ = [
@@ -47,6 +48,8 @@ __all__ = [
     "Graph",
     "Ids",
     "IntegerIds",
+    "Job",
+    "Partial",
     "SparseFeatures",
     "TextIds",
     "add_reverse_edges",
@@ -54,8 +57,10 @@ __all__ = [
     "count_edge_types",
     "draw_split",
     "edge_type_dtype",
+    "file_facts",
     "fingerprint_graph",
     "folder_kind",
+    "forget",
     "graph_facts",
     "graph_from_edges",
     "graph_from_folder",
@@ -63,12 +68,14 @@ __all__ = [
     "load_features",
     "load_ids",
     "load_store",
+    "make_in_steps",
     "number_edge_types",
     "open_folder",
     "parse_split",
     "rows_to_sum_one",
     "save_store",
     "save_vertices",
+    "sync",
     "unwritable",
     "write_folder",
     "write_text_atomically",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from siafu.errors import DataError
-from siafu.graph.folder import Array
+from siafu.graph.array_stream import Array
 
 EdgeTypeName = str | int
 _EDGES_AT_ONCE = 1 << 22

@@ -15,65 +15,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any
 
 import numpy as np
-from numpy.lib import format as npy_format
 
 from siafu.errors import StoreError
+from siafu.graph.array_stream import CHUNK_BYTES, Array, ArrayEntry, ArrayStream, damaged
 
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 1
-_CHUNK_BYTES = 1 << 24
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayEntry:
-    """What the manifest says about one array."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    sha256: str
-
-
-class ArrayStream:
-    """Appends rows to one `.npy` file whose shape is known beforehand, hashing as it writes."""
-
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self.written_rows = 0
-        self._path, self._hash = path, hashlib.sha256()
-        self._file: IO[bytes] = path.open("wb")
-        header = {"descr": npy_format.dtype_to_descr(self.dtype), "fortran_order": False}
-        npy_format.write_array_header_1_0(self._file, header | {"shape": shape})
-
-    def append(self, rows: Array) -> None:
-        """Write `rows` after those already written; their dtype is converted if need be."""
-        rows = np.ascontiguousarray(rows, dtype=self.dtype)
-        assert rows.shape[1:] == self.shape[1:], f"rows of {self._path.name} changed shape"
-        view = rows.reshape(-1).view(np.uint8)
-        for start in range(0, view.size, _CHUNK_BYTES):
-            piece = view[start : start + _CHUNK_BYTES].data
-            self._hash.update(piece)
-            self._file.write(piece)
-        self.written_rows += len(rows)
-
-    def close(self) -> ArrayEntry:
-        """Flush to disk and return the manifest entry."""
-        assert self.written_rows == self.shape[0], (
-            f"{self._path.name}: {self.written_rows} rows written, {self.shape[0]} announced"
-        )
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        return ArrayEntry(self.shape, self.dtype.str, self._hash.hexdigest())
-
-    def abandon(self) -> None:
-        """Close the file without checking that it is complete."""
-        self._file.close()
 
 
 @dataclass(slots=True)
@@ -85,21 +35,24 @@ class FolderWriter:
     facts: dict[str, Any] = field(default_factory=dict)
     _entries: dict[str, ArrayEntry] = field(default_factory=dict)
     _streams: dict[str, ArrayStream] = field(default_factory=dict)
-    _children: list["FolderWriter"] = field(default_factory=list)
+    _children: dict[str, "FolderWriter"] = field(default_factory=dict)
 
-    def save(self, name: str, array: Array) -> None:
+    def save(self, name: str, array: Array, *, dtype: Any = None) -> None:
         """Write a whole array (a memory-mapped one is copied piece by piece)."""
         array = np.asarray(array)
-        stream = self.stream(name, array.shape, array.dtype)
+        stream = self.stream(name, array.shape, array.dtype if dtype is None else dtype)
         row_bytes = max(1, array.nbytes // max(1, len(array)))
-        step = max(1, _CHUNK_BYTES // row_bytes)
+        step = max(1, CHUNK_BYTES // row_bytes)
         for start in range(0, len(array), step):
             stream.append(array[start : start + step])
         self.close(name)
 
-    def stream(self, name: str, shape: tuple[int, ...], dtype: Any) -> ArrayStream:
+    def stream(
+        self, name: str, shape: tuple[int, ...], dtype: Any, *, kept_rows: int = 0
+    ) -> ArrayStream:
         """Return a stream to append rows to; it is closed with the folder."""
-        stream = ArrayStream(self.path / f"{name}.npy", shape, np.dtype(dtype))
+        file = self.path / f"{name}.npy"
+        stream = ArrayStream(file, shape, np.dtype(dtype), kept_rows=kept_rows)
         self._streams[name] = stream
         return stream
 
@@ -107,16 +60,39 @@ class FolderWriter:
         """Complete one stream now: a folder of many parts can't hold every file open."""
         self._entries[name] = self._streams.pop(name).close()
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    def load(self, name: str) -> Array:
+        """Return an array that is complete already, memory-mapped."""
+        empty = 0 in self._entries[name].shape
+        return np.load(self.path / f"{name}.npy", mmap_mode=None if empty else "r")
+
     def child(self, name: str, kind: str) -> "FolderWriter":
-        """Return a writer for a sub-folder, complete when this folder is."""
-        (self.path / name).mkdir()
-        writer = FolderWriter(self.path / name, kind)
-        self._children.append(writer)
-        return writer
+        """Return the writer for a sub-folder, complete when this folder is."""
+        if name not in self._children:
+            (self.path / name).mkdir(exist_ok=True)
+            self._children[name] = FolderWriter(self.path / name, kind)
+        return self._children[name]
+
+    def state(self) -> dict[str, Any]:
+        """Return, for `restore`, what is complete: arrays, facts and the same of sub-folders."""
+        return {
+            "kind": self.kind,
+            "facts": self.facts,
+            "arrays": _rows_of_entries(self._entries),
+            "children": {name: child.state() for name, child in self._children.items()},
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take up what `state` told; arrays that were not complete then are written again."""
+        self.facts, self._entries = dict(state["facts"]), _entries_of_rows(state["arrays"])
+        for name, child in state["children"].items():
+            self.child(name, child["kind"]).restore(child)
 
     def finish(self) -> None:
         """Close every stream and write the manifests."""
-        for child in self._children:
+        for child in self._children.values():
             child.finish()
         for name in list(self._streams):
             self.close(name)
@@ -125,19 +101,30 @@ class FolderWriter:
             "version": FORMAT_VERSION,
             "fingerprint": fingerprint(self._entries, self.facts),
             "facts": self.facts,
-            "arrays": {
-                name: {"shape": list(entry.shape), "dtype": entry.dtype, "sha256": entry.sha256}
-                for name, entry in sorted(self._entries.items())
-            },
+            "arrays": _rows_of_entries(self._entries),
         }
         write_text_atomically(self.path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
     def abandon(self) -> None:
         """Close every open file, complete or not."""
-        for child in self._children:
+        for child in self._children.values():
             child.abandon()
         for stream in self._streams.values():
             stream.abandon()
+
+
+def _rows_of_entries(entries: dict[str, ArrayEntry]) -> dict[str, Any]:
+    return {
+        name: {"shape": list(entry.shape), "dtype": entry.dtype, "sha256": entry.sha256}
+        for name, entry in sorted(entries.items())
+    }
+
+
+def _entries_of_rows(rows: dict[str, Any]) -> dict[str, ArrayEntry]:
+    return {
+        name: ArrayEntry(tuple(row["shape"]), row["dtype"], row["sha256"])
+        for name, row in rows.items()
+    }
 
 
 def fingerprint(entries: dict[str, ArrayEntry], facts: dict[str, Any]) -> str:
@@ -153,10 +140,7 @@ class Folder:
         self.path, self.kind = path, kind
         self.facts: dict[str, Any] = manifest["facts"]
         self.fingerprint: str = manifest["fingerprint"]
-        self.entries = {
-            name: ArrayEntry(tuple(row["shape"]), row["dtype"], row["sha256"])
-            for name, row in manifest["arrays"].items()
-        }
+        self.entries = _entries_of_rows(manifest["arrays"])
 
     def __contains__(self, name: str) -> bool:
         return name in self.entries
@@ -168,10 +152,11 @@ class Folder:
         try:
             array = np.load(file, mmap_mode="r" if 0 not in entry.shape else None)
         except (OSError, ValueError, EOFError) as error:
-            raise _damaged(file, str(error)) from error
+            raise damaged(file, str(error)) from error
         if array.shape != entry.shape or array.dtype.str != entry.dtype:
             seen = f"{array.dtype.str} {array.shape}, manifest says {entry.dtype} {entry.shape}"
-            raise _damaged(file, seen)
+            raise damaged(file, seen)
+        _check_length(file, array)
         return array
 
     def load_if_present(self, name: str) -> Array | None:
@@ -183,24 +168,25 @@ class Folder:
         for name, entry in self.entries.items():
             array = self.load(name)
             digest = hashlib.sha256()
-            flat = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
-            for start in range(0, flat.size, _CHUNK_BYTES):
-                digest.update(flat[start : start + _CHUNK_BYTES].data)
+            # Read, not mapped: mapped pages would count as this process's memory.
+            with (self.path / f"{name}.npy").open("rb") as file:
+                file.seek(-array.nbytes, os.SEEK_END)
+                while piece := file.read(CHUNK_BYTES):
+                    digest.update(piece)
             if digest.hexdigest() != entry.sha256:
                 seen = f"sha256 {digest.hexdigest()[:12]}..., manifest says {entry.sha256[:12]}..."
-                raise _damaged(self.path / f"{name}.npy", f"wrong checksum: {seen}")
+                raise damaged(self.path / f"{name}.npy", f"wrong checksum: {seen}")
 
     def child(self, name: str, kind: str) -> "Folder":
         """Return a sub-folder."""
         return open_folder(self.path / name, kind)
 
 
-def _damaged(file: Path, seen: str) -> StoreError:
-    return StoreError(
-        f"{file.name} is damaged.",
-        seen=f"{file}: {seen}",
-        fix=f"make {file.parent.name!r} again from its source (siafu ingest, siafu partition)",
-    )
+def _check_length(file: Path, array: Array) -> None:
+    # A file that goes on after its array would be mapped without a word.
+    if isinstance(array, np.memmap) and file.stat().st_size != array.offset + array.nbytes:
+        seen = f"{file.stat().st_size} bytes long, {array.offset + array.nbytes} were written"
+        raise damaged(file, seen)
 
 
 def folder_kind(path: Path) -> str | None:
@@ -221,7 +207,7 @@ def open_folder(path: Path | str, kind: str) -> Folder:
     except (FileNotFoundError, NotADirectoryError) as error:
         raise StoreError(f"No siafu {kind} there.", seen=str(path), fix=make) from error
     except (OSError, ValueError) as error:
-        raise _damaged(path / MANIFEST, str(error)) from error
+        raise damaged(path / MANIFEST, str(error)) from error
     found = manifest.get("format") if isinstance(manifest, dict) else None
     if found != f"siafu-{kind}":
         raise StoreError(f"Not a siafu {kind}.", seen=f"{path} holds {found!r}", fix=make)
@@ -234,43 +220,28 @@ def open_folder(path: Path | str, kind: str) -> Folder:
     try:
         return Folder(path, kind, manifest)
     except (KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path / MANIFEST, f"a section is missing or wrong: {error}") from error
+        raise damaged(path / MANIFEST, f"a section is missing or wrong: {error}") from error
 
 
-class _Target:
-    """The rename at the end of `write_folder`: a temporary folder becomes the target."""
+def check_free(target: Path, overwrite: bool) -> None:
+    """Raise where something is at the target that may not be replaced."""
+    if target.exists() and not overwrite:
+        raise StoreError(
+            "The target exists already.",
+            seen=str(target),
+            fix="name another folder, remove it, or pass --overwrite",
+        )
 
-    def __init__(self, target: Path, overwrite: bool) -> None:
-        self.target, self.overwrite = target, overwrite
-        self.temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
 
-    def __enter__(self) -> Self:
-        if self.target.exists() and not self.overwrite:
-            raise StoreError(
-                "The target exists already.",
-                seen=str(self.target),
-                fix="name another folder, remove it, or pass --overwrite",
-            )
-        self.target.parent.mkdir(parents=True, exist_ok=True)
-        self.temporary.mkdir()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            shutil.rmtree(self.temporary, ignore_errors=True)
-            return
-        if self.target.exists():
-            old = self.temporary.with_suffix(".old")
-            self.target.rename(old)
-            self.temporary.rename(self.target)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            self.temporary.rename(self.target)
+def publish(made: Path, target: Path) -> None:
+    """Let a complete folder take the target's place."""
+    if not target.exists():
+        made.rename(target)
+        return
+    old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
+    target.rename(old)
+    made.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -279,15 +250,19 @@ def write_folder(
 ) -> Iterator[FolderWriter]:
     """Yield a writer; on success the folder appears at `target` at once, on error not at all."""
     target = Path(target)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with _Target(target, overwrite) as place:
-            writer = FolderWriter(place.temporary, kind)
-            try:
-                yield writer
-                writer.finish()
-            except BaseException:
-                writer.abandon()
-                raise
+        check_free(target, overwrite)
+        temporary.mkdir(parents=True)
+        writer = FolderWriter(temporary, kind)
+        try:
+            yield writer
+            writer.finish()
+            publish(temporary, target)
+        except BaseException:
+            writer.abandon()
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
     except OSError as error:
         raise unwritable(target, error) from error
 
@@ -301,14 +276,16 @@ def writing(target: Path) -> Iterator[None]:
         raise unwritable(target, error) from error
 
 
-def unwritable(target: Path, error: OSError) -> StoreError:
-    """Return the error that tells a user why `target` could not be written."""
+def unwritable(target: Path, error: OSError, *, kept: Path | None = None) -> StoreError:
+    """Return the error that tells a user why `target` could not be written, and what was kept."""
     if error.errno == errno.ENOSPC:
         free = shutil.disk_usage(_existing_parent(target)).free
         return StoreError(
             "The disk is full.",
             seen=f"{error.strerror} while writing {target} ({free / 2**20:.0f} MiB free)",
-            fix="free some space or write to another disk; nothing half written was left",
+            fix="free some space or write to another disk; nothing half written was left"
+            if kept is None
+            else f"free some space and run the same command again: it goes on from {kept.name}",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreError(

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from siafu.errors import DataError
+from siafu.graph.array_stream import Array, forget
 from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
-from siafu.graph.folder import Array, Folder, FolderWriter, open_folder, write_folder
+from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
 from siafu.graph.ids import Ids, IntegerIds, load_ids
 
 MASKS = ("train", "val", "test")
@@ -143,15 +144,9 @@ def index_dtype(largest: int) -> np.dtype[Any]:
 
 def check_graph(graph: Graph) -> None:
     """Raise a DataError unless the graph is one that can be trained on."""
-    n, e = graph.num_nodes, graph.num_edges
-    if n == 0:
+    if graph.num_nodes == 0:
         raise DataError("The graph has no vertices.", seen=graph.name, fix="check the node table")
-    if graph.indptr[0] != 0 or graph.indptr[-1] != e or np.any(np.diff(graph.indptr) < 0):
-        raise DataError(
-            "The index of the edges is not sorted.",
-            seen=f"indptr runs from {graph.indptr[0]} to {graph.indptr[-1]} for {e} edges",
-            fix="ingest the graph again",
-        )
+    check_index(graph.indptr, graph.num_edges)
     _check_sources(graph)
     _check_lengths(graph)
     check_edge_types(graph.edge_type, graph.num_edge_types, graph.edge_type_names)
@@ -159,6 +154,24 @@ def check_graph(graph: Graph) -> None:
         _check_features(graph)
     if graph.y is not None:
         _check_labels(graph)
+
+
+def check_index(indptr: Array, num_edges: int) -> None:
+    """Raise unless the edges of each row follow those of the row before, from 0 to the last."""
+    if len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != num_edges:
+        ends = f"from {indptr[0]} to {indptr[-1]}" if len(indptr) else "over nothing"
+        raise _unsorted(f"indptr runs {ends} for {num_edges} edges")
+    for start in range(0, len(indptr) - 1, _ROWS_AT_ONCE):
+        steps = np.diff(indptr[start : start + _ROWS_AT_ONCE + 1])
+        if steps.min(initial=0) < 0:
+            row = start + int(np.argmax(steps < 0))
+            raise _unsorted(f"row {row} has its edges from {indptr[row]} to {indptr[row + 1]}")
+
+
+def _unsorted(seen: str) -> DataError:
+    return DataError(
+        "The index of the edges is not sorted.", seen=seen, fix="ingest the graph again"
+    )
 
 
 def _check_sources(graph: Graph) -> None:
@@ -294,6 +307,7 @@ def fingerprint_graph(graph: Graph) -> str:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         for start in range(0, len(array), _ROWS_AT_ONCE):
             digest.update(np.ascontiguousarray(array[start : start + _ROWS_AT_ONCE]).data)
+            forget(array)
     return digest.hexdigest()
 
 
@@ -325,12 +339,15 @@ def load_store(path: Path | str, *, verify: bool = True) -> Graph:
     folder = open_folder(path, "store")
     if verify:
         folder.verify()
-    return graph_from_folder(folder)
+    graph = graph_from_folder(folder)
+    if verify:
+        check_index(graph.indptr, graph.num_edges)
+    return graph
 
 
 def graph_from_folder(folder: Folder) -> Graph:
-    """Return the graph kept in an opened store."""
-    return Graph(
+    """Return the graph kept in an opened store, whose arrays must have one row a vertex or edge."""
+    graph = Graph(
         name=folder.facts["name"],
         indptr=folder.load("indptr"),
         src=folder.load("src"),
@@ -348,6 +365,8 @@ def graph_from_folder(folder: Folder) -> Graph:
         edge_type_names=tuple(folder.facts.get("edge_type_names", ())),
         class_names=tuple(folder.facts.get("class_names", ())),
     )
+    _check_lengths(graph)
+    return graph
 
 
 def graph_from_edges(

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from siafu.graph.folder import Array, Folder, FolderWriter
+from siafu.graph.array_stream import Array
+from siafu.graph.folder import Folder, FolderWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ class TextIds:
 Ids = IntegerIds | TextIds
 
 
-def load_ids(folder: Folder) -> Ids:
-    """Return the ids kept in a store or a part."""
+def load_ids(folder: Folder | FolderWriter) -> Ids:
+    """Return the ids kept in a store or a part, or complete in one that is being written."""
     if "ids" in folder:
         return IntegerIds(folder.load("ids"))
     return TextIds(folder.load("ids_offsets"), folder.load("ids_utf8"))

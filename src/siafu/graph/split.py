@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from siafu.errors import ConfigError, DataError
-from siafu.graph.folder import Array
+from siafu.graph.array_stream import Array
 from siafu.graph.graph import Graph
 
 

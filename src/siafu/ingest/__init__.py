@@ -1,7 +1,9 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
 from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
-from siafu.ingest.load import ingest_to_store, load, load_as_it_is, load_with_notes
+from siafu.ingest.load import as_tables, ingest_to_store, load, load_as_it_is, load_with_notes
+from siafu.ingest.masks import with_split
+from siafu.ingest.memory import count_vertices, fit_buckets, predict_ingest_bytes
 from siafu.ingest.named import NAMED, load_named
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
@@ -17,8 +19,11 @@ __all__ = [
     "Progress",
     "TableOptions",
     "Tables",
+    "as_tables",
     "build_store",
+    "count_vertices",
     "find_tables",
+    "fit_buckets",
     "graph_from_npz",
     "graph_from_pyg",
     "ingest_to_store",
@@ -29,5 +34,7 @@ __all__ = [
     "load_with_notes",
     "planted",
     "powerlaw",
+    "predict_ingest_bytes",
     "relations",
+    "with_split",
 ]

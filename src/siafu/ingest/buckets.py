@@ -5,7 +5,9 @@ scattered to the bucket of their destination, then each bucket is sorted by itse
 came out too large is scattered again into smaller ranges.
 """
 
-from collections.abc import Iterator
+import os
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -94,23 +96,40 @@ class SortedRows:
 
 
 class Buckets:
-    """Records scattered over files by destination; a context in which records may be added."""
+    """Records scattered over files by destination; a context in which records may be added.
 
-    def __init__(self, folder: Path, rows: range, record: Any, *, most_buckets: int) -> None:
+    With `sizes` the files are there already: so many bytes of each stay.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: range,
+        record: Any,
+        *,
+        most_buckets: int,
+        sizes: Sequence[int] = (),
+    ) -> None:
         self._folder, self._rows, self._record = folder, rows, np.dtype(record)
         self._shift = 0
         while self._bucket_of(len(rows) - 1) >= max(1, min(most_buckets, _MOST_BUCKETS)):
             self._shift += 1
         self.num_buckets = self._bucket_of(len(rows) - 1) + 1
-        self._files: list[IO[bytes]] = []
+        self._kept, self._files = sizes, list[IO[bytes]]()
 
     def _bucket_of(self, row: Any) -> Any:
         return row >> self._shift
 
     def __enter__(self) -> Self:
-        self._folder.mkdir()
+        if not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir()
         for bucket in range(self.num_buckets):
-            self._files.append(self._path(bucket).open("wb", buffering=0))
+            mode = "r+b" if self._kept else "wb"
+            self._files.append(self.path(bucket).open(mode, buffering=0))
+        for file, size in zip(self._files, self._kept, strict=False):
+            file.truncate(size)
+            file.seek(size)
         return self
 
     def __exit__(
@@ -122,8 +141,15 @@ class Buckets:
         for file in self._files:
             file.close()
 
-    def _path(self, bucket: int) -> Path:
+    def path(self, bucket: int) -> Path:
+        """Return the file of a bucket."""
         return self._folder / f"{bucket}.bin"
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each file, all of them on the disk by then."""
+        for file in self._files:
+            os.fsync(file.fileno())
+        return [file.tell() for file in self._files]
 
     def add(self, records: Array) -> None:
         """Append each record to the file of its destination."""
@@ -134,24 +160,27 @@ class Buckets:
             _write_all(file, scattered[starts[bucket] : starts[bucket + 1]])
 
     def sorted_rows(
-        self, *, most_records: int, type_of_code: Array | None = None
+        self, bucket: int, *, most_records: int, type_of_code: Array | None = None
     ) -> Iterator[SortedRows]:
-        """Yield all rows in order, deleting the files; each bucket is in memory by itself.
+        """Yield the rows of a bucket in order; its file stays.
 
         More than `most_records` at once are held only for a single row that has them all. Types
         come out as `type_of_code` has them, known only once all records were added.
         """
-        for bucket in range(self.num_buckets):
-            low = self._rows.start + (bucket << self._shift)
-            rows = range(low, min(low + (1 << self._shift), self._rows.stop))
-            path = self._path(bucket)
-            num_records = path.stat().st_size // self._record.itemsize
-            if num_records > most_records and len(rows) > 1:
-                inner = self._smaller(path, rows, max(2, 2 * num_records // most_records))
-                yield from inner.sorted_rows(most_records=most_records, type_of_code=type_of_code)
-            else:
-                yield _sort(np.fromfile(path, dtype=self._record), rows, type_of_code)
-                path.unlink()
+        low = self._rows.start + (bucket << self._shift)
+        rows = range(low, min(low + (1 << self._shift), self._rows.stop))
+        path = self.path(bucket)
+        num_records = path.stat().st_size // self._record.itemsize
+        if num_records <= most_records or len(rows) == 1:
+            yield _sort(np.fromfile(path, dtype=self._record), rows, type_of_code)
+            return
+        inner = self._smaller(path, rows, max(2, 2 * num_records // most_records))
+        for piece in range(inner.num_buckets):
+            yield from inner.sorted_rows(
+                piece, most_records=most_records, type_of_code=type_of_code
+            )
+            inner.path(piece).unlink()
+        inner._folder.rmdir()
 
     def _smaller(self, path: Path, rows: range, pieces: int) -> "Buckets":
         """Return the records of a file scattered again, over about this many files."""
@@ -159,7 +188,6 @@ class Buckets:
         with inner, path.open("rb") as file:
             while len(records := np.fromfile(file, self._record, _RECORDS_AT_ONCE)):
                 inner.add(records)
-        path.unlink()
         return inner
 
 

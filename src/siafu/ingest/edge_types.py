@@ -94,6 +94,14 @@ class TypeColumn:
             fix="give every edge a type, text or a number from 0; or rename the column",
         )
 
+    def met(self) -> list[EdgeTypeName]:
+        """Return the values by their codes, for `take_up`."""
+        return list(self._code_of)
+
+    def take_up(self, values: Sequence[EdgeTypeName]) -> None:
+        """Know the values that another process met before."""
+        self._code_of = {value: code for code, value in enumerate(values)}
+
     def type_of_code(self) -> Array:
         """Return uint16 [T]: the type of each code, once all pieces were read."""
         type_of = {name: number for number, name in enumerate(sorted(self._code_of))}

@@ -1,27 +1,26 @@
 """The edge table of any size as the CSR arrays of a store, in bounded memory."""
 
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from siafu.errors import DataError
-from siafu.graph import Array, FolderWriter, Ids, edge_type_dtype, index_dtype
+from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
 from siafu.ingest.buckets import Buckets, SortedRows, record_type
 from siafu.ingest.edge_types import TypeColumn, find_type_column
 from siafu.ingest.id_rows import IdKind, IdRows, SeenIds, column_kind, id_column, with_types
 from siafu.ingest.numbers import number_block
 from siafu.ingest.progress import Progress
+from siafu.ingest.store_builder import Vertices
 from siafu.ingest.table_files import Piece, Table
 from siafu.ingest.table_options import TableOptions
 
 _ROWS_AT_ONCE = 1 << 20
-_COPIED_BYTES = 1 << 24
 _CSV_ROW_BYTES = 12
+_READ, _SORTED = "edges read", "edges sorted"
 _ARRAY_OF_FIELD = {"weight": "edge_weight", "attr": "edge_attr", "type": "edge_type"}
 
 
@@ -55,37 +54,89 @@ class EdgeTable:
             notes.append(f"Edge columns not used: {', '.join(self._unused)}.")
         return notes
 
-    def seen_ids(self) -> Ids:
-        """Return all ids that edges name, sorted: the vertices where there is no node table."""
+    def write_seen_ids(self, writer: FolderWriter) -> Vertices:
+        """Write all ids that edges name, sorted: the vertices where there is no node table."""
         seen = SeenIds(self.kind)
         columns = (self.options.src, self.options.dst)
         for piece in self._pieces("finding vertices", columns):
             for name in columns:
                 seen.add(id_column(piece, name, self.kind))
-        return seen.finish()
+        seen.finish().save(writer)
+        return Vertices()
 
-    def write(self, writer: FolderWriter, rows: IdRows, num_nodes: int) -> int:
+    def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
         """Write indptr, src and the edge data into the folder and return how many edges it has."""
-        scratch = writer.path / "scratch"
-        scratch.mkdir()
-        record = self._record_type(num_nodes)
+        buckets = self._buckets(partial, num_nodes)
+        if not partial.has(_READ):
+            with buckets:
+                self._scatter(partial, buckets, rows(), num_nodes)
+        if self.types is not None:
+            self.types.take_up(partial.facts(_READ)["types"])
+        if not partial.has(_SORTED):
+            self._sort(partial, buckets, num_nodes)
+        return int(partial.facts(_SORTED)["num_edges"])
+
+    def _buckets(self, partial: Partial, num_nodes: int) -> Buckets:
+        """Return the buckets as they were cut when reading began: memory may be set anew since."""
+        so_far = partial.facts(_READ)
         expected = self.table.estimate_rows(bytes_a_row=_CSV_ROW_BYTES)
         expected *= 2 if self.options.undirected else 1
-        buckets = Buckets(
-            scratch / "buckets",
+        most = so_far.get("most_buckets", 2 * expected // self.options.bucket_edges + 1)
+        return Buckets(
+            partial.scratch / "buckets",
             range(num_nodes),
-            record,
-            most_buckets=2 * expected // self.options.bucket_edges + 1,
+            self._record_type(num_nodes),
+            most_buckets=most,
+            sizes=so_far.get("sizes", ()),
         )
-        with buckets:
-            for piece in self._pieces("reading edges", self.options.edge_columns()):
-                buckets.add(self._records(piece, rows, record))
-        stored = {} if self.types is None else {"type": edge_type_dtype(len(self.types))}
-        names = _data_columns(record)
-        spools = [Spool(scratch / name, record[name], stored.get(name)) for name in names]
-        num_edges = self._write_sorted(writer, buckets, spools, num_nodes)
-        shutil.rmtree(scratch)
-        return num_edges
+
+    def _scatter(self, partial: Partial, buckets: Buckets, rows: IdRows, num_nodes: int) -> None:
+        """Read the edges into the buckets, from where the last note was made."""
+        record, so_far = self._record_type(num_nodes), partial.facts(_READ)
+        if self.types is not None:
+            self.types.take_up(so_far.get("types", []))
+
+        def facts() -> dict[str, Any]:
+            return {
+                "most_buckets": buckets.num_buckets,
+                "position": position,
+                "sizes": buckets.sizes(),
+                "types": [] if self.types is None else self.types.met(),
+            }
+
+        position = tuple(so_far.get("position", (0, 0)))
+        for piece in self._pieces("reading edges", self.options.edge_columns(), position):
+            buckets.add(self._records(piece, rows, record))
+            position = (piece.file_number, piece.first_row + piece.batch.num_rows)
+            if partial.is_due:
+                partial.note(_READ, **facts())
+        partial.end(_READ, **facts())
+
+    def _sort(self, partial: Partial, buckets: Buckets, num_nodes: int) -> None:
+        """Sort one bucket after another into the arrays, from where the last note was made."""
+        so_far = partial.facts(_SORTED)
+        arrays = EdgeArrays(partial.writer, self._array_types(num_nodes), num_nodes, so_far)
+        type_of_code = None if self.types is None else self.types.type_of_code()
+        for bucket in range(int(so_far.get("buckets", 0)), buckets.num_buckets):
+            for rows in buckets.sorted_rows(
+                bucket, most_records=self.options.bucket_edges, type_of_code=type_of_code
+            ):
+                arrays.append(rows)
+                self.progress("sorting edges", rows.low + len(rows.counts), num_nodes)
+            partial.discard(buckets.path(bucket))
+            if partial.is_due:
+                partial.note(_SORTED, buckets=bucket + 1, **arrays.flushed())
+        num_edges = arrays.close()
+        partial.discard(partial.scratch / "buckets")
+        partial.end(_SORTED, num_edges=num_edges)
+
+    def _array_types(self, num_nodes: int) -> dict[str, np.dtype[Any]]:
+        """Return the dtype of each field of a record as the store has it."""
+        record = self._record_type(num_nodes)
+        types = {name: record[name] for name in record.names if name not in ("dst", "reverse")}
+        if self.types is not None:
+            types["type"] = edge_type_dtype(len(self.types))
+        return types
 
     def _record_type(self, num_nodes: int) -> Any:
         return record_type(
@@ -96,14 +147,17 @@ class EdgeTable:
             typed=self.types is not None,
         )
 
-    def _pieces(self, phase: str, columns: tuple[str, ...] | list[str]) -> Iterator[Piece]:
-        total, done = self.table.num_rows(), 0
-        self.progress(phase, 0, total)
-        for piece in self.table.pieces(list(dict.fromkeys(columns)), rows=_ROWS_AT_ONCE):
+    def _pieces(
+        self, phase: str, columns: Sequence[str], start: tuple[int, int] = (0, 0)
+    ) -> Iterator[Piece]:
+        total, done = self.table.num_rows(), self.table.rows_before(start)
+        self.progress(phase, done, total)
+        names = list(dict.fromkeys(columns))
+        for piece in self.table.pieces(names, rows=_ROWS_AT_ONCE, start=start):
             yield piece
             done += piece.batch.num_rows
             self.progress(phase, done, total)
-        if done == 0:
+        if done == 0 and start == (0, 0):
             raise DataError(
                 "The edge table has no rows.",
                 seen=", ".join(str(file) for file in self.table.files[:3]),
@@ -142,61 +196,47 @@ class EdgeTable:
             )
         return found
 
-    def _write_sorted(
-        self, writer: FolderWriter, buckets: Buckets, spools: list["Spool"], num_nodes: int
-    ) -> int:
-        indptr = np.zeros(num_nodes + 1, dtype=np.int64)
-        type_of_code = None if self.types is None else self.types.type_of_code()
-        for rows in buckets.sorted_rows(
-            most_records=self.options.bucket_edges, type_of_code=type_of_code
-        ):
-            _append(rows, indptr, spools)
-            self.progress("sorting edges", rows.low + len(rows.counts), num_nodes)
-        np.cumsum(indptr, out=indptr)
-        writer.save("indptr", indptr)
-        num_edges = int(indptr[-1])
-        for number, spool in enumerate(spools):
-            self.progress("writing edges", number, len(spools))
-            spool.move_to(writer, num_edges)
-        self.progress("writing edges", len(spools), len(spools))
-        return num_edges
 
-
-def _data_columns(record: Any) -> list[str]:
-    return [name for name in record.names if name not in ("dst", "reverse")]
-
-
-def _append(rows: SortedRows, indptr: Array, spools: list["Spool"]) -> None:
-    indptr[rows.low + 1 : rows.low + 1 + len(rows.counts)] = rows.counts
-    for spool in spools:
-        spool.append(np.ascontiguousarray(rows.records[spool.path.name]))
-
-
-class Spool:
-    """One edge array on its way: its length is known only once every bucket is sorted."""
+class EdgeArrays:
+    """The edge arrays of a store, appended to as rows come sorted; a note says how far."""
 
     def __init__(
-        self, path: Path, dtype: np.dtype[Any], stored: np.dtype[Any] | None = None
+        self,
+        writer: FolderWriter,
+        types: dict[str, np.dtype[Any]],
+        num_nodes: int,
+        so_far: dict[str, Any],
     ) -> None:
-        """Keep values of this dtype; the array in the folder may have a narrower one."""
-        self.path, self._dtype, self._stored = path, dtype, stored or dtype.base
+        self._writer = writer
+        rows, self._edges = int(so_far.get("rows", 0)), int(so_far.get("edges", 0))
+        self._indptr = writer.stream("indptr", (num_nodes + 1,), np.int64, kept_rows=rows)
+        if not rows:
+            self._indptr.append(np.zeros(1, np.int64))
+        self._streams = {
+            name: writer.stream(
+                _ARRAY_OF_FIELD.get(name, name),
+                (-1, *dtype.shape),
+                dtype.base,
+                kept_rows=self._edges,
+            )
+            for name, dtype in types.items()
+        }
 
-    def append(self, values: Array) -> None:
-        """Add values at the end."""
-        with self.path.open("ab") as file:
-            file.write(values.data.cast("B") if values.size else b"")
+    def append(self, rows: SortedRows) -> None:
+        """Add the edges of some rows, which follow those before."""
+        self._indptr.append(self._edges + np.cumsum(rows.counts))
+        for name, stream in self._streams.items():
+            stream.append(rows.records[name])
+        self._edges += len(rows.records)
 
-    def move_to(self, writer: FolderWriter, num_edges: int) -> None:
-        """Write everything as an array of the folder, and delete it here."""
-        name = _ARRAY_OF_FIELD.get(self.path.name, self.path.name)
-        stream = writer.stream(name, (num_edges, *self._dtype.shape), self._stored)
-        rows_at_once = max(1, _COPIED_BYTES // self._dtype.itemsize)
-        with self.path.open("rb") as file:
-            while len(rows := _read_rows(file, self._dtype, rows_at_once)):
-                stream.append(rows)
-        writer.close(name)
-        self.path.unlink()
+    def flushed(self) -> dict[str, int]:
+        """Return how far the arrays are, all of it on the disk by then."""
+        for stream in (self._indptr, *self._streams.values()):
+            stream.flush()
+        return {"rows": self._indptr.written_rows, "edges": self._edges}
 
-
-def _read_rows(file: IO[bytes], dtype: np.dtype[Any], rows: int) -> Array:
-    return np.fromfile(file, dtype=dtype, count=rows)
+    def close(self) -> int:
+        """Complete the arrays and return the number of edges."""
+        for name in ("indptr", *(_ARRAY_OF_FIELD.get(name, name) for name in self._streams)):
+            self._writer.close(name)
+        return self._edges

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from siafu.graph import Array
+from siafu.graph import Array, index_dtype
 from siafu.ops.numba_jit import strict_kernel
 
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
@@ -29,7 +29,9 @@ def _mix(key: Any) -> Any:
 
 def make_slots(num_ids: int) -> Array:
     """Return an empty table with room for this many ids."""
-    return np.full(1 << max(4, (num_ids + num_ids // 2).bit_length()), -1, dtype=np.int64)
+    return np.full(
+        1 << max(4, (num_ids + num_ids // 2).bit_length()), -1, dtype=index_dtype(num_ids)
+    )
 
 
 @strict_kernel

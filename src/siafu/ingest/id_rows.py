@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siafu.errors import DataError
-from siafu.graph import Array, Ids, IntegerIds, TextIds
+from siafu.graph import Array, Ids, IntegerIds, TextIds, index_dtype
 from siafu.ingest.id_kernels import (
     find_integers,
     find_text,
@@ -101,10 +101,10 @@ class IntegerRows:
         values = np.asarray(ids.values)
         self._low, high = int(values.min()), int(values.max())
         self._is_range = high - self._low == len(values) - 1 and bool((np.diff(values) == 1).all())
-        self._row_of = np.empty(0, dtype=np.int64)
+        self._row_of = np.empty(0, dtype=index_dtype(len(values)))
         self._size = high - self._low + 1
         if not self._is_range:
-            self._row_of = np.full(self._size, -1, dtype=np.int64)
+            self._row_of = np.full(self._size, -1, dtype=self._row_of.dtype)
             self._row_of[values - self._low] = np.arange(len(values))
             twice = np.flatnonzero(self._row_of[values - self._low] != np.arange(len(values)))
             if len(twice):

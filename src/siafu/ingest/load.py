@@ -16,15 +16,12 @@ from siafu.ingest.ogb import build_ogb_store, find_ogb
 from siafu.ingest.progress import Progress
 from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes, is_pyg
 from siafu.ingest.spelling import did_you_mean
-from siafu.ingest.store_builder import Drawing
+from siafu.ingest.store_builder import Drawing, table_job
 from siafu.ingest.table_files import TABLE_ENDINGS
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import build_store, find_tables
 
 Noted = tuple[Graph, list[str]]
-
-_RULES = 3
-"""Raised when the same tables become another store, so that older ones in the cache are left."""
 
 
 def load(
@@ -83,7 +80,7 @@ def load_as_it_is(
     progress: Progress | None = None,
 ) -> Noted:
     """Return what `load_with_notes` does with the masks of the data alone: none are drawn."""
-    tables = _as_tables(source)
+    tables = as_tables(source)
     if tables is not None:
         options = _with_direction(options, undirected)
         return _through_store(tables, store, options, progress)
@@ -107,7 +104,7 @@ def ingest_to_store(  # noqa: PLR0913 - the settings of one command
     progress: Progress | None = None,
 ) -> list[str]:
     """Write any source as a store and return notes; tables are never held in memory."""
-    tables = _as_tables(source)
+    tables = as_tables(source)
     if tables is None:
         graph, notes = load_with_notes(
             source, undirected=undirected, split=split, seed=seed, progress=progress
@@ -129,8 +126,8 @@ def _with_direction(options: TableOptions | None, undirected: bool) -> TableOpti
     return replace(options, undirected=options.undirected or undirected)
 
 
-def _as_tables(source: Any) -> Path | None:
-    """Return the path where the source is a table file, or a folder that is no store."""
+def as_tables(source: Any) -> Path | None:
+    """Return the path where the source is a table file, or a folder of tables; else None."""
     if not isinstance(source, str | Path):
         return None
     if isinstance(source, str) and (is_builtin(source) or canonical(source) in NAMED):
@@ -186,15 +183,8 @@ def _through_store(
 def _key(source: Path, options: TableOptions) -> str:
     """Return a name for the store of these tables: another one when a file or option changes."""
     roots = [source, *([options.nodes] if options.nodes else [])]
-    files = [file for root in roots for file in ([root] if root.is_file() else root.rglob("*"))]
-    facts = [(str(file.absolute()), *_size_and_time(file)) for file in sorted(files)]
-    text = json.dumps([_RULES, facts, repr(options)])
+    text = json.dumps(table_job(roots, options))
     return f"{source.name.split('.')[0]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-
-
-def _size_and_time(file: Path) -> tuple[int, int]:
-    facts = file.stat()
-    return facts.st_size, facts.st_mtime_ns
 
 
 def _open(source: Any, progress: Progress | None) -> Noted:

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 
 from siafu.errors import DataError
-from siafu.graph import MASKS, Array, FolderWriter, IntegerIds, write_folder
+from siafu.graph import MASKS, Array, FolderWriter, IntegerIds, make_in_steps
 from siafu.ingest.edges import EdgeTable
 from siafu.ingest.numbers import number_block
 from siafu.ingest.progress import Progress, silent
-from siafu.ingest.store_builder import Drawing, StoreBuilder
+from siafu.ingest.store_builder import Drawing, StoreBuilder, Vertices, drawing_job, table_job
 from siafu.ingest.table_files import Table
 from siafu.ingest.table_options import TableOptions
 
@@ -48,17 +48,24 @@ def build_ogb_store(
         report,
         "integer",
     )
-    with write_folder(target, "store", overwrite=overwrite) as writer:
-        builder = StoreBuilder(writer, name, drawing)
-        num_nodes = int(_numbers(raw / "num-node-list.csv.gz")[0, 0])
-        builder.take_ids(IntegerIds(np.arange(num_nodes)))
-        if (raw / "node-feat.csv.gz").exists():
-            builder.width = _write_features(writer, raw / "node-feat.csv.gz", num_nodes, report)
-        if (raw / "node-label.csv.gz").exists():
-            builder.y, builder.class_names = _write_labels(writer, raw / "node-label.csv.gz")
-        builder.masks = _masks(folder / "split", num_nodes)
+    job = table_job([folder], options) | drawing_job(drawing)
+    with make_in_steps(target, "store", job=job, overwrite=overwrite) as partial:
+        builder = StoreBuilder(partial, name, drawing)
+        builder.take_vertices(lambda writer: _write_vertices(writer, folder, report))
         builder.take_edges(edges)
         return builder.finish()
+
+
+def _write_vertices(writer: FolderWriter, folder: Path, progress: Progress) -> Vertices:
+    raw, width, class_names = folder / "raw", 0, list[int | str]()
+    num_nodes = int(_numbers(raw / "num-node-list.csv.gz")[0, 0])
+    IntegerIds(np.arange(num_nodes)).save(writer)
+    if (raw / "node-feat.csv.gz").exists():
+        width = _write_features(writer, raw / "node-feat.csv.gz", num_nodes, progress)
+    if (raw / "node-label.csv.gz").exists():
+        class_names = _write_labels(writer, raw / "node-label.csv.gz")
+    masks = _masks(folder / "split", num_nodes)
+    return Vertices(masks=masks, class_names=class_names, width=width)
 
 
 def _numbers(file: Path) -> Array:
@@ -84,6 +91,7 @@ def _write_features(writer: FolderWriter, file: Path, num_nodes: int, progress: 
         stream.append(number_block(piece, names))
         progress("writing nodes", stream.written_rows, num_nodes)
     _check_rows(file, stream.written_rows, num_nodes)
+    writer.close("x")
     return width
 
 
@@ -96,14 +104,14 @@ def _check_rows(file: Path, rows: int, num_nodes: int) -> None:
         )
 
 
-def _write_labels(writer: FolderWriter, file: Path) -> tuple[Array, list[int | str]]:
+def _write_labels(writer: FolderWriter, file: Path) -> list[int | str]:
     labels = _numbers(file)
     several = labels.shape[1] > 1
     kept = np.where(np.isnan(labels), 0 if several else -1, labels)
     y = kept.astype(np.uint8) if several else kept[:, 0].astype(np.int64)
     writer.save("y", y)
     num_classes = y.shape[1] if several else int(y.max(initial=-1)) + 1
-    return y, list(range(num_classes))
+    return list(range(num_classes))
 
 
 def _masks(folder: Path, num_nodes: int) -> dict[str, Array]:

@@ -1,6 +1,9 @@
 """The arrays of one graph on their way into a store, and what is said about them."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -10,15 +13,22 @@ from siafu.graph import (
     EdgeTypeName,
     FolderWriter,
     Graph,
-    Ids,
     IntegerIds,
+    Job,
+    Partial,
+    file_facts,
     graph_facts,
+    load_ids,
 )
-from siafu.ingest.edges import EdgeTable
-from siafu.ingest.id_rows import rows_of
+from siafu.ingest.edge_types import TypeColumn
+from siafu.ingest.id_rows import IdRows, rows_of
 from siafu.ingest.labels import ClassName
 from siafu.ingest.masks import labelled_only, with_split
-from siafu.ingest.vertices import NodeTable
+from siafu.ingest.table_options import TableOptions
+
+_VERTICES = "vertices"
+_RULES = 3
+"""Raised when the same tables become another store."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,41 +40,94 @@ class Drawing:
     seed: int = 0
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vertices:
+    """What is known of the vertices beside the arrays that were written of them."""
+
+    masks: dict[str, Array] = field(default_factory=dict)
+    class_names: list[ClassName] = field(default_factory=list)
+    width: int = 0
+    """Features of a vertex."""
+    notes: list[str] = field(default_factory=list)
+
+
+def table_job(files: Sequence[Path], options: TableOptions) -> Job:
+    """Return what makes the store of these files the same again."""
+    settings = asdict(options) | {"nodes": None if options.nodes is None else str(options.nodes)}
+    # Memory set anew changes no edge.
+    del settings["bucket_edges"]
+    return {"rules": _RULES, "options": settings, "files": file_facts(*files)}
+
+
+def drawing_job(drawing: Drawing | None) -> Job:
+    """Return what makes drawn masks the same again."""
+    return {"split": None if drawing is None else asdict(drawing)}
+
+
+class Edges(Protocol):
+    """Edges of any source on their way into a store."""
+
+    types: TypeColumn | None
+
+    def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
+        """Write indptr, src and the edge data and return how many edges there are."""
+        ...
+
+    def notes(self) -> list[str]:
+        """Return sentences for the user, once the edges are written."""
+        ...
+
+
 class StoreBuilder:
-    """Puts the arrays of one graph into a folder that is being written."""
+    """Puts the arrays of one graph into a folder that is made in steps."""
 
-    def __init__(self, writer: FolderWriter, name: str, drawing: Drawing | None) -> None:
-        self.writer, self.name, self.drawing = writer, name, drawing
+    def __init__(self, partial: Partial, name: str, drawing: Drawing | None) -> None:
+        self.partial, self.name, self.drawing = partial, name, drawing
+        self.resumed = partial.ended
         self.notes: list[str] = []
-        self.num_edges, self.num_edge_types, self.width = 0, 0, 0
+        self.num_edges, self.num_edge_types = 0, 0
         self.edge_type_names: tuple[EdgeTypeName, ...] = ()
-        self.masks: dict[str, Array] = {}
-        self.class_names: list[ClassName] = []
-        self.y: Array | None = None
 
-    def take_ids(self, ids: Ids) -> None:
-        """Write the ids and make them known to the edges."""
-        self.num_nodes = len(ids)
-        self.rows = rows_of(ids)
-        ids.save(self.writer)
+    def take_vertices(self, write: Callable[[FolderWriter], Vertices]) -> None:
+        """Let the vertices be written, ids, x and y, unless an earlier process has."""
+        if not self.partial.has(_VERTICES):
+            written = write(self.partial.writer)
+            self.partial.save(
+                _VERTICES,
+                written.masks,
+                masks=list(written.masks),
+                class_names=written.class_names,
+                width=written.width,
+                notes=written.notes,
+            )
+        facts = self.partial.facts(_VERTICES)
+        self.masks = {name: self._mask(name) for name in facts["masks"]}
+        self.class_names: list[ClassName] = facts["class_names"]
+        self.width, self.notes = int(facts["width"]), list(facts["notes"])
+        self.num_nodes = len(load_ids(self.partial.writer))
+        self.y = self._labels()
 
-    def take_nodes(self, nodes: NodeTable) -> None:
-        """Write everything the node table has."""
-        scanned = nodes.scan()
-        self.take_ids(scanned.ids)
-        self.masks, self.class_names = scanned.masks, scanned.class_names
-        self.width, self.y = nodes.write(self.writer, self.num_nodes)
-        if nodes.columns.labels:
-            self.notes += nodes.columns.labels.notes()
-            if self.y is None:
-                self.y = np.broadcast_to(np.uint8(0), (self.num_nodes, len(self.class_names)))
-        self.notes += nodes.columns.notes
-        if nodes.columns.unused:
-            self.notes.append(f"Node columns not used: {', '.join(nodes.columns.unused)}.")
+    def _mask(self, name: str) -> Array:
+        mask = self.partial.load(_VERTICES, name)
+        assert mask is not None
+        return np.array(mask)
 
-    def take_edges(self, edges: EdgeTable) -> None:
+    def _labels(self) -> Array | None:
+        """Return one label a vertex; of several a stand-in that takes no memory."""
+        if "y" not in self.partial.writer:
+            several = (self.num_nodes, len(self.class_names))
+            return np.broadcast_to(np.uint8(0), several) if self.class_names else None
+        y = self.partial.writer.load("y")
+        return np.array(y) if y.ndim == 1 else np.broadcast_to(np.uint8(0), y.shape)
+
+    def _rows(self) -> IdRows:
+        ids = load_ids(self.partial.writer)
+        copies = (np.array(getattr(ids, name)) for name in ids.__slots__)
+        return rows_of(type(ids)(*copies))
+
+    def take_edges(self, edges: "Edges") -> None:
         """Write the edges."""
-        self.num_edges = edges.write(self.writer, self.rows, self.num_nodes)
+        self.num_edges = edges.write(self.partial, self._rows, self.num_nodes)
         if edges.types is not None:
             self.num_edge_types = len(edges.types)
             self.edge_type_names = edges.types.names()
@@ -72,6 +135,8 @@ class StoreBuilder:
 
     def finish(self) -> list[str]:
         """Write masks and facts; return the notes."""
+        if self.resumed:
+            self.notes.append(f"Went on from earlier work: {', '.join(self.resumed)}.")
         self.masks, left_out = labelled_only(self.masks, self.y)
         outline, notes = self._outline(), self.notes
         if self.drawing is None or self.drawing.split is None:
@@ -82,10 +147,10 @@ class StoreBuilder:
         for name in MASKS:
             mask = getattr(outline, name)
             if mask is not None:
-                self.writer.save(name, mask)
-        self.writer.facts |= graph_facts(outline)
+                self.partial.writer.save(name, mask)
+        self.partial.writer.facts |= graph_facts(outline)
         if self.class_names:
-            self.writer.facts["class_names"] = self.class_names
+            self.partial.writer.facts["class_names"] = self.class_names
         return notes
 
     def _outline(self) -> Graph:

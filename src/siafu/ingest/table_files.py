@@ -30,6 +30,8 @@ class Piece:
     file: Path
     first_row: int
     batch: pa.RecordBatch
+    file_number: int = 0
+    """Which file of the table it is, from 0."""
 
     def column(self, name: str) -> pa.Array:
         """Return one column, dictionary-encoded text as plain text."""
@@ -86,17 +88,29 @@ class Table:
         sizes = [file.stat().st_size * (4 if _is_packed(file) else 1) for file in self.files]
         return sum(sizes) // bytes_a_row
 
-    def pieces(self, columns: Sequence[str], *, rows: int) -> Iterator[Piece]:
-        """Yield the rows in order, at most `rows` at a time."""
-        for file in self.files:
-            first_row = 0
+    def pieces(
+        self, columns: Sequence[str], *, rows: int, start: tuple[int, int] = (0, 0)
+    ) -> Iterator[Piece]:
+        """Yield the rows in order, at most `rows` at a time, from a row of a file on."""
+        for number in range(start[0], len(self.files)):
+            file, first_row = self.files[number], 0
+            skipped = start[1] if number == start[0] else 0
             try:
                 for batch in self._batches(file, columns, rows):
-                    if batch.num_rows:
-                        yield Piece(file, first_row, batch)
+                    left = batch.slice(max(0, skipped - first_row))
+                    at = first_row + batch.num_rows - left.num_rows
+                    if left.num_rows:
+                        yield Piece(file, at, left, number)
                     first_row += batch.num_rows
             except (pa.ArrowException, OSError) as error:
                 raise _unreadable(file, error) from error
+
+    def rows_before(self, start: tuple[int, int]) -> int:
+        """Return how many rows come before a row of a file; of CSV files only that file's."""
+        before = self.files[: start[0]]
+        if any(_is_csv(file) for file in before):
+            return start[1]
+        return start[1] + sum(self._open_parquet(file).metadata.num_rows for file in before)
 
     def _schema_of(self, file: Path) -> pa.Schema:
         try:

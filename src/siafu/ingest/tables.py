@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siafu.errors import DataError
-from siafu.graph import write_folder
+from siafu.graph import make_in_steps
 from siafu.ingest.edges import EdgeTable
 from siafu.ingest.progress import Progress, silent
-from siafu.ingest.store_builder import Drawing, StoreBuilder
+from siafu.ingest.store_builder import Drawing, StoreBuilder, drawing_job, table_job
 from siafu.ingest.table_files import TABLE_ENDINGS, Table, table_files
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.vertices import NodeTable
@@ -75,14 +75,16 @@ def build_store(
 ) -> list[str]:
     """Write the tables as a store at `target`, whole or not at all; return notes for the user."""
     options, report = options or TableOptions(), progress or silent
-    with write_folder(target, "store", overwrite=overwrite) as writer:
-        builder = StoreBuilder(writer, tables.name, drawing)
+    job = table_job(tables.edges.files + (tables.nodes.files if tables.nodes else ()), options)
+    job |= drawing_job(drawing)
+    with make_in_steps(target, "store", job=job, overwrite=overwrite) as partial:
+        builder = StoreBuilder(partial, tables.name, drawing)
         if tables.nodes is None:
             edges = EdgeTable(tables.edges, options, report)
-            builder.take_ids(edges.seen_ids())
+            builder.take_vertices(edges.write_seen_ids)
         else:
             nodes = NodeTable(tables.nodes, options, report)
             edges = EdgeTable(tables.edges, options, report, nodes.kind)
-            builder.take_nodes(nodes)
+            builder.take_vertices(nodes.write)
         builder.take_edges(edges)
         return builder.finish()

@@ -9,12 +9,13 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import MASKS, Array, FolderWriter, Ids
-from siafu.graph.folder import ArrayStream
+from siafu.graph.array_stream import ArrayStream
 from siafu.ingest.id_rows import IdKind, column_kind, id_column, ids_from_columns, with_types
 from siafu.ingest.labels import ClassName, Labels, labels_of
 from siafu.ingest.numbers import is_list, is_numeric, not_numbers, number_block
 from siafu.ingest.progress import Progress
 from siafu.ingest.spelling import did_you_mean
+from siafu.ingest.store_builder import Vertices
 from siafu.ingest.table_files import Piece, Table
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.text_columns import is_text, odd_values, why_not_numbers
@@ -201,27 +202,39 @@ class NodeTable:
             labels.class_names() if labels else [],
         )
 
-    def write(self, writer: FolderWriter, num_nodes: int) -> tuple[int, Array | None]:
-        """Write x and y into the folder; return the width of x, and y unless it is a matrix."""
+    def write(self, writer: FolderWriter) -> Vertices:
+        """Write ids, x and y into the folder and return what else is known."""
+        scanned = self.scan()
+        scanned.ids.save(writer)
+        width = self._write_rows(writer, len(scanned.ids))
+        columns = self.columns
+        notes = [*(columns.labels.notes() if columns.labels else ()), *columns.notes]
+        if columns.unused:
+            notes.append(f"Node columns not used: {', '.join(columns.unused)}.")
+        return Vertices(
+            masks=scanned.masks, class_names=scanned.class_names, width=width, notes=notes
+        )
+
+    def _write_rows(self, writer: FolderWriter, num_nodes: int) -> int:
+        """Write x and y and return the width of x."""
         labels, features = self.columns.labels, self.columns.features
         names = [*(labels.columns if labels else ()), *features]
         if not names:
-            return 0, None
+            return 0
         streams: dict[str, ArrayStream] = {}
-        y: list[Array] = []
         for piece in self._pieces("writing nodes", names):
             blocks = {"x": number_block(piece, features)} if features else {}
             if labels:
                 blocks["y"] = labels.block(piece)
-                y += [blocks["y"]] if blocks["y"].ndim == 1 else []
             for name, block in blocks.items():
                 if name not in streams:
                     shape = (num_nodes, *block.shape[1:])
                     streams[name] = writer.stream(name, shape, block.dtype)
                 self._check_width(piece, streams[name], block)
                 streams[name].append(block)
-        width = streams["x"].shape[1] if features else 0
-        return width, np.concatenate(y) if y else None
+        for name in streams:
+            writer.close(name)
+        return streams["x"].shape[1] if features else 0
 
     def _check_width(self, piece: Piece, stream: ArrayStream, block: Array) -> None:
         if block.shape[1:] != stream.shape[1:]:

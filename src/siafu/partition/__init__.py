@@ -4,7 +4,13 @@ from siafu.partition.assign import assign_contiguous, assign_hash
 from siafu.partition.chunks import Progress
 from siafu.partition.memory import predict_peak_bytes
 from siafu.partition.metis import assign_metis
-from siafu.partition.partition import METHODS, partition_graph, partition_store
+from siafu.partition.partition import (
+    METHODS,
+    Cut,
+    partition_graph,
+    partition_in_steps,
+    partition_store,
+)
 from siafu.partition.parts import Parts, open_parts
 from siafu.partition.quality import Quality, score
 from siafu.partition.streaming import assign_streaming
@@ -12,6 +18,7 @@ from siafu.partition.write import write_parts
 
 __all__ = [
     "METHODS",
+    "Cut",
     "Parts",
     "Progress",
     "Quality",
@@ -21,6 +28,7 @@ __all__ = [
     "assign_streaming",
     "open_parts",
     "partition_graph",
+    "partition_in_steps",
     "partition_store",
     "predict_peak_bytes",
     "score",

@@ -4,7 +4,7 @@ import numpy as np
 
 from siafu.graph import Array, Graph, index_dtype
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition.chunks import EDGES_AT_ONCE, forget, ranges, read
+from siafu.partition.chunks import edge_pieces
 
 
 def symmetric_adjacency(graph: Graph) -> tuple[Array, Array]:
@@ -13,37 +13,37 @@ def symmetric_adjacency(graph: Graph) -> tuple[Array, Array]:
     The neighbours are in the narrowest index type, so this holds 8 bytes an edge below 2**31
     vertices.
     """
-    indptr = np.array(graph.indptr)
     offsets = np.zeros(graph.num_nodes + 1, np.int64)
-    for low, high in ranges(graph.num_edges, EDGES_AT_ONCE):
-        _count(indptr, read(graph.src, low, high).astype(np.int64), low, offsets)
+    for window, src in edge_pieces(graph):
+        _count(window.rows, src, offsets)
     np.cumsum(offsets, out=offsets)
     fill = offsets[:-1].copy()
     neighbours = np.empty(offsets[-1], index_dtype(graph.num_nodes))
-    for low, high in ranges(graph.num_edges, EDGES_AT_ONCE):
-        _fill(indptr, read(graph.src, low, high).astype(np.int64), low, fill, neighbours)
-    forget(graph.indptr)
+    for window, src in edge_pieces(graph):
+        _fill(window.rows, src, fill, neighbours)
     return offsets, neighbours[: _drop_repeats(offsets, neighbours)]
 
 
 @strict_kernel
-def _count(indptr: Array, src: Array, low: int, offsets: Array) -> None:
-    row = np.searchsorted(indptr, low, side="right") - 1
+def _count(rows: tuple[Array, int, int], src: Array, offsets: Array) -> None:
+    starts, first, low = rows
+    at = 0
     for position in range(len(src)):
-        while indptr[row + 1] <= low + position:
-            row += 1
-        if src[position] != row:
-            offsets[row + 1] += 1
+        while starts[at + 1] <= low + position:
+            at += 1
+        if src[position] != first + at:
+            offsets[first + at + 1] += 1
             offsets[src[position] + 1] += 1
 
 
 @strict_kernel
-def _fill(indptr: Array, src: Array, low: int, fill: Array, neighbours: Array) -> None:
-    row = np.searchsorted(indptr, low, side="right") - 1
+def _fill(rows: tuple[Array, int, int], src: Array, fill: Array, neighbours: Array) -> None:
+    starts, first, low = rows
+    at = 0
     for position in range(len(src)):
-        while indptr[row + 1] <= low + position:
-            row += 1
-        vertex = src[position]
+        while starts[at + 1] <= low + position:
+            at += 1
+        row, vertex = first + at, src[position]
         if vertex != row:
             neighbours[fill[row]] = vertex
             neighbours[fill[vertex]] = row

@@ -1,11 +1,11 @@
 """Walking a memory-mapped graph piece by piece, so that only the piece is resident."""
 
-import mmap
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from siafu.graph import Array
+from siafu.graph import Array, Graph, forget
 
 EDGES_AT_ONCE = 1 << 22
 BYTES_AT_ONCE = 1 << 26
@@ -13,10 +13,17 @@ BYTES_AT_ONCE = 1 << 26
 Progress = Callable[[str, int, int | None], None]
 """Told (phase, done, total); the total is None where it is not known."""
 
+Say = Callable[[str], None]
+"""Told sentences for the user."""
 
-def ranges(total: int, step: int) -> Iterator[tuple[int, int]]:
-    """Yield (low, high) over 0..total; one empty range when there is nothing."""
-    for low in range(0, max(total, 1), step):
+
+def silent(line: str) -> None:
+    """Say nothing to the user."""
+
+
+def ranges(total: int, step: int, start: int = 0) -> Iterator[tuple[int, int]]:
+    """Yield (low, high) over start..total; one empty range when there is nothing at all."""
+    for low in range(start, max(total, 1), step):
         yield low, min(low + step, total)
 
 
@@ -33,13 +40,38 @@ def read(array: Array, low: int, high: int) -> Array:
     return piece
 
 
-def forget(array: Array) -> None:
-    """Let go of the pages of a memory-mapped array; they are read again when needed."""
-    # A copy-on-write map ("c") would lose its changes.
-    if isinstance(array, np.memmap) and array.mode in ("r", "r+"):
-        mapping = getattr(array, "_mmap", None)
-        if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
-            mapping.madvise(mmap.MADV_DONTNEED)
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The entries low..high of an array in CSR order, and the rows they belong to.
+
+    Row first_row + i has the entries offsets[i]..offsets[i + 1], of which those below `low` came
+    with an earlier window and those from `high` on come with a later one. Every row, also one
+    without entries, ends in exactly one window.
+    """
+
+    low: int
+    high: int
+    first_row: int
+    offsets: Array
+
+    @property
+    def rows(self) -> tuple[Array, int, int]:
+        """What kernels take of it: offsets, the row they begin with, and the first entry."""
+        return self.offsets, self.first_row, self.low
+
+
+def windows(offsets: Array, step: int, start: int = 0) -> Iterator[Window]:
+    """Yield windows over all entries, `step` at a time, from the entry `start` on."""
+    for low, high in ranges(int(offsets[-1]), step, start):
+        first = 0 if low == 0 else int(np.searchsorted(offsets, low, side="right")) - 1
+        beyond = int(np.searchsorted(offsets, high, side="right"))
+        yield Window(low, high, first, read(offsets, first, beyond + 1))
+
+
+def edge_pieces(graph: Graph, start: int = 0) -> Iterator[tuple[Window, Array]]:
+    """Yield the edges in order, from the edge `start` on, as windows and their sources."""
+    for window in windows(graph.indptr, EDGES_AT_ONCE, start):
+        yield window, read(graph.src, window.low, window.high)
 
 
 def quiet(phase: str, done: int, total: int | None) -> None:

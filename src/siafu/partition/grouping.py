@@ -2,33 +2,46 @@
 
 import numpy as np
 
-from siafu.graph import Array
+from siafu.graph import Array, index_dtype
 from siafu.ops.numba_jit import strict_kernel
 
 
-@strict_kernel
 def group_by_part(part_of: Array, num_parts: int) -> tuple[Array, Array]:
     """Return (order, bounds): part p's items are order[bounds[p]:bounds[p + 1]], ascending."""
+    order = np.empty(len(part_of), index_dtype(len(part_of)))
+    return order, _fill_order(part_of, num_parts, order)
+
+
+@strict_kernel
+def _fill_order(part_of: Array, num_parts: int, order: Array) -> Array:
     bounds = np.zeros(num_parts + 1, np.int64)
     for part in part_of:
         bounds[part + 1] += 1
     for part in range(num_parts):
         bounds[part + 1] += bounds[part]
     fill = bounds[:-1].copy()
-    order = np.empty(len(part_of), np.int64)
     for item in range(len(part_of)):
         order[fill[part_of[item]]] = item
         fill[part_of[item]] += 1
-    return order, bounds
+    return bounds
 
 
 @strict_kernel
-def part_of_entries(offsets: Array, part_of: Array, low: int, high: int) -> Array:
-    """Return the part of each entry low..high, where row v has offsets[v]..offsets[v + 1]."""
+def number_in_part(part_of: Array, num_parts: int, local: Array) -> None:
+    """Set local[v] to how many items before v are in its part."""
+    counts = np.zeros(num_parts, np.int64)
+    for item in range(len(part_of)):
+        local[item] = counts[part_of[item]]
+        counts[part_of[item]] += 1
+
+
+@strict_kernel
+def part_of_entries(offsets: Array, part_of: Array, first_row: int, low: int, high: int) -> Array:
+    """Return the part of each entry low..high; row first_row + i ends at offsets[i + 1]."""
     out = np.empty(high - low, np.int32)
-    row = np.searchsorted(offsets, low, side="right") - 1
+    at = 0
     for entry in range(low, high):
-        while offsets[row + 1] <= entry:
-            row += 1
-        out[entry - low] = part_of[row]
+        while offsets[at + 1] <= entry:
+            at += 1
+        out[entry - low] = part_of[first_row + at]
     return out

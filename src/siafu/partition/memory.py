@@ -71,8 +71,15 @@ def sample_reverse_share(graph: Graph) -> float:
 
 
 def available_bytes(memory_bytes: int | None) -> int:
-    """Return the memory the caller allows, or what the machine has free."""
-    return int(psutil.virtual_memory().available) if memory_bytes is None else memory_bytes
+    """Return what may be used beyond what runs now: of the allowance, or of what is free."""
+    if memory_bytes is None:
+        return int(psutil.virtual_memory().available)
+    return max(0, memory_bytes - held_bytes())
+
+
+def held_bytes() -> int:
+    """Return the resident memory of this process."""
+    return int(psutil.Process().memory_info().rss)
 
 
 def check_memory(predicted: int, available: int, method: str) -> None:
@@ -84,7 +91,7 @@ def check_memory(predicted: int, available: int, method: str) -> None:
         fix = "use `--method streaming`, which needs memory for the vertices alone"
     raise PartitionError(
         "Cutting the graph would not fit in memory.",
-        seen=f"{method} needs about {predicted / 2**20:,.0f} MiB ({predicted} bytes), "
-        f"{available / 2**20:,.0f} MiB are available",
+        seen=f"{method} needs about {predicted / 2**20:,.0f} MiB ({predicted} bytes) beside the "
+        f"{held_bytes() / 2**20:,.0f} MiB that Python holds, {available / 2**20:,.0f} MiB are free",
         fix=fix,
     )

@@ -1,23 +1,42 @@
 """Cutting a graph or a store into a parts folder."""
 
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from siafu.errors import PartitionError, StoreError
-from siafu.graph import Array, Graph, load_store
+from siafu.errors import PartitionError
+from siafu.graph import Array, Graph, Partial, file_facts, load_store, make_in_steps
 from siafu.partition.assign import assign_contiguous, assign_hash, check_num_parts
-from siafu.partition.chunks import Progress, quiet
-from siafu.partition.memory import available_bytes, check_memory, predict_for
+from siafu.partition.chunks import Progress, Say, quiet, silent
+from siafu.partition.memory import available_bytes, check_memory, held_bytes, predict_for
 from siafu.partition.metis import assign_metis
 from siafu.partition.quality import Quality
+from siafu.partition.split import PartRows
 from siafu.partition.streaming import assign_streaming
-from siafu.partition.write import write_parts
+from siafu.partition.write import check_assignment, write_in_steps
 
 METHODS = ("auto", "metis", "streaming", "contiguous", "hash")
 METIS_MOST_VERTICES = 4_000_000
 """Above this `auto` streams even where METIS would fit: METIS took 33 s at 1 M vertices and
 10 M neighbours of a power-law graph, streaming 1.5 s."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cut:
+    """How a graph is to be cut."""
+
+    num_parts: int
+    method: str = "auto"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise PartitionError(
+                "Unknown way to cut a graph.",
+                seen=f"method={self.method!r}",
+                fix=f"use one of {', '.join(METHODS)}",
+            )
 
 
 def partition_graph(  # noqa: PLR0913 - the settings of one command
@@ -30,25 +49,14 @@ def partition_graph(  # noqa: PLR0913 - the settings of one command
     overwrite: bool = False,
     memory_bytes: int | None = None,
     progress: Progress | None = None,
+    say: Say | None = None,
 ) -> Quality:
     """Write the graph as a parts folder and return the quality of the cut."""
-    check_num_parts(num_parts, graph.num_nodes)
-    _check_target(Path(target), overwrite)
-    available = available_bytes(memory_bytes)
-    method = choose_method(graph, num_parts, available) if method == "auto" else method
-    _check_method(method)
-    check_memory(predict_for(graph, method, num_parts), available, method)
-    part_of = _assign(graph, num_parts, method, seed, progress or quiet)
-    return write_parts(
-        graph,
-        part_of,
-        target,
-        num_parts=num_parts,
-        method=method,
-        seed=seed,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    cut = Cut(num_parts=num_parts, method=method, seed=seed)
+    with make_in_steps(target, "parts", overwrite=overwrite) as partial:
+        return partition_in_steps(
+            partial, graph, cut, memory_bytes=memory_bytes, progress=progress, say=say
+        )
 
 
 def partition_store(  # noqa: PLR0913 - the settings of one command
@@ -62,53 +70,83 @@ def partition_store(  # noqa: PLR0913 - the settings of one command
     memory_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> Quality:
-    """Check a store, write it as a parts folder and return the quality of the cut."""
-    return partition_graph(
-        load_store(store_path),
-        target,
-        num_parts=num_parts,
-        method=method,
-        seed=seed,
-        overwrite=overwrite,
-        memory_bytes=memory_bytes,
-        progress=progress,
-    )
+    """Check a store, write it as a parts folder and return the quality of the cut.
+
+    Killed or out of disk, the same call goes on where it was.
+    """
+    cut = Cut(num_parts=num_parts, method=method, seed=seed)
+    job = {"store": file_facts(Path(store_path)), **asdict(cut)}
+    with make_in_steps(target, "parts", job=job, overwrite=overwrite) as partial:
+        graph = load_checked_store(partial, Path(store_path))
+        return partition_in_steps(partial, graph, cut, memory_bytes=memory_bytes, progress=progress)
 
 
-def choose_method(graph: Graph, num_parts: int, available: int) -> str:
-    """Return what `auto` means: METIS where it fits and is quick, else streaming."""
+def load_checked_store(partial: Partial, path: Path) -> Graph:
+    """Return the graph of a store, whose every byte is checked once however often work stops."""
+    checked = partial.has("store checked")
+    graph = load_store(path, verify=not checked)
+    if not checked:
+        partial.end("store checked")
+    return graph
+
+
+def partition_in_steps(
+    partial: Partial,
+    graph: Graph,
+    cut: Cut,
+    *,
+    memory_bytes: int | None = None,
+    progress: Progress | None = None,
+    say: Say | None = None,
+) -> Quality:
+    """Cut the graph into the folder that is made in steps and return the quality of the cut."""
+    check_num_parts(cut.num_parts, graph.num_nodes)
+    if partial.has("assigned"):
+        part_of = np.array(partial.load("assigned", "part_of"))
+    else:
+        method = _choose_within(partial, graph, cut, memory_bytes, say or silent)
+        part_of = _assign(graph, replace(cut, method=method), partial, progress or quiet)
+        partial.save("assigned", {"part_of": part_of})
+    check_assignment(graph, part_of, cut.num_parts)
+    how = {"method": partial.facts("method")["method"], "seed": cut.seed}
+    return write_in_steps(partial, graph, PartRows(part_of, cut.num_parts), how, progress)
+
+
+def _choose_within(
+    partial: Partial, graph: Graph, cut: Cut, memory_bytes: int | None, say: Say
+) -> str:
+    """Return the method, whose predicted memory is told and fits."""
+    available = available_bytes(memory_bytes)
+    # What `auto` meant at first holds: another process may find other memory free.
+    known = partial.facts("method").get("method")
+    method = str(known or choose_method(graph, cut, available))
+    predicted = predict_for(graph, method, cut.num_parts)
+    peak = (predicted + held_bytes()) / 2**20
+    say(f"Cutting by {method}: predicted peak memory {peak:,.0f} MiB.")
+    check_memory(predicted, available, method)
+    if known is None:
+        partial.end("method", method=method)
+    return method
+
+
+def choose_method(graph: Graph, cut: Cut, available: int) -> str:
+    """Return the method; what `auto` means: METIS where it fits and is quick, else streaming."""
+    if cut.method != "auto":
+        return cut.method
     small = graph.num_nodes <= METIS_MOST_VERTICES
-    fits = small and predict_for(graph, "metis", num_parts) <= available
+    fits = small and predict_for(graph, "metis", cut.num_parts) <= available
     return "metis" if fits else "streaming"
 
 
-def _check_target(target: Path, overwrite: bool) -> None:
-    # write_folder says the same, but only after the assignment has been computed.
-    if target.exists() and not overwrite:
-        raise StoreError(
-            "The target exists already.",
-            seen=str(target),
-            fix="name another folder, remove it, or pass --overwrite",
-        )
-
-
-def _check_method(method: str) -> None:
-    if method not in METHODS:
-        raise PartitionError(
-            "Unknown way to cut a graph.",
-            seen=f"method={method!r}",
-            fix=f"use one of {', '.join(METHODS)}",
-        )
-
-
-def _assign(graph: Graph, num_parts: int, method: str, seed: int, progress: Progress) -> Array:
-    if num_parts == 1:
+def _assign(graph: Graph, cut: Cut, partial: Partial, progress: Progress) -> Array:
+    if cut.num_parts == 1:
         return np.zeros(graph.num_nodes, np.int32)
     progress("assign", 0, None)
-    if method == "metis":
-        return assign_metis(graph, num_parts, seed=seed)
-    if method == "streaming":
-        return assign_streaming(graph, num_parts, progress=progress)
-    if method == "hash":
-        return assign_hash(graph, num_parts, seed=seed)
-    return assign_contiguous(graph, num_parts)
+    if cut.method == "metis":
+        return assign_metis(graph, cut.num_parts, seed=cut.seed)
+    if cut.method == "streaming":
+        steps = partial if partial.is_kept else None
+        return assign_streaming(graph, cut.num_parts, progress=progress, partial=steps)
+    if cut.method == "hash":
+        return assign_hash(graph, cut.num_parts, seed=cut.seed)
+    return assign_contiguous(graph, cut.num_parts)

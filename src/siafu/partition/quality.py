@@ -1,4 +1,4 @@
-"""How good an assignment is, told before any part is written.
+"""How good an assignment is.
 
 N vertices, P parts. A halo row is a vertex of another part that a part reads.
 """
@@ -11,7 +11,7 @@ import numpy as np
 
 from siafu.graph import Array, Graph
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition.chunks import EDGES_AT_ONCE, Progress, forget, quiet, ranges, read
+from siafu.partition.chunks import Progress, edge_pieces, quiet
 
 _PARTS_AT_ONCE = 64
 
@@ -89,51 +89,62 @@ def score(
     """Return the quality of an assignment, from one pass over the edges for each 64 parts."""
     progress = progress or quiet
     part_of = np.ascontiguousarray(part_of, dtype=np.int32)
-    indptr = np.array(graph.indptr)
     halo_rows = np.zeros(num_parts, np.int64)
+    edges = np.zeros(num_parts, np.int64)
     cut_edges = 0
     for first in range(0, num_parts, _PARTS_AT_ONCE):
         readers = np.zeros(graph.num_nodes, np.uint64)
-        for low, high in ranges(graph.num_edges, EDGES_AT_ONCE):
-            src = read(graph.src, low, high).astype(np.int64)
-            cut_edges += _mark_readers(indptr, src, low, part_of, first, readers)
-            progress("score", high, graph.num_edges)
+        for window, src in edge_pieces(graph):
+            cut_edges += _mark_readers(window.rows, src, part_of, first, readers, edges)
+            progress("score", window.high, graph.num_edges)
         halo_rows[first : first + _PARTS_AT_ONCE] = _count_readers(
             readers, min(_PARTS_AT_ONCE, num_parts - first)
         )
-    train = np.zeros(graph.num_nodes, bool) if graph.train is None else np.array(graph.train)
-    degree = np.diff(indptr)
-    forget(graph.indptr)
     return Quality(
         cut_edges=int(cut_edges),
-        vertices=_by_part(part_of, None, num_parts),
-        edges=_by_part(part_of, degree, num_parts),
-        training=_by_part(part_of, train, num_parts),
+        vertices=count_by_part(part_of, num_parts),
+        edges=tuple(edges.tolist()),
+        training=count_training(graph, part_of, num_parts),
         halo_rows=tuple(halo_rows.tolist()),
     )
 
 
-def _by_part(part_of: Array, weight: Array | None, num_parts: int) -> tuple[int, ...]:
-    # bincount sums in float64, exact to 2**53 edges.
-    sums = np.bincount(part_of, weights=weight, minlength=num_parts)
-    return tuple(int(total) for total in sums)
+def count_by_part(part_of: Array, num_parts: int) -> tuple[int, ...]:
+    """Return how many of the vertices each part has."""
+    return tuple(np.bincount(part_of, minlength=num_parts).tolist())
+
+
+def count_training(graph: Graph, part_of: Array, num_parts: int) -> tuple[int, ...]:
+    """Return how many training vertices each part has."""
+    train = np.empty(0, bool) if graph.train is None else np.asarray(graph.train)
+    return count_by_part(part_of[: len(train)][train], num_parts)
 
 
 @strict_kernel
 def _mark_readers(
-    indptr: Array, src: Array, low: int, part_of: Array, first: int, readers: Array
+    rows: tuple[Array, int, int],
+    src: Array,
+    part_of: Array,
+    first_part: int,
+    readers: Array,
+    edges: Array,
 ) -> int:
-    """Set bit (p - first) of each vertex that part p reads from another; return edges cut."""
-    row = np.searchsorted(indptr, low, side="right") - 1
-    cut = 0
+    """Set bit (p - first_part) of each vertex that part p reads from another; return edges cut.
+
+    Counts the edges of these parts too.
+    """
+    offsets, first, low = rows
+    at, cut = 0, 0
     for position in range(len(src)):
-        while indptr[row + 1] <= low + position:
-            row += 1
-        part = part_of[row]
+        while offsets[at + 1] <= low + position:
+            at += 1
+        part = part_of[first + at]
         vertex = src[position]
-        if part_of[vertex] != part and first <= part < first + 64:
-            cut += 1
-            readers[vertex] |= np.uint64(1) << np.uint64(part - first)
+        if first_part <= part < first_part + 64:
+            edges[part] += 1
+            if part_of[vertex] != part:
+                cut += 1
+                readers[vertex] |= np.uint64(1) << np.uint64(part - first_part)
     return cut
 
 

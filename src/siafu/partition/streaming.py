@@ -9,12 +9,14 @@ rows replace the clusters where they cut less; comparing costs two more reads.
 Loads are [P, 3]: vertices, in-edges and training vertices of each part.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
-from siafu.graph import Array, Graph
+from siafu.graph import Array, Graph, Partial, index_dtype
 from siafu.ops.numba_jit import strict_kernel
 from siafu.partition.assign import assign_contiguous, check_num_parts
-from siafu.partition.chunks import EDGES_AT_ONCE, Progress, forget, quiet, ranges, read
+from siafu.partition.chunks import Progress, Window, edge_pieces, quiet, ranges, read
 
 _SLACK = 1.05
 """How far a part may exceed the mean, in each of the three."""
@@ -23,58 +25,161 @@ _CLUSTER_SHARE = 0.05
 refinement then had no room (arxiv: 0.50 of the edges cut at 0.05, 0.61 at 0.125)."""
 
 
+_ROWS_AT_ONCE = 1 << 20
+
+
 def assign_streaming(
-    graph: Graph, num_parts: int, *, passes: int = 3, progress: Progress | None = None
+    graph: Graph,
+    num_parts: int,
+    *,
+    passes: int = 3,
+    progress: Progress | None = None,
+    partial: Partial | None = None,
 ) -> Array:
-    """Return part_of after `passes` over the edges, read in order."""
+    """Return part_of after `passes` over the edges, read in order.
+
+    With `partial` each pass is a step, noted now and then, and one that ended is not done again.
+    """
     check_num_parts(num_parts, graph.num_nodes)
-    progress = progress or quiet
-    indptr = np.array(graph.indptr)
-    train = np.zeros(graph.num_nodes, bool) if graph.train is None else np.array(graph.train)
-    forget(graph.indptr)
+    sweep = _Sweep(graph, num_parts, progress or quiet, partial)
     if passes == 1:
-        part_of = np.full(graph.num_nodes, -1, np.int32)
-        _place_all(graph, indptr, train, part_of, num_parts, progress)
-        return part_of
-    cluster = _find_clusters(graph, indptr, num_parts, progress)
-    dealt = _deal_clusters(cluster, indptr, train, num_parts)
-    ranged = assign_contiguous(graph, num_parts)
-    start = _least_cut(graph, indptr, train, [ranged, dealt], num_parts)
+        return sweep.place("place", np.full(graph.num_nodes, -1, np.int32))
+    start = sweep.once("start", sweep.begin)
     part_of = start.copy()
-    for _ in range(passes - 1):
-        _place_all(graph, indptr, train, part_of, num_parts, progress)
+    for number in range(1, passes):
+        part_of = sweep.place(f"place {number}", part_of)
     # The rule sees a vertex's in-neighbours alone, so on directed graphs it may lose.
-    return _least_cut(graph, indptr, train, [start, part_of], num_parts)
+    return sweep.least_cut([start, part_of])
 
 
-def _find_clusters(graph: Graph, indptr: Array, num_parts: int, progress: Progress) -> Array:
-    """Return a cluster for each vertex, grown along the edges in one pass."""
-    cluster = np.arange(graph.num_nodes)
-    volume, degree = np.zeros((2, graph.num_nodes), np.int64)
-    largest = _CLUSTER_SHARE * 2 * graph.num_edges / num_parts
-    for low, high in ranges(graph.num_edges, EDGES_AT_ONCE):
-        src = read(graph.src, low, high).astype(np.int64)
-        _join_clusters(indptr, src, low, cluster, volume, degree, largest)
-        progress("cluster", high, graph.num_edges)
-    return cluster
+class _Sweep:
+    """Passes over the edges of one graph."""
+
+    def __init__(
+        self, graph: Graph, num_parts: int, progress: Progress, partial: Partial | None
+    ) -> None:
+        self.graph, self.num_parts = graph, num_parts
+        self.progress, self.partial = progress, partial
+        none = graph.train is None
+        self.train = np.zeros(graph.num_nodes, bool) if none else np.array(graph.train)
+
+    def once(self, step: str, make: Callable[[], Array]) -> Array:
+        """Return what an earlier process made in this step, else make and save it."""
+        if self.partial is None:
+            return make()
+        if not self.partial.has(step):
+            self.partial.save(step, {"made": make()})
+        made = self.partial.load(step, "made")
+        assert made is not None
+        return np.array(made)
+
+    def run(
+        self, step: str, state: dict[str, Array], work: Callable[[Window, Array], None]
+    ) -> None:
+        """Do `work` on every piece of edges; it changes `state`, which survives a kill."""
+        total, start = self.graph.num_edges, 0
+        if self.partial is not None and (noted := self.partial.facts(step)):
+            start = int(noted["position"])
+            for name, array in state.items():
+                array[...] = self.partial.load(step, name)
+        if self.partial is not None and self.partial.has(step):
+            return
+        for window, src in edge_pieces(self.graph, start):
+            work(window, src)
+            self.progress(step, window.high, total)
+            if self.partial is not None and self.partial.is_due:
+                self.partial.save(step, state, ended=False, position=window.high)
+        if self.partial is not None:
+            self.partial.save(step, state, position=total)
+
+    def begin(self) -> Array:
+        """Return clusters dealt to parts, or ranges of rows where those cut less."""
+        dealt = self._deal(self._clusters())
+        if self.partial is not None:
+            self.partial.forget("cluster")
+        return self.least_cut([assign_contiguous(self.graph, self.num_parts), dealt])
+
+    def _clusters(self) -> Array:
+        """Return a cluster for each vertex, grown along the edges in one pass."""
+        n, ends = self.graph.num_nodes, 2 * self.graph.num_edges
+        cluster = np.arange(n, dtype=index_dtype(n))
+        volume, degree = np.zeros((2, n), index_dtype(ends))
+        largest = _CLUSTER_SHARE * ends / self.num_parts
+
+        def join(window: Window, src: Array) -> None:
+            _join_clusters(window.rows, src, cluster, volume, degree, largest)
+
+        self.run("cluster", {"cluster": cluster, "volume": volume, "degree": degree}, join)
+        return cluster
+
+    def _deal(self, cluster: Array) -> Array:
+        """Return part_of that keeps clusters whole, largest first, each to the part it fits."""
+        num_clusters = _number_from_zero(cluster)
+        weight_C3 = np.zeros((num_clusters, 3))
+        for low, high in ranges(len(cluster), _ROWS_AT_ONCE):
+            offsets = read(self.graph.indptr, low, high + 1)
+            _add_weights(cluster[low:high], offsets, self.train[low:high], weight_C3)
+        weight_C3 /= np.maximum(weight_C3.sum(axis=0), 1.0)
+        largest_first = np.argsort(-weight_C3.max(axis=1), kind="stable")
+        return _fit_clusters(largest_first, weight_C3, self.num_parts)[cluster]
+
+    def place(self, step: str, part_of: Array) -> Array:
+        """Return each vertex's part where it cuts fewest edges; placed vertices may move."""
+        load_P3 = self.loads(part_of)
+        totals = np.array([self.graph.num_nodes, self.graph.num_edges, self.train.sum()])
+        room = _room(totals / self.num_parts)
+        near = np.zeros(self.num_parts, np.int64)
+
+        def place(window: Window, src: Array) -> None:
+            _place_rows(window.rows, src, self.train, part_of, load_P3, room, near)
+
+        self.run(step, {"part_of": part_of, "loads": load_P3, "near": near}, place)
+        return part_of
+
+    def loads(self, part_of: Array) -> Array:
+        """Return load_P3 of the vertices already placed."""
+        load_P3 = np.zeros((self.num_parts, 3))
+        for low, high in ranges(len(part_of), _ROWS_AT_ONCE):
+            offsets = read(self.graph.indptr, low, high + 1)
+            _add_weights(part_of[low:high], offsets, self.train[low:high], load_P3)
+        return load_P3
+
+    def least_cut(self, candidates: list[Array]) -> Array:
+        """Return the candidate that cuts fewest edges of those even enough, else the last."""
+        even = [part_of for part_of in candidates if _is_even(self.loads(part_of))]
+        if len(even) < 2:
+            return even[0] if even else candidates[-1]
+        cut = np.zeros(len(even), np.int64)
+        for window, src in edge_pieces(self.graph):
+            cut += [_cut_edges(window.rows, src, part_of) for part_of in even]
+            self.progress("compare", window.high, self.graph.num_edges)
+        return even[int(cut.argmin())]
+
+
+def _is_even(load_P3: Array) -> bool:
+    return bool((load_P3.max(axis=0) <= _room(load_P3.sum(axis=0) / len(load_P3))).all())
+
+
+def _room(mean: Array) -> Array:
+    return np.maximum(_SLACK * mean, np.ceil(mean))
 
 
 @strict_kernel
 def _join_clusters(
-    indptr: Array,
+    rows: tuple[Array, int, int],
     src: Array,
-    low: int,
     cluster: Array,
     volume: Array,
     degree: Array,
     largest: float,
 ) -> None:
     """For each edge, let the end in the smaller cluster join the other's, if that has room."""
-    row = np.searchsorted(indptr, low, side="right") - 1
+    offsets, first, low = rows
+    at = 0
     for position in range(len(src)):
-        while indptr[row + 1] <= low + position:
-            row += 1
-        vertex = src[position]
+        while offsets[at + 1] <= low + position:
+            at += 1
+        row, vertex = np.int64(first + at), np.int64(src[position])
         if vertex == row:
             continue
         for end in (vertex, row):
@@ -90,51 +195,41 @@ def _join_clusters(
             cluster[mover] = goal
 
 
-def _deal_clusters(cluster: Array, indptr: Array, train: Array, num_parts: int) -> Array:
-    """Return part_of that keeps clusters whole, largest first, each to the part it fits best."""
-    weight_C3 = np.zeros((len(cluster), 3))
-    for constraint, weight in enumerate((None, np.diff(indptr), train)):
-        sums = np.bincount(cluster, weight, minlength=len(cluster))
-        weight_C3[:, constraint] = sums / max(sums.sum(), 1.0)
-    largest_first = np.argsort(-weight_C3.max(axis=1), kind="stable")
-    return _fit_clusters(largest_first, weight_C3, num_parts)[cluster]
-
-
-def _least_cut(
-    graph: Graph, indptr: Array, train: Array, candidates: list[Array], num_parts: int
-) -> Array:
-    """Return the candidate that cuts fewest edges of those even enough, else the last."""
-    even = [
-        part_of
-        for part_of in candidates
-        if _is_even(_loads(indptr, train, part_of, num_parts), num_parts)
-    ]
-    if len(even) < 2:
-        return even[0] if even else candidates[-1]
-    cut = np.zeros(len(even), np.int64)
-    for low, high in ranges(graph.num_edges, EDGES_AT_ONCE):
-        src = read(graph.src, low, high).astype(np.int64)
-        cut += [_cut_edges(indptr, src, low, part_of) for part_of in even]
-    return even[int(cut.argmin())]
-
-
-def _is_even(load_P3: Array, num_parts: int) -> bool:
-    return bool((load_P3.max(axis=0) <= _room(load_P3.sum(axis=0) / num_parts)).all())
-
-
-def _room(mean: Array) -> Array:
-    return np.maximum(_SLACK * mean, np.ceil(mean))
+@strict_kernel
+def _number_from_zero(cluster: Array) -> int:
+    """Number the clusters that have vertices anew, in order; return how many there are."""
+    number = np.zeros(len(cluster), cluster.dtype)
+    for vertex in range(len(cluster)):
+        number[cluster[vertex]] = 1
+    used = 0
+    for old in range(len(number)):
+        if number[old]:
+            number[old] = used
+            used += 1
+    for vertex in range(len(cluster)):
+        cluster[vertex] = number[cluster[vertex]]
+    return used
 
 
 @strict_kernel
-def _cut_edges(indptr: Array, src: Array, low: int, part_of: Array) -> int:
+def _add_weights(group: Array, offsets: Array, train: Array, weight_G3: Array) -> None:
+    """Add vertices, in-edges and training vertices to the group of each vertex, -1 for none."""
+    for vertex in range(len(group)):
+        if group[vertex] >= 0:
+            weight_G3[group[vertex], 0] += 1
+            weight_G3[group[vertex], 1] += offsets[vertex + 1] - offsets[vertex]
+            weight_G3[group[vertex], 2] += train[vertex]
+
+
+@strict_kernel
+def _cut_edges(rows: tuple[Array, int, int], src: Array, part_of: Array) -> int:
     """Return how many of these edges join two parts."""
-    row = np.searchsorted(indptr, low, side="right") - 1
-    cut = 0
+    offsets, first, low = rows
+    at, cut = 0, 0
     for position in range(len(src)):
-        while indptr[row + 1] <= low + position:
-            row += 1
-        cut += part_of[src[position]] != part_of[row]
+        while offsets[at + 1] <= low + position:
+            at += 1
+        cut += part_of[src[position]] != part_of[first + at]
     return cut
 
 
@@ -157,66 +252,39 @@ def _fit_clusters(order: Array, weight_C3: Array, num_parts: int) -> Array:
     return part_of
 
 
-def _place_all(
-    graph: Graph, indptr: Array, train: Array, part_of: Array, num_parts: int, progress: Progress
-) -> None:
-    """Give each vertex the part where it cuts fewest edges; vertices already placed may move."""
-    load_P3 = _loads(indptr, train, part_of, num_parts)
-    room = _room(np.array([graph.num_nodes, graph.num_edges, train.sum()]) / num_parts)
-    near = np.zeros(num_parts, np.int64)
-    row = 0
-    for low, high in ranges(graph.num_edges, EDGES_AT_ONCE):
-        src = read(graph.src, low, high).astype(np.int64)
-        row = _place_rows(row, indptr, src, low, train, part_of, load_P3, room, near)
-        progress("place", high, graph.num_edges)
-
-
 @strict_kernel
-def _loads(indptr: Array, train: Array, part_of: Array, num_parts: int) -> Array:
-    """Return load_P3 of the vertices already placed."""
-    load_P3 = np.zeros((num_parts, 3))
-    for row in range(len(part_of)):
-        if part_of[row] >= 0:
-            load_P3[part_of[row], 0] += 1
-            load_P3[part_of[row], 1] += indptr[row + 1] - indptr[row]
-            load_P3[part_of[row], 2] += train[row]
-    return load_P3
-
-
-@strict_kernel
-def _place_rows(  # noqa: PLR0913 - a kernel takes its state apart
-    row: int,
-    indptr: Array,
+def _place_rows(
+    rows: tuple[Array, int, int],
     src: Array,
-    low: int,
     train: Array,
     part_of: Array,
     load_P3: Array,
     room: Array,
     near: Array,
-) -> int:
-    """Place the rows whose edges end in this piece; return the first row not placed.
+) -> None:
+    """Place the rows that end in this piece.
 
-    `near` counts the neighbours of that row by part, and is carried on to the next piece.
+    `near` counts the neighbours by part of a row that goes on in the next piece.
     """
+    offsets, first, low = rows
     high = low + len(src)
     weight = np.ones(3)
-    for edge_row in range(row, len(part_of)):
-        for edge in range(max(low, indptr[edge_row]), min(high, indptr[edge_row + 1])):
+    for at in range(len(offsets) - 1):
+        row = first + at
+        for edge in range(max(low, offsets[at]), min(high, offsets[at + 1])):
             vertex = src[edge - low]
-            if vertex != edge_row and part_of[vertex] >= 0:
+            if vertex != row and part_of[vertex] >= 0:
                 near[part_of[vertex]] += 1
-        if indptr[edge_row + 1] > high:
-            return edge_row
-        weight[1], weight[2] = indptr[edge_row + 1] - indptr[edge_row], train[edge_row]
-        home = part_of[edge_row]
+        if offsets[at + 1] > high:
+            return
+        weight[1], weight[2] = offsets[at + 1] - offsets[at], train[row]
+        home = part_of[row]
         if home >= 0:
             load_P3[home] -= weight
         part = _best_part(home, weight, load_P3, room, near)
-        part_of[edge_row] = part
+        part_of[row] = part
         load_P3[part] += weight
         near[:] = 0
-    return len(part_of)
 
 
 @strict_kernel

@@ -151,7 +151,7 @@ def test_infinite_sparse_feature_names_the_vertex() -> None:
         ({"src": np.array([0, 1, 6, 0, 0], np.int32)}, "edge 2 starts at row 6"),
         ({"src": np.array([0, -1, 0, 0, 0], np.int32)}, "edge 1 starts at row -1"),
         ({"indptr": np.array([0, 2, 3, 5, 5, 5, 4])}, "indptr runs from 0 to 4 for 5"),
-        ({"indptr": np.array([0, 4, 3, 5, 5, 5, 5])}, "indptr runs"),
+        ({"indptr": np.array([0, 4, 3, 5, 5, 5, 5])}, "row 1 has its edges from 4 to 3"),
         ({"indptr": np.array([0])}, "graph"),
     ],
 )

@@ -364,16 +364,24 @@ def test_existing_target_is_kept_unless_overwritten(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "tables"]
 
 
-def test_full_disk_leaves_nothing_behind(tmp_path, monkeypatch):
+def test_full_disk_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
     source = _write(tmp_path / "tables")
+    whole = tmp_path / "whole"
+    build_store(find_tables(source, TableOptions()), whole)
 
     def full(file, records):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("siafu.ingest.buckets._write_all", full)
-    with pytest.raises(StoreError, match="disk is full"):
+    with pytest.raises(StoreError, match="disk is full") as told:
         _build(tmp_path, source)
-    assert [path.name for path in tmp_path.iterdir()] == ["tables"]
+    monkeypatch.undo()
+    assert "run the same command again" in told.value.fix
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store.partial", "tables", "whole"]
+    _build(tmp_path, source)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store", "tables", "whole"]
+    made = [open_folder(path, "store").fingerprint for path in (whole, tmp_path / "store")]
+    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("wrong", [{"bucket_edges": 0}, {"id_type": "uuid"}])

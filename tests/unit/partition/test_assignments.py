@@ -14,10 +14,10 @@ from siafu.partition import (
     assign_hash,
     assign_metis,
     assign_streaming,
+    chunks,
     metis,
     metis_child,
     score,
-    streaming,
 )
 from siafu.partition.adjacency import symmetric_adjacency
 
@@ -103,7 +103,7 @@ def test_streaming_beats_a_hash_within_its_slack():
 def test_streaming_in_small_pieces_gives_the_same_parts(monkeypatch):
     graph = _awkward()
     whole = [assign_streaming(graph, 3, passes=passes) for passes in (1, 3)]
-    monkeypatch.setattr(streaming, "EDGES_AT_ONCE", 7)  # the hub's row spans five pieces
+    monkeypatch.setattr(chunks, "EDGES_AT_ONCE", 7)  # the hub's row spans five pieces
     for passes, want in zip((1, 3), whole, strict=True):
         np.testing.assert_array_equal(assign_streaming(graph, 3, passes=passes), want)
 

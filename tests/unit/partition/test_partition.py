@@ -44,7 +44,7 @@ def test_a_store_becomes_parts_by_every_method(method, num_parts, tmp_path):
     assert parts.num_parts == num_parts
     assert parts.quality == quality
     assert parts.facts["method"] == ("metis" if method == "auto" else method)
-    assert {"score", "parts", "vertices"} <= {phase for phase, _, _ in seen}
+    assert {"fingerprint", "parts", "vertices"} <= {phase for phase, _, _ in seen}
     part = parts.part(0)
     assert (part.facts["num_nodes"], part.facts["num_edges"]) == (60, 300)
     if num_parts == 1:
@@ -83,10 +83,11 @@ def test_reverse_edges_are_noticed():
 
 def test_auto_streams_where_metis_does_not_fit_or_would_take_long(monkeypatch):
     graph = _graph()
-    assert partition.choose_method(graph, 3, 1 << 40) == "metis"
-    assert partition.choose_method(graph, 3, 1000) == "streaming"
+    cut = partition.Cut(num_parts=3)
+    assert partition.choose_method(graph, cut, 1 << 40) == "metis"
+    assert partition.choose_method(graph, cut, 1000) == "streaming"
     monkeypatch.setattr(partition, "METIS_MOST_VERTICES", 59)
-    assert partition.choose_method(graph, 3, 1 << 40) == "streaming"
+    assert partition.choose_method(graph, cut, 1 << 40) == "streaming"
 
 
 def test_unknown_methods_and_existing_targets_are_refused(tmp_path):
@@ -147,9 +148,7 @@ def test_parts_written_in_small_pieces_are_the_same(tmp_path, monkeypatch):
     save_store(_graph(), tmp_path / "store")
     graph = load_store(tmp_path / "store")
     partition_graph(graph, tmp_path / "whole", num_parts=3, method="hash")
-    monkeypatch.setattr("siafu.partition.halo.EDGES_AT_ONCE", 7)
-    monkeypatch.setattr("siafu.partition.split.EDGES_AT_ONCE", 7)
-    monkeypatch.setattr("siafu.partition.quality.EDGES_AT_ONCE", 7)
+    monkeypatch.setattr("siafu.partition.chunks.EDGES_AT_ONCE", 7)
     monkeypatch.setattr("siafu.partition.chunks.BYTES_AT_ONCE", 64)
     partition_graph(graph, tmp_path / "pieces", num_parts=3, method="hash")
     whole, pieces = open_parts(tmp_path / "whole"), open_parts(tmp_path / "pieces")

@@ -7,7 +7,7 @@ import pytest
 
 from siafu.errors import StoreError
 from siafu.graph import Graph, count_edge_types, graph_from_edges, load_store, save_store
-from siafu.partition import METHODS, open_parts, partition_graph, partition_store, split
+from siafu.partition import METHODS, chunks, open_parts, partition_graph, partition_store
 
 NAMES = ("a", "b", "never", "d")
 
@@ -52,7 +52,7 @@ def test_edges_of_all_parts_have_the_types_of_the_graph(method, num_parts, tmp_p
 def test_types_are_dealt_out_in_pieces(tmp_path, monkeypatch):
     graph = _graph()
     partition_graph(graph, tmp_path / "whole", num_parts=3, method="hash")
-    monkeypatch.setattr(split, "EDGES_AT_ONCE", 7)
+    monkeypatch.setattr(chunks, "EDGES_AT_ONCE", 7)
     partition_graph(graph, tmp_path / "pieces", num_parts=3, method="hash")
     whole, pieces = open_parts(tmp_path / "whole"), open_parts(tmp_path / "pieces")
     assert whole.folder.fingerprint == pieces.folder.fingerprint

@@ -1,0 +1,116 @@
+"""One array on its way into a `.npy` file, row by row, and what a manifest keeps of it."""
+
+import hashlib
+import math
+import mmap
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy_format
+
+from siafu.errors import StoreError
+
+CHUNK_BYTES = 1 << 24
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """What the manifest says about one array."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    sha256: str
+
+
+class ArrayStream:
+    """Appends rows to one `.npy` file, hashing as it writes.
+
+    A shape that begins with -1 takes as many rows as come. With `kept_rows` the file is there
+    already: so many of its rows stay and what follows them goes.
+    """
+
+    def __init__(
+        self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, kept_rows: int = 0
+    ) -> None:
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.written_rows = kept_rows
+        self._path, self._hash = path, hashlib.sha256()
+        self._file: IO[bytes] = path.open("r+b" if kept_rows else "wb")
+        self._write_header()
+        if kept_rows:
+            self._keep(kept_rows)
+
+    def _write_header(self) -> None:
+        # numpy pads headers so that the number of rows can be written again in the same place.
+        header = {"descr": npy_format.dtype_to_descr(self.dtype), "fortran_order": False}
+        self._file.seek(0)
+        npy_format.write_array_header_1_0(
+            self._file, header | {"shape": (max(0, self.shape[0]), *self.shape[1:])}
+        )
+
+    def _keep(self, rows: int) -> None:
+        left = rows * self.dtype.itemsize * math.prod(self.shape[1:])
+        while left:
+            piece = self._file.read(min(left, CHUNK_BYTES))
+            if not piece:
+                raise damaged(self._path, f"shorter than the {rows} rows that were written")
+            self._hash.update(piece)
+            left -= len(piece)
+        self._file.truncate()
+
+    def append(self, rows: Array) -> None:
+        """Write `rows` after those already written; their dtype is converted if need be."""
+        rows = np.ascontiguousarray(rows, dtype=self.dtype)
+        assert rows.shape[1:] == self.shape[1:], f"rows of {self._path.name} changed shape"
+        view = rows.reshape(-1).view(np.uint8)
+        for start in range(0, view.size, CHUNK_BYTES):
+            piece = view[start : start + CHUNK_BYTES].data
+            self._hash.update(piece)
+            self._file.write(piece)
+        self.written_rows += len(rows)
+
+    def flush(self) -> None:
+        """Bring what was written to the disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def close(self) -> ArrayEntry:
+        """Flush to disk and return the manifest entry."""
+        if self.shape[0] < 0:
+            self.shape = (self.written_rows, *self.shape[1:])
+            self._write_header()
+        assert self.written_rows == self.shape[0], (
+            f"{self._path.name}: {self.written_rows} rows written, {self.shape[0]} announced"
+        )
+        self.flush()
+        self._file.close()
+        return ArrayEntry(self.shape, self.dtype.str, self._hash.hexdigest())
+
+    def abandon(self) -> None:
+        """Close the file without checking that it is complete."""
+        with suppress(OSError):  # what is left of it does not fit on a full disk
+            self._file.close()
+
+
+def forget(array: Array) -> None:
+    """Let go of the pages of a memory-mapped array; they are read again when needed."""
+    # A copy-on-write map ("c") would lose its changes.
+    if isinstance(array, np.memmap) and array.mode in ("r", "r+"):
+        mapping = getattr(array, "_mmap", None)
+        if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+            mapping.madvise(mmap.MADV_DONTNEED)
+
+
+def damaged(file: Path, seen: str) -> StoreError:
+    """Return the error that names a file of a folder and what is wrong with it."""
+    return StoreError(
+        f"{file.name} is damaged.",
+        seen=f"{file}: {seen}",
+        fix=f"make {file.parent.name!r} again from its source (siafu ingest, siafu partition)",
+    )

@@ -1,0 +1,182 @@
+"""Any source of a graph as a parts folder, in steps that survive a kill, within a memory budget.
+
+Tables become a store first, inside the folder where the parts are made; it goes when they are done.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from siafu.errors import PartitionError
+from siafu.graph import Graph, Partial, file_facts, folder_kind, load_store, make_in_steps
+from siafu.ingest import (
+    TableOptions,
+    as_tables,
+    count_vertices,
+    fit_buckets,
+    ingest_to_store,
+    load_with_notes,
+    predict_ingest_bytes,
+    with_split,
+)
+from siafu.partition import Cut, Progress, Quality, partition_graph, partition_in_steps
+from siafu.partition.memory import available_bytes, check_memory, predict_peak_bytes
+from siafu.partition.partition import load_checked_store
+
+Say = Callable[[str], None]
+
+_REVERSING_EDGE_BYTES = 64
+"""Adding reverse edges to a store holds every edge in memory, several times over."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How a source is read before it is cut."""
+
+    undirected: bool = False
+    split: str | None = None
+    options: TableOptions = field(default_factory=TableOptions)
+    """Which columns of tables mean what."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Allowance:
+    """What cutting may use, and whom it tells."""
+
+    memory_bytes: int | None = None
+    """Resident memory of this process; None takes what the machine has free."""
+    overwrite: bool = False
+    say: Say = lambda line: None
+    progress: Progress | None = None
+
+
+def cut_source(
+    source: Any,
+    target: Path | str,
+    cut: Cut,
+    reading: Reading | None = None,
+    allowance: Allowance | None = None,
+) -> Quality:
+    """Write any source as a parts folder and return the quality of the cut.
+
+    Tables and stores are never held in memory, and the same call goes on after a kill or a full
+    disk, with the same parts as if it had not been stopped.
+    """
+    reading, allowance = reading or Reading(), allowance or Allowance()
+    tables = as_tables(source)
+    if tables is not None:
+        return _cut_tables(tables, Path(target), cut, reading, allowance)
+    is_store = isinstance(source, str | Path) and folder_kind(Path(source)) == "store"
+    if is_store and not reading.undirected:
+        return _cut_store(Path(source), Path(target), cut, reading, allowance)
+    if is_store:
+        _check_reversing(Path(source), allowance)
+    graph, notes = load_with_notes(
+        source,
+        undirected=reading.undirected,
+        split=reading.split,
+        seed=cut.seed,
+        progress=allowance.progress,
+    )
+    _say_all(allowance, notes)
+    return partition_graph(
+        graph,
+        target,
+        num_parts=cut.num_parts,
+        method=cut.method,
+        seed=cut.seed,
+        overwrite=allowance.overwrite,
+        memory_bytes=allowance.memory_bytes,
+        progress=allowance.progress,
+        say=allowance.say,
+    )
+
+
+def _cut_store(
+    store: Path, target: Path, cut: Cut, reading: Reading, allowance: Allowance
+) -> Quality:
+    job = {"store": file_facts(store), **asdict(cut), "split": reading.split}
+    with make_in_steps(target, "parts", job=job, overwrite=allowance.overwrite) as partial:
+        _say_resumed(partial, allowance)
+        return _cut_graph(partial, load_checked_store(partial, store), cut, reading, allowance)
+
+
+def _cut_tables(
+    source: Path, target: Path, cut: Cut, reading: Reading, allowance: Allowance
+) -> Quality:
+    options = _within_memory(source, cut, reading, allowance)
+    settings = asdict(reading) | {"options": repr(reading.options)}
+    roots = [source, *([reading.options.nodes] if reading.options.nodes else [])]
+    job = {"files": file_facts(*roots), **asdict(cut), **settings}
+    with make_in_steps(target, "parts", job=job, overwrite=allowance.overwrite) as partial:
+        _say_resumed(partial, allowance)
+        store = partial.path / "store"
+        if not partial.has("ingest"):
+            partial.hold()
+            notes = ingest_to_store(
+                source,
+                store,
+                overwrite=store.exists(),
+                undirected=reading.undirected,
+                split=reading.split,
+                seed=cut.seed,
+                options=options,
+                progress=allowance.progress,
+            )
+            _say_all(allowance, notes)
+            partial.end("ingest")
+        return _cut_graph(partial, load_store(store, verify=False), cut, Reading(), allowance)
+
+
+def _cut_graph(
+    partial: Partial, graph: Graph, cut: Cut, reading: Reading, allowance: Allowance
+) -> Quality:
+    graph, notes = with_split(graph, reading.split, cut.seed)
+    _say_all(allowance, notes)
+    return partition_in_steps(
+        partial,
+        graph,
+        cut,
+        memory_bytes=allowance.memory_bytes,
+        progress=allowance.progress,
+        say=allowance.say,
+    )
+
+
+def _within_memory(source: Path, cut: Cut, reading: Reading, allowance: Allowance) -> TableOptions:
+    """Return the options with buckets that fit; raise where vertices alone would not.
+
+    Tables that do not tell how many vertices they name are checked once that is known.
+    """
+    num_nodes = count_vertices(source, reading.options)
+    if num_nodes is None:
+        return reading.options
+    available = available_bytes(allowance.memory_bytes)
+    options = fit_buckets(reading.options, num_nodes, available)
+    ingesting = predict_ingest_bytes(num_nodes, options)
+    facts = {"num_nodes": num_nodes, "num_edges": 0}
+    cutting = predict_peak_bytes(facts, "streaming", cut.num_parts)
+    check_memory(max(ingesting, cutting), available, "reading the tables and cutting them")
+    return options
+
+
+def _check_reversing(store: Path, allowance: Allowance) -> None:
+    predicted = _REVERSING_EDGE_BYTES * load_store(store, verify=False).num_edges
+    available = available_bytes(allowance.memory_bytes)
+    if predicted > available:
+        raise PartitionError(
+            "Adding reverse edges to a store would not fit in memory.",
+            seen=f"about {predicted / 2**20:,.0f} MiB, {available / 2**20:,.0f} MiB are available",
+            fix="ingest the tables again with --undirected, which sorts the edges on disk",
+        )
+
+
+def _say_resumed(partial: Partial, allowance: Allowance) -> None:
+    if partial.ended:
+        allowance.say(f"Going on from {partial.path}, done already: {', '.join(partial.ended)}.")
+
+
+def _say_all(allowance: Allowance, notes: list[str]) -> None:
+    for note in notes:
+        allowance.say(note)
