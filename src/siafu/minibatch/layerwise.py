@@ -45,7 +45,7 @@ def map_rows(
         seeds = torch.arange(low, high) | line.rank << ROW_BITS
         piece = relay.sample(0, [Minibatch(number, seeds)])[0]
         addresses, place = piece.addresses.unique(return_inverse=True)
-        rows = {n: r[place] for n, r in relay.fetch(addresses, columns).items()}
+        rows = {n: r.index_select(0, place) for n, r in relay.fetch(addresses, columns).items()}
         result = compute(piece, rows).cpu()
         if out is None:
             out = _room(num_owned, result, on_disk=on_disk)

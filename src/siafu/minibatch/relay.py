@@ -60,7 +60,10 @@ class Relay:
         bounds = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]).tolist()
         for one, low, high in zip(growing, bounds, bounds[1:], strict=False):
             start, end = int(back.indptr[low]), int(back.indptr[high])
-            columns = {name: rows[edges_S[start:end]] for name, rows in answer.edges.items()}
+            columns = {
+                name: rows.index_select(0, edges_S[start:end])
+                for name, rows in answer.edges.items()
+            }
             one.add_hop(back.degree()[low:high], back.index[start:end], columns)
 
     def _answers(

@@ -84,7 +84,7 @@ class Served:
         counts_Q, positions_S = sample_positions(
             self.shard.csr.indptr,
             rows_Q,
-            self.shard.row_ids[rows_Q],
+            self.shard.row_ids.index_select(0, rows_Q),
             batch_Q,
             keys,
             fanout,
@@ -95,7 +95,7 @@ class Served:
         assert sources is not None
         columns_S = sources.read(positions_S)
         edges = {name: reader.read(positions_S) for name, reader in self.edge_columns.items()}
-        return Answer(counts_Q, self.address_C[columns_S.long()], edges)
+        return Answer(counts_Q, self.address_C.index_select(0, columns_S), edges)
 
 
 def owners_of(addresses: Tensor) -> Tensor:

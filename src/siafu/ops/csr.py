@@ -130,13 +130,15 @@ class CSR:
 
     def select_rows(self, rows_M: Tensor) -> tuple["CSR", Tensor]:
         """Return some rows in this order, all columns kept, and the numbers of their edges."""
-        starts_M, degree_M = self.indptr[rows_M], self.degree()[rows_M]
+        starts_M = self.indptr.index_select(0, rows_M)
+        degree_M = self.indptr.index_select(0, rows_M + 1) - starts_M
         indptr = torch.zeros(len(rows_M) + 1, dtype=torch.int64, device=self.device)
         indptr[1:] = degree_M.cumsum(0)
         number_E = torch.arange(int(indptr[-1]), device=self.device)
         edges_E = number_E + (starts_M - indptr[:-1]).repeat_interleave(degree_M)
-        weight = None if self.weight is None else self.weight[edges_E]
-        return CSR(indptr, self.index[edges_E], self.num_cols, weight), edges_E
+        # index_select: picking by an index tensor in brackets takes many times as long on CPU.
+        weight = None if self.weight is None else self.weight.index_select(0, edges_E)
+        return CSR(indptr, self.index.index_select(0, edges_E), self.num_cols, weight), edges_E
 
     def transpose(self) -> "CSR":
         """Return the C x M transpose, made once; edges of a row are in rising original order."""
