@@ -59,13 +59,16 @@ def show_run(run: Run, *, as_json: bool) -> None:
         return
     scores = "  ".join(f"{name} {percent(value)}" for name, value in run.accuracy.items())
     rows = {
-        result["metric"]: f"{scores}  (epoch {result['best_epoch']} of {result['epochs']})",
+        result["metric"]: f"{scores}  (epoch {result['best_epoch']} of {result['epochs']})"
+        if scores
+        else "not scored (--inference none)",
         "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
         "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
         "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
         "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
         f"{_told(result['choices'])}",
+        **_sampled(result.get("sampling", {})),
         "run": run.path,
     }
     print_table("", rows)
@@ -73,6 +76,9 @@ def show_run(run: Run, *, as_json: bool) -> None:
 
 def _told(choices: dict[str, Any]) -> str:
     """Return the number of stages, every choice that is on, and how messages are quantised."""
+    if choices.get("unit") == "macrobatch":
+        cached = ", first layer's input aggregated once" if choices["input_cache"] else ""
+        return f"macrobatches of {choices['macrobatch']} steps{cached}"
     stages, wire = choices["stages"], choices["wire"]
     told = [f"{stages} stage{'s' if stages > 1 else ''}"]
     told += [name.replace("_", " ") for name, value in choices.items() if value is True]
@@ -81,6 +87,22 @@ def _told(choices: dict[str, Any]) -> str:
     elif wire != 32:
         told.append(f"messages quantised to {wire} bits")
     return ", ".join(told)
+
+
+def _sampled(sampling: dict[str, Any]) -> dict[str, str]:
+    """Return a line on how neighbours were drawn, where they were."""
+    if not sampling:
+        return {}
+    told = [f"fan-out {','.join(map(str, sampling['fanout']))}"]
+    told.append(f"{sampling['steps']} steps an epoch of {sampling['batch_size']} a rank")
+    told += ["with replacement"] if sampling["replace"] else []
+    told += ["by weight"] if sampling["weighted"] else []
+    told += ["rows on disk"] if sampling["on_disk"] else []
+    if "rounding_error" in sampling:
+        told.append(f"features rounded to 8 bits (error {100 * sampling['rounding_error']:.2g} %)")
+    if "hot_hits" in sampling:
+        told.append(f"{percent(sampling['hot_hits'])} of far rows kept")
+    return {"sampled": ", ".join(told)}
 
 
 def _with_flags(command: Any) -> Any:

@@ -87,8 +87,11 @@ class RunConfig(BaseModel):
     hot_rows: str | None = Field(
         None, description="memory for rows of other ranks kept across macrobatches, as 200MB"
     )
-    feature_bits: Literal[8, 32] = Field(
-        32, description="bits of an input feature as minibatches fetch it; 8 is rounded once"
+    feature_bits: int = Field(
+        32, description="bits of an input feature as minibatches fetch it: 32, or 8, rounded once"
+    )
+    inference: Literal["full", "none"] = Field(
+        "full", description="score and predict all vertices with all neighbours, or nothing"
     )
     epochs: int = Field(200, ge=1, description="the most epochs to train")
     seed: int = Field(0, ge=0, description="seed of weights, dropout, splits and partition")
@@ -133,6 +136,15 @@ class RunConfig(BaseModel):
     @classmethod
     def _number_as_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, int) else value
+
+    @field_validator("feature_bits")
+    @classmethod
+    def _known_bits(cls, value: int) -> int:
+        if value not in (8, 32):
+            raise ConfigError(
+                "Unknown width of features.", seen=f"feature_bits={value}", fix="use 8 or 32"
+            )
+        return value
 
     @field_validator("model")
     @classmethod

@@ -105,7 +105,8 @@ class Training:
         self.progress.seconds.append(seconds)
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
         last = epoch == self.config.epochs or self.progress.is_stale(self.config.patience)
-        if last or epoch % self.config.eval_every == 0:
+        wanted = self.config.inference == "full"
+        if wanted and (last or epoch % self.config.eval_every == 0):
             row["accuracy"], merit = self.evaluate()
             self.keep_best(row["accuracy"], merit)
         row["bytes_sent"] = dict(self.world.meter.bytes_sent)
@@ -194,9 +195,10 @@ def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str,
             saved = training.checkpoint()
             if is_first:
                 save_checkpoint(saved, folder.checkpoints)
-    if not progress.best_scores:  # resumed at its last epoch, which was not evaluated before
-        training.keep_best(*training.evaluate())
-    training.network.module.load_state_dict(training.best)
+    if config.inference == "full":
+        if not progress.best_scores:  # resumed at its last epoch, which was not evaluated before
+            training.keep_best(*training.evaluate())
+        training.network.module.load_state_dict(training.best)
     return summary(training, folder)
 
 
@@ -232,12 +234,36 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "ranks": world.size,
         "strategy": training.config.strategy,
         "choices": strategy.choices(world.size),
-        "exactness": strategy.exactness,
+        # Rounded features are right on average, as rounded messages are.
+        "exactness": strategy.exactness if training.config.feature_bits == 32 else "unbiased",
         "widths": histogram(training.network.book, world),
+        "sampling": _sampling(training),
         "model": training.config.model,
         "data": training.shard.name,
         "run": str(folder.path),
     }
+
+
+def _sampling(training: Training) -> dict[str, Any]:
+    """Return how neighbours were drawn and what the caches did; nothing of full-graph training."""
+    if not isinstance(training.network, SampledNetwork):
+        return {}
+    feed = training.network.feed
+    sampling, hot = feed.relay.sampling, feed.sampler.hot
+    told = {
+        "fanout": list(sampling.fanouts),
+        "replace": sampling.replace,
+        "weighted": sampling.weighted,
+        "batch_size": training.config.batch_size,
+        "steps": feed.sampler.schedule.num_steps,
+        "on_disk": training.shard.is_mapped,
+        "feature_bits": feed.needs.feature_bits,
+    }
+    if feed.needs.feature_bits != 32:
+        told["rounding_error"] = feed.rounding_error
+    if hot is not None:
+        told["hot_hits"] = hot.hits / max(1, hot.hits + hot.misses)
+    return told
 
 
 def peak_bytes(world: World) -> int:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from siafu.comm import sum_in_order
 from siafu.config import RunConfig
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, PlanError
 from siafu.minibatch import (
     Batching,
     Columns,
@@ -31,12 +31,15 @@ from siafu.minibatch import (
 from siafu.minibatch.served import EdgeColumn
 from siafu.nn import GNN, Draws, ModelSpec, Neighbours
 from siafu.nn.models import INPUT_AGGREGATIONS
-from siafu.plan import read_bytes
+from siafu.plan import memory_in_use, read_bytes
 from siafu.shard import HeldRows, RowReader, Shard
 from siafu.strategy import Strategy, WidthBook
 
 _DEFAULT_BUDGET = 10**9
 """Bytes of rows in flight where no budget is named."""
+
+_LEAST_SPARE = 10**8
+"""Bytes without which not even one small minibatch could be worked on."""
 
 _SCALED = frozenset({"gcn", "gin"})
 """Models that ask for sums, which sampled edges give only when scaled by true degrees."""
@@ -216,9 +219,23 @@ def sampled_network(
     )
     feed = Feed(shard, sampling, batching, _needs(config, spec, strategy), draws)
     if strategy.macrobatch == "auto":
-        budget = _DEFAULT_BUDGET if config.memory is None else read_bytes(config.memory) // 2
-        strategy = strategy.with_choices(macrobatch=feed.choose_macrobatch(budget))
+        strategy = strategy.with_choices(macrobatch=feed.choose_macrobatch(_spare(config, shard)))
     return SampledNetwork(module, feed, shard, draws, strategy, whole)
+
+
+def _spare(config: RunConfig, shard: Shard) -> int:
+    """Return the bytes that macrobatches may take; a third of what is left, layers take theirs."""
+    if config.memory is None:
+        return _DEFAULT_BUDGET
+    used = max(row[0] for row in shard.world.gather_numbers([float(memory_in_use(shard.world))]))
+    spare = read_bytes(config.memory) - int(used)
+    if spare < _LEAST_SPARE:
+        raise PlanError(
+            "The memory budget is too small to train in.",
+            seen=f"--memory {config.memory}; a rank holds {used / 1e9:.2f} GB before it starts",
+            fix=f"give --memory {math.ceil((used + _LEAST_SPARE) / 1e7) / 100:.2f}GB or more",
+        )
+    return spare // 3
 
 
 def _needs(config: RunConfig, spec: ModelSpec | None, strategy: Strategy) -> Needs:

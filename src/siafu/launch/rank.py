@@ -81,7 +81,8 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
             line.update(training.progress.epochs, note)
 
         result = train(training, folder, show)
-    write_predictions(training.network, shard, training.draws, folder.predictions)
+    if config.inference == "full":
+        write_predictions(training.network, shard, training.draws, folder.predictions)
     training.close()
     if world.rank == 0:
         with writing(folder.path):

@@ -5,7 +5,6 @@ Shapes: V vertices of a minibatch, N owned rows, M rows a layer writes, F featur
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -48,7 +47,8 @@ class Needs:
     edge_columns: tuple[EdgeColumn, ...] = ("edge_weight",)
     normalise: bool = False
     """Scale each feature row to sum to 1."""
-    feature_bits: Literal[8, 32] = 32
+    feature_bits: int = 32
+    """32, or 8."""
     hot_bytes: int = 0
     """Memory for rows of other ranks kept across macrobatches."""
 
@@ -70,6 +70,7 @@ class Feed:
         self, shard: Shard, sampling: Sampling, batching: Batching, needs: Needs, draws: Draws
     ) -> None:
         self.shard, self.needs, self.draws = shard, needs, draws
+        self.rounding_error = 0.0
         self.line = shard.world.second_line()
         x = _features(shard, normalise=needs.normalise)
         self.width = x.shape[1]

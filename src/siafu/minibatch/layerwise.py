@@ -7,10 +7,8 @@ layer.
 Shapes: N owned rows, M rows of a piece, V vertices it reads.
 """
 
-import tempfile
 from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +17,7 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Minibatch
 from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
-from siafu.shard import FileRows, HeldRows, RowReader
+from siafu.shard import HeldRows, RowReader, ScratchRows
 
 Compute = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its vertices by column, to a row for each of its M rows."""
@@ -39,28 +37,25 @@ def map_rows(
     line, num_owned = relay.line, relay.served.shard.num_owned
     spans = _spans(relay.served.shard.csr.indptr)
     rounds = int(max(row[0] for row in tell([float(len(spans))], line, "control")))
-    out: Tensor | None = None
+    out: ScratchRows | HeldRows | None = None
     for number in range(rounds):
         low, high = spans[number] if number < len(spans) else (0, 0)
         seeds = torch.arange(low, high) | line.rank << ROW_BITS
         piece = relay.sample(0, [Minibatch(number, seeds)])[0]
         addresses, place = piece.addresses.unique(return_inverse=True)
-        rows = {n: r.index_select(0, place) for n, r in relay.fetch(addresses, columns).items()}
+        found = relay.fetch(addresses, columns)
+        rows = {name: column.index_select(0, place) for name, column in found.items()}
         result = compute(piece, rows).cpu()
         if out is None:
-            out = _room(num_owned, result, on_disk=on_disk)
-        out[low:high] = result
+            shape = (num_owned, *result.shape[1:])
+            out = ScratchRows(shape, result.dtype) if on_disk else _held(shape, result.dtype)
+        out.write(low, result)
     assert out is not None, "there is one round at least"
-    return FileRows(out.numpy()) if on_disk else HeldRows(out)
+    return out
 
 
-def _room(num_rows: int, like: Tensor, *, on_disk: bool) -> Tensor:
-    shape = (num_rows, *like.shape[1:])
-    if not on_disk or not num_rows:
-        return torch.empty(shape, dtype=like.dtype)
-    with tempfile.TemporaryFile(prefix="siafu-rows-") as file:  # gone with its last mapping
-        array = np.memmap(file, np.dtype(str(like.dtype).removeprefix("torch.")), "w+", shape=shape)
-    return torch.from_numpy(array)
+def _held(shape: tuple[int, ...], dtype: torch.dtype) -> HeldRows:
+    return HeldRows(torch.empty(shape, dtype=dtype))
 
 
 def _spans(indptr: Tensor) -> list[tuple[int, int]]:

@@ -1,6 +1,15 @@
 """Where a rank's rows live and how rows of other ranks are reached."""
 
-from siafu.shard.readers import FileRows, HeldRows, RowReader
+from siafu.shard.readers import FileRows, HeldRows, RowReader, ScratchRows
 from siafu.shard.shard import Shard, open_shard, part_bytes, require
 
-__all__ = ["FileRows", "HeldRows", "RowReader", "Shard", "open_shard", "part_bytes", "require"]
+__all__ = [
+    "FileRows",
+    "HeldRows",
+    "RowReader",
+    "ScratchRows",
+    "Shard",
+    "open_shard",
+    "part_bytes",
+    "require",
+]

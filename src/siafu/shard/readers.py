@@ -1,7 +1,9 @@
 """Rows by number, from memory or from a file that may be larger than memory."""
 
+import math
 import mmap
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Protocol
@@ -47,6 +49,10 @@ class HeldRows:
         """Return these rows."""
         return self.rows.index_select(0, rows_R)
 
+    def write(self, low: int, rows: Tensor) -> None:
+        """Put rows at `low` and after it."""
+        self.rows[low : low + len(rows)] = rows
+
 
 class FileRows:
     """Rows of a memory-mapped file, read in the order they lie there, by several threads.
@@ -74,6 +80,21 @@ class FileRows:
 
     def _take(self, rows: Array, piece: slice, found: Array) -> None:
         np.take(self.array, rows[piece], axis=0, out=found[piece], mode="clip")
+        forget(self.array)
+
+
+class ScratchRows(FileRows):
+    """Rows on disk that are written piece by piece and gone with the last that reads them."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        kind = np.dtype(str(dtype).removeprefix("torch."))
+        with tempfile.TemporaryFile(prefix="siafu-rows-") as file:
+            file.truncate(max(1, math.prod(shape)) * kind.itemsize)
+            super().__init__(np.memmap(file, kind, "r+", shape=shape))
+
+    def write(self, low: int, rows: Tensor) -> None:
+        """Put rows at `low` and after it."""
+        self.array[low : low + len(rows)] = rows.numpy()
         forget(self.array)
 
 
