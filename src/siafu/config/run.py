@@ -75,6 +75,19 @@ class RunConfig(BaseModel):
     fanout: str | None = Field(
         None, description="in-edges drawn of a vertex at each hop, as 15,10,5; -1: all"
     )
+    task: Literal["node", "link"] | None = Field(
+        None, description="what is learnt: node labels, or link for edges (default: node)"
+    )
+    negatives: str | None = Field(
+        None,
+        description="for each edge, uniform:K drawn destinations (default: uniform:1) or in-batch",
+    )
+    eval_negatives: str = Field(
+        "100", description="drawn destinations that a held-out edge is ranked among"
+    )
+    exclude_targets: bool = Field(
+        True, description="no messages over the edges of a minibatch while it is trained on"
+    )
     batch_size: int = Field(1000, ge=1, description="training vertices or edges of a minibatch")
     seed_order: Literal["local", "global"] = Field(
         "local", description="minibatches of a rank's own vertices, or alike for any ranks"
@@ -122,7 +135,9 @@ class RunConfig(BaseModel):
     checkpoint_every: int = Field(50, ge=0, description="epochs between checkpoints; 0: none")
     undirected: bool = Field(False, description="add missing reverse edges")
     split: str | None = Field(
-        None, description="draw masks: 0.6,0.2 fractions or 20,30 a class (default: the data's)"
+        None,
+        description="draw masks: 0.6,0.2 fractions or 20,30 a class (default: the data's); "
+        "shares of edges with --task link (default: 0.8,0.1)",
     )
     partition: Literal["auto", "metis", "streaming", "contiguous", "hash"] = Field(
         "auto", description="how to cut the graph when it is not yet"

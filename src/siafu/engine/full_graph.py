@@ -15,12 +15,15 @@ from torch import Tensor
 from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
 from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
+from siafu.engine.link_test import LinkTest
+from siafu.engine.links import num_eval_negatives
 from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
 from siafu.engine.sampled import SampledNetwork
 from siafu.engine.score import scores, training_loss, validation_loss
 from siafu.engine.widths import gather_widths, histogram, restore_widths
 from siafu.errors import PlanError, SiafuError
 from siafu.graph import writing
+from siafu.minibatch import HeldOut
 from siafu.nn import Draws
 from siafu.record import RunFolder
 from siafu.shard import Shard, require
@@ -57,6 +60,8 @@ class Training:
     draws: Draws
     progress: Progress
     best: dict[str, Tensor]
+    links: LinkTest | None = None
+    """Held-out edges, where those are predicted."""
 
     @property
     def world(self) -> World:
@@ -85,6 +90,9 @@ class Training:
         self.network.module.eval()
         self.draws.training = False
         logits_NO = self.network.logits()
+        if self.links is not None:
+            found = self.links.scores(logits_NO)
+            return found, found["val"]
         found = scores(logits_NO, self.shard, self.config.metric)
         if self.config.keep == "loss":
             return found, -validation_loss(logits_NO, self.shard)
@@ -114,8 +122,9 @@ class Training:
 
     def keep_best(self, now: dict[str, float], merit: float) -> None:
         """Keep the present weights, whose scores are `now`, if their merit is the highest yet."""
-        # Without validation vertices there is nothing to choose by: the last weights count.
-        choose = self.shard.mask_totals["val"] > 0 and self.progress.best_scores
+        # Without validation vertices or edges nothing can be chosen by: the last weights count.
+        totals = self.shard.mask_totals if self.links is None else self.links.totals
+        choose = totals["val"] > 0 and self.progress.best_scores
         if choose and merit <= self.progress.best_merit:
             return
         self.progress.best_epoch, self.progress.best_scores = self.progress.epochs, now
@@ -163,9 +172,17 @@ class Training:
         restore_widths(self.network.book, checkpoint.wire, self.world)
 
 
-def begin(config: RunConfig, shard: Shard, resume_from: Path | None = None) -> Training:
-    """Return a training ready to run, fresh or from the newest checkpoint of a run folder."""
-    require(shard, "x", "y", "train")
+def begin(
+    config: RunConfig,
+    shard: Shard,
+    resume_from: Path | None = None,
+    held_out: HeldOut | None = None,
+) -> Training:
+    """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
+
+    With `task` link, `held_out` has the edges to evaluate on.
+    """
+    require(shard, *(("x",) if config.task == "link" else ("x", "y", "train")))
     draws = Draws(seed=config.seed)
     network = build_network(config, shard, draws)
     assert config.lr is not None
@@ -174,6 +191,9 @@ def begin(config: RunConfig, shard: Shard, resume_from: Path | None = None) -> T
         network.module.parameters(), lr=config.lr, weight_decay=config.weight_decay
     )
     training = Training(config, shard, network, optimiser, draws, Progress(), {})
+    if held_out is not None:
+        assert isinstance(network, SampledNetwork)
+        training.links = LinkTest(held_out, network.feed, num_eval_negatives(config))
     if resume_from is not None:
         # Rank 0's choice: disks of other machines may not show its newest checkpoint yet.
         mine = newest_checkpoint(resume_from).name if shard.world.rank == 0 else ""
@@ -224,7 +244,7 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
     strategy = training.network.strategy
     return {
         "accuracy": progress.best_scores,
-        "metric": "micro-f1" if training.shard.multi_label else training.config.metric,
+        "metric": _metric(training),
         "best_epoch": progress.best_epoch,
         "losses": progress.losses,
         "epochs": progress.epochs,
@@ -242,6 +262,12 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "data": training.shard.name,
         "run": str(folder.path),
     }
+
+
+def _metric(training: Training) -> str:
+    if training.links is not None:
+        return "mrr"
+    return "micro-f1" if training.shard.multi_label else training.config.metric
 
 
 def _sampling(training: Training) -> dict[str, Any]:

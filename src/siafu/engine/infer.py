@@ -26,10 +26,22 @@ def write_predictions(
     draws.training = False
     columns = {"id": shard.ids.to_arrow(), **prediction_columns(network.logits(), shard)}
     if embeddings:
-        rows_ND = network.embeddings().float().cpu().numpy()
-        flat = pa.array(rows_ND.reshape(-1))
-        columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, rows_ND.shape[1])
-    file = target / f"part{shard.world.rank}.parquet"
+        columns["embedding"] = _lists(network.embeddings())
+    write_part(columns, target, shard.world.rank)
+
+
+@torch.no_grad()
+def write_embeddings(network: Network, shard: Shard, draws: Draws, target: Path) -> None:
+    """Write what `write_predictions` does of a model of edges: each vertex's row, no classes."""
+    network.module.eval()
+    draws.training = False
+    columns = {"id": shard.ids.to_arrow(), "embedding": _lists(network.logits())}
+    write_part(columns, target, shard.world.rank)
+
+
+def write_part(columns: dict[str, pa.Array], target: Path, rank: int) -> None:
+    """Write a rank's rows of a table at once."""
+    file = target / f"part{rank}.parquet"
     with writing(file):
         target.mkdir(parents=True, exist_ok=True)
         temporary = file.with_suffix(".tmp")
@@ -57,6 +69,11 @@ def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:
         split[rows.cpu().numpy()] = name
     # Typed, since a part without vertices has no value to tell it by.
     return columns | {"split": pa.array(split.tolist(), pa.string())}
+
+
+def _lists(rows: Tensor) -> pa.Array:
+    rows_ND = rows.float().cpu().numpy()
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows_ND.reshape(-1)), rows_ND.shape[1])
 
 
 def _named(classes: Array, shard: Shard) -> pa.Array:

@@ -141,7 +141,7 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if spec is None:
-            own = own_model(config, x.shape[1], shard.num_classes).to(shard.world.device)
+            own = own_model(config, x.shape[1], out_width(config, shard)).to(shard.world.device)
             return _own_network(config, own, x, shard, draws, strategy)
         gnn = GNN(spec).to(shard.world.device)
     if strategy.unit == "macrobatch":
@@ -184,6 +184,14 @@ def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
         )
 
 
+def out_width(config: RunConfig, shard: Shard) -> int:
+    """Return the width of a model's rows: the classes, or what edges are scored by."""
+    if config.task != "link":
+        return shard.num_classes
+    assert config.hidden is not None
+    return config.hidden
+
+
 def model_spec(config: RunConfig, shard: Shard) -> ModelSpec:
     """Return the part of the settings that shapes the model."""
     names = ("hidden", "layers", "heads", "dropout", "input_dropout", "norm", "residual", "jk")
@@ -191,7 +199,7 @@ def model_spec(config: RunConfig, shard: Shard) -> ModelSpec:
     return ModelSpec(
         name=config.model,
         in_width=shard.x.num_cols if isinstance(shard.x, CSR) else shard.x.size(1),
-        out_width=shard.num_classes,
+        out_width=out_width(config, shard),
         edge_width=_edge_width(shard) if config.edge_features else 0,
         num_types=shard.num_edge_types,
         **{name: getattr(config, name) for name in names},

@@ -15,12 +15,14 @@ from torch.nn import functional
 
 from siafu.comm import sum_in_order
 from siafu.config import RunConfig
+from siafu.engine.links import link_batching, link_loss
 from siafu.errors import ConfigError, PlanError
 from siafu.minibatch import (
     Batching,
     Columns,
     Feed,
     Macrobatch,
+    Minibatch,
     Needs,
     Sampling,
     Step,
@@ -91,9 +93,13 @@ class SampledNetwork:
         device = self._shard.world.device
         return {name: rows.to(device) for name, rows in self.feed.decoded(columns).items()}
 
-    def loss(self, subgraph: Subgraph, columns: Columns, num_seeds: int) -> Tensor:
-        """Return this minibatch's share of the mean loss over the seeds of a step."""
+    def loss(
+        self, batch: Minibatch, subgraph: Subgraph, columns: Columns, num_seeds: int
+    ) -> Tensor:
+        """Return this minibatch's share of the mean loss over the seeds, or edges, of a step."""
         logits = self.logits_of(subgraph, columns)
+        if (links := self.feed.links) is not None:
+            return link_loss(logits, batch.seeds, links.batching.negatives) / num_seeds
         target = columns["y"].to(logits.device)
         if self._shard.multi_label:
             total = functional.binary_cross_entropy_with_logits(
@@ -125,13 +131,15 @@ class SampledNetwork:
     ) -> float:
         world, state = self._shard.world, StepState(self.module)
         terms = []
-        for subgraph in subgraphs[: step.holders.count(world.rank)]:
+        for batch, subgraph in zip(
+            step.mine[: step.holders.count(world.rank)], subgraphs, strict=False
+        ):
             state.rewind()
             loss = torch.zeros(())
             if subgraph.num_seeds:
                 with self._drawing(epoch, subgraph.number):
                     columns = macrobatch.columns_of(subgraph)
-                    loss = self.loss(subgraph, columns, step.num_seeds)
+                    loss = self.loss(batch, subgraph, columns, step.num_seeds)
                     loss.backward()
             terms.append(state.flat(loss.detach(), is_empty=not subgraph.num_seeds))
         mine_TK = torch.stack(terms) if terms else state.empty_terms()
@@ -216,6 +224,7 @@ def sampled_network(
         batch_size=config.batch_size,
         order=config.seed_order,
         step_minibatches=_minibatches_a_step(config),
+        links=link_batching(config),
     )
     feed = Feed(shard, sampling, batching, _needs(config, spec, strategy), draws)
     if strategy.macrobatch == "auto":

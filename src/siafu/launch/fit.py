@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from siafu.checkpoint import newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
+from siafu.engine import check_link_settings
 from siafu.errors import ConfigError, StoreError
 from siafu.graph import writing
 from siafu.launch.local import run_ranks, threads_for
@@ -58,6 +59,7 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
     named_strategy(config)
+    check_link_settings(config)
     check_parts_settings(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)

@@ -8,6 +8,7 @@ from siafu.config import RunConfig
 from siafu.errors import ConfigError, PlanError
 from siafu.graph import folder_kind
 from siafu.ingest import load_as_it_is, load_with_notes
+from siafu.minibatch import hold_out_edges
 from siafu.partition import open_parts, partition_graph
 from siafu.record import PhaseProgress
 
@@ -35,7 +36,7 @@ def prepare_parts(
         return Path(data)
     progress = PhaseProgress(quiet=quiet)
     try:
-        if draw_masks:
+        if draw_masks and config.task != "link":
             graph, notes = load_with_notes(
                 data,
                 undirected=config.undirected,
@@ -45,6 +46,13 @@ def prepare_parts(
             )
         else:
             graph, notes = load_as_it_is(data, undirected=config.undirected, progress=progress)
+        if draw_masks and config.task == "link":
+            graph, held = hold_out_edges(graph, config.split, config.seed)
+            held.save(target)
+            notes.append(
+                f"Held out {len(held.val):,} edges for validation and {len(held.test):,} for test; "
+                f"{graph.num_edges:,} are left."
+            )
         for note in notes:
             say(note)
         quality = partition_graph(
@@ -74,6 +82,12 @@ def check_parts_settings(data: Any, config: RunConfig) -> None:
     fields = RunConfig.model_fields
     # By value, not by model_fields_set: the config.yaml of a run holds every default too.
     asked = [name for name in names if getattr(config, name) != fields[name].default]
+    if config.task == "link":
+        raise ConfigError(
+            "Edges are held out before a graph is cut.",
+            seen=f"--task link with the parts in {data}",
+            fix="name the data itself, and --ranks",
+        )
     if asked:
         flags = ", ".join(f"--{name}" for name in asked)
         raise ConfigError(

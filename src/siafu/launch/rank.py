@@ -13,12 +13,22 @@ from typing import Literal
 
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
-from siafu.engine import begin, load_network, save_network, train, write_predictions
+from siafu.engine import (
+    Training,
+    begin,
+    load_network,
+    save_network,
+    train,
+    write_embeddings,
+    write_predictions,
+)
 from siafu.errors import SiafuError
 from siafu.graph import write_text_atomically, writing
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
+from siafu.minibatch import HeldOut
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults
+from siafu.partition import open_parts
 from siafu.plan import named_strategy, read_bytes
 from siafu.record import ProgressLine, RunFolder
 from siafu.shard import Shard, open_shard, part_bytes
@@ -67,7 +77,8 @@ def work(folder: RunFolder, job: Job, world: World) -> None:
 
 def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
     shard = _open(config, job, world)
-    training = begin(config, shard, folder.checkpoints if job.resume else None)
+    held_out = HeldOut.load(job.parts) if config.task == "link" else None
+    training = begin(config, shard, folder.checkpoints if job.resume else None, held_out)
     if job.resume and world.rank == 0:
         with writing(folder.metrics):
             folder.keep_metrics(training.progress.epochs)
@@ -82,7 +93,7 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
 
         result = train(training, folder, show)
     if config.inference == "full":
-        write_predictions(training.network, shard, training.draws, folder.predictions)
+        _write_predictions(training, folder, job)
     training.close()
     if world.rank == 0:
         with writing(folder.path):
@@ -90,9 +101,22 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
             folder.write_result(result)
 
 
+def _write_predictions(training: Training, folder: RunFolder, job: Job) -> None:
+    if training.links is None:
+        write_predictions(training.network, training.shard, training.draws, folder.predictions)
+        return
+    training.network.module.eval()
+    training.draws.training = False
+    rows = training.network.logits()
+    training.links.write(rows, open_parts(job.parts).ids, folder.predictions)
+
+
 def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
     draws = Draws(seed=config.seed, training=False)
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
+    if config.task == "link":
+        write_embeddings(network, shard, draws, Path(job.target))
+        return
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 
 

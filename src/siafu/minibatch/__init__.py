@@ -1,20 +1,27 @@
 """Sampled minibatches over ranks: several drawn and fetched in one relay, trained on one by one."""
 
+from siafu.minibatch.directory import Directory
 from siafu.minibatch.feed import Batching, Columns, Feed, Needs
+from siafu.minibatch.held_out import HeldOut, hold_out_edges
 from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
+from siafu.minibatch.links import LinkBatching, LinkSeeds, other_vertices, rows_of_seeds
 from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
 from siafu.minibatch.relay import Relay, epoch_of_draws
 from siafu.minibatch.schedule import Minibatch, Schedule, Step
-from siafu.minibatch.served import ROW_BITS, Sampling, Served
+from siafu.minibatch.served import ROW_BITS, Sampling, Served, owners_of
 from siafu.minibatch.subgraph import Subgraph
 
 __all__ = [
     "ROW_BITS",
     "Batching",
     "Columns",
+    "Directory",
     "Feed",
+    "HeldOut",
     "HotRows",
+    "LinkBatching",
+    "LinkSeeds",
     "Macrobatch",
     "MacrobatchSampler",
     "Minibatch",
@@ -26,5 +33,9 @@ __all__ = [
     "Step",
     "Subgraph",
     "epoch_of_draws",
+    "hold_out_edges",
     "map_rows",
+    "other_vertices",
+    "owners_of",
+    "rows_of_seeds",
 ]

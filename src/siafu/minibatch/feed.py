@@ -13,6 +13,7 @@ from siafu.comm import tell
 from siafu.minibatch.coded_rows import CodedRows, decode_rows
 from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
+from siafu.minibatch.links import LinkBatching, LinkSeeds, training_pairs
 from siafu.minibatch.macrobatch import MacrobatchSampler
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Order, Schedule
@@ -61,6 +62,8 @@ class Batching:
     order: Order = "local"
     step_minibatches: int | None = None
     """None: one a rank."""
+    links: LinkBatching | None = None
+    """Where given, minibatches are of edges."""
 
 
 class Feed:
@@ -87,10 +90,12 @@ class Feed:
         if needs.aggregate is not None:
             served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
         self.columns = self._columns()
-        seed_columns = ("y",) if shard.y is not None else ()
+        links = batching.links
+        self.links = None if links is None else LinkSeeds(shard, links, draws.seed)
+        seed_columns = ("y",) if shard.y is not None and links is None else ()
         schedule = _schedule(shard, batching, draws.seed)
         self.sampler = MacrobatchSampler(
-            self.relay, schedule, self.columns, seed_columns, self._hot_rows()
+            self.relay, schedule, self.columns, seed_columns, self._hot_rows(), self.links
         )
 
     def close(self) -> None:
@@ -161,7 +166,7 @@ class Feed:
         Some steps of the first epoch are drawn, without their rows; the more their vertices
         overlap, the more a larger macrobatch saves. Two are in memory at a time.
         """
-        steps = self.sampler.schedule.steps(1)[:_TRIAL_STEPS]
+        steps = self.sampler.seeded(1, self.sampler.schedule.steps(1)[:_TRIAL_STEPS])
         flat = [batch for step in steps for batch in step.mine]
         drawn = self.relay.sample(1, flat)
         row_bytes = sum(self._row_bytes(name) for name in self.columns)
@@ -272,22 +277,27 @@ class _SparseRows:
 
 
 def _schedule(shard: Shard, batching: Batching, seed: int) -> Schedule:
-    """Return the schedule of training vertices; every rank calls this together."""
+    """Return the schedule of training vertices or edges; every rank calls this together."""
     world, rows = shard.world, shard.train
-    ids, addresses = shard.row_ids[rows], rows | world.rank << ROW_BITS
-    totals = [int(row[0]) for row in world.gather_numbers([float(len(rows))])]
+    if batching.links is None:
+        mine = torch.stack([shard.row_ids[rows], rows | world.rank << ROW_BITS], dim=1)
+    else:
+        mine = training_pairs(shard)
+    totals = [int(row[0]) for row in world.gather_numbers([float(len(mine))])]
     if batching.order == "global":
-        table = ids.new_zeros(sum(totals), 2)
+        table = mine.new_zeros(sum(totals), 2)
         start = sum(totals[: world.rank])
-        table[start : start + len(rows)] = torch.stack([ids, addresses], dim=1)
+        table[start : start + len(mine)] = mine
         table = world.sum_in_place(table.to(world.device), "control").cpu()
-        ids, addresses = table[table[:, 0].argsort()].unbind(1)
+        table = table[table[:, 1].argsort(stable=True)]
+        mine = table[table[:, 0].argsort(stable=True)]
         totals = [sum(totals)]
+    ids, dealt = mine.unbind(1) if batching.links is None else (mine, mine)
     return Schedule(
         world=world,
         seed=seed,
         ids=ids,
-        addresses=addresses,
+        dealt=dealt,
         totals=totals,
         order=batching.order,
         batch_size=batching.batch_size,

@@ -7,6 +7,7 @@ edge and its reverse are never on two sides.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -109,5 +110,5 @@ def _pairs(graph: Graph, chosen_E: Array) -> Array:
 def _without(graph: Graph, dropped_E: Array) -> Graph:
     gone = np.bincount(_destinations(graph, np.flatnonzero(dropped_E)), minlength=graph.num_nodes)
     indptr = np.concatenate([[0], np.cumsum(np.diff(graph.indptr) - gone)]).astype(np.int64)
-    columns = {name: column[~dropped_E] for name, column in graph.edge_arrays()}
+    columns: dict[str, Any] = {name: column[~dropped_E] for name, column in graph.edge_arrays()}
     return replace(graph, indptr=indptr, **columns)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu.minibatch.hot_rows import HotRows
+from siafu.minibatch.links import LinkSeeds
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Schedule, Step
 from siafu.minibatch.served import owners_of, rows_of
@@ -51,10 +52,14 @@ class MacrobatchSampler:
         columns: tuple[str, ...],
         seed_columns: tuple[str, ...] = (),
         hot: HotRows | None = None,
+        links: LinkSeeds | None = None,
     ) -> None:
-        """`columns` are fetched of every vertex, `seed_columns` of seeds."""
+        """`columns` are fetched of every vertex, `seed_columns` of seeds.
+
+        `links` makes seeds of edges, where those are dealt.
+        """
         self.relay, self.schedule, self.hot = relay, schedule, hot
-        self.columns, self.seed_columns = columns, seed_columns
+        self.columns, self.seed_columns, self.links = columns, seed_columns, links
 
     def macrobatches(self, epoch: int, size: int) -> Iterator[Macrobatch]:
         """Yield an epoch's steps, `size` at a time; every rank consumes all of them."""
@@ -68,10 +73,19 @@ class MacrobatchSampler:
                 yield ready
             yield coming.result()
 
+    def seeded(self, epoch: int, steps: list[Step]) -> list[Step]:
+        """Return the steps with seeds to sample from, also where edges were dealt."""
+        return steps if self.links is None else [self.links.expand(epoch, step) for step in steps]
+
     def build(self, epoch: int, steps: list[Step]) -> Macrobatch:
         """Return the macrobatch of these steps; every rank calls this together."""
+        steps = self.seeded(epoch, steps)
         flat = [batch for step in steps for batch in step.mine]
-        drawn = iter(self.relay.sample(epoch, flat))
+        graphs = self.relay.sample(epoch, flat)
+        if self.links is not None:
+            pairs = zip(flat, graphs, strict=True)
+            graphs = [self.links.without_targets(batch, graph) for batch, graph in pairs]
+        drawn = iter(graphs)
         subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
         union = [graph.addresses for step in subgraphs for graph in step]
         addresses_U = torch.cat(union).unique()

@@ -1,7 +1,7 @@
-"""Which training vertices each minibatch has, and who works on it: the same count for every rank.
+"""Which vertices or edges each minibatch has, and who works on it: the same count for every rank.
 
 A step is one update of the weights: some minibatches, each on one rank. Sizes are as even as can
-be, so no rank is left over and no vertex is dropped or used twice in an epoch.
+be, so no rank is left over and nothing is dropped or used twice in an epoch.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World
-from siafu.ops import DrawKey, uniform_rows
+from siafu.ops import DrawKey, uniform_pairs, uniform_rows
 
 ORDER_PURPOSE = 1 << 20
 """Stream of the draws that shuffle seeds; those of hops follow it."""
@@ -26,7 +26,8 @@ class Minibatch:
     number: int
     """Of all in its epoch; keys its draws."""
     seeds: Tensor
-    """int64: addresses; none where a rank has nothing to do in a step."""
+    """int64: addresses; none where a rank has nothing to do in a step. Before they are seeds,
+    edges are dealt as vertex numbers [B, 2]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +39,7 @@ class Step:
     holders: list[int]
     """The rank of each minibatch of the step, by number."""
     num_seeds: int
-    """Of all ranks."""
+    """Vertices, or edges, of all ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,8 +49,10 @@ class Schedule:
     world: World
     seed: int
     ids: Tensor
-    """int64: number in the whole graph of each seed: those of this rank, or of all ranks."""
-    addresses: Tensor
+    """int64: number in the whole graph of each seed, of this rank or of all; [S, 2], both ends, for
+    edges."""
+    dealt: Tensor
+    """What minibatches are given of each: the address of a vertex, or an edge as in `ids`."""
     totals: list[int]
     """Seeds of each rank (`local`), or of all together."""
     order: Order
@@ -67,8 +70,11 @@ class Schedule:
     def steps(self, epoch: int) -> list[Step]:
         """Return the steps of an epoch as this rank sees them."""
         key = DrawKey(self.seed, epoch, ORDER_PURPOSE)
-        shuffled = uniform_rows(key, self.ids, 1, dtype=torch.float64)[:, 0].argsort()
-        seeds = self.addresses[shuffled]
+        if self.ids.dim() == 1:
+            draws = uniform_rows(key, self.ids, 1, dtype=torch.float64)
+        else:
+            draws = uniform_pairs(key, self.ids[:, 0], self.ids[:, 1], 1, dtype=torch.float64)
+        seeds = self.dealt.index_select(0, draws[:, 0].argsort(stable=True))
         make = self._local_step if self.order == "local" else self._global_step
         return [make(seeds, number) for number in range(self.num_steps)]
 

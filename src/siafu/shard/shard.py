@@ -56,6 +56,8 @@ class Shard:
     """Types of the whole graph, also those that no edge here has; 0 where edges have none."""
     edge_type_names: tuple[str | int, ...]
     """What the user calls each edge type; empty where numbers are all there is."""
+    part_of: Array
+    """The part that owns each vertex of the whole graph, memory-mapped."""
     fingerprint: str
     """Hash of the whole graph, the same for every partition of it."""
     _halo_ids: list[Tensor] = field(default_factory=list)
@@ -155,7 +157,8 @@ def open_shard(
         folder.verify()
     world.check_agreement("parts folder", folder.facts["graph_fingerprint"])
     device = world.device if place == "device" else torch.device("cpu")
-    return _shard(folder, world, device, _ON_DISK if place == "disk" else ())
+    on_disk = _ON_DISK if place == "disk" else ()
+    return _shard(folder, world, device, on_disk, parts.part_of)
 
 
 def part_bytes(path: Path | str, part: int) -> int:
@@ -171,7 +174,13 @@ def part_bytes(path: Path | str, part: int) -> int:
 _ON_DISK = ("src", "x", "edge_weight", "edge_attr", "edge_type")
 
 
-def _shard(folder: Folder, world: World, device: torch.device, on_disk: tuple[str, ...]) -> Shard:
+def _shard(
+    folder: Folder,
+    world: World,
+    device: torch.device,
+    on_disk: tuple[str, ...],
+    part_of: Array,
+) -> Shard:
     facts = folder.facts
     files = {name: folder.load(name) for name in on_disk if name in folder}
     load = partial(_column, folder, device, files)
@@ -212,6 +221,7 @@ def _shard(folder: Folder, world: World, device: torch.device, on_disk: tuple[st
         edge_type=load("edge_type", np.int32),
         num_edge_types=int(facts.get("num_edge_types", 0)),
         edge_type_names=tuple(facts.get("edge_type_names", ())),
+        part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,
     )

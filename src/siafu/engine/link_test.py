@@ -1,0 +1,120 @@
+"""Held-out edges ranked against drawn ones, by the dot products of their ends' rows.
+
+Shapes: H held-out edges whose source this rank owns, B some of them, K negatives of each, N owned
+rows, D width.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from siafu.engine.infer import write_part
+from siafu.engine.ranking import doubled_ranks, highest, histogram, ranking_scores, shared_hits
+from siafu.engine.score import gather_rows
+from siafu.graph import Array, Ids
+from siafu.minibatch import Feed, HeldOut, other_vertices, owners_of
+from siafu.minibatch.schedule import ORDER_PURPOSE
+from siafu.ops import DrawKey, uniform_pairs
+from siafu.shard import HeldRows
+
+_PURPOSE = ORDER_PURPOSE - 4
+_ROWS_AT_ONCE = 1 << 16
+SHARED = 50
+"""The k of hits@k against one set of negatives for all edges: the first of each."""
+
+
+class LinkTest:
+    """Held-out edges, each beside destinations drawn by its ends: alike on any number of ranks."""
+
+    def __init__(self, held: HeldOut, feed: Feed, num_negatives: int) -> None:
+        assert feed.links is not None, "the feed deals edges"
+        self._feed, self._links, self._num_negatives = feed, feed.links, num_negatives
+        self._edges = {"val": self._own(held.val), "test": self._own(held.test)}
+        self.totals = {"val": len(held.val), "test": len(held.test)}
+
+    def _own(self, edges: Array) -> Tensor:
+        edges_H2 = torch.from_numpy(np.array(edges))
+        owner_H = owners_of(self._links.directory.addresses(edges_H2[:, 0].contiguous()))
+        return edges_H2[owner_H == self._feed.line.rank]
+
+    def scores(self, rows_ND: Tensor) -> dict[str, float]:
+        """Return the mean reciprocal rank of each split, and hits@k; every rank calls together.
+
+        `val` and `test` alone are the mean reciprocal ranks.
+        """
+        found: dict[str, float] = {}
+        for split in self._edges:
+            scores = self._split_scores(rows_ND, split)
+            found[split] = scores.pop("mrr")
+            found |= {f"{split} {name}": value for name, value in scores.items()}
+        return dict(sorted(found.items(), key=lambda item: " " in item[0]))
+
+    def _split_scores(self, rows_ND: Tensor, split: str) -> dict[str, float]:
+        world, num_negatives = self._feed.shard.world, self._num_negatives
+        counts = torch.zeros(2 * num_negatives + 3, dtype=torch.int64)
+        positives, shared = [], []
+        for positive_B, negative_BK in self._compared(rows_ND, split):
+            counts += histogram(doubled_ranks(positive_B, negative_BK), num_negatives)
+            positives.append(positive_B)
+            shared.append(negative_BK[:, 0])
+        counts = world.sum_in_place(counts.to(world.device), "metric").cpu()
+        best = highest(torch.cat(shared), SHARED)[:, None].to(world.device)
+        hits = shared_hits(torch.cat(positives), gather_rows(best, world)[:, 0].cpu(), SHARED)
+        hits_of_all = sum(row[0] for row in world.gather_numbers([float(hits)], "metric"))
+        share = hits_of_all / max(1, self.totals[split])
+        return ranking_scores(counts.tolist()) | {f"shared hits@{SHARED}": share}
+
+    def _compared(self, rows_ND: Tensor, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield scores of some edges and of their negatives; equally often on every rank."""
+        edges_H2, count = self._edges[split], 2 * self._num_negatives
+        key = DrawKey(self._links.seed, 0, _PURPOSE)
+        for src_B, dst_B in self._pieces(edges_H2):
+            draws = uniform_pairs(key, src_B, dst_B, count, dtype=torch.float64)
+            others_BK = other_vertices(draws, dst_B, self._links.num_vertices)
+            wanted = torch.cat([src_B, dst_B, others_BK.flatten()])
+            rows = self._fetch(rows_ND, wanted).double()
+            src_BD, dst_BD, other = rows.split([len(src_B), len(dst_B), others_BK.numel()])
+            other_BKD = other.view(*others_BK.shape, -1)
+            yield (src_BD * dst_BD).sum(1), (src_BD[:, None] * other_BKD).sum(2)
+
+    def _pieces(self, edges_H2: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        size = max(1, _ROWS_AT_ONCE // (2 + self._num_negatives))
+        mine = max(1, -(-len(edges_H2) // size))
+        rounds = max(row[0] for row in self._feed.shard.world.gather_numbers([float(mine)]))
+        for number in range(int(rounds)):
+            piece = edges_H2[number * size : (number + 1) * size]
+            yield piece[:, 0].contiguous(), piece[:, 1].contiguous()
+
+    def _fetch(self, rows_ND: Tensor, numbers: Tensor) -> Tensor:
+        """Return the rows of vertices by number, from whoever owns them."""
+        addresses, place = self._links.directory.addresses(numbers).unique(return_inverse=True)
+        served = self._feed.relay.served.vertex_columns
+        served["embedding"] = HeldRows(rows_ND.detach().cpu())
+        found = self._feed.relay.fetch(addresses, ("embedding",))["embedding"]
+        del served["embedding"]
+        return found.index_select(0, place)
+
+    def write(self, rows_ND: Tensor, ids: Ids, target: Path) -> None:
+        """Write one row a held-out edge, by the user's ids: src, dst, score, split.
+
+        There is one Parquet file a rank; `ids` are of all vertices.
+        """
+        edges, scores, splits = [], [], []
+        for split, edges_H2 in self._edges.items():
+            edges.append(edges_H2)
+            splits += [split] * len(edges_H2)
+            for src_B, dst_B in self._pieces(edges_H2):
+                rows = self._fetch(rows_ND, torch.cat([src_B, dst_B])).double()
+                scores.append((rows[: len(src_B)] * rows[len(src_B) :]).sum(1))
+        src, dst = torch.cat(edges).unbind(1)
+        columns = {
+            "src": ids.take(src.numpy()).to_arrow(),
+            "dst": ids.take(dst.numpy()).to_arrow(),
+            "score": pa.array(torch.cat(scores).numpy()),
+            "split": pa.array(splits, pa.string()),
+        }
+        write_part(columns, target, self._feed.line.rank)
