@@ -59,6 +59,7 @@ class ArrayStream:
         while left:
             piece = self._file.read(min(left, CHUNK_BYTES))
             if not piece:
+                self._file.close()
                 raise damaged(self._path, f"shorter than the {rows} rows that were written")
             self._hash.update(piece)
             left -= len(piece)

@@ -1,5 +1,7 @@
 """Graphs, ids and sparse features: checked, saved and loaded as they were."""
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from siafu.errors import DataError
+from siafu.errors import DataError, StoreError
 from siafu.graph import (
     Graph,
     IntegerIds,
@@ -176,3 +178,41 @@ def test_bad_graph_is_not_stored(tmp_path: Path) -> None:
     with pytest.raises(DataError):
         save_store(small(x=with_nan(1)), tmp_path / "store")
     assert list(tmp_path.iterdir()) == []
+
+
+def _with_array(store: Path, name: str, array: np.ndarray) -> None:
+    """Put another array into a store, its manifest made to match."""
+    np.save(store / f"{name}.npy", array)
+    manifest = json.loads((store / "manifest.json").read_text())
+    sha256 = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
+    row = {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": sha256}
+    manifest["arrays"][name] = row
+    (store / "manifest.json").write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("name", "array", "told"),
+    [
+        ("x", np.zeros((5, 2), np.float32), "'x': 5"),
+        ("train", np.zeros(7, bool), "'train': 7"),
+        ("src", np.zeros(4, np.int32), "indptr runs from 0 to 5 for 4 edges"),
+        ("indptr", np.array([0, 4, 3, 5, 5, 5, 5]), "row 1 has its edges from 4 to 3"),
+    ],
+)
+def test_a_store_whose_arrays_do_not_fit_is_named(tmp_path: Path, name, array, told) -> None:
+    save_store(small(), tmp_path / "store")
+    _with_array(tmp_path / "store", name, array)
+    with pytest.raises(DataError) as caught:
+        load_store(tmp_path / "store")
+    assert told in caught.value.seen
+
+
+@pytest.mark.parametrize("change", [-4, 4])
+def test_a_feature_file_of_the_wrong_length_is_named(tmp_path: Path, change: int) -> None:
+    save_store(small(), tmp_path / "store")
+    file = tmp_path / "store" / "x.npy"
+    raw = file.read_bytes()
+    file.write_bytes(raw[:change] if change < 0 else raw + bytes(change))
+    with pytest.raises(StoreError, match=r"x\.npy is damaged") as caught:
+        load_store(tmp_path / "store", verify=False)
+    assert "length" in caught.value.seen or f"{len(raw) + change} bytes long" in caught.value.seen
