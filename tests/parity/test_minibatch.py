@@ -74,8 +74,17 @@ def test_ranks_and_macrobatches_change_no_bit(
 
 @pytest.mark.parametrize(
     ("model", "size", "cached"),
-    [("gcn", 3, False), ("gcn", 2, True), ("sage", 4, False), ("sage", 3, True), ("gin", 2, False)]
-    + [("gat", 3, False), ("gatv2", 2, False), ("sage-max", 2, False), ("rgcn", 3, False)],
+    [
+        ("gcn", 3, False),
+        ("gcn", 2, True),
+        ("sage", 4, False),
+        ("sage", 3, True),
+        ("gin", 2, False),
+        ("gat", 3, False),
+        ("gatv2", 2, False),
+        ("sage-max", 2, False),
+        ("rgcn", 3, False),
+    ],
 )
 def test_all_neighbours_of_everything_are_the_full_graph(
     ranks: RankPool, parts_of, model, size, cached
