@@ -40,9 +40,6 @@ from siafu.strategy.walk import (
 )
 from siafu.strategy.wire import Trip
 
-_PIECE_ELEMENTS = 1 << 24
-"""Numbers that the edges of one piece may bring: 64 MB in float32."""
-
 
 @dataclass(frozen=True, eq=False)
 class EdgeDropout:
@@ -111,8 +108,7 @@ class Call:
         if self.edges is None:
             yield slice(0, block.csr.num_rows), block.csr, None
             return
-        most = max(1, _PIECE_ELEMENTS // max(1, self.edges.function.width))
-        yield from block.pieces(most)
+        yield from block.pieces(self.edges.function.width)
 
     def drop(self, block: Block, span: slice) -> EdgeDraw | None:
         """Return the dropout of some rows of a block."""
