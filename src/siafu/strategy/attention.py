@@ -127,9 +127,7 @@ class _Attend(torch.autograd.Function):
 
         def fold(block: Block, arrived: Rows) -> None:
             for span, csr, numbers in call.pieces(block):
-                part = SoftmaxState(
-                    state.top_MH[span], state.weight_MH[span], state.total_MHD[span]
-                )
+                part = state.of(span)
                 edge = None if numbers is None or call.edges is None else call.edges.make(numbers)
                 ends = tuple(tensor[span] for tensor in rows)
                 drop = call.drop(block, span)

@@ -192,10 +192,8 @@ class _Softmax:
 
     def fold(self, piece: _Piece, results: Rows) -> None:
         assert self._state is not None
-        state = (self._state.top_MH, self._state.weight_MH, self._state.total_MHD)
-        part = SoftmaxState(*(tensor[piece.span] for tensor in state))
         sources, rows = self._operands(piece, results)
-        fold_into(_PLAIN, piece.messages, sources, rows, (), part)
+        fold_into(_PLAIN, piece.messages, sources, rows, (), self._state.of(piece.span))
 
     def finish(self) -> Tensor:
         assert self._state is not None
