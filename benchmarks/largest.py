@@ -1,7 +1,7 @@
 """What is the largest full-graph training that this machine can hold?
 
 Run: python -m benchmarks.largest [--json FILE] [--vertices 2400000] [--edges 62000000]
-     [--runs sage:256,gat:128] [--ranks 4] [--epochs 2]
+     [--runs sage:192,gat:128] [--ranks 4] [--epochs 2]
 
 A synthetic graph of ogbn-products' size: 2.4 million vertices, 62 million undirected edges (124
 million in-edges), 100 features, 47 classes; most edges join vertices near in order, as a partition
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--vertices", type=int, default=2_400_000)
     parser.add_argument("--edges", type=int, default=62_000_000)
-    parser.add_argument("--runs", default="sage:256,gat:128")
+    parser.add_argument("--runs", default="sage:192,gat:128")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--keep-parts", type=Path, help="make them here once, and use them again")

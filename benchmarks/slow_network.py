@@ -1,6 +1,7 @@
 """How much faster are epochs over slow links when messages are small and hidden, and at what price?
 
 Run: python -m benchmarks.slow_network [--json FILE] [--hosts 2,4] [--mbit 1000,100] [--seeds 5]
+     SIAFU_DATA=FOLDER python -m benchmarks.slow_network --data ogbn_arxiv_struct   a real graph
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE and GCN of 256
 hidden on a graph like Reddit in shape: dense, skewed degrees, 41 classes that features and
@@ -28,6 +29,7 @@ from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Training, begin
 from siafu.graph import Graph, graph_from_edges
+from siafu.ingest import load
 from siafu.launch.rank import prepare_process
 from siafu.ops import warm_up, warm_up_wire
 from siafu.partition import assign_metis, write_parts
@@ -249,6 +251,7 @@ def main() -> None:
     parser.add_argument("--models", default="sage,gcn")
     parser.add_argument("--vertices", type=int, default=10_000)
     parser.add_argument("--degree", type=int, default=50)
+    parser.add_argument("--data", default="", help="a named data set instead of the synthetic one")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--rank")
@@ -258,8 +261,12 @@ def main() -> None:
         return
     warm_up()
     warm_up_wire()
-    graph, models = reddit_like(args.vertices, args.degree), args.models.split(",")
-    small = reddit_like(args.vertices // 3, args.degree)
+    models = args.models.split(",")
+    if args.data:
+        graph = small = load(args.data, undirected=True)
+    else:
+        graph = reddit_like(args.vertices, args.degree)
+        small = reddit_like(args.vertices // 3, args.degree)
     times: list[dict[str, Any]] = []
     accuracy: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-slow-") as scratch:
@@ -269,7 +276,12 @@ def main() -> None:
                 times += time_hosts(parts, size, mbit, models)
         if args.seeds:
             accuracy = measure_accuracy(cut(small, 2, Path(scratch)), 2, models, args)
-    facts = {"benchmark": "slow_network", "vertices": graph.num_nodes, "edges": graph.num_edges}
+    facts = {
+        "benchmark": "slow_network",
+        "graph": graph.name,
+        "vertices": graph.num_nodes,
+        "edges": graph.num_edges,
+    }
     tested = {"accuracy": accuracy, "accuracy_vertices": small.num_nodes}
     result = {**facts, "times": times, **tested, **machine()}
     if args.json:

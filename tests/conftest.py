@@ -1,12 +1,21 @@
 """Fixtures shared by all tests."""
 
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from tests.harness import RankPool
+from tests.harness import RankPool, work_of_run
+
+launch = importlib.import_module("siafu.launch.fit")
+
+# Tensors here are small, and torch's threads spin while they wait: beside the ranks' processes two
+# of them take 2.6 times the processor time of one.
+torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +24,16 @@ def ranks() -> Iterator[RankPool]:
     pool = RankPool()
     yield pool
     pool.close()
+
+
+@pytest.fixture
+def runs_on_pool(ranks: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs over several ranks have those of the pool, so that none has to start."""
+
+    def run_ranks(num_ranks: int, run: Path, job: str, **settings: Any) -> None:
+        ranks.run(work_of_run, num_ranks, str(Path(run).absolute()), job)
+
+    monkeypatch.setattr(launch, "run_ranks", run_ranks)
 
 
 @pytest.fixture(scope="session")

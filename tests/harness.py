@@ -6,12 +6,15 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from siafu.comm import World
+from siafu.launch.rank import Job, work
+from siafu.record import RunFolder
 
 POOL_SIZE = 4
 DEADLINE_SECONDS = 30.0
@@ -66,6 +69,11 @@ class RankPool:
             process.kill()
             process.join(10)
         self._scratch.cleanup()
+
+
+def work_of_run(world: World, run: str, job: str) -> None:
+    """Do what `python -m siafu.launch RUN JOB` does on a rank."""
+    work(RunFolder(Path(run)), Job.from_text(job), world)
 
 
 def _serve(rank: int, file: str, pipe: Any) -> None:

@@ -18,10 +18,11 @@ class MessageLayer(nn.Module):
         self.gate = nn.Parameter(torch.ones(out_width))
 
     def forward(self, x: Tensor, neighbours: Neighbours) -> Tensor:
-        gate = self.gate.exp()  # captured after a computation outside of the message
+        # Captured beside what it was computed from, outside of the message.
+        gate = self.gate.exp()
 
         def message(x_j: Tensor, x_i: Tensor, edge: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-            value = self.mlp(torch.cat([x_j, x_i, edge], dim=1)) * gate
+            value = self.mlp(torch.cat([x_j, x_i, edge], dim=1)) * gate + self.gate
             value = functional.dropout(value, 0.3, self.training)
             if self.reduce != "softmax":
                 return value

@@ -44,6 +44,8 @@ CONVS = {
     "FiLMConv": lambda i, o: pyg.FiLMConv(i, o),
 }
 
+FEW = ["GCNConv", "SAGEConv-max", "GATConv", "EdgeConv"]
+"""One for each way that rows are joined: a plain sum, a maximum, an attention, a message."""
 
 EDGE_CONVS = {
     "GATConv-edges": lambda i, o: pyg.GATConv(

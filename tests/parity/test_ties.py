@@ -20,6 +20,8 @@ from tests.parity.steps import assert_same, distributed_steps, single_steps
 from tests.parity.test_models import EXACT, spec_of
 
 SIZES = [1, 3, 4]
+WORLDS = [(1, 1), (1, 3), (4, 3), (4, 4)]
+"""Stages and ranks."""
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +43,7 @@ def tied_parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return parts
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("stages", [1, 4])
+@pytest.mark.parametrize(("stages", "size"), WORLDS)
 def test_steps_with_ties_equal_one_process(ranks: RankPool, tied_parts, stages, size) -> None:
     # Only where rows are mapped before they are compared: an MLP over edges rounds equal edges
     # differently in calls of different length, and then they are no longer equal.
@@ -81,8 +82,7 @@ def tied_gradients(world: World, parts: Path, operation: str, strategy: Strategy
     return _tied_gradients(shard, BlockNeighbours(shard, draws, strategy), operation)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("stages", [1, 4])
+@pytest.mark.parametrize(("stages", "size"), WORLDS)
 @pytest.mark.parametrize("operation", ["neighbours.max", "max", "min"])
 def test_first_of_equal_edges_has_the_gradient(
     ranks: RankPool, tied_parts, operation, stages, size

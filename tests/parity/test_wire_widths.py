@@ -68,8 +68,7 @@ def one_sum(world: World, folder: Path, bits: int, stages: int, dtype: torch.dty
     return take_halo_bytes(world), len(shard.plan.send_rows), shard.plan.num_halo
 
 
-@pytest.mark.parametrize("stages", [1, SIZE])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("stages", "dtype"), [(1, torch.float32), (SIZE, torch.float64)])
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_bytes_are_rows_times_those_of_an_encoded_row(
     ranks: RankPool, parts: Path, bits: int, dtype: torch.dtype, stages: int

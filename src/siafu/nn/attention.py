@@ -3,6 +3,8 @@
 Shapes: N rows read, M rows written, D width of a head, H heads, F edge features, S edges at a time.
 """
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -16,21 +18,34 @@ from siafu.ops import DotProduct, Gat, GatV2
 _SLOPE = 0.2
 
 
-class _Heads(nn.Module):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Heads:
+    """What shapes an attention layer besides its widths."""
+
+    count: int
+    concat: bool
+    """Heads side by side, or their mean."""
+    dropout: Dropout
+    """Of attention weights."""
+    edge_width: int = 0
+    """Features of an edge; 0 for none."""
+
+
+class _AttentionLayer(nn.Module):
     """What attention layers share: heads side by side or averaged, and what edges bring."""
 
-    def __init__(self, out_width: int, heads: int, *, concat: bool, dropout: Dropout) -> None:
+    def __init__(self, out_width: int, heads: Heads) -> None:
         super().__init__()
-        self.heads, self.concat, self.dropout = heads, concat, dropout
-        self.out_width = heads * out_width if concat else out_width
+        self.heads = heads
+        self.out_width = heads.count * out_width if heads.concat else out_width
 
     def split(self, rows: Tensor) -> Tensor:
         """Return [.., H, D]."""
-        return rows.unflatten(1, (self.heads, -1))
+        return rows.unflatten(1, (self.heads.count, -1))
 
     def join(self, out_MHD: Tensor) -> Tensor:
         """Return the heads side by side, or their mean."""
-        return out_MHD.flatten(1) if self.concat else out_MHD.mean(dim=1)
+        return out_MHD.flatten(1) if self.heads.concat else out_MHD.mean(dim=1)
 
     def edge_vectors(self, neighbours: Neighbours, linear: nn.Linear | None) -> EdgeRows | None:
         """Return the mapped edge features, [S, H, D] of S edges at a time."""
@@ -50,31 +65,21 @@ def _edge_linear(edge_width: int, out_width: int) -> nn.Linear | None:
     return nn.Linear(edge_width, out_width, bias=False) if edge_width else None
 
 
-class GATLayer(_Heads):
+class GATLayer(_AttentionLayer):
     """Velickovic et al., 2018: attention over in-neighbours and the vertex itself.
 
     Edges may add to a score: by their features, or by a number for each type of edge and head (and
     one for the vertex itself), as in Lv et al., 2021.
     """
 
-    def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        *,
-        heads: int,
-        concat: bool,
-        dropout: Dropout,
-        edge_width: int = 0,
-        num_types: int = 0,
-    ) -> None:
-        super().__init__(out_width, heads, concat=concat, dropout=dropout)
-        self.linear = nn.Linear(in_width, heads * out_width, bias=False)
-        self.left = nn.Parameter(torch.empty(heads, out_width))
-        self.right = nn.Parameter(torch.empty(heads, out_width))
+    def __init__(self, in_width: int, out_width: int, heads: Heads, *, num_types: int = 0) -> None:
+        super().__init__(out_width, heads)
+        self.linear = nn.Linear(in_width, heads.count * out_width, bias=False)
+        self.left = nn.Parameter(torch.empty(heads.count, out_width))
+        self.right = nn.Parameter(torch.empty(heads.count, out_width))
         self.bias = nn.Parameter(torch.zeros(self.out_width))
-        self.edge = _edge_linear(edge_width, heads)
-        self.types = nn.Parameter(torch.zeros(num_types + 1, heads)) if num_types else None
+        self.edge = _edge_linear(heads.edge_width, heads.count)
+        self.types = nn.Parameter(torch.zeros(num_types + 1, heads.count)) if num_types else None
         nn.init.xavier_uniform_(self.linear.weight)
         nn.init.xavier_uniform_(self.left)
         nn.init.xavier_uniform_(self.right)
@@ -89,14 +94,14 @@ class GATLayer(_Heads):
             Gat(slope=_SLOPE),
             (z_NHD, left_NH),
             (right_MH,),
-            dropout=self.dropout,
+            dropout=self.heads.dropout,
             edges=self._edges(neighbours, len(right_MH)),
         )
         return self.join(out_MHD) + self.bias
 
     def _through(self, score_HD: Tensor) -> Tensor:
         """Return the map [H, in] from inputs to the scores' halves."""
-        map_HDI = self.linear.weight.unflatten(0, (self.heads, -1))
+        map_HDI = self.linear.weight.unflatten(0, (self.heads.count, -1))
         return torch.einsum("hd,hdi->hi", score_HD, map_HDI)
 
     def _edges(self, neighbours: Neighbours, num_rows: int) -> EdgeRows | None:
@@ -110,25 +115,16 @@ class GATLayer(_Heads):
         return EdgeRows(self.edge, edge_features(neighbours, self.edge))
 
 
-class GATv2Layer(_Heads):
+class GATv2Layer(_AttentionLayer):
     """Brody et al., 2022: attention whose ranking of neighbours differs from vertex to vertex."""
 
-    def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        *,
-        heads: int,
-        concat: bool,
-        dropout: Dropout,
-        edge_width: int = 0,
-    ) -> None:
-        super().__init__(out_width, heads, concat=concat, dropout=dropout)
-        self.source = nn.Linear(in_width, heads * out_width)
-        self.target = nn.Linear(in_width, heads * out_width)
-        self.score = nn.Parameter(torch.empty(heads, out_width))
+    def __init__(self, in_width: int, out_width: int, heads: Heads) -> None:
+        super().__init__(out_width, heads)
+        self.source = nn.Linear(in_width, heads.count * out_width)
+        self.target = nn.Linear(in_width, heads.count * out_width)
+        self.score = nn.Parameter(torch.empty(heads.count, out_width))
         self.bias = nn.Parameter(torch.zeros(self.out_width))
-        self.edge = _edge_linear(edge_width, heads * out_width)
+        self.edge = _edge_linear(heads.edge_width, heads.count * out_width)
         for weight in (self.source.weight, self.target.weight, self.score):
             nn.init.xavier_uniform_(weight)
 
@@ -141,31 +137,22 @@ class GATv2Layer(_Heads):
             (source_NHD,),
             (target_MHD,),
             (self.score,),
-            dropout=self.dropout,
+            dropout=self.heads.dropout,
             edges=self.edge_vectors(neighbours, self.edge),
         )
         return self.join(out_MHD) + self.bias
 
 
-class TransformerLayer(_Heads):
+class TransformerLayer(_AttentionLayer):
     """Shi et al., 2021: dot-product attention over in-neighbours, beside the vertex itself."""
 
-    def __init__(
-        self,
-        in_width: int,
-        out_width: int,
-        *,
-        heads: int,
-        concat: bool,
-        dropout: Dropout,
-        edge_width: int = 0,
-    ) -> None:
-        super().__init__(out_width, heads, concat=concat, dropout=dropout)
-        self.query = nn.Linear(in_width, heads * out_width)
-        self.key = nn.Linear(in_width, heads * out_width)
-        self.value = nn.Linear(in_width, heads * out_width)
+    def __init__(self, in_width: int, out_width: int, heads: Heads) -> None:
+        super().__init__(out_width, heads)
+        self.query = nn.Linear(in_width, heads.count * out_width)
+        self.key = nn.Linear(in_width, heads.count * out_width)
+        self.value = nn.Linear(in_width, heads.count * out_width)
         self.own = nn.Linear(in_width, self.out_width)
-        self.edge = _edge_linear(edge_width, heads * out_width)
+        self.edge = _edge_linear(heads.edge_width, heads.count * out_width)
         self.scale = out_width**-0.5
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
@@ -177,7 +164,7 @@ class TransformerLayer(_Heads):
                 self.split(project(x, self.value.weight, self.value.bias)),
             ),
             (self.split(own_map(x, neighbours, self.query.weight, self.query.bias)),),
-            dropout=self.dropout,
+            dropout=self.heads.dropout,
             edges=self.edge_vectors(neighbours, self.edge),
             loops=False,
         )

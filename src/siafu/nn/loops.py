@@ -5,8 +5,6 @@ from torch import Tensor
 
 from siafu.ops import CSR
 
-_EDGES_AT_ONCE = 1 << 22
-
 
 def with_self_loops(csr: CSR, columns_M: Tensor | None = None) -> tuple[CSR, Tensor]:
     """Return the edges without loops and then one loop a row, and where each edge comes from.
@@ -20,7 +18,7 @@ def with_self_loops(csr: CSR, columns_M: Tensor | None = None) -> tuple[CSR, Ten
     indptr = torch.zeros_like(csr.indptr)
     index, numbers = [csr.index[:0]], [csr.indptr[:0]]
     # In pieces, so that nothing beside the result is as large as the edges.
-    for lo, hi in csr.row_spans(_EDGES_AT_ONCE):
+    for lo, hi in csr.row_spans():
         bounds = csr.indptr[lo : hi + 1]
         start, end = int(bounds[0]), int(bounds[-1])
         rows_M = torch.arange(lo, hi, device=csr.device)

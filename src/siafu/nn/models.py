@@ -6,13 +6,13 @@ Shapes: N owned rows, D hidden width, O classes.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from siafu.errors import ConfigError
-from siafu.nn.attention import GATLayer, GATv2Layer, TransformerLayer
+from siafu.nn.attention import GATLayer, GATv2Layer, Heads, TransformerLayer
 from siafu.nn.draws import Draws, Dropout
 from siafu.nn.layers import GCNLayer, GINLayer, RGCNLayer, SAGELayer
 from siafu.nn.neighbours import Neighbours
@@ -52,20 +52,23 @@ class Place:
     is_last: bool
 
 
-def _attention(spec: ModelSpec, place: Place, layer: Callable[..., nn.Module]) -> nn.Module:
-    settings: dict[str, Any] = {"dropout": Dropout(spec.dropout, 2 * place.number + 1)}
-    if spec.edge_width:
-        settings["edge_width"] = spec.edge_width
-    if place.is_last:
-        return layer(place.in_width, place.out_width, heads=1, concat=False, **settings)
-    if place.out_width % spec.heads:
+def _attention(
+    spec: ModelSpec, place: Place, layer: Callable[[int, int, Heads], nn.Module]
+) -> nn.Module:
+    count = 1 if place.is_last else spec.heads
+    if place.out_width % count:
         raise ConfigError(
             "The hidden width must be a multiple of the heads.",
             seen=f"hidden={place.out_width}, heads={spec.heads}",
             fix=f"use --hidden {spec.heads * max(1, place.out_width // spec.heads)}",
         )
-    width = place.out_width // spec.heads
-    return layer(place.in_width, width, heads=spec.heads, concat=True, **settings)
+    heads = Heads(
+        count=count,
+        concat=not place.is_last,
+        dropout=Dropout(spec.dropout, 2 * place.number + 1),
+        edge_width=spec.edge_width,
+    )
+    return layer(place.in_width, place.out_width // count, heads)
 
 
 def _typed_gat(spec: ModelSpec, place: Place) -> nn.Module:

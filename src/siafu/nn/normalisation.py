@@ -10,8 +10,6 @@ from torch import Tensor
 
 from siafu.ops import CSR, neighbour_sum, sum_into
 
-_EDGES_AT_ONCE = 1 << 22
-
 
 @dataclass(frozen=True)
 class GcnScales:
@@ -39,7 +37,7 @@ def added_loop(csr: CSR) -> Tensor:
     """Return loop_N: 1 where a vertex has no loop of its own, else 0."""
     has_loop_N = torch.zeros(csr.num_rows, dtype=torch.bool, device=csr.device)
     # In pieces, since a row number for every edge would be as large as the edges themselves.
-    for lo, hi in csr.row_spans(_EDGES_AT_ONCE):
+    for lo, hi in csr.row_spans():
         bounds = csr.indptr[lo : hi + 1]
         rows_E = torch.arange(lo, hi, device=csr.device).repeat_interleave(bounds.diff())
         loops = csr.index[bounds[0] : bounds[-1]] == rows_E
@@ -64,7 +62,7 @@ def loop_data(csr: CSR, data_E: Tensor, columns_M: Tensor | None = None) -> Tens
     """
     flat = data_E.reshape(len(data_E), data_E[:1].numel() if len(data_E) else 1)
     out = flat.new_zeros(csr.num_rows, flat.size(1))
-    for lo, hi in csr.row_spans(_EDGES_AT_ONCE):
+    for lo, hi in csr.row_spans():
         piece = csr.slice_rows(lo, hi)
         rows_E = torch.arange(hi - lo, device=csr.device).repeat_interleave(piece.degree())
         own_M = torch.arange(lo, hi, device=csr.device) if columns_M is None else columns_M[lo:hi]

@@ -82,6 +82,10 @@ class SoftmaxState:
             like.new_zeros(num_rows, heads, width),
         )
 
+    def of(self, span: slice) -> "SoftmaxState":
+        """Return the state of some rows, updated with the whole."""
+        return SoftmaxState(self.top_MH[span], self.weight_MH[span], self.total_MHD[span])
+
     def flat(self) -> Softmax:
         """Return the same tensors as kernels take them."""
         state = Softmax(self.top_MH, self.weight_MH, self.total_MHD)

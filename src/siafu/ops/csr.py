@@ -12,6 +12,8 @@ from siafu.errors import PlanError
 from siafu.ops.kernels import csr_kernels
 
 INT32_MAX = 2**31 - 1
+_EDGES_AT_ONCE = 1 << 22
+"""So few that what is made of each is small beside a large graph's edges."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +114,12 @@ class CSR:
             self._shape_cache["rows"] = numbers.repeat_interleave(self.degree())
         return self._shape_cache["rows"]
 
-    def row_spans(self, most_edges: int) -> list[tuple[int, int]]:
-        """Return spans of rows, each of at most `most_edges` edges unless one row has more."""
+    def row_spans(self, most_edges: int | None = None) -> list[tuple[int, int]]:
+        """Return spans of rows, each of at most `most_edges` edges unless one row has more.
+
+        Without a number, of so few that something made of each takes little memory.
+        """
+        most_edges = most_edges or _EDGES_AT_ONCE
         bounds = self.indptr.cpu()
         spans, lo = [], 0
         while lo < self.num_rows:

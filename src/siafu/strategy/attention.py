@@ -40,9 +40,6 @@ from siafu.strategy.walk import (
 )
 from siafu.strategy.wire import Trip
 
-_PIECE_ELEMENTS = 1 << 24
-"""Numbers that the edges of one piece may bring: 64 MB in float32."""
-
 
 @dataclass(frozen=True, eq=False)
 class EdgeDropout:
@@ -111,8 +108,7 @@ class Call:
         if self.edges is None:
             yield slice(0, block.csr.num_rows), block.csr, None
             return
-        most = max(1, _PIECE_ELEMENTS // max(1, self.edges.function.width))
-        yield from block.pieces(most)
+        yield from block.pieces(self.edges.function.width)
 
     def drop(self, block: Block, span: slice) -> EdgeDraw | None:
         """Return the dropout of some rows of a block."""
@@ -131,9 +127,7 @@ class _Attend(torch.autograd.Function):
 
         def fold(block: Block, arrived: Rows) -> None:
             for span, csr, numbers in call.pieces(block):
-                part = SoftmaxState(
-                    state.top_MH[span], state.weight_MH[span], state.total_MHD[span]
-                )
+                part = state.of(span)
                 edge = None if numbers is None or call.edges is None else call.edges.make(numbers)
                 ends = tuple(tensor[span] for tensor in rows)
                 drop = call.drop(block, span)

@@ -22,7 +22,8 @@ from siafu.nn.loops import with_self_loops
 from siafu.ops import CSR
 from siafu.strategy.wire import Wire
 
-_EDGES_AT_ONCE = 1 << 22
+_PIECE_ELEMENTS = 1 << 24
+"""Numbers that the edges of one piece may bring: 64 MB in float32."""
 _PIECES = 4
 _SMALLEST_PIECE = 1024
 """Rows below which cutting a peer's block further would only add messages."""
@@ -59,9 +60,10 @@ class Block:
         if self.looped is not None:
             return self._numbers_with_loops(self.looped).to(kind)
         numbers = [torch.empty(0, dtype=kind, device=self.whole.device)]
-        for lo, hi in _spans(self.whole.num_edges):
-            is_here = self.places_C.index_select(0, self.whole.index[lo:hi]) >= 0
-            numbers.append((is_here.nonzero().squeeze(1) + lo).to(kind))
+        for lo, hi in self.whole.row_spans():
+            span = _edges_of(self.whole, lo, hi)
+            is_here = self.places_C.index_select(0, self.whole.index[span]) >= 0
+            numbers.append((is_here.nonzero().squeeze(1) + span.start).to(kind))
         return torch.cat(numbers)
 
     def _numbers_with_loops(self, before: "Block") -> Tensor:
@@ -72,18 +74,20 @@ class Block:
         added = numbers - before.csr.num_edges
         return torch.where(added >= 0, added + self.whole.num_edges, known)
 
-    def pieces(self, most_edges: int) -> list[tuple[slice, CSR, Tensor]]:
-        """Return spans of rows with their edges and the numbers of these; cut once."""
+    def pieces(self, width: int) -> list[tuple[slice, CSR, Tensor]]:
+        """Return spans of rows with their edges and the numbers of these; cut once.
+
+        They are small enough for `width` numbers an edge.
+        """
+        most_edges = max(1, _PIECE_ELEMENTS // max(1, width))
         most_edges = 1 << (most_edges.bit_length() - 1)  # so that like widths share their pieces
         if most_edges not in self._pieces:
+            csr, numbers_E = self.csr, self.edges_E
             self._pieces[most_edges] = [
-                (slice(lo, hi), self.csr.slice_rows(lo, hi), self.edges_E[self._span(lo, hi)])
-                for lo, hi in self.csr.row_spans(most_edges)
+                (slice(lo, hi), csr.slice_rows(lo, hi), numbers_E[_edges_of(csr, lo, hi)])
+                for lo, hi in csr.row_spans(most_edges)
             ]
         return self._pieces[most_edges]
-
-    def _span(self, lo: int, hi: int) -> slice:
-        return slice(int(self.csr.indptr[lo]), int(self.csr.indptr[hi]))
 
     @cached_property
     def _pieces(self) -> dict[int, list[tuple[slice, CSR, Tensor]]]:
@@ -257,7 +261,7 @@ def _cut(csr: CSR, columns_K: Tensor) -> Block:
     indptr = torch.zeros_like(csr.indptr)
     index, weight = [csr.index[:0]], []
     # In pieces, so that nothing beside the result is as large as the edges.
-    for lo, hi in csr.row_spans(_EDGES_AT_ONCE):
+    for lo, hi in csr.row_spans():
         bounds = csr.indptr[lo : hi + 1]
         start, end = int(bounds[0]), int(bounds[-1])
         place_E = place_C.index_select(0, csr.index[start:end])
@@ -279,6 +283,6 @@ def _places(columns_K: Tensor, num_columns: int) -> Tensor:
     return place_C.index_copy_(0, columns_K, places)
 
 
-def _spans(count: int) -> list[tuple[int, int]]:
-    starts = range(0, count, _EDGES_AT_ONCE)
-    return [(lo, min(lo + _EDGES_AT_ONCE, count)) for lo in starts]
+def _edges_of(csr: CSR, lo: int, hi: int) -> slice:
+    """Return where the edges of the rows from `lo` to `hi` stand."""
+    return slice(int(csr.indptr[lo]), int(csr.indptr[hi]))

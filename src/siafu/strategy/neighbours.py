@@ -17,7 +17,7 @@ from siafu.errors import PlanError
 from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce
 from siafu.nn.neighbours import as_tuple
 from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
-from siafu.ops import Attention, dropout_rows
+from siafu.ops import Attention, DrawKey, dropout_rows
 from siafu.shard import Shard
 from siafu.strategy import attention as staged
 from siafu.strategy import reduction
@@ -100,6 +100,11 @@ class BlockNeighbours:
         assert self.edge_type is not None, "layers with relations are made for typed graphs"
         return TypedReach.build(self.reach, self.edge_type, self.shard.num_edge_types)
 
+    @property
+    def _keeps_rows(self) -> bool:
+        """Whether fetched rows stay for backward instead of being fetched again."""
+        return not self.strategy.recompute and torch.is_grad_enabled()
+
     def _cached(self, name: str, dtype: torch.dtype, make: Callable[[], Any]) -> Any:
         if (name, dtype) not in self._by_dtype:
             self._by_dtype[name, dtype] = make()
@@ -153,21 +158,39 @@ class BlockNeighbours:
     ) -> Tensor:
         """Return the attention's weighted sum over in-neighbours."""
         operand = None if edges is None else self._edge_operand(edges)
-        captured = () if operand is None else operand.function.captured
         drops = self.draws.training and dropout.p > 0
-        call = staged.Call(
-            attention,
+        return self.attend_over(
             self._looped if loops else self.reach,
-            (len(sources), len(rows), len(shared), len(captured)),
-            keep=not self.strategy.recompute and torch.is_grad_enabled(),
-            dropout=self._edge_dropout(dropout) if drops else None,
+            attention,
+            (sources, rows, shared),
+            drop=(self.draws.key(dropout.site), dropout.p) if drops else None,
             edges=operand,
         )
-        return staged.staged_attention(call, (*sources, *rows, *shared, *captured))
 
-    def _edge_dropout(self, dropout: Dropout) -> staged.EdgeDropout:
-        key = self.draws.key(dropout.site)
-        return staged.EdgeDropout(key, dropout.p, self.view.column_ids, self.view.out_ids)
+    def attend_over(
+        self,
+        reach: Reach,
+        attention: Attention,
+        operands: tuple[Rows, Rows, Rows],
+        *,
+        drop: tuple[DrawKey, float] | None,
+        edges: staged.EdgeOperand | None,
+    ) -> Tensor:
+        """Return an attention over given edges; `operands` are sources, rows and shared."""
+        sources, rows, shared = operands
+        captured = () if edges is None else edges.function.captured
+        dropout = None
+        if drop is not None:
+            dropout = staged.EdgeDropout(*drop, self.view.column_ids, self.view.out_ids)
+        call = staged.Call(
+            attention,
+            reach,
+            (len(sources), len(rows), len(shared), len(captured)),
+            keep=self._keeps_rows,
+            dropout=dropout,
+            edges=edges,
+        )
+        return staged.staged_attention(call, (*sources, *rows, *shared, *captured))
 
     def _edge_operand(self, edges: EdgeRows) -> staged.EdgeOperand:
         function = EdgeFunction.watch(edges.make, (edges.data_E,), self.draws)
@@ -186,38 +209,32 @@ class BlockNeighbours:
         reduce: Reduce = "sum",
     ) -> Tensor:
         """Return a function of edges, joined over each row's in-edges."""
-        return self.reduce_over(
-            self.reach, message, as_tuple(x_src), as_tuple(x_dst), as_tuple(edge_attr), reduce
-        )
+        src, dst, edge = as_tuple(x_src), as_tuple(x_dst), as_tuple(edge_attr)
+        self._check_rows(src, dst, edge)
+        function = EdgeFunction.watch(message, (*src, *dst, *edge), self.draws)
+        return self.reduce_over(self.reach, function, (src, dst, edge), reduce)
 
     def reduce_over(
-        self,
-        reach: Reach,
-        message: Callable[..., Any],
-        src: tuple[Tensor, ...],
-        dst: tuple[Tensor, ...],
-        edge: tuple[Tensor, ...],
-        reduce: Reduce,
+        self, reach: Reach, function: EdgeFunction, rows: tuple[Rows, Rows, Rows], reduce: Reduce
     ) -> Tensor:
-        """Return a function of edges joined over other edges than the graph's own."""
-        tensors = (*src, *dst, *edge)
-        self._check_rows(reach, src, dst, edge)
+        """Return a function joined over given edges; `rows` are of sources, rows and edges."""
+        src, dst, edge = rows
         call = reduction.Call(
-            EdgeFunction.watch(message, tensors, self.draws),
+            function,
             reduce,
             reach,
             (len(src), len(dst), len(edge)),
-            keep=not self.strategy.recompute and torch.is_grad_enabled(),
+            keep=self._keeps_rows,
             column_ids=self.view.column_ids,
             row_ids=self.view.out_ids,
         )
-        return reduction.staged_reduce(call, tensors)
+        return reduction.staged_reduce(call, (*src, *dst, *edge))
 
-    def _check_rows(self, reach: Reach, src: Rows, dst: Rows, edge: Rows) -> None:
+    def _check_rows(self, src: Rows, dst: Rows, edge: Rows) -> None:
         wanted = {
             "a row for each vertex that is read": (src, self.view.num_read),
-            "a row for each vertex that is written": (dst, reach.own.csr.num_rows),
-            "a row for each in-edge": (edge, reach.own.whole.num_edges),
+            "a row for each vertex that is written": (dst, self.view.csr.num_rows),
+            "a row for each in-edge": (edge, self.view.csr.num_edges),
         }
         for what, (tensors, count) in wanted.items():
             for tensor in tensors:
@@ -230,8 +247,7 @@ class BlockNeighbours:
 
     def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
         """Return the sum over edge types of the mapped mean over their in-edges."""
-        keep = not self.strategy.recompute and torch.is_grad_enabled()
-        return staged_relations(x_ND, map_TDO, self._typed, keep=keep)
+        return staged_relations(x_ND, map_TDO, self._typed, keep=self._keeps_rows)
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from siafu.nn import EdgeFunction, EdgeRows
 from siafu.ops import Attention, DotProduct, DrawKey, Gat, GatV2
-from siafu.strategy import attention as staged
+from siafu.strategy.attention import EdgeOperand
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.pyg_edges import EdgeSet
 from siafu.strategy.pyg_refusal import refusal
@@ -123,18 +123,8 @@ def attend(
     operand = None
     if operands.edge_attr is not None and operands.make is not None:
         operand = _edge_operand(operands.edge_attr, operands.make, edges, neighbours)
-    captured = () if operand is None else operand.function.captured
-    ids = neighbours.view
-    call = staged.Call(
-        operands.kind,
-        edges.reach,
-        (len(operands.sources), len(operands.rows), len(operands.shared), len(captured)),
-        keep=not neighbours.strategy.recompute and torch.is_grad_enabled(),
-        dropout=None if drop is None else staged.EdgeDropout(*drop, ids.column_ids, ids.out_ids),
-        edges=operand,
-    )
-    tensors = (*operands.sources, *operands.rows, *operands.shared, *captured)
-    return staged.staged_attention(call, tensors)
+    tensors = operands.sources, operands.rows, operands.shared
+    return neighbours.attend_over(edges.reach, operands.kind, tensors, drop=drop, edges=operand)
 
 
 def _edge_operand(
@@ -142,7 +132,7 @@ def _edge_operand(
     make: Callable[[Tensor], Tensor],
     edges: EdgeSet,
     neighbours: BlockNeighbours,
-) -> staged.EdgeOperand:
+) -> EdgeOperand:
     data_E = edges.sorted(edge_attr)
     if data_E.requires_grad:
         # The features are learnt: as something captured they get their gradient.
@@ -153,4 +143,4 @@ def _edge_operand(
         rows = EdgeRows(make, data_E)
     function = EdgeFunction.watch(rows.make, (rows.data_E,), neighbours.draws)
     none = data_E.new_zeros(1, *data_E.shape[1:])  # loops are edges like others here
-    return staged.EdgeOperand(function, rows, none)
+    return EdgeOperand(function, rows, none)

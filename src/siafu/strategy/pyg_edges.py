@@ -18,7 +18,6 @@ from siafu.ops.csr import edge_dtype
 from siafu.strategy.blocks import Reach
 from siafu.strategy.neighbours import BlockNeighbours
 
-_EDGES_AT_ONCE = 1 << 22
 _KEPT_EDGES = 8
 """Edge lists are forgotten, the oldest first, beyond this many times the shard's own edges."""
 
@@ -47,7 +46,7 @@ class EdgeSet:
             return False
         whole, start = self.reach.own.whole, 0
         # In pieces, so that nothing beside the edges is as large as they are.
-        for lo, hi in whole.row_spans(_EDGES_AT_ONCE):
+        for lo, hi in whole.row_spans():
             bounds_M = whole.indptr[lo : hi + 1]
             end = int(bounds_M[-1])
             row_E = torch.arange(lo, hi, device=whole.device).repeat_interleave(bounds_M.diff())

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from torch import Tensor, nn
 
 from siafu.errors import PlanError
 from siafu.nn import EdgeFunction, Reduce
-from siafu.strategy import reduction
 from siafu.strategy.intercept import RankMode
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.pyg_aggregate import aggregate
@@ -34,6 +34,7 @@ from siafu.strategy.pyg_refusal import (
     softmax_refusal,
 )
 from siafu.strategy.sums import Scales, staged_max, staged_sum
+from siafu.strategy.walk import Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +47,9 @@ class _Inputs:
     rest: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
+    def rows(self) -> tuple[Rows, Rows, Rows]:
         """Sources, destinations, edges."""
-        return (*self.src.values(), *self.dst.values(), *self.edge.values())
+        return tuple(self.src.values()), tuple(self.dst.values()), tuple(self.edge.values())
 
 
 class StagedLayers:
@@ -177,24 +178,15 @@ class _Joined:
         plain = self._plain() if change is None else None
         if plain is not None and (reduce in ("sum", "mean") or plain.weight_S is None):
             return self._without_refetch(plain, reduce)
-        src, dst, edge = self._inputs.src, self._inputs.dst, self._inputs.edge
-        strategy, view = self._neighbours.strategy, self._neighbours.view
-        call = reduction.Call(
-            self._function(change),
-            reduce,
-            self._edges.reach,
-            (len(src), len(dst), len(edge)),
-            keep=not strategy.recompute and torch.is_grad_enabled(),
-            column_ids=view.column_ids,
-            row_ids=view.out_ids,
+        return self._neighbours.reduce_over(
+            self._edges.reach, self._function(change), self._inputs.rows, reduce
         )
-        return reduction.staged_reduce(call, self._inputs.tensors)
 
     def _function(self, change: Callable[[Tensor], Any] | None) -> EdgeFunction:
         draws = self._neighbours.draws
         message = self._message if change is None else lambda *rows: change(self._message(*rows))
         try:
-            function = EdgeFunction.watch(message, self._inputs.tensors, draws)
+            function = EdgeFunction.watch(message, tuple(chain(*self._inputs.rows)), draws)
         except TypeError as error:
             if WholeOnly.__name__ not in str(error):
                 raise

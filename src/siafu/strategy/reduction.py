@@ -34,9 +34,6 @@ from siafu.strategy.sums import Best
 from siafu.strategy.walk import Homeward, Rows, begin_trip, visit, visit_again, zeros_like
 from siafu.strategy.wire import Trip
 
-_PIECE_ELEMENTS = 1 << 24
-"""Numbers in the inputs and messages of one piece: 64 MB in float32."""
-
 _PLAIN = Gat(slope=1.0)
 """A softmax over given scores: GAT's with a bend that bends nothing."""
 
@@ -120,7 +117,7 @@ class _Piece:
 
 def _pieces(call: Call, block: Block, tensors: Rows) -> Iterator[_Piece]:
     width = call.function.width + sum(math.prod(tensor.shape[1:]) for tensor in tensors)
-    for span, csr, numbers_S in block.pieces(max(1, _PIECE_ELEMENTS // width)):
+    for span, csr, numbers_S in block.pieces(width):
         if not csr.num_edges:  # nothing to add, and functions may not cope with no edges
             continue
         rows = torch.arange(csr.num_rows, device=csr.device)
@@ -195,10 +192,8 @@ class _Softmax:
 
     def fold(self, piece: _Piece, results: Rows) -> None:
         assert self._state is not None
-        state = (self._state.top_MH, self._state.weight_MH, self._state.total_MHD)
-        part = SoftmaxState(*(tensor[piece.span] for tensor in state))
         sources, rows = self._operands(piece, results)
-        fold_into(_PLAIN, piece.messages, sources, rows, (), part)
+        fold_into(_PLAIN, piece.messages, sources, rows, (), self._state.of(piece.span))
 
     def finish(self) -> Tensor:
         assert self._state is not None

@@ -217,13 +217,14 @@ def test_resume_without_a_checkpoint_changes_nothing(siafu: Command) -> None:
     assert (siafu.here / "run" / "config.yaml").read_text() == before
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_predictions_carry_the_users_ids(siafu: Command, ranks: int) -> None:
+@pytest.mark.usefixtures("runs_on_pool")
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_predictions_carry_the_users_ids(siafu: Command, num_ranks: int) -> None:
     tables = text_tables(siafu.here / "tables")
     settings = ("--epochs", 12, "--out", "run", "--seed", 1, "--threads", 1)
-    result = result_of(siafu, "train", tables, *settings, "--ranks", ranks)
-    assert len(result["peak_mb"]) == ranks
-    assert (sum(result["bytes_sent"].values()) > 0) is (ranks > 1)
+    result = result_of(siafu, "train", tables, *settings, "--ranks", num_ranks)
+    assert len(result["peak_mb"]) == num_ranks
+    assert (sum(result["bytes_sent"].values()) > 0) is (num_ranks > 1)
     told = result_of(siafu, "infer", "run", "--out", "answers", "--embeddings")
     assert told["rows"] == 300
     by_id = _by_id(siafu.here / "answers")
@@ -238,7 +239,7 @@ def test_predictions_carry_the_users_ids(siafu: Command, ranks: int) -> None:
     of_training = _by_id(siafu.here / "run" / "predictions")
     assert [row["prediction"] for row in of_training] == [row["prediction"] for row in by_id]
 
-    if ranks == 2:  # the same weights on one process, whose parts are the whole graph
+    if num_ranks == 2:  # the same weights on one process, whose parts are the whole graph
         alone = result_of(siafu, "train", tables, *settings[:2], "--out", "one", *settings[4:])
         assert alone["losses"] == pytest.approx(result["losses"], rel=1e-5)
         result_of(siafu, "infer", "one", "--out", "alone", "--embeddings")
@@ -301,23 +302,20 @@ def test_inference_on_other_features_is_refused(siafu: Command) -> None:
     assert not (siafu.here / "answers").exists()
 
 
-@pytest.mark.parametrize("labels", ["none", "too few", "many"])
-def test_inference_needs_no_labels(siafu: Command, labels: str) -> None:
+def test_inference_needs_no_labels(siafu: Command) -> None:
     graph = load("planted:300")
-    data = {"edge_index": graph.edge_index(), "x": graph.x}
-    if labels == "too few":
-        data["y"] = np.minimum(graph.y, 4)
-    if labels == "many":
-        data["y"] = np.eye(9, dtype=np.int64)[graph.y]
-    np.savez(siafu.here / "new.npz", **data)
     train = ("--epochs", 3, "--out", "run", "--split", "0.5,0.2")
     result_of(siafu, "train", "planted:300", *train)
-    result_of(siafu, "infer", "run", "--data", "new.npz", "--out", "answers")
-    rows = _by_id(siafu.here / "answers")
     known = _by_id(siafu.here / "run" / "predictions")
-    assert [row["prediction"] for row in rows] == [row["prediction"] for row in known]
-    assert {row["split"] for row in rows} == {""}
-    assert ("label" in rows[0]) is (labels == "too few")
+    one_each = {"y": np.minimum(graph.y, 4)}
+    many_each = {"y": np.eye(9, dtype=np.int64)[graph.y]}
+    for name, labels in {"none": {}, "too few": one_each, "many": many_each}.items():
+        np.savez(siafu.here / "new.npz", edge_index=graph.edge_index(), x=graph.x, **labels)
+        result_of(siafu, "infer", "run", "--data", "new.npz", "--out", name)
+        rows = _by_id(siafu.here / name)
+        assert [row["prediction"] for row in rows] == [row["prediction"] for row in known], name
+        assert {row["split"] for row in rows} == {""}, name
+        assert ("label" in rows[0]) is (name == "too few")
 
 
 def test_moved_run_still_infers_and_resumes(siafu: Command) -> None:
@@ -361,6 +359,7 @@ def under_torchrun(*arguments: object) -> dict:
     return json.loads(lines[0])
 
 
+@pytest.mark.usefixtures("runs_on_pool")
 def test_torchrun_gives_the_same_losses_and_resumes(siafu: Command) -> None:
     arguments = ("train", "planted:600", "--threads", 1, "--checkpoint-every", 3)
     local = result_of(siafu, *arguments, "--ranks", 2, "--epochs", 7)

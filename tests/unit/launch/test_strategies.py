@@ -11,13 +11,9 @@ import pytest
 import torch
 
 import siafu
-from siafu.comm import World
 from siafu.errors import ConfigError
-from siafu.launch.rank import Job, work
 from siafu.nn import Draws, LocalNeighbours, ModelSpec, cache_input
 from siafu.ops import CSR
-from siafu.record import RunFolder
-from tests.harness import RankPool
 
 launch = importlib.import_module("siafu.launch.fit")
 
@@ -25,19 +21,9 @@ EPOCHS = 6
 SETTINGS = {"ranks": 2, "epochs": EPOCHS, "hidden": 8, "partition": "hash", "threads": 1}
 
 
-def on_pool(world: World, run: str, job: str) -> None:
-    """Do what `python -m siafu.launch RUN JOB` does on a rank."""
-    work(RunFolder(Path(run)), Job.from_text(job), world)
-
-
 @pytest.fixture(autouse=True)
-def here(ranks: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder; ranks are those of the pool, so that none has to start."""
-
-    def run_ranks(num_ranks: int, run: Path, job: str, **settings: Any) -> None:
-        ranks.run(on_pool, num_ranks, str(Path(run).absolute()), job)
-
-    monkeypatch.setattr(launch, "run_ranks", run_ranks)
+def here(runs_on_pool: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

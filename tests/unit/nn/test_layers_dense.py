@@ -20,7 +20,7 @@ from siafu.nn import (
     project,
     rows_to_sum_one,
 )
-from siafu.nn.attention import GATLayer
+from siafu.nn.attention import GATLayer, Heads
 from siafu.nn.layers import GCNLayer, GINLayer, SAGELayer
 from siafu.ops import CSR
 from tests.parity.graphs import awkward_graph
@@ -93,7 +93,7 @@ def test_gin_is_an_mlp_of_the_sum(out_width: int) -> None:
 
 @pytest.mark.parametrize("concat", [True, False])
 def test_gat_is_a_softmax_over_edges_and_one_loop(concat: bool) -> None:
-    layer = GATLayer(D, 3, heads=2, concat=concat, dropout=Dropout(0.0, 0)).double()
+    layer = GATLayer(D, 3, Heads(count=2, concat=concat, dropout=Dropout(0.0, 0))).double()
     count = dense(weighted=False)  # repeated edges count as often as they stand there
     count.fill_diagonal_(1.0)
     z = layer.linear(rows()).unflatten(1, (2, 3))

@@ -7,7 +7,7 @@ from torch import nn
 from torch_geometric import nn as pyg
 
 from siafu.nn import Draws, Dropout, LocalNeighbours
-from siafu.nn.attention import GATLayer, GATv2Layer, TransformerLayer
+from siafu.nn.attention import GATLayer, GATv2Layer, Heads, TransformerLayer
 from siafu.nn.layers import RGCNLayer
 from siafu.ops import CSR
 from tests.parity.graphs import awkward_graph
@@ -34,12 +34,15 @@ def copy(pairs: list[tuple[nn.Parameter | torch.Tensor, torch.Tensor]]) -> None:
             ours.copy_(theirs)
 
 
+def heads_of(concat: bool, edge_width: int) -> Heads:
+    return Heads(count=HEADS, concat=concat, dropout=Dropout(0, 0), edge_width=edge_width)
+
+
 @pytest.mark.parametrize("edge_width", [0, 2])
 @pytest.mark.parametrize("concat", [True, False])
 def test_gat_is_that_of_pyg(concat: bool, edge_width: int) -> None:
-    settings = {"heads": HEADS, "concat": concat}
-    ours = GATLayer(D, OUT, dropout=Dropout(0, 0), edge_width=edge_width, **settings).double()
-    conv = pyg.GATConv(D, OUT, edge_dim=edge_width or None, **settings).double()
+    ours = GATLayer(D, OUT, heads_of(concat, edge_width)).double()
+    conv = pyg.GATConv(D, OUT, HEADS, concat, edge_dim=edge_width or None).double()
     pairs = [
         (ours.linear.weight, conv.lin.weight),
         (ours.left, conv.att_src[0]),
@@ -56,9 +59,8 @@ def test_gat_is_that_of_pyg(concat: bool, edge_width: int) -> None:
 @pytest.mark.parametrize("edge_width", [0, 2])
 @pytest.mark.parametrize("concat", [True, False])
 def test_gatv2_is_that_of_pyg(concat: bool, edge_width: int) -> None:
-    settings = {"heads": HEADS, "concat": concat}
-    ours = GATv2Layer(D, OUT, dropout=Dropout(0, 0), edge_width=edge_width, **settings).double()
-    conv = pyg.GATv2Conv(D, OUT, edge_dim=edge_width or None, **settings).double()
+    ours = GATv2Layer(D, OUT, heads_of(concat, edge_width)).double()
+    conv = pyg.GATv2Conv(D, OUT, HEADS, concat, edge_dim=edge_width or None).double()
     pairs = [
         (ours.source.weight, conv.lin_l.weight),
         (ours.source.bias, conv.lin_l.bias),
@@ -76,11 +78,8 @@ def test_gatv2_is_that_of_pyg(concat: bool, edge_width: int) -> None:
 @pytest.mark.parametrize("edge_width", [0, 2])
 @pytest.mark.parametrize("concat", [True, False])
 def test_transformer_is_that_of_pyg(concat: bool, edge_width: int) -> None:
-    settings = {"heads": HEADS, "concat": concat}
-    ours = TransformerLayer(
-        D, OUT, dropout=Dropout(0, 0), edge_width=edge_width, **settings
-    ).double()
-    conv = pyg.TransformerConv(D, OUT, edge_dim=edge_width or None, **settings).double()
+    ours = TransformerLayer(D, OUT, heads_of(concat, edge_width)).double()
+    conv = pyg.TransformerConv(D, OUT, HEADS, concat, edge_dim=edge_width or None).double()
     pairs = []
     for mine, theirs in (
         (ours.query, conv.lin_query),

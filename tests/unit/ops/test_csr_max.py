@@ -17,15 +17,16 @@ def features(csr: CSR, width: int, dtype: torch.dtype = torch.float64) -> torch.
     return whole.to(csr.device, dtype)
 
 
-@pytest.mark.parametrize("width", [1, 3, 16, 100])
+@pytest.mark.parametrize("width", [1, 16, 100])
 def test_max_and_argument_equal_the_definition(csr, width):
     x = features(csr, width, torch.float32)
     for got, want in zip(max_with_argument(csr, x), csr_max_reference(csr, x), strict=True):
         torch.testing.assert_close(got, want, **EXACT)
 
 
-@pytest.mark.parametrize("width", [0, 64, 301, 512])
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("width", "dtype"), [(0, torch.int32), (301, torch.int64), (512, torch.int32)]
+)
 def test_max_equals_the_definition_at_any_width(device, make, width, dtype):
     csr = make("uneven", dtype=dtype).to(device)
     x = features(csr, width)
@@ -40,7 +41,7 @@ def test_infinities_and_nan_pass_through(uneven):
         torch.testing.assert_close(got, want, **EXACT)
 
 
-@pytest.mark.parametrize("width", [1, 20, 64])
+@pytest.mark.parametrize("width", [1, 20])
 def test_gradient_goes_to_the_first_of_equal_edges(csr, width):
     x = features(csr, width).requires_grad_()
     want, got = csr_max_reference(csr, x)[0], neighbour_max(csr, x)

@@ -26,23 +26,29 @@ def features(csr: CSR, width: int, dtype: torch.dtype = torch.float64) -> torch.
     return torch.randn(csr.num_cols, width, generator=generator, dtype=dtype).to(csr.device)
 
 
-@pytest.mark.parametrize("width", [1, 3, 16, 100, 130])
+@pytest.mark.parametrize("width", [1, 16, 130])
 def test_sum_equals_its_definition(csr, width):
     x = features(csr, width, torch.float32)
     torch.testing.assert_close(neighbour_sum(csr, x), csr_sum_reference(csr, x), **FLOAT32)
 
 
-@pytest.mark.parametrize("width", [0, 48, 64, 256, 301, 512, 602, 1031])
+@pytest.mark.parametrize("width", [0, 64, 301, 512, 602, 1031])
 def test_sum_equals_its_definition_at_any_width(uneven, width):
     x = features(uneven, width)
     torch.testing.assert_close(neighbour_sum(uneven, x), csr_sum_reference(uneven, x), **FLOAT64)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize(
-    "scaled", [(), ("row_scale_M",), ("col_scale_C",), ("row_scale_M", "col_scale_C")]
-)
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+ROW, COL = "row_scale_M", "col_scale_C"
+FACTORS = [
+    (torch.int32, scaled, weighted)
+    for scaled in ((), (ROW,), (COL,), (ROW, COL))
+    for weighted in (False, True)
+]
+FACTORS += [(torch.int64, (), False), (torch.int64, (ROW, COL), True)]
+"""Each is compiled by itself."""
+
+
+@pytest.mark.parametrize(("dtype", "scaled", "weighted"), FACTORS)
 def test_factors_and_gradient_equal_the_definition(device, make, weighted, scaled, dtype):
     csr = make("uneven", weighted=weighted, dtype=dtype).to(device)
     factors = {name: value for name, value in scales(csr).items() if name in scaled}

@@ -16,6 +16,7 @@ from siafu.ops import (
 from siafu.ops.contract import Draw
 from siafu.ops.random import dropout
 from siafu.ops.random_torch import draw_words, philox
+from tests.unit.ops.interpreter import INTERPRETED
 
 KEY = DrawKey(seed=11, epoch=2, purpose=3)
 
@@ -53,7 +54,7 @@ def test_every_word_of_the_counter_is_used(device):
     assert len(torch.unique(drawn.cpu())) == drawn.numel()
 
 
-@pytest.mark.parametrize("width", [1, 4, 7, 64, 130])
+@pytest.mark.parametrize("width", [1, 7, 130])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_draws_equal_the_definition_bit_for_bit(device, width, dtype):
     first, second = ids(33), ids(33).flip(0)
@@ -65,9 +66,10 @@ def test_draws_equal_the_definition_bit_for_bit(device, width, dtype):
 
 
 def test_draw_depends_on_id_and_column_alone(device, threads):
-    all_ids = ids(5000).to(device)
+    count = 500 if INTERPRETED else 5000
+    all_ids = ids(count).to(device)
     whole = uniform_rows(KEY, all_ids, 40)
-    some = torch.tensor([17, 3, 4999, 3], device=device)
+    some = torch.tensor([17, 3, count - 1, 3], device=device)
     assert torch.equal(uniform_rows(KEY, all_ids[some], 9), whole[some, :9])
     set_threads(3)
     assert torch.equal(uniform_rows(KEY, all_ids, 40), whole)
@@ -97,8 +99,7 @@ def test_draws_are_uniform(device):
     assert abs(neighbours[0, 1]) < 0.02
 
 
-@pytest.mark.parametrize("width", [1, 4, 6, 33])
-@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(("width", "p"), [(1, 0.5), (4, 0.9), (33, 0.1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_dropout_and_its_gradient_use_one_mask(device, width, p, dtype):
     first, second = ids(50).to(device), ids(50).flip(0).to(device)

@@ -16,6 +16,7 @@ from siafu.ops.wire import (
     warm_up_wire,
     wire_bytes,
 )
+from tests.unit.ops.interpreter import INTERPRETED
 
 KEY = DrawKey(seed=5, epoch=2, purpose=9)
 
@@ -44,7 +45,7 @@ def ids_of(count: int) -> torch.Tensor:
     return torch.randint(0, 2**48, (count,), generator=torch.Generator().manual_seed(7))
 
 
-@pytest.mark.parametrize("width", [1, 7, 41, 1100])
+@pytest.mark.parametrize("width", [1, 41, 1100])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_bytes_equal_the_reference(device, monkeypatch, width, kind):
     _compare(device, monkeypatch, rows_of(kind, 15, width))
@@ -86,14 +87,16 @@ def test_error_stays_below_a_step(device, bits, kind):
 
 
 def test_a_row_has_the_same_bytes_in_any_message(device, threads):
-    x, bits, ids = rows_of("plain", 60, 600).to(device), mixed_bits(60).to(device), ids_of(60)
+    count = 8 if INTERPRETED else 60
+    x, bits, ids = rows_of("plain", count, 600), mixed_bits(count), ids_of(count)
+    x, bits = x.to(device), bits.to(device)
     whole = WireLayout.build(bits, 600)
     set_threads(1)
     sent = encode(x, None, whole, KEY, ids.to(device)).payload
     set_threads(3)
     again = encode(x, None, whole, KEY, ids.to(device), out=torch.empty_like(sent))
     assert torch.equal(again.payload, sent)
-    some = torch.tensor([17, 3, 59, 3, 40], device=device)
+    some = torch.tensor([5, 3, count - 1, 3, count // 2], device=device)
     part = WireLayout.build(bits[some], 600)
     payload = encode(x, some, part, KEY, ids.to(device)[some]).payload
     rows = [sent[whole.start_S[n] : whole.start_S[n + 1]] for n in some.tolist()]
@@ -102,8 +105,11 @@ def test_a_row_has_the_same_bytes_in_any_message(device, threads):
     assert not torch.equal(other.payload, sent)
 
 
-@pytest.mark.parametrize("bits", WIDTHS)
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), -float("nan")])
+@pytest.mark.parametrize(
+    ("bits", "value"),
+    [(bits, float("nan")) for bits in WIDTHS]
+    + [(4, float("inf")), (16, float("-inf")), (8, -float("nan")), (32, float("inf"))],
+)
 def test_a_row_that_is_not_finite_is_named(device, bits, value):
     x = torch.ones(5, 20, device=device)
     x[2, 19] = value
