@@ -5,11 +5,13 @@ from siafu.errors import SiafuError
 from siafu.graph import Graph
 from siafu.ingest import load
 from siafu.launch import Run, fit
+from siafu.minibatch import MinibatchLoader
 from siafu.shard import Shard, open_shard
 from siafu.strategy import parallelize
 
 __all__ = [
     "Graph",
+    "MinibatchLoader",
     "Run",
     "Shard",
     "SiafuError",

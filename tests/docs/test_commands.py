@@ -118,3 +118,13 @@ def test_two_examples_print_the_same_losses(folder: Path) -> None:
     assert len(pairs[0]) == 4
     # float32 through batch norm and attention: sums in another order, twenty epochs apart.
     assert pairs[1] == pytest.approx(pairs[0], abs=1e-4)
+
+
+def test_minibatch_example_learns(folder: Path) -> None:
+    parts = "sampled.parts"
+    run([str(BIN / "siafu"), "partition", "planted", parts, "--parts", "2"], folder)
+    torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    said = run([*torchrun, str(ROOT / "examples/03_minibatches.py"), parts], folder)
+    scores = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("epoch")]
+    assert len(scores) == 5
+    assert scores[-1] > max(0.6, scores[0])

@@ -23,6 +23,8 @@ from siafu.errors import CommError, ConfigError
 DEFAULT_DEADLINE_SECONDS = 300.0
 STORE_VARIABLE = "SIAFU_RENDEZVOUS_FILE"
 """Set by the local launcher: ranks of one machine meet in a file, so no port is opened for it."""
+_TAG_BITS, _KIND_BITS, _MOST_LINES = 17, 10, 15
+"""Of the 31 bits of a tag; so many second lines of one world may be open at a time."""
 
 
 @dataclass(kw_only=True)
@@ -41,7 +43,8 @@ class World:
     _owns_group: bool = False
     _next_tag: int = 0
     _line: int = 0
-    """0, or 1 for a second line over the same group: their messages have other tags."""
+    """0, or a number for a second line over the same group: their messages have other tags."""
+    _lines_opened: int = 0
 
     @classmethod
     def join(
@@ -92,6 +95,8 @@ class World:
         For a thread that works beside this world's: each line has one order of messages. Only rows
         and numbers go over it, no sums. Bytes are counted together. All ranks call this together.
         """
+        number = 1 + self._lines_opened % _MOST_LINES
+        self._lines_opened += 1
         group, is_new = self.group, self.backend == "nccl"
         if is_new:  # NCCL carries no rows of the host
             with self.waiting("opening a second line"):
@@ -105,7 +110,7 @@ class World:
             meter=self.meter,
             step=self.step,
             _owns_group=is_new,
-            _line=1,
+            _line=number,
         )
 
     def __enter__(self) -> Self:
@@ -156,9 +161,9 @@ class World:
         Gloo matches messages by it, so ranks out of step wait (and are told so at the deadline)
         instead of taking each other's rows for something else.
         """
-        self._next_tag = (self._next_tag + 1) % (1 << 20)
-        kind_bits = zlib.crc32(kind.encode()) % (1 << 10)
-        return self._next_tag | kind_bits << 20 | self._line << 30
+        self._next_tag = (self._next_tag + 1) % (1 << _TAG_BITS)
+        kind_bits = zlib.crc32(kind.encode()) % (1 << _KIND_BITS)
+        return self._next_tag | (kind_bits | self._line << _KIND_BITS) << _TAG_BITS
 
     @contextmanager
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:

@@ -6,6 +6,7 @@ from siafu.minibatch.held_out import HeldOut, hold_out_edges
 from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
 from siafu.minibatch.links import LinkBatching, LinkSeeds, other_vertices, rows_of_seeds
+from siafu.minibatch.loader import MinibatchLoader, SampledData
 from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
 from siafu.minibatch.relay import Relay, epoch_of_draws
 from siafu.minibatch.schedule import Minibatch, Schedule, Step
@@ -25,8 +26,10 @@ __all__ = [
     "Macrobatch",
     "MacrobatchSampler",
     "Minibatch",
+    "MinibatchLoader",
     "Needs",
     "Relay",
+    "SampledData",
     "Sampling",
     "Schedule",
     "Served",

@@ -1,0 +1,203 @@
+"""Minibatches for a training loop of one's own, in the shape of PyG's NeighborLoader.
+
+Shapes: V vertices of a minibatch, B seeds (the first of them), E edges, F features.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from siafu.comm import reduce_gradients
+from siafu.errors import ConfigError, PlanError
+from siafu.minibatch.feed import Batching, Columns, Feed, Needs
+from siafu.minibatch.seed_rows import seeds_by_id, seeds_by_row
+from siafu.minibatch.served import EdgeColumn, Sampling, rows_of
+from siafu.minibatch.subgraph import Subgraph
+from siafu.nn import Draws
+from siafu.shard import Shard, require
+
+_EDGE_COLUMNS: tuple[EdgeColumn, ...] = ("edge_weight", "edge_attr", "edge_type")
+
+
+@dataclass(eq=False, kw_only=True)
+class SampledData:
+    """One minibatch where PyG is not installed: the attributes of its `Data`."""
+
+    x: Tensor
+    """[V, F]."""
+    edge_index: Tensor
+    """int64 [2, E]: sources and destinations, by row of x; edges of the first hop first."""
+    batch_size: int
+    """B."""
+    n_id: Tensor
+    """int64 [V]: number in the whole graph of each row."""
+    input_id: Tensor
+    """int64 [B]: which of the input vertices each seed is."""
+    num_sampled_nodes: list[int]
+    """Vertices by the hop that first met them, seeds first."""
+    num_sampled_edges: list[int]
+    """Edges by hop."""
+    y: Tensor | None = None
+    """Labels of the seeds."""
+    edge_weight: Tensor | None = None
+    edge_attr: Tensor | None = None
+    edge_type: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> "SampledData":
+        """Return the same on another device."""
+        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        moved = {name: v.to(device) for name, v in found.items() if isinstance(v, Tensor)}
+        return SampledData(**found | moved)
+
+
+class MinibatchLoader:
+    """Yields an epoch of minibatches of a shard; every rank makes one together, and uses it alike.
+
+    Each step has one minibatch a rank, of vertices it owns; all ranks have equally many, as even
+    in size as can be, so one may be empty. They hold tensors on the host, as a
+    `torch_geometric.data.Data` where PyG is installed, else as `SampledData`. ::
+
+        with siafu.MinibatchLoader(shard, [15, 10], input_nodes=shard.train) as loader:
+            for batch in loader:
+                optimiser.zero_grad()
+                if batch.batch_size:
+                    out = model(batch.x, batch.edge_index)[: batch.batch_size]
+                    cross_entropy(out, batch.y).backward()
+                loader.average_gradients(model, batch.batch_size)
+                optimiser.step()
+
+    A loop that ends early must end at the same minibatch on every rank.
+    """
+
+    def __init__(  # noqa: PLR0913 - the settings that NeighborLoader has, by the same names
+        self,
+        shard: Shard,
+        num_neighbors: Sequence[int],
+        *,
+        batch_size: int = 1000,
+        input_nodes: Tensor | None = None,
+        input_ids: Sequence[int | str] | None = None,
+        macrobatch: int = 8,
+        seed: int = 0,
+        replace: bool = False,
+    ) -> None:
+        """`num_neighbors` are drawn at each hop, -1 for all.
+
+        `input_nodes` are this rank's seeds, as a mask of its rows or row numbers (`shard.train`),
+        or `input_ids`, by the user's ids, those of all ranks; without either every vertex is one.
+        A vertex named twice counts once. `macrobatch` steps are sampled and fetched in one go; that
+        changes speed alone.
+        """
+        require(shard, "x")
+        _check(shard, num_neighbors, batch_size, macrobatch)
+        if input_ids is not None:
+            seeds = seeds_by_id(shard, input_ids, input_nodes)
+        else:
+            seeds = seeds_by_row(shard, input_nodes)
+        self._seeds, self._macrobatch, self.epoch = seeds, macrobatch, 0
+        self.shard = shard
+        self._feed = Feed(
+            dataclasses.replace(shard, masks=shard.masks | {"train": seeds.rows}),
+            Sampling(fanouts=tuple(num_neighbors), replace=replace),
+            Batching(batch_size=batch_size),
+            Needs(edge_columns=_EDGE_COLUMNS),
+            Draws(seed=seed),
+        )
+
+    def __len__(self) -> int:
+        """Return the minibatches of an epoch, as many on every rank."""
+        return self._feed.sampler.schedule.num_steps
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the minibatches of the next epoch; `epoch` may be set to repeat one."""
+        self.epoch += 1
+        for macrobatch in self._feed.sampler.macrobatches(self.epoch, self._macrobatch):
+            for subgraphs in macrobatch.subgraphs:
+                for subgraph in subgraphs:
+                    yield self._data(subgraph, macrobatch.columns_of(subgraph))
+
+    def _data(self, subgraph: Subgraph, columns: Columns) -> Any:
+        reached, indptr = subgraph.reached, subgraph.indptr
+        edges_before = [0, *(int(indptr[count]) for count in reached[:-1])]
+        seeds = rows_of(subgraph.addresses[: subgraph.num_seeds])
+        data: dict[str, Any] = {
+            "x": columns["x"],
+            "edge_index": subgraph.edge_index(),
+            "batch_size": subgraph.num_seeds,
+            "n_id": columns["id"],
+            "input_id": self._seeds.places_of(seeds),
+            "num_sampled_nodes": _steps([0, *reached]),
+            "num_sampled_edges": _steps(edges_before),
+        } | {str(name): rows for name, rows in subgraph.edges.items()}
+        if "y" in columns:
+            data["y"] = columns["y"]
+        return (_pyg_data() or SampledData)(**data)
+
+    def average_gradients(self, model: nn.Module, num_seeds: int) -> None:
+        """Make gradients of a rank's mean loss those of the mean over all ranks' seeds.
+
+        `num_seeds` is what this rank's mean was over: the minibatch's `batch_size`. A rank without
+        seeds adds nothing. Every rank calls this after `backward` of each step.
+        """
+        world, parameters = self.shard.world, list(model.parameters())
+        total = sum(row[0] for row in world.gather_numbers([float(num_seeds)], "control"))
+        for parameter in parameters:
+            if parameter.grad is not None and num_seeds:
+                parameter.grad *= num_seeds / total
+            else:
+                parameter.grad = None
+        reduce_gradients(parameters, world)
+
+    def close(self) -> None:
+        """Give up the line to the other ranks."""
+        self._feed.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _steps(counts: list[int]) -> list[int]:
+    return [after - before for before, after in pairwise(counts)]
+
+
+@cache
+def _pyg_data() -> Any:
+    """Return PyG's class, or None where it is not installed."""
+    if importlib.util.find_spec("torch_geometric") is None:
+        return None
+    return importlib.import_module("torch_geometric.data").Data
+
+
+def _check(shard: Shard, num_neighbors: Sequence[int], batch_size: int, macrobatch: int) -> None:
+    if shard.row_ids.device.type != "cpu":
+        raise PlanError(
+            "Minibatches are drawn on the host.",
+            seen=f"a shard on {shard.row_ids.device}",
+            fix='open it with siafu.open_shard(path, world, place="host")',
+        )
+    if not num_neighbors or any(count < -1 or count == 0 for count in num_neighbors):
+        raise ConfigError(
+            "The numbers of neighbours can't be used.",
+            seen=f"num_neighbors={list(num_neighbors)}",
+            fix="give a number for each layer, as [15, 10]; -1 takes all in-edges",
+        )
+    for name, value in (("batch_size", batch_size), ("macrobatch", macrobatch)):
+        if value < 1:
+            raise ConfigError(f"{name} is too small.", seen=f"{name}={value}", fix="use 1 or more")

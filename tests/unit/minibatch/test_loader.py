@@ -1,0 +1,120 @@
+"""The loader: PyG's shape, seeds by row, mask or id, and every seed once an epoch."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch_geometric.data import Data
+from torch_geometric.nn import SAGEConv
+from torch_geometric.utils import trim_to_layer
+
+import siafu
+from siafu.comm import World
+from siafu.errors import ConfigError, DataError
+from siafu.graph import TextIds, graph_from_edges
+from siafu.minibatch import SampledData, loader
+from siafu.partition import write_parts
+from siafu.shard import Shard, open_shard
+from tests.parity.graphs import awkward_graph
+
+
+@pytest.fixture(scope="module")
+def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+    """The awkward graph, whole."""
+    return shard_of(awkward_graph(weighted=True), tmp_path_factory.mktemp("whole"))
+
+
+def shard_of(graph: siafu.Graph, folder: Path) -> Shard:
+    part_of = np.zeros(graph.num_nodes, np.int32)
+    write_parts(graph, part_of, folder / "g.parts", num_parts=1, method="hash", seed=0)
+    return open_shard(folder / "g.parts", World())
+
+
+def test_minibatches_have_pygs_shape(shard: Shard) -> None:
+    graph = awkward_graph(weighted=True)
+    edges = set(map(tuple, graph.edge_index().T.tolist()))
+    mask = torch.zeros(41, dtype=torch.bool)
+    mask[shard.train] = True
+    seen = []
+    with siafu.MinibatchLoader(shard, [3, 2], batch_size=4, input_nodes=mask) as batches:
+        assert len(batches) == -(-len(shard.train) // 4)
+        for batch in batches:
+            assert isinstance(batch, Data)
+            size, ids = batch.batch_size, batch.n_id.numpy()
+            assert len(np.unique(ids)) == len(ids) == sum(batch.num_sampled_nodes)
+            assert batch.num_sampled_nodes[0] == size
+            assert sum(batch.num_sampled_edges) == batch.edge_index.size(1) == batch.num_edges
+            assert set(map(tuple, ids[batch.edge_index.numpy()].T.tolist())) <= edges
+            assert torch.equal(batch.x, torch.from_numpy(graph.x[ids]))
+            assert batch.y.tolist() == graph.y[ids[:size]].tolist()
+            assert torch.equal(shard.train[batch.input_id], batch.n_id[:size])
+            assert len(batch.edge_weight) == len(batch.edge_attr) == batch.num_edges
+            seen += ids[:size].tolist()
+    assert sorted(seen) == shard.train.tolist()
+
+
+def test_trimmed_layers_give_the_seeds_the_same_rows(shard: Shard) -> None:
+    convs = [SAGEConv(6, 5), SAGEConv(5, 4)]
+    with siafu.MinibatchLoader(shard, [4, 3], batch_size=7) as batches:
+        batch = next(iter(batches))
+    whole, x, edge_index = batch.x, batch.x, batch.edge_index
+    for number, conv in enumerate(convs):
+        x, edge_index, _ = trim_to_layer(
+            number, batch.num_sampled_nodes, batch.num_sampled_edges, x, edge_index
+        )
+        x, whole = conv(x, edge_index), conv(whole, batch.edge_index)
+    torch.testing.assert_close(x[: batch.batch_size], whole[: batch.batch_size])
+
+
+def test_epochs_differ_and_macrobatches_do_not_matter(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_pyg_data", lambda: None)  # as where PyG is not installed
+    with (
+        siafu.MinibatchLoader(shard, [2], batch_size=5, macrobatch=1) as one,
+        siafu.MinibatchLoader(shard, [2], batch_size=5, macrobatch=3) as many,
+    ):
+        pairs = list(zip(one, many, strict=True))
+        assert all(isinstance(batch, SampledData) for pair in pairs for batch in pair)
+        for first, second in pairs:
+            assert torch.equal(first.n_id, second.n_id)
+            assert torch.equal(first.edge_index, second.edge_index)
+        again = [batch.to("cpu").n_id for batch in one]
+        assert not all(torch.equal(a, b[0].n_id) for a, b in zip(again, pairs, strict=True))
+        one.epoch = 0
+        assert all(torch.equal(a.n_id, b[0].n_id) for a, b in zip(one, pairs, strict=True))
+
+
+def test_seeds_are_named_by_the_users_ids(tmp_path: Path) -> None:
+    names = TextIds.from_arrow(pa.array([f"v{number}" for number in range(5)]))
+    x = np.eye(5, dtype=np.float32)
+    graph = graph_from_edges(np.array([0, 1, 2]), np.array([1, 2, 3]), 5, x=x, ids=names)
+    shard = shard_of(graph, tmp_path)
+    with siafu.MinibatchLoader(shard, [-1], input_ids=["v3", "v1", "v3"]) as batches:
+        (batch,) = batches
+    assert sorted(zip(batch.n_id[:2].tolist(), batch.input_id.tolist(), strict=True)) == [
+        (1, 1),
+        (3, 0),
+    ]
+    assert "y" not in batch
+    with pytest.raises(DataError, match="'v9'"):
+        siafu.MinibatchLoader(shard, [1], input_ids=["v1", "v9"])
+
+
+def test_mistakes_are_named(shard: Shard) -> None:
+    with pytest.raises(DataError, match="12345"):
+        siafu.MinibatchLoader(shard, [1], input_ids=[3, 12345])
+    with pytest.raises(DataError, match="not of the kind"):
+        siafu.MinibatchLoader(shard, [1], input_ids=["no number"])
+    with pytest.raises(DataError, match="row 41"):
+        siafu.MinibatchLoader(shard, [1], input_nodes=torch.tensor([0, 41]))
+    with pytest.raises(DataError, match="does not fit"):
+        siafu.MinibatchLoader(shard, [1], input_nodes=torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ConfigError, match="twice"):
+        siafu.MinibatchLoader(shard, [1], input_ids=[3], input_nodes=torch.tensor([0]))
+    with pytest.raises(ConfigError, match="neighbours"):
+        siafu.MinibatchLoader(shard, [3, 0])
+    with pytest.raises(ConfigError, match="batch_size"):
+        siafu.MinibatchLoader(shard, [3], batch_size=0)
