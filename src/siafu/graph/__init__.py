@@ -1,5 +1,15 @@
-"""What a graph is, in memory and on disk."""
+"""What a graph, a snapshot sequence and a delta are, in memory and on disk."""
 
+from siafu.graph.dynamic import (
+    DegreeScale,
+    Deltas,
+    DynamicGraph,
+    EdgeEvents,
+    degree_features,
+    fingerprint_dynamic,
+    join_deltas,
+)
+from siafu.graph.dynamic_store import check_dynamic, load_dynamic_store, save_dynamic
 from siafu.graph.edge_types import (
     EdgeTypeName,
     count_edge_types,
@@ -35,11 +45,25 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
+from siafu.graph.smoothing import normalised, smooth
+from siafu.graph.snapshot import (
+    Delta,
+    Replay,
+    Snapshot,
+    difference,
+    empty_snapshot,
+    snapshot_from_keys,
+)
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
 
 __all__ = [
     "MASKS",
     "Array",
+    "DegreeScale",
+    "Delta",
+    "Deltas",
+    "DynamicGraph",
+    "EdgeEvents",
     "EdgeTypeName",
     "Features",
     "Folder",
@@ -47,28 +71,41 @@ __all__ = [
     "Graph",
     "Ids",
     "IntegerIds",
+    "Replay",
+    "Snapshot",
     "SparseFeatures",
     "TextIds",
     "add_reverse_edges",
+    "check_dynamic",
     "check_graph",
     "count_edge_types",
+    "degree_features",
+    "difference",
     "draw_split",
     "edge_type_dtype",
+    "empty_snapshot",
+    "fingerprint_dynamic",
     "fingerprint_graph",
     "folder_kind",
     "graph_facts",
     "graph_from_edges",
     "graph_from_folder",
     "index_dtype",
+    "join_deltas",
+    "load_dynamic_store",
     "load_features",
     "load_ids",
     "load_store",
+    "normalised",
     "number_edge_types",
     "open_folder",
     "parse_split",
     "rows_to_sum_one",
+    "save_dynamic",
     "save_store",
     "save_vertices",
+    "smooth",
+    "snapshot_from_keys",
     "unwritable",
     "write_folder",
     "write_text_atomically",
