@@ -35,6 +35,12 @@ class SparseFeatures:
         """Vertices and width, as for a dense matrix."""
         return len(self.indptr) - 1, self.width
 
+    def dense(self) -> Array:
+        """Return float32 [N, F] with the zeros."""
+        x_NF = np.zeros(self.shape, np.float32)
+        x_NF[np.repeat(np.arange(len(x_NF)), np.diff(self.indptr)), self.index] = self.value
+        return x_NF
+
     def take(self, rows: Array) -> "SparseFeatures":
         """Return the features of these rows, in this order."""
         counts = np.diff(self.indptr)[rows]

@@ -1,6 +1,11 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
 from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
+from siafu.ingest.drifting import drifting
+from siafu.ingest.dynamic_load import is_dynamic, load_dynamic
+from siafu.ingest.event_graph import graph_from_events
+from siafu.ingest.event_npz import events_from_npz
+from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.load import ingest_to_store, load, load_as_it_is, load_with_notes
 from siafu.ingest.named import NAMED, load_named
 from siafu.ingest.npz import graph_from_npz
@@ -9,22 +14,31 @@ from siafu.ingest.pyg_hetero import graph_from_pyg
 from siafu.ingest.store_builder import Drawing
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import Tables, build_store, find_tables
+from siafu.ingest.windows import Span
 
 __all__ = [
     "BUILTINS",
     "NAMED",
     "Drawing",
+    "EventOptions",
+    "Events",
     "Progress",
+    "Span",
     "TableOptions",
     "Tables",
     "build_store",
+    "drifting",
+    "events_from_npz",
     "find_tables",
+    "graph_from_events",
     "graph_from_npz",
     "graph_from_pyg",
     "ingest_to_store",
+    "is_dynamic",
     "load",
     "load_as_it_is",
     "load_builtin",
+    "load_dynamic",
     "load_named",
     "load_with_notes",
     "planted",
