@@ -5,11 +5,17 @@ from typing import NamedTuple
 
 import torch
 
-from siafu.ops import attention_torch, csr_torch, random_torch, wire_torch
-from siafu.ops.contract import AttentionKernels, CsrKernels, RandomKernels, WireKernels
+from siafu.ops import attention_torch, csr_torch, delta_torch, random_torch, wire_torch
+from siafu.ops.contract import (
+    AttentionKernels,
+    CsrKernels,
+    DeltaKernels,
+    RandomKernels,
+    WireKernels,
+)
 
 try:
-    from siafu.ops import csr_numba, random_numba, wire_numba
+    from siafu.ops import csr_numba, delta_numba, random_numba, wire_numba
     from siafu.ops.attention_gat_numba import GatAttention
     from siafu.ops.attention_score_numba import DotRule, GatV2Rule
     from siafu.ops.attention_vector_numba import VectorAttention
@@ -43,6 +49,7 @@ class Kernels(NamedTuple):
     attention: Mapping[str, AttentionKernels] = attention_torch.PLAIN
     """By the name of the kind."""
     wire: WireKernels = wire_torch
+    delta: DeltaKernels = delta_torch
 
 
 PLAIN = Kernels(csr_torch, random_torch)
@@ -60,6 +67,7 @@ if numba_missing is None:
             "dot": VectorAttention(DotRule),
         },
         wire_numba,
+        delta_numba,
     )
 if triton_missing is None:
     fast["cuda"] = Kernels(
@@ -95,3 +103,8 @@ def attention_kernels(kind: str, device: torch.device, dtype: torch.dtype) -> At
 def wire_kernels(device: torch.device) -> WireKernels:
     """Return the encoding kernels for rows on `device`."""
     return fast.get(device.type, PLAIN).wire
+
+
+def delta_kernels(device: torch.device) -> DeltaKernels:
+    """Return the kernels over deltas for matrices on `device`."""
+    return fast.get(device.type, PLAIN).delta
