@@ -17,23 +17,43 @@ from siafu.comm.halo import (
     sum_over_ranks,
 )
 from siafu.comm.meter import Meter
+from siafu.comm.redistribute import (
+    BACKWARD,
+    FORWARD,
+    Redistribution,
+    even_counts,
+    gather_steps,
+    start_receive,
+    start_send,
+    to_steps,
+    to_vertices,
+)
 from siafu.comm.world import DEFAULT_DEADLINE_SECONDS, STORE_VARIABLE, World, choose_device
 
 __all__ = [
+    "BACKWARD",
     "DEFAULT_DEADLINE_SECONDS",
+    "FORWARD",
     "STORE_VARIABLE",
     "Coding",
     "Codings",
     "HaloPlan",
     "Meter",
     "PendingRows",
+    "Redistribution",
     "World",
     "add_returned",
     "choose_device",
+    "even_counts",
     "exchange_halo",
+    "gather_steps",
     "reduce_gradients",
     "start_exchange",
     "start_fetch",
+    "start_receive",
     "start_return",
+    "start_send",
     "sum_over_ranks",
+    "to_steps",
+    "to_vertices",
 ]

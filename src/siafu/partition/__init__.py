@@ -7,6 +7,7 @@ from siafu.partition.metis import assign_metis
 from siafu.partition.partition import METHODS, partition_graph, partition_store
 from siafu.partition.parts import Parts, open_parts
 from siafu.partition.quality import Quality, score
+from siafu.partition.steps import TimeBlock, TimePlan, balanced_cuts, plan_time
 from siafu.partition.streaming import assign_streaming
 from siafu.partition.write import write_parts
 
@@ -15,13 +16,17 @@ __all__ = [
     "Parts",
     "Progress",
     "Quality",
+    "TimeBlock",
+    "TimePlan",
     "assign_contiguous",
     "assign_hash",
     "assign_metis",
     "assign_streaming",
+    "balanced_cuts",
     "open_parts",
     "partition_graph",
     "partition_store",
+    "plan_time",
     "predict_peak_bytes",
     "score",
     "write_parts",

@@ -1,0 +1,127 @@
+"""A rank's snapshots as a model reads them: inputs, their first aggregate made once, and graphs.
+
+Shapes: N vertices, F features.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.graph import DynamicGraph, Snapshot, smooth
+from siafu.nn import (
+    BandedMean,
+    CachedRows,
+    Draws,
+    DynamicGNN,
+    LocalNeighbours,
+    Rows,
+    StepGraph,
+    banded_mean,
+)
+from siafu.ops import CSR
+
+MOST_EDGES_KEPT = 100_000_000
+"""Edges of all its snapshots together that a rank keeps ready; above, they are made anew."""
+
+
+class Snapshots:
+    """The snapshots that a rank owns, on its device."""
+
+    def __init__(
+        self,
+        graph: DynamicGraph,
+        steps: Sequence[int],
+        model: DynamicGNN,
+        draws: Draws,
+        device: torch.device,
+    ) -> None:
+        self.graph, self.draws, self.device = graph, draws, device
+        self.dtype = next(model.parameters()).dtype
+        self.band = model.band
+        self.starts_transformed = bool(model.band) and isinstance(model.parts[0], BandedMean)
+        first = model.parts[1 if self.starts_transformed else 0]
+        self._aggregation: str | None = getattr(first, "input_aggregation", None)
+        edges = graph.edges_per_snapshot()[list(steps)].sum() if len(steps) else 0
+        # An averaged snapshot can't be made from the one before it.
+        self._keeps = bool(self.band) or int(edges) <= MOST_EDGES_KEPT
+        self._inputs: dict[int, Rows] = {}
+        self._graphs: dict[int, StepGraph] = {}
+        for span in _runs(steps):
+            self._prepare(span)
+
+    @property
+    def num_vertices(self) -> int:
+        """N."""
+        return self.graph.num_nodes
+
+    @property
+    def num_features(self) -> int:
+        """F."""
+        return self.graph.num_features
+
+    def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
+        """Return the input rows and the graphs of some owned snapshots."""
+        rows = [self._inputs[step] for step in steps]
+        if self._keeps:
+            return rows, [self._graphs[step] for step in steps]
+        found = self.graph.iterate(steps.start, steps.stop)
+        return rows, [self._step_graph(s, t) for s, t in zip(found, steps, strict=True)]
+
+    @torch.no_grad()
+    def _prepare(self, span: range) -> None:
+        for step, snapshot, x_NF in self._averaged(span) if self.band else self._plain(span):
+            at = self._step_graph(snapshot, step)
+            rows: Rows = x_NF
+            if self._aggregation is not None:
+                rows = CachedRows(x_NF, getattr(at.neighbours, self._aggregation)(x_NF))
+            self._inputs[step] = rows
+            if self._keeps:
+                self._graphs[step] = at
+
+    def _plain(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
+        for step, snapshot in zip(span, self.graph.iterate(span.start, span.stop), strict=True):
+            yield step, snapshot, self._features(step, snapshot)
+
+    def _averaged(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
+        """Yield snapshots averaged over the band and, where the model begins so, features too."""
+        reach = max(0, span.start - self.band + 1)
+        raw: deque[Snapshot] = deque()
+        recent: deque[Tensor] = deque(maxlen=self.band)
+
+        def watched() -> Iterator[Snapshot]:
+            for snapshot in self.graph.iterate(reach, span.stop):
+                raw.append(snapshot)
+                yield snapshot
+
+        for step, mean in enumerate(smooth(watched(), self.band), start=reach):
+            recent.append(self._features(step, raw.popleft()))
+            if step in span and self.starts_transformed:
+                known = torch.stack(list(recent))
+                yield step, mean, banded_mean(known, len(known) - 1, self.band)[0]
+            elif step in span:
+                yield step, mean, recent[-1]
+
+    def _features(self, step: int, snapshot: Snapshot) -> Tensor:
+        x_NF = self.graph.features(step, snapshot=snapshot)
+        return torch.from_numpy(np.array(x_NF)).to(self.device, self.dtype)
+
+    def _step_graph(self, snapshot: Snapshot, step: int) -> StepGraph:
+        indptr, src, weight = (torch.from_numpy(np.array(a)) for a in snapshot.arrays())
+        num_nodes = snapshot.num_nodes
+        csr = CSR(indptr, src, num_nodes, weight.to(self.dtype)).to(self.device)
+        ids_N = torch.arange(step * num_nodes, (step + 1) * num_nodes, device=self.device)
+        active_N = csr.degree() > 0
+        active_N[csr.index.long()] = True
+        return StepGraph(LocalNeighbours(csr, ids_N, self.draws), active_N)
+
+
+def _runs(steps: Sequence[int]) -> Iterator[range]:
+    """Yield the stretches of numbers that follow one another."""
+    start = 0
+    for index in range(1, len(steps) + 1):
+        if index == len(steps) or steps[index] != steps[index - 1] + 1:
+            yield range(steps[start], steps[index - 1] + 1)
+            start = index
