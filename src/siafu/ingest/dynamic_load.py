@@ -7,11 +7,14 @@ from siafu.errors import DataError
 from siafu.graph import DynamicGraph, folder_kind, load_dynamic_store
 from siafu.ingest.drifting import NAME, is_drifting, load_drifting
 from siafu.ingest.event_graph import graph_from_events
-from siafu.ingest.event_npz import events_from_npz
+from siafu.ingest.event_npz import array_names, events_from_npz
+from siafu.ingest.event_pyg import events_from_pyg, is_pyg_dynamic
+from siafu.ingest.event_tables import events_from_tables
 from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.named import canonical, data_files
 from siafu.ingest.progress import Progress, silent
 from siafu.ingest.spelling import did_you_mean
+from siafu.ingest.table_files import TABLE_ENDINGS
 from siafu.ingest.windows import Span
 
 
@@ -45,7 +48,7 @@ def load_dynamic(
         return data, []
     options = options or EventOptions()
     report("reading events", 0, None)
-    events, notes = _events(data, options)
+    events, notes = _events(data, options, report)
     report("cutting windows", 0, events.num_events)
     graph, more = graph_from_events(
         events,
@@ -63,9 +66,14 @@ def is_dynamic(data: Any) -> bool:
     """Return whether the source is a dynamic graph by its kind, without reading its events."""
     if isinstance(data, Events | DynamicGraph):
         return True
-    if isinstance(data, str | Path):
-        return is_drifting(str(data)) or folder_kind(Path(data)) == "dynamic"
-    return False
+    if not isinstance(data, str | Path):
+        return is_pyg_dynamic(data)
+    path = Path(data)
+    if path.suffix != ".npz" and canonical(path.name) in data_files():
+        path = data_files()[canonical(path.name)]
+    if path.suffix == ".npz" and path.is_file():
+        return {"src", "dst", "t"} <= array_names(path)
+    return is_drifting(str(data)) or folder_kind(path) == "dynamic"
 
 
 def _refuse_windows(graph: DynamicGraph, **asked: Span | None) -> None:
@@ -78,13 +86,15 @@ def _refuse_windows(graph: DynamicGraph, **asked: Span | None) -> None:
         )
 
 
-def _events(data: Any, options: EventOptions) -> tuple[Events, list[str]]:
+def _events(data: Any, options: EventOptions, progress: Progress) -> tuple[Events, list[str]]:
     if isinstance(data, Events):
         return data, []
     if isinstance(data, str) and is_drifting(data):
         return load_drifting(data), []
     if isinstance(data, str | Path):
-        return _events_of_path(Path(data), options)
+        return _events_of_path(Path(data), options, progress)
+    if is_pyg_dynamic(data):
+        return events_from_pyg(data, options)
     raise DataError(
         "This kind of object is not a dynamic graph we know.",
         seen=type(data).__name__,
@@ -92,9 +102,13 @@ def _events(data: Any, options: EventOptions) -> tuple[Events, list[str]]:
     )
 
 
-def _events_of_path(path: Path, options: EventOptions) -> tuple[Events, list[str]]:
+def _events_of_path(
+    path: Path, options: EventOptions, progress: Progress
+) -> tuple[Events, list[str]]:
     if path.suffix == ".npz":
         return events_from_npz(path, options), []
+    if path.name.lower().endswith(TABLE_ENDINGS) or (path.is_dir() and folder_kind(path) is None):
+        return events_from_tables(path, options, progress)
     named = data_files()
     if path.name == str(path) and canonical(path.name) in named:
         return events_from_npz(named[canonical(path.name)], options), []

@@ -32,7 +32,7 @@ def graph_from_events(
     notes += _window_notes(events, windows)
     weighting = _weighting(events, options.weighting, notes)
     key_A, window_A, weight_A = _edges(events, windows, weighting, symmetric, notes)
-    life = windows.count if _is_fixed(events) else edge_life
+    life = windows.count if events.fixed else edge_life
     base, deltas = snapshots_of_life(
         key_A,
         window_A,
@@ -118,8 +118,7 @@ def _sorted(events: Events) -> tuple[Events, list[str]]:
     columns = ("src", "dst", "time", "weight", "label")
     values = {name: getattr(events, name) for name in columns}
     values = {name: None if column is None else column[order] for name, column in values.items()}
-    who = "1 event comes" if late == 1 else f"{late:,} events come"
-    return replace(events, **values), [f"{who} before an earlier one: sorted by time."]
+    return replace(events, **values), [f"{_many(late, 'event')} out of order: sorted by time."]
 
 
 def _window_notes(events: Events, windows: Windows) -> list[str]:
@@ -129,17 +128,10 @@ def _window_notes(events: Events, windows: Windows) -> list[str]:
     if windows.count > 1:
         notes.append(f"{windows.count:,} snapshots, one for {windows.text}.")
     if left:
-        notes.append(f"{left:,} events lie in no window and are left out.")
-    if filled < windows.count and not _is_fixed(events):
-        empty = windows.count - filled
-        notes.append(f"{empty:,} {'window has' if empty == 1 else 'windows have'} no events.")
+        notes.append(f"{_many(left, 'event')} in no window: left out.")
+    if filled < windows.count and not events.fixed:
+        notes.append(f"{_many(windows.count - filled, 'window')} without events.")
     return notes
-
-
-def _is_fixed(events: Events) -> bool:
-    """Return whether one set of edges serves all snapshots that the data has."""
-    different = len(np.unique(events.time))
-    return events.num_steps is not None and events.num_steps > 1 and different <= 1
 
 
 def _weighting(events: Events, asked: Weighting, notes: list[str]) -> Weighting:
@@ -170,7 +162,8 @@ def _edges(
         weight = events.weight[windows.event].astype(np.float64)
     repeated = len(key) - _count_pairs(key, window)
     if repeated:
-        notes.append(f"{repeated:,} events repeat an edge of their window: merged into one edge.")
+        again = _many(repeated, "event")
+        notes.append(f"{again} with the ends of another in their window: merged into one edge.")
     if symmetric:
         key = np.concatenate([key, src * events.num_nodes + dst])
         window = np.concatenate([window, window])
@@ -181,6 +174,10 @@ def _edges(
     first[1:] = (key[1:] != key[:-1]) | (window[1:] != window[:-1])
     sums = np.add.reduceat(weight, np.flatnonzero(first)) if len(key) else weight
     return key[first], window[first], sums
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _count_pairs(key: Array, window: Array) -> int:

@@ -7,6 +7,7 @@ or [T, N, C], node_feat [T, N, F]. With a signal t is the row of the signal; whe
 one t, the graph is the same at every step.
 """
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +51,17 @@ def events_from_npz(path: Path | str, options: EventOptions) -> Events:
         class_names=_texts(arrays, "class_names"),
         signal=signal,
         num_steps=None if signal is None else len(signal),
+        fixed=signal is not None and len(signal) > 1 and len(np.unique(time)) <= 1,
     )
+
+
+def array_names(path: Path) -> set[str]:
+    """Return the names of the arrays in the file, none of which is read; nothing if it is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {name.removesuffix(".npy") for name in archive.namelist()}
+    except (OSError, zipfile.BadZipFile):
+        return set()
 
 
 def _named(asked: str | None, usual: tuple[str, ...]) -> tuple[str, ...]:

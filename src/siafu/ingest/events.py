@@ -100,6 +100,8 @@ class Events:
     class_names: tuple[str | int, ...] = ()
     signal: Array | None = None
     """float32 [T, N, C]."""
+    fixed: bool = False
+    """Whether the same edges are there in every snapshot."""
     num_steps: int | None = None
     """T where the data says it: times are then the numbers 0 to T - 1 of the snapshots."""
 

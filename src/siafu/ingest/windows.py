@@ -73,7 +73,7 @@ def cut_windows(
     start = times[0] + np.arange(count) * float(step)
     if _is_count(window):
         start = events.time[np.minimum(start.astype(np.int64), len(times) - 1)].astype(np.float64)
-    return Windows(start, event, place, str(window))
+    return Windows(start, event, place, f"each window of {window}")
 
 
 def parse_span(span: Span, ticks_per_second: int, what: str) -> int | float:
@@ -130,7 +130,7 @@ def _given_steps(events: Events, window: Span | None) -> Windows:
             fix=f"number the times 0 to {events.num_steps - 1}",
         )
     start = np.arange(events.num_steps, dtype=np.float64)
-    return Windows(start, np.arange(events.num_events), place, "its own steps")
+    return Windows(start, np.arange(events.num_events), place, "each step of the data")
 
 
 def _count_windows(

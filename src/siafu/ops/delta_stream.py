@@ -6,6 +6,7 @@ delta is copied on a stream of its own; the sorted index is then made on the dev
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -112,6 +113,11 @@ class DeltaStream:
         """Return how many bytes travel for each step forward."""
         return [step.stop - step.start for step in self._ahead]
 
+    def payloads(self, times: Sequence[int]) -> list[Tensor]:
+        """Return the bytes that travel on such a walk, as they lie in the host's memory."""
+        steps = [self._step(now, then) for now, then in pairwise(times)]
+        return [self._buffer[step.start : step.stop] for step in steps]
+
     def walk(self, times: Sequence[int]) -> Iterator[CSR]:
         """Yield the snapshots of these times, neighbours in time, on the device.
 
@@ -174,7 +180,7 @@ class DeltaStream:
 
     def _start(self, time: int) -> _Arrival:
         """Start the delta from the present time to the one before or after it."""
-        step = self._step_to(time)
+        step = self._step(self._time, time)
         payload = self._buffer[step.start : step.stop]
         self.sent_bytes += payload.nbytes
         if self._copies is None:
@@ -185,14 +191,14 @@ class DeltaStream:
             copied.record(self._copies)
         return _Arrival(step, time, payload, copied)
 
-    def _step_to(self, time: int) -> _Step:
-        if time == self._time + 1:
-            return self._ahead[self._time - self.first]
-        if time == self._time - 1 and self._back:
-            return self._back[time - self.first]
+    def _step(self, now: int, then: int) -> _Step:
+        if then == now + 1:
+            return self._ahead[now - self.first]
+        if then == now - 1 and self._back:
+            return self._back[then - self.first]
         raise PlanError(
             "A walk goes from a snapshot to the next one or the one before.",
-            seen=f"from {self._time} to {time}",
+            seen=f"from {now} to {then}",
             fix="walk over a range with step 1 or -1; back in time needs both_ways=True",
         )
 

@@ -37,15 +37,15 @@ def move(
     num_before = len(columns[0])
     if num_before == 0:
         return tuple(values.clone() for values in fresh)
-    shift = torch.zeros(num_after + 1, dtype=torch.int32, device=born_at.device)
+    # One step a place; a new edge takes none of the old ones, a gone edge is stepped over.
+    step = torch.ones(num_after + 1, dtype=torch.int32, device=born_at.device)
+    step[:1] = 0
     one = torch.ones((), dtype=torch.int32, device=born_at.device)
-    shift.index_add_(0, born_at, one.expand(len(born_at)), alpha=-1)
-    shift.index_add_(0, gone_at, one.expand(len(gone_at)))
-    source = shift.cumsum(0, dtype=torch.int32)[:-1]
-    source += torch.arange(num_after, dtype=torch.int32, device=source.device)
-    # Places of new edges point anywhere and are overwritten below.
-    source.clamp_(0, num_before - 1)
+    step.index_add_(0, born_at, one.expand(len(born_at)), alpha=-1)
+    step.index_add_(0, gone_at, one.expand(len(gone_at)))
     place = born_at.long()
+    source = step.cumsum(0, dtype=torch.int32)[:-1]
+    source.index_fill_(0, place, 0)
     moved = (values.index_select(0, source) for values in columns)
     pairs = zip(moved, fresh, strict=True)
     return tuple(values.index_copy_(0, place, new) for values, new in pairs)
