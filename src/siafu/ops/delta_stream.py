@@ -91,6 +91,8 @@ class DeltaStream:
         self.device, self.first = torch.device(device), first
         self.sent_bytes = 0
         """Bytes handed over to the device so far, whole snapshots included."""
+        self.has_loops = False
+        """Whether an edge of any snapshot starts and ends at one vertex; see `gcn_scales`."""
         self._transpose = transpose
         self._copies = torch.cuda.Stream(self.device) if self._on_cuda else None
         self._ahead: list[_Step] = []
@@ -149,6 +151,7 @@ class DeltaStream:
             if now and both_ways:
                 self._back.append(encoder.add(then, now))
             base, now = base or then, then
+            self.has_loops = self.has_loops or bool((csr.index == csr.rows()).any())
         if not base:
             raise PlanError(
                 "A stream needs a snapshot.", seen="none", fix="give the snapshots in order"
