@@ -32,7 +32,7 @@ from benchmarks.measure import Side, Spread, append_json, machine, take_turns
 from siafu.ops import CSR, DeltaStream, gcn_scales, gcn_values, neighbour_sum, set_threads
 
 WINDOWS = (10, 29)
-VERTICES, EDGES, STEPS, WIDTH = 1_000_000, 16_000_000, 12, 8
+VERTICES, EDGES, STEPS, WIDTH = 1_000_000, 16_000_000, 10, 8
 PROBE_BYTES = 1 << 28
 
 Graph = tuple[CSR, Tensor, Tensor]

@@ -160,15 +160,22 @@ def _edges(
     weight = np.ones(len(key))
     if weighting == "sum" and events.weight is not None:
         weight = events.weight[windows.event].astype(np.float64)
-    repeated = len(key) - _count_pairs(key, window)
+    merged = _merged(key, window, weight)
+    repeated = len(key) - len(merged[0])
     if repeated:
         again = _many(repeated, "event")
         notes.append(f"{again} with the ends of another in their window: merged into one edge.")
-    if symmetric:
-        key = np.concatenate([key, src * events.num_nodes + dst])
-        window = np.concatenate([window, window])
-        weight = np.concatenate([weight, weight]) / 2
-    order = np.lexsort((window, key))
+    if not symmetric:
+        return merged
+    key, window, weight = merged
+    dst, src = np.divmod(key, events.num_nodes)
+    both = np.concatenate([key, src * events.num_nodes + dst])
+    return _merged(both, np.tile(window, 2), np.tile(weight, 2) / 2)
+
+
+def _merged(key: Array, window: Array, weight: Array) -> tuple[Array, Array, Array]:
+    """Return the entries sorted by key and window, the weights of equal ones summed."""
+    order = _order(key, window)
     key, window, weight = key[order], window[order], weight[order]
     first = np.ones(len(key), bool)
     first[1:] = (key[1:] != key[:-1]) | (window[1:] != window[:-1])
@@ -176,11 +183,13 @@ def _edges(
     return key[first], window[first], sums
 
 
+def _order(key: Array, window: Array) -> Array:
+    """Return the stable order by key and window; as one number where both fit, in half the time."""
+    count = int(window.max(initial=0)) + 1
+    if int(key.max(initial=0)) < np.iinfo(np.int64).max // count:
+        return np.argsort(key * count + window, kind="stable")
+    return np.lexsort((window, key))
+
+
 def _many(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _count_pairs(key: Array, window: Array) -> int:
-    order = np.lexsort((window, key))
-    key, window = key[order], window[order]
-    return int(np.count_nonzero((np.diff(key) != 0) | (np.diff(window) != 0))) + (len(key) > 0)
