@@ -122,8 +122,10 @@ def _sorted(events: Events) -> tuple[Events, list[str]]:
 
 
 def _window_notes(events: Events, windows: Windows) -> list[str]:
-    left = events.num_events - len(np.unique(windows.event))
-    filled = len(np.unique(windows.window))
+    is_in = np.zeros(events.num_events, bool)
+    is_in[windows.event] = True
+    left = int(np.count_nonzero(~is_in))
+    filled = int(np.count_nonzero(np.bincount(windows.window, minlength=windows.count)))
     notes = []
     if windows.count > 1:
         notes.append(f"{windows.count:,} snapshots, one for {windows.text}.")

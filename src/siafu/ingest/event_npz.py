@@ -51,7 +51,7 @@ def events_from_npz(path: Path | str, options: EventOptions) -> Events:
         class_names=_texts(arrays, "class_names"),
         signal=signal,
         num_steps=None if signal is None else len(signal),
-        fixed=signal is not None and len(signal) > 1 and len(np.unique(time)) <= 1,
+        fixed=signal is not None and len(signal) > 1 and not np.any(time != time[:1]),
     )
 
 

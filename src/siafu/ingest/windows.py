@@ -56,12 +56,12 @@ def cut_windows(
         window = _default_window(events.time)
     if window == EACH:
         _refuse_stride(stride)
-        start, place = np.unique(events.time, return_inverse=True)
-        numbers = np.arange(events.num_events)
-        return Windows(start.astype(np.float64), numbers, place.reshape(-1), "each time")
+        is_new = _is_new(events.time)
+        start, place = events.time[is_new].astype(np.float64), np.cumsum(is_new) - 1
+        return Windows(start, np.arange(events.num_events), place, "each time")
     times = np.arange(events.num_events) if _is_count(window) else events.time
-    length = parse_span(window, events.ticks_per_second, "window")
-    step = length if stride is None else parse_span(stride, events.ticks_per_second, "stride")
+    length = parse_span(window, events, "window")
+    step = length if stride is None else parse_span(stride, events, "stride")
     if stride is not None and _is_count(stride) != _is_count(window):
         raise ConfigError(
             "Window and stride are of different kinds.",
@@ -76,13 +76,19 @@ def cut_windows(
     return Windows(start, event, place, f"each window of {window}")
 
 
-def parse_span(span: Span, ticks_per_second: int, what: str) -> int | float:
-    """Return the span in the data's unit, as a whole number where it is one."""
+def parse_span(span: Span, events: Events, what: str) -> int | float:
+    """Return the span in the unit of the events' times, as a whole number where it is one.
+
+    A number without a unit is in the data's own unit, or in seconds where times are dates.
+    """
     match = _SPAN.fullmatch(str(span).strip())
     if match is None or float(match[1]) <= 0:
         raise ConfigError(f"The {what} is no length of time.", seen=f"{span!r}", fix=_EXAMPLES)
     unit = (match[2] or "").lower()
-    factor = _SECONDS[unit] * ticks_per_second if unit in _SECONDS else 1
+    ticks = events.ticks_per_second
+    factor = _SECONDS[unit] * ticks if unit in _SECONDS else 1
+    if not unit and events.dates:
+        factor = ticks
     length = float(match[1]) * factor
     return int(length) if length.is_integer() else length
 
@@ -92,9 +98,13 @@ def _is_count(span: Span) -> bool:
     return match is not None and (match[2] or "").lower() in ("e", "events")
 
 
+def _is_new(times: Array) -> Array:
+    """Return which of the sorted times differ from the one before."""
+    return np.append(True, times[1:] != times[:-1])
+
+
 def _default_window(times: Array) -> Span:
-    different = len(np.unique(times))
-    if different <= _FEW_TIMES:
+    if int(_is_new(times).sum()) <= _FEW_TIMES:
         return EACH
     span = float(times[-1] - times[0])
     return (

@@ -28,6 +28,7 @@ def test_csv_of_dates_and_text_ids(tmp_path):
     assert graph.dates
     np.testing.assert_array_equal(graph.times - graph.times[0], [0, 7 * 86400, 14 * 86400])
     assert [list(s.weight) for s in graph.iterate()] == [[4, 1], [4, 1], [2]]
+    assert load_dynamic(tmp_path / "e.csv", window=7 * 86400)[0].num_snapshots == 3
     assert graph.edge_class_names == ("bad", "good")
     assert list(graph.edge_events(0).label) == [1, 1, 1]
     assert list(graph.edge_events(0).weight) == [1, 3, 1]
