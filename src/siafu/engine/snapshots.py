@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.graph import DynamicGraph, Snapshot, smooth
+from siafu.graph import Array, DynamicGraph, Snapshot, smooth
 from siafu.nn import (
     BandedMean,
     CachedRows,
@@ -37,8 +37,10 @@ class Snapshots:
         model: DynamicGNN,
         draws: Draws,
         device: torch.device,
+        *,
+        lags: int = 0,
     ) -> None:
-        self.graph, self.draws, self.device = graph, draws, device
+        self.graph, self.draws, self.device, self.lags = graph, draws, device, lags
         self.dtype = next(model.parameters()).dtype
         self.band = model.band
         self.starts_transformed = bool(model.band) and isinstance(model.parts[0], BandedMean)
@@ -56,11 +58,6 @@ class Snapshots:
     def num_vertices(self) -> int:
         """N."""
         return self.graph.num_nodes
-
-    @property
-    def num_features(self) -> int:
-        """F."""
-        return self.graph.num_features
 
     def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
         """Return the input rows and the graphs of some owned snapshots."""
@@ -105,7 +102,10 @@ class Snapshots:
                 yield step, mean, recent[-1]
 
     def _features(self, step: int, snapshot: Snapshot) -> Tensor:
-        x_NF = self.graph.features(step, snapshot=snapshot)
+        if self.lags:
+            x_NF = lagged_features(self.graph, step, self.lags)
+        else:
+            x_NF = self.graph.features(step, snapshot=snapshot)
         return torch.from_numpy(np.array(x_NF)).to(self.device, self.dtype)
 
     def _step_graph(self, snapshot: Snapshot, step: int) -> StepGraph:
@@ -116,6 +116,24 @@ class Snapshots:
         active_N = csr.degree() > 0
         active_N[csr.index.long()] = True
         return StepGraph(LocalNeighbours(csr, ids_N, self.draws), active_N)
+
+
+def num_inputs(graph: DynamicGraph, lags: int) -> int:
+    """Return F as a model sees it: features, or those of the data and past values of the signal."""
+    if not lags:
+        return graph.num_features
+    assert graph.signal is not None
+    own = 0 if graph.x is None else graph.num_features
+    return own + lags * int(graph.signal.shape[-1])
+
+
+def lagged_features(graph: DynamicGraph, step: int, lags: int) -> Array:
+    """Return float32 [N, F]: the signal now and before, 0 before its start, then the data's own."""
+    assert graph.signal is not None
+    zero = np.zeros(graph.signal.shape[1:], np.float32)
+    past = [graph.signal[step - k] if step >= k else zero for k in range(lags)]
+    own = [] if graph.x is None else [graph.features(step)]
+    return np.concatenate([*past, *own], axis=1).astype(np.float32)
 
 
 def _runs(steps: Sequence[int]) -> Iterator[range]:

@@ -14,6 +14,7 @@ from siafu.nn.dynamic import (
     summaries,
 )
 from siafu.nn.evolving import EvolvingGCN
+from siafu.nn.heads import PairHead, VertexHead
 from siafu.nn.input_cache import cache_input, check_input_cache
 from siafu.nn.local import LocalNeighbours
 from siafu.nn.messages import EdgeFunction
@@ -47,6 +48,7 @@ __all__ = [
     "LocalNeighbours",
     "ModelSpec",
     "Neighbours",
+    "PairHead",
     "Reduce",
     "Rows",
     "SparseRows",
@@ -55,6 +57,7 @@ __all__ = [
     "StepGraph",
     "TemporalLayer",
     "VertexGRU",
+    "VertexHead",
     "VertexLSTM",
     "banded_mean",
     "batch_statistics",
