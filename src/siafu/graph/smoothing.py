@@ -44,6 +44,9 @@ def smooth(snapshots: Iterable[Snapshot], bandwidth: int) -> Iterator[Snapshot]:
         recent.append((latest.keys(), latest.weight))
         key_E = np.concatenate([keys for keys, _ in recent])
         value_E = np.concatenate([values for _, values in recent]).astype(np.float64)
-        key_E, place_E = np.unique(key_E, return_inverse=True)
-        mean_E = np.bincount(place_E, value_E, len(key_E)) / len(recent)
-        yield snapshot_from_keys(key_E, mean_E, snapshot.num_nodes)
+        # Stable: runs that are sorted already merge fast, and values add up in order of time.
+        order = np.argsort(key_E, kind="stable")
+        key_E, value_E = key_E[order], value_E[order]
+        first = np.flatnonzero(np.append(True, key_E[1:] != key_E[:-1]))
+        mean_E = np.add.reduceat(value_E, first) / len(recent)
+        yield snapshot_from_keys(key_E[first], mean_E, snapshot.num_nodes)
