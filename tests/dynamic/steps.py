@@ -1,5 +1,6 @@
 """Training steps of dynamic models on a rank of the pool, and the same by the reference."""
 
+import threading
 from functools import cache
 from typing import Any
 
@@ -19,13 +20,15 @@ STEPS = 3
 TRAIN = 10
 """Snapshots that are trained on; the others are only embedded."""
 MODELS = list(DYNAMIC_MODELS)
+_SEEDING = threading.Lock()
 
 
 def make_model(name: str) -> DynamicGNN:
     """Return the model, always with the same weights."""
-    torch.manual_seed(5)
     spec = DynamicSpec(name=name, in_width=3, hidden=4, layers=2, band=4)
-    return build_dynamic(spec).double()
+    with _SEEDING:  # ranks may be threads, and the seed is everyone's
+        torch.manual_seed(5)
+        return build_dynamic(spec).double()
 
 
 def target(step: int, num_nodes: int, width: int) -> Tensor:
