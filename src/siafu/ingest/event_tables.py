@@ -13,12 +13,14 @@ import pyarrow as pa
 from siafu.errors import DataError
 from siafu.graph import Array, Ids
 from siafu.ingest.event_times import DATE_TICKS, TimeColumn, time_column
+from siafu.ingest.event_vertices import Vertices, find_rows, read_vertices
 from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.id_rows import IdKind, SeenIds, column_kind, id_column, rows_of, with_types
 from siafu.ingest.labels import SingleLabels
 from siafu.ingest.numbers import is_number, number_block
 from siafu.ingest.progress import Progress
 from siafu.ingest.table_files import Piece, Table, table_files
+from siafu.ingest.tables import NODE_NAMES, named_table
 
 _ROWS_AT_ONCE = 1 << 20
 _SPELLINGS = {
@@ -28,6 +30,7 @@ _SPELLINGS = {
     "weight": ("weight", "rating", "value", "amount", "w"),
     "label": ("label", "edge_label", "class", "y", "state_label"),
 }
+_EVENT_NAMES = ("events", "event", "edges", "edge")
 _NEEDED = ("src", "dst", "time")
 _HEADERS = {3: ("src", "dst", "time"), 4: ("src", "dst", "weight", "time")}
 """What the columns of a CSV file without a header are taken for."""
@@ -37,29 +40,49 @@ def events_from_tables(
     path: Path, options: EventOptions, progress: Progress
 ) -> tuple[Events, list[str]]:
     """Return the events of a file, or of a folder of files, and sentences for the user."""
-    table = _with_header(Table("event table", table_files(path, "event table")))
+    table, nodes = _find_tables(path, options)
     names = _columns(table, options)
-    kind: IdKind = options.id_type or column_kind(table, names["src"])
-    ids_of = (names["src"], names["dst"])
-    table = with_types(table, ids=ids_of, kind=kind, numbers=_number_columns(table, names))
-    ids = _seen_ids(_pieces(table, ids_of, "finding vertices", progress), ids_of, kind)
-    rows = rows_of(ids)
+    kind = options.id_type or column_kind(table, names["src"])
+    vertices = None if nodes is None else read_vertices(nodes, options.id_type, progress)
+    kind = kind if vertices is None else vertices.kind
+    ends = (names["src"], names["dst"])
+    table = with_types(table, ids=ends, kind=kind, numbers=_number_columns(table, names))
+    if vertices is None:
+        pieces = _pieces(table, ends, "finding vertices", progress)
+        vertices = Vertices(ids=_seen_ids(pieces, ends, kind), kind=kind)
+    rows = rows_of(vertices.ids)
     label = SingleLabels(names["label"]) if "label" in names else None
-    reader = _Columns()
+    columns = _Columns()
     for piece in _pieces(table, tuple(names.values()), "reading events", progress):
-        ends = [rows.find(id_column(piece, name, kind)) for name in ids_of]
+        found = [find_rows(piece, name, rows, kind) for name in ends]
         weight = number_block(piece, [names["weight"]])[:, 0] if "weight" in names else None
-        reader.add(ends, time_column(piece, names["time"]), weight)
+        columns.add(found, time_column(piece, names["time"]), weight)
         if label is not None:
             label.scan(piece)
     classes = _labels(table, label, progress)
+    class_names = () if label is None else tuple(label.class_names())
+    events = columns.events(path.name.split(".")[0], vertices, options, (classes, class_names))
+    notes = _notes(table, names) + (label.notes() if label is not None else [])
+    return events, notes + list(vertices.notes)
+
+
+def _find_tables(path: Path, options: EventOptions) -> tuple[Table, Table | None]:
+    """Return the events, and the node table that was named or lies beside them in the folder."""
+    nodes, events = options.nodes, path
+    if path.is_dir():
+        nodes = nodes or named_table(path, NODE_NAMES)
+        events = named_table(path, _EVENT_NAMES) or path
+    table = _with_header(Table("event table", table_files(events, "event table")))
+    if nodes is None:
+        return table, None
+    return table, Table("node table", table_files(nodes, "node table"))
+
+
+def _notes(table: Table, names: dict[str, str]) -> list[str]:
     unused = [name for name in table.schema().names if name not in names.values()]
     notes = [f"Event columns: {', '.join(f'{role} {name}' for role, name in names.items())}."]
     notes += ["The file has no header; its columns are taken in order."] if table.header else []
-    notes += [f"Event columns not used: {', '.join(unused)}."] if unused else []
-    notes += label.notes() if label is not None else []
-    class_names = () if label is None else tuple(label.class_names())
-    return reader.events(path.name.split(".")[0], ids, options, (classes, class_names)), notes
+    return notes + ([f"Event columns not used: {', '.join(unused)}."] if unused else [])
 
 
 def _with_header(table: Table) -> Table:
@@ -167,7 +190,7 @@ class _Columns:
     def events(
         self,
         name: str,
-        ids: Ids,
+        vertices: Vertices,
         options: EventOptions,
         classes: tuple[Array | None, tuple[str | int, ...]],
     ) -> Events:
@@ -176,7 +199,7 @@ class _Columns:
         dates = self._times[0].dates
         return Events(
             name=name,
-            ids=ids,
+            ids=vertices.ids,
             src=np.concatenate(self._ends[0]),
             dst=np.concatenate(self._ends[1]),
             time=np.concatenate([part.values for part in self._times]),
@@ -186,4 +209,8 @@ class _Columns:
             label=label,
             num_edge_classes=len(class_names),
             edge_class_names=class_names,
+            x=vertices.x,
+            y=vertices.y,
+            num_classes=len(vertices.class_names),
+            class_names=vertices.class_names,
         )

@@ -4,6 +4,7 @@ M events, N vertices, T snapshots, F features, C channels of a signal.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from siafu.errors import ConfigError
@@ -36,6 +37,9 @@ class EventOptions:
 
     label: str | None = None
     """Column with the class of an event."""
+
+    nodes: Path | None = None
+    """A node table (id, label, features) where it is not found beside the events."""
 
     id_type: Literal["integer", "text"] | None = None
     """Type of the ids; None takes the column's own."""

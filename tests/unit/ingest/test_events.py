@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from siafu.errors import DataError
 from siafu.graph import IntegerIds
 from siafu.ingest import EventOptions, drifting, is_dynamic, load_dynamic
 
@@ -67,6 +68,21 @@ def test_a_file_without_header_and_columns_by_option(tmp_path):
     graph, _ = load_dynamic(tmp_path / "odd.csv", options=options)
     assert graph.ids.to_arrow().to_pylist() == ["1", "2"]
     assert list(graph.edge_events(1).weight) == [8]
+
+
+def test_a_node_table_beside_the_events(tmp_path):
+    (tmp_path / "events.csv").write_text("src,dst,t\nb,a,1\na,c,2\n")
+    nodes = "id,label,f0,f1\nc,red,1,2\na,blue,3,4\nb,,5,6\nd,red,0,0\n"
+    (tmp_path / "nodes.csv").write_text(nodes)
+    graph, _ = load_dynamic(tmp_path, window=1)
+    assert graph.ids.to_arrow().to_pylist() == ["c", "a", "b", "d"]
+    assert graph.class_names == ("blue", "red")
+    assert list(graph.y) == [1, 0, -1, 1]
+    assert graph.features(0).tolist() == [[1, 2], [3, 4], [5, 6], [0, 0]]
+    assert list(graph.edge_events(0).src) == [2]
+    (tmp_path / "events.csv").write_text("src,dst,t\nb,a,1\na,x,2\n")
+    with pytest.raises(DataError, match="node table does not have"):
+        load_dynamic(tmp_path / "events.csv", options=EventOptions(nodes=tmp_path / "nodes.csv"))
 
 
 def test_windows_of_events_of_units_and_of_every_time(tmp_path):
