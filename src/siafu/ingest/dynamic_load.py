@@ -44,7 +44,9 @@ def load_dynamic(
     if isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic":
         data = load_dynamic_store(data)
     if isinstance(data, DynamicGraph):
-        _refuse_windows(data, window=window, stride=stride)
+        life = edge_life if edge_life != 1 else None
+        direction = True if symmetric and not data.symmetric else None
+        _refuse(data, window=window, stride=stride, edge_life=life, symmetric=direction)
         return data, []
     options = options or EventOptions()
     report("reading events", 0, None)
@@ -76,13 +78,14 @@ def is_dynamic(data: Any) -> bool:
     return is_drifting(str(data)) or folder_kind(path) == "dynamic"
 
 
-def _refuse_windows(graph: DynamicGraph, **asked: Span | None) -> None:
-    given = {name: value for name, value in asked.items() if value is not None}
+def _refuse(graph: DynamicGraph, **asked: Span | None) -> None:
+    """Raise where a setting would be passed over in silence."""
+    given = [f"{name}={value}" for name, value in asked.items() if value is not None]
     if given:
         raise DataError(
             "A dynamic graph that is stored has its windows already.",
-            seen=f"{graph.num_snapshots} snapshots, asked for {given}",
-            fix="leave the window out, or load the events themselves",
+            seen=f"{graph.num_snapshots} snapshots, asked for {', '.join(given)}",
+            fix="leave that out, or load the events themselves",
         )
 
 

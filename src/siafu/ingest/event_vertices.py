@@ -41,9 +41,8 @@ def read_vertices(table: Table, id_type: IdKind | None, progress: Progress) -> V
     columns = nodes.columns
     notes = [*(columns.labels.notes() if columns.labels else ()), *columns.notes]
     notes += [f"Node columns not used: {', '.join(columns.unused)}."] if columns.unused else []
-    notes += (
-        ["Masks of the node table are not used: time splits the data."] if scanned.masks else []
-    )
+    if scanned.masks:
+        notes.append("Masks of the node table are not used.")
     return Vertices(
         ids=scanned.ids,
         kind=nodes.kind,

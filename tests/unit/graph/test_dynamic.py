@@ -32,8 +32,9 @@ def test_store_gives_back_everything_memory_mapped(graph, tmp_path):
     for got, want in zip(loaded.iterate(4, 9), graph.iterate(4, 9), strict=True):
         assert got.equals(want)
     assert load_dynamic(tmp_path / "store")[0].num_snapshots == graph.num_snapshots
-    with pytest.raises(DataError, match="has its windows already"):
-        load_dynamic(tmp_path / "store", window=3)
+    for asked in ({"window": 3}, {"edge_life": 2}, {"symmetric": True}):
+        with pytest.raises(DataError, match="has its windows already"):
+            load_dynamic(tmp_path / "store", **asked)
 
 
 def test_a_damaged_store_is_refused(graph, tmp_path):
