@@ -17,6 +17,7 @@ from siafu.errors import ConfigError
 from siafu.graph import Graph, folder_kind, load_dynamic_store, save_dynamic, writing
 from siafu.ingest import BUILTINS, NAMED, is_dynamic, load_dynamic
 from siafu.ops import num_threads, set_threads
+from siafu.partition import too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
 
 _ELEMENTS_A_THREAD = 4_000_000
@@ -94,6 +95,8 @@ def prepare_dynamic(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
         f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
     )
+    if graph.num_snapshots < config.ranks:
+        raise too_few_snapshots(graph.num_snapshots, config.ranks)
     if stored:
         return Path(data)
     save_dynamic(graph, target)

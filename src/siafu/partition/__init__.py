@@ -7,7 +7,7 @@ from siafu.partition.metis import assign_metis
 from siafu.partition.partition import METHODS, partition_graph, partition_store
 from siafu.partition.parts import Parts, open_parts
 from siafu.partition.quality import Quality, score
-from siafu.partition.steps import TimeBlock, TimePlan, balanced_cuts, plan_time
+from siafu.partition.steps import TimeBlock, TimePlan, balanced_cuts, plan_time, too_few_snapshots
 from siafu.partition.streaming import assign_streaming
 from siafu.partition.write import write_parts
 
@@ -29,5 +29,6 @@ __all__ = [
     "plan_time",
     "predict_peak_bytes",
     "score",
+    "too_few_snapshots",
     "write_parts",
 ]

@@ -75,11 +75,7 @@ def plan_time(
     can be.
     """
     if len(costs_T) < num_ranks:
-        raise PlanError(
-            "There are fewer snapshots than ranks.",
-            seen=f"{len(costs_T)} snapshots, {num_ranks} ranks",
-            fix=f"use --ranks {max(1, len(costs_T))} or fewer, or a shorter --window",
-        )
+        raise too_few_snapshots(len(costs_T), num_ranks)
     spans = _spans(0, train_steps, block_steps)
     num_train = len(spans)
     spans += _spans(train_steps, len(costs_T), block_steps)
@@ -88,6 +84,15 @@ def plan_time(
         for number, (lo, hi) in enumerate(spans)
     )
     return TimePlan(blocks, num_train, num_ranks)
+
+
+def too_few_snapshots(num_steps: int, num_ranks: int) -> PlanError:
+    """Return the error for a rank that would have nothing to do."""
+    return PlanError(
+        "There are fewer snapshots than ranks.",
+        seen=f"{num_steps} snapshots, {num_ranks} ranks",
+        fix=f"use --ranks {max(1, num_steps)} or fewer, or a shorter --window",
+    )
 
 
 def _spans(start: int, stop: int, block_steps: int) -> list[tuple[int, int]]:
