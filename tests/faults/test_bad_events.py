@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from siafu.errors import ConfigError, DataError
-from siafu.ingest import EventOptions, drifting, load_dynamic
+from siafu.ingest import EventOptions, drifting, load, load_dynamic
 
 GOOD = "src,dst,t\na,b,1\nb,c,5\n"
 
@@ -35,6 +35,7 @@ def test_bad_tables(tmp_path, text, problem):
         ({"window": "2w"}, "window is longer than the data"),
         ({"window": "soon"}, "window is no length of time"),
         ({"window": 0}, "window is no length of time"),
+        ({"window": 1e300}, "window is longer than the data"),
         ({"window": 2, "stride": "-1"}, "stride is no length of time"),
         ({"window": 2, "stride": "1e"}, "different kinds"),
         ({"window": "each", "stride": 1}, "A stride needs"),
@@ -74,6 +75,8 @@ def test_bad_arrays(tmp_path, arrays, problem):
 def test_unknown_sources_and_choices():
     with pytest.raises(DataError, match="No such data set"):
         load_dynamic("no_such_thing")
+    with pytest.raises(DataError, match="a dynamic graph, not a static one"):
+        load("drifting")
     with pytest.raises(DataError, match="not a dynamic graph we know"):
         load_dynamic(42)
     with pytest.raises(DataError, match="size of a built-in"):

@@ -81,7 +81,7 @@ def parse_span(span: Span, events: Events, what: str) -> int | float:
 
     A number without a unit is in the data's own unit, or in seconds where times are dates.
     """
-    match = _SPAN.fullmatch(str(span).strip())
+    match = _match(span)
     if match is None or float(match[1]) <= 0:
         raise ConfigError(f"The {what} is no length of time.", seen=f"{span!r}", fix=_EXAMPLES)
     unit = (match[2] or "").lower()
@@ -93,8 +93,13 @@ def parse_span(span: Span, events: Events, what: str) -> int | float:
     return int(length) if length.is_integer() else length
 
 
+def _match(span: Span) -> re.Match[str] | None:
+    text = span.strip() if isinstance(span, str) else f"{span:f}"
+    return _SPAN.fullmatch(text)
+
+
 def _is_count(span: Span) -> bool:
-    match = _SPAN.fullmatch(str(span).strip())
+    match = _match(span)
     return match is not None and (match[2] or "").lower() in ("e", "events")
 
 

@@ -15,8 +15,19 @@ from siafu.ops import (
     encode_delta,
     gcn_scales,
     gcn_values,
+    kernels,
     neighbour_sum,
 )
+
+
+@pytest.fixture(params=["plain", "numba", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request, monkeypatch) -> torch.device:
+    """The device to put tensors on; plain torch also serves CUDA."""
+    if request.param == "plain":
+        monkeypatch.setitem(kernels.fast, "cpu", kernels.PLAIN)
+    elif request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    return torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
 def random_csr(seed: int, num_rows: int, num_edges: int, *, kinds: tuple[float, ...] = ()) -> CSR:
