@@ -7,7 +7,7 @@ them), so a snapshot shares (w - 1) / w of its edges with the next. Four ways to
 to the device, all from pinned memory and each next one on its way while one is used:
 
 - coo64: rows and columns as int64 and values, 20 bytes an edge, the index made on the device;
-- csr32+values: row starts, int32 columns and normalised values, 8 bytes an edge;
+- csr32+values: row starts and columns as int32, normalised values, 8 bytes an edge;
 - csr32: without values, which are made on the device, 4 bytes an edge: the leanest whole snapshot;
 - deltas: `siafu.ops.DeltaStream`.
 
@@ -122,16 +122,16 @@ def carriers_of(snapshots: list[CSR], device: torch.device) -> dict[str, Carrier
         return _symmetric(CSR(indptr, column.int(), vertices, value)), none, own_N
 
     def from_values(indptr: Tensor, index: Tensor, value: Tensor, own_N: Tensor) -> Graph:
-        return _symmetric(CSR(indptr, index, vertices, value)), none, own_N
+        return _symmetric(CSR(indptr.long(), index, vertices, value)), none, own_N
 
     def from_edges(indptr: Tensor, index: Tensor) -> Graph:
-        return _scaled(_symmetric(CSR(indptr, index, vertices)))
+        return _scaled(_symmetric(CSR(indptr.long(), index, vertices)))
 
     triples = list(zip(snapshots, values, own, strict=True))
     whole = {
         "coo64": ([(c.rows(), c.index.long(), v, o) for c, v, o in triples], from_coo),
-        "csr32+values": ([(c.indptr, c.index, v, o) for c, v, o in triples], from_values),
-        "csr32": ([(c.indptr, c.index) for c in snapshots], from_edges),
+        "csr32+values": ([(c.indptr.int(), c.index, v, o) for c, v, o in triples], from_values),
+        "csr32": ([(c.indptr.int(), c.index) for c in snapshots], from_edges),
     }
     carriers = {}
     for name, (hosted, build) in whole.items():
