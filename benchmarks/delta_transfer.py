@@ -12,7 +12,8 @@ to the device, all from pinned memory and each next one on its way while one is 
 - deltas: `siafu.ops.DeltaStream`.
 
 An epoch is that of checkpointing along time: forward over all snapshots, then backward in time
-with every snapshot's forward run again. Snapshots thus travel twice.
+with every snapshot's forward run again. Snapshots thus travel twice, but for the ones at both ends
+of time, where a walk turns and every way still has them.
 
 Shapes: N vertices, E edges of a snapshot, T snapshots, F width.
 """
@@ -37,6 +38,9 @@ PROBE_BYTES = 1 << 28
 
 Graph = tuple[CSR, Tensor, Tensor]
 """Edges, the scale of rows and columns (or none where values are in the edges), the own weight."""
+
+Arriving = tuple[list[Tensor], torch.cuda.Event | None]
+"""A snapshot's tensors on their way, and what tells that they are there."""
 
 
 def sliding_window(vertices: int, edges: int, steps: int, life: int) -> list[CSR]:
@@ -81,26 +85,32 @@ class WholeSnapshots:
         self._hosted = [tuple(t.pin_memory() if pin else t for t in row) for row in hosted]
         self._build, self._device = build, device
         self._stream = torch.cuda.Stream(device) if pin else None
+        self._held: tuple[int, Graph] | None = None
 
     def payloads(self, times: Sequence[int]) -> list[tuple[Tensor, ...]]:
-        """Return the tensors of every snapshot of the walk."""
-        return [self._hosted[t] for t in times]
+        """Return the tensors of every snapshot of the walk but the first, which is there."""
+        return [self._hosted[t] for t in times[1:]]
 
     def walk(self, times: Sequence[int]) -> Iterator[Graph]:
         """Yield the snapshots; the next one travels while one is used."""
-        arriving = self._start(times[0])
-        for upcoming in [*times[1:], None]:
-            tensors, copied = arriving
-            if upcoming is not None:
-                arriving = self._start(upcoming)
-            if copied is not None:
-                users = torch.cuda.current_stream(self._device)
-                users.wait_event(copied)
-                for tensor in tensors:
-                    tensor.record_stream(users)
-            yield self._build(*tensors)
+        if self._held is None or self._held[0] != times[0]:
+            self._held = (times[0], self._finish(self._start(times[0])))
+        for upcoming in times[1:]:
+            arriving = self._start(upcoming)
+            yield self._held[1]
+            self._held = (upcoming, self._finish(arriving))
+        yield self._held[1]
 
-    def _start(self, t: int) -> tuple[list[Tensor], torch.cuda.Event | None]:
+    def _finish(self, arriving: Arriving) -> Graph:
+        tensors, copied = arriving
+        if copied is not None:
+            users = torch.cuda.current_stream(self._device)
+            users.wait_event(copied)
+            for tensor in tensors:
+                tensor.record_stream(users)
+        return self._build(*tensors)
+
+    def _start(self, t: int) -> Arriving:
         if self._stream is None:
             return list(self._hosted[t]), None
         copied = torch.cuda.Event()
