@@ -76,14 +76,12 @@ def choose_exchange(
 ) -> TimeExchange:
     """Return the exchange with the fewest predicted seconds a training step."""
     ranks = plan.num_ranks
+    if ranks == 1:
+        return "all-to-all"  # of one rank with itself: nothing moves
     if isinstance(part, BandedMean):
-        if ranks == 1:
-            return "banded"
         banded = banded_traffic(plan, vertices, part.out_width, part.band)
         spread = all_to_all_traffic(plan, vertices, part.out_width, part.out_width)
         return "banded" if _seconds(banded, ranks) <= _seconds(spread, ranks) else "all-to-all"
-    if ranks == 1:
-        return "wavefront"
     in_width = part.in_width
     spread = all_to_all_traffic(plan, vertices, in_width, part.out_width)
     handed = wavefront_traffic(plan, vertices, state_width(part), chunks)
