@@ -45,19 +45,26 @@ def loss_of_step(step: int, rows_NO: Tensor) -> Tensor:
 
 
 def runner_on(
-    world: World, model: DynamicGNN, graph: DynamicGraph, strategy: TimeStrategy
+    world: World,
+    model: DynamicGNN,
+    graph: DynamicGraph,
+    strategy: TimeStrategy,
+    most_edges: int,
 ) -> TimeRunner:
     """Return the model on this rank's snapshots."""
     costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
     plan = plan_time(costs, world.size, train_steps=TRAIN, block_steps=strategy.block)
-    source = Snapshots(graph, plan.owned(world.rank), model, Draws(), torch.device("cpu"))
+    steps, cpu = plan.owned(world.rank), torch.device("cpu")
+    source = Snapshots(graph, steps, model, Draws(), cpu, most_edges_kept=most_edges)
     return TimeRunner(model, source, plan, world, strategy)
 
 
-def distributed_steps(world: World, name: str, strategy: TimeStrategy) -> dict[str, Any]:
+def distributed_steps(
+    world: World, name: str, strategy: TimeStrategy, most_edges: int = 1000
+) -> dict[str, Any]:
     """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes."""
     model = make_model(name)
-    runner = runner_on(world, model, awkward_dynamic(), strategy)
+    runner = runner_on(world, model, awkward_dynamic(), strategy, most_edges)
 
     def loss_of(block: TimeBlock, rows_tNO: Tensor) -> Tensor:
         owned = block.owned(world.rank)

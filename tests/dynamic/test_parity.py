@@ -34,10 +34,16 @@ def assert_same(got: list[dict], name: str) -> None:
     torch.testing.assert_close(found, want["rows"], **EXACT)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4])
-@pytest.mark.parametrize("block", [0, 4])
+@pytest.mark.parametrize(("size", "block"), [(1, 4), (2, 0), (3, 4), (4, 0), (4, 4)])
 @pytest.mark.parametrize(("model", "exchange"), CASES)
 def test_steps_equal_the_reference(ranks: RankPool, model, exchange, block, size) -> None:
     """Blocks of 4, 3 and 3 of 10 snapshots, so that ranks also have none of a block."""
     strategy = TimeStrategy(block=block, exchange=exchange, chunks=3)
     assert_same(ranks.run(distributed_steps, size, model, strategy), model)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_snapshots_made_from_deltas_change_nothing(ranks: RankPool, model: str) -> None:
+    """Blocks are walked forward for their borders, and back again for gradients."""
+    strategy = TimeStrategy(block=3, chunks=2)
+    assert_same(ranks.run(distributed_steps, 2, model, strategy, 0), model)

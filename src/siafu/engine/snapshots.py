@@ -5,6 +5,7 @@ Shapes: N vertices, F features.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -21,10 +22,11 @@ from siafu.nn import (
     StepGraph,
     banded_mean,
 )
-from siafu.ops import CSR
+from siafu.ops import CSR, DeltaStream
 
 MOST_EDGES_KEPT = 100_000_000
-"""Edges of all its snapshots together that a rank keeps ready; above, they are made anew."""
+"""Edges of all its snapshots together that a rank keeps ready on its device; above, it keeps deltas
+and makes each block's snapshots from them."""
 
 
 class Snapshots:
@@ -39,6 +41,7 @@ class Snapshots:
         device: torch.device,
         *,
         lags: int = 0,
+        most_edges_kept: int = MOST_EDGES_KEPT,
     ) -> None:
         self.graph, self.draws, self.device, self.lags = graph, draws, device, lags
         self.dtype = next(model.parameters()).dtype
@@ -47,12 +50,14 @@ class Snapshots:
         first = model.parts[1 if self.starts_transformed else 0]
         self._aggregation: str | None = getattr(first, "input_aggregation", None)
         edges = graph.edges_per_snapshot()[list(steps)].sum() if len(steps) else 0
-        # An averaged snapshot can't be made from the one before it.
-        self._keeps = bool(self.band) or int(edges) <= MOST_EDGES_KEPT
         self._inputs: dict[int, Rows] = {}
         self._graphs: dict[int, StepGraph] = {}
+        self._streams: list[tuple[range, DeltaStream]] = []
         for span in _runs(steps):
-            self._prepare(span)
+            if int(edges) <= most_edges_kept:
+                self._keep(span)
+            else:
+                self._streams.append((span, self._stream(span)))
 
     @property
     def num_vertices(self) -> int:
@@ -62,21 +67,40 @@ class Snapshots:
     def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
         """Return the input rows and the graphs of some owned snapshots."""
         rows = [self._inputs[step] for step in steps]
-        if self._keeps:
+        if self._graphs or not steps:
             return rows, [self._graphs[step] for step in steps]
-        found = self.graph.iterate(steps.start, steps.stop)
-        return rows, [self._step_graph(s, t) for s, t in zip(found, steps, strict=True)]
+        stream = next(stream for span, stream in self._streams if steps.start in span)
+        found = zip(stream.walk(steps), steps, strict=True)
+        return rows, [self._step_graph(csr, step) for csr, step in found]
+
+    def _keep(self, span: range) -> None:
+        for step, csr, x_NF in self._made(span):
+            self._graphs[step] = self._step_graph(csr.to(self.device), step)
+            self._note_input(step, x_NF, self._graphs[step])
+
+    def _stream(self, span: range) -> DeltaStream:
+        def noted() -> Iterator[CSR]:
+            for step, csr, x_NF in self._made(span):
+                self._note_input(step, x_NF, self._step_graph(csr.to(self.device), step))
+                yield csr
+
+        transpose: Literal["none", "same", "sent"] = "none"
+        if self.device.type == "cuda":
+            transpose = "same" if self.graph.symmetric and not self.band else "sent"
+        return DeltaStream(noted(), device=self.device, transpose=transpose, first=span.start)
 
     @torch.no_grad()
-    def _prepare(self, span: range) -> None:
+    def _note_input(self, step: int, x_NF: Tensor, at: StepGraph) -> None:
+        self._inputs[step] = x_NF
+        if self._aggregation is not None:
+            aggregate_NF = getattr(at.neighbours, self._aggregation)(x_NF)
+            self._inputs[step] = CachedRows(x_NF, aggregate_NF)
+
+    def _made(self, span: range) -> Iterator[tuple[int, CSR, Tensor]]:
+        """Yield each snapshot, on the CPU, and its features on the device."""
         for step, snapshot, x_NF in self._averaged(span) if self.band else self._plain(span):
-            at = self._step_graph(snapshot, step)
-            rows: Rows = x_NF
-            if self._aggregation is not None:
-                rows = CachedRows(x_NF, getattr(at.neighbours, self._aggregation)(x_NF))
-            self._inputs[step] = rows
-            if self._keeps:
-                self._graphs[step] = at
+            indptr, src, weight = (torch.from_numpy(np.array(a)) for a in snapshot.arrays())
+            yield step, CSR(indptr, src, snapshot.num_nodes, weight), x_NF
 
     def _plain(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
         for step, snapshot in zip(span, self.graph.iterate(span.start, span.stop), strict=True):
@@ -108,10 +132,8 @@ class Snapshots:
             x_NF = self.graph.features(step, snapshot=snapshot)
         return torch.from_numpy(np.array(x_NF)).to(self.device, self.dtype)
 
-    def _step_graph(self, snapshot: Snapshot, step: int) -> StepGraph:
-        indptr, src, weight = (torch.from_numpy(np.array(a)) for a in snapshot.arrays())
-        num_nodes = snapshot.num_nodes
-        csr = CSR(indptr, src, num_nodes, weight.to(self.dtype)).to(self.device)
+    def _step_graph(self, csr: CSR, step: int) -> StepGraph:
+        num_nodes = csr.num_rows
         ids_N = torch.arange(step * num_nodes, (step + 1) * num_nodes, device=self.device)
         active_N = csr.degree() > 0
         active_N[csr.index.long()] = True
