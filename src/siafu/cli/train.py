@@ -57,6 +57,9 @@ def show_run(run: Run, *, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
+    if "task" in result:
+        print_table("", dynamic_rows(run))
+        return
     scores = "  ".join(f"{name} {percent(value)}" for name, value in run.accuracy.items())
     rows = {
         result["metric"]: f"{scores}  (epoch {result['best_epoch']} of {result['epochs']})"
@@ -72,6 +75,31 @@ def show_run(run: Run, *, as_json: bool) -> None:
         "run": run.path,
     }
     print_table("", rows)
+
+
+def dynamic_rows(run: Run) -> dict[str, Any]:
+    """Return what a run on a dynamic graph came to, by name."""
+    result = run.result
+    choices = result["choices"]
+    names = list(next(iter(result["scores"].values()), {}))
+    scores = {
+        name: "  ".join(f"{split} {row[name]:.4f}" for split, row in result["scores"].items())
+        for name in names
+    }
+    exchanges = ", ".join(dict.fromkeys(choices["exchanges"])) or "none"
+    return {
+        "task": f"{result['task']}, {choices['snapshots']} snapshots, "
+        f"{choices['train_snapshots']} trained on",
+        **scores,
+        "best epoch": f"{result['best_epoch']} of {result['epochs']}",
+        "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
+        "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
+        "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
+        "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
+        "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
+        f"{choices['time_blocks']} time block(s), exchange along time: {exchanges}",
+        "run": run.path,
+    }
 
 
 def _told(choices: dict[str, Any]) -> str:

@@ -18,11 +18,24 @@ from siafu.comm.halo import (
 )
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
+from siafu.comm.redistribute import (
+    BACKWARD,
+    FORWARD,
+    Redistribution,
+    even_counts,
+    gather_steps,
+    start_receive,
+    start_send,
+    to_steps,
+    to_vertices,
+)
 from siafu.comm.requests import Inquiry, ask, tell
 from siafu.comm.world import DEFAULT_DEADLINE_SECONDS, STORE_VARIABLE, World, choose_device
 
 __all__ = [
+    "BACKWARD",
     "DEFAULT_DEADLINE_SECONDS",
+    "FORWARD",
     "STORE_VARIABLE",
     "Coding",
     "Codings",
@@ -30,16 +43,23 @@ __all__ = [
     "Inquiry",
     "Meter",
     "PendingRows",
+    "Redistribution",
     "World",
     "add_returned",
     "ask",
     "choose_device",
+    "even_counts",
     "exchange_halo",
+    "gather_steps",
     "reduce_gradients",
     "start_exchange",
     "start_fetch",
+    "start_receive",
     "start_return",
+    "start_send",
     "sum_in_order",
     "sum_over_ranks",
     "tell",
+    "to_steps",
+    "to_vertices",
 ]

@@ -103,12 +103,13 @@ def start_exchange(
         if hi > lo:
             operations.append((peer, dist.isend, rows_SD[lo:hi]))
             world.meter.count(purpose, rows_SD[lo:hi].nbytes)
-    return PendingRows(received, _post(operations, tag, world, purpose), rows_SD)
+    return PendingRows(received, post(operations, tag, world, purpose), rows_SD)
 
 
-def _post(
+def post(
     operations: list[tuple[int, Any, Tensor]], tag: int, world: World, purpose: str
 ) -> list[tuple[int, Any]]:
+    """Start (peer, isend or irecv, tensor) operations; return the works to wait for, by peer."""
     if not operations:
         return []
     if world.backend == "nccl":

@@ -23,7 +23,7 @@ from siafu.errors import CommError, ConfigError
 DEFAULT_DEADLINE_SECONDS = 300.0
 STORE_VARIABLE = "SIAFU_RENDEZVOUS_FILE"
 """Set by the local launcher: ranks of one machine meet in a file, so no port is opened for it."""
-_TAG_BITS, _KIND_BITS, _MOST_LINES = 17, 10, 15
+_TAG_BITS, _KIND_BITS, _MOST_LINES = 17, 10, 7
 """Of the 31 bits of a tag; so many second lines of one world may be open at a time."""
 
 
@@ -164,6 +164,13 @@ class World:
         self._next_tag = (self._next_tag + 1) % (1 << _TAG_BITS)
         kind_bits = zlib.crc32(kind.encode()) % (1 << _KIND_BITS)
         return self._next_tag | (kind_bits | self._line << _KIND_BITS) << _TAG_BITS
+
+    def tag_of(self, kind: str) -> int:
+        """Return the number of a message between two ranks that others know nothing of.
+
+        Apart from those of `next_tag`; messages of one kind keep their order.
+        """
+        return (1 << 30) | zlib.crc32(kind.encode()) % (1 << 30)
 
     @contextmanager
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:

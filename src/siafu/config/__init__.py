@@ -1,5 +1,6 @@
 """What a run is asked to do, checked when it is made."""
 
+from siafu.config.dynamic import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, STATIC_FIELDS
 from siafu.config.run import (
     MODEL_DEFAULTS,
     RunConfig,
@@ -10,7 +11,10 @@ from siafu.config.run import (
 )
 
 __all__ = [
+    "DYNAMIC_DEFAULTS",
+    "DYNAMIC_FIELDS",
     "MODEL_DEFAULTS",
+    "STATIC_FIELDS",
     "RunConfig",
     "did_you_mean",
     "make_config",

@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from siafu.config.dynamic import DYNAMIC_DEFAULTS
 from siafu.errors import ConfigError
 
 MODEL_DEFAULTS: dict[str, dict[str, Any]] = {
@@ -38,7 +39,9 @@ class RunConfig(BaseModel):
         description="built-in name, .npz, Parquet or CSV folder, store, or parts folder"
     )
     model: str = Field(
-        "gcn", description=f"{', '.join(MODEL_DEFAULTS)}, or your own: FILE.py:Class"
+        "gcn",
+        description=f"{', '.join(MODEL_DEFAULTS)}; over time {', '.join(DYNAMIC_DEFAULTS)}; "
+        "or your own: FILE.py:Class",
     )
     ranks: int = Field(1, ge=1, description="processes, one a part")
     strategy: str = Field(
@@ -75,15 +78,18 @@ class RunConfig(BaseModel):
     fanout: str | None = Field(
         None, description="in-edges drawn of a vertex at each hop, as 15,10,5; -1: all"
     )
-    task: Literal["node", "link"] | None = Field(
-        None, description="what is learnt: node labels, or link for edges (default: node)"
+    task: Literal["node", "link", "edge", "signal"] | None = Field(
+        None,
+        description="what is learnt: node or link, over time edge or signal too (default: node; "
+        "over time what the data has, else link)",
     )
     negatives: str | None = Field(
         None,
-        description="for each edge, uniform:K drawn destinations (default: uniform:1) or in-batch",
+        description="for each edge, uniform:K drawn ones (default: uniform:1, over time 20), or "
+        "in-batch",
     )
     eval_negatives: str = Field(
-        "100", description="drawn destinations that a held-out edge is ranked among"
+        "100", description="drawn ones that an edge is ranked among; over time also all"
     )
     exclude_targets: bool = Field(
         True, description="no messages over the edges of a minibatch while it is trained on"
@@ -146,6 +152,21 @@ class RunConfig(BaseModel):
     threads: int = Field(0, ge=0, description="threads a rank; 0 shares the cores")
     deadline: float = Field(300.0, gt=0, description="seconds any wait between ranks may last")
     out: str | None = Field(None, description="run folder (default: runs/NAME-MODEL-NUMBER)")
+    window: str | None = Field(
+        None, description="events of one snapshot: 14d, 12h, a number, 500e events, or each"
+    )
+    edge_life: int = Field(1, ge=1, description="snapshots that an edge stays alive for")
+    time_block: int = Field(
+        0, ge=0, description="snapshots worked on at once, to save memory; 0: all of them"
+    )
+    time_exchange: Literal["auto", "all-to-all", "banded", "wavefront"] = Field(
+        "auto", description="how ranks reach each other's snapshots"
+    )
+    bandwidth: int = Field(20, ge=1, description="snapshots that tm-gcn averages over")
+    lags: int = Field(4, ge=1, description="past values of a signal that are features")
+    class_weights: str = Field(
+        "balanced", description="of edge classes: balanced, none, or numbers as 0.9,0.1"
+    )
 
     @field_validator("wire", mode="before")
     @classmethod
@@ -164,17 +185,19 @@ class RunConfig(BaseModel):
     @field_validator("model")
     @classmethod
     def _known_model(cls, value: str) -> str:
-        if value not in MODEL_DEFAULTS and ":" not in value:
+        known = [*MODEL_DEFAULTS, *DYNAMIC_DEFAULTS]
+        if value not in known and ":" not in value:
             raise ConfigError(
                 "Unknown model.",
-                seen=f"{value}{did_you_mean(value, list(MODEL_DEFAULTS))}",
-                fix=f"use one of: {', '.join(MODEL_DEFAULTS)}; or FILE.py:Class for your own",
+                seen=f"{value}{did_you_mean(value, known)}",
+                fix=f"use one of: {', '.join(known)}; or FILE.py:Class for your own",
             )
         return value
 
     def resolved(self) -> Self:
         """Return the same settings with the model's defaults filled in."""
-        defaults = {"norm": "none"} | MODEL_DEFAULTS.get(self.model, OWN_MODEL_DEFAULTS)
+        known = MODEL_DEFAULTS | DYNAMIC_DEFAULTS
+        defaults = {"norm": "none"} | known.get(self.model, OWN_MODEL_DEFAULTS)
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
         return self.model_copy(update=unset)
 

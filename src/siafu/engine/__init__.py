@@ -1,5 +1,11 @@
 """The training and inference loops; they evaluate and write records."""
 
+from siafu.engine.dynamic import DynamicTraining, begin_dynamic, default_task, train_dynamic
+from siafu.engine.dynamic_infer import (
+    infer_dynamic,
+    save_dynamic_network,
+    write_dynamic_predictions,
+)
 from siafu.engine.full_graph import Training, begin, peak_bytes, train
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
@@ -7,15 +13,22 @@ from siafu.engine.network import Network, build_network
 from siafu.engine.weights import load_network, save_network
 
 __all__ = [
+    "DynamicTraining",
     "Network",
     "Training",
     "begin",
+    "begin_dynamic",
     "build_network",
     "check_link_settings",
+    "default_task",
+    "infer_dynamic",
     "load_network",
     "peak_bytes",
+    "save_dynamic_network",
     "save_network",
     "train",
+    "train_dynamic",
+    "write_dynamic_predictions",
     "write_embeddings",
     "write_predictions",
 ]

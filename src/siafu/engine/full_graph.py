@@ -104,10 +104,10 @@ class Training:
         self.world.step = f"epoch {epoch}"
         started = time.perf_counter()
         loss = self.step()
-        _synchronise(self.world)
+        synchronise(self.world)
         seconds = time.perf_counter() - started
         if not math.isfinite(loss):
-            raise _diverged(epoch, loss)
+            raise diverged(epoch, loss)
         self.progress.epochs = epoch
         self.progress.losses.append(loss)
         self.progress.seconds.append(seconds)
@@ -304,12 +304,14 @@ def peak_bytes(world: World) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _synchronise(world: World) -> None:
+def synchronise(world: World) -> None:
+    """Wait until the device has done all that it was told."""
     if world.device.type == "cuda":
         torch.cuda.synchronize(world.device)
 
 
-def _diverged(epoch: int, loss: float) -> SiafuError:
+def diverged(epoch: int, loss: float) -> SiafuError:
+    """Return the error for a loss that is infinite or not a number."""
     return PlanError(
         "The loss is no longer a number.",
         seen=f"loss {loss} in epoch {epoch}",

@@ -1,12 +1,23 @@
-"""What a graph is, in memory and on disk."""
+"""What a graph, a snapshot sequence and a delta are, in memory and on disk."""
 
 from siafu.graph.array_stream import Array, forget
+from siafu.graph.dynamic import (
+    DegreeScale,
+    Deltas,
+    DynamicGraph,
+    EdgeEvents,
+    degree_features,
+    fingerprint_dynamic,
+    join_deltas,
+)
+from siafu.graph.dynamic_store import check_dynamic, load_dynamic_store, save_dynamic
 from siafu.graph.edge_types import (
     EdgeTypeName,
     count_edge_types,
     edge_type_dtype,
     number_edge_types,
 )
+from siafu.graph.features import Features, SparseFeatures, rows_to_sum_one
 from siafu.graph.folder import (
     Folder,
     FolderWriter,
@@ -19,9 +30,7 @@ from siafu.graph.folder import (
 )
 from siafu.graph.graph import (
     MASKS,
-    Features,
     Graph,
-    SparseFeatures,
     check_graph,
     fingerprint_graph,
     graph_facts,
@@ -30,17 +39,30 @@ from siafu.graph.graph import (
     index_dtype,
     load_features,
     load_store,
-    rows_to_sum_one,
     save_store,
     save_vertices,
 )
 from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
 from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, sync
+from siafu.graph.smoothing import normalised, smooth
+from siafu.graph.snapshot import (
+    Delta,
+    Replay,
+    Snapshot,
+    difference,
+    empty_snapshot,
+    snapshot_from_keys,
+)
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
 
 __all__ = [
     "MASKS",
     "Array",
+    "DegreeScale",
+    "Delta",
+    "Deltas",
+    "DynamicGraph",
+    "EdgeEvents",
     "EdgeTypeName",
     "Features",
     "Folder",
@@ -50,14 +72,21 @@ __all__ = [
     "IntegerIds",
     "Job",
     "Partial",
+    "Replay",
+    "Snapshot",
     "SparseFeatures",
     "TextIds",
     "add_reverse_edges",
+    "check_dynamic",
     "check_graph",
     "count_edge_types",
+    "degree_features",
+    "difference",
     "draw_split",
     "edge_type_dtype",
+    "empty_snapshot",
     "file_facts",
+    "fingerprint_dynamic",
     "fingerprint_graph",
     "folder_kind",
     "forget",
@@ -65,16 +94,22 @@ __all__ = [
     "graph_from_edges",
     "graph_from_folder",
     "index_dtype",
+    "join_deltas",
+    "load_dynamic_store",
     "load_features",
     "load_ids",
     "load_store",
     "make_in_steps",
+    "normalised",
     "number_edge_types",
     "open_folder",
     "parse_split",
     "rows_to_sum_one",
+    "save_dynamic",
     "save_store",
     "save_vertices",
+    "smooth",
+    "snapshot_from_keys",
     "sync",
     "unwritable",
     "write_folder",

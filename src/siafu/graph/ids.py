@@ -50,6 +50,11 @@ class TextIds:
         utf8 = np.frombuffer(data, np.uint8) if data is not None else np.empty(0, np.uint8)
         return cls(starts - starts[0], utf8[starts[0] : starts[-1]])
 
+    @classmethod
+    def from_strings(cls, texts: list[str]) -> "TextIds":
+        """Return the ids held by a list."""
+        return cls.from_arrow(pa.array(texts, pa.large_string()))
+
     def take(self, rows: Array) -> "TextIds":
         """Return the ids of these rows, in this order."""
         return TextIds.from_arrow(self.to_arrow().take(pa.array(np.asarray(rows))))

@@ -1,6 +1,11 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
 from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
+from siafu.ingest.drifting import drifting
+from siafu.ingest.dynamic_load import is_dynamic, load_dynamic
+from siafu.ingest.event_graph import graph_from_events
+from siafu.ingest.event_npz import events_from_npz
+from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.load import as_tables, ingest_to_store, load, load_as_it_is, load_with_notes
 from siafu.ingest.masks import with_split
 from siafu.ingest.memory import count_vertices, fit_buckets, predict_ingest_bytes
@@ -11,25 +16,34 @@ from siafu.ingest.pyg_hetero import graph_from_pyg
 from siafu.ingest.store_builder import Drawing
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import Tables, build_store, find_tables
+from siafu.ingest.windows import Span
 
 __all__ = [
     "BUILTINS",
     "NAMED",
     "Drawing",
+    "EventOptions",
+    "Events",
     "Progress",
+    "Span",
     "TableOptions",
     "Tables",
     "as_tables",
     "build_store",
     "count_vertices",
+    "drifting",
+    "events_from_npz",
     "find_tables",
     "fit_buckets",
+    "graph_from_events",
     "graph_from_npz",
     "graph_from_pyg",
     "ingest_to_store",
+    "is_dynamic",
     "load",
     "load_as_it_is",
     "load_builtin",
+    "load_dynamic",
     "load_named",
     "load_with_notes",
     "planted",

@@ -9,6 +9,7 @@ from typing import Any
 from siafu.errors import DataError
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
 from siafu.ingest.builtin import BUILTINS, is_builtin, load_builtin
+from siafu.ingest.drifting import is_drifting
 from siafu.ingest.masks import with_split
 from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names_in_data_folder
 from siafu.ingest.npz import graph_from_npz
@@ -211,6 +212,12 @@ def _open_path(path: Path, progress: Progress | None) -> Noted:
     kind = folder_kind(path)
     if kind == "store":
         return load_store(path), []
+    if kind == "dynamic" or is_drifting(str(path)):
+        raise DataError(
+            "This is a dynamic graph, not a static one.",
+            seen=str(path),
+            fix="train a model of dynamic graphs on it (--model tm-gcn), or use load_dynamic",
+        )
     if kind is not None:
         raise DataError(
             "This folder is not a graph.",

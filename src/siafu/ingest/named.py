@@ -47,7 +47,7 @@ WORD_COUNTS = frozenset({"cora", "citeseer", "pubmed"})
 def load_named(name: str, progress: Progress | None = None) -> tuple[Graph, list[str]]:
     """Return the data set, from SIAFU_DATA if it is there, and notes for the user."""
     name = canonical(name)
-    files = _data_files()
+    files = data_files()
     if name in files:
         graph, notes = graph_from_npz(files[name])
         if name not in WORD_COUNTS or graph.x is None:
@@ -113,10 +113,11 @@ def cache_folder() -> Path:
 
 def names_in_data_folder() -> list[str]:
     """Return the names that SIAFU_DATA offers."""
-    return sorted(_data_files())
+    return sorted(data_files())
 
 
-def _data_files() -> dict[str, Path]:
+def data_files() -> dict[str, Path]:
+    """Return the files of SIAFU_DATA by the names of their data sets."""
     folder = data_folder()
     return {} if folder is None else {canonical(p.stem): p for p in sorted(folder.glob("*.npz"))}
 

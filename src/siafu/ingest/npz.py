@@ -35,7 +35,7 @@ _SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
 def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
     """Return the graph in the file, and sentences on what a user should know about it."""
     path = Path(path)
-    arrays = _read_arrays(path)
+    arrays = read_arrays(path)
     _check_layout(path, arrays)
     source, destination = np.asarray(arrays["edge_index"])
     num_nodes = _num_nodes(path, arrays)
@@ -48,7 +48,7 @@ def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
         num_nodes,
         name=path.stem,
         ids=IntegerIds(arrays.get("node_id", np.arange(num_nodes)).astype(np.int64)),
-        x=_features(path, arrays),
+        x=features_of_arrays(path, arrays),
         y=y,
         num_classes=_num_classes(arrays, y),
         edge_weight=_as_float(arrays.get("edge_weight")),
@@ -60,7 +60,8 @@ def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
     return graph, _notes(path, arrays, masks) + left_out
 
 
-def _read_arrays(path: Path) -> Arrays:
+def read_arrays(path: Path) -> Arrays:
+    """Return every array of the file; raise where it is damaged or holds Python objects."""
     try:
         # Opened here, because np.load leaves a damaged file open.
         with path.open("rb") as file:
@@ -96,7 +97,7 @@ def _check_layout(path: Path, arrays: Arrays) -> None:
         raise DataError(
             "This is a dynamic graph (edges with times), not a static one.",
             seen=f"{path} with {keys}",
-            fix="use a static file, or save src and dst of one snapshot as edge_index [2, E]",
+            fix="train a model of dynamic graphs on it (--model tm-gcn), or use a static file",
         )
     if "edge_index" not in arrays:
         raise DataError(
@@ -145,7 +146,8 @@ def _check_ends(path: Path, edges: Array, num_nodes: int) -> None:
         )
 
 
-def _features(path: Path, arrays: Arrays) -> Features | None:
+def features_of_arrays(path: Path, arrays: Arrays) -> Features | None:
+    """Return x as float32, dense or sparse, or None where the file has none."""
     if "x" in arrays:
         return arrays["x"].astype(np.float32, copy=False)
     if "x_shape" not in arrays:

@@ -17,7 +17,7 @@ from siafu.ingest.table_files import TABLE_ENDINGS, Table, table_files
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.vertices import NodeTable
 
-_NODE_NAMES = ("nodes", "node", "vertices")
+NODE_NAMES = ("nodes", "node", "vertices")
 _EDGE_NAMES = ("edges", "edge")
 
 
@@ -34,8 +34,8 @@ def find_tables(source: Path, options: TableOptions) -> Tables:
     """Return the tables of a folder, or of one file of edges."""
     nodes, edges = options.nodes, source
     if source.is_dir():
-        nodes = nodes or _named(source, _NODE_NAMES)
-        found = _named(source, _EDGE_NAMES)
+        nodes = nodes or named_table(source, NODE_NAMES)
+        found = named_table(source, _EDGE_NAMES)
         if found is None and (nodes is not None or not _holds_edges(source, options)):
             inside = sorted(path.name for path in source.iterdir())
             raise DataError(
@@ -51,7 +51,8 @@ def find_tables(source: Path, options: TableOptions) -> Tables:
     )
 
 
-def _named(folder: Path, names: Sequence[str]) -> Path | None:
+def named_table(folder: Path, names: Sequence[str]) -> Path | None:
+    """Return the file or folder of the table with one of these names."""
     candidates = [folder / f"{name}{ending}" for name in names for ending in (*TABLE_ENDINGS, "")]
     return next((path for path in candidates if path.exists()), None)
 

@@ -217,31 +217,43 @@ class NodeTable:
 
     def _write_rows(self, writer: FolderWriter, num_nodes: int) -> int:
         """Write x and y and return the width of x."""
-        labels, features = self.columns.labels, self.columns.features
-        names = [*(labels.columns if labels else ()), *features]
-        if not names:
-            return 0
         streams: dict[str, ArrayStream] = {}
-        for piece in self._pieces("writing nodes", names):
-            blocks = {"x": number_block(piece, features)} if features else {}
-            if labels:
-                blocks["y"] = labels.block(piece)
+        for piece, blocks in self._blocks("writing nodes"):
             for name, block in blocks.items():
                 if name not in streams:
                     shape = (num_nodes, *block.shape[1:])
                     streams[name] = writer.stream(name, shape, block.dtype)
-                self._check_width(piece, streams[name], block)
+                self._check_width(piece, streams[name].shape, block)
                 streams[name].append(block)
         for name in streams:
             writer.close(name)
-        return streams["x"].shape[1] if features else 0
+        return streams["x"].shape[1] if "x" in streams else 0
 
-    def _check_width(self, piece: Piece, stream: ArrayStream, block: Array) -> None:
-        if block.shape[1:] != stream.shape[1:]:
+    def read(self) -> dict[str, Array]:
+        """Return x and y, where the table has them, in memory; `scan` comes first."""
+        parts: dict[str, list[Array]] = {}
+        for piece, blocks in self._blocks("reading nodes"):
+            for name, block in blocks.items():
+                known = parts.setdefault(name, [])
+                self._check_width(piece, known[0].shape if known else block.shape, block)
+                known.append(block)
+        return {name: np.concatenate(blocks) for name, blocks in parts.items()}
+
+    def _blocks(self, phase: str) -> Iterator[tuple[Piece, dict[str, Array]]]:
+        """Yield the rows of x and y of each piece."""
+        labels, features = self.columns.labels, self.columns.features
+        names = [*(labels.columns if labels else ()), *features]
+        for piece in self._pieces(phase, names) if names else ():
+            blocks = {"x": number_block(piece, features)} if features else {}
+            if labels:
+                blocks["y"] = labels.block(piece)
+            yield piece, blocks
+
+    def _check_width(self, piece: Piece, shape: tuple[int, ...], block: Array) -> None:
+        if block.shape[1:] != shape[1:]:
             raise DataError(
                 "The lists of a column differ in length.",
-                seen=f"{stream.shape[1]} numbers at first, {block.shape[1]} from "
-                f"{piece.where(0)} on",
+                seen=f"{shape[1]} numbers at first, {block.shape[1]} from {piece.where(0)} on",
                 fix="give every row a list of one length",
             )
 

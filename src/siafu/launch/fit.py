@@ -18,6 +18,7 @@ from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.engine import check_link_settings
 from siafu.errors import ConfigError, StoreError
 from siafu.graph import writing
+from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
 from siafu.launch.prepare import Say, check_parts_settings, prepare_parts, with_ranks_of_parts
@@ -59,7 +60,8 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
     named_strategy(config)
-    check_link_settings(config)
+    if not is_dynamic_run(data, config):
+        check_link_settings(config)
     check_parts_settings(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)

@@ -8,6 +8,7 @@ from siafu.config import RunConfig
 from siafu.errors import ConfigError, PlanError
 from siafu.graph import folder_kind
 from siafu.ingest import load_as_it_is, load_with_notes
+from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
 from siafu.minibatch import hold_out_edges
 from siafu.partition import open_parts, partition_graph
 from siafu.record import PhaseProgress
@@ -24,7 +25,11 @@ def prepare_parts(
     quiet: bool = False,
     draw_masks: bool = True,
 ) -> Path:
-    """Return a parts folder for the run: the user's own, or one made at `target`."""
+    """Return a parts folder for the run, the user's own or one made at `target`; or a store of a
+    dynamic graph, which needs no parts.
+    """
+    if is_dynamic_run(data, config):
+        return prepare_dynamic(data, config, target, say=say, quiet=quiet)
     if _names_parts(data):
         parts = open_parts(data)
         if parts.num_parts != config.ranks:

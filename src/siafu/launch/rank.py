@@ -23,7 +23,8 @@ from siafu.engine import (
     write_predictions,
 )
 from siafu.errors import SiafuError
-from siafu.graph import write_text_atomically, writing
+from siafu.graph import folder_kind, write_text_atomically, writing
+from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
@@ -69,7 +70,9 @@ def work(folder: RunFolder, job: Job, world: World) -> None:
     """Do this rank's share of a job."""
     config = make_config(**read_config(folder.config)).resolved()
     world.check_agreement("settings", config.model_dump_json() + repr(job))
-    if job.verb == "train":
+    if folder_kind(Path(job.parts)) == "dynamic":
+        work_on_dynamic(config, folder, job, world)
+    elif job.verb == "train":
         _train(config, folder, job, world)
     else:
         _infer(config, folder, job, world)

@@ -9,6 +9,10 @@ from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, delta_of, finish
 from siafu.ops.csr import CSR
 from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
 from siafu.ops.csr_sum import csr_sum_reference, neighbour_sum, sum_into
+from siafu.ops.delta import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
+from siafu.ops.delta_stream import DeltaStream
+from siafu.ops.delta_wire import DeltaLayout, decode_delta, encode_delta
+from siafu.ops.gcn import gcn_scales, gcn_values
 from siafu.ops.numbering import Numbering, union
 from siafu.ops.random import (
     DrawKey,
@@ -45,8 +49,11 @@ __all__ = [
     "CSR",
     "HUGE_PAGES_VARIABLE",
     "Attention",
+    "DeltaLayout",
+    "DeltaStream",
     "DotProduct",
     "DrawKey",
+    "EdgeDelta",
     "EdgeDraw",
     "Encoded",
     "Gat",
@@ -54,21 +61,28 @@ __all__ = [
     "Numbering",
     "SoftmaxState",
     "WireLayout",
+    "apply_delta",
+    "apply_delta_reference",
     "attend",
     "attend_reference",
     "bad_row",
     "csr_max_reference",
     "csr_sum_reference",
     "decode",
+    "decode_delta",
     "decode_into",
     "delta_of",
     "dropout_pairs",
     "dropout_rows",
+    "edge_delta",
     "encode",
+    "encode_delta",
     "fast_paths",
     "finish",
     "fold_backward",
     "fold_into",
+    "gcn_scales",
+    "gcn_values",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",

@@ -196,3 +196,33 @@ class AttentionKernels(Protocol):
         self, block: AttentionBlock, back: Turned, rows: RowGrads, grads: AttentionGrads
     ) -> None:
         """Add a block's gradients; weights are computed, and dropped, once more."""
+
+
+SortedEdges = tuple[Tensor, Tensor, Tensor | None]
+"""indptr, index and weight of a matrix whose rows are sorted by column, without repeats."""
+
+
+class Changes(NamedTuple):
+    """What differs between two matrices, as `delta.EdgeDelta` has it; int32."""
+
+    born_at: Tensor
+    born_dst: Tensor
+    gone_at: Tensor
+    changed_at: Tensor
+
+
+class DeltaKernels(Protocol):
+    """Kernels over deltas between sorted matrices."""
+
+    def changes(self, now: SortedEdges, following: SortedEdges, num_cols: int) -> Changes:
+        """Return what leads from one matrix to the other."""
+
+    def move(
+        self,
+        columns: tuple[Tensor, ...],
+        fresh: tuple[Tensor, ...],
+        born_at: Tensor,
+        gone_at: Tensor,
+        num_after: int,
+    ) -> tuple[Tensor, ...]:
+        """Return columns of the edges after a delta: those that stay shift, `fresh` fills in."""

@@ -111,7 +111,9 @@ class CSR:
         """Return int64 [E], the destination row of each edge; made once, on request."""
         if "rows" not in self._shape_cache:
             numbers = torch.arange(self.num_rows, device=self.device)
-            self._shape_cache["rows"] = numbers.repeat_interleave(self.degree())
+            self._shape_cache["rows"] = numbers.repeat_interleave(
+                self.degree(), output_size=self.num_edges
+            )
         return self._shape_cache["rows"]
 
     def row_spans(self, most_edges: int | None = None) -> list[tuple[int, int]]:
@@ -173,6 +175,13 @@ class CSR:
     def with_weight(self, weight: Tensor) -> "CSR":
         """Return the same edges with other weights; work done for their shape is shared."""
         return replace(self, weight=weight)
+
+    def with_transpose(self, turned: "CSR") -> "CSR":
+        """Return the same matrix with the transpose that a caller has at hand already."""
+        known = {"turned_indptr": turned.indptr, "turned_index": turned.index}
+        matrix = replace(self, _shape_cache=self._shape_cache | known)
+        matrix._transpose.append(turned)
+        return matrix
 
     def to(self, device: torch.device | str) -> "CSR":
         """Return the matrix on `device`, itself when there already; the cache stays behind."""

@@ -5,17 +5,25 @@ from typing import NamedTuple
 
 import torch
 
-from siafu.ops import attention_torch, csr_torch, random_torch, sample_reference, wire_torch
+from siafu.ops import (
+    attention_torch,
+    csr_torch,
+    delta_torch,
+    random_torch,
+    sample_reference,
+    wire_torch,
+)
 from siafu.ops.contract import (
     AttentionKernels,
     CsrKernels,
+    DeltaKernels,
     RandomKernels,
     SampleKernels,
     WireKernels,
 )
 
 try:
-    from siafu.ops import csr_numba, random_numba, sample_numba, wire_numba
+    from siafu.ops import csr_numba, delta_numba, random_numba, sample_numba, wire_numba
     from siafu.ops.attention_gat_numba import GatAttention
     from siafu.ops.attention_score_numba import DotRule, GatV2Rule
     from siafu.ops.attention_vector_numba import VectorAttention
@@ -50,6 +58,7 @@ class Kernels(NamedTuple):
     """By the name of the kind."""
     wire: WireKernels = wire_torch
     sample: SampleKernels = sample_reference
+    delta: DeltaKernels = delta_torch
 
 
 PLAIN = Kernels(csr_torch, random_torch)
@@ -68,6 +77,7 @@ if numba_missing is None:
         },
         wire_numba,
         sample_numba,
+        delta_numba,
     )
 if triton_missing is None:
     fast["cuda"] = Kernels(
@@ -108,3 +118,8 @@ def wire_kernels(device: torch.device) -> WireKernels:
 def sample_kernels(device: torch.device) -> SampleKernels:
     """Return the sampling kernels for a graph on `device`."""
     return fast.get(device.type, PLAIN).sample
+
+
+def delta_kernels(device: torch.device) -> DeltaKernels:
+    """Return the kernels over deltas for matrices on `device`."""
+    return fast.get(device.type, PLAIN).delta

@@ -13,6 +13,7 @@ from siafu.partition.partition import (
 )
 from siafu.partition.parts import Parts, open_parts
 from siafu.partition.quality import Quality, score
+from siafu.partition.steps import TimeBlock, TimePlan, balanced_cuts, plan_time, too_few_snapshots
 from siafu.partition.streaming import assign_streaming
 from siafu.partition.write import write_parts
 
@@ -22,15 +23,20 @@ __all__ = [
     "Parts",
     "Progress",
     "Quality",
+    "TimeBlock",
+    "TimePlan",
     "assign_contiguous",
     "assign_hash",
     "assign_metis",
     "assign_streaming",
+    "balanced_cuts",
     "open_parts",
     "partition_graph",
     "partition_in_steps",
     "partition_store",
+    "plan_time",
     "predict_peak_bytes",
     "score",
+    "too_few_snapshots",
     "write_parts",
 ]

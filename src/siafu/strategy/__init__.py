@@ -4,14 +4,20 @@ from siafu.strategy.blocks import group_rounds, smallest_piece
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.parallelize import ParallelModel, parallelize
 from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
+from siafu.strategy.time_blocks import LossOf, StepSource, TimeRunner
+from siafu.strategy.time_strategy import TimeStrategy
 from siafu.strategy.view import View, message_flow
 from siafu.strategy.widths import WidthBook, Widths
 
 __all__ = [
     "PRESETS",
     "BlockNeighbours",
+    "LossOf",
     "ParallelModel",
+    "StepSource",
     "Strategy",
+    "TimeRunner",
+    "TimeStrategy",
     "View",
     "WidthBook",
     "Widths",

@@ -1,0 +1,160 @@
+"""Moving rows along time: from "my snapshots of all vertices" to "all snapshots of my vertices" and
+back, snapshots to all ranks, rows to one neighbour. Counted, and differentiable but for the last.
+
+Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from siafu.comm.halo import PendingRows, post, start_exchange
+from siafu.comm.world import World
+
+FORWARD, BACKWARD = "time_forward", "time_backward"
+"""Purposes of what travels along time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redistribution:
+    """How many snapshots each rank holds before, and how many vertices after."""
+
+    steps: tuple[int, ...]
+    vertices: tuple[int, ...]
+
+    def rows_sent(self) -> int:
+        """Return the rows that leave all ranks together, one way: T N (P - 1) / P if even."""
+        total = sum(self.vertices)
+        pairs = zip(self.steps, self.vertices, strict=True)
+        return sum(steps * (total - vertices) for steps, vertices in pairs)
+
+
+def even_counts(total: int, num_parts: int) -> tuple[int, ...]:
+    """Return counts that add up to `total` and differ by one at most."""
+    cuts = [total * part // num_parts for part in range(num_parts + 1)]
+    return tuple(b - a for a, b in pairwise(cuts))
+
+
+def _spread(x_tND: Tensor, plan: Redistribution, world: World, purpose: str) -> Tensor:
+    """Return x_TnD: every rank's snapshots of my vertices."""
+    pieces = x_tND.split(list(plan.vertices), dim=1)
+    shapes = [(steps, plan.vertices[world.rank]) for steps in plan.steps]
+    return torch.cat(_swap(pieces, shapes, world, purpose))
+
+
+def _collect(x_TnD: Tensor, plan: Redistribution, world: World, purpose: str) -> Tensor:
+    """Return x_tND: all vertices of my snapshots."""
+    pieces = x_TnD.split(list(plan.steps))
+    shapes = [(plan.steps[world.rank], vertices) for vertices in plan.vertices]
+    return torch.cat(_swap(pieces, shapes, world, purpose), dim=1)
+
+
+def _swap(
+    pieces: tuple[Tensor, ...], shapes: list[tuple[int, int]], world: World, purpose: str
+) -> list[Tensor]:
+    """Return what each rank has for me, of these shapes; it gets its piece of mine."""
+    mine, tail = world.rank, pieces[0].shape[2:]
+    rows = [piece.reshape(piece.size(0) * piece.size(1), *tail) for piece in pieces]
+    rows[mine] = rows[mine][:0]
+    counts = [0 if rank == mine else steps * n for rank, (steps, n) in enumerate(shapes)]
+    sent = tuple(len(piece) for piece in rows)
+    pending = start_exchange(torch.cat(rows), sent, tuple(counts), world, purpose)
+    found = pending.wait(world, "redistributing rows").split(counts)
+    return [
+        pieces[mine] if rank == mine else part.view(*shape, *tail)
+        for rank, (part, shape) in enumerate(zip(found, shapes, strict=True))
+    ]
+
+
+class _ToVertices(torch.autograd.Function):
+    """A permutation of rows over the ranks; its transpose is the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, x_tND: Tensor, plan: Redistribution, world: World) -> Tensor:
+        ctx.plan, ctx.world = plan, world
+        return _spread(x_tND, plan, world, FORWARD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TnD: Tensor) -> tuple[Tensor, None, None]:
+        return _collect(grad_TnD, ctx.plan, ctx.world, BACKWARD), None, None
+
+
+class _ToSteps(torch.autograd.Function):
+    """The other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, x_TnD: Tensor, plan: Redistribution, world: World) -> Tensor:
+        ctx.plan, ctx.world = plan, world
+        return _collect(x_TnD, plan, world, FORWARD)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_tND: Tensor) -> tuple[Tensor, None, None]:
+        return _spread(grad_tND, ctx.plan, ctx.world, BACKWARD), None, None
+
+
+def to_vertices(x_tND: Tensor, plan: Redistribution, world: World) -> Tensor:
+    """Return x_TnD, all snapshots of my vertices, differentiably; every rank calls it."""
+    return x_tND if world.size == 1 else _ToVertices.apply(x_tND, plan, world)
+
+
+def to_steps(x_TnD: Tensor, plan: Redistribution, world: World) -> Tensor:
+    """Return x_tND, all vertices of my snapshots, differentiably; every rank calls it."""
+    return x_TnD if world.size == 1 else _ToSteps.apply(x_TnD, plan, world)
+
+
+class _GatherSteps(torch.autograd.Function):
+    """Every rank gets every row; gradients of the copies are added up at home, rank by rank."""
+
+    @staticmethod
+    def forward(ctx: Any, x_tD: Tensor, steps: tuple[int, ...], world: World) -> Tensor:
+        ctx.steps, ctx.world = steps, world
+        own, others = world.rank, world.size - 1
+        sent = tuple(0 if rank == own else len(x_tD) for rank in range(world.size))
+        counts = [0 if rank == own else count for rank, count in enumerate(steps)]
+        rows = x_tD.repeat(others, *[1] * (x_tD.dim() - 1))
+        pending = start_exchange(rows, sent, tuple(counts), world, FORWARD)
+        parts = list(pending.wait(world, "gathering snapshots").split(counts))
+        parts[own] = x_tD
+        return torch.cat(parts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_TD: Tensor) -> tuple[Tensor, None, None]:
+        own, count = ctx.world.rank, ctx.steps[ctx.world.rank]
+        parts = list(grad_TD.split(list(ctx.steps)))
+        mine, parts[own] = parts[own], parts[own][:0]
+        sent = tuple(len(part) for part in parts)
+        counts = [0 if rank == own else count for rank in range(ctx.world.size)]
+        pending = start_exchange(torch.cat(parts), sent, tuple(counts), ctx.world, BACKWARD)
+        returned = list(pending.wait(ctx.world, "returning gradients of snapshots").split(counts))
+        returned[own] = mine
+        return torch.stack(returned).sum(0), None, None
+
+
+def gather_steps(x_tD: Tensor, steps: tuple[int, ...], world: World) -> Tensor:
+    """Return x_TD, the rows of all ranks in order, differentiably; every rank calls it."""
+    return x_tD if world.size == 1 else _GatherSteps.apply(x_tD, steps, world)
+
+
+def start_send(rows: Tensor, peer: int, world: World, purpose: str, kind: str) -> PendingRows:
+    """Start sending rows to one rank, which receives them under the same `kind`."""
+    rows = rows.detach().contiguous()
+    carrier = rows.cpu() if world.stages_through_host else rows
+    world.meter.count(purpose, carrier.nbytes)
+    works = post([(peer, dist.isend, carrier)], world.tag_of(kind), world, purpose)
+    return PendingRows(carrier[:0], works, carrier)
+
+
+def start_receive(like: Tensor, peer: int, world: World, purpose: str, kind: str) -> PendingRows:
+    """Start receiving rows of the shape of `like` from one rank."""
+    device = torch.device("cpu") if world.stages_through_host else like.device
+    rows = torch.empty(like.shape, dtype=like.dtype, device=device)
+    works = post([(peer, dist.irecv, rows)], world.tag_of(kind), world, purpose)
+    return PendingRows(rows, works, rows[:0])

@@ -1,0 +1,139 @@
+"""Telling the class of the events of a snapshot from the embeddings of both ends.
+
+Shapes: N vertices, E events, D embedding width, C classes.
+"""
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from siafu.engine.dynamic_scores import confusion, f1_by_class
+from siafu.engine.tasks import Tally, TaskInput, named, split_of, time_column
+from siafu.engine.time_split import split_steps
+from siafu.errors import ConfigError, DataError
+from siafu.nn import PairHead
+
+
+class EdgeTask:
+    """Class-weighted cross-entropy over labelled events; F1 of the rarest class of two.
+
+    With more classes the score is accuracy. The mean over classes (macro F1) is told as well.
+    """
+
+    name, lower_is_better = "edge", False
+
+    def __init__(self, given: TaskInput) -> None:
+        graph = given.graph
+        if graph.event_label is None:
+            raise DataError(
+                "The events have no classes to learn.",
+                seen=f"--task edge with {graph.name}",
+                fix="use --task link, or data with a label column",
+            )
+        self.graph, self.device = graph, given.device
+        self.num_classes = graph.num_edge_classes
+        self.num_steps = graph.num_snapshots
+        self.splits = split_steps(self.num_steps, given.config.split)
+        self.train_steps = len(self.splits["train"])
+        labels = np.asarray(graph.event_label[: graph.event_starts[self.train_steps]])
+        count_C = np.bincount(labels[labels >= 0], minlength=self.num_classes)
+        if not count_C.sum():
+            raise DataError(
+                "No event of the training snapshots has a class.",
+                seen=f"{self.train_steps} training snapshots of {graph.name}",
+                fix="train on more of them with --split, or check the labels",
+            )
+        self.rarest = int(np.argmin(np.where(count_C > 0, count_C, np.iinfo(np.int64).max)))
+        weight_C = class_weights(given.config.class_weights, count_C)
+        self.weight_C = torch.from_numpy(weight_C).to(self.device)
+        self.total = float((weight_C * count_C).sum())
+        self.hidden = head_width(given)
+        name = graph.edge_class_names[self.rarest] if graph.edge_class_names else self.rarest
+        self.metric = f"f1 of class {name}" if self.num_classes == 2 else "accuracy"
+
+    def make_head(self, width: int) -> nn.Module:
+        """Return a head over pairs."""
+        return PairHead(width, self.num_classes, self.hidden)
+
+    def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sources, targets and labels of the labelled events of a snapshot."""
+        events = self.graph.edge_events(step)
+        assert events.label is not None
+        known = events.label >= 0
+        columns = (events.src[known], events.dst[known], events.label[known])
+        source, target, label = (torch.from_numpy(c.astype(np.int64)) for c in columns)
+        return source.to(self.device), target.to(self.device), label.to(self.device)
+
+    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
+        """Return the weighted loss of the events of a snapshot over the weight of all."""
+        source, target, label = self._events(step)
+        if not len(label):
+            return None
+        logits_EC = head(rows_ND, source, target)
+        weight_C = self.weight_C.to(logits_EC.dtype)
+        total = functional.cross_entropy(logits_EC, label, weight=weight_C, reduction="sum")
+        return total / self.total
+
+    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
+        """Return how often each class was called which."""
+        source, target, label = self._events(step)
+        said = head(rows_ND, source, target).argmax(dim=1)
+        counts = confusion(label, said, self.num_classes)
+        return {split_of(self.splits, step): counts.flatten().double().tolist()}
+
+    def score(self, sums: list[float]) -> dict[str, float]:
+        """Return F1 of the rarest class, macro F1 and accuracy."""
+        count_CC = torch.tensor(sums).view(self.num_classes, self.num_classes)
+        f1_C = f1_by_class(count_CC)
+        occurs_C = count_CC.sum(1) > 0
+        macro = float(f1_C[occurs_C].mean()) if bool(occurs_C.any()) else 0.0
+        accuracy = float(count_CC.diagonal().sum() / count_CC.sum().clamp(min=1))
+        if self.num_classes == 2:
+            rarest = float(f1_C[self.rarest])
+            return {self.metric: rarest, "macro f1": macro, "accuracy": accuracy}
+        return {"accuracy": accuracy, "macro f1": macro}
+
+    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+        """Return the class of every event of the snapshot, labelled or not."""
+        events = self.graph.edge_events(step)
+        source, target = (torch.from_numpy(c.astype(np.int64)) for c in (events.src, events.dst))
+        logits_EC = head(rows_ND, source.to(self.device), target.to(self.device))
+        score_E, said_E = logits_EC.float().softmax(dim=1).max(dim=1)
+        names, count = self.graph.edge_class_names, len(source)
+        assert events.label is not None
+        return {
+            "src": self.graph.ids.take(events.src).to_arrow(),
+            "dst": self.graph.ids.take(events.dst).to_arrow(),
+            "time": time_column(self.graph, step, count),
+            "prediction": named(said_E.tolist(), names),
+            "score": pa.array(score_E.cpu().numpy()),
+            "label": named(events.label.tolist(), names),
+            "split": pa.array([split_of(self.splits, step)] * count, pa.string()),
+        }
+
+
+def head_width(given: TaskInput) -> int:
+    """Return the hidden width of a head over pairs: TM-GCN and WD-GCN have none."""
+    width = given.config.hidden or 0
+    return 0 if given.config.model in ("tm-gcn", "wd-gcn") else width
+
+
+def class_weights(text: str, count_C: np.ndarray) -> np.ndarray:
+    """Return float64 [C]: `balanced` weighs classes inversely to how often they occur."""
+    if text == "none":
+        return np.ones(len(count_C))
+    if text == "balanced":
+        return count_C.sum() / (len(count_C) * np.maximum(count_C, 1.0))
+    try:
+        weights = np.array([float(part) for part in text.split(",")])
+    except ValueError:
+        weights = np.empty(0)
+    if len(weights) != len(count_C) or (weights < 0).any() or not weights.any():
+        raise ConfigError(
+            "The weights of the classes can't be used.",
+            seen=f"--class-weights {text} with {len(count_C)} classes",
+            fix="use balanced, none, or a number of 0 or more for each class, comma between",
+        )
+    return weights

@@ -1,0 +1,199 @@
+"""Telling which pairs will meet in the next snapshot.
+
+Shapes: N vertices, E pairs, D embedding width.
+"""
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from siafu.engine.dynamic_scores import average_precision, mean_reciprocal_rank
+from siafu.engine.edge_task import head_width
+from siafu.engine.tasks import Tally, TaskInput, split_of, time_column
+from siafu.engine.time_split import split_steps
+from siafu.errors import ConfigError, DataError
+from siafu.graph import Array
+from siafu.nn import PairHead
+from siafu.ops import DrawKey, uniform_rows
+
+_TRAIN_SITE, _SCORE_SITE = (1 << 18) + 1, (1 << 18) + 2
+"""Streams of draws for negatives, apart from those of layers."""
+_PAIRS_AT_ONCE = 1 << 20
+_NEGATIVES = 20
+"""Pairs without an edge drawn for each edge, unless asked otherwise."""
+
+
+class LinkTask:
+    """Pairs that meet in snapshot t + 1 against pairs that do not, from embeddings of snapshot t.
+
+    Negatives are drawn, both ends, among vertices met until then; those that do meet are dropped.
+    Binary cross-entropy, both sides counting alike. Average precision and mean reciprocal rank of
+    a snapshot are averaged over snapshots (MAP, MRR), as Pareja et al. (2020) do.
+    """
+
+    name, metric, lower_is_better = "link", "map", False
+
+    def __init__(self, given: TaskInput) -> None:
+        graph, config = given.graph, given.config
+        if graph.num_snapshots < 2:
+            raise DataError(
+                "The next snapshot can't be predicted when there is only one.",
+                seen=f"{graph.num_snapshots} snapshots of {graph.name}",
+                fix="use a shorter --window",
+            )
+        self.graph, self.device, self.draws = graph, given.device, given.draws
+        self.negatives = _negatives(config.negatives)
+        self.eval_negatives = _eval_negatives(config.eval_negatives)
+        self.hidden = head_width(given)
+        splits = split_steps(graph.num_snapshots, config.split)
+        # Snapshot t is asked about t + 1, so the splits of what is asked move one step back.
+        self.splits = {
+            name: range(max(0, steps.start - 1), max(0, steps.stop - 1))
+            for name, steps in splits.items()
+        }
+        self.num_steps = graph.num_snapshots - 1
+        self.train_steps = len(self.splits["train"])
+        if not self.train_steps:
+            raise ConfigError(
+                "Training needs two snapshots or more.",
+                seen=f"--split {config.split} leaves {len(splits['train'])}",
+                fix="give training more of them, or use a shorter --window",
+            )
+        self.met, self.met_by_step = _order_of_meeting(graph.event_starts, self._ends())
+        self.total = sum(len(self._positives(step)[0]) for step in range(self.train_steps))
+        self.total = max(1, self.total)
+
+    def _ends(self) -> tuple[Array, Array]:
+        return np.asarray(self.graph.event_src), np.asarray(self.graph.event_dst)
+
+    def make_head(self, width: int) -> nn.Module:
+        """Return a head that scores pairs."""
+        return PairHead(width, 1, self.hidden)
+
+    def _positives(self, step: int) -> tuple[Array, Array]:
+        """Return the pairs that meet in the snapshot after `step`, each once."""
+        events = self.graph.edge_events(step + 1)
+        num_nodes = self.graph.num_nodes
+        keys = np.unique(events.src.astype(np.int64) * num_nodes + events.dst)
+        return keys // num_nodes, keys % num_nodes
+
+    def _candidates(self, step: int, key: DrawKey, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return pairs: those that meet, then `count` negatives each; and how many meet."""
+        source, target = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
+        num_nodes = self.graph.num_nodes
+        known = self.met[: self.met_by_step[step + 1]].to(self.device)
+        wanted = len(source) * count
+        ids = torch.arange(wanted, device=self.device) + (step << 32)
+        u_W2 = uniform_rows(key, ids, 2, dtype=torch.float64)
+        drawn = known[(u_W2 * len(known)).long().clamp(max=len(known) - 1)]
+        keys = drawn[:, 0] * num_nodes + drawn[:, 1]
+        absent = ~torch.isin(keys, source * num_nodes + target)
+        truth = torch.cat([torch.ones_like(source), torch.zeros_like(keys[absent])])
+        source = torch.cat([source, drawn[absent, 0]])
+        return source, torch.cat([target, drawn[absent, 1]]), truth
+
+    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
+        """Return the loss of the pairs of a snapshot over the number of all that meet."""
+        key = self.draws.key(_TRAIN_SITE)
+        source, target, truth = self._candidates(step, key, self.negatives)
+        num_met = int(truth.sum())
+        if not num_met:
+            return None
+        score_E = head(rows_ND, source, target)[:, 0]
+        met = functional.softplus(-score_E[:num_met]).sum()
+        others = functional.softplus(score_E[num_met:])
+        share = others.sum() * (num_met / max(1, len(others)))
+        return (met + share) / (2 * self.total)
+
+    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
+        """Return average precision, mean reciprocal rank and 1 for a snapshot with any edges."""
+        split = split_of(self.splits, step)
+        if split == "train":  # most snapshots, most of the work, and nothing is chosen by it
+            return {}
+        if self.eval_negatives is None:
+            source, score, truth = self._every_pair(head, step, rows_ND)
+        else:
+            source, target, truth = self._candidates(step, self._score_key(), self.eval_negatives)
+            score = head(rows_ND, source, target)[:, 0]
+        if not bool(truth.any()):
+            return {}
+        score = score.double()
+        found = average_precision(score, truth), mean_reciprocal_rank(source, score, truth)
+        return {split: [*found, 1.0]}
+
+    def _score_key(self) -> DrawKey:
+        """Return the key of negatives for scores: the same in every epoch."""
+        return DrawKey(seed=self.draws.seed, epoch=0, purpose=_SCORE_SITE)
+
+    def _every_pair(
+        self, head: nn.Module, step: int, rows_ND: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return sources, scores and truth of all pairs of vertices met so far, loops left out."""
+        assert isinstance(head, PairHead)
+        known = self.met[: self.met_by_step[step + 1]].to(self.device).sort().values
+        from_KH, to_KH = head.source(rows_ND[known]), head.target(rows_ND[known])
+        rows = max(1, _PAIRS_AT_ONCE // len(known))
+        scores = [
+            head.joined(piece[:, None, :] + to_KH[None])[..., 0].flatten()
+            for piece in from_KH.split(rows)
+        ]
+        source, target = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
+        place = torch.searchsorted(known, source) * len(known) + torch.searchsorted(known, target)
+        truth = torch.zeros(len(known) ** 2, dtype=torch.bool, device=self.device)
+        truth[place] = True
+        number = torch.arange(len(known), device=self.device)
+        keep = (number[:, None] != number[None]).flatten()
+        return number.repeat_interleave(len(known))[keep], torch.cat(scores)[keep], truth[keep]
+
+    def score(self, sums: list[float]) -> dict[str, float]:
+        """Return MAP and MRR."""
+        precision, rank, steps = sums
+        return {"map": precision / max(1.0, steps), "mrr": rank / max(1.0, steps)}
+
+    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+        """Return the score of every pair that meets in the next snapshot, and of one negative."""
+        source, target, truth = self._candidates(step, self._score_key(), 1)
+        score = head(rows_ND, source, target)[:, 0].float().sigmoid()
+        count = len(source)
+        return {
+            "src": self.graph.ids.take(source.cpu().numpy()).to_arrow(),
+            "dst": self.graph.ids.take(target.cpu().numpy()).to_arrow(),
+            "time": time_column(self.graph, step + 1, count),
+            "score": pa.array(score.cpu().numpy()),
+            "label": pa.array(truth.cpu().numpy()),
+            "split": pa.array([split_of(self.splits, step)] * count, pa.string()),
+        }
+
+
+def _order_of_meeting(event_starts: Array, ends: tuple[Array, Array]) -> tuple[Tensor, Array]:
+    """Return the vertices in order of their first events, and how many were met by each step."""
+    both = np.stack(ends, axis=1).reshape(-1).astype(np.int64)
+    vertices, first = np.unique(both, return_index=True)
+    order = np.argsort(first, kind="stable")
+    met_by_step = np.searchsorted(first[order], 2 * np.asarray(event_starts[1:]))
+    return torch.from_numpy(vertices[order]), met_by_step
+
+
+def _negatives(text: str | None) -> int:
+    number = (text or f"uniform:{_NEGATIVES}").removeprefix("uniform:")
+    if not number.isdigit() or int(number) < 1:
+        raise ConfigError(
+            "The negatives are not understood.",
+            seen=f"--negatives {text}",
+            fix=f"use uniform:{_NEGATIVES} for {_NEGATIVES} pairs without an edge for each edge",
+        )
+    return int(number)
+
+
+def _eval_negatives(text: str) -> int | None:
+    if text == "all":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise ConfigError(
+            "The negatives of a score can't be drawn.",
+            seen=f"--eval-negatives {text}",
+            fix="use a number of 1 or more, or all",
+        )
+    return int(text)

@@ -1,0 +1,167 @@
+"""A rank's snapshots as a model reads them: inputs, their first aggregate made once, and graphs.
+
+Shapes: N vertices, F features.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.graph import Array, DynamicGraph, Snapshot, smooth
+from siafu.nn import (
+    BandedMean,
+    CachedRows,
+    Draws,
+    DynamicGNN,
+    LocalNeighbours,
+    Rows,
+    StepGraph,
+    banded_mean,
+)
+from siafu.ops import CSR, DeltaStream
+
+MOST_EDGES_KEPT = 100_000_000
+"""Edges of all its snapshots together that a rank keeps ready on its device; above, it keeps deltas
+and makes each block's snapshots from them."""
+
+
+class Snapshots:
+    """The snapshots that a rank owns, on its device."""
+
+    def __init__(
+        self,
+        graph: DynamicGraph,
+        steps: Sequence[int],
+        model: DynamicGNN,
+        draws: Draws,
+        device: torch.device,
+        *,
+        lags: int = 0,
+        most_edges_kept: int = MOST_EDGES_KEPT,
+    ) -> None:
+        self.graph, self.draws, self.device, self.lags = graph, draws, device, lags
+        self.dtype = next(model.parameters()).dtype
+        self.band = model.band
+        self.starts_transformed = bool(model.band) and isinstance(model.parts[0], BandedMean)
+        first = model.parts[1 if self.starts_transformed else 0]
+        self._aggregation: str | None = getattr(first, "input_aggregation", None)
+        edges = graph.edges_per_snapshot()[list(steps)].sum() if len(steps) else 0
+        self._inputs: dict[int, Rows] = {}
+        self._graphs: dict[int, StepGraph] = {}
+        self._streams: list[tuple[range, DeltaStream]] = []
+        for span in _runs(steps):
+            if int(edges) <= most_edges_kept:
+                self._keep(span)
+            else:
+                self._streams.append((span, self._stream(span)))
+
+    @property
+    def num_vertices(self) -> int:
+        """N."""
+        return self.graph.num_nodes
+
+    def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
+        """Return the input rows and the graphs of some owned snapshots."""
+        rows = [self._inputs[step] for step in steps]
+        if self._graphs or not steps:
+            return rows, [self._graphs[step] for step in steps]
+        stream = next(stream for span, stream in self._streams if steps.start in span)
+        found = zip(stream.walk(steps), steps, strict=True)
+        return rows, [self._step_graph(csr, step) for csr, step in found]
+
+    def _keep(self, span: range) -> None:
+        for step, csr, x_NF in self._made(span):
+            self._graphs[step] = self._step_graph(csr.to(self.device), step)
+            self._note_input(step, x_NF, self._graphs[step])
+
+    def _stream(self, span: range) -> DeltaStream:
+        def noted() -> Iterator[CSR]:
+            for step, csr, x_NF in self._made(span):
+                self._note_input(step, x_NF, self._step_graph(csr.to(self.device), step))
+                yield csr
+
+        transpose: Literal["none", "same", "sent"] = "none"
+        if self.device.type == "cuda":
+            transpose = "same" if self.graph.symmetric and not self.band else "sent"
+        return DeltaStream(noted(), device=self.device, transpose=transpose, first=span.start)
+
+    @torch.no_grad()
+    def _note_input(self, step: int, x_NF: Tensor, at: StepGraph) -> None:
+        self._inputs[step] = x_NF
+        if self._aggregation is not None:
+            aggregate_NF = getattr(at.neighbours, self._aggregation)(x_NF)
+            self._inputs[step] = CachedRows(x_NF, aggregate_NF)
+
+    def _made(self, span: range) -> Iterator[tuple[int, CSR, Tensor]]:
+        """Yield each snapshot, on the CPU, and its features on the device."""
+        for step, snapshot, x_NF in self._averaged(span) if self.band else self._plain(span):
+            indptr, src, weight = (torch.from_numpy(np.array(a)) for a in snapshot.arrays())
+            yield step, CSR(indptr, src, snapshot.num_nodes, weight), x_NF
+
+    def _plain(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
+        for step, snapshot in zip(span, self.graph.iterate(span.start, span.stop), strict=True):
+            yield step, snapshot, self._features(step, snapshot)
+
+    def _averaged(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
+        """Yield snapshots averaged over the band and, where the model begins so, features too."""
+        reach = max(0, span.start - self.band + 1)
+        raw: deque[Snapshot] = deque()
+        recent: deque[Tensor] = deque(maxlen=self.band)
+
+        def watched() -> Iterator[Snapshot]:
+            for snapshot in self.graph.iterate(reach, span.stop):
+                raw.append(snapshot)
+                yield snapshot
+
+        for step, mean in enumerate(smooth(watched(), self.band), start=reach):
+            recent.append(self._features(step, raw.popleft()))
+            if step in span and self.starts_transformed:
+                known = torch.stack(list(recent))
+                yield step, mean, banded_mean(known, len(known) - 1, self.band)[0]
+            elif step in span:
+                yield step, mean, recent[-1]
+
+    def _features(self, step: int, snapshot: Snapshot) -> Tensor:
+        if self.lags:
+            x_NF = lagged_features(self.graph, step, self.lags)
+        else:
+            x_NF = self.graph.features(step, snapshot=snapshot)
+        return torch.from_numpy(np.array(x_NF)).to(self.device, self.dtype)
+
+    def _step_graph(self, csr: CSR, step: int) -> StepGraph:
+        num_nodes = csr.num_rows
+        ids_N = torch.arange(step * num_nodes, (step + 1) * num_nodes, device=self.device)
+        active_N = csr.degree() > 0
+        active_N[csr.index.long()] = True
+        return StepGraph(LocalNeighbours(csr, ids_N, self.draws), active_N)
+
+
+def num_inputs(graph: DynamicGraph, lags: int) -> int:
+    """Return F as a model sees it: features, or those of the data and past values of the signal."""
+    if not lags:
+        return graph.num_features
+    assert graph.signal is not None
+    own = 0 if graph.x is None else graph.num_features
+    return own + lags * int(graph.signal.shape[-1])
+
+
+def lagged_features(graph: DynamicGraph, step: int, lags: int) -> Array:
+    """Return float32 [N, F]: the signal now and before, 0 before its start, then the data's own."""
+    assert graph.signal is not None
+    zero = np.zeros(graph.signal.shape[1:], np.float32)
+    past = [graph.signal[step - k] if step >= k else zero for k in range(lags)]
+    own = [] if graph.x is None else [graph.features(step)]
+    return np.concatenate([*past, *own], axis=1).astype(np.float32)
+
+
+def _runs(steps: Sequence[int]) -> Iterator[range]:
+    """Yield the stretches of numbers that follow one another."""
+    start = 0
+    for index in range(1, len(steps) + 1):
+        if index == len(steps) or steps[index] != steps[index - 1] + 1:
+            yield range(steps[start], steps[index - 1] + 1)
+            start = index

@@ -1,0 +1,82 @@
+"""What a dynamic model is asked: a loss and scores for the embeddings of each snapshot.
+
+Shapes: N vertices, D embedding width.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor, nn
+
+from siafu.config import RunConfig
+from siafu.graph import DynamicGraph
+from siafu.nn import Draws
+
+Tally = dict[str, list[float]]
+"""By split, numbers that are added up over snapshots and ranks before they become scores."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class TaskInput:
+    """What every task is made from."""
+
+    graph: DynamicGraph
+    config: RunConfig
+    draws: Draws
+    device: torch.device
+
+
+class Task(Protocol):
+    """One kind of question. Losses are shares of a mean over all ranks: they add up to it."""
+
+    name: str
+    metric: str
+    """What `score` tells first, and the best epoch is chosen by."""
+    lower_is_better: bool
+    """True where `metric` is an error."""
+    num_steps: int
+    """Snapshots that are embedded."""
+    train_steps: int
+    """The first so many of them are trained on."""
+
+    def make_head(self, width: int) -> nn.Module:
+        """Return what turns embeddings into answers."""
+        ...
+
+    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
+        """Return a snapshot's share of the training loss; None where it has no targets."""
+        ...
+
+    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
+        """Return a snapshot's contribution to the scores."""
+        ...
+
+    def score(self, sums: list[float]) -> dict[str, float]:
+        """Return the scores of what was added up; `metric` is first."""
+        ...
+
+    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+        """Return the columns of predictions of a snapshot, by the user's own ids."""
+        ...
+
+
+def split_of(splits: dict[str, range], step: int) -> str:
+    """Return the split that a snapshot belongs to."""
+    return next(name for name, steps in splits.items() if step in steps)
+
+
+def time_column(graph: DynamicGraph, step: int, count: int) -> pa.Array:
+    """Return when a snapshot starts, as a date where the data had dates."""
+    if graph.dates:
+        microseconds = np.full(count, round(graph.times[step] * 1e6), np.int64)
+        return pa.array(microseconds, pa.timestamp("us"))
+    return pa.array(np.full(count, graph.times[step]))
+
+
+def named(classes: list[int], names: tuple[str | int, ...]) -> pa.Array:
+    """Return classes as the user names them; -1, which is no class, becomes null."""
+    values = [None if c < 0 else (names[c] if names else c) for c in classes]
+    return pa.array(values, None if any(v is not None for v in values) else pa.int64())

@@ -1,0 +1,124 @@
+"""A dynamic graph as a checksummed, memory-mapped folder; what may stand in one is checked."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from siafu.errors import DataError
+from siafu.graph.array_stream import Array
+from siafu.graph.dynamic import Deltas, DynamicGraph
+from siafu.graph.folder import Folder, open_folder, write_folder
+from siafu.graph.ids import load_ids
+from siafu.graph.snapshot import Snapshot
+
+KIND = "dynamic"
+_FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates")
+_NAMES = ("class_names", "edge_class_names")
+_OPTIONAL = ("event_label", "event_weight", "x", "y", "signal")
+
+
+def save_dynamic(graph: DynamicGraph, target: Path | str, *, overwrite: bool = False) -> None:
+    """Check the graph and write it as a folder."""
+    check_dynamic(graph)
+    with write_folder(target, KIND, overwrite=overwrite) as writer:
+        graph.ids.save(writer)
+        for name, array in graph.arrays():
+            writer.save(name, array)
+        writer.facts |= dynamic_facts(graph)
+
+
+def dynamic_facts(graph: DynamicGraph) -> dict[str, Any]:
+    """Return what a manifest says about a dynamic graph."""
+    counts = {
+        "num_nodes": graph.num_nodes,
+        "num_snapshots": graph.num_snapshots,
+        "num_events": graph.num_events,
+        "num_changes": graph.deltas.num_changes,
+    }
+    names = {name: list(getattr(graph, name)) for name in _NAMES}
+    return counts | names | {name: getattr(graph, name) for name in _FACTS}
+
+
+def load_dynamic_store(path: Path | str, *, verify: bool = True) -> DynamicGraph:
+    """Return the dynamic graph of a folder, memory-mapped; `verify` reads all of it once."""
+    folder = open_folder(path, KIND)
+    if verify:
+        folder.verify()
+    return _from_folder(folder)
+
+
+def _from_folder(folder: Folder) -> DynamicGraph:
+    rest: dict[str, Any] = {name: folder.load_if_present(name) for name in _OPTIONAL}
+    rest |= {name: folder.facts[name] for name in _FACTS}
+    rest |= {name: tuple(folder.facts[name]) for name in _NAMES}
+    return DynamicGraph(
+        ids=load_ids(folder),
+        times=folder.load("times"),
+        base=Snapshot(*(folder.load(f"base_{part}") for part in ("indptr", "src", "weight"))),
+        deltas=Deltas(**{part.name: folder.load(part.name) for part in fields(Deltas)}),
+        event_starts=folder.load("event_starts"),
+        event_src=folder.load("event_src"),
+        event_dst=folder.load("event_dst"),
+        **rest,
+    )
+
+
+def check_dynamic(graph: DynamicGraph) -> None:
+    """Raise a DataError unless the graph is one that can be trained on."""
+    if graph.num_nodes == 0 or graph.num_snapshots == 0:
+        raise DataError(
+            "The dynamic graph has no vertices or no snapshots.",
+            seen=f"{graph.num_nodes} vertices, {graph.num_snapshots} snapshots",
+            fix="check that the events were exported completely",
+        )
+    t, n = graph.num_snapshots, graph.num_nodes
+    _check_shape("ids", (len(graph.ids),), [(n,)])
+    _check_shape("deltas", (len(graph.deltas),), [(t - 1,)])
+    _check_shape("event_starts", graph.event_starts.shape, [(t + 1,)])
+    if graph.x is not None:
+        width = graph.x.shape[-1]
+        _check_shape("x", graph.x.shape, [(n, width), (t, n, width)])
+        _check_finite("x", graph.x)
+    if graph.y is not None:
+        _check_shape("y", graph.y.shape, [(n,), (t, n)])
+        _check_classes("y", graph.y, graph.num_classes)
+    if graph.signal is not None:
+        _check_shape("signal", graph.signal.shape, [(t, n, graph.signal.shape[-1])])
+        _check_finite("signal", graph.signal)
+    for name in ("event_label", "event_weight"):
+        column = getattr(graph, name)
+        if column is not None:
+            _check_shape(name, column.shape, [(graph.num_events,)])
+    if graph.event_label is not None:
+        _check_classes("event_label", graph.event_label, graph.num_edge_classes)
+
+
+def _check_shape(name: str, seen: tuple[int, ...], allowed: list[tuple[int, ...]]) -> None:
+    if seen not in allowed:
+        raise DataError(
+            f"{name} does not fit the snapshots and vertices.",
+            seen=f"{name} has shape {list(seen)}",
+            fix=f"give shape {' or '.join(str(list(shape)) for shape in allowed)}",
+        )
+
+
+def _check_finite(name: str, values: Array) -> None:
+    for row, piece in enumerate(values):
+        if not np.isfinite(piece).all():
+            raise DataError(
+                f"A value of {name} is NaN or infinite.",
+                seen=f"row {row} of {name}",
+                fix="fill or drop such values before ingesting",
+            )
+
+
+def _check_classes(name: str, labels: Array, num_classes: int) -> None:
+    low, high = int(labels.min(initial=0)), int(labels.max(initial=-1))
+    if low < -1 or high >= num_classes:
+        raise DataError(
+            f"A class of {name} is out of range.",
+            seen=f"classes from {low} to {high} where -1 to {num_classes - 1} are allowed",
+            fix="number the classes from 0; -1 marks what has none",
+        )

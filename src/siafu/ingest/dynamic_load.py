@@ -1,0 +1,124 @@
+"""Any source of a dynamic graph, by name, path or object."""
+
+from pathlib import Path
+from typing import Any
+
+from siafu.errors import DataError
+from siafu.graph import DynamicGraph, folder_kind, load_dynamic_store
+from siafu.ingest.drifting import NAME, is_drifting, load_drifting
+from siafu.ingest.event_graph import graph_from_events
+from siafu.ingest.event_npz import array_names, events_from_npz
+from siafu.ingest.event_pyg import events_from_pyg, is_pyg_dynamic
+from siafu.ingest.event_tables import events_from_tables
+from siafu.ingest.events import EventOptions, Events
+from siafu.ingest.named import canonical, data_files
+from siafu.ingest.progress import Progress, silent
+from siafu.ingest.spelling import did_you_mean
+from siafu.ingest.table_files import TABLE_ENDINGS
+from siafu.ingest.windows import Span
+
+
+def load_dynamic(
+    data: Any,
+    *,
+    window: Span | None = None,
+    stride: Span | None = None,
+    edge_life: int = 1,
+    symmetric: bool = False,
+    options: EventOptions | None = None,
+    progress: Progress | None = None,
+) -> tuple[DynamicGraph, list[str]]:
+    """Return the dynamic graph that `data` names or holds, and sentences for the user.
+
+    The built-in `drifting` (`drifting:20k`), an `.npz`, CSV or Parquet file or folder of events, a
+    set of the folder SIAFU_DATA, a store of a dynamic graph, a PyG `TemporalData`, a list of PyG
+    `Data`, a PyG Temporal signal, `Events` or a `DynamicGraph`. Stores and dynamic graphs have
+    their windows already.
+
+    `window` is a length of time (`14d`, `12h`, a number in the data's unit), a number of events
+    (`500e`), or `each` for a snapshot of every different time; windows start every `stride`, by
+    default one window long. An edge stays alive for `edge_life` snapshots and its weights add up.
+    `symmetric` makes every snapshot (A + A^T) / 2.
+    """
+    report = progress or silent
+    if isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic":
+        data = load_dynamic_store(data)
+    if isinstance(data, DynamicGraph):
+        life = edge_life if edge_life != 1 else None
+        direction = True if symmetric and not data.symmetric else None
+        _refuse(data, window=window, stride=stride, edge_life=life, symmetric=direction)
+        return data, []
+    options = options or EventOptions()
+    report("reading events", 0, None)
+    events, notes = _events(data, options, report)
+    report("cutting windows", 0, events.num_events)
+    graph, more = graph_from_events(
+        events,
+        window=window,
+        stride=stride,
+        edge_life=edge_life,
+        symmetric=symmetric,
+        options=options,
+    )
+    report("cutting windows", events.num_events, events.num_events)
+    return graph, notes + more
+
+
+def is_dynamic(data: Any) -> bool:
+    """Return whether the source is a dynamic graph by its kind, without reading its events."""
+    if isinstance(data, Events | DynamicGraph):
+        return True
+    if not isinstance(data, str | Path):
+        return is_pyg_dynamic(data)
+    path = Path(data)
+    if path.suffix != ".npz" and canonical(path.name) in data_files():
+        path = data_files()[canonical(path.name)]
+    if path.suffix == ".npz" and path.is_file():
+        return {"src", "dst", "t"} <= array_names(path)
+    return is_drifting(str(data)) or folder_kind(path) == "dynamic"
+
+
+def _refuse(graph: DynamicGraph, **asked: Span | None) -> None:
+    """Raise where a setting would be passed over in silence."""
+    given = [f"{name}={value}" for name, value in asked.items() if value is not None]
+    if given:
+        raise DataError(
+            "A dynamic graph that is stored has its windows already.",
+            seen=f"{graph.num_snapshots} snapshots, asked for {', '.join(given)}",
+            fix="leave that out, or load the events themselves",
+        )
+
+
+def _events(data: Any, options: EventOptions, progress: Progress) -> tuple[Events, list[str]]:
+    if isinstance(data, Events):
+        return data, []
+    if isinstance(data, str) and is_drifting(data):
+        return load_drifting(data), []
+    if isinstance(data, str | Path):
+        return _events_of_path(Path(data), options, progress)
+    if is_pyg_dynamic(data):
+        return events_from_pyg(data, options)
+    raise DataError(
+        "This kind of object is not a dynamic graph we know.",
+        seen=type(data).__name__,
+        fix="give a name, a path, a PyG TemporalData, a list of PyG Data, or siafu Events",
+    )
+
+
+def _events_of_path(
+    path: Path, options: EventOptions, progress: Progress
+) -> tuple[Events, list[str]]:
+    if path.suffix == ".npz":
+        return events_from_npz(path, options), []
+    if path.name.lower().endswith(TABLE_ENDINGS) or (path.is_dir() and folder_kind(path) is None):
+        return events_from_tables(path, options, progress)
+    named = data_files()
+    if path.name == str(path) and canonical(path.name) in named:
+        return events_from_npz(named[canonical(path.name)], options), []
+    names = [NAME, *sorted(named)]
+    raise DataError(
+        "No such data set, file or folder.",
+        seen=str(path),
+        fix=f"{did_you_mean(str(path), names)}names: {', '.join(names)}; "
+        "or a path to an .npz, CSV or Parquet file of events, or a store of a dynamic graph",
+    )

@@ -1,0 +1,216 @@
+"""Events from CSV or Parquet files; what grows with them is a few numbers an event.
+
+M events, B of them in a piece.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from siafu.errors import DataError
+from siafu.graph import Array, Ids
+from siafu.ingest.event_times import DATE_TICKS, TimeColumn, time_column
+from siafu.ingest.event_vertices import Vertices, find_rows, read_vertices
+from siafu.ingest.events import EventOptions, Events
+from siafu.ingest.id_rows import IdKind, SeenIds, column_kind, id_column, rows_of, with_types
+from siafu.ingest.labels import SingleLabels
+from siafu.ingest.numbers import is_number, number_block
+from siafu.ingest.progress import Progress
+from siafu.ingest.table_files import Piece, Table, table_files
+from siafu.ingest.tables import NODE_NAMES, named_table
+
+_ROWS_AT_ONCE = 1 << 20
+_SPELLINGS = {
+    "src": ("src", "source", "from", "u", "sender", "rater", "i"),
+    "dst": ("dst", "target", "to", "v", "destination", "receiver", "ratee", "j"),
+    "time": ("t", "time", "timestamp", "ts", "date", "datetime", "unixts"),
+    "weight": ("weight", "rating", "value", "amount", "w"),
+    "label": ("label", "edge_label", "class", "y", "state_label"),
+}
+_EVENT_NAMES = ("events", "event", "edges", "edge")
+_NEEDED = ("src", "dst", "time")
+_HEADERS = {3: ("src", "dst", "time"), 4: ("src", "dst", "weight", "time")}
+"""What the columns of a CSV file without a header are taken for."""
+
+
+def events_from_tables(
+    path: Path, options: EventOptions, progress: Progress
+) -> tuple[Events, list[str]]:
+    """Return the events of a file, or of a folder of files, and sentences for the user."""
+    table, nodes = _find_tables(path, options)
+    names = _columns(table, options)
+    kind = options.id_type or column_kind(table, names["src"])
+    vertices = None if nodes is None else read_vertices(nodes, options.id_type, progress)
+    kind = kind if vertices is None else vertices.kind
+    ends = (names["src"], names["dst"])
+    table = with_types(table, ids=ends, kind=kind, numbers=_number_columns(table, names))
+    if vertices is None:
+        pieces = _pieces(table, ends, "finding vertices", progress)
+        vertices = Vertices(ids=_seen_ids(pieces, ends, kind), kind=kind)
+    rows = rows_of(vertices.ids)
+    label = SingleLabels(names["label"]) if "label" in names else None
+    columns = _Columns()
+    for piece in _pieces(table, tuple(names.values()), "reading events", progress):
+        found = [find_rows(piece, name, rows, kind) for name in ends]
+        weight = number_block(piece, [names["weight"]])[:, 0] if "weight" in names else None
+        columns.add(found, time_column(piece, names["time"]), weight)
+        if label is not None:
+            label.scan(piece)
+    classes = _labels(table, label, progress)
+    class_names = () if label is None else tuple(label.class_names())
+    events = columns.events(path.name.split(".")[0], vertices, options, (classes, class_names))
+    notes = _notes(table, names) + (label.notes() if label is not None else [])
+    return events, notes + list(vertices.notes)
+
+
+def _find_tables(path: Path, options: EventOptions) -> tuple[Table, Table | None]:
+    """Return the events, and the node table that was named or lies beside them in the folder."""
+    nodes, events = options.nodes, path
+    if path.is_dir():
+        nodes = nodes or named_table(path, NODE_NAMES)
+        events = named_table(path, _EVENT_NAMES) or path
+    table = _with_header(Table("event table", table_files(events, "event table")))
+    if nodes is None:
+        return table, None
+    return table, Table("node table", table_files(nodes, "node table"))
+
+
+def _notes(table: Table, names: dict[str, str]) -> list[str]:
+    unused = [name for name in table.schema().names if name not in names.values()]
+    notes = [f"Event columns: {', '.join(f'{role} {name}' for role, name in names.items())}."]
+    notes += ["The file has no header; its columns are taken in order."] if table.header else []
+    return notes + ([f"Event columns not used: {', '.join(unused)}."] if unused else [])
+
+
+def _with_header(table: Table) -> Table:
+    """Return the table with column names where the first row holds numbers instead of names."""
+    names = table.schema().names
+    header = _HEADERS.get(len(names))
+    is_headless = header is not None and all(_is_number(name) for name in names)
+    return replace(table, header=header) if is_headless else table
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _columns(table: Table, options: EventOptions) -> dict[str, str]:
+    """Return the column of each role: the one asked for, else the first of its usual names."""
+    present = table.schema().names
+    lowered = {name.strip().lower(): name for name in reversed(present)}
+    found: dict[str, str] = {}
+    for role, spellings in _SPELLINGS.items():
+        asked = getattr(options, role)
+        usual = (lowered[text] for text in spellings if text in lowered)
+        name = asked or next((name for name in usual if name not in found.values()), None)
+        if name is not None:
+            found[role] = name
+        elif role in _NEEDED:
+            raise DataError(
+                f"The event table has no column for {role}.",
+                seen=f"{table.files[0]} with columns {', '.join(map(repr, present))}",
+                fix=f"name one {spellings[0]}, or tell which it is with --{role} COLUMN",
+            )
+    table.check_columns({name: f"--{role}" for role, name in found.items()})
+    guessed = options.weight is None and "weight" in found
+    if guessed and not is_number(table.schema().field(found["weight"]).type):
+        del found["weight"]
+    return found
+
+
+def _number_columns(table: Table, names: dict[str, str]) -> list[str]:
+    """Return columns whose whole numbers may be followed by others; dates keep their type."""
+    found = table.schema().field(names["time"]).type
+    time = [names["time"]] if pa.types.is_floating(found) else []
+    return time + ([names["weight"]] if "weight" in names else [])
+
+
+def _pieces(
+    table: Table, columns: tuple[str, ...], phase: str, progress: Progress
+) -> Iterator[Piece]:
+    total, done = table.num_rows(), 0
+    for piece in table.pieces(list(dict.fromkeys(columns)), rows=_ROWS_AT_ONCE):
+        yield piece
+        done += piece.batch.num_rows
+        progress(phase, done, total)
+    if done == 0:
+        raise DataError(
+            "The event table has no rows.",
+            seen=", ".join(str(file) for file in table.files[:3]),
+            fix="check that the export was complete",
+        )
+
+
+def _seen_ids(pieces: Iterator[Piece], columns: tuple[str, str], kind: IdKind) -> Ids:
+    seen = SeenIds(kind)
+    for piece in pieces:
+        for name in columns:
+            seen.add(id_column(piece, name, kind))
+    return seen.finish()
+
+
+def _labels(table: Table, label: SingleLabels | None, progress: Progress) -> Array | None:
+    """Return the class of every event, once all classes are known."""
+    if label is None:
+        return None
+    label.class_names()
+    pieces = _pieces(table, label.columns, "reading labels", progress)
+    return np.concatenate([label.block(piece) for piece in pieces])
+
+
+class _Columns:
+    """The columns of all pieces so far."""
+
+    def __init__(self) -> None:
+        self._ends: list[list[Array]] = [[], []]
+        self._times: list[TimeColumn] = []
+        self._weights: list[Array] = []
+
+    def add(self, ends: list[Array], times: TimeColumn, weight: Array | None) -> None:
+        """Take in one piece."""
+        for parts, rows in zip(self._ends, ends, strict=True):
+            parts.append(rows)
+        if self._times and times.dates != self._times[0].dates:
+            raise DataError(
+                "The times mix numbers and dates.",
+                seen=f"{'dates' if self._times[0].dates else 'numbers'} first, then others",
+                fix="write all times in one way",
+            )
+        self._times.append(times)
+        if weight is not None:
+            self._weights.append(weight)
+
+    def events(
+        self,
+        name: str,
+        vertices: Vertices,
+        options: EventOptions,
+        classes: tuple[Array | None, tuple[str | int, ...]],
+    ) -> Events:
+        """Return all of them."""
+        label, class_names = classes
+        dates = self._times[0].dates
+        return Events(
+            name=name,
+            ids=vertices.ids,
+            src=np.concatenate(self._ends[0]),
+            dst=np.concatenate(self._ends[1]),
+            time=np.concatenate([part.values for part in self._times]),
+            ticks_per_second=DATE_TICKS if dates else options.ticks_per_second,
+            dates=dates,
+            weight=np.concatenate(self._weights) if self._weights else None,
+            label=label,
+            num_edge_classes=len(class_names),
+            edge_class_names=class_names,
+            x=vertices.x,
+            y=vertices.y,
+            num_classes=len(vertices.class_names),
+            class_names=vertices.class_names,
+        )

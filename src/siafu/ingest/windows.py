@@ -1,0 +1,188 @@
+"""Times cut into windows: which windows there are, and which of them each event falls into.
+
+M events, T windows.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from siafu.errors import ConfigError, DataError
+from siafu.graph import Array
+from siafu.ingest.events import Events
+
+Span = str | int | float
+"""A length of time: `14d`, `12h`, `90m`, `30s`, `2w`, a number in the data's own unit."""
+
+EACH = "each"
+"""The window that makes a snapshot of every different time."""
+
+_SPAN = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|d|w|e|events)?", re.IGNORECASE)
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+_EXAMPLES = "for example 14d, 12h, 1200000 (the data's own unit), 500e (500 events) or each"
+_FEW_TIMES = 200
+_DEFAULT_WINDOWS = 100
+_MOST_WINDOWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """T windows [start, start + length) and the events in them, one row each time it is in one."""
+
+    start: Array
+    """float64 [T], in the events' unit."""
+    event: Array
+    """int64: numbers of events, by window and then in order of time."""
+    window: Array
+    """int64: the window of each of these, never falling."""
+    text: str
+    """What the window is, for people."""
+
+    @property
+    def count(self) -> int:
+        """T."""
+        return len(self.start)
+
+
+def cut_windows(
+    events: Events, window: Span | None, stride: Span | None, *, keep_partial: bool
+) -> Windows:
+    """Return the windows of events that are in order of time."""
+    if events.num_steps is not None:
+        return _given_steps(events, window)
+    if window is None:
+        window = _default_window(events.time)
+    if window == EACH:
+        _refuse_stride(stride)
+        is_new = _is_new(events.time)
+        start, place = events.time[is_new].astype(np.float64), np.cumsum(is_new) - 1
+        return Windows(start, np.arange(events.num_events), place, "each time")
+    times = np.arange(events.num_events) if _is_count(window) else events.time
+    length = parse_span(window, events, "window")
+    step = length if stride is None else parse_span(stride, events, "stride")
+    if stride is not None and _is_count(stride) != _is_count(window):
+        raise ConfigError(
+            "Window and stride are of different kinds.",
+            seen=f"window {window}, stride {stride}",
+            fix="give both as times or both as numbers of events",
+        )
+    count = _count_windows(times, length, step, keep_partial=keep_partial)
+    event, place = _members(times, length, step, count)
+    start = times[0] + np.arange(count) * float(step)
+    if _is_count(window):
+        start = events.time[np.minimum(start.astype(np.int64), len(times) - 1)].astype(np.float64)
+    return Windows(start, event, place, f"each window of {window}")
+
+
+def parse_span(span: Span, events: Events, what: str) -> int | float:
+    """Return the span in the unit of the events' times, as a whole number where it is one.
+
+    A number without a unit is in the data's own unit, or in seconds where times are dates.
+    """
+    match = _match(span)
+    if match is None or float(match[1]) <= 0:
+        raise ConfigError(f"The {what} is no length of time.", seen=f"{span!r}", fix=_EXAMPLES)
+    unit = (match[2] or "").lower()
+    ticks = events.ticks_per_second
+    factor = _SECONDS[unit] * ticks if unit in _SECONDS else 1
+    if not unit and events.dates:
+        factor = ticks
+    length = float(match[1]) * factor
+    return int(length) if length.is_integer() else length
+
+
+def _match(span: Span) -> re.Match[str] | None:
+    text = span.strip() if isinstance(span, str) else f"{span:f}"
+    return _SPAN.fullmatch(text)
+
+
+def _is_count(span: Span) -> bool:
+    match = _match(span)
+    return match is not None and (match[2] or "").lower() in ("e", "events")
+
+
+def _is_new(times: Array) -> Array:
+    """Return which of the sorted times differ from the one before."""
+    return np.append(True, times[1:] != times[:-1])
+
+
+def _default_window(times: Array) -> Span:
+    if int(_is_new(times).sum()) <= _FEW_TIMES:
+        return EACH
+    span = float(times[-1] - times[0])
+    return (
+        math.floor(span / _DEFAULT_WINDOWS) + 1
+        if times.dtype.kind == "i"
+        else (span / _DEFAULT_WINDOWS * (1 + 1e-12))
+    )
+
+
+def _refuse_stride(stride: Span | None) -> None:
+    if stride is not None:
+        raise ConfigError(
+            "A stride needs a window with a length.",
+            seen=f"window {EACH}, stride {stride}",
+            fix="leave the stride out, or give the window as a length of time",
+        )
+
+
+def _given_steps(events: Events, window: Span | None) -> Windows:
+    """Return one window a step that the data numbers itself."""
+    assert events.num_steps is not None
+    if window not in (None, EACH, 1, "1"):
+        raise ConfigError(
+            "The data has its own snapshots, so no window can be chosen.",
+            seen=f"window {window}, {events.num_steps} snapshots in {events.name}",
+            fix="leave the window out",
+        )
+    place = events.time.astype(np.int64)
+    if len(place) and (place[0] < 0 or place[-1] >= events.num_steps):
+        raise DataError(
+            "An event lies outside the snapshots of the data.",
+            seen=f"times {place[0]} to {place[-1]}, {events.num_steps} snapshots",
+            fix=f"number the times 0 to {events.num_steps - 1}",
+        )
+    start = np.arange(events.num_steps, dtype=np.float64)
+    return Windows(start, np.arange(events.num_events), place, "each step of the data")
+
+
+def _count_windows(
+    times: Array, length: int | float, step: int | float, *, keep_partial: bool
+) -> int:
+    """Return how many windows hold the data, the last one perhaps in part."""
+    span = times[-1] - times[0]
+    if length > span:
+        raise DataError(
+            "The window is longer than the data.",
+            seen=f"a window of {length:,}, times from {times[0]:,} to {times[-1]:,} ({span:,})",
+            fix="choose a shorter window, and check that both are in the same unit (--time-unit)",
+        )
+    # Windows that start within the data; the last begins at or before the last event.
+    count = int(span // step) + 1
+    if not keep_partial:
+        # A window is whole when the data reaches past its end.
+        count = int((span - length) // step) + 1
+    if count > _MOST_WINDOWS:
+        raise DataError(
+            "The window is too short for this data.",
+            seen=f"{count:,} snapshots of {length:,}",
+            fix=f"choose a longer window, {_EXAMPLES}; at most {_MOST_WINDOWS:,} snapshots",
+        )
+    return count
+
+
+def _members(
+    times: Array, length: int | float, step: int | float, count: int
+) -> tuple[Array, Array]:
+    """Return numbers of events and their windows; one in several windows is there several times."""
+    since = times - times[0]
+    last = np.minimum(np.floor_divide(since, step), count - 1).astype(np.int64)
+    first = np.maximum(np.floor_divide(since - length, step) + 1, 0).astype(np.int64)
+    copies = np.maximum(last - first + 1, 0)
+    event = np.repeat(np.arange(len(times)), copies)
+    nth = np.arange(len(event)) - np.repeat(np.cumsum(copies) - copies, copies)
+    place = first[event] + nth
+    order = np.argsort(place, kind="stable")
+    return event[order], place[order]

@@ -1,0 +1,135 @@
+"""Runs on dynamic graphs: preparing their data, and one rank's share of the work."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from siafu.comm import World
+from siafu.config import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, MODEL_DEFAULTS, STATIC_FIELDS, RunConfig
+from siafu.engine import (
+    begin_dynamic,
+    infer_dynamic,
+    save_dynamic_network,
+    train_dynamic,
+    write_dynamic_predictions,
+)
+from siafu.errors import ConfigError
+from siafu.graph import Graph, folder_kind, load_dynamic_store, save_dynamic, writing
+from siafu.ingest import BUILTINS, NAMED, is_dynamic, load_dynamic
+from siafu.ops import num_threads, set_threads
+from siafu.partition import too_few_snapshots
+from siafu.record import PhaseProgress, ProgressLine, RunFolder
+
+_ELEMENTS_A_THREAD = 4_000_000
+
+
+def is_dynamic_run(data: Any, config: RunConfig) -> bool:
+    """Return whether a run is on a dynamic graph; raise where model, data and settings disagree."""
+    dynamic = config.model in DYNAMIC_DEFAULTS or (
+        config.model not in MODEL_DEFAULTS and is_dynamic(data)
+    )
+    if not dynamic and is_dynamic(data):
+        raise ConfigError(
+            "The model is for graphs that do not change, and the data is a dynamic graph.",
+            seen=f"--model {config.model} with {_shown(data)}",
+            fix=f"use one of: {', '.join(DYNAMIC_DEFAULTS)}",
+        )
+    if dynamic and _is_static(data):
+        raise ConfigError(
+            "The model is for dynamic graphs, and the data has no times.",
+            seen=f"--model {config.model} with {_shown(data)}",
+            fix=f"use timed events, or one of: {', '.join(MODEL_DEFAULTS)}",
+        )
+    _check_settings(config, STATIC_FIELDS if dynamic else DYNAMIC_FIELDS, dynamic=dynamic)
+    return dynamic
+
+
+def _is_static(data: Any) -> bool:
+    if isinstance(data, Graph):
+        return True
+    if not isinstance(data, str | Path):
+        return False
+    name = str(data).partition(":")[0]
+    return name in BUILTINS or name in NAMED or folder_kind(Path(data)) in ("store", "parts")
+
+
+def _shown(data: Any) -> str:
+    return str(data) if isinstance(data, str | Path) else type(data).__name__
+
+
+def _check_settings(config: RunConfig, names: tuple[str, ...], *, dynamic: bool) -> None:
+    """Raise where a setting would be passed over in silence."""
+    fields = RunConfig.model_fields
+    asked = [name for name in names if getattr(config, name) != fields[name].default]
+    if dynamic and config.norm not in (None, "none"):
+        asked.append("norm")
+    if asked:
+        kind = "dynamic" if dynamic else "static"
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
+        raise ConfigError(
+            f"A setting has no meaning on a {kind} graph.",
+            seen=f"{flags} with --model {config.model}",
+            fix=f"leave {flags} out",
+        )
+
+
+def prepare_dynamic(
+    data: Any, config: RunConfig, target: Path, *, say: Callable[[str], None], quiet: bool = False
+) -> Path:
+    """Return the store of the dynamic graph: the user's own, or one made at `target`."""
+    stored = isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic"
+    progress = PhaseProgress(quiet=quiet)
+    try:
+        graph, notes = load_dynamic(
+            data,
+            window=config.window,
+            edge_life=config.edge_life,
+            symmetric=config.undirected,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+    for note in notes:
+        say(note)
+    say(
+        f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
+        f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
+    )
+    if graph.num_snapshots < config.ranks:
+        raise too_few_snapshots(graph.num_snapshots, config.ranks)
+    if stored:
+        return Path(data)
+    save_dynamic(graph, target)
+    return target
+
+
+def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World) -> None:
+    """Do this rank's share of a job on a dynamic graph."""
+    graph = load_dynamic_store(job.parts)
+    if not config.threads:
+        edges = int(graph.edges_per_snapshot().max(initial=0))
+        elements = (graph.num_nodes + edges) * (config.hidden or 1)
+        set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
+    if job.verb == "infer":
+        infer_dynamic(config, graph, world, folder.weights, Path(job.target))
+        return
+    training = begin_dynamic(config, graph, world, folder.checkpoints if job.resume else None)
+    if job.resume and world.rank == 0:
+        with writing(folder.metrics):
+            folder.keep_metrics(training.progress.epochs)
+    quiet = job.quiet or world.rank != 0
+    with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
+
+        def show(row: dict[str, Any]) -> None:
+            note = f"loss {row['loss']:.4f}"
+            scores = row.get("scores", {}).get("val", {})
+            note += "".join(f"  val {name} {value:.4f}" for name, value in list(scores.items())[:1])
+            line.update(training.progress.epochs, note)
+
+        result = train_dynamic(training, folder, show)
+    write_dynamic_predictions(training.network, training.task, training.runner, folder.predictions)
+    if world.rank == 0:
+        lags = config.lags if training.task.name == "signal" else 0
+        with writing(folder.path):
+            save_dynamic_network(training.network, training.task, graph, lags, folder.weights)
+            folder.write_result(result)

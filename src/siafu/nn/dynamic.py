@@ -1,0 +1,182 @@
+"""Models of dynamic graphs: spatial layers, each inside one snapshot, and temporal ones between.
+
+Shapes: T snapshots in a row, N vertices, D input width, O output width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from siafu.nn.draws import Dropout
+from siafu.nn.evolving import EvolvingGCN
+from siafu.nn.layers import GCNLayer, mapped_sum
+from siafu.nn.neighbours import Neighbours
+from siafu.nn.sparse import CachedRows, Rows, dense
+from siafu.nn.temporal import BandedMean, TemporalLayer, VertexGRU, VertexLSTM
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepGraph:
+    """One snapshot as layers see it."""
+
+    neighbours: Neighbours
+    active_N: Tensor
+    """bool: vertices with an edge in this snapshot."""
+
+
+class SpatialLayer(Protocol):
+    """A layer inside one snapshot: rows and neighbours in, rows out. Any layer of siafu is one."""
+
+    def __call__(self, x: Tensor, neighbours: Neighbours) -> Tensor:
+        """Return out_NO."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DynamicSpec:
+    """Everything that shapes a built-in dynamic model."""
+
+    name: str
+    in_width: int
+    hidden: int = 16
+    layers: int = 2
+    band: int = 20
+    """Snapshots that TM-GCN averages over."""
+    dropout: float = 0.0
+
+
+class SnapshotGCN(nn.Module):
+    """GCN in each snapshot: act(A_t X_t W + b), or [X_t | act(A_t X_t W + b)] with `skip`."""
+
+    input_aggregation = "normalised_sum"
+
+    def __init__(
+        self, in_width: int, out_width: int, *, skip: bool = False, dropout: Dropout | None = None
+    ) -> None:
+        super().__init__()
+        self.gcn = GCNLayer(in_width, out_width)
+        self.skip, self.dropout = skip, dropout or Dropout(0.0, 0)
+        self.out_width = out_width + (in_width if skip else 0)
+
+    def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
+        """Return out_NO."""
+        if not isinstance(x, CachedRows):
+            x = neighbours.dropout(dense(x), self.dropout)
+        out_NO = torch.relu(self.gcn(x, neighbours))
+        return torch.cat([dense(x), out_NO], dim=1) if self.skip else out_NO
+
+
+class TransformedGCN(nn.Module):
+    """TM-GCN's facewise product: act(A~_t X~_t W), A~ the banded mean of normalised adjacencies."""
+
+    input_aggregation = "sum"
+
+    def __init__(
+        self, in_width: int, out_width: int, *, bend: bool, dropout: Dropout | None = None
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(in_width, out_width, bias=False)
+        nn.init.xavier_uniform_(self.linear.weight)
+        self.out_width, self.bend, self.dropout = out_width, bend, dropout or Dropout(0.0, 0)
+
+    def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
+        """Return out_NO; `neighbours` sums with the entries of A~ as edge weights."""
+        if not isinstance(x, CachedRows):
+            x = neighbours.dropout(dense(x), self.dropout)
+        out_NO = mapped_sum(x, self.linear.weight, neighbours.sum)
+        return torch.selu(out_NO) if self.bend else out_NO
+
+
+class DynamicGNN(nn.Module):
+    """Parts one after another; the rows of the last are the vertices' embeddings at each step.
+
+    A part is a `TemporalLayer`, an `EvolvingGCN`, or any module called with (rows, neighbours). For
+    a model of one's own, list a spatial and a temporal part a layer.
+    """
+
+    def __init__(self, parts: Sequence[nn.Module], *, out_width: int, band: int = 0) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.out_width = out_width
+        self.band = band
+        """Not 0: adjacencies are averaged over so many snapshots, as TM-GCN's M-transform does."""
+
+    def forward(self, inputs: Sequence[Rows], graphs: Sequence[StepGraph]) -> Tensor:
+        """Return out_TNO for a whole sequence, snapshot after snapshot, in one process."""
+        rows: Sequence[Rows] = inputs
+        for part in self.parts:
+            if isinstance(part, TemporalLayer):
+                stacked = torch.stack([dense(x) for x in rows])
+                rows = part(stacked, part.begin(stacked[0]))[0].unbind()
+            elif isinstance(part, EvolvingGCN):
+                weights = part.evolve(summaries(part, rows, graphs), part.first, len(rows))
+                pairs = zip(rows, graphs, weights, strict=True)
+                rows = [part.apply_weight(x, at.neighbours, q_DO) for x, at, q_DO in pairs]
+            else:
+                rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
+        return torch.stack([dense(x) for x in rows])
+
+
+def summaries(
+    part: EvolvingGCN, rows: Sequence[Rows], graphs: Sequence[StepGraph]
+) -> Tensor | None:
+    """Return what the weight's recurrence takes from these snapshots; None for the variant o."""
+    if part.variant == "o":
+        return None
+    shape = (0, part.in_width, part.out_width)
+    found = [part.summarise(x, at.active_N) for x, at in zip(rows, graphs, strict=True)]
+    return torch.stack(found) if found else part.first.new_empty(shape)
+
+
+def _recurrent(
+    spec: DynamicSpec, temporal: Callable[[int, int], TemporalLayer], *, skip: bool
+) -> list[nn.Module]:
+    parts: list[nn.Module] = []
+    width = spec.in_width
+    for number in range(spec.layers):
+        drop = Dropout(spec.dropout, 2 * number)
+        spatial = SnapshotGCN(width, spec.hidden, skip=skip, dropout=drop)
+        parts += [spatial, temporal(spatial.out_width, spec.hidden)]
+        width = spec.hidden
+    return parts
+
+
+def _tm_gcn(spec: DynamicSpec) -> list[nn.Module]:
+    parts: list[nn.Module] = []
+    width = spec.in_width
+    for number in range(spec.layers):
+        drop, bend = Dropout(spec.dropout, 2 * number), number < spec.layers - 1
+        spatial = TransformedGCN(width, spec.hidden, bend=bend, dropout=drop)
+        parts += [BandedMean(width, spec.band), spatial]
+        width = spec.hidden
+    return parts
+
+
+def _evolving(spec: DynamicSpec) -> list[nn.Module]:
+    widths = [spec.in_width, *[spec.hidden] * spec.layers]
+    variant: Literal["o", "h"] = "h" if spec.name == "evolvegcn-h" else "o"
+    return [EvolvingGCN(a, b, variant) for a, b in pairwise(widths)]
+
+
+DYNAMIC_MODELS: dict[str, Callable[[DynamicSpec], list[nn.Module]]] = {
+    "tm-gcn": _tm_gcn,
+    "cd-gcn": lambda spec: _recurrent(spec, VertexLSTM, skip=True),
+    "wd-gcn": lambda spec: _recurrent(spec, VertexLSTM, skip=False),
+    "evolvegcn-o": _evolving,
+    "evolvegcn-h": _evolving,
+    "gcrn": lambda spec: _recurrent(spec, VertexGRU, skip=False),
+}
+"""TM-GCN (Malik et al. 2021); CD-GCN and WD-GCN, GCN and LSTM with and without the input beside
+(Manessi et al. 2020); EvolveGCN-O and -H (Pareja et al. 2020); GCRN, GCN and GRU (Seo et al. 2018,
+its first form; T-GCN of Zhao et al. 2020 is this with one layer)."""
+
+
+def build_dynamic(spec: DynamicSpec) -> DynamicGNN:
+    """Return the built-in model of that name."""
+    parts = DYNAMIC_MODELS[spec.name](spec)
+    band = spec.band if spec.name == "tm-gcn" else 0
+    return DynamicGNN(parts, out_width=spec.hidden, band=band)

@@ -1,0 +1,186 @@
+"""Running a dynamic model block by block: forward to learn the borders, backward block by block.
+
+Only what crosses a border is kept between the two, so memory grows with a block and not with time.
+Ranks own stretches of every block; inside a snapshot nothing is exchanged.
+
+Shapes: t snapshots of mine, N vertices, O output width.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from siafu.comm import World
+from siafu.errors import ConfigError
+from siafu.nn import BandedMean, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
+from siafu.nn.sparse import dense
+from siafu.partition import TimeBlock, TimePlan
+from siafu.strategy.banded import BandedHalo
+from siafu.strategy.carriers import AllToAll, Evolution
+from siafu.strategy.time_cost import choose_exchange
+from siafu.strategy.time_strategy import TimeExchange, TimeStrategy
+from siafu.strategy.wavefront import Wavefront
+
+LossOf = Callable[[TimeBlock, Tensor], Tensor]
+"""This rank's share of the loss of a block, given the embeddings of its snapshots there."""
+
+TemporalCarrier = AllToAll | BandedHalo | Wavefront
+
+
+class StepSource(Protocol):
+    """Where a rank gets its snapshots from."""
+
+    @property
+    def num_vertices(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def starts_transformed(self) -> bool:
+        """True where the input is what the first part of the model would make of it."""
+        ...
+
+    def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
+        """Return the input rows and the graphs of some of this rank's snapshots."""
+        ...
+
+
+class TimeRunner:
+    """A dynamic model over the ranks' snapshots."""
+
+    def __init__(
+        self,
+        model: DynamicGNN,
+        source: StepSource,
+        plan: TimePlan,
+        world: World,
+        strategy: TimeStrategy,
+    ) -> None:
+        self.model, self.source, self.plan, self.world = model, source, plan, world
+        self.strategy = strategy
+        self._first = 1 if source.starts_transformed else 0
+        self._carriers: dict[int, TemporalCarrier | Evolution] = {}
+        for number, part in enumerate(model.parts):
+            if number < self._first:
+                continue
+            if isinstance(part, EvolvingGCN):
+                self._carriers[number] = Evolution(part, world)
+            elif isinstance(part, TemporalLayer):
+                self._carriers[number] = self._make_carrier(number, part)
+
+    def _make_carrier(self, number: int, part: TemporalLayer) -> TemporalCarrier:
+        vertices, world = self.source.num_vertices, self.world
+        chunks = self.strategy.num_chunks(vertices, world.size)
+        kind: TimeExchange
+        if self.strategy.exchange == "auto":
+            kind = choose_exchange(part, self.plan, vertices, chunks)
+        else:
+            kind = self.strategy.exchange
+        if kind == "all-to-all":
+            return AllToAll(part, vertices, world)
+        if kind == "banded":
+            if not isinstance(part, BandedMean):
+                raise _unfit(kind, part, "a recurrence reaches back to the first snapshot")
+            return BandedHalo(part, world)
+        if isinstance(part, BandedMean):
+            raise _unfit(kind, part, "an average over a band hands no state on")
+        return Wavefront(part, number, vertices, chunks, world)
+
+    @property
+    def exchanges(self) -> list[str]:
+        """How each temporal part that is run reaches other ranks' snapshots."""
+        if self.world.size == 1:
+            return []
+        return [carrier.name for carrier in self._carriers.values()]
+
+    def train(self, loss_of: LossOf) -> float:
+        """Run forward and backward over the training blocks; return this rank's share of the loss.
+
+        Gradients are added to those of the parameters; ranks' shares are not added up yet.
+        """
+        blocks = self.plan.blocks[: self.plan.num_train]
+        self._reset(blocks, keep=True)
+        with torch.no_grad():
+            for block in blocks[:-1]:
+                self._forward(block, for_borders=True)
+        total = 0.0
+        for block in reversed(blocks):
+            rows_tNO = self._forward(block)
+            loss = loss_of(block, rows_tNO)
+            total += float(loss.detach())
+            self._backward(loss, rows_tNO)
+        return total
+
+    @torch.no_grad()
+    def evaluate(self) -> Iterator[tuple[TimeBlock, Tensor]]:
+        """Yield the embeddings of this rank's snapshots, block after block, to the last one."""
+        self._reset(self.plan.blocks, keep=False)
+        for block in self.plan.blocks:
+            yield block, self._forward(block)
+        for carrier in self._carriers.values():
+            carrier.settle()
+
+    def _reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
+        for carrier in self._carriers.values():
+            carrier.reset(blocks, keep=keep)
+
+    def _backward(self, loss: Tensor, rows_tNO: Tensor) -> None:
+        pairs = [root for carrier in self._carriers.values() for root in carrier.roots()]
+        if rows_tNO.requires_grad:
+            # A rank whose snapshots have no targets takes part in exchanges all the same.
+            pairs.append((rows_tNO, torch.zeros_like(rows_tNO)))
+        if loss.requires_grad:
+            pairs.append((loss, torch.ones_like(loss)))
+        if pairs:
+            heads, grads = zip(*pairs, strict=True)
+            torch.autograd.backward(heads, grads)
+        for carrier in self._carriers.values():
+            carrier.settle()
+
+    def _forward(self, block: TimeBlock, *, for_borders: bool = False) -> Tensor:
+        """Return rows_tNO of my snapshots; for the borders alone, stop where they are known."""
+        rows: Sequence[Rows] = []
+        graphs: Sequence[StepGraph] = []
+        if not for_borders or self._is_read_after(-1):
+            rows, graphs = self.source.read(block.owned(self.world.rank))
+        for number, part in enumerate(self.model.parts):
+            if number < self._first:
+                continue
+            returns = not for_borders or self._is_read_after(number)
+            carrier = self._carriers.get(number)
+            if isinstance(carrier, Evolution):
+                rows = carrier.forward(rows, graphs, block, returns=returns)
+            elif carrier is not None and isinstance(part, TemporalLayer):
+                stacked = self._stacked(rows, part.in_width, number)
+                rows = carrier.forward(stacked, block, returns=returns).unbind()
+            elif returns:
+                rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
+        return self._stacked(rows, self.model.out_width, len(self.model.parts))
+
+    def _is_read_after(self, number: int) -> bool:
+        """Return True when the border of a later part depends on the rows that this one makes."""
+        return any(
+            later > number and not (isinstance(c, Evolution) and c.part.variant == "o")
+            for later, c in self._carriers.items()
+        )
+
+    def _stacked(self, rows: Sequence[Rows], width: int, number: int) -> Tensor:
+        """Return the rows as one tensor, also when this rank has no snapshot in the block."""
+        if rows:
+            return torch.stack([dense(x) for x in rows])
+        like = next(self.model.parameters())
+        empty = like.new_empty(0, self.source.num_vertices, width)
+        # As on ranks that have some: what parameters took part in making gets a gradient.
+        makers = self.model.parts[self._first : number].parameters()
+        is_made = torch.is_grad_enabled() and any(p.requires_grad for p in makers)
+        return empty.requires_grad_(is_made)
+
+
+def _unfit(kind: str, part: nn.Module, why: str) -> ConfigError:
+    return ConfigError(
+        "The temporal layer can't be exchanged that way.",
+        seen=f"--time-exchange {kind} with {type(part).__name__}: {why}",
+        fix="use auto or all-to-all" + (", or wavefront" if kind == "banded" else ", or banded"),
+    )

@@ -1,0 +1,106 @@
+"""What each way to exchange along time costs: elements sent, messages, and ranks that wait.
+
+Shapes: T snapshots, N vertices, D input width, O output width, P ranks.
+"""
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+
+from siafu.comm import Redistribution, even_counts
+from siafu.nn import BandedMean, TemporalLayer
+from siafu.partition import TimePlan
+from siafu.strategy.time_strategy import TimeExchange
+
+BYTE_SECONDS = 1e-9
+"""A gigabyte a second between two ranks: 10 Gbit Ethernet."""
+MESSAGE_SECONDS = 5e-5
+FLOP_SECONDS = 2e-11
+"""50 Gflop/s: one core's recurrence, or a small share of a GPU's."""
+ITEM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a training step sends for one temporal layer, over all ranks."""
+
+    elements: int
+    messages: int
+
+
+def all_to_all_traffic(
+    plan: TimePlan, vertices: int, in_width: int, out_width: int, *, is_last: bool = False
+) -> Traffic:
+    """Return the traffic of redistributing by vertex and back: forward, again, and backward.
+
+    The last training block is run once, the others twice; the first time the rows of the model's
+    last temporal layer do not return.
+    """
+    blocks = plan.blocks[: plan.num_train]
+    counts = even_counts(vertices, plan.num_ranks)
+    elements = messages = 0
+    for block in blocks:
+        rows = Redistribution(block.steps, counts).rows_sent()
+        pairs = len(block.busy_ranks()) * (plan.num_ranks - 1)
+        again = block is not blocks[-1]
+        elements += rows * (2 * (in_width + out_width))
+        messages += 4 * pairs
+        if again:
+            elements += rows * (in_width + (0 if is_last else out_width))
+            messages += (1 if is_last else 2) * pairs
+    return Traffic(elements, messages)
+
+
+def banded_traffic(plan: TimePlan, vertices: int, width: int, band: int) -> Traffic:
+    """Return the traffic of fetching the band's snapshots, and of returning their gradients."""
+    slices = messages = 0
+    for block in plan.blocks[: plan.num_train]:
+        for rank in block.busy_ranks():
+            start = block.bounds[rank]
+            owners = [plan.owner(step) for step in range(max(0, start - band + 1), start)]
+            foreign = [owner for owner in owners if owner != rank]
+            slices, messages = slices + len(foreign), messages + len(set(foreign))
+    return Traffic(2 * slices * vertices * width, 2 * messages)
+
+
+def wavefront_traffic(plan: TimePlan, vertices: int, state_width: int, chunks: int) -> Traffic:
+    """Return the traffic of handing the state on, and its gradient back."""
+    chain = [rank for b in plan.blocks[: plan.num_train] for rank in b.busy_ranks()]
+    hops = sum(a != b for a, b in itertools.pairwise(chain))
+    return Traffic(2 * hops * vertices * state_width, 2 * hops * chunks)
+
+
+def choose_exchange(
+    part: TemporalLayer, plan: TimePlan, vertices: int, chunks: int
+) -> TimeExchange:
+    """Return the exchange with the fewest predicted seconds a training step."""
+    ranks = plan.num_ranks
+    if ranks == 1:
+        return "all-to-all"  # of one rank with itself: nothing moves
+    if isinstance(part, BandedMean):
+        banded = banded_traffic(plan, vertices, part.out_width, part.band)
+        spread = all_to_all_traffic(plan, vertices, part.out_width, part.out_width)
+        return "banded" if _seconds(banded, ranks) <= _seconds(spread, ranks) else "all-to-all"
+    in_width = part.in_width
+    spread = all_to_all_traffic(plan, vertices, in_width, part.out_width)
+    handed = wavefront_traffic(plan, vertices, state_width(part), chunks)
+    # While the first group of vertices has not come round, ranks further on wait.
+    steps = sum(sum(block.steps) for block in plan.blocks[: plan.num_train])
+    flops = 24 * steps * vertices * part.out_width * (in_width + part.out_width) / ranks
+    idle = flops * FLOP_SECONDS * (ranks - 1) / chunks
+    waits = handed.messages / chunks * MESSAGE_SECONDS
+    cheaper = _seconds(handed, ranks) + idle + waits <= _seconds(spread, ranks)
+    return "wavefront" if cheaper else "all-to-all"
+
+
+def state_width(part: TemporalLayer) -> int:
+    """Return the numbers a vertex's state has."""
+    like = next(part.parameters(), torch.empty(0))
+    state = part.begin(like.new_empty(1, part.in_width))
+    return sum(tensor[0].numel() for tensor in state)
+
+
+def _seconds(traffic: Traffic, ranks: int) -> float:
+    each = traffic.elements * ITEM_BYTES / ranks
+    return each * BYTE_SECONDS + traffic.messages / ranks * MESSAGE_SECONDS

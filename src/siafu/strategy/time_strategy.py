@@ -1,0 +1,44 @@
+"""How a sequence of snapshots is cut and exchanged: one frozen value."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from siafu.errors import ConfigError
+
+TimeExchange = Literal["all-to-all", "banded", "wavefront"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimeStrategy:
+    """Independent choices about time; all of them are exact."""
+
+    block: int = 0
+    """Snapshots worked on at once; between blocks only what crosses their border is kept, and
+    backward computes a block again. 0 takes all of them: no border, nothing computed twice."""
+    exchange: Literal["auto", "all-to-all", "banded", "wavefront"] = "auto"
+    """How temporal layers reach other ranks' snapshots: redistribute rows by vertex and back, fetch
+    the snapshots of a band, or hand the state on; `auto` takes the quickest for each layer."""
+    chunks: int = 0
+    """Groups of vertices whose states are handed on one after another; 0 for a few a rank."""
+
+    def __post_init__(self) -> None:
+        if self.block < 0 or self.chunks < 0:
+            raise ConfigError(
+                "A number of snapshots or groups can't be negative.",
+                seen=f"block={self.block}, chunks={self.chunks}",
+                fix="use 0 (all at once) or more",
+            )
+
+    def num_chunks(self, num_vertices: int, num_ranks: int) -> int:
+        """Return the groups of vertices of a hand-over: the more, the less ranks wait."""
+        if self.chunks:
+            return min(self.chunks, max(1, num_vertices))
+        return max(1, min(4 * num_ranks, num_vertices // _LEAST_CHUNK)) if num_ranks > 1 else 1
+
+    def choices(self) -> dict[str, Any]:
+        """Return what a summary tells of the strategy."""
+        return {"time_block": self.block, "time_exchange": self.exchange}
+
+
+_LEAST_CHUNK = 256
+"""Vertices below which a message costs more than the wait it saves."""

@@ -1,0 +1,1 @@
+"""Time-parallel training against a plain sequential reference."""

@@ -1,0 +1,120 @@
+"""Training steps of dynamic models on a rank of the pool, and the same by the reference."""
+
+import threading
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.comm import World, reduce_gradients
+from siafu.engine.snapshots import Snapshots
+from siafu.graph import DynamicGraph
+from siafu.nn import DYNAMIC_MODELS, Draws, DynamicGNN, DynamicSpec, build_dynamic
+from siafu.partition import TimeBlock, plan_time
+from siafu.strategy import TimeRunner, TimeStrategy
+from tests.dynamic.graphs import awkward_dynamic
+from tests.dynamic.reference import embed
+
+STEPS = 3
+TRAIN = 10
+"""Snapshots that are trained on; the others are only embedded."""
+MODELS = list(DYNAMIC_MODELS)
+_SEEDING = threading.Lock()
+
+
+def make_model(name: str) -> DynamicGNN:
+    """Return the model, always with the same weights."""
+    spec = DynamicSpec(name=name, in_width=3, hidden=4, layers=2, band=4)
+    with _SEEDING:  # ranks may be threads, and the seed is everyone's
+        torch.manual_seed(5)
+        return build_dynamic(spec).double()
+
+
+def target(step: int, num_nodes: int, width: int) -> Tensor:
+    """Return what the embeddings of a step are pulled to; nothing for one of the steps."""
+    draw = torch.Generator().manual_seed(step)
+    return torch.randn(num_nodes, width, dtype=torch.float64, generator=draw)
+
+
+def loss_of_step(step: int, rows_NO: Tensor) -> Tensor:
+    """Return a loss that treats every entry differently; step 3 has none."""
+    if step == 3:
+        return rows_NO.new_zeros(())
+    return (rows_NO - target(step, *rows_NO.shape)).square().mean() / TRAIN
+
+
+def runner_on(
+    world: World,
+    model: DynamicGNN,
+    graph: DynamicGraph,
+    strategy: TimeStrategy,
+    most_edges: int,
+) -> TimeRunner:
+    """Return the model on this rank's snapshots."""
+    costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
+    plan = plan_time(costs, world.size, train_steps=TRAIN, block_steps=strategy.block)
+    steps, cpu = plan.owned(world.rank), torch.device("cpu")
+    source = Snapshots(graph, steps, model, Draws(), cpu, most_edges_kept=most_edges)
+    return TimeRunner(model, source, plan, world, strategy)
+
+
+def distributed_steps(
+    world: World, name: str, strategy: TimeStrategy, most_edges: int = 1000
+) -> dict[str, Any]:
+    """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes."""
+    model = make_model(name)
+    runner = runner_on(world, model, awkward_dynamic(), strategy, most_edges)
+
+    def loss_of(block: TimeBlock, rows_tNO: Tensor) -> Tensor:
+        owned = block.owned(world.rank)
+        losses = [loss_of_step(step, rows) for step, rows in zip(owned, rows_tNO, strict=True)]
+        return torch.stack(losses).sum() if losses else rows_tNO.sum()
+
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
+    losses, grads, sent = [], {}, {}
+    for step in range(STEPS):
+        optimiser.zero_grad()
+        share = runner.train(loss_of)
+        if step == 0:
+            sent = dict(world.meter.bytes_sent)
+        reduce_gradients(list(model.parameters()), world)
+        if step == 0:
+            grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+        optimiser.step()
+        losses.append(sum(row[0] for row in world.gather_numbers([share])))
+    pieces = {
+        step: rows
+        for block, rows_tNO in runner.evaluate()
+        for step, rows in zip(block.owned(world.rank), rows_tNO, strict=True)
+    }
+    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    return {
+        "losses": losses,
+        "grads": grads,
+        "weights": weights,
+        "rows": pieces,
+        "sent": sent,
+        "exchanges": runner.exchanges,
+    }
+
+
+@cache
+def reference_steps(name: str) -> dict[str, Any]:
+    """Return the truth, from dense matrices and one snapshot after another."""
+    model, graph = make_model(name), awkward_dynamic()
+    optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
+    losses, grads = [], {}
+    for step in range(STEPS):
+        optimiser.zero_grad()
+        rows_TNO = embed(name, model, graph)
+        loss = torch.stack([loss_of_step(t, rows_TNO[t]) for t in range(TRAIN)]).sum()
+        loss.backward()
+        if step == 0:
+            grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+        optimiser.step()
+        losses.append(float(loss.detach()))
+    with torch.no_grad():
+        rows_TNO = embed(name, model, graph)
+    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    return {"losses": losses, "grads": grads, "weights": weights, "rows": rows_TNO}

@@ -1,0 +1,107 @@
+"""What the meter counts along time equals the formulas of docs/dynamic.md."""
+
+import pytest
+import torch
+
+from siafu.comm import BACKWARD, FORWARD, Redistribution, World, even_counts, to_steps, to_vertices
+from siafu.partition import TimePlan, plan_time
+from siafu.strategy import TimeStrategy
+from siafu.strategy.time_cost import all_to_all_traffic, banded_traffic, wavefront_traffic
+from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
+from tests.dynamic.steps import TRAIN, distributed_steps
+from tests.dynamic.test_parity import assert_same
+from tests.dynamic.threads import run_threads
+from tests.harness import RankPool
+
+ITEM = 8
+"""Bytes of a float64."""
+HIDDEN, FEATURES, BAND = 4, 3, 4
+
+
+def there_and_back(world: World) -> dict[str, tuple[int, int]]:
+    """Return bytes and messages of one redistribution each way, and of their gradients."""
+    steps = even_counts(16, world.size)
+    plan = Redistribution(steps, even_counts(24, world.size))
+    number = torch.arange(16 * 24 * 5, dtype=torch.float32).view(16, 24, 5)
+    mine = number.split(list(steps))[world.rank].clone().requires_grad_()
+    there = to_vertices(mine, plan, world)
+    assert torch.equal(there, number.split(list(plan.vertices), dim=1)[world.rank])
+    back = to_steps(there, plan, world)
+    assert torch.equal(back, mine)
+    back.backward(mine.detach())
+    assert torch.equal(mine.grad, mine.detach())
+    meter = world.meter
+    return {k: (meter.bytes_sent[k], meter.messages_sent[k]) for k in (FORWARD, BACKWARD)}
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_redistribution_sends_what_the_paper_says(ranks: RankPool, size: int) -> None:
+    """T N F (P - 1) / P elements each way, however many ranks there are."""
+    run = run_threads if size > 4 else ranks.run
+    found = run(there_and_back, size)
+    volume = 16 * 24 * 5 * (size - 1) // size * 4
+    for purpose in (FORWARD, BACKWARD):
+        assert sum(part[purpose][0] for part in found) == 2 * volume
+        assert sum(part[purpose][1] for part in found) == 2 * size * (size - 1)
+
+
+def plan_of(size: int, block: int) -> TimePlan:
+    graph = awkward_dynamic()
+    costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
+    return plan_time(costs, size, train_steps=TRAIN, block_steps=block)
+
+
+def formula(model: str, exchange: str, plan: TimePlan, chunks: int) -> int:
+    """Return the bytes of one training step."""
+    if model == "tm-gcn":
+        banded = banded_traffic(plan, NUM_NODES, HIDDEN, BAND)
+        # The only temporal part that is run is the second: the first is made once.
+        spread = all_to_all_traffic(plan, NUM_NODES, HIDDEN, HIDDEN, is_last=True)
+        return ITEM * (banded if exchange == "banded" else spread).elements
+    widths = [FEATURES + HIDDEN, 2 * HIDDEN]
+    if exchange == "wavefront":
+        each = wavefront_traffic(plan, NUM_NODES, 2 * HIDDEN, chunks)
+        return ITEM * 2 * each.elements
+    first = all_to_all_traffic(plan, NUM_NODES, widths[0], HIDDEN)
+    last = all_to_all_traffic(plan, NUM_NODES, widths[1], HIDDEN, is_last=True)
+    return ITEM * (first.elements + last.elements)
+
+
+CASES = [
+    (model, exchange, size, block)
+    for model, exchange in (
+        ("tm-gcn", "all-to-all"),
+        ("tm-gcn", "banded"),
+        ("cd-gcn", "all-to-all"),
+        ("cd-gcn", "wavefront"),
+    )
+    for size, block in ((2, 0), (4, 4), (8, 0))
+]
+
+
+@pytest.mark.parametrize(("model", "exchange", "size", "block"), CASES)
+def test_a_step_sends_what_the_formula_says(ranks: RankPool, model, exchange, size, block) -> None:
+    strategy = TimeStrategy(block=block, exchange=exchange, chunks=3)
+    run = run_threads if size > 4 else ranks.run
+    found = run(distributed_steps, size, model, strategy)
+    assert_same(found, model)
+    sent = sum(part["sent"].get(k, 0) for part in found for k in (FORWARD, BACKWARD))
+    assert sent == formula(model, exchange, plan_of(size, block), 3)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_evolving_weights_exchange_no_vertices(ranks: RankPool, size: int) -> None:
+    """The variant o nothing at all, h the chosen rows of every snapshot: (P - 1) T D O each way."""
+    for model, volume in (("evolvegcn-o", 0), ("evolvegcn-h", (FEATURES + HIDDEN) * HIDDEN)):
+        found = ranks.run(distributed_steps, size, model, TimeStrategy())
+        for purpose in (FORWARD, BACKWARD):
+            sent = sum(part["sent"].get(purpose, 0) for part in found)
+            assert sent == (size - 1) * TRAIN * volume * ITEM
+
+
+def test_banded_and_wavefront_send_less_than_all_to_all() -> None:
+    """The examples of the derivation: T = 200, P = 8, band 20, in units of N F."""
+    plan = plan_time([1] * 200, 8, train_steps=200)
+    assert all_to_all_traffic(plan, 8, 1, 1).elements / 8 == 2 * 350
+    assert banded_traffic(plan, 8, 1, 20).elements / 8 == 2 * 133
+    assert wavefront_traffic(plan, 8, 2, 4).elements / 8 == 2 * 14

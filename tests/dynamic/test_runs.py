@@ -1,0 +1,156 @@
+"""Whole runs: the same on any number of ranks, after a stop, and from a raw file of events."""
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import siafu
+from siafu.comm import World
+from siafu.errors import SiafuError
+from siafu.graph import save_dynamic
+from tests.command import Command
+from tests.dynamic.graphs import awkward_dynamic
+from tests.dynamic.runs import run_engine
+from tests.harness import RankPool
+
+OWN_MODELS = Path(__file__).with_name("own_models.py").absolute()
+SETTINGS = {"epochs": 6, "checkpoint_every": 3, "hidden": 4, "bandwidth": 4, "seed": 2}
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch, capsys) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("dynamic") / "awkward"
+    save_dynamic(awkward_dynamic(), target)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [("tm-gcn", "edge"), ("cd-gcn", "link"), ("gcrn", "signal"), ("evolvegcn-h", "node")],
+)
+def test_scores_and_losses_do_not_depend_on_ranks(
+    ranks: RankPool, store: Path, tmp_path: Path, model: str, task: str
+) -> None:
+    settings = {**SETTINGS, "model": model, "task": task, "dropout": 0.2}
+    one = run_engine(World(), store, tmp_path / "one", False, settings)
+    settings |= {"time_block": 4}
+    many = ranks.run(run_engine, 3, store, tmp_path / "many", False, settings)
+    for part in many:
+        assert part["result"]["losses"] == pytest.approx(one["result"]["losses"], rel=2e-5)
+        assert part["result"]["scores"] == {
+            split: pytest.approx(scores, rel=1e-3)
+            for split, scores in one["result"]["scores"].items()
+        }
+    assert many[0]["result"]["losses"][-1] < many[0]["result"]["losses"][0]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_resumed_run_ends_bit_for_bit_alike(
+    ranks: RankPool, store: Path, tmp_path: Path, size: int
+) -> None:
+    def run(*args) -> dict:
+        found = [run_engine(World(), *args)] if size == 1 else ranks.run(run_engine, size, *args)
+        return found[0]
+
+    settings = {**SETTINGS, "model": "gcrn", "task": "link", "time_block": 3}
+    straight = run(store, tmp_path / "straight", False, settings)
+    run(store, tmp_path / "broken", False, {**settings, "epochs": 3})
+    resumed = run(store, tmp_path / "broken", True, settings)
+    assert resumed["result"]["losses"] == straight["result"]["losses"]
+    assert resumed["result"]["scores"] == straight["result"]["scores"]
+    for name, tensor in straight["weights"].items():
+        assert torch.equal(resumed["weights"][name], tensor), name
+
+
+def write_events(file: Path) -> None:
+    """Write 30 days of meetings among ten people, by name and date."""
+    draw = np.random.default_rng(3)
+    with file.open("w") as opened:
+        writer = csv.writer(opened)
+        writer.writerow(["src", "dst", "time", "label"])
+        for number in range(240):
+            a, b = draw.choice(10, 2, replace=False)
+            when = np.datetime64("2024-03-01T08:00:00") + np.timedelta64(number * 3, "h")
+            writer.writerow([f"p{a}", f"p{b}", when, "kin" if (a + b) % 3 == 0 else "other"])
+
+
+def test_command_line_from_a_file_of_events(command: Command) -> None:
+    write_events(command.here / "events.csv")
+    common = ["--model", "tm-gcn", "--window", "3d", "--epochs", 4, "--bandwidth", 3, "--json"]
+    answer = command("train", "events.csv", *common, "--ranks", 2, "--out", "run")
+    assert answer.code == 0, answer
+    result = json.loads(answer.out.splitlines()[-1])
+    assert result["task"] == "edge"
+    assert result["exactness"] == "exact"
+    assert result["choices"]["snapshots"] == 10
+    assert result["bytes_sent"]["time_forward"] > 0
+    table = pq.read_table("run/predictions")
+    assert table.num_rows == 240
+    row = table.to_pylist()[0]
+    assert row["src"].startswith("p")
+    assert row["prediction"] in ("kin", "other")
+    assert row["time"].year == 2024
+    assert len((command.here / "run" / "metrics.jsonl").read_text().splitlines()) == 4
+
+    assert command("infer", "run", "--out", "again").code == 0
+    again = pq.read_table("again")
+    assert sorted(again["score"].to_pylist()) == pytest.approx(sorted(table["score"].to_pylist()))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("drifting", "--model", "gcn"), "graphs that do not change"),
+        (("planted", "--model", "tm-gcn"), "data has no times"),
+        (("planted", "--window", "14d"), "no meaning on a static graph"),
+        (("drifting", "--model", "gcrn", "--stages", "2"), "no meaning on a dynamic graph"),
+        (("drifting", "--model", "gcrn", "--time-exchange", "banded"), "can't be exchanged"),
+        (("drifting", "--model", "gcrn", "--split", "90,20"), "can't be split"),
+        (("drifting", "--model", "gcrn", "--ranks", "40"), "fewer snapshots than ranks"),
+        (("drifting", "--model", "gcn-lstm"), "Unknown model"),
+    ],
+)
+def test_contradictions_are_refused(command: Command, arguments, problem: str) -> None:
+    answer = command("train", *arguments, "--epochs", 1)
+    assert answer.code == 2
+    assert problem in answer.err
+    assert not list(command.here.glob("runs/*")), "nothing is left behind"
+
+
+def test_own_layers_run_on_any_number_of_ranks(
+    ranks: RankPool, store: Path, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "model": f"{OWN_MODELS}:OwnNet", "task": "node"}
+    one = run_engine(World(), store, tmp_path / "one", False, settings)
+    for exchange in ("all-to-all", "wavefront"):
+        chosen = {**settings, "time_exchange": exchange, "time_block": 5}
+        many = ranks.run(run_engine, 3, store, tmp_path / exchange, False, chosen)
+        assert many[0]["result"]["losses"] == pytest.approx(one["result"]["losses"], rel=2e-5)
+
+
+def test_a_model_of_another_kind_is_refused(store: Path, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "model": "torch.nn:Identity"}
+    with pytest.raises(SiafuError, match="not one for dynamic graphs"):
+        run_engine(World(), store, tmp_path / "run", False, settings)
+
+
+@pytest.mark.skipif("SIAFU_DATA" not in os.environ, reason="real graphs: set SIAFU_DATA")
+def test_real_events_are_learnt(tmp_path: Path) -> None:
+    data = str(Path(os.environ["SIAFU_DATA"]) / "dyn_uci_messages.npz")
+    settings = {"window": "190080", "epochs": 8, "eval_every": 8, "time_block": 16}
+    run = siafu.fit(data, model="gcrn", out=str(tmp_path / "run"), **settings)
+    assert run.result["choices"]["snapshots"] in (88, 89)
+    assert run.result["losses"][-1] < 0.9 * run.result["losses"][0]
+    assert run.accuracy["test"] > 0.02, "ten times what chance would give"
