@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from siafu.comm import World, exchange_halo
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, Graph, folder_kind, forget, open_folder, parse_split, write_folder
 from siafu.minibatch.schedule import ORDER_PURPOSE
@@ -86,7 +88,8 @@ def hold_out_of_shard(shard: Shard, split: str | None, seed: int) -> tuple[Shard
             fix="name the data itself instead of its parts, or give more memory",
         )
     csr = shard.csr
-    src = shard.column_ids.index_select(0, csr.index.long()).numpy()
+    with shard.world.second_line() as line:
+        src = column_numbers(shard, line).index_select(0, csr.index).numpy()
     dst = shard.row_ids.repeat_interleave(csr.degree()).numpy()
     side_E = _sides(src, dst, _shares(split), seed)
     counts = [float(np.count_nonzero((side_E == _TRAIN) & (src != dst))), float(len(src))]
@@ -104,6 +107,11 @@ def hold_out_of_shard(shard: Shard, split: str | None, seed: int) -> tuple[Shard
         edge_type=None if shard.edge_type is None else shard.edge_type[keep_E],
     )
     return shard, HeldOut(*held)
+
+
+def column_numbers(shard: Shard, line: World) -> Tensor:
+    """Return the number in the whole graph of each column of a shard on the host."""
+    return torch.cat([shard.row_ids, exchange_halo(shard.row_ids, shard.plan, line)])
 
 
 def _sides(src: Array, dst: Array, shares: tuple[float, float], seed: int) -> Array:
