@@ -8,7 +8,7 @@ Each phase is a process of its own (training starts one a rank more); its second
 its resident memory, summed over its processes, are printed. Training is one epoch of SAGE over the
 training vertices, one in a hundred. With `--budget-run` the features alone are four times the
 memory that all ranks together may use. Everything made is removed at the end,
-but for parts that were asked for with `--keep`.
+but for the parts and their figures that `--keep` asks for.
 """
 
 import argparse
@@ -64,12 +64,16 @@ class Bench:
 
     def cut(self) -> dict[str, Any]:
         """Cut it by streaming, check the parts, and return the quality of the cut."""
-        if not self.parts.exists():
+        figures = self.parts.with_suffix(".json")
+        if self.parts.exists():
+            self.phases |= json.loads(figures.read_text())
+        else:
             settings = ["--parts", PARTS, "--method", "streaming", "--memory", self.args.memory]
             self.phase("cut", "siafu", "partition", self.source, self.parts, *settings, "--quiet")
             if self.args.source == "store":
                 gate(self.source, self.parts)
             shutil.rmtree(self.source)
+            figures.write_text(json.dumps(self.phases))
         quality = open_parts(self.parts).quality
         return {
             "cut_fraction": round(quality.cut_fraction, 4),
@@ -166,7 +170,7 @@ def main() -> None:
     parser.add_argument("--budget-run", action="store_true")
     parser.add_argument("--budget", default="2GB", help="resident memory of all ranks together")
     parser.add_argument("--folder", type=Path, default=None, help="where the files go meanwhile")
-    parser.add_argument("--keep", type=Path, help="keep the parts here, and use them if there")
+    parser.add_argument("--keep", type=Path, help="keep parts and figures here, and use them")
     parser.add_argument("--json", type=Path, default=None, help="append the result to this file")
     parser.add_argument("--task", nargs=4, help=argparse.SUPPRESS)
     parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)

@@ -20,14 +20,15 @@ with siafu.World.join() as world:
     optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
     with siafu.MinibatchLoader(shard, [10, 5], batch_size=50, input_nodes=shard.train) as loader:
         for epoch in range(1, 6):
-            right = torch.zeros(2)
+            right = torch.zeros(2, device=world.device)
             for batch in loader:
                 batch = batch.to(world.device)
                 optimiser.zero_grad()
                 if batch.batch_size:  # a rank may have less to do than others
                     out = model(batch.x, batch.edge_index)[: batch.batch_size]
                     cross_entropy(out, batch.y).backward()
-                    right += torch.tensor([(out.argmax(1) == batch.y).sum(), batch.batch_size])
+                    right[0] += (out.argmax(1) == batch.y).sum()
+                    right[1] += batch.batch_size
                 loader.average_gradients(model, batch.batch_size)
                 optimiser.step()
             right = world.sum_in_place(right, "metric")

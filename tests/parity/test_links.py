@@ -10,9 +10,9 @@ import torch
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine.full_graph import begin
-from siafu.minibatch import HeldOut, hold_out_edges
+from siafu.minibatch import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.partition import write_parts
-from siafu.shard import open_shard
+from siafu.shard import Shard, open_shard
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
 from tests.parity.test_minibatch import assert_identical
@@ -31,6 +31,7 @@ LINKS = {
     "eval_negatives": "15",
 }
 EPOCHS = 2
+SPLIT, SEED = "0.7,0.15", 5
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def link_parts(tmp_path_factory: pytest.TempPathFactory):
 
     @cache
     def make(size: int) -> Path:
-        graph, held = hold_out_edges(awkward_graph(weighted=True), "0.7,0.15", seed=5)
+        graph, held = hold_out_edges(awkward_graph(weighted=True), SPLIT, SEED)
         target = root / f"{size}.parts"
         held.save(target)
         part_of = assignment(graph, "hash", size)
@@ -50,11 +51,18 @@ def link_parts(tmp_path_factory: pytest.TempPathFactory):
     return make
 
 
+def opened(world: World, parts: Path, settings: dict[str, Any]) -> tuple[Shard, HeldOut]:
+    """Return a rank's shard and held-out edges, which are drawn here if none lie beside it."""
+    shard = open_shard(parts, world, place="host")
+    if has_held_out(parts):
+        return shard, HeldOut.load(parts).share(shard)
+    return hold_out_of_shard(shard, SPLIT, SEED)
+
+
 def run_links(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return losses, weights and scores after some epochs."""
     torch.set_num_threads(1)
-    held = HeldOut.load(parts)
-    shard = open_shard(parts, world, place="host")
+    shard, held = opened(world, parts, settings)
     training = begin(make_config(data="awkward", **settings).resolved(), shard, held_out=held)
     losses = []
     for _ in range(EPOCHS):
@@ -71,9 +79,8 @@ def run_links(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, 
 
 def sampled_pairs(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the pairs that messages passed over in an epoch, and leaks of targets."""
-    shard = open_shard(parts, world, place="host")
-    config = make_config(data="awkward", **settings).resolved()
-    training = begin(config, shard, held_out=HeldOut.load(parts))
+    shard, held = opened(world, parts, settings)
+    training = begin(make_config(data="awkward", **settings).resolved(), shard, held_out=held)
     feed, pairs, leaks, edges = training.network.feed, set(), 0, 0
     for macrobatch in feed.sampler.macrobatches(1, 2):
         for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
@@ -135,3 +142,12 @@ def test_nothing_passes_over_held_out_edges_or_targets(ranks: RankPool, link_par
     # The test would see them: messages pass over every target where that is allowed.
     open_ones = ranks.run(sampled_pairs, 3, link_parts(3), settings | {"exclude_targets": False})
     assert all(one["leaks"] >= one["edges"] for one in open_ones)
+
+
+def test_edges_of_a_cut_graph_are_held_out_alike(ranks: RankPool, link_parts, parts_of) -> None:
+    settings = LINKS | {"model": "rgcn", "macrobatch": "2"}
+    want = run_links(World(), link_parts(1), settings)
+    got = ranks.run(run_links, 3, parts_of("gap", 3, True), settings)
+    assert_identical(got, want)
+    for one in got:
+        assert one["scores"] == pytest.approx(want["scores"], abs=1e-12)

@@ -180,7 +180,7 @@ def begin(
 ) -> Training:
     """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
 
-    With `task` link, `held_out` has the edges to evaluate on.
+    With `task` link, `held_out` has this rank's share of the edges to evaluate on.
     """
     require(shard, *(("x",) if config.task == "link" else ("x", "y", "train")))
     draws = Draws(seed=config.seed)

@@ -1,6 +1,6 @@
 """Held-out edges ranked against drawn ones, by the dot products of their ends' rows.
 
-Shapes: H held-out edges whose source this rank owns, B some of them, K negatives of each, N owned
+Shapes: H held-out edges of this rank, B some of them, K negatives of each, N owned
 rows, D width.
 """
 
@@ -15,8 +15,8 @@ from torch import Tensor
 from siafu.engine.infer import write_part
 from siafu.engine.ranking import doubled_ranks, highest, histogram, ranking_scores, shared_hits
 from siafu.engine.score import gather_rows
-from siafu.graph import Array, Ids
-from siafu.minibatch import Feed, HeldOut, other_vertices, owners_of
+from siafu.graph import Ids
+from siafu.minibatch import Feed, HeldOut, other_vertices
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import DrawKey, uniform_pairs
 from siafu.shard import HeldRows
@@ -31,15 +31,14 @@ class LinkTest:
     """Held-out edges, each beside destinations drawn by its ends: alike on any number of ranks."""
 
     def __init__(self, held: HeldOut, feed: Feed, num_negatives: int) -> None:
+        """`held` is this rank's share of them."""
         assert feed.links is not None, "the feed deals edges"
         self._feed, self._links, self._num_negatives = feed, feed.links, num_negatives
-        self._edges = {"val": self._own(held.val), "test": self._own(held.test)}
-        self.totals = {"val": len(held.val), "test": len(held.test)}
-
-    def _own(self, edges: Array) -> Tensor:
-        edges_H2 = torch.from_numpy(np.array(edges))
-        owner_H = owners_of(self._links.directory.addresses(edges_H2[:, 0].contiguous()))
-        return edges_H2[owner_H == self._feed.line.rank]
+        pairs = {"val": held.val, "test": held.test}
+        self._edges = {split: torch.from_numpy(np.array(edges)) for split, edges in pairs.items()}
+        table = feed.shard.world.gather_numbers([float(len(edges)) for edges in pairs.values()])
+        columns = zip(*table, strict=True)
+        self.totals = {split: int(sum(c)) for split, c in zip(pairs, columns, strict=True)}
 
     def scores(self, rows_ND: Tensor) -> dict[str, float]:
         """Return the mean reciprocal rank of each split, and hits@k; every rank calls together.
@@ -78,7 +77,7 @@ class LinkTest:
             wanted = torch.cat([src_B, dst_B, others_BK.flatten()])
             rows = self._fetch(rows_ND, wanted).double()
             src_BD, dst_BD, other = rows.split([len(src_B), len(dst_B), others_BK.numel()])
-            other_BKD = other.view(*others_BK.shape, -1)
+            other_BKD = other.view(*others_BK.shape, rows.size(1))
             yield (src_BD * dst_BD).sum(1), (src_BD[:, None] * other_BKD).sum(2)
 
     def _pieces(self, edges_H2: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

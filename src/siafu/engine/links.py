@@ -25,7 +25,7 @@ def link_loss(rows_VD: Tensor, seeds: Tensor, num_negatives: int) -> Tensor:
     src_BD, dst_BD, other = ends.split([count, count, count * num_negatives])
     loss = softplus(-(src_BD * dst_BD).sum(dim=1)).sum()
     if num_negatives:
-        other_BKD = other.view(count, num_negatives, -1)
+        other_BKD = other.view(count, num_negatives, rows_VD.size(1))
         return loss + softplus((src_BD[:, None] * other_BKD).sum(dim=2)).mean(dim=1).sum()
     dst_B = place[count : 2 * count]
     is_other_BB = dst_B[:, None] != dst_B

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from siafu.errors import DataError
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
 from siafu.ingest.builtin import BUILTINS, is_builtin, load_builtin
@@ -148,25 +150,20 @@ def _write_tables(
     overwrite: bool,
     progress: Progress | None,
 ) -> list[str]:
+    settings: dict[str, Any] = {
+        "options": options,
+        "drawing": drawing,
+        "overwrite": overwrite,
+        "progress": progress,
+    }
     ogb = find_ogb(source)
-    if ogb is not None:
-        return build_ogb_store(
-            ogb,
-            target,
-            name=source.name,
-            options=options,
-            drawing=drawing,
-            overwrite=overwrite,
-            progress=progress,
-        )
-    return build_store(
-        find_tables(source, options),
-        target,
-        options=options,
-        drawing=drawing,
-        overwrite=overwrite,
-        progress=progress,
-    )
+    try:
+        if ogb is not None:
+            return build_ogb_store(ogb, target, name=source.name, **settings)
+        return build_store(find_tables(source, options), target, **settings)
+    finally:
+        # Arrow keeps what it freed, in a pool that nothing else can use.
+        pa.default_memory_pool().release_unused()
 
 
 def _through_store(

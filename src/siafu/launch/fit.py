@@ -39,13 +39,16 @@ class Run:
 
     @property
     def accuracy(self) -> dict[str, float]:
-        """Scores of train, val and test vertices at the best validation epoch."""
+        """Scores of train, val and test vertices, or edges, at the best validation epoch."""
         scores: dict[str, float] = self.result["accuracy"]
         return scores
 
     @property
     def predictions(self) -> pa.Table:
-        """One row a vertex: original id, prediction, confidence, label, split."""
+        """One row a vertex: original id, prediction, confidence, label, split.
+
+        Where edges are predicted, one a held-out edge: src, dst, score, split.
+        """
         return pq.read_table(RunFolder(self.path).predictions)
 
 

@@ -14,6 +14,7 @@ from siafu.partition import open_parts, partition_graph
 from siafu.record import PhaseProgress
 
 Say = Callable[[str], None]
+_CUT_SETTINGS = ("undirected", "split", "partition")
 
 
 def prepare_parts(
@@ -83,16 +84,11 @@ def check_parts_settings(data: Any, config: RunConfig) -> None:
     """Raise where a setting asks to change a graph that is cut already."""
     if not _names_parts(data):
         return
-    names = ("undirected", "split", "partition")
+    # Edges are split when a rank has opened its part.
+    names = ("undirected", "partition") if config.task == "link" else _CUT_SETTINGS
     fields = RunConfig.model_fields
     # By value, not by model_fields_set: the config.yaml of a run holds every default too.
     asked = [name for name in names if getattr(config, name) != fields[name].default]
-    if config.task == "link":
-        raise ConfigError(
-            "Edges are held out before a graph is cut.",
-            seen=f"--task link with the parts in {data}",
-            fix="name the data itself, and --ranks",
-        )
     if asked:
         flags = ", ".join(f"--{name}" for name in asked)
         raise ConfigError(

@@ -26,7 +26,7 @@ from siafu.errors import SiafuError
 from siafu.graph import folder_kind, write_text_atomically, writing
 from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
-from siafu.minibatch import HeldOut
+from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults
 from siafu.partition import open_parts
@@ -80,7 +80,9 @@ def work(folder: RunFolder, job: Job, world: World) -> None:
 
 def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
     shard = _open(config, job, world)
-    held_out = HeldOut.load(job.parts) if config.task == "link" else None
+    held_out = None
+    if config.task == "link":
+        shard, held_out = _without_held_out(config, job, shard)
     training = begin(config, shard, folder.checkpoints if job.resume else None, held_out)
     if job.resume and world.rank == 0:
         with writing(folder.metrics):
@@ -102,6 +104,13 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
         with writing(folder.path):
             save_network(training.network, shard, folder.weights)
             folder.write_result(result)
+
+
+def _without_held_out(config: RunConfig, job: Job, shard: Shard) -> tuple[Shard, HeldOut]:
+    """Return the shard to train on, and this rank's share of the edges to evaluate on."""
+    if has_held_out(job.parts):
+        return shard, HeldOut.load(job.parts).share(shard)
+    return hold_out_of_shard(shard, config.split, config.seed)
 
 
 def _write_predictions(training: Training, folder: RunFolder, job: Job) -> None:

@@ -2,7 +2,7 @@
 
 from siafu.minibatch.directory import Directory
 from siafu.minibatch.feed import Batching, Columns, Feed, Needs
-from siafu.minibatch.held_out import HeldOut, hold_out_edges
+from siafu.minibatch.held_out import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
 from siafu.minibatch.links import LinkBatching, LinkSeeds, other_vertices, rows_of_seeds
@@ -36,7 +36,9 @@ __all__ = [
     "Step",
     "Subgraph",
     "epoch_of_draws",
+    "has_held_out",
     "hold_out_edges",
+    "hold_out_of_shard",
     "map_rows",
     "other_vertices",
     "owners_of",

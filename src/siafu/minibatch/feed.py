@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from siafu.comm import tell
+from siafu.comm import World, tell
 from siafu.minibatch.coded_rows import CodedRows, decode_rows
 from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
@@ -93,7 +93,7 @@ class Feed:
         links = batching.links
         self.links = None if links is None else LinkSeeds(shard, links, draws.seed)
         seed_columns = ("y",) if shard.y is not None and links is None else ()
-        schedule = _schedule(shard, batching, draws.seed)
+        schedule = _schedule(shard, self.line, batching, draws.seed)
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot_rows(), self.links
         )
@@ -276,13 +276,13 @@ class _SparseRows:
         return out_RF.index_put_(place, picked.weight, accumulate=True)
 
 
-def _schedule(shard: Shard, batching: Batching, seed: int) -> Schedule:
+def _schedule(shard: Shard, line: World, batching: Batching, seed: int) -> Schedule:
     """Return the schedule of training vertices or edges; every rank calls this together."""
     world, rows = shard.world, shard.train
     if batching.links is None:
         mine = torch.stack([shard.row_ids[rows], rows | world.rank << ROW_BITS], dim=1)
     else:
-        mine = training_pairs(shard)
+        mine = training_pairs(shard, line)
     totals = [int(row[0]) for row in world.gather_numbers([float(len(mine))])]
     if batching.order == "global":
         table = mine.new_zeros(sum(totals), 2)

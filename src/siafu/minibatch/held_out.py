@@ -1,7 +1,7 @@
 """Edges kept from a graph to test link prediction on: nothing is learnt from them or over them.
 
 The side an edge falls on is drawn by the numbers of its two ends, whichever way it points, so an
-edge and its reverse are never on two sides.
+edge and its reverse are never on two sides, and each rank finds the sides of its edges by itself.
 """
 
 from collections.abc import Iterator
@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from siafu.comm import World, exchange_halo
 from siafu.errors import ConfigError, DataError
-from siafu.graph import Array, Graph, forget, open_folder, parse_split, write_folder
+from siafu.graph import Array, Graph, folder_kind, forget, open_folder, parse_split, write_folder
 from siafu.minibatch.schedule import ORDER_PURPOSE
-from siafu.ops import DrawKey, uniform_pairs
+from siafu.ops import CSR, DrawKey, uniform_pairs
+from siafu.shard import Shard
 
 DEFAULT_SPLIT = "0.8,0.1"
 _PURPOSE = ORDER_PURPOSE - 2
@@ -43,6 +46,16 @@ class HeldOut:
         folder.verify()
         return cls(folder.load("val"), folder.load("test"))
 
+    def share(self, shard: Shard) -> "HeldOut":
+        """Return those whose source this rank owns."""
+        mine = (shard.part_of[pairs[:, 0]] == shard.world.rank for pairs in (self.val, self.test))
+        return HeldOut(*(p[chosen] for p, chosen in zip((self.val, self.test), mine, strict=True)))
+
+
+def has_held_out(parts: Path | str) -> bool:
+    """True when a parts folder was cut without edges that lie beside it."""
+    return folder_kind(_beside(Path(parts))) == "links"
+
 
 def _beside(parts: Path) -> Path:
     return parts.with_suffix(".links")
@@ -53,24 +66,68 @@ def hold_out_edges(graph: Graph, split: str | None, seed: int) -> tuple[Graph, H
 
     `split` has the shares for training and validation, as `0.8,0.1`.
     """
-    train, val = _shares(split)
+    shares = _shares(split)
     side_E, num_training = np.zeros(graph.num_edges, np.uint8), 0
     for edges, src, dst in _edges(graph):
-        ends = torch.from_numpy(np.stack([np.minimum(src, dst), np.maximum(src, dst)]))
-        key = DrawKey(seed, 0, _PURPOSE)
-        draw = uniform_pairs(key, ends[0], ends[1], 1, dtype=torch.float64)[:, 0].numpy()
-        side = np.searchsorted([train, train + val], draw, side="right")
-        side_E[edges] = np.where(src == dst, _TRAIN, side)
-        num_training += int(np.count_nonzero((side == _TRAIN) & (src != dst)))
+        side_E[edges] = _sides(src, dst, shares, seed)
+        num_training += int(np.count_nonzero((side_E[edges] == _TRAIN) & (src != dst)))
     held = HeldOut(_pairs(graph, side_E == _VAL), _pairs(graph, side_E == _TEST))
+    _check_left(num_training, graph.num_edges, graph.name, split)
+    return _without(graph, side_E != _TRAIN), held
+
+
+def hold_out_of_shard(shard: Shard, split: str | None, seed: int) -> tuple[Shard, HeldOut]:
+    """Return what `hold_out_edges` does before a graph is cut: this rank's share of both.
+
+    Held-out edges are shared out by destination. Every rank calls this together.
+    """
+    if shard.is_mapped:
+        raise ConfigError(
+            "Edges that stay on disk can't be held out any more.",
+            seen=f"--task link with a parts folder of {shard.name} that does not fit in --memory",
+            fix="name the data itself instead of its parts, or give more memory",
+        )
+    csr = shard.csr
+    with shard.world.second_line() as line:
+        src = column_numbers(shard, line).index_select(0, csr.index).numpy()
+    dst = shard.row_ids.repeat_interleave(csr.degree()).numpy()
+    side_E = _sides(src, dst, _shares(split), seed)
+    counts = [float(np.count_nonzero((side_E == _TRAIN) & (src != dst))), float(len(src))]
+    table = shard.world.gather_numbers(counts)
+    left, of = (int(sum(column)) for column in zip(*table, strict=True))
+    _check_left(left, of, shard.name, split)
+    held = [_distinct(src[side_E == side], dst[side_E == side]) for side in (_VAL, _TEST)]
+    keep_E = torch.from_numpy(side_E == _TRAIN)
+    kept_before = torch.cat([keep_E.new_zeros(1).long(), keep_E.cumsum(0)])
+    weight = None if csr.weight is None else csr.weight[keep_E]
+    shard = replace(
+        shard,
+        csr=CSR(kept_before[csr.indptr], csr.index[keep_E], csr.num_cols, weight),
+        edge_attr=None if shard.edge_attr is None else shard.edge_attr[keep_E],
+        edge_type=None if shard.edge_type is None else shard.edge_type[keep_E],
+    )
+    return shard, HeldOut(*held)
+
+
+def column_numbers(shard: Shard, line: World) -> Tensor:
+    """Return the number in the whole graph of each column of a shard on the host."""
+    return torch.cat([shard.row_ids, exchange_halo(shard.row_ids, shard.plan, line)])
+
+
+def _sides(src: Array, dst: Array, shares: tuple[float, float], seed: int) -> Array:
+    low, high = (torch.from_numpy(pick(src, dst)) for pick in (np.minimum, np.maximum))
+    draw = uniform_pairs(DrawKey(seed, 0, _PURPOSE), low, high, 1, dtype=torch.float64)[:, 0]
+    side = np.searchsorted([shares[0], shares[0] + shares[1]], draw.numpy(), side="right")
+    return np.where(src == dst, _TRAIN, side)
+
+
+def _check_left(num_training: int, num_edges: int, name: str, split: str | None) -> None:
     if not num_training:
         raise DataError(
             "No edges are left to train on.",
-            seen=f"{graph.num_edges:,} edges in {graph.name}, "
-            f"{len(held.val):,} held out for validation and {len(held.test):,} for test",
+            seen=f"{num_edges:,} edges in {name}, loops left out; split {split or DEFAULT_SPLIT}",
             fix="give a graph with more edges, or a larger first number to --split",
         )
-    return _without(graph, side_E != _TRAIN), held
 
 
 def _shares(split: str | None) -> tuple[float, float]:
@@ -99,9 +156,11 @@ def _destinations(graph: Graph, edges: Array) -> Array:
 
 def _pairs(graph: Graph, chosen_E: Array) -> Array:
     edges = np.flatnonzero(chosen_E)
-    pairs = np.stack([np.asarray(graph.src[edges], np.int64), _destinations(graph, edges)], axis=1)
-    order = np.lexsort((pairs[:, 1], pairs[:, 0]))
-    pairs = pairs[order]
+    return _distinct(np.asarray(graph.src[edges], np.int64), _destinations(graph, edges))
+
+
+def _distinct(src: Array, dst: Array) -> Array:
+    pairs = np.stack([src, dst], axis=1)[np.lexsort((dst, src))]
     is_new = np.ones(len(pairs), bool)
     is_new[1:] = (pairs[1:] != pairs[:-1]).any(axis=1)
     return pairs[is_new]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from siafu.comm import World
 from siafu.minibatch.directory import Directory
+from siafu.minibatch.held_out import column_numbers
 from siafu.minibatch.relay import epoch_of_draws
 from siafu.minibatch.schedule import ORDER_PURPOSE, Minibatch, Step
 from siafu.minibatch.subgraph import Subgraph
@@ -93,15 +95,15 @@ def other_vertices(draws_B2K: Tensor, not_B: Tensor, num_vertices: int) -> Tenso
     return others_BK + (others_BK >= not_B[:, None])
 
 
-def training_pairs(shard: Shard) -> Tensor:
+def training_pairs(shard: Shard, line: World) -> Tensor:
     """Return int64 [S, 2]: source and destination of each edge into owned rows, loops left out.
 
     Repeated edges count once. Every rank calls this together.
     """
-    column_ids, csr = shard.column_ids, shard.csr
     reader = shard.reader("src")
     assert reader is not None
-    src = column_ids.index_select(0, reader.read(torch.arange(csr.num_edges)).long())
-    dst = shard.row_ids.repeat_interleave(csr.degree())
+    columns_E = reader.read(torch.arange(shard.csr.num_edges))
+    src = column_numbers(shard, line).index_select(0, columns_E)
+    dst = shard.row_ids.repeat_interleave(shard.csr.degree())
     key = (src * shard.num_vertices + dst)[src != dst].unique()
     return torch.stack([key // shard.num_vertices, key % shard.num_vertices], dim=1)

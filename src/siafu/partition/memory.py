@@ -26,11 +26,14 @@ _METIS_NEIGHBOUR_BYTES = 140
 _METIS_VERTEX_BYTES = 100
 _METIS_BASE_BYTES = 64 << 20
 # Streaming and the writer hold a few columns a vertex, and pieces of 4 M edges or 64 MiB of
-# features in up to three copies. 10 M vertices with 100 M edges: 0.77 GiB measured above an idle
-# process, 1.06 GiB predicted. Mapped pages of the store are not counted: the kernel takes them
-# back.
-_VERTEX_BYTES = 80
-_PIECES_BYTES = 320 << 20
+# features in up to three copies. Resident bytes above an idle process:
+#   vertices     edges   measured  predicted here
+#       20 M    1000 M     580 MB     1195 MB
+#       10 M       5 M     624 MB      715 MB   (most clusters are single vertices)
+#        3 M      30 M     236 MB      379 MB   (hash, 8 parts)
+#        1 M      20 M     194 MB      283 MB
+_VERTEX_BYTES = 48
+_PIECES_BYTES = 224 << 20
 _SAMPLED_EDGES = 256
 
 

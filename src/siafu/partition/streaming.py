@@ -126,7 +126,9 @@ class _Sweep:
             offsets = read(self.graph.indptr, low, high + 1)
             _add_weights(cluster[low:high], offsets, self.train[low:high], weight_C3)
         weight_C3 /= np.maximum(weight_C3.sum(axis=0), 1.0)
-        largest_first = np.argsort(-weight_C3.max(axis=1), kind="stable")
+        size = weight_C3.max(axis=1)
+        largest_first = np.argsort(np.negative(size, out=size), kind="stable")
+        del size
         return _fit_clusters(largest_first, weight_C3, self.num_parts)[cluster]
 
     def place(self, step: str, part_of: Array) -> Array:
