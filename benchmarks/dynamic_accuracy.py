@@ -41,17 +41,21 @@ OTC_EDGE: dict[str, Any] = {
     "edge_life": 10,
     "split": "95,20",
     "task": "edge",
-    "epochs": 200,
-    "eval_every": 5,
-    "keep": "score",
+    "epochs": 150,
+    "eval_every": 10,
+    "layers": 1,
+    "bandwidth": 5,
+    "class_weights": "0.85,0.15",
 }
 CHESS: dict[str, Any] = {
     "window": "each",
     "edge_life": 10,
     "split": "80,10",
     "task": "edge",
-    "epochs": 200,
-    "eval_every": 5,
+    "epochs": 150,
+    "eval_every": 10,
+    "layers": 1,
+    "bandwidth": 5,
     "class_weights": "none",
 }
 UCI_LINK: dict[str, Any] = {

@@ -115,9 +115,8 @@ class EdgeTask:
 
 
 def head_width(given: TaskInput) -> int:
-    """Return the hidden width of a head over pairs: TM-GCN and WD-GCN have none."""
-    width = given.config.hidden or 0
-    return 0 if given.config.model in ("tm-gcn", "wd-gcn") else width
+    """Return the hidden width of a head over pairs: as wide as the model."""
+    return given.config.hidden or 0
 
 
 def class_weights(text: str, count_C: np.ndarray) -> np.ndarray:

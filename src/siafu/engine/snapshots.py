@@ -128,6 +128,8 @@ class Snapshots:
     def _features(self, step: int, snapshot: Snapshot) -> Tensor:
         if self.lags:
             x_NF = lagged_features(self.graph, step, self.lags)
+        elif self.graph.x is None:
+            x_NF = window_degrees(self.graph, step)
         else:
             x_NF = self.graph.features(step, snapshot=snapshot)
         return torch.from_numpy(np.array(x_NF)).to(self.device, self.dtype)
@@ -138,6 +140,16 @@ class Snapshots:
         active_N = csr.degree() > 0
         active_N[csr.index.long()] = True
         return StepGraph(LocalNeighbours(csr, ids_N, self.draws), active_N)
+
+
+def window_degrees(graph: DynamicGraph, step: int) -> Array:
+    """Return float32 [N, 2]: log(1 + d) of the events that came in and went out in the window.
+
+    Of the events themselves, not of the edges alive: what is new tells more (TM-GCN does so too).
+    """
+    events = graph.edge_events(step)
+    counts = [np.bincount(ends, minlength=graph.num_nodes) for ends in (events.dst, events.src)]
+    return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
 
 
 def num_inputs(graph: DynamicGraph, lags: int) -> int:

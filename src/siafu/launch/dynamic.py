@@ -105,6 +105,12 @@ def prepare_dynamic(
 
 def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World) -> None:
     """Do this rank's share of a job on a dynamic graph."""
+    if job.embeddings:
+        raise ConfigError(
+            "Embeddings over time are not written.",
+            seen=f"--embeddings with a run on {config.data}",
+            fix="leave --embeddings out",
+        )
     graph = load_dynamic_store(job.parts)
     if not config.threads:
         edges = int(graph.edges_per_snapshot().max(initial=0))

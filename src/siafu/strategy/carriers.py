@@ -40,17 +40,12 @@ class Carrier(Protocol):
 class Borders:
     """States at the starts of blocks, and the gradient that the block after this one left."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep: bool = False) -> None:
         self._states: dict[int, State] = {}
-        self._keep = False
+        self._keep = keep
         self._leaves: State = ()
         self._ends: State = ()
         self._grads: list[Tensor | None] = []
-
-    def reset(self, *, keep: bool) -> None:
-        """Forget everything."""
-        self.__init__()  # type: ignore[misc]
-        self._keep = keep
 
     def enter(self, block: TimeBlock, first: State | None) -> State:
         """Return the state before a block: `first` for the first one."""
@@ -101,7 +96,7 @@ class AllToAll:
 
     def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
         """Begin a pass."""
-        self._borders.reset(keep=keep)
+        self._borders = Borders(keep=keep)
 
     def forward(self, rows_tND: Tensor, block: TimeBlock, *, returns: bool) -> Tensor:
         """Return out_tNO; nothing worth reading unless it `returns`."""
@@ -143,7 +138,7 @@ class Evolution:
 
     def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
         """Begin a pass."""
-        self._borders.reset(keep=keep)
+        self._borders = Borders(keep=keep)
 
     def forward(
         self,
