@@ -58,6 +58,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         test_mask=graph.test,
     )
     shutil.copy(ROOT / "examples" / "net.py", place / "my_model.py")
+    days = np.sort(np.random.default_rng(0).integers(0, 200, len(src))) * 86_400
+    lines = [f"{s},{d},{day}" for s, d, day in zip(src, dst, days, strict=True)]
+    (place / "events.csv").write_text("\n".join(["src,dst,time", *lines]) + "\n")
     return place
 
 
