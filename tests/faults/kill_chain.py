@@ -91,15 +91,15 @@ def main() -> None:
     """Run the chains and print what came out."""
     folder = Path(sys.argv[1])
     partial_module.STEP_SECONDS = partial_module.NOTE_SECONDS = 0.0
-    chunks.EDGES_AT_ONCE, edges._ROWS_AT_ONCE = 300, 130
+    chunks.EDGES_AT_ONCE, edges._ROWS_AT_ONCE = 600, 250
     make_tables(folder / "tables")
     cut(folder / "tables", folder / "whole" / "x.parts")
     chains = {
         "just after each state": chain(
             folder / "tables", folder / "after" / "x.parts", 1, before=False
         ),
-        "just before every third": chain(
-            folder / "tables", folder / "before" / "x.parts", 3, before=True
+        "just before every fifth": chain(
+            folder / "tables", folder / "before" / "x.parts", 5, before=True
         ),
     }
     print(json.dumps({"whole": fingerprints(folder / "whole" / "x.parts"), "chains": chains}))
