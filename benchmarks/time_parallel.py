@@ -6,8 +6,9 @@ Seconds and peak memory of an epoch for each model, exchange, block size and num
 synthetic dynamic graph. Every combination must have the losses of one rank with one block before
 its figures count. Then the speed-up at 128 GPUs is predicted: measured seconds of one rank's
 snapshots, bytes and messages by the formulas that tests hold the counters to, and the network of
-Chakaravarthy et al. (SC'21), who report up to 30 x: nodes of 8 GPUs on two links of 100 Gbit/s. From
-seconds of a CPU the prediction flatters, since the network then has longer to keep up: use --device cuda.
+Chakaravarthy et al. (SC'21), who report up to 30 x: nodes of 8 GPUs on two links of 100 Gbit/s.
+From seconds of a CPU the prediction flatters, since the network then has longer to keep up: use
+--device cuda.
 """
 
 import argparse
