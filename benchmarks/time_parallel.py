@@ -7,6 +7,8 @@ synthetic dynamic graph. Every combination must have the losses of one rank with
 its figures count. Then the speed-up at 128 GPUs is predicted: measured seconds of one rank's
 snapshots, bytes and messages by the formulas that tests hold the counters to, and the network of
 Chakaravarthy et al. (SC'21), who report up to 30 x: nodes of 8 GPUs on two links of 100 Gbit/s.
+From seconds of a CPU the prediction flatters, since the network then has longer to keep up: use
+--device cuda.
 """
 
 import argparse
@@ -177,6 +179,7 @@ def main() -> None:
     single = [row for row in rows if row["ranks"] == 1 and row["block"] == 0]
     predictions = [
         predict({**row, "exchange": exchange}, graph.num_nodes, args.steps, graph.num_features)
+        | {"seconds_of": args.device}
         for row in single
         for exchange in EXCHANGES[row["model"]]
     ]

@@ -145,7 +145,7 @@ class Snapshots:
 def window_degrees(graph: DynamicGraph, step: int) -> Array:
     """Return float32 [N, 2]: log(1 + d) of the events that came in and went out in the window.
 
-    Of the events themselves, not of the edges alive: what is new tells more (TM-GCN does so too).
+    Of the events themselves, not of the edges alive: what is new tells more.
     """
     events = graph.edge_events(step)
     counts = [np.bincount(ends, minlength=graph.num_nodes) for ends in (events.dst, events.src)]
