@@ -55,7 +55,8 @@ def assert_identical(got: list[dict[str, Any]], want: dict[str, Any]) -> None:
         (3, "8", {"model": "gcn", "input_cache": True, "input_dropout": 0.0}),
         (3, "2", {"model": "gat"}),
         (4, "2", {"model": "gin"}),  # batch norm
-        (2, "2", {"model": "rgcn", "sample_weighted": True}),
+        (2, "2", {"model": "rgcn"}),
+        (3, "2", {"sample_weighted": True, "sample_replace": True}),
         (3, "2", {"model": "transformer", "edge_features": True}),
         (2, "2", {"batch_size": 50, "step_minibatches": 3}),
     ],

@@ -45,6 +45,8 @@ class World:
     _line: int = 0
     """0, or a number for a second line over the same group: their messages have other tags."""
     _lines_opened: int = 0
+    _first_line: "World | None" = None
+    """The world that a second line belongs to; what that is doing, this is too."""
 
     @classmethod
     def join(
@@ -108,7 +110,7 @@ class World:
             group=group,
             deadline_seconds=self.deadline_seconds,
             meter=self.meter,
-            step=self.step,
+            _first_line=self,
             _owns_group=is_new,
             _line=number,
         )
@@ -176,7 +178,8 @@ class World:
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:
         """Turn a failed wait inside into an error that names rank, peer, operation and step."""
         whom = "all ranks" if peer is None else f"rank {peer}"
-        what = f"rank {self.rank} waiting for {whom} in {operation}, {self.step}"
+        step = self.step if self._first_line is None else self._first_line.step
+        what = f"rank {self.rank} waiting for {whom} in {operation}, {step}"
         with _translated(what, self.deadline_seconds):
             yield
 

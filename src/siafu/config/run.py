@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from siafu.config.dynamic import DYNAMIC_DEFAULTS
 from siafu.errors import ConfigError
@@ -193,6 +193,16 @@ class RunConfig(BaseModel):
                 fix=f"use one of: {', '.join(known)}; or FILE.py:Class for your own",
             )
         return value
+
+    @model_validator(mode="after")
+    def _scores_where_they_are_used(self) -> Self:
+        if self.inference == "none" and (self.patience or self.keep == "loss"):
+            raise ConfigError(
+                "Nothing is scored, so nothing can be chosen by score.",
+                seen=f"--inference none with --patience {self.patience} --keep {self.keep}",
+                fix="leave --inference none out, or the others",
+            )
+        return self
 
     def resolved(self) -> Self:
         """Return the same settings with the model's defaults filled in."""

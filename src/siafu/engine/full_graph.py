@@ -254,8 +254,7 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "ranks": world.size,
         "strategy": training.config.strategy,
         "choices": strategy.choices(world.size),
-        # Rounded features are right on average, as rounded messages are.
-        "exactness": strategy.exactness if training.config.feature_bits == 32 else "unbiased",
+        "exactness": strategy.exactness if strategy.unit == "graph" else "sampled",
         "widths": histogram(training.network.book, world),
         "sampling": _sampling(training),
         "model": training.config.model,

@@ -137,7 +137,8 @@ def build_network(
     spec = None if ":" in config.model else model_spec(config, shard)
     strategy = choose_strategy(config, spec, shard, training=training)
     check_strategy(strategy, spec)
-    x = prepare_features(shard, normalize=config.normalize_features and not shard.is_mapped)
+    reads_all = not shard.is_mapped and (spec is None or strategy.unit == "graph")
+    x = prepare_features(shard, normalize=config.normalize_features and reads_all)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if spec is None:

@@ -113,10 +113,12 @@ class SampledNetwork:
         self.module.train()
         self._draws.training = True
         assert self.strategy.macrobatch != "auto", "the engine settles that"
-        losses, seeds = [], 0
-        for macrobatch in self.feed.sampler.macrobatches(epoch, self.strategy.macrobatch):
+        losses, seeds, sampler = [], 0, self.feed.sampler
+        for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch):
             for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
-                loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
+                sampler.check()
+                with sampler.abandoned_on_error():
+                    loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
                 losses.append(loss * step.num_seeds)
                 seeds += step.num_seeds
         return math.fsum(losses) / max(1, seeds)
@@ -189,12 +191,16 @@ class SampledNetwork:
                 on_disk=self._shard.is_mapped,
             )
             served["hidden"] = made
-            hidden.append(made)
+            # Jumping knowledge reads the rows of all layers, others the last one's.
+            hidden = [*hidden, made] if module.readout is not None else [made]
         served.pop("hidden", None)
         if embed or module.readout is None:
             return _all_rows(hidden[-1])
         pieces = torch.arange(self._shard.num_owned).split(1 << 14)
-        return torch.cat([module.read_out([h.read(rows) for h in hidden]) for rows in pieces])
+        device = self._shard.world.device
+        return torch.cat(
+            [module.read_out([h.read(rows).to(device) for h in hidden]).cpu() for rows in pieces]
+        )
 
     def _one_layer(self, number: int, piece: Subgraph, found: Columns) -> Tensor:
         columns = self._on_device(found)
@@ -216,7 +222,7 @@ def sampled_network(
     """Return the network of a run on minibatches, its macrobatches as large as pays."""
     layers = config.layers - int(strategy.input_cache)
     sampling = Sampling(
-        fanouts=read_fanout(config.fanout, config.layers)[:layers],
+        fanouts=_fanouts(config)[:layers],
         replace=config.sample_replace,
         weighted=config.sample_weighted,
     )
@@ -255,7 +261,7 @@ def _needs(config: RunConfig, spec: ModelSpec | None, strategy: Strategy) -> Nee
         edge_columns = (*edge_columns, "edge_type")
     cached = spec is not None and strategy.input_cache
     return Needs(
-        facts=spec is not None and spec.name in _SCALED,
+        facts=spec is not None and (spec.name in _SCALED or config.sample_weighted),
         aggregate=INPUT_AGGREGATIONS[spec.name] if cached and spec is not None else None,
         rows_too=spec is None or spec.name != "gcn" or spec.residual,
         edge_columns=edge_columns,
@@ -263,6 +269,19 @@ def _needs(config: RunConfig, spec: ModelSpec | None, strategy: Strategy) -> Nee
         feature_bits=config.feature_bits,
         hot_bytes=0 if config.hot_rows is None else read_bytes(config.hot_rows),
     )
+
+
+def _fanouts(config: RunConfig) -> tuple[int, ...]:
+    fanouts = read_fanout(config.fanout, config.layers)
+    if config.sample_weighted and not (config.sample_replace and min(fanouts) > 0):
+        # Only then is the plain mean of what is drawn the weighted one on average.
+        raise ConfigError(
+            "Edges drawn by weight are drawn with replacement, and some of them.",
+            seen=f"--sample-weighted with fan-out {','.join(map(str, fanouts))}"
+            + ("" if config.sample_replace else " and no --sample-replace"),
+            fix="add --sample-replace and use fan-outs from 1, or leave --sample-weighted out",
+        )
+    return fanouts
 
 
 def read_fanout(text: str | None, layers: int) -> tuple[int, ...]:
@@ -323,7 +342,9 @@ class StepState:
         first = self._trained[0]
         has = first.new_tensor([p.grad is not None for p in self._trained])
         grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
-        buffers = [b.to(first) * (not is_empty) for b in self._buffers]
+        # Changes, since constants (masks of -inf, large integers) must come back as they are.
+        pairs = zip(self._buffers, self._before, strict=True)
+        buffers = [torch.where(b == before, 0, b - before).to(first) for b, before in pairs]
         counts = first.new_tensor([float(not is_empty)])
         pieces = [loss.to(first), counts, has, *grads, *buffers]
         return torch.cat([piece.reshape(-1) for piece in pieces])
@@ -339,7 +360,10 @@ class StepState:
         loss, count, has, *pieces = total_K.split(sizes)
         for parameter, present, piece in zip(self._trained, has.tolist(), pieces, strict=False):
             parameter.grad = piece.view_as(parameter) if present else None
-        for buffer, piece in zip(self._buffers, pieces[len(self._trained) :], strict=True):
-            mean = (piece / count.clamp(min=1)).view_as(buffer)
-            buffer.copy_(mean if buffer.is_floating_point() else mean.round())
+        changes = pieces[len(self._trained) :]
+        for buffer, before, piece in zip(self._buffers, self._before, changes, strict=True):
+            change = (piece / count.clamp(min=1)).view_as(buffer)
+            if not buffer.is_floating_point():
+                change = change.round()
+            buffer.copy_(torch.where(change == 0, before, before + change.to(before)))
         return float(loss)

@@ -91,4 +91,5 @@ def gather_rows(rows: Tensor, world: World) -> Tensor:
     table = rows.new_zeros(sum(counts), rows.size(1))
     start = sum(counts[: world.rank])
     table[start : start + len(rows)] = rows
-    return world.sum_in_place(table, "metric")
+    # Rows of minibatches lie on the host, sums are made on the device.
+    return world.sum_in_place(table.to(world.device), "metric").to(rows.device)

@@ -23,7 +23,14 @@ from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
 from siafu.launch.prepare import Say, check_parts_settings, prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, saves_memory, work
-from siafu.ops import HUGE_PAGES_VARIABLE, num_threads, set_threads, warm_up, warm_up_wire
+from siafu.ops import (
+    HUGE_PAGES_VARIABLE,
+    num_threads,
+    set_threads,
+    warm_up,
+    warm_up_sampling,
+    warm_up_wire,
+)
 from siafu.plan import named_strategy
 from siafu.record import RunFolder
 
@@ -234,8 +241,10 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
             set_threads(threads)  # the caller's own, who may go on with other work
     else:
         warm_up()
-        if named_strategy(config).wire != 32:
+        if named_strategy(config).wire != 32 or config.feature_bits != 32:
             warm_up_wire()
+        if named_strategy(config).unit == "macrobatch":
+            warm_up_sampling()
         threads = threads_for(config.ranks, config.threads)
         variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
         run_ranks(config.ranks, folder.path, job.to_text(), threads=threads, variables=variables)

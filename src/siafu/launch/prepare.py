@@ -6,7 +6,7 @@ from typing import Any
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError, PlanError
-from siafu.graph import folder_kind
+from siafu.graph import Graph, folder_kind
 from siafu.ingest import load_as_it_is, load_with_notes
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
 from siafu.minibatch import hold_out_edges
@@ -42,23 +42,7 @@ def prepare_parts(
         return Path(data)
     progress = PhaseProgress(quiet=quiet)
     try:
-        if draw_masks and config.task != "link":
-            graph, notes = load_with_notes(
-                data,
-                undirected=config.undirected,
-                split=config.split,
-                seed=config.seed,
-                progress=progress,
-            )
-        else:
-            graph, notes = load_as_it_is(data, undirected=config.undirected, progress=progress)
-        if draw_masks and config.task == "link":
-            graph, held = hold_out_edges(graph, config.split, config.seed)
-            held.save(target)
-            notes.append(
-                f"Held out {len(held.val):,} edges for validation and {len(held.test):,} for test; "
-                f"{graph.num_edges:,} are left."
-            )
+        graph, notes = _load(data, config, target, progress, draw_masks=draw_masks)
         for note in notes:
             say(note)
         quality = partition_graph(
@@ -78,6 +62,27 @@ def prepare_parts(
             f"{quality.cut_edges:,} edges are cut."
         )
     return target
+
+
+def _load(
+    data: Any, config: RunConfig, target: Path, progress: PhaseProgress, *, draw_masks: bool
+) -> tuple[Graph, list[str]]:
+    """Return the graph to cut and what there is to say of it; held-out edges go beside `target`."""
+    if draw_masks and config.task != "link":
+        return load_with_notes(
+            data,
+            undirected=config.undirected,
+            split=config.split,
+            seed=config.seed,
+            progress=progress,
+        )
+    graph, notes = load_as_it_is(data, undirected=config.undirected, progress=progress)
+    if not draw_masks:
+        return graph, notes
+    graph, held = hold_out_edges(graph, config.split, config.seed)
+    held.save(target)
+    counts = f"{len(held.val):,} edges for validation and {len(held.test):,} for test"
+    return graph, [*notes, f"Held out {counts}; {graph.num_edges:,} are left."]
 
 
 def check_parts_settings(data: Any, config: RunConfig) -> None:

@@ -73,7 +73,7 @@ class Feed:
         self, shard: Shard, sampling: Sampling, batching: Batching, needs: Needs, draws: Draws
     ) -> None:
         self.shard, self.needs, self.draws = shard, needs, draws
-        self.rounding_error = 0.0
+        self.rounding_error, self.weighted = 0.0, sampling.weighted
         self.line = shard.world.second_line()
         x = _features(shard, normalise=needs.normalise)
         self.width = x.shape[1]
@@ -113,9 +113,7 @@ class Feed:
         if shard.y is not None:
             columns["y"] = HeldRows(shard.y)
         if self.needs.facts:
-            csr = shard.csr
-            facts = torch.stack([csr.degree().double(), owned_degree(csr), added_loop(csr)], dim=1)
-            columns["facts"] = HeldRows(facts)
+            columns["facts"] = HeldRows(_facts(shard.csr))
         return columns
 
     def _columns(self) -> tuple[str, ...]:
@@ -206,7 +204,10 @@ class Feed:
             for name, rows in subgraph.edges.items()
             if name != "edge_weight"
         }
-        sampled = _sampled(csr, columns["facts"]) if "facts" in columns else None
+        sampled = None
+        if "facts" in columns:
+            by_weight = self.weighted and "edge_weight" not in subgraph.edges
+            sampled = _sampled(csr, columns["facts"], subgraph.removed, by_weight=by_weight)
         ids_N = columns["id"][: csr.num_cols]
         return LocalNeighbours(csr, ids_N, self.draws, **edges, sampled=sampled)
 
@@ -236,10 +237,22 @@ def largest_that_pays(
     return size
 
 
-def _sampled(csr: CSR, facts_V3: Tensor) -> Sampled:
-    facts = facts_V3[: csr.num_cols]
-    share_M = facts[: csr.num_rows, 0] / csr.degree().clamp(min=1)
-    return Sampled(share_M, facts[:, 1], facts[:, 2])
+def _facts(csr: CSR) -> Tensor:
+    """Return [N, 3]: in-edges, GCN's degree, its added loop."""
+    return torch.stack([csr.degree().double(), owned_degree(csr), added_loop(csr)], dim=1)
+
+
+def _sampled(csr: CSR, facts_V3: Tensor, removed_M: Tensor | None, *, by_weight: bool) -> Sampled:
+    """Return what the whole graph has of a layer's rows, less edges that were taken away."""
+    count_N, degree_N, loop_N = facts_V3[: csr.num_cols].unbind(1)
+    count_M = count_N[: csr.num_rows]
+    if removed_M is not None:
+        gone_M = removed_M[: csr.num_rows].to(count_M)
+        count_M, degree_N = count_M - gone_M, degree_N.clone()
+        degree_N[: csr.num_rows] -= gone_M
+    # Drawn by weight, edges stand for the sum of weights; drawn alike, for their count.
+    whole_M = (degree_N - loop_N)[: csr.num_rows] if by_weight else count_M
+    return Sampled(whole_M / csr.degree().clamp(min=1), count_M, degree_N, loop_N)
 
 
 def _features(shard: Shard, *, normalise: bool) -> RowReader:

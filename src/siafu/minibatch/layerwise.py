@@ -7,6 +7,7 @@ layer.
 Shapes: N owned rows, M rows of a piece, V vertices it reads.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -24,6 +25,8 @@ Compute = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 
 _ROWS_AT_ONCE = 1 << 14
 _EDGES_AT_ONCE = 1 << 20
+_BYTES_AT_ONCE = 1 << 28
+"""Of the rows a piece reads, if no two of its edges start at one vertex."""
 
 
 def map_rows(
@@ -35,7 +38,9 @@ def map_rows(
     """
     assert relay.sampling.fanouts == (-1,), "a piece reads all in-edges, once"
     line, num_owned = relay.line, relay.served.shard.num_owned
-    spans = _spans(relay.served.shard.csr.indptr)
+    row_bytes = sum(_row_bytes(relay.served.vertex_columns[name]) for name in columns)
+    edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
+    spans = _spans(relay.served.shard.csr.indptr, edges)
     rounds = int(max(row[0] for row in tell([float(len(spans))], line, "control")))
     out: ScratchRows | HeldRows | None = None
     for number in range(rounds):
@@ -58,11 +63,15 @@ def _held(shape: tuple[int, ...], dtype: torch.dtype) -> HeldRows:
     return HeldRows(torch.empty(shape, dtype=dtype))
 
 
-def _spans(indptr: Tensor) -> list[tuple[int, int]]:
+def _row_bytes(reader: RowReader) -> int:
+    return reader.dtype.itemsize * math.prod(reader.shape[1:])
+
+
+def _spans(indptr: Tensor, most_edges: int) -> list[tuple[int, int]]:
     """Return spans of rows that are small in rows and, but for a hub, in edges."""
     spans, low, last = [], 0, len(indptr) - 1
     while low < last:
-        fits = int(torch.searchsorted(indptr, indptr[low] + _EDGES_AT_ONCE, right=True)) - 1
+        fits = int(torch.searchsorted(indptr, indptr[low] + most_edges, right=True)) - 1
         high = min(max(fits, low + 1), low + _ROWS_AT_ONCE, last)
         spans.append((low, high))
         low = high

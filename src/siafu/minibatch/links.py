@@ -71,12 +71,14 @@ class LinkSeeds:
         drop_E = torch.isin(row_E * num_vertices + subgraph.index[:end].long(), targets)
         keep_E = torch.ones(len(subgraph.index), dtype=torch.bool)
         keep_E[:end] = ~drop_E
-        degree = degree - torch.bincount(row_E[drop_E], minlength=len(degree))
+        removed = torch.bincount(row_E[drop_E], minlength=len(degree))
+        degree = degree - removed
         return replace(
             subgraph,
             indptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
             index=subgraph.index[keep_E],
             edges={name: column[keep_E] for name, column in subgraph.edges.items()},
+            removed=removed,
         )
 
 

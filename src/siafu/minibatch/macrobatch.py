@@ -5,6 +5,7 @@ Shapes: U distinct vertices of a macrobatch, V vertices of one minibatch.
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -60,18 +61,37 @@ class MacrobatchSampler:
         """
         self.relay, self.schedule, self.hot = relay, schedule, hot
         self.columns, self.seed_columns, self.links = columns, seed_columns, links
+        self._coming: Future[Macrobatch] | None = None
+        self._is_abandoned = False
 
     def macrobatches(self, epoch: int, size: int) -> Iterator[Macrobatch]:
         """Yield an epoch's steps, `size` at a time; every rank consumes all of them."""
         steps = self.schedule.steps(epoch)
         groups = [steps[low : low + size] for low in range(0, len(steps), size)]
-        with ThreadPoolExecutor(1, thread_name_prefix="siafu-relay") as ahead:
-            coming: Future[Macrobatch] = ahead.submit(self.build, epoch, groups[0])
+        ahead = ThreadPoolExecutor(1, thread_name_prefix="siafu-relay")
+        try:
+            self._coming = ahead.submit(self.build, epoch, groups[0])
             for group in groups[1:]:
-                ready = coming.result()
-                coming = ahead.submit(self.build, epoch, group)
+                ready = self._coming.result()
+                self._coming = ahead.submit(self.build, epoch, group)
                 yield ready
-            yield coming.result()
+            yield self._coming.result()
+        finally:
+            ahead.shutdown(wait=not self._is_abandoned, cancel_futures=True)
+
+    def check(self) -> None:
+        """Raise what the thread ahead has failed with, before more is trained."""
+        if self._coming is not None and self._coming.done():
+            self._coming.result()
+
+    @contextmanager
+    def abandoned_on_error(self) -> Iterator[None]:
+        """Have an error inside be told at once: no waiting for rows that may never come."""
+        try:
+            yield
+        except BaseException:
+            self._is_abandoned = True
+            raise
 
     def seeded(self, epoch: int, steps: list[Step]) -> list[Step]:
         """Return the steps with seeds to sample from, also where edges were dealt."""

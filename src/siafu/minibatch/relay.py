@@ -57,6 +57,7 @@ class Relay:
         answer = self._answers(request_Q, owners_of(wanted_Q), keys, len(growing), fanout)
         joined = CSR(_offsets(answer.counts_Q), answer.addresses_S, 1 << 62)
         back, edges_S = joined.select_rows(order_Q.argsort())
+        degree = back.degree()
         bounds = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]).tolist()
         for one, low, high in zip(growing, bounds, bounds[1:], strict=False):
             start, end = int(back.indptr[low]), int(back.indptr[high])
@@ -64,7 +65,7 @@ class Relay:
                 name: rows.index_select(0, edges_S[start:end])
                 for name, rows in answer.edges.items()
             }
-            one.add_hop(back.degree()[low:high], back.index[start:end], columns)
+            one.add_hop(degree[low:high], back.index[start:end], columns)
 
     def _answers(
         self, request_Q: Tensor, owner_Q: Tensor, keys: list[DrawKey], slots: int, fanout: int
@@ -89,8 +90,7 @@ class Relay:
         self, request: Tensor, asker: Tensor, keys: list[DrawKey], slots: int, fanout: int
     ) -> Answer:
         rows, slot = rows_of(request), request >> ROW_BITS
-        replace = self.sampling.replace
-        return self.served.answer(rows, asker * slots + slot, keys, fanout, replace=replace)
+        return self.served.answer(rows, asker * slots + slot, keys, fanout, self.sampling)
 
     def fetch(self, addresses_U: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Return rows of vertices, by column; `addresses_U` rise."""

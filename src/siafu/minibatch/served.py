@@ -78,7 +78,7 @@ class Served:
         )
 
     def answer(
-        self, rows_Q: Tensor, batch_Q: Tensor, keys: list[DrawKey], fanout: int, *, replace: bool
+        self, rows_Q: Tensor, batch_Q: Tensor, keys: list[DrawKey], fanout: int, how: Sampling
     ) -> Answer:
         """Return sampled in-edges of these rows, each drawn by the key of its minibatch."""
         counts_Q, positions_S = sample_positions(
@@ -88,13 +88,17 @@ class Served:
             batch_Q,
             keys,
             fanout,
-            replace=replace,
-            weight_E=self.weight_E,
+            replace=how.replace,
+            weight_E=self.weight_E if how.weighted else None,
         )
         sources = self.shard.reader("src")
         assert sources is not None
         columns_S = sources.read(positions_S)
-        edges = {name: reader.read(positions_S) for name, reader in self.edge_columns.items()}
+        edges = {
+            name: reader.read(positions_S)
+            for name, reader in self.edge_columns.items()
+            if not (how.weighted and name == "edge_weight")  # they are in the draw already
+        }
         return Answer(counts_Q, self.address_C.index_select(0, columns_S), edges)
 
 

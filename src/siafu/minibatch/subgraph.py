@@ -31,6 +31,8 @@ class Subgraph:
     index: Tensor
     """int32 [E]: sources."""
     edges: dict[EdgeColumn, Tensor]
+    removed: Tensor | None = None
+    """int64 [M]: in-edges of each row taken away since they are to be predicted."""
 
     @property
     def num_seeds(self) -> int:

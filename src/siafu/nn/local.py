@@ -44,7 +44,9 @@ class Sampled:
     """What the whole graph has of vertices whose in-edges are here only in part."""
 
     share_M: Tensor
-    """float64: in-edges of each row, over those that are here."""
+    """float64: what the sum of the edges here is multiplied by, to be that of all on average."""
+    count_M: Tensor
+    """float64: in-edges of each row."""
     degree_N: Tensor | None = None
     """float64: weighted in-degrees with GCN's loop."""
     loop_N: Tensor | None = None
@@ -123,8 +125,11 @@ class LocalNeighbours:
 
     def mean(self, x_ND: Tensor) -> Tensor:
         """Return `sum` divided by the number of in-edges."""
-        scale_N = self._inverse_count_N.to(x_ND.dtype)
-        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_N)
+        inverse_M = self._inverse_count_N
+        if self.sampled is not None:
+            inverse_M = self.sampled.share_M / self.sampled.count_M.clamp(min=1)
+        scale_M = inverse_M.to(x_ND.dtype)
+        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum."""

@@ -60,9 +60,9 @@ class FileRows:
     Pages are let go of after each piece, so what is resident does not grow with the file.
     """
 
-    def __init__(self, array: Array) -> None:
-        self.array = array
-        self.shape, self.dtype = array.shape, torch.from_numpy(np.empty(0, array.dtype)).dtype
+    def __init__(self, array: Array, dtype: torch.dtype | None = None) -> None:
+        self.array, self.shape = array, array.shape
+        self.dtype = dtype or torch.from_numpy(np.empty(0, array.dtype)).dtype
         mapping = getattr(array, "_mmap", None)
         if mapping is not None and hasattr(mmap, "MADV_RANDOM"):
             mapping.madvise(mmap.MADV_RANDOM)
@@ -75,7 +75,7 @@ class FileRows:
         pieces = [slice(low, low + _ROWS_AT_ONCE) for low in range(0, len(rows), _ROWS_AT_ONCE)]
         list(_readers(os.getpid()).map(lambda piece: self._take(rows, piece, found), pieces))
         out = torch.empty(found.shape, dtype=self.dtype)
-        out[place_R] = torch.from_numpy(found)
+        out[place_R] = torch.from_numpy(found).to(self.dtype)
         return out
 
     def _take(self, rows: Array, piece: slice, found: Array) -> None:

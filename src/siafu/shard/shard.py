@@ -51,7 +51,7 @@ class Shard:
     edge_attr: Tensor | None
     edge_type: Tensor | None
     """int32 [E], in the order of `csr`: the relation of each edge. As uint8 it would index like a
-    mask."""
+    mask; a shard on disk has it as it lies there, for `reader`."""
     num_edge_types: int
     """Types of the whole graph, also those that no edge here has; 0 where edges have none."""
     edge_type_names: tuple[str | int, ...]
@@ -109,7 +109,8 @@ class Shard:
     def reader(self, name: str) -> RowReader | None:
         """Return the rows of `x`, `src`, `edge_weight`, `edge_attr` or `edge_type`, by number."""
         if name in self._files:
-            return FileRows(self._files[name])
+            # As in memory: narrower integers would index like a mask.
+            return FileRows(self._files[name], torch.int32 if name == "edge_type" else None)
         held = {
             "x": self.x,
             "src": self.csr.index,

@@ -1,0 +1,52 @@
+"""Sums and means of drawn edges are those of all edges, on average."""
+
+import pytest
+import torch
+
+from siafu.minibatch.feed import _facts, _sampled
+from siafu.nn import Draws, LocalNeighbours
+from siafu.ops import CSR, DrawKey, sample_positions
+
+DRAWS = 4000
+
+
+@pytest.mark.parametrize("by_weight", [False, True])
+@pytest.mark.parametrize("ask", ["sum", "mean", "normalised_sum"])
+def test_drawn_edges_stand_for_all(ask: str, by_weight: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows, columns = 3, 12
+    indptr = torch.tensor([0, 7, 7, 17])
+    index = torch.randint(rows, columns, (17,), generator=generator, dtype=torch.int32)
+    weight = torch.rand(17, generator=generator, dtype=torch.float64) + 0.1
+    whole = CSR(indptr, index, columns, weight)
+    x = torch.randn(columns, 2, generator=generator, dtype=torch.float64)
+    facts = torch.ones(columns, 3, dtype=torch.float64)
+    facts[:rows] = _facts(whole)
+    ids, draws = torch.arange(columns), Draws()
+    every = _sampled(whole, facts, None, by_weight=False)
+    want = getattr(LocalNeighbours(whole, ids, draws, sampled=every), ask)(x)
+    keys = [DrawKey(0, 0, 5)]
+    requests = torch.arange(rows).repeat(DRAWS)
+    counts, positions = sample_positions(
+        indptr,
+        requests,
+        torch.arange(rows * DRAWS),
+        torch.zeros_like(requests),
+        keys,
+        4,
+        replace=True,
+        weight_E=weight if by_weight else None,
+    )
+    total = torch.zeros_like(want)
+    starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    for draw in range(DRAWS):
+        low, high = starts[draw * rows], starts[(draw + 1) * rows]
+        here = CSR(
+            starts[draw * rows : (draw + 1) * rows + 1] - low,
+            index[positions[low:high]],
+            columns,
+            None if by_weight else weight[positions[low:high]],
+        )
+        sampled = _sampled(here, facts, None, by_weight=by_weight)
+        total += getattr(LocalNeighbours(here, ids, draws, sampled=sampled), ask)(x)
+    torch.testing.assert_close(total / DRAWS, want, rtol=0.0, atol=0.12 * float(want.abs().max()))
