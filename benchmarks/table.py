@@ -180,11 +180,63 @@ def accuracy_lines() -> list[str]:
     return lines
 
 
+def sampling_lines() -> list[str]:
+    """Return how fast minibatches are drawn, and what fetching several at once saves."""
+    lines = [
+        f"| one minibatch drawn, fan-out 15,10,5, batch 1000, {row['graph']}, one thread "
+        f"| {_ms(row['ours cpu_ms'])} of processor time: {row['pyg / ours, cpu']:.0f} x "
+        "PyG's speed (torch-sparse sampler) | `benchmarks.sampling` |"
+        for row in rows_of("sampling")
+    ]
+    for result in rows_of("macrobatch"):
+        lines += [_macrobatch_line(row) for row in result["rows"] if "epoch_seconds" in row]
+    return lines
+
+
+def _macrobatch_line(row: Row) -> str:
+    hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
+    return (
+        f"| sampled epoch, 3 x 256 SAGE, {row['graph']}, {hosts} at {row['mbit']:g} Mbit/s, "
+        f"{row['contestant']} | {row['epoch_seconds']} s: {row['times_epoch']} x k=1's speed; "
+        f"fetching alone {row['times_fetch']} x, feature bytes {row['feature_share']} of k=1's "
+        "| `benchmarks.macrobatch` |"
+    )
+
+
+def billion_lines() -> list[str]:
+    """Return what a graph of a billion edges takes."""
+    lines = []
+    for row in rows_of("billion"):
+        phases = row["phases"]
+        told = ", ".join(
+            f"{name} {phases[name]['seconds']:.0f} s in {phases[name]['peak_gib']:.1f} GiB"
+            for name in ("make", "cut", "train")
+        )
+        lines.append(
+            f"| {row['edges'] / 1e9:g} billion edges, {row['vertices'] / 1e6:g} M vertices, 2 parts, "
+            f"an epoch of SAGE over 1 % of them, 2 ranks | {told} (all processes) "
+            "| `benchmarks.billion` |"
+        )
+    return lines
+
+
+def delta_lines() -> list[str]:
+    """Return what deltas save on the way to the GPU."""
+    return [
+        f"| 10 snapshots of {row['edges'] / 1e6:.0f} M edges to the H200, window of {row['window']} "
+        f"| {row['deltas transfer_median_ms']:.1f} ms as deltas: {row['coo64 / deltas transfer']:.0f} "
+        f"x faster than int64 COO, {row['csr32 / deltas transfer']:.1f} x than int32 CSR; the epoch "
+        f"{row['epoch saved against coo64 %']:.0f} % shorter than with COO "
+        "| `benchmarks.delta_transfer` |"
+        for row in rows_of("delta_transfer-h200")
+    ]
+
+
 def table() -> str:
     """Return the whole table."""
     parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines)
-    more = (slow_network_lines, ingest_lines, accuracy_lines)
-    lines = [line for part in (*parts, *more) for line in part()]
+    more = (slow_network_lines, sampling_lines, ingest_lines, billion_lines, delta_lines)
+    lines = [line for part in (*parts, *more, accuracy_lines) for line in part()]
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (
         "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "
