@@ -1,6 +1,8 @@
 """Training steps of dynamic models on a rank of the pool, and the same by the reference."""
 
 import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -13,6 +15,7 @@ from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_MODELS, Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partition import TimeBlock, plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
+from siafu.strategy.time_strategy import TimeExchange
 from tests.dynamic.graphs import awkward_dynamic
 from tests.dynamic.reference import embed
 
@@ -60,11 +63,21 @@ def runner_on(
 
 
 def distributed_steps(
-    world: World, name: str, strategy: TimeStrategy, most_edges: int = 1000
+    world: World,
+    name: str,
+    strategy: TimeStrategy,
+    most_edges: int = 1000,
+    exchanges: Sequence[TimeExchange] = (),
 ) -> dict[str, Any]:
-    """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes."""
+    """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes.
+
+    `exchanges` gives each temporal part its own, as `auto` may.
+    """
     model = make_model(name)
     runner = runner_on(world, model, awkward_dynamic(), strategy, most_edges)
+    for (number, carrier), exchange in zip(runner._carriers.items(), exchanges, strict=False):
+        runner.strategy = replace(strategy, exchange=exchange)
+        runner._carriers[number] = runner._make_carrier(number, carrier.part)
 
     def loss_of(block: TimeBlock, rows_tNO: Tensor) -> Tensor:
         owned = block.owned(world.rank)

@@ -47,3 +47,15 @@ def test_snapshots_made_from_deltas_change_nothing(ranks: RankPool, model: str) 
     """Blocks are walked forward for their borders, and back again for gradients."""
     strategy = TimeStrategy(block=3, chunks=2)
     assert_same(ranks.run(distributed_steps, 2, model, strategy, 0), model)
+
+
+@pytest.mark.parametrize(
+    ("size", "exchanges"),
+    [(2, ("wavefront", "all-to-all")), (3, ("all-to-all", "wavefront"))],
+)
+def test_parts_exchanged_in_different_ways(ranks: RankPool, size: int, exchanges) -> None:
+    """A gradient handed to the block before is taken after exchanges that its sender is in."""
+    strategy = TimeStrategy(block=5, chunks=2)
+    got = ranks.run(distributed_steps, size, "cd-gcn", strategy, 1000, exchanges)
+    assert got[0]["exchanges"] == list(exchanges)
+    assert_same(got, "cd-gcn")

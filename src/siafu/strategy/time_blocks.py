@@ -111,6 +111,7 @@ class TimeRunner:
             loss = loss_of(block, rows_tNO)
             total += float(loss.detach())
             self._backward(loss, rows_tNO)
+        self._wait_for_sends()
         return total
 
     @torch.no_grad()
@@ -119,8 +120,12 @@ class TimeRunner:
         self._reset(self.plan.blocks, keep=False)
         for block in self.plan.blocks:
             yield block, self._forward(block)
+        self._wait_for_sends()
+
+    def _wait_for_sends(self) -> None:
         for carrier in self._carriers.values():
-            carrier.settle()
+            if isinstance(carrier, Wavefront):
+                carrier.wait_for_sends()
 
     def _reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
         for carrier in self._carriers.values():

@@ -60,7 +60,6 @@ class Wavefront:
 
     def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
         """Begin a pass over `blocks`."""
-        self._wait_for_sends()
         self._chain = [_Place(b.number, rank) for b in blocks for rank in b.busy_ranks()]
         self.keep = keep
         self.states.clear()
@@ -70,7 +69,6 @@ class Wavefront:
         """Return out_tNO."""
         if not len(rows_tND):
             return rows_tND.new_empty(0, rows_tND.size(1), self.part.out_width)
-        self._wait_for_sends()
         run = _Run(self, _Place(block.number, self.world.rank))
         if torch.is_grad_enabled():
             return _HandOn.apply(run, rows_tND, *self.part.parameters())
@@ -81,10 +79,14 @@ class Wavefront:
         return []
 
     def settle(self) -> None:
-        """Wait until what was sent has left."""
-        self._wait_for_sends()
+        """Do nothing: the gradients of the border are on their way to the stretch before.
 
-    def _wait_for_sends(self) -> None:
+        To wait here could be for ever: who takes them does so after running the block before,
+        and other parts of the model may need this rank for that.
+        """
+
+    def wait_for_sends(self) -> None:
+        """Wait, after the last block of a pass, until all that was handed on was taken."""
         for pending in self._sending:
             pending.wait(self.world, "handing states on")
         self._sending = []
