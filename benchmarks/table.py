@@ -213,8 +213,8 @@ def billion_lines() -> list[str]:
             for name in ("make", "cut", "train")
         )
         lines.append(
-            f"| {row['edges'] / 1e9:g} billion edges, {row['vertices'] / 1e6:g} M vertices, 2 parts, "
-            f"an epoch of SAGE over 1 % of them, 2 ranks | {told} (all processes) "
+            f"| {row['edges'] / 1e9:g} billion edges, {row['vertices'] / 1e6:g} M vertices, 2 "
+            f"parts, an epoch of SAGE over 1 % of them, 2 ranks | {told} (all processes) "
             "| `benchmarks.billion` |"
         )
     return lines
@@ -223,9 +223,10 @@ def billion_lines() -> list[str]:
 def delta_lines() -> list[str]:
     """Return what deltas save on the way to the GPU."""
     return [
-        f"| 10 snapshots of {row['edges'] / 1e6:.0f} M edges to the H200, window of {row['window']} "
-        f"| {row['deltas transfer_median_ms']:.1f} ms as deltas: {row['coo64 / deltas transfer']:.0f} "
-        f"x faster than int64 COO, {row['csr32 / deltas transfer']:.1f} x than int32 CSR; the epoch "
+        f"| 10 snapshots of {row['edges'] / 1e6:.0f} M edges to the H200, "
+        f"window of {row['window']} | {row['deltas transfer_median_ms']:.1f} ms as deltas: "
+        f"{row['coo64 / deltas transfer']:.0f} x faster than int64 COO, "
+        f"{row['csr32 / deltas transfer']:.1f} x than int32 CSR; the epoch "
         f"{row['epoch saved against coo64 %']:.0f} % shorter than with COO "
         "| `benchmarks.delta_transfer` |"
         for row in rows_of("delta_transfer-h200")
