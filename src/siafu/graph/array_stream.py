@@ -82,7 +82,14 @@ class ArrayStream:
         os.fsync(self._file.fileno())
 
     def close(self) -> ArrayEntry:
-        """Flush to disk and return the manifest entry."""
+        """Flush to disk and return the manifest entry; the file is closed whatever happens."""
+        try:
+            return self._complete()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _complete(self) -> ArrayEntry:
         if self.shape[0] < 0:
             self.shape = (self.written_rows, *self.shape[1:])
             self._write_header()

@@ -156,6 +156,7 @@ def _count(name: str, text: str | None, fix: str) -> int | str | None:
     try:
         return int(text)
     except ValueError:
+        what = {"stages": "number of stages", "macrobatch": "size of macrobatches"}[name]
         raise ConfigError(
-            f"The setting {name!r} can't be read.", seen=f"{name}={text}", fix=f"use {fix}"
+            f"The {what} can't be read.", seen=f"{name}={text}", fix=f"use {fix}"
         ) from None
