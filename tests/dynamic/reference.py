@@ -35,19 +35,22 @@ def m_transform(things: list[Tensor], band: int) -> list[Tensor]:
     ]
 
 
-def averaged_matrices(graph: DynamicGraph, band: int) -> list[Tensor]:
+def averaged_matrices(matrices: list[Tensor], band: int) -> list[Tensor]:
     """Return the banded means of normalised adjacencies, rounded to float32 as edge weights are."""
-    plain = [normalised_matrix(dense_matrix(s)).float().double() for s in graph.iterate()]
+    plain = [matrix.float().double() for matrix in matrices]
     return [matrix.float().double() for matrix in m_transform(plain, band)]
 
 
-def embed(name: str, model: DynamicGNN, graph: DynamicGraph) -> Tensor:
-    """Return out_TNO of the model of that name with the parameters of `model`."""
+def embed(name: str, model: DynamicGNN, graph: DynamicGraph, *, outward: bool = False) -> Tensor:
+    """Return out_TNO of the model of that name with the parameters of `model`.
+
+    `outward`: a row a source, so that a vertex sums over those that its edges lead to.
+    """
     weights = dict(model.named_parameters())
+    matrices = [dense_matrix(s) for s in graph.iterate()]
+    matrices = [normalised_matrix(a.t() if outward else a) for a in matrices]
     if name == "tm-gcn":
-        matrices = averaged_matrices(graph, model.band)
-    else:
-        matrices = [normalised_matrix(dense_matrix(s)) for s in graph.iterate()]
+        matrices = averaged_matrices(matrices, model.band)
     rows = [torch.from_numpy(graph.features(t)).double() for t in range(graph.num_snapshots)]
     if name == "tm-gcn":
         return _tm_gcn(weights, matrices, rows, model)

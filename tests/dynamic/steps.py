@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
-from siafu.engine.snapshots import Snapshots
+from siafu.engine.snapshots import Reading, Snapshots
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_MODELS, Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partition import TimeBlock, plan_time
@@ -23,6 +23,8 @@ STEPS = 3
 TRAIN = 10
 """Snapshots that are trained on; the others are only embedded."""
 MODELS = list(DYNAMIC_MODELS)
+OUTWARD = ("tm-gcn", "gcrn")
+"""Models whose vertices sum over those that their edges lead to."""
 _SEEDING = threading.Lock()
 
 
@@ -53,12 +55,14 @@ def runner_on(
     graph: DynamicGraph,
     strategy: TimeStrategy,
     most_edges: int,
+    outward: bool = False,
 ) -> TimeRunner:
     """Return the model on this rank's snapshots."""
     costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
     plan = plan_time(costs, world.size, train_steps=TRAIN, block_steps=strategy.block)
     steps, cpu = plan.owned(world.rank), torch.device("cpu")
-    source = Snapshots(graph, steps, model, Draws(), cpu, most_edges_kept=most_edges)
+    reading = Reading(outward=outward, most_edges_kept=most_edges)
+    source = Snapshots(graph, steps, model, Draws(), cpu, reading)
     return TimeRunner(model, source, plan, world, strategy)
 
 
@@ -74,7 +78,7 @@ def distributed_steps(
     `exchanges` gives each temporal part its own, as `auto` may.
     """
     model = make_model(name)
-    runner = runner_on(world, model, awkward_dynamic(), strategy, most_edges)
+    runner = runner_on(world, model, awkward_dynamic(), strategy, most_edges, name in OUTWARD)
     for (number, carrier), exchange in zip(runner._carriers.items(), exchanges, strict=False):
         runner.strategy = replace(strategy, exchange=exchange)
         runner._carriers[number] = runner._make_carrier(number, carrier.part)
@@ -120,7 +124,7 @@ def reference_steps(name: str) -> dict[str, Any]:
     losses, grads = [], {}
     for step in range(STEPS):
         optimiser.zero_grad()
-        rows_TNO = embed(name, model, graph)
+        rows_TNO = embed(name, model, graph, outward=name in OUTWARD)
         loss = torch.stack([loss_of_step(t, rows_TNO[t]) for t in range(TRAIN)]).sum()
         loss.backward()
         if step == 0:
@@ -128,6 +132,6 @@ def reference_steps(name: str) -> dict[str, Any]:
         optimiser.step()
         losses.append(float(loss.detach()))
     with torch.no_grad():
-        rows_TNO = embed(name, model, graph)
+        rows_TNO = embed(name, model, graph, outward=name in OUTWARD)
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     return {"losses": losses, "grads": grads, "weights": weights, "rows": rows_TNO}

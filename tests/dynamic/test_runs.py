@@ -74,6 +74,15 @@ def test_resumed_run_ends_bit_for_bit_alike(
         assert torch.equal(resumed["weights"][name], tensor), name
 
 
+def test_tm_gcn_sums_over_those_that_edges_lead_to(store: Path, tmp_path: Path) -> None:
+    def losses(**settings: str) -> list[float]:
+        settings = {**SETTINGS, "epochs": 2, "model": "tm-gcn", **settings}
+        return run_engine(World(), store, tmp_path / "run", False, settings)["result"]["losses"]
+
+    assert losses() == losses(aggregate="out")
+    assert losses() != losses(aggregate="in")
+
+
 def write_events(file: Path) -> None:
     """Write 30 days of meetings among ten people, by name and date."""
     draw = np.random.default_rng(3)

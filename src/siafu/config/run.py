@@ -163,6 +163,11 @@ class RunConfig(BaseModel):
         "auto", description="how ranks reach each other's snapshots"
     )
     bandwidth: int = Field(20, ge=1, description="snapshots that tm-gcn averages over")
+    aggregate: Literal["in", "out"] | None = Field(
+        None,
+        description="over time a vertex sums over those whose edges come in, or those its own go "
+        "out to (default: out for tm-gcn, else in)",
+    )
     lags: int = Field(4, ge=1, description="past values of a signal that are features")
     class_weights: str = Field(
         "balanced", description="of edge classes: balanced, none, or numbers as 0.9,0.1"

@@ -18,7 +18,7 @@ from siafu.engine.edge_task import EdgeTask
 from siafu.engine.full_graph import OnEpoch, Progress, diverged, peak_bytes, synchronise
 from siafu.engine.link_task import LinkTask
 from siafu.engine.network import own_model
-from siafu.engine.snapshots import Snapshots, num_inputs
+from siafu.engine.snapshots import Reading, Snapshots, num_inputs
 from siafu.engine.tasks import Tally, Task, TaskInput
 from siafu.engine.time_split import SPLITS
 from siafu.engine.vertex_tasks import NodeTask, SignalTask
@@ -266,7 +266,8 @@ def make_runner(
         train_steps=task.train_steps,
         block_steps=strategy.block,
     )
-    source = Snapshots(graph, plan.owned(world.rank), model, draws, world.device, lags=lags)
+    reading = Reading(lags=lags, outward=config.aggregate == "out")
+    source = Snapshots(graph, plan.owned(world.rank), model, draws, world.device, reading)
     return TimeRunner(model, source, plan, world, strategy)
 
 

@@ -5,6 +5,7 @@ Shapes: N vertices, F features.
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,17 @@ MOST_EDGES_KEPT = 100_000_000
 and makes each block's snapshots from them."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Reading:
+    """How snapshots become the input of a model."""
+
+    lags: int = 0
+    """Past values of a signal among the features."""
+    outward: bool = False
+    """Whether a vertex sums over those that its edges lead to, not those they come from."""
+    most_edges_kept: int = MOST_EDGES_KEPT
+
+
 class Snapshots:
     """The snapshots that a rank owns, on its device."""
 
@@ -39,11 +51,11 @@ class Snapshots:
         model: DynamicGNN,
         draws: Draws,
         device: torch.device,
-        *,
-        lags: int = 0,
-        most_edges_kept: int = MOST_EDGES_KEPT,
+        reading: Reading | None = None,
     ) -> None:
-        self.graph, self.draws, self.device, self.lags = graph, draws, device, lags
+        reading = reading or Reading()
+        self.graph, self.draws, self.device, self.lags = graph, draws, device, reading.lags
+        self._turned = reading.outward and not graph.symmetric
         self.dtype = next(model.parameters()).dtype
         self.band = model.band
         self.starts_transformed = bool(model.band) and isinstance(model.parts[0], BandedMean)
@@ -54,7 +66,7 @@ class Snapshots:
         self._graphs: dict[int, StepGraph] = {}
         self._streams: list[tuple[range, DeltaStream]] = []
         for span in _runs(steps):
-            if int(edges) <= most_edges_kept:
+            if int(edges) <= reading.most_edges_kept:
                 self._keep(span)
             else:
                 self._streams.append((span, self._stream(span)))
@@ -104,7 +116,7 @@ class Snapshots:
 
     def _plain(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
         for step, snapshot in zip(span, self.graph.iterate(span.start, span.stop), strict=True):
-            yield step, snapshot, self._features(step, snapshot)
+            yield step, self._directed(snapshot), self._features(step, snapshot)
 
     def _averaged(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
         """Yield snapshots averaged over the band and, where the model begins so, features too."""
@@ -115,7 +127,7 @@ class Snapshots:
         def watched() -> Iterator[Snapshot]:
             for snapshot in self.graph.iterate(reach, span.stop):
                 raw.append(snapshot)
-                yield snapshot
+                yield self._directed(snapshot)
 
         for step, mean in enumerate(smooth(watched(), self.band), start=reach):
             recent.append(self._features(step, raw.popleft()))
@@ -124,6 +136,10 @@ class Snapshots:
                 yield step, mean, banded_mean(known, len(known) - 1, self.band)[0]
             elif step in span:
                 yield step, mean, recent[-1]
+
+    def _directed(self, snapshot: Snapshot) -> Snapshot:
+        """Return the snapshot with a row for each vertex that sums."""
+        return snapshot.transposed() if self._turned else snapshot
 
     def _features(self, step: int, snapshot: Snapshot) -> Tensor:
         if self.lags:

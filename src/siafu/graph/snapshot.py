@@ -42,6 +42,14 @@ class Snapshot:
         """Return int64 [E], rising: dst * N + src of each edge."""
         return self.dst() * self.num_nodes + self.src
 
+    def transposed(self) -> "Snapshot":
+        """Return the snapshot with every edge turned round."""
+        # Stable: destinations rise already, so they stay in order under each source.
+        order = np.argsort(self.src, kind="stable")
+        indptr = np.zeros_like(self.indptr)
+        np.cumsum(np.bincount(self.src, minlength=self.num_nodes), out=indptr[1:])
+        return Snapshot(indptr, self.dst()[order].astype(self.src.dtype), self.weight[order])
+
     def equals(self, other: "Snapshot") -> bool:
         """Return whether both hold the same edges with the same weights."""
         pairs = zip(self.arrays(), other.arrays(), strict=True)
