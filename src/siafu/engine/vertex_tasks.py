@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from siafu.engine.dynamic_scores import confusion, f1_by_class
 from siafu.engine.tasks import Tally, TaskInput, named, split_of, time_column
-from siafu.engine.time_split import SPLITS, split_steps
+from siafu.engine.time_split import DEFAULT, SPLITS, split_next_steps, split_steps
 from siafu.errors import ConfigError, DataError
 from siafu.nn import VertexHead
 from siafu.ops import DrawKey, uniform_rows
@@ -53,8 +53,12 @@ class NodeTask:
 
     def _drawn(self, split: str | None, seed: int) -> Tensor:
         """Return which split each vertex belongs to: 0, 1 or 2."""
-        shares = [float(part) for part in (split or "0.7,0.1").split(",")]
-        if len(shares) != 2 or min(shares) < 0 or sum(shares) > 1:
+        try:
+            shares = [float(part) for part in (split or DEFAULT).split(",")]
+        except ValueError:
+            shares = []
+        # Written so that NaN, which no comparison holds for, is refused too.
+        if not (len(shares) == 2 and min(shares) >= 0 and sum(shares) <= 1):
             raise ConfigError(
                 "The vertices can't be split that way.",
                 seen=f"--split {split}",
@@ -145,13 +149,9 @@ class SignalTask:
                 fix="use another --task, or data with `signal` [T, N]",
             )
         self.graph, self.device, self.signal = graph, given.device, graph.signal
-        splits = split_steps(graph.num_snapshots, given.config.split)
-        self.splits = {
-            name: range(max(0, steps.start - 1), max(0, steps.stop - 1))
-            for name, steps in splits.items()
-        }
+        self.splits = split_next_steps(graph.num_snapshots, given.config.split)
         self.num_steps = graph.num_snapshots - 1
-        self.train_steps = max(1, len(self.splits["train"]))
+        self.train_steps = len(self.splits["train"])
         self.channels = int(self.signal.shape[-1])
 
     def make_head(self, width: int) -> nn.Module:

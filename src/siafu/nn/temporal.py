@@ -16,7 +16,8 @@ class TemporalLayer(nn.Module, ABC):
     """A map along time that treats each vertex alike and by itself; subclass it for one's own.
 
     Because vertices do not meet here, any of them may be computed anywhere, and a stretch of time
-    may be computed from the state that the stretch before it left.
+    may be computed from the state that the stretch before it left. A state whose tensors are all
+    [N, any width] can be handed from rank to rank; of any other, vertices are dealt out instead.
     """
 
     in_width: int

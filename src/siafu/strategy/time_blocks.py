@@ -19,7 +19,7 @@ from siafu.nn.sparse import dense
 from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy.banded import BandedHalo
 from siafu.strategy.carriers import AllToAll, Evolution
-from siafu.strategy.time_cost import choose_exchange
+from siafu.strategy.time_cost import choose_exchange, state_width
 from siafu.strategy.time_strategy import TimeExchange, TimeStrategy
 from siafu.strategy.wavefront import Wavefront
 
@@ -86,6 +86,8 @@ class TimeRunner:
             return BandedHalo(part, world)
         if isinstance(part, BandedMean):
             raise _unfit(kind, part, "an average over a band hands no state on")
+        if state_width(part) is None:
+            raise _unfit(kind, part, "its state has no row for each vertex")
         return Wavefront(part, number, vertices, chunks, world)
 
     @property
@@ -187,5 +189,5 @@ def _unfit(kind: str, part: nn.Module, why: str) -> ConfigError:
     return ConfigError(
         "The temporal layer can't be exchanged that way.",
         seen=f"--time-exchange {kind} with {type(part).__name__}: {why}",
-        fix="use auto or all-to-all" + (", or wavefront" if kind == "banded" else ", or banded"),
+        fix="use auto or all-to-all",
     )

@@ -75,16 +75,18 @@ def choose_exchange(
     part: TemporalLayer, plan: TimePlan, vertices: int, chunks: int
 ) -> TimeExchange:
     """Return the exchange with the fewest predicted seconds a training step."""
-    ranks = plan.num_ranks
+    ranks, width = plan.num_ranks, state_width(part)
     if ranks == 1:
         return "all-to-all"  # of one rank with itself: nothing moves
     if isinstance(part, BandedMean):
         banded = banded_traffic(plan, vertices, part.out_width, part.band)
         spread = all_to_all_traffic(plan, vertices, part.out_width, part.out_width)
         return "banded" if _seconds(banded, ranks) <= _seconds(spread, ranks) else "all-to-all"
+    if width is None:
+        return "all-to-all"
     in_width = part.in_width
     spread = all_to_all_traffic(plan, vertices, in_width, part.out_width)
-    handed = wavefront_traffic(plan, vertices, state_width(part), chunks)
+    handed = wavefront_traffic(plan, vertices, width, chunks)
     # While the first group of vertices has not come round, ranks further on wait.
     steps = sum(sum(block.steps) for block in plan.blocks[: plan.num_train])
     flops = 24 * steps * vertices * part.out_width * (in_width + part.out_width) / ranks
@@ -94,11 +96,13 @@ def choose_exchange(
     return "wavefront" if cheaper else "all-to-all"
 
 
-def state_width(part: TemporalLayer) -> int:
-    """Return the numbers a vertex's state has."""
+def state_width(part: TemporalLayer) -> int | None:
+    """Return the numbers a vertex's state has; None where the state has no row a vertex."""
     like = next(part.parameters(), torch.empty(0))
-    state = part.begin(like.new_empty(1, part.in_width))
-    return sum(tensor[0].numel() for tensor in state)
+    state = part.begin(like.new_zeros(2, part.in_width))
+    if any(tensor.dim() != 2 or len(tensor) != 2 for tensor in state):
+        return None
+    return sum(tensor.size(1) for tensor in state)
 
 
 def _seconds(traffic: Traffic, ranks: int) -> float:
