@@ -14,6 +14,8 @@ import torch
 import siafu
 from siafu.comm import World
 from siafu.config import make_config
+from siafu.engine.edge_task import EdgeTask
+from siafu.engine.link_task import LinkTask
 from siafu.engine.tasks import TaskInput
 from siafu.engine.vertex_tasks import NodeTask
 from siafu.errors import SiafuError
@@ -134,7 +136,7 @@ def test_command_line_from_a_file_of_events(command: Command) -> None:
         (("drifting", "--model", "gcrn", "--stages", "2"), "no meaning on a dynamic graph"),
         (("drifting", "--model", "gcrn", "--time-exchange", "banded"), "can't be exchanged"),
         (("drifting", "--model", "gcrn", "--split", "90,20"), "can't be split"),
-        (("drifting", "--model", "gcrn", "--ranks", "40"), "fewer snapshots than ranks"),
+        (("drifting", "--model", "gcrn", "--task", "link", "--ranks", "24"), "than ranks"),
         (("drifting", "--model", "gcn-lstm"), "Unknown model"),
     ],
 )
@@ -161,6 +163,15 @@ def test_the_next_snapshot_is_not_learnt_from_one(store: Path, tmp_path: Path, t
     settings = {**SETTINGS, "model": "gcrn", "task": task, "split": "1,4"}
     with pytest.raises(SiafuError, match="two snapshots or more"):
         run_engine(World(), store, tmp_path / "run", False, settings)
+
+
+@pytest.mark.parametrize("task", [EdgeTask, LinkTask])
+def test_windows_that_overlap_are_refused(task) -> None:
+    graph = replace(awkward_dynamic(), overlapping=True)
+    config = make_config(data="awkward", model="gcrn")
+    given = TaskInput(graph=graph, config=config, draws=Draws(), device=torch.device("cpu"))
+    with pytest.raises(SiafuError, match="windows overlap"):
+        task(given)
 
 
 @pytest.mark.parametrize("split", ["a", "nan,0", "0.5"])

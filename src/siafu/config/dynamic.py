@@ -16,6 +16,7 @@ DYNAMIC_DEFAULTS: dict[str, dict[str, Any]] = {
 DYNAMIC_FIELDS = (
     "window",
     "edge_life",
+    "partial_window",
     "time_block",
     "time_exchange",
     "bandwidth",

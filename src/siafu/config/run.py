@@ -155,6 +155,9 @@ class RunConfig(BaseModel):
     window: str | None = Field(
         None, description="events of one snapshot: 14d, 12h, a number, 500e events, or each"
     )
+    partial_window: Literal["keep", "drop"] = Field(
+        "keep", description="whether a last window that the data only begins to fill counts"
+    )
     edge_life: int = Field(1, ge=1, description="snapshots that an edge stays alive for")
     time_block: int = Field(
         0, ge=0, description="snapshots worked on at once, to save memory; 0: all of them"

@@ -1,6 +1,12 @@
 """The training and inference loops; they evaluate and write records."""
 
-from siafu.engine.dynamic import DynamicTraining, begin_dynamic, default_task, train_dynamic
+from siafu.engine.dynamic import (
+    DynamicTraining,
+    begin_dynamic,
+    default_task,
+    num_embedded,
+    train_dynamic,
+)
 from siafu.engine.dynamic_infer import (
     infer_dynamic,
     save_dynamic_network,
@@ -23,6 +29,7 @@ __all__ = [
     "default_task",
     "infer_dynamic",
     "load_network",
+    "num_embedded",
     "peak_bytes",
     "save_dynamic_network",
     "save_network",

@@ -190,6 +190,12 @@ def default_task(graph: DynamicGraph) -> str:
     return "signal" if graph.signal is not None else "link"
 
 
+def num_embedded(config: RunConfig, graph: DynamicGraph) -> int:
+    """Return how many snapshots a run embeds: about the next one, the last has nothing to ask."""
+    looks_ahead = (config.task or default_task(graph)) in ("link", "signal")
+    return graph.num_snapshots - int(looks_ahead)
+
+
 def make_network(
     config: RunConfig, graph: DynamicGraph, world: World, draws: Draws
 ) -> tuple[Task, DynamicNetwork, int]:

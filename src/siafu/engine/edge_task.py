@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from siafu.engine.dynamic_scores import confusion, f1_by_class
-from siafu.engine.tasks import Tally, TaskInput, named, split_of, time_column
+from siafu.engine.tasks import Tally, TaskInput, named, refuse_overlap, split_of, time_column
 from siafu.engine.time_split import split_steps
 from siafu.errors import ConfigError, DataError
 from siafu.nn import PairHead
@@ -32,6 +32,7 @@ class EdgeTask:
                 seen=f"--task edge with {graph.name}",
                 fix="use --task link, or data with a label column",
             )
+        refuse_overlap(graph, self.name)
         self.graph, self.device = graph, given.device
         self.num_classes = graph.num_edge_classes
         self.num_steps = graph.num_snapshots

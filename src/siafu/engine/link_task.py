@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from siafu.engine.dynamic_scores import average_precision, mean_reciprocal_rank
 from siafu.engine.edge_task import head_width
-from siafu.engine.tasks import Tally, TaskInput, split_of, time_column
+from siafu.engine.tasks import Tally, TaskInput, refuse_overlap, split_of, time_column
 from siafu.engine.time_split import split_next_steps
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array
@@ -43,6 +43,7 @@ class LinkTask:
                 seen=f"{graph.num_snapshots} snapshots of {graph.name}",
                 fix="use a shorter --window",
             )
+        refuse_overlap(graph, self.name)
         self.graph, self.device, self.draws = graph, given.device, given.draws
         self.negatives = _negatives(config.negatives)
         self.eval_negatives = _eval_negatives(config.eval_negatives)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.config import RunConfig
+from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph
 from siafu.nn import Draws
 
@@ -61,6 +62,16 @@ class Task(Protocol):
     def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
         """Return the columns of predictions of a snapshot, by the user's own ids."""
         ...
+
+
+def refuse_overlap(graph: DynamicGraph, task: str) -> None:
+    """Raise where an event that is asked about may have been learnt in an earlier split."""
+    if graph.overlapping:
+        raise ConfigError(
+            "The windows overlap, so events of the test may be trained on.",
+            seen=f"--task {task} with {graph.name}, whose stride is shorter than its window",
+            fix="make the windows with a stride as long as they are, or leave the stride out",
+        )
 
 
 def split_of(splits: dict[str, range], step: int) -> str:

@@ -124,6 +124,8 @@ class DynamicGraph:
     """Whether each snapshot equals its transpose, so that backward needs no second index."""
     dates: bool = False
     """Whether times were dates."""
+    overlapping: bool = False
+    """Whether an event lies in more than one window."""
 
     def __repr__(self) -> str:
         return (

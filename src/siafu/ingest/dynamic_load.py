@@ -46,7 +46,9 @@ def load_dynamic(
     if isinstance(data, DynamicGraph):
         life = edge_life if edge_life != 1 else None
         direction = True if symmetric and not data.symmetric else None
-        _refuse(data, window=window, stride=stride, edge_life=life, symmetric=direction)
+        drop = "drop" if options and options.partial_window == "drop" else None
+        asked = {"window": window, "stride": stride, "edge_life": life, "symmetric": direction}
+        _refuse(data, **asked, partial_window=drop)
         return data, []
     options = options or EventOptions()
     report("reading events", 0, None)

@@ -65,6 +65,7 @@ def graph_from_events(
         class_names=events.class_names,
         signal=events.signal,
         symmetric=symmetric,
+        overlapping=windows.overlap,
     )
     check_dynamic(graph)
     return graph, notes
@@ -146,6 +147,10 @@ def _weighting(events: Events, asked: Weighting, notes: list[str]) -> Weighting:
     if asked != "auto":
         return asked
     if events.weight is None:
+        return "count"
+    if events.label is not None:
+        # A class often is the weight's sign or size: summed, edges would tell what is asked.
+        notes.append("Events have classes: edges are weighted by their number of events.")
         return "count"
     if float(events.weight.min(initial=0)) < 0:
         notes.append("Some weights are negative: edges are weighted by their number of events.")

@@ -30,6 +30,7 @@ _SPELLINGS = {
     "weight": ("weight", "rating", "value", "amount", "w"),
     "label": ("label", "edge_label", "class", "y", "state_label"),
 }
+_OPTION = "load_dynamic(..., options=EventOptions({}=COLUMN))"
 _EVENT_NAMES = ("events", "event", "edges", "edge")
 _NEEDED = ("src", "dst", "time")
 _HEADERS = {3: ("src", "dst", "time"), 4: ("src", "dst", "weight", "time")}
@@ -116,9 +117,9 @@ def _columns(table: Table, options: EventOptions) -> dict[str, str]:
             raise DataError(
                 f"The event table has no column for {role}.",
                 seen=f"{table.files[0]} with columns {', '.join(map(repr, present))}",
-                fix=f"name one {spellings[0]}, or tell which it is with --{role} COLUMN",
+                fix=f"name one {spellings[0]}, or tell which it is with " + _OPTION.format(role),
             )
-    table.check_columns({name: f"--{role}" for role, name in found.items()})
+    table.check_columns({name: role for role, name in found.items()}, _OPTION)
     guessed = options.weight is None and "weight" in found
     if guessed and not is_number(table.schema().field(found["weight"]).type):
         del found["weight"]

@@ -90,5 +90,5 @@ def _no_time(seen: str) -> DataError:
         "A time is neither a number nor a date.",
         seen=seen,
         fix="use numbers, or dates as 2024-03-31 or 2024-03-31T18:05:00; name another column "
-        "with --time",
+        "with EventOptions(time=...)",
     )

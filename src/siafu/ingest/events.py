@@ -13,7 +13,8 @@ from siafu.graph import Array, Ids
 Weighting = Literal["auto", "count", "sum", "one"]
 """What the weight of an edge is: how many events made it, their weights' sum, or always 1.
 
-`auto` takes the sum where the data has weights and none is negative, else the count.
+`auto` takes the sum where the data has weights, none is negative and events have no classes (which
+weights may give away), else the count.
 """
 
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}

@@ -61,7 +61,9 @@ class Table:
         """Return the columns of the first file."""
         return self._schema_of(self.files[0])
 
-    def check_columns(self, flag_of: Mapping[str, str]) -> None:
+    def check_columns(
+        self, flag_of: Mapping[str, str], fix: str = "siafu ingest SOURCE out.store {} COLUMN"
+    ) -> None:
         """Raise unless every file has these columns; each comes with the flag that names it."""
         for file in self.files:
             present = self._schema_of(file).names
@@ -70,8 +72,7 @@ class Table:
                     raise DataError(
                         f"The {self.what} has no column {name!r}.",
                         seen=f"{file} with columns {', '.join(map(repr, present))}",
-                        fix=f"{did_you_mean(name, present)}"
-                        f"siafu ingest SOURCE out.store {flag} COLUMN",
+                        fix=did_you_mean(name, present) + fix.format(flag),
                     )
 
     def num_rows(self) -> int | None:

@@ -45,6 +45,11 @@ class Windows:
         """T."""
         return len(self.start)
 
+    @property
+    def overlap(self) -> bool:
+        """Whether an event is in more than one window."""
+        return bool(np.bincount(self.event).max(initial=0) > 1)
+
 
 def cut_windows(
     events: Events, window: Span | None, stride: Span | None, *, keep_partial: bool
@@ -59,19 +64,32 @@ def cut_windows(
         is_new = _is_new(events.time)
         start, place = events.time[is_new].astype(np.float64), np.cumsum(is_new) - 1
         return Windows(start, np.arange(events.num_events), place, "each time")
-    times = np.arange(events.num_events) if _is_count(window) else events.time
+    counted = _is_count(window)
+    times = np.arange(events.num_events) if counted else events.time
     length = parse_span(window, events, "window")
     step = length if stride is None else parse_span(stride, events, "stride")
-    if stride is not None and _is_count(stride) != _is_count(window):
+    if stride is not None and _is_count(stride) != counted:
         raise ConfigError(
             "Window and stride are of different kinds.",
             seen=f"window {window}, stride {stride}",
             fix="give both as times or both as numbers of events",
         )
-    count = _count_windows(times, length, step, keep_partial=keep_partial)
+    # The last event takes up a place among events, and none in time.
+    reach = times[-1] - times[0] + int(counted)
+    if length > reach:
+        raise DataError(
+            "The window is longer than the data.",
+            seen=f"a window of {length:,}, times from {times[0]:,} to {times[-1]:,} ({reach:,})",
+            fix="choose a shorter window, and check that both are in the same unit "
+            "(EventOptions(time_unit=...))",
+        )
+    count = int((times[-1] - times[0]) // step) + 1  # that start within the data
+    if not keep_partial:
+        count = int((reach - length) // step) + 1  # that the data reaches the end of
+    _check_count(count, length)
     event, place = _members(times, length, step, count)
     start = times[0] + np.arange(count) * float(step)
-    if _is_count(window):
+    if counted:
         start = events.time[np.minimum(start.astype(np.int64), len(times) - 1)].astype(np.float64)
     return Windows(start, event, place, f"each window of {window}")
 
@@ -148,29 +166,13 @@ def _given_steps(events: Events, window: Span | None) -> Windows:
     return Windows(start, np.arange(events.num_events), place, "each step of the data")
 
 
-def _count_windows(
-    times: Array, length: int | float, step: int | float, *, keep_partial: bool
-) -> int:
-    """Return how many windows hold the data, the last one perhaps in part."""
-    span = times[-1] - times[0]
-    if length > span:
-        raise DataError(
-            "The window is longer than the data.",
-            seen=f"a window of {length:,}, times from {times[0]:,} to {times[-1]:,} ({span:,})",
-            fix="choose a shorter window, and check that both are in the same unit (--time-unit)",
-        )
-    # Windows that start within the data; the last begins at or before the last event.
-    count = int(span // step) + 1
-    if not keep_partial:
-        # A window is whole when the data reaches past its end.
-        count = int((span - length) // step) + 1
+def _check_count(count: int, length: int | float) -> None:
     if count > _MOST_WINDOWS:
         raise DataError(
             "The window is too short for this data.",
             seen=f"{count:,} snapshots of {length:,}",
             fix=f"choose a longer window, {_EXAMPLES}; at most {_MOST_WINDOWS:,} snapshots",
         )
-    return count
 
 
 def _members(

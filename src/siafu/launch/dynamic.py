@@ -9,13 +9,14 @@ from siafu.config import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, MODEL_DEFAULTS, STATI
 from siafu.engine import (
     begin_dynamic,
     infer_dynamic,
+    num_embedded,
     save_dynamic_network,
     train_dynamic,
     write_dynamic_predictions,
 )
 from siafu.errors import ConfigError
 from siafu.graph import Graph, folder_kind, load_dynamic_store, save_dynamic, writing
-from siafu.ingest import BUILTINS, NAMED, is_dynamic, load_dynamic
+from siafu.ingest import BUILTINS, NAMED, EventOptions, is_dynamic, load_dynamic
 from siafu.ops import num_threads, set_threads
 from siafu.partition import too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
@@ -85,6 +86,7 @@ def prepare_dynamic(
             window=config.window,
             edge_life=config.edge_life,
             symmetric=config.undirected,
+            options=EventOptions(partial_window=config.partial_window),
             progress=progress,
         )
     finally:
@@ -95,8 +97,8 @@ def prepare_dynamic(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
         f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
     )
-    if graph.num_snapshots < config.ranks:
-        raise too_few_snapshots(graph.num_snapshots, config.ranks)
+    if num_embedded(config, graph) < config.ranks:
+        raise too_few_snapshots(num_embedded(config, graph), config.ranks)
     if stored:
         return Path(data)
     save_dynamic(graph, target)

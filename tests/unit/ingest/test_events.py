@@ -28,7 +28,7 @@ def test_csv_of_dates_and_text_ids(tmp_path):
     assert graph.ids.to_arrow().to_pylist() == ["ann", "bob", "cat"]
     assert graph.dates
     np.testing.assert_array_equal(graph.times - graph.times[0], [0, 7 * 86400, 14 * 86400])
-    assert [list(s.weight) for s in graph.iterate()] == [[4, 1], [4, 1], [2]]
+    assert [list(s.weight) for s in graph.iterate()] == [[2, 1], [2, 1], [1]]
     assert load_dynamic(tmp_path / "e.csv", window=7 * 86400)[0].num_snapshots == 3
     assert graph.edge_class_names == ("bad", "good")
     assert list(graph.edge_events(0).label) == [1, 1, 1]
@@ -40,6 +40,7 @@ def test_csv_of_dates_and_text_ids(tmp_path):
         "2 events out of order: sorted by time.",
         "3 snapshots, one for each window of 7d.",
         "1 window without events.",
+        "Events have classes: edges are weighted by their number of events.",
         "1 event with the ends of another in their window: merged into one edge.",
     ]
 
@@ -94,9 +95,13 @@ def test_windows_of_events_of_units_and_of_every_time(tmp_path):
 
     assert [len(load(window="4e").edge_events(t).src) for t in range(3)] == [4, 4, 2]
     assert load(window="4e", options=EventOptions(partial_window="drop")).num_snapshots == 2
+    assert load(window="10e").num_snapshots == 1
+    assert load(window="5e", options=EventOptions(partial_window="drop")).num_snapshots == 2
     assert load(window="2s", options=EventOptions(time_unit="ms")).num_snapshots == 5
     assert load().num_snapshots == load(window="each").num_snapshots == 10
     overlapping = load(window=4000, stride=2000)
+    assert overlapping.overlapping
+    assert not load(window=4000, stride=4000).overlapping
     assert [len(overlapping.edge_events(t).src) for t in range(5)] == [4, 4, 4, 4, 2]
     assert overlapping.num_events == 18
 
