@@ -137,6 +137,7 @@ def test_command_line_from_a_file_of_events(command: Command) -> None:
         (("drifting", "--model", "gcrn", "--time-exchange", "banded"), "can't be exchanged"),
         (("drifting", "--model", "gcrn", "--split", "90,20"), "can't be split"),
         (("drifting", "--model", "gcrn", "--task", "link", "--ranks", "24"), "than ranks"),
+        (("drifting", "--model", "evolvegcn-o", "--dropout", "0.5"), "has no dropout"),
         (("drifting", "--model", "gcn-lstm"), "Unknown model"),
     ],
 )

@@ -61,12 +61,14 @@ class Snapshots:
         self.starts_transformed = bool(model.band) and isinstance(model.parts[0], BandedMean)
         first = model.parts[1 if self.starts_transformed else 0]
         self._aggregation: str | None = getattr(first, "input_aggregation", None)
-        edges = graph.edges_per_snapshot()[list(steps)].sum() if len(steps) else 0
+        edges = int(graph.edges_per_snapshot()[list(steps)].sum()) if len(steps) else 0
+        if self.band:  # a mean holds the edges of all its snapshots, at most, and every loop
+            edges = self.band * edges + graph.num_nodes * len(steps)
         self._inputs: dict[int, Rows] = {}
         self._graphs: dict[int, StepGraph] = {}
         self._streams: list[tuple[range, DeltaStream]] = []
         for span in _runs(steps):
-            if int(edges) <= reading.most_edges_kept:
+            if edges <= reading.most_edges_kept:
                 self._keep(span)
             else:
                 self._streams.append((span, self._stream(span)))

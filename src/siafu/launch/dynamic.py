@@ -41,6 +41,12 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             seen=f"--model {config.model} with {_shown(data)}",
             fix=f"use timed events, or one of: {', '.join(MODEL_DEFAULTS)}",
         )
+    if config.model in ("evolvegcn-o", "evolvegcn-h") and config.dropout:
+        raise ConfigError(
+            "EvolveGCN has no dropout.",
+            seen=f"--dropout {config.dropout} with --model {config.model}",
+            fix="leave --dropout out, or use another model",
+        )
     _check_settings(config, STATIC_FIELDS if dynamic else DYNAMIC_FIELDS, dynamic=dynamic)
     return dynamic
 
