@@ -3,12 +3,15 @@
 Shapes: N vertices, E pairs, D embedding width.
 """
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from siafu.engine.all_pairs import score_among_all
 from siafu.engine.dynamic_scores import average_precision, mean_reciprocal_rank
 from siafu.engine.edge_task import head_width
 from siafu.engine.tasks import Tally, TaskInput, refuse_overlap, split_of, time_column
@@ -103,13 +106,12 @@ class LinkTask:
         if split == "train":  # most snapshots, most of the work, and nothing is chosen by it
             return {}
         if self.eval_negatives is None:
-            source, score, truth = self._every_pair(head, step, rows_ND)
-        else:
-            source, target, truth = self._candidates(step, self._score_key(), self.eval_negatives)
-            score = head(rows_ND, source, target)[:, 0]
+            among_all = self._among_all(head, step, rows_ND)
+            return {} if among_all is None else {split: [*among_all, 1.0]}
+        source, target, truth = self._candidates(step, self._score_key(), self.eval_negatives)
         if not bool(truth.any()):
             return {}
-        score = score.double()
+        score = head(rows_ND, source, target)[:, 0].double()
         found = average_precision(score, truth), mean_reciprocal_rank(source, score, truth)
         return {split: [*found, 1.0]}
 
@@ -117,25 +119,25 @@ class LinkTask:
         """Return the key of negatives for scores: the same in every epoch."""
         return DrawKey(seed=self.draws.seed, epoch=0, purpose=_SCORE_SITE)
 
-    def _every_pair(
-        self, head: nn.Module, step: int, rows_ND: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sources, scores and truth of all pairs of vertices met so far, loops left out."""
+    def _among_all(self, head: nn.Module, step: int, rows_ND: Tensor) -> tuple[float, float] | None:
+        """Return the scores among all pairs of vertices met so far, loops left out."""
         assert isinstance(head, PairHead)
         known = self.met[: self.met_by_step[step + 1]].to(self.device).sort().values
+        ends = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
+        source, target = (torch.searchsorted(known, end) for end in ends)
+        source, target = source[source != target], target[source != target]
+        if not len(source):
+            return None
         from_KH, to_KH = head.source(rows_ND[known]), head.target(rows_ND[known])
         rows = max(1, _PAIRS_AT_ONCE // len(known))
-        scores = [
-            head.joined(piece[:, None, :] + to_KH[None])[..., 0].flatten()
-            for piece in from_KH.split(rows)
-        ]
-        source, target = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
-        place = torch.searchsorted(known, source) * len(known) + torch.searchsorted(known, target)
-        truth = torch.zeros(len(known) ** 2, dtype=torch.bool, device=self.device)
-        truth[place] = True
-        number = torch.arange(len(known), device=self.device)
-        keep = (number[:, None] != number[None]).flatten()
-        return number.repeat_interleave(len(known))[keep], torch.cat(scores)[keep], truth[keep]
+
+        def pieces() -> Iterator[tuple[int, Tensor]]:
+            for lo in range(0, len(known), rows):
+                score_RK = head.joined(from_KH[lo : lo + rows, None] + to_KH[None])[..., 0].double()
+                score_RK.diagonal(lo).fill_(-torch.inf)
+                yield lo, score_RK
+
+        return score_among_all(pieces, source, target)
 
     def score(self, sums: list[float]) -> dict[str, float]:
         """Return MAP and MRR."""
