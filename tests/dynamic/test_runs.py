@@ -122,9 +122,11 @@ def test_command_line_from_a_file_of_events(command: Command) -> None:
     assert row["time"].year == 2024
     assert len((command.here / "run" / "metrics.jsonl").read_text().splitlines()) == 4
 
-    assert command("infer", "run", "--out", "again").code == 0
-    again = pq.read_table("again")
-    assert sorted(again["score"].to_pylist()) == pytest.approx(sorted(table["score"].to_pylist()))
+    # One rank needs no process of its own, so this is fast, and the answer may not change.
+    assert command("train", "events.csv", *common, "--out", "alone").code == 0
+    assert command("infer", "alone", "--out", "again").code == 0
+    again, scores = pq.read_table("again"), sorted(table["score"].to_pylist())
+    assert sorted(again["score"].to_pylist()) == pytest.approx(scores, rel=1e-4)
 
 
 @pytest.mark.parametrize(
