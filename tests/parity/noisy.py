@@ -79,6 +79,9 @@ class NoisyNeighbours:
 
         return _Crossing.apply(x_ND, there_ND, is_own_N, back)
 
+    def maps_first(self, in_width: int, out_width: int) -> bool:
+        return self._local.maps_first(in_width, out_width)
+
     def own(self, x_ND: Tensor) -> Tensor:
         return x_ND
 

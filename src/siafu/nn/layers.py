@@ -18,11 +18,11 @@ from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense, project
 _MOST_BASES = 8
 
 
-def maps_first(x: Rows, out_width: int) -> bool:
+def maps_first(x: Rows, out_width: int, neighbours: Neighbours) -> bool:
     """Return True when the linear map should come before the aggregation."""
     if isinstance(x, CachedRows):
         return False
-    return isinstance(x, SparseRows) or out_width <= x.shape[1]
+    return isinstance(x, SparseRows) or neighbours.maps_first(x.shape[1], out_width)
 
 
 def own_map(
@@ -35,11 +35,13 @@ def own_map(
     return functional.linear(neighbours.own(rows_ND), weight_OD, bias_O)
 
 
-def mapped_sum(x: Rows, weight_OD: Tensor, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
-    """Return aggregate(x) W^T, in the order that moves less."""
+def mapped_sum(
+    x: Rows, weight_OD: Tensor, neighbours: Neighbours, aggregate: Callable[[Tensor], Tensor]
+) -> Tensor:
+    """Return aggregate(x) W^T, in the order that moves less; `aggregate` is of `neighbours`."""
     if isinstance(x, CachedRows):
         return functional.linear(x.aggregate, weight_OD)
-    if maps_first(x, len(weight_OD)):
+    if maps_first(x, len(weight_OD), neighbours):
         return aggregate(project(x, weight_OD))
     assert isinstance(x, Tensor)
     return functional.linear(aggregate(x), weight_OD)
@@ -56,7 +58,7 @@ class GCNLayer(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
-        return mapped_sum(x, self.linear.weight, neighbours.normalised_sum) + self.bias
+        return mapped_sum(x, self.linear.weight, neighbours, neighbours.normalised_sum) + self.bias
 
 
 class SAGELayer(nn.Module):
@@ -77,7 +79,7 @@ class SAGELayer(nn.Module):
         if self.pool is not None:
             pooled_NO = torch.relu(project(x, self.pool.weight, self.pool.bias))
             return own_MO + self.neigh(neighbours.max(pooled_NO))
-        return own_MO + mapped_sum(x, self.neigh.weight, neighbours.mean)
+        return own_MO + mapped_sum(x, self.neigh.weight, neighbours, neighbours.mean)
 
 
 class GINLayer(nn.Module):
@@ -93,7 +95,7 @@ class GINLayer(nn.Module):
         """Return out_MO."""
         if isinstance(x, CachedRows):
             hidden_MO = self.first((1 + self.eps) * neighbours.own(x.rows) + x.aggregate)
-        elif maps_first(x, self.first.out_features):
+        elif maps_first(x, self.first.out_features, neighbours):
             # The first map is linear, so it may cross the sum; its bias is added once, after.
             mapped_NO = project(x, self.first.weight)
             own_MO = (1 + self.eps) * neighbours.own(mapped_NO)

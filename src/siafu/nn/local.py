@@ -79,6 +79,10 @@ class LocalNeighbours:
         """Vertices that are written: those of the whole graph, or of a minibatch."""
         return self.csr.num_rows
 
+    def maps_first(self, in_width: int, out_width: int) -> bool:
+        """Return True where fewer numbers come out so; a minibatch writes far fewer rows."""
+        return self.csr.num_cols * out_width <= self.csr.num_rows * in_width
+
     def own(self, x_ND: Tensor) -> Tensor:
         """Return the rows that are written, the first of those read."""
         return x_ND[: self.csr.num_rows]

@@ -49,6 +49,10 @@ class Neighbours(Protocol):
         """The type of each in-edge."""
         ...
 
+    def maps_first(self, in_width: int, out_width: int) -> bool:
+        """Return True where a linear map costs less before an aggregation than after it."""
+        ...
+
     def own(self, x_ND: Tensor) -> Tensor:
         """Return the rows of the vertices that are written, of those that are read."""
         ...

@@ -72,6 +72,10 @@ class BlockNeighbours:
             return data
         return data.index_select(0, self.view.edges_E)
 
+    def maps_first(self, in_width: int, out_width: int) -> bool:
+        """Return True where narrower rows travel so."""
+        return out_width <= in_width
+
     def own(self, x_ND: Tensor) -> Tensor:
         """Return the rows that are written, of those that are read."""
         rows = self.view.own_rows_M
