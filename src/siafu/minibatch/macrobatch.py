@@ -117,16 +117,17 @@ class MacrobatchSampler:
     def _rows(self, addresses_U: Tensor) -> dict[str, Tensor]:
         if self.hot is None:
             return self.relay.fetch(addresses_U, self.columns)
-        owner_U = owners_of(addresses_U)
-        own_U = owner_U == self.relay.line.rank
-        far = self.hot.get(addresses_U[~own_U], self._fetch_far)
+        # They rise, so those of this rank stand together.
+        counts = torch.bincount(owners_of(addresses_U), minlength=self.relay.line.size).tolist()
+        low = sum(counts[: self.relay.line.rank])
+        high = low + counts[self.relay.line.rank]
+        own = rows_of(addresses_U[low:high])
+        far = self.hot.get(torch.cat([addresses_U[:low], addresses_U[high:]]), self._fetch_far)
         readers = self.relay.served.vertex_columns
-        found = {}
-        for name, rows in far.items():
-            found[name] = rows.new_empty(len(addresses_U), *rows.shape[1:])
-            found[name][~own_U] = rows
-            found[name][own_U] = readers[name].read(rows_of(addresses_U[own_U]))
-        return found
+        return {
+            name: torch.cat([rows[:low], readers[name].read(own), rows[low:]])
+            for name, rows in far.items()
+        }
 
     def _fetch_far(self, addresses: Tensor) -> dict[str, Tensor]:
         return self.relay.fetch(addresses, self.columns)
