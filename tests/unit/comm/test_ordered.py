@@ -21,7 +21,10 @@ def ordered(world: World, holders: list[int]) -> torch.Tensor:
 
 
 def test_sum_has_the_same_bits_on_any_ranks(ranks: RankPool) -> None:
-    want = ordered(World(), [0] * TERMS)
+    want = terms()[0].clone()
+    for term in terms()[1:]:
+        want = want + term
+    assert torch.equal(ordered(World(), [0] * TERMS), want)
     for size, holders in ((2, [0, 1, 0, 1, 0]), (3, [2, 1, 0, 1, 0]), (4, [3, 3, 1, 0, 1])):
         for got in ranks.run(ordered, size, holders):
             assert torch.equal(got, want)

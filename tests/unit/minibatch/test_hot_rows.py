@@ -20,7 +20,7 @@ class Far:
 
 def test_rows_are_those_that_others_hold_whatever_is_kept() -> None:
     far, generator = Far(), torch.Generator().manual_seed(0)
-    hot = HotRows(20, torch.arange(40), far.fetch)
+    hot = HotRows(20, torch.arange(5), far.fetch)  # room for some, others must go
     for _ in range(30):
         wanted = torch.randint(0, 100, (25,), generator=generator).unique()
         got = hot.get(wanted, far.fetch)["x"]
