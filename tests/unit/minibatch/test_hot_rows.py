@@ -52,3 +52,14 @@ def test_nothing_asked_for_is_nothing() -> None:
     far = Far()
     hot = HotRows(2, torch.zeros(0, dtype=torch.int64), far.fetch)
     assert hot.get(torch.zeros(0, dtype=torch.int64), far.fetch)["x"].shape == (0, 2)
+
+
+def test_rows_that_fill_up_and_replace_at_once_keep_their_addresses() -> None:
+    far = Far()
+    hot = HotRows(3, torch.tensor([1]), far.fetch)
+    hot.get(torch.tensor([5]), far.fetch)
+    hot.get(torch.tensor([6, 7, 8]), far.fetch)  # one place is free, two are given up
+    far.asked.clear()
+    got = hot.get(torch.tensor([6, 7, 8]), far.fetch)["x"]
+    assert far.asked == []
+    assert got[:, 0].tolist() == [6.0, 7.0, 8.0]
