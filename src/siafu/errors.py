@@ -35,3 +35,11 @@ class CommError(SiafuError):
 
 class RankError(SiafuError):
     """A rank that failed or was killed."""
+
+
+class TaskError(SiafuError):
+    """A tensor task that a worker refused, or a message to one that can't be read."""
+
+
+class PoolError(SiafuError):
+    """A pool of workers that can't be had, or that keeps failing."""

@@ -12,7 +12,7 @@ LAYERS = [
     {"config", "record", "ops", "graph"},
     {"ingest", "partition", "comm"},
     {"shard", "nn"},
-    {"strategy", "checkpoint", "minibatch"},
+    {"strategy", "checkpoint", "minibatch", "elastic"},
     {"plan"},
     {"engine"},
     {"launch"},

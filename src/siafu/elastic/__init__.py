@@ -1,0 +1,1 @@
+"""Tensor tasks as pure functions, pools of stateless workers that run them, and what they cost."""
