@@ -1,9 +1,30 @@
-"""The functions a worker may be asked for, by name; nothing else can be run on one."""
+"""The functions a worker may be asked for, by name; nothing else can be run on one.
 
+Each is pure: tensors and facts in, tensors out. Backward runs forward again instead of being sent
+what that computed. Tensors of a vertex part, by name:
+
+    ids, x, answer               of an interval's vertices; x or answer only where it is read
+    w.NAME                       weights
+    y, train                     labels, and which rows are trained on, for `finish`
+    source0, .. row0, ..         the question to the in-neighbours; with `grad_` its gradient
+    grad_x, grad_answer, g.NAME  gradients
+"""
+
+import json
 from collections.abc import Callable
+from functools import cache
+from threading import get_ident
 
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from siafu.elastic.pool_wire import RAW, decode_rows, draw_of, encode_rows
 from siafu.elastic.task import Fact, Tensors
+from siafu.elastic.vertex_part import Question, run_part
 from siafu.errors import TaskError
+from siafu.nn import GNN, Draws, ModelSpec
 
 Compute = Callable[[dict[str, Fact], Tensors], Tensors]
 
@@ -13,11 +34,129 @@ def ping(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
     return {f"out_{name}": tensor.clone() for name, tensor in tensors.items()}
 
 
-CODES: dict[str, Compute] = {"ping": ping}
+class _Part(nn.Module):
+    """A model whose forward is one part of it, so that weights can be given by name."""
+
+    def __init__(self, model: GNN) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, number: int, vertex: tuple[Tensor, Tensor | None, Tensor], draws: Draws
+    ) -> tuple[Tensor, Question | None]:
+        """Return what `run_part` does."""
+        return run_part(self.model, number, vertex, draws)
+
+
+@cache
+def _skeleton(spec: str, dtype: torch.dtype, thread: int) -> _Part:
+    """Return a model to lend weights to while a part runs; one a thread.
+
+    Weights that are not lent hold whatever was in memory: only questions that are answered already
+    are computed with them, and dropped.
+    """
+    with torch.device("meta"):
+        part = _Part(GNN(ModelSpec(**json.loads(spec))))
+    return part.to(dtype).to_empty(device="cpu").requires_grad_(False)
+
+
+def _run(
+    facts: dict[str, Fact], tensors: Tensors
+) -> tuple[Tensor, Question | None, dict[str, Tensor]]:
+    """Return x, the question and the leaves gradients are asked of, by the gradient's name."""
+    rows = tensors["x"] if "x" in tensors else tensors["answer"]
+    part = _skeleton(str(facts["model"]), rows.dtype, get_ident())
+    draws = Draws(seed=int(facts["seed"]), epoch=int(facts["epoch"]), training=True)
+    leaves = {name: t.detach().requires_grad_() for name, t in _leaves(facts, tensors).items()}
+    weights = {
+        name.replace("w.", "model.", 1): leaves.get(f"g.{name[2:]}", t)
+        for name, t in tensors.items()
+        if name.startswith("w.")
+    }
+    answer = leaves.get("grad_answer", tensors.get("answer"))
+    x = leaves.get("grad_x", tensors.get("x"))
+    if x is None:
+        x = rows.new_zeros(0, int(facts["width"]))
+    vertex = x, answer, tensors["ids"]
+    out, question = functional_call(part, weights, (int(facts["part"]), vertex, draws))
+    return out, question, leaves
+
+
+def _leaves(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
+    if not facts.get("with_grad"):
+        return {}
+    leaves = {f"g.{name[2:]}": t for name, t in tensors.items() if name.startswith("w.")}
+    for name in ("x", "answer"):
+        if facts.get(f"grad_of_{name}"):
+            leaves[f"grad_{name}"] = tensors[name]
+    return leaves
+
+
+def _named(question: Question) -> Tensors:
+    sources = {f"source{n}": tensor for n, tensor in enumerate(question.sources)}
+    return sources | {f"row{n}": tensor for n, tensor in enumerate(question.rows)}
+
+
+def forward(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
+    """Return the question, and x where the next part reads it (not where it is the question)."""
+    with torch.no_grad():
+        x, question, _ = _run(facts, tensors)
+    assert question is not None, "the last part is for `finish`"
+    named = _named(question)
+    if facts["keep_x"] and named.get("source0") is not x:
+        named["x"] = x
+    return named
+
+
+def backward(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
+    """Return gradients of x, answer and weights, as far as they are wanted."""
+    x, question, leaves = _run({**facts, "with_grad": True}, tensors)
+    assert question is not None, "the last part is for `finish`"
+    outputs, grads = [], []
+    for name, tensor in {**_named(question), "x": x}.items():
+        grad = tensors.get(f"grad_{name}_out" if name == "x" else f"grad_{name}")
+        if grad is not None and tensor.requires_grad:
+            outputs.append(tensor)
+            grads.append(grad)
+    return _gradients(outputs, leaves, grads)
+
+
+def finish(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
+    """Return the interval's share of the loss, and the gradients of what led to it."""
+    logits, _, leaves = _run({**facts, "with_grad": True}, tensors)
+    picked, target = logits[tensors["train"]], tensors["y"]
+    if target.dim() > 1:
+        target = target.to(picked.dtype)
+        total = functional.binary_cross_entropy_with_logits(picked, target, reduction="sum")
+    else:
+        total = functional.cross_entropy(picked, target, reduction="sum")
+    loss = total / float(facts["loss_count"])
+    return {"loss": loss.detach(), **_gradients([loss], leaves, None)}
+
+
+def _gradients(outputs: list[Tensor], leaves: Tensors, grads: list[Tensor] | None) -> Tensors:
+    found = torch.autograd.grad(outputs, list(leaves.values()), grads, allow_unused=True)
+    return {
+        name: torch.zeros_like(leaf) if grad is None else grad
+        for (name, leaf), grad in zip(leaves.items(), found, strict=True)
+    }
+
+
+CODES: dict[str, Compute] = {
+    "ping": ping,
+    "forward": forward,
+    "backward": backward,
+    "finish": finish,
+}
 
 
 def compute(code: str, facts: dict[str, Fact], tensors: Tensors) -> Tensors:
     """Return what a task's function makes of its tensors; raise TaskError for an unknown one."""
     if code not in CODES:
         raise TaskError("The task names unknown code.", seen=code, fix="use matching versions")
-    return CODES[code](facts, tensors)
+    tensors = decode_rows(tensors)
+    made = CODES[code](facts, tensors)
+    bits = int(facts.get("bits", RAW))
+    if bits == RAW:
+        return made
+    return encode_rows(made, tensors["ids"], bits, f"{code} {facts['part']}", draw_of(facts))
