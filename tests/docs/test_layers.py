@@ -13,7 +13,7 @@ LAYERS = [
     {"ingest", "partition", "comm"},
     {"shard", "nn"},
     {"strategy", "checkpoint", "minibatch", "elastic"},
-    {"plan"},
+    {"plan", "pipeline"},
     {"engine"},
     {"launch"},
     {"cli"},

@@ -16,6 +16,7 @@ from siafu.comm.halo import (
     start_return,
     sum_over_ranks,
 )
+from siafu.comm.mailbox import Mail, Mailbox
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
 from siafu.comm.redistribute import (
@@ -41,6 +42,8 @@ __all__ = [
     "Codings",
     "HaloPlan",
     "Inquiry",
+    "Mail",
+    "Mailbox",
     "Meter",
     "PendingRows",
     "Redistribution",

@@ -1,0 +1,154 @@
+"""One epoch of one interval, written as it happens: a generator that yields what it waits for.
+
+forward   tensor task -> rows to whoever reads them -> gather, layer by layer
+last      a tensor task that ends forward and begins backward
+backward  gradients to whoever sent rows -> gather -> tensor task, layer by layer
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from siafu.elastic import Task, Tensors, compute
+from siafu.pipeline.gathers import Asked, Rows, Views
+from siafu.pipeline.tasks import flat_gradient
+from siafu.pipeline.works import BACKWARD, FORWARD, Works
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitTask:
+    """Goes on with the tensors of the task's reply."""
+
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitRows:
+    """Goes on when an interval's neighbours have written what it reads."""
+
+    direction: int
+    layer: int
+
+
+Wait = AwaitTask | AwaitRows
+Steps = Generator[Wait, Tensors, None]
+
+
+class Passage:
+    """An interval's way through an epoch, at one version of the weights."""
+
+    def __init__(self, works: Works, interval: int, epoch: int, version: int) -> None:
+        self.works, self.interval, self.epoch, self.version = works, interval, epoch, version
+        self.loss = 0.0
+        self.grads: list[Tensors] = []
+        """Of weights, in the order of the parts that found them."""
+        self._asked: list[Asked | None] = []
+        self._stamps: list[bytes] = []
+        self._inputs: list[Tensors] = []
+        """What parts were given, for backward to be given again."""
+
+    def steps(self) -> Steps:
+        """Yield what is waited for, take what came, until the epoch is done."""
+        x: Tensor | None = None
+        answer: Tensor | None = None
+        parts = self.works.parts
+        for layer in range(len(parts) - 1):
+            if layer == 0 and self.works.tasks.has_constant_answer:
+                self._asked.append(None)
+                self._inputs.append({})
+                self._stamps.append(b"")
+                continue
+            made = yield from self._question(layer, x, answer)
+            question = self.works.question(layer)
+            asked = Asked(
+                tuple(made[f"source{n}"] for n in range(len(question.sources))),
+                tuple(made[f"row{n}"] for n in range(len(question.rows))),
+            )
+            self.works.send(FORWARD, layer, self.interval, self.epoch, asked.sources)
+            yield AwaitRows(FORWARD, layer)
+            answer, kept = self._answer(layer, asked)
+            self._asked.append(Asked(asked.sources, asked.rows, kept))
+            x = made.get("x", made["source0"]) if layer > 0 and parts[layer + 1].reads_x else None
+        last = len(parts) - 1
+        self._inputs.append(_given(x, answer))
+        found = yield AwaitTask(self._task("finish", last, self._inputs[last]))
+        self.loss = float(found["loss"])
+        yield from self._go_back(found)
+
+    def _task(self, code: str, part: int, once: Tensors) -> Task:
+        return self.works.tasks.make(code, part, self.interval, self.epoch, self.version, once)
+
+    def _question(
+        self, layer: int, x: Tensor | None, answer: Tensor | None
+    ) -> Generator[Wait, Tensors, Tensors]:
+        given = _given(x, answer)
+        self._inputs.append(given)
+        task = self._task("forward", layer, given)
+        if layer == 0 and not self.works.parts[0].parameters:
+            # Nothing but dropout of the input: not worth a journey.
+            return compute(task.code, task.facts | {"bits": 32}, task.tensors())
+        return (yield AwaitTask(task))
+
+    def _answer(self, layer: int, asked: Asked) -> tuple[Tensor, Rows]:
+        works = self.works
+        seen = works.read(FORWARD, layer, self.interval, self.epoch)
+        self._stamps.append(self._stamps_of(layer))
+        return works.gather.answer(works.question(layer), self.interval, seen, asked, self.epoch)
+
+    def _stamps_of(self, layer: int) -> bytes:
+        channel = self.works.channels[FORWARD, layer]
+        return channel.stamps(self.interval, self.epoch, self.works.oldest())
+
+    def _go_back(self, found: Tensors) -> Steps:
+        works = self.works
+        for layer in reversed(range(len(works.parts) - 1)):
+            self.grads.append(found)
+            if not works.parts[layer].asks_for_learnt:
+                return
+            asked = self._as_of_now(layer)
+            sent = works.gather.send_back(found["grad_answer"], asked)
+            works.send(BACKWARD, layer, self.interval, self.epoch, sent)
+            yield AwaitRows(BACKWARD, layer)
+            grads = self._gradients(layer, asked, sent)
+            if (grad_x := found.get("grad_x")) is not None:
+                grads["grad_x_out"] = grad_x
+            found = yield AwaitTask(self._task("backward", layer, self._inputs[layer] | grads))
+        self.grads.append(found)
+
+    def _as_of_now(self, layer: int) -> Asked:
+        """Return what was asked, with an answer from the rows that are there now.
+
+        Newer rows may have come since forward. A softmax of the old ones is none of the new.
+        """
+        asked = self._asked[layer]
+        assert asked is not None, "constants have no gradient"
+        if not asked.kept or self._stamps[layer] == self._stamps_of(layer):
+            return asked
+        kept = self._answer(layer, asked)[1]
+        return Asked(asked.sources, asked.rows, kept)
+
+    def _gradients(self, layer: int, asked: Asked, sent: Rows) -> Tensors:
+        works = self.works
+        there: Rows = ()
+        if asked.kept:
+            there = works.read(FORWARD, layer, self.interval, self.epoch)
+        back = works.read(BACKWARD, layer, self.interval, self.epoch)
+        views = Views(there, back, self.epoch)
+        sources, rows = works.gather.gradients(
+            works.question(layer), self.interval, asked, sent, views
+        )
+        grads = {f"grad_source{n}": grad for n, grad in enumerate(sources)}
+        return grads | {f"grad_row{n}": grad for n, grad in enumerate(rows)}
+
+    def gradient(self, names: list[str], like: list[Tensor]) -> Tensor:
+        """Return the gradients of all weights and the loss, in one row."""
+        flat = flat_gradient(self.grads, names, like)
+        return torch.cat([flat, flat.new_tensor([self.loss])])
+
+
+def _given(x: Tensor | None, answer: Tensor | None) -> Tensors:
+    """Return the tensors of this epoch that a part reads."""
+    given = {"x": x, "answer": answer}
+    return {name: tensor for name, tensor in given.items() if tensor is not None}

@@ -1,0 +1,310 @@
+"""The loop that keeps intervals moving: graph tasks on this thread, tensor tasks in a pool.
+
+With staleness S an interval may start epoch e when the step of epoch e - 1 - S has been taken: at 0
+all intervals of all ranks are in one epoch. A gather waits for rows that are S epochs old at most.
+One optimiser step is taken for each epoch, of gradients added in one order.
+"""
+
+import queue
+import secrets
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from siafu.comm import Mail, Mailbox
+from siafu.elastic import Deliver, Reply, Task, Tensors, decode_rows
+from siafu.errors import CommError, PoolError, SiafuError
+from siafu.nn import GNN, Draws
+from siafu.pipeline.gathers import Rows
+from siafu.pipeline.passage import AwaitRows, Passage, Steps
+from siafu.pipeline.settings import Settings
+from siafu.pipeline.stash import Stash
+from siafu.pipeline.sums import EpochSums
+from siafu.pipeline.works import BACKWARD, FORWARD, build_works
+from siafu.shard import Shard
+
+_ROWS = 1
+"""Kind of mail: rows of an interval."""
+_LONGEST_NAP_SECONDS = 0.1
+
+Span = Callable[[str, str, str, float, float], None]
+"""Takes (name, category, lane, start since 1970, seconds)."""
+
+
+class Runner(Protocol):
+    """What runs tensor tasks: a pool, watched."""
+
+    def start(self, task: Task) -> None:
+        """Have the task run; its reply is delivered once."""
+        ...
+
+    def tick(self) -> None:
+        """Look after tasks that take too long."""
+        ...
+
+    def forget(self, key: str) -> None:
+        """Let go of a kept bundle."""
+        ...
+
+    def close(self) -> None:
+        """End the workers."""
+        ...
+
+
+class Pipeline:
+    """One rank's intervals on their way through epochs."""
+
+    def __init__(
+        self,
+        module: GNN,
+        x_ND: Tensor,
+        shard: Shard,
+        draws: Draws,
+        settings: Settings,
+        make_runner: Callable[[Deliver], Runner],
+        span: Span | None = None,
+    ) -> None:
+        """Every rank calls this together."""
+        self.settings, self.version, self.staleness = settings, 0, settings.staleness
+        self._module, self._shard, self._span = module, shard, span
+        prefix = f"{secrets.token_hex(6)}-{shard.world.rank}"
+        self._works = works = build_works(
+            module.spec, shard, x_ND, draws, settings, prefix, (self._send, lambda: self._oldest)
+        )
+        self.ages = works.ages
+        there = works.gather.there
+        self._full = [
+            number
+            for number in range(settings.intervals)
+            if there.bounds[number] < there.bounds[number + 1]
+        ]
+        self._inbox: queue.SimpleQueue[Reply | Mail | SiafuError] = queue.SimpleQueue()
+        self._runner = make_runner(self._inbox.put)
+        names = [part.parameters for part in works.parts]
+        self._stash = Stash(module, names, prefix, self._runner.forget, most=settings.staleness + 2)
+        works.tasks.stash = self._stash
+        self._mail = Mailbox(shard.world, self._inbox.put)
+        self._names, self._weights = zip(*module.named_parameters(), strict=True)
+        width = sum(weight.numel() for weight in self._weights) + 1
+        self._sums = EpochSums(shard.world, self._mail, width)
+        self._passages: dict[int, tuple[Passage, Steps]] = {}
+        """By interval."""
+        self._finished: dict[int, dict[int, Tensor]] = {}
+        """Epoch: interval: gradients and loss."""
+        self._epoch_of = dict.fromkeys(self._full, 0)
+        """The last epoch that each interval has begun."""
+        self._waiting: dict[int, AwaitRows] = {}
+        self._running: dict[int, int] = {}
+        """Number of a tensor task: its interval."""
+        self._held: list[Task] = []
+        """Tasks that wait for their turn, without overlap."""
+        self._losses: dict[int, float] = {}
+        self._given = 0
+        """The last epoch that a rank without vertices has given gradients for."""
+        self.idle_seconds = 0.0
+
+    def begin(self, version: int) -> None:
+        """Take the module's weights as those after `version` epochs."""
+        self.version = version
+        self._epoch_of = dict.fromkeys(self._full, version)
+        self._given = version
+        self._stash.publish(version)
+
+    @property
+    def _oldest(self) -> int:
+        """The oldest epoch that an interval here is in, or would start next."""
+        active = [passage.epoch for passage, _ in self._passages.values()]
+        idle = [e + 1 for i, e in self._epoch_of.items() if i not in self._passages]
+        return min([*active, *idle], default=self.version + 1)
+
+    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int, horizon: int) -> float:
+        """Return the loss of an epoch once its step is taken; no interval goes past `horizon`."""
+        heard = time.monotonic()
+        while self.version < epoch:
+            self._start(horizon)
+            moved = self._move() or self._listen(wait=False)
+            if not moved:
+                began = time.perf_counter()
+                moved = self._listen(wait=True)
+                self.idle_seconds += time.perf_counter() - began
+            self._runner.tick()
+            self._step(optimiser)
+            heard = time.monotonic() if moved else heard
+            if time.monotonic() - heard > self._shard.world.deadline_seconds:
+                raise self._stuck(epoch)
+        return self._losses.pop(epoch)
+
+    def _start(self, horizon: int) -> None:
+        """Start intervals on epochs that may begin."""
+        most = min(horizon, self.version + 1 + self.staleness)
+        while not self._full and self._given < most:  # a rank without vertices adds nothing
+            self._given += 1
+            zeros = [weight.flatten() for weight in self._weights]
+            self._sums.give(self._given, torch.zeros_like(torch.cat([*zeros, zeros[0][:1]])))
+        for interval in self._full:
+            if interval in self._passages or self._epoch_of[interval] >= most:
+                continue
+            self._epoch_of[interval] += 1
+            passage = Passage(self._works, interval, self._epoch_of[interval], self._stash.take())
+            self._passages[interval] = passage, passage.steps()
+            self._resume(interval, None)
+
+    def _resume(self, interval: int, came: Tensors | None) -> None:
+        """Take an interval to its next wait."""
+        passage, steps = self._passages[interval]
+        try:
+            wait = next(steps) if came is None else steps.send(came)
+        except StopIteration:
+            self._finish(passage)
+            return
+        if isinstance(wait, AwaitRows):
+            self._waiting[interval] = wait
+            return
+        self._running[wait.task.number] = interval
+        if self.settings.overlap:
+            self._runner.start(wait.task)
+        else:
+            self._held.append(wait.task)
+
+    def _finish(self, passage: Passage) -> None:
+        epoch, interval = passage.epoch, passage.interval
+        del self._passages[interval]
+        self._stash.release(passage.version)
+        found = passage.gradient(list(self._names), list(self._weights))
+        done = self._finished.setdefault(epoch, {})
+        done[interval] = found
+        if len(done) == len(self._full):
+            self._sums.give(epoch, _added([done[i] for i in self._full]))
+            del self._finished[epoch]
+
+    def _move(self) -> bool:
+        """Do one graph task, the most urgent that can be done; return whether there was one."""
+        if not self.settings.overlap and (self._running and not self._held):
+            return False
+        ready = [
+            (self._passages[interval][0].epoch, wait.direction, _depth(wait), interval)
+            for interval, wait in self._waiting.items()
+            if self._is_ready(interval, wait)
+        ]
+        if not ready:
+            held, self._held = self._held, []
+            for task in held:
+                self._runner.start(task)
+            return False
+        _, direction, _, interval = min(ready)
+        wait = self._waiting.pop(interval)
+        began, clock = time.time(), time.perf_counter()
+        self._resume(interval, {})
+        if self._span is not None:
+            name = f"{('gather', 'gather back')[direction]} {wait.layer}"
+            self._span(name, "graph", "graph", began, time.perf_counter() - clock)
+        return True
+
+    def _is_ready(self, interval: int, wait: AwaitRows) -> bool:
+        epoch = self._passages[interval][0].epoch
+        channel = self._works.channels[wait.direction, wait.layer]
+        return channel.is_ready(interval, epoch, self._oldest, self.most_age)
+
+    @property
+    def most_age(self) -> int:
+        """Epochs that a row may be old when it is read."""
+        return self.staleness + int(self.settings.latest)
+
+    def _listen(self, *, wait: bool) -> bool:
+        """Take in what has come; return whether anything had."""
+        came = False
+        while True:
+            try:
+                block = wait and not came
+                thing = self._inbox.get(block, _LONGEST_NAP_SECONDS if block else None)
+            except queue.Empty:
+                return came
+            came = True
+            if isinstance(thing, SiafuError):
+                raise thing
+            if isinstance(thing, Mail):
+                self._take_mail(thing)
+            else:
+                self._take_reply(thing)
+
+    def _take_mail(self, mail: Mail) -> None:
+        kind, epoch, channel, interval, _ = mail.subject
+        if kind != _ROWS:
+            self._sums.take(kind, epoch, mail.sender, mail.rows[0])
+            return
+        direction, layer = divmod(channel, len(self._works.parts))
+        group = mail.sender * self.settings.intervals + interval
+        self._works.channels[direction, layer].write(epoch, group, mail.rows, self._oldest)
+
+    def _take_reply(self, reply: Reply) -> None:
+        interval = self._running.pop(reply.number, None)
+        if interval is None:
+            return
+        if reply.failure:
+            raise PoolError(
+                "A tensor task can't be done.", seen=reply.failure, fix="see the worker's error"
+            )
+        usage = reply.usage
+        if self._span is not None:
+            passage = self._passages[interval][0]
+            name = f"interval {interval} epoch {passage.epoch}"
+            self._span(name, "tensor", usage.worker, usage.started, usage.seconds)
+        self._resume(interval, decode_rows(reply.tensors))
+
+    def _send(self, direction: int, layer: int, interval: int, epoch: int, rows: Rows) -> None:
+        """Give an interval's rows to the intervals here and on other ranks that read them."""
+        channel, rank = self._works.channels[direction, layer], self._shard.world.rank
+        flat = [tensor.flatten(1) for tensor in rows]
+        joined = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
+        first = channel.side.bounds[interval]
+        subject = _ROWS, epoch, direction * len(self._works.parts) + layer, interval
+        purpose = "halo_forward" if direction == FORWARD else "halo_backward"
+        for (peer, of), sent in channel.side.sends.items():
+            if of == interval:
+                self._mail.send(peer, subject, joined[sent - first], purpose)
+        group = rank * self.settings.intervals + interval
+        channel.write(epoch, group, joined, self._oldest)
+
+    def _step(self, optimiser: torch.optim.Optimizer) -> None:
+        """Take the optimiser's step of the next epoch if its gradients are all there."""
+        total = self._sums.result(self.version + 1)
+        if total is None:
+            return
+        *pieces, loss = total.split([*(weight.numel() for weight in self._weights), 1])
+        for weight, piece in zip(self._weights, pieces, strict=True):
+            weight.grad = piece.view_as(weight)
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
+        self.version += 1
+        self._losses[self.version] = float(loss)
+        self._stash.publish(self.version)
+
+    def _stuck(self, epoch: int) -> CommError:
+        rows = [f"interval {i} for rows of layer {w.layer}" for i, w in self._waiting.items()]
+        tasks = [f"interval {i} for task {n}" for n, i in self._running.items()]
+        return CommError(
+            "A wait passed its deadline.",
+            seen=f"rank {self._shard.world.rank} in epoch {epoch}: "
+            f"{'; '.join([*rows, *tasks]) or 'sums of other ranks'}",
+            fix="look at what other ranks last said; raise --deadline if the pool was only slow",
+        )
+
+    def close(self) -> None:
+        """End the pool and the mail; all ranks call this together."""
+        self._runner.close()
+        self._mail.close()
+
+
+def _depth(wait: AwaitRows) -> int:
+    """Return a number that falls as a passage gets on: the furthest goes first."""
+    return wait.layer if wait.direction == BACKWARD else -wait.layer
+
+
+def _added(terms: list[Tensor]) -> Tensor:
+    total = terms[0].clone()
+    for term in terms[1:]:
+        total += term
+    return total

@@ -1,0 +1,120 @@
+"""Tensor tasks of a rank's intervals: which tensors go along, and which workers may keep."""
+
+import itertools
+import json
+from dataclasses import asdict
+
+import torch
+from torch import Tensor
+
+from siafu.elastic import Bundle, Fact, Task, Tensors, encode_rows, inspect_parts
+from siafu.nn import ModelSpec
+from siafu.nn.models import layer_widths
+from siafu.ops import DrawKey
+from siafu.pipeline.stash import Stash
+from siafu.shard import Shard
+
+
+class TaskMaker:
+    """Makes the tasks of a model's parts for each interval."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        shard: Shard,
+        bounds: tuple[int, ...],
+        x_ND: Tensor,
+        *,
+        seed: int,
+        prefix: str,
+        bits: int = 32,
+    ) -> None:
+        """`prefix` makes keys unlike those of any other rank or run; `bits` are of rows."""
+        self._spec, self._shard = spec, shard
+        self.parts = inspect_parts(spec)
+        self._bounds, self._prefix, self._bits, self._seed = bounds, prefix, bits, seed
+        self._model = json.dumps(asdict(spec))
+        self._numbers = itertools.count()
+        self._constant: dict[tuple[str, int], Bundle] = {}
+        self.stash: Stash
+        for interval in range(len(bounds) - 1):
+            rows = slice(bounds[interval], bounds[interval + 1])
+            self.add_constant("ids", interval, {"ids": shard.row_ids[rows]})
+            self.add_constant("x", interval, {"x": x_ND[rows]})
+            self.add_constant("labels", interval, self._labels(rows))
+
+    def _labels(self, rows: slice) -> Tensors:
+        assert self._shard.y is not None
+        train = self._shard.train
+        mine = train[(train >= rows.start) & (train < rows.stop)]
+        return {"y": self._shard.y[mine], "train": mine - rows.start}
+
+    def add_constant(self, name: str, interval: int, tensors: Tensors) -> None:
+        """Keep tensors that every epoch uses; workers may keep them too."""
+        key = f"{self._prefix}/{name}/{interval}"
+        kept = {key: tensor.contiguous() for key, tensor in tensors.items()}
+        self._constant[name, interval] = Bundle(key, kept, "run")
+
+    @property
+    def has_constant_answer(self) -> bool:
+        """Whether the first layer's answer is the same in every epoch."""
+        return any(name == "answer" for name, _ in self._constant)
+
+    def constant(self, name: str, interval: int) -> Tensors:
+        """Return tensors given to `add_constant`."""
+        return self._constant[name, interval].tensors
+
+    def make(
+        self, code: str, part: int, interval: int, epoch: int, version: int, once: Tensors
+    ) -> Task:
+        """Return a task; `once` are the tensors of this epoch."""
+        bundles = [self._constant["ids", interval], self.stash.bundle(version, part)]
+        if part == 0 or (part == 1 and self.parts[1].reads_x):
+            bundles.append(self._constant["x", interval])
+        if part == 1 and ("answer", interval) in self._constant:
+            bundles.append(self._constant["answer", interval])
+        facts = self._facts(code, part, epoch)
+        if code == "finish":
+            bundles.append(self._constant["labels", interval])
+            facts["loss_count"] = self._loss_count
+        number, ids = next(self._numbers), self.constant("ids", interval)["ids"]
+        draw = DrawKey(self._seed, epoch, 0)
+        sent = encode_rows(once, ids, self._bits, f"to {code} {part}", draw)
+        if sent:
+            bundles.append(Bundle(f"{self._prefix}/task/{number}", sent, "once"))
+        return Task(number, code, f"{code} {part}", facts, tuple(bundles))
+
+    @property
+    def _loss_count(self) -> int:
+        count = max(1, self._shard.mask_totals["train"])
+        return count * self._shard.num_classes if self._shard.multi_label else count
+
+    def _facts(self, code: str, part: int, epoch: int) -> dict[str, Fact]:
+        parts = self.parts
+        facts: dict[str, Fact] = {
+            "model": self._model,
+            "part": part,
+            "epoch": epoch,
+            "seed": self._seed,
+            "width": layer_widths(self._spec, max(0, part - 1))[0],
+        }
+        if self._bits != 32:
+            facts["bits"] = self._bits
+        if code == "forward":
+            facts["keep_x"] = part > 0 and parts[part + 1].reads_x
+        else:
+            facts["grad_of_x"] = part > 1 and parts[part].reads_x
+            facts["grad_of_answer"] = part > 0 and parts[part - 1].asks_for_learnt
+        return facts
+
+
+def flat_gradient(grads: list[Tensors], names: list[str], like: list[Tensor]) -> Tensor:
+    """Return the gradients of all weights in one row, added up in the order given."""
+    pieces = []
+    for name, weight in zip(names, like, strict=True):
+        total = torch.zeros_like(weight)
+        for found in grads:
+            if (grad := found.get(f"g.{name}")) is not None:
+                total += grad
+        pieces.append(total.flatten())
+    return torch.cat(pieces)
