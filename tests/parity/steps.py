@@ -35,7 +35,12 @@ def make_model(plan: Plan) -> nn.Module:
 
 
 def run_steps(
-    shard: Shard, neighbours: Neighbours, draws: Draws, plan: Plan, strategy: Strategy
+    shard: Shard,
+    neighbours: Neighbours,
+    draws: Draws,
+    plan: Plan,
+    strategy: Strategy,
+    first_epoch: int = 0,
 ) -> dict[str, Any]:
     """Return losses, gradients of the first step, weights after the last, and the rows' ids."""
     model = make_model(plan)
@@ -52,7 +57,7 @@ def run_steps(
     losses: list[float] = []
     grads: dict[str, Tensor] = {}
     for step in range(STEPS):
-        draws.epoch = step
+        draws.epoch = first_epoch + step
         optimiser.zero_grad()
         if flow:
             picked = model(x[flow[0].view.read_rows_N], flow, draws)
@@ -91,14 +96,14 @@ def distributed_steps(
 
 
 @cache
-def single_steps(parts: Path, plan: Plan) -> dict[str, Any]:
+def single_steps(parts: Path, plan: Plan, first_epoch: int = 0) -> dict[str, Any]:
     """Return the truth: one process that holds the whole graph and exchanges nothing."""
     torch.set_default_dtype(torch.float64)
     try:
         shard, draws = open_shard(parts, World()), Draws(seed=3)
         edges = {"edge_attr": shard.edge_attr, "edge_type": shard.edge_type}
         neighbours = LocalNeighbours(shard.csr, shard.row_ids, draws, **edges)
-        return run_steps(shard, neighbours, draws, plan, Strategy())
+        return run_steps(shard, neighbours, draws, plan, Strategy(), first_epoch)
     finally:
         torch.set_default_dtype(torch.float32)
 
