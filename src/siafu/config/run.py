@@ -45,7 +45,7 @@ class RunConfig(BaseModel):
     )
     ranks: int = Field(1, ge=1, description="processes, one a part")
     strategy: str = Field(
-        "halo", description="how ranks reach rows of others: halo, sar, adaqp or batchgnn"
+        "halo", description="how an epoch is cut up: halo, sar, adaqp, batchgnn or dorylus"
     )
     stages: str | None = Field(
         None, description="groups of peers fetched one after another: 1 to the ranks, or auto"
@@ -75,6 +75,48 @@ class RunConfig(BaseModel):
     macrobatch: str | None = Field(
         None, description="steps sampled and fetched in one go, or auto (batchgnn's default)"
     )
+    intervals: int | None = Field(
+        None, ge=1, description="slices of a rank's vertices in a pipeline (dorylus; default: 8)"
+    )
+    staleness: int | None = Field(
+        None, ge=0, description="epochs that rows and weights may lag in a pipeline (default: 0)"
+    )
+    gather: Literal["wait", "latest"] | None = Field(
+        None,
+        description="in a pipeline, wait for rows as new as --staleness says (default), or read "
+        "what is there, one epoch older at most",
+    )
+    exact_from: float | None = Field(
+        None, ge=0, le=1, description="validation score from which nothing lags any more"
+    )
+    pool: Literal["none", "process", "ray", "aws-lambda", "simulated"] | None = Field(
+        None, description="who does a pipeline's tensor work (default: process)"
+    )
+    pool_workers: str = Field("auto", description="workers of each rank's pool, or auto")
+    pool_bits: int | None = Field(
+        None, description="bits of an entry on its way to and from the pool: 32, 16, 8, 4"
+    )
+    cloud: str | None = Field(
+        None,
+        description="the simulated pool's delays and failures: aws-lambda (default), a latency as "
+        "20ms, or a YAML file",
+    )
+    lambda_function: str | None = Field(
+        None, description="name of the function in AWS Lambda (packaging/lambda)"
+    )
+    lambda_endpoint: str | None = Field(
+        None, description="URL of a Lambda service other than AWS's own"
+    )
+    pool_address: str | None = Field(
+        None,
+        description="where functions reach this rank, as tcp://10.0.0.5:7000; rank r listens at "
+        "the port + r (default: loopback alone)",
+    )
+    prices: str | None = Field(None, description="a price file on top of siafu's own (TOML)")
+    instance: str | None = Field(
+        None, description="the instance type a rank is billed as (default: c5.xlarge)"
+    )
+    trace: bool = Field(False, description="write trace.json, for Perfetto or chrome://tracing")
     fanout: str | None = Field(
         None, description="in-edges drawn of a vertex at each hop, as 15,10,5; -1: all"
     )
@@ -137,7 +179,12 @@ class RunConfig(BaseModel):
     )
     normalize_features: bool = Field(False, description="scale each feature row to sum to 1")
     patience: int = Field(0, ge=0, description="stop after so many epochs without gain; 0: never")
-    eval_every: int = Field(1, ge=1, description="epochs between evaluations")
+    eval_every: int | None = Field(
+        None,
+        ge=1,
+        description="epochs between evaluations (default: 1; 10 with --staleness, since a pipeline "
+        "is emptied for it)",
+    )
     checkpoint_every: int = Field(50, ge=0, description="epochs between checkpoints; 0: none")
     undirected: bool = Field(False, description="add missing reverse edges")
     split: str | None = Field(
@@ -202,6 +249,14 @@ class RunConfig(BaseModel):
             )
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _pipelines_on_cpus(cls, values: Any) -> Any:
+        # Graph work on CPUs, tensor work in pools: a GPU that happens to be there is not used.
+        if isinstance(values, dict) and values.get("strategy") == "dorylus":
+            return {"device": "cpu", **values}
+        return values
+
     @model_validator(mode="after")
     def _scores_where_they_are_used(self) -> Self:
         if self.inference == "none" and (self.patience or self.keep == "loss"):
@@ -215,7 +270,8 @@ class RunConfig(BaseModel):
     def resolved(self) -> Self:
         """Return the same settings with the model's defaults filled in."""
         known = MODEL_DEFAULTS | DYNAMIC_DEFAULTS
-        defaults = {"norm": "none"} | known.get(self.model, OWN_MODEL_DEFAULTS)
+        defaults = {"norm": "none", "eval_every": 10 if self.staleness else 1}
+        defaults |= known.get(self.model, OWN_MODEL_DEFAULTS)
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
         return self.model_copy(update=unset)
 

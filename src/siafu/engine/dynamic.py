@@ -124,6 +124,7 @@ class DynamicTraining:
         self.progress.seconds.append(seconds)
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
         last = epoch == self.config.epochs or self.progress.is_stale(self.config.patience)
+        assert self.config.eval_every is not None, "settings are resolved"
         if last or epoch % self.config.eval_every == 0:
             row["scores"] = self.evaluate()
             self.keep_best(row["scores"])

@@ -18,6 +18,7 @@ from siafu.config import RunConfig
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
 from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
+from siafu.engine.pipelined import PipelinedNetwork
 from siafu.engine.sampled import SampledNetwork
 from siafu.engine.score import scores, training_loss, validation_loss
 from siafu.engine.widths import gather_widths, histogram, restore_widths
@@ -72,6 +73,10 @@ class Training:
         """Take the steps of one epoch and return the loss over all ranks."""
         if isinstance(self.network, SampledNetwork):
             return self.network.run_epoch(self.optimiser, self.progress.epochs + 1)
+        if isinstance(self.network, PipelinedNetwork):
+            self.network.module.train()
+            epoch = self.progress.epochs + 1
+            return self.network.run_epoch(self.optimiser, epoch, self._horizon(epoch))
         assert isinstance(self.network, BuiltInNetwork | OwnNetwork)
         self.network.module.train()
         self.draws.training, self.draws.epoch = True, self.progress.epochs + 1
@@ -83,6 +88,13 @@ class Training:
         self.network.book.end_epoch(self.draws.epoch)
         total = self.world.gather_numbers([float(loss.detach())], "metric")
         return math.fsum(row[0] for row in total)
+
+    def _horizon(self, epoch: int) -> int:
+        """Return the next epoch after which all must stand still, to be scored or saved."""
+        every = [self.config.eval_every if self.config.inference == "full" else None]
+        every.append(self.config.checkpoint_every)
+        ends = [-(-epoch // count) * count for count in every if count]
+        return min([self.config.epochs, *ends])
 
     @torch.no_grad()
     def evaluate(self) -> tuple[dict[str, float], float]:
@@ -114,9 +126,12 @@ class Training:
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
         last = epoch == self.config.epochs or self.progress.is_stale(self.config.patience)
         wanted = self.config.inference == "full"
+        assert self.config.eval_every is not None, "settings are resolved"
         if wanted and (last or epoch % self.config.eval_every == 0):
             row["accuracy"], merit = self.evaluate()
             self.keep_best(row["accuracy"], merit)
+            if isinstance(self.network, PipelinedNetwork):
+                self.network.note_score(row["accuracy"]["val"])
         row["bytes_sent"] = dict(self.world.meter.bytes_sent)
         return row
 
@@ -134,7 +149,7 @@ class Training:
 
     def close(self) -> None:
         """Give up what the network shares with other ranks."""
-        if isinstance(self.network, SampledNetwork):
+        if isinstance(self.network, SampledNetwork | PipelinedNetwork):
             self.network.close()
 
     def checkpoint(self) -> Checkpoint:
@@ -254,7 +269,7 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "ranks": world.size,
         "strategy": training.config.strategy,
         "choices": strategy.choices(world.size),
-        "exactness": strategy.exactness if strategy.unit == "graph" else "sampled",
+        "exactness": "sampled" if strategy.unit == "macrobatch" else strategy.exactness,
         "widths": histogram(training.network.book, world),
         "sampling": _sampling(training),
         "model": training.config.model,

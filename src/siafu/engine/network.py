@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
+from siafu.engine.pipelined import PipelinedNetwork, check_pipeline
 from siafu.engine.sampled import sampled_network
 from siafu.errors import ConfigError
 from siafu.nn import (
@@ -136,8 +137,10 @@ def build_network(
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
     spec = None if ":" in config.model else model_spec(config, shard)
     strategy = choose_strategy(config, spec, shard, training=training)
+    if strategy.unit == "interval":
+        check_pipeline(config)
     check_strategy(strategy, spec)
-    reads_all = not shard.is_mapped and (spec is None or strategy.unit == "graph")
+    reads_all = not shard.is_mapped and (spec is None or strategy.unit != "macrobatch")
     x = prepare_features(shard, normalize=config.normalize_features and reads_all)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
@@ -147,6 +150,8 @@ def build_network(
         gnn = GNN(spec).to(shard.world.device)
     if strategy.unit == "macrobatch":
         return sampled_network(config, spec, gnn, shard, draws, strategy, None)
+    if strategy.unit == "interval":
+        return PipelinedNetwork(gnn, dense(x), shard, draws, strategy, config)
     return BuiltInNetwork(gnn, x, shard, draws, strategy)
 
 

@@ -144,7 +144,7 @@ def _open(config: RunConfig, job: Job, world: World) -> Shard:
 
 def _place(config: RunConfig, job: Job, world: World) -> Literal["device", "host", "disk"]:
     """Return where a rank's edges and features lie: minibatches read few of them at a time."""
-    if named_strategy(config).unit == "graph":
+    if named_strategy(config).unit != "macrobatch":
         return "device"
     if config.memory is None:
         return "host"

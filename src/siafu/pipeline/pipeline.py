@@ -68,7 +68,8 @@ class Pipeline:
         span: Span | None = None,
     ) -> None:
         """Every rank calls this together."""
-        self.settings, self.version, self.staleness = settings, 0, settings.staleness
+        self.settings, self.version = settings, 0
+        self._staleness, self._latest = settings.staleness, settings.latest
         self._module, self._shard, self._span = module, shard, span
         prefix = f"{secrets.token_hex(6)}-{shard.world.rank}"
         self._works = works = build_works(
@@ -139,7 +140,7 @@ class Pipeline:
 
     def _start(self, horizon: int) -> None:
         """Start intervals on epochs that may begin."""
-        most = min(horizon, self.version + 1 + self.staleness)
+        most = min(horizon, self.version + 1 + self._staleness)
         while not self._full and self._given < most:  # a rank without vertices adds nothing
             self._given += 1
             zeros = [weight.flatten() for weight in self._weights]
@@ -211,7 +212,11 @@ class Pipeline:
     @property
     def most_age(self) -> int:
         """Epochs that a row may be old when it is read."""
-        return self.staleness + int(self.settings.latest)
+        return self._staleness + int(self._latest)
+
+    def stop_lagging(self) -> None:
+        """Have every gather wait for rows of its own epoch from now on; between epochs."""
+        self._staleness, self._latest = 0, False
 
     def _listen(self, *, wait: bool) -> bool:
         """Take in what has come; return whether anything had."""

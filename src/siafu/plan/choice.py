@@ -53,6 +53,11 @@ def named_strategy(config: RunConfig) -> Strategy:
         wire_bits=config.wire_bits,
         wire_period=config.wire_period,
         overlap=config.overlap,
+        intervals=config.intervals,
+        staleness=config.staleness,
+        gather=config.gather,
+        pool=config.pool,
+        pool_bits=config.pool_bits,
         macrobatch=_count("macrobatch", config.macrobatch, "1 or more minibatches, or auto"),
     )
     if not strategy.assigns_widths:
@@ -63,6 +68,20 @@ def named_strategy(config: RunConfig) -> Strategy:
                     seen=f"{name}={getattr(config, name):g} with wire={strategy.wire}",
                     fix="add --wire adaptive, or leave it out",
                 )
+    if strategy.unit != "interval":
+        for name in ("intervals", "staleness", "gather", "pool", "pool_bits", "exact_from"):
+            if getattr(config, name) is not None:
+                raise ConfigError(
+                    f"{name} has no meaning where no intervals are in a pipeline.",
+                    seen=f"{name}={getattr(config, name)} with --strategy {config.strategy}",
+                    fix="add --strategy dorylus, or leave it out",
+                )
+    elif config.device == "cuda":
+        raise ConfigError(
+            "A pipeline's graph work is done on CPUs.",
+            seen="--device cuda with --strategy dorylus",
+            fix="use --device cpu, or another strategy on the GPU",
+        )
     return strategy
 
 
@@ -78,6 +97,12 @@ def choose_strategy(
     if not training:
         stages = shard.world.size if strategy.stages == "auto" else None
         return strategy.with_choices(stages=stages, prune=False, input_cache=False)
+    if strategy.unit == "interval" and config.memory is not None:
+        raise ConfigError(
+            "The memory of a pipeline can't be told beforehand.",
+            seen=f"--memory {config.memory} with --strategy {config.strategy}",
+            fix="leave --memory out, or use --strategy sar",
+        )
     if config.memory is None or strategy.unit == "macrobatch":
         return strategy
     if spec is None and strategy.stages == "auto":

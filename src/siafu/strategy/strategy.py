@@ -18,9 +18,9 @@ EVERY_PEER = 1 << 30
 class Strategy:
     """Independent choices; the published systems are presets, other points are free."""
 
-    unit: Literal["graph", "macrobatch"] = "graph"
-    """What is fetched together: all that the graph's vertices read, or what the samples of some
-    minibatches do. A step is one of the whole graph, or one of a minibatch on each rank."""
+    unit: Literal["graph", "macrobatch", "interval"] = "graph"
+    """What is worked on together: the whole graph, the samples of some minibatches, or an interval of
+    a rank's vertices. A step is one of the whole graph, or one of a minibatch on each rank."""
     macrobatch: int | Literal["auto"] = 1
     """Steps whose samples are drawn and fetched in one go; `auto` goes by memory and reuse."""
     stages: int | Literal["auto"] = 1
@@ -44,8 +44,20 @@ class Strategy:
     overlap: bool = True
     """Work on owned rows while others travel; False waits, for comparison."""
 
+    intervals: int = 8
+    """Slices of a rank's vertices that are on their way through an epoch at once."""
+    staleness: int = 0
+    """Epochs that an interval may be ahead of the slowest, and that rows it reads may be old."""
+    gather: Literal["wait", "latest"] = "wait"
+    """Wait for rows as new as `staleness` says, or read what is there: one epoch older at most."""
+    pool: Literal["none", "process", "ray", "aws-lambda", "simulated"] = "none"
+    """Who does the tensor work of intervals; none: this rank, beside its graph work."""
+    pool_bits: Literal[32, 16, 8, 4] = 32
+    """Bits of an entry on its way to and from the pool, rounded as on the wire."""
+
     def __post_init__(self) -> None:
         self._check_wire()
+        self._check_intervals()
         self._check_macrobatch()
         if self.stages != "auto" and (not isinstance(self.stages, int) or self.stages < 1):
             raise ConfigError(
@@ -81,6 +93,24 @@ class Strategy:
                 else f"leave --{asked[0]} out",
             )
 
+    def _check_intervals(self) -> None:
+        if self.pool_bits not in (32, 16, 8, 4):
+            raise ConfigError(
+                "Unknown width of rows for the pool.",
+                seen=f"pool_bits={self.pool_bits}",
+                fix="use 32, 16, 8 or 4",
+            )
+        others = {"stages": self.stages != 1, "recompute": self.recompute, "prune": self.prune}
+        others["wire"] = self.wire != 32
+        asked = [name for name, is_asked in others.items() if is_asked]
+        if self.unit == "interval" and asked:
+            fix = "; for narrower rows to the pool use --pool-bits" if asked[0] == "wire" else ""
+            raise ConfigError(
+                "Intervals reach rows of others in a way of their own.",
+                seen=f"--{asked[0]} with --strategy dorylus",
+                fix=f"leave --{asked[0]} out{fix}",
+            )
+
     def _check_wire(self) -> None:
         if self.wire not in _WIRES:
             raise ConfigError(
@@ -104,7 +134,9 @@ class Strategy:
     @property
     def exactness(self) -> Exactness:
         """Whether a step equals one process, does so on average, or lags by a bound."""
-        return "exact" if self.wire == 32 else "unbiased"
+        if self.staleness or self.gather == "latest":
+            return "bounded"
+        return "exact" if self.wire == 32 and self.pool_bits == 32 else "unbiased"
 
     @property
     def assigns_widths(self) -> bool:
@@ -123,6 +155,16 @@ class Strategy:
                 "unit": self.unit,
                 "macrobatch": self.macrobatch,
                 "input_cache": self.input_cache,
+            }
+        if self.unit == "interval":
+            return {
+                "unit": self.unit,
+                "intervals": self.intervals,
+                "staleness": self.staleness,
+                "gather": self.gather,
+                "pool": self.pool,
+                "pool_bits": self.pool_bits,
+                "overlap": self.overlap,
             }
         mean = {"wire_bits": self.wire_bits, "wire_period": self.wire_period}
         return {
@@ -145,6 +187,7 @@ PRESETS: dict[str, Strategy] = {
     "sar": Strategy(stages=EVERY_PEER, recompute=True),
     "adaqp": Strategy(wire="adaptive"),
     "batchgnn": Strategy(unit="macrobatch", macrobatch="auto"),
+    "dorylus": Strategy(unit="interval", pool="process"),
 }
 
 

@@ -1,0 +1,1 @@
+"""From the settings of a run to its pool, watched."""

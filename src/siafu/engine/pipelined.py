@@ -1,0 +1,90 @@
+"""A model whose intervals go through epochs in a pipeline; evaluation is over the whole graph."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.config import RunConfig
+from siafu.elastic import Deliver
+from siafu.elastic.open import PoolUse, open_runner
+from siafu.errors import ConfigError
+from siafu.nn import GNN, Draws
+from siafu.pipeline import Pipeline, Settings
+from siafu.shard import Shard
+from siafu.strategy import BlockNeighbours, Strategy
+
+
+class PipelinedNetwork:
+    """One of siafu's own models on the intervals of a shard."""
+
+    def __init__(
+        self,
+        module: GNN,
+        x_ND: Tensor,
+        shard: Shard,
+        draws: Draws,
+        strategy: Strategy,
+        config: RunConfig,
+    ) -> None:
+        self.module, self.strategy = module, strategy
+        self._shard, self._draws, self._config, self._x = shard, draws, config, x_ND
+        self._whole = BlockNeighbours(shard, draws)
+        self.book = self._whole.book
+        self.pipeline: Pipeline | None = None
+        self.use: PoolUse | None = None
+        """What the pool has done; None before training starts."""
+
+    def logits(self) -> Tensor:
+        """Return logits_NO."""
+        logits_NO: Tensor = self.module(self._x, self._whole, self._draws)
+        return logits_NO
+
+    def embeddings(self) -> Tensor:
+        """Return hidden_ND."""
+        return self.module.embed(self._x, self._whole, self._draws)
+
+    def _open(self) -> Pipeline:
+        strategy = self.strategy
+        settings = Settings(
+            intervals=strategy.intervals,
+            staleness=strategy.staleness,
+            latest=strategy.gather == "latest",
+            overlap=strategy.overlap,
+            bits=strategy.pool_bits,
+        )
+
+        def make(deliver: Deliver) -> Any:
+            runner, self.use = open_runner(self._config, strategy, self._shard.world, deliver)
+            return runner
+
+        return Pipeline(self.module, self._x, self._shard, self._draws, settings, make)
+
+    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int, horizon: int) -> float:
+        """Return the loss of an epoch; intervals may go on to `horizon` meanwhile."""
+        if self.pipeline is None:
+            self.pipeline = self._open()
+            self.pipeline.begin(epoch - 1)
+        return self.pipeline.run_epoch(optimiser, epoch, horizon)
+
+    def note_score(self, score: float) -> None:
+        """Stop lagging from now on if the score is as high as the run's settings say."""
+        wanted = self._config.exact_from
+        if wanted is not None and score >= wanted and self.pipeline is not None:
+            self.pipeline.stop_lagging()
+
+    def close(self) -> None:
+        """End the pool and the mail between ranks; all ranks call this together."""
+        if self.pipeline is not None:
+            self.pipeline.close()
+            self.pipeline = None
+
+
+def check_pipeline(config: RunConfig) -> None:
+    """Raise where a model can't be cut into tasks on intervals, or has nothing to do there."""
+    if ":" in config.model:
+        raise ConfigError(
+            "A model of your own is not cut into tasks on intervals.",
+            seen=f"--strategy dorylus with {config.model}",
+            fix="use gcn, sage, gin, gat or transformer, or another strategy",
+        )
