@@ -13,6 +13,7 @@ from benchmarks.value import (
     gate,
     gpu_rows,
     make_graph,
+    measure_gpu,
     ratios,
     row_of,
 )
@@ -76,9 +77,24 @@ def test_ratios_of_a_pool_are_against_both_kinds_of_cpu():
     assert found["value over cpu"] == found["value over cpu pipelined"] == pytest.approx(4.0)
 
 
+def test_a_measured_line_is_taken_back(tmp_path):
+    graph, path = make_graph("dense", 0.05), tmp_path / "gpu.jsonl"
+    line = measure_gpu(graph, arguments(), tmp_path, "cpu")
+    assert len(line["seconds"]) == 2  # of four epochs, two are not counted
+    path.write_text(json.dumps(line) + "\n")
+    (row,) = gpu_rows(graph, arguments(gpu_results=str(path)), line["losses"])
+    assert row["dollars"] > 0
+
+
 def test_the_gpus_line_must_be_of_this_graph_and_learn_alike(tmp_path, capsys):
     graph, path = make_graph("sparse", 0.01), tmp_path / "gpu.jsonl"
-    line = {"facts": facts_of(graph), "losses": [1.0, 0.5], "seconds": [0.01], "gpu": "V100"}
+    line = {
+        "facts": facts_of(graph),
+        "losses": [1.0, 0.5],
+        "seconds": [0.01],
+        "cpu": "",
+        "gpu": "V100",
+    }
     other = {**line, "facts": {**facts_of(graph), "edges": 3}, "seconds": [7.0]}
     path.write_text("".join(json.dumps(row) + "\n" for row in (line, other)))
     asked = arguments(gpu_results=str(path))
