@@ -1,5 +1,6 @@
-"""Predicting what a strategy costs, and choosing one."""
+"""Predicting what a strategy costs in memory and dollars, and choosing one."""
 
+from siafu.plan.bill import Bill, PoolUsage, Servers, make_bill, pool_usage
 from siafu.plan.choice import (
     choose_strategy,
     memory_in_use,
@@ -8,14 +9,25 @@ from siafu.plan.choice import (
     read_bytes,
 )
 from siafu.plan.memory import Sizes, measure_sizes, predict_bytes
+from siafu.plan.prices import InstancePrice, LambdaPrice, Prices, Route, read_prices
 
 __all__ = [
+    "Bill",
+    "InstancePrice",
+    "LambdaPrice",
+    "PoolUsage",
+    "Prices",
+    "Route",
+    "Servers",
     "Sizes",
     "choose_strategy",
+    "make_bill",
     "measure_sizes",
     "memory_in_use",
     "named_strategy",
+    "pool_usage",
     "predict_bytes",
     "predict_training_bytes",
     "read_bytes",
+    "read_prices",
 ]
