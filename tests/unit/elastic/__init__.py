@@ -1,0 +1,1 @@
+"""Tensor tasks and the pools that run them."""
