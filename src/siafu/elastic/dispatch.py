@@ -1,0 +1,291 @@
+"""Seeing to it that every task is answered once, whatever a pool loses, repeats or fails.
+
+Results are idempotent, so an attempt that takes too long is simply made again and the first answer
+is used (Thorpe et al., 2021). What a pool can't do in a few attempts is done here.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from siafu.elastic.local_pool import LocalPool
+from siafu.elastic.pool import Deliver, Pool
+from siafu.elastic.reply_times import KindTimes, ReplyTimes
+from siafu.elastic.task import Reply, Task
+from siafu.errors import TaskError
+
+_LONGEST_CHECK_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patience:
+    """When an attempt is made again, a task is done here, and a pool is given up."""
+
+    least_seconds: float = 0.5
+    """No attempt is made again sooner."""
+    ratio: float = 5.0
+    """Times the usual time of the task's kind before an attempt is made again; each further one of
+    the task waits twice as long as the one before."""
+    first_seconds: float = 30.0
+    """The same as long as no task of the kind was answered. A pool is also given up after so long
+    without an answer, when a task has used up its attempts."""
+    most_outstanding: int = 3
+    """Attempts of one task that nobody has answered; when the last is too old, it is done here."""
+    most_failures: int = 4
+    """Failures of one task that are tried again; after another it is done here."""
+    most_failures_in_row: int = 20
+    """Failures of the pool, with no success between, before it is given up."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A task without an answer."""
+
+    task: Task
+    starts: list[float] = field(default_factory=list)
+    """Of its outstanding attempts, oldest first. Replies don't say which one they answer."""
+    limit_seconds: float = 0.0
+    """Of the newest attempt."""
+    num_failures: int = 0
+    is_local: bool = False
+
+    @property
+    def due(self) -> float:
+        return self.starts[-1] + self.limit_seconds if self.starts else float("inf")
+
+
+@dataclass(slots=True)
+class Counters:
+    """What went wrong so far."""
+
+    relaunched: int = 0
+    """Attempts made again because the last was too old."""
+    duplicates: int = 0
+    """Results that came when the task had been answered."""
+    failures: int = 0
+    """Replies that told of a failure."""
+    rescued: int = 0
+    """Tasks done here since the pool could not, though it was kept."""
+
+
+class Dispatcher:
+    """A pool, and LocalPool behind it for what it can't do.
+
+    `start`, `tick`, `forget`, `resize` and `close` are called by one thread, the owner's. Results
+    are delivered by whatever thread the pool delivers on, at once. Attempts are made again by
+    `tick` alone: call it at least every 100 ms, and soon after `wake` was called.
+    """
+
+    def __init__(
+        self,
+        make_pool: Callable[[Deliver], Pool],
+        deliver: Deliver,
+        *,
+        say: Callable[[str], None],
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+        wake: Callable[[], None] = lambda: None,
+        make_local: Callable[[Deliver], Pool] = LocalPool,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deliver, self._say, self._wake, self._clock = deliver, say, wake, clock
+        self._patience, self._make_local = patience, make_local
+        self._lock = threading.Lock()
+        """Guards what `_take` and the owner's thread both change; never held in a call to them."""
+        self._waiting: dict[int, _Waiting] = {}
+        self._failed: list[int] = []
+        """Tasks to try again at the next tick."""
+        self._failures_in_row = 0
+        self._asked_since: float | None = None
+        """The pool's first attempt after its last success."""
+        self._times = ReplyTimes()
+        self._is_closed = False
+        self.counters, self.degraded = Counters(), False
+        self._local: Pool | None = None
+        self._pool = make_pool(lambda reply: self._take(reply, is_local=False))
+
+    @property
+    def workers(self) -> int:
+        """How many tasks the pool may run at once."""
+        return self._pool.workers
+
+    @property
+    def outstanding(self) -> int:
+        """How many tasks have no answer yet."""
+        with self._lock:
+            return len(self._waiting)
+
+    def times(self) -> dict[str, KindTimes]:
+        """Return how long tasks of each kind took the pool, from start to answer."""
+        with self._lock:
+            return self._times.by_kind()
+
+    def start(self, task: Task) -> None:
+        """Have the pool run the task; its one answer is delivered sooner or later."""
+        with self._lock:
+            if task.number in self._waiting:
+                raise TaskError(
+                    "A task was started twice.", seen=f"{task.number}", fix="number tasks anew"
+                )
+            waiting = self._waiting[task.number] = _Waiting(task)
+        self._launch(waiting)
+
+    def resize(self, workers: int) -> None:
+        """Aim at so many workers."""
+        self._try(lambda: self._pool.resize(workers))
+
+    def forget(self, key: str) -> None:
+        """Have the pool let go of a kept bundle."""
+        self._try(lambda: self._pool.forget(key))
+
+    def close(self) -> None:
+        """End the pool; nothing is delivered afterwards."""
+        with self._lock:
+            self._is_closed = True
+        try:
+            self._pool.close()
+        finally:
+            if self._local is not None and self._local is not self._pool:
+                self._local.close()
+
+    def tick(self) -> float:
+        """Make attempts again where it is time; return the seconds until there may be more to do.
+
+        A reply may bring something to do sooner: then `wake` is called.
+        """
+        with self._lock:
+            failed, self._failed = self._failed, []
+            again = [self._waiting[number] for number in failed if number in self._waiting]
+            is_failing = self._failures_in_row >= self._patience.most_failures_in_row
+        if is_failing and not self.degraded:
+            self._give_up(f"{self._failures_in_row} failures in a row")
+        for waiting in again:
+            self._try_again(waiting)
+        now = self._clock()
+        with self._lock:
+            overdue = [w for w in self._waiting.values() if not w.is_local and w.due <= now]
+        for waiting in overdue:
+            self._make_up_for(waiting)
+        return self._seconds_to_next()
+
+    def _seconds_to_next(self) -> float:
+        now = self._clock()
+        with self._lock:
+            if self._failed:
+                return 0.0
+            dues = (w.due - now for w in self._waiting.values() if not w.is_local)
+            return max(0.0, min(dues, default=_LONGEST_CHECK_SECONDS))
+
+    def _try_again(self, waiting: _Waiting) -> None:
+        """Make another attempt after a failure."""
+        if waiting.is_local:
+            return
+        if waiting.num_failures > self._patience.most_failures:
+            self._rescue(waiting)
+        else:
+            self._launch(waiting)
+
+    def _make_up_for(self, waiting: _Waiting) -> None:
+        """Do something about a task whose newest attempt is too old."""
+        if waiting.is_local:
+            return
+        if len(waiting.starts) < self._patience.most_outstanding:
+            self.counters.relaunched += 1
+            self._launch(waiting, least_seconds=2 * waiting.limit_seconds)
+            return
+        now = self._clock()
+        silent = now - (now if self._asked_since is None else self._asked_since)
+        if silent >= self._patience.first_seconds:
+            self._give_up(f"no answer for {silent:.0f} s")
+        else:
+            self._rescue(waiting)
+
+    def _launch(self, waiting: _Waiting, *, least_seconds: float = 0.0) -> None:
+        if self.degraded:
+            self._run_here(waiting)
+            return
+        patience, kind = self._patience, waiting.task.kind
+        with self._lock:
+            usual = self._times.average(kind)
+            limit = patience.first_seconds if usual is None else patience.ratio * usual
+            waiting.limit_seconds = max(patience.least_seconds, limit, least_seconds)
+            waiting.starts.append(now := self._clock())
+            self._asked_since = now if self._asked_since is None else self._asked_since
+        self._try(lambda: self._pool.start(waiting.task))
+
+    def _rescue(self, waiting: _Waiting) -> None:
+        self.counters.rescued += 1
+        self._run_here(waiting)
+
+    def _run_here(self, waiting: _Waiting) -> None:
+        if self._local is None:
+            self._local = self._make_local(lambda reply: self._take(reply, is_local=True))
+        with self._lock:
+            waiting.is_local = True
+            waiting.starts.append(self._clock())
+        self._local.start(waiting.task)
+
+    def _try(self, call: Callable[[], None]) -> None:
+        """Call the pool, and give it up if it raises."""
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with it, training goes on
+            self._give_up(f"{error!r}")
+
+    def _give_up(self, reason: str) -> None:
+        """Close the pool; what it has not answered, and all that follows, is done here."""
+        if self.degraded:
+            return
+        self.degraded = True
+        self._say(f"The pool of workers is given up, tasks run here from now on: {reason}")
+        with self._lock:
+            moved = [waiting for waiting in self._waiting.values() if not waiting.is_local]
+        for waiting in moved:
+            self._run_here(waiting)
+        given_up = self._pool
+        if self._local is None:
+            self._local = self._make_local(lambda reply: self._take(reply, is_local=True))
+        self._pool = self._local
+        try:
+            given_up.close()
+        except Exception as error:  # noqa: BLE001 - it is not needed any more
+            self._say(f"The pool that was given up did not close: {error!r}")
+
+    def _take(self, reply: Reply, *, is_local: bool) -> None:
+        """Deliver a reply that is the first; called on any thread."""
+        with self._lock:
+            answers = not self._is_closed and self._settles(reply, is_local=is_local)
+        if answers:
+            self._deliver(reply)
+        elif reply.failure:
+            self._wake()
+
+    def _settles(self, reply: Reply, *, is_local: bool) -> bool:
+        """Note what a reply says, and return whether the task is done with it."""
+        waiting, now = self._waiting.get(reply.number), self._clock()
+        if reply.failure:
+            return self._note_failure(reply, waiting, is_local=is_local)
+        if not is_local:
+            self._failures_in_row, self._asked_since = 0, None
+        if waiting is None:
+            self.counters.duplicates += 1
+            return False
+        if is_local == self.degraded and waiting.starts:
+            self._times.note(waiting.task.kind, now - waiting.starts[0])
+        del self._waiting[reply.number]
+        return True
+
+    def _note_failure(self, reply: Reply, waiting: _Waiting | None, *, is_local: bool) -> bool:
+        self.counters.failures += 1
+        if waiting is None:
+            return False
+        if reply.is_final or is_local:
+            # Nobody is left to try what fails here.
+            del self._waiting[reply.number]
+            return True
+        self._failures_in_row += 1
+        waiting.num_failures += 1
+        if not waiting.is_local:
+            del waiting.starts[:1]
+            self._failed.append(reply.number)
+        return False

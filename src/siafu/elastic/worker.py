@@ -1,0 +1,98 @@
+"""A worker process of `ProcessPool`: `python -m siafu.elastic.worker SOCKET PARENT THREADS`.
+
+Takes tasks from its socket until the other end closes. Kept bundles stay mapped, everything else
+goes with the task's answer.
+"""
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from typing import NoReturn
+
+import torch
+
+from siafu.elastic.compute import compute
+from siafu.elastic.shared_block import map_block, write_block
+from siafu.elastic.task import Tensors
+from siafu.elastic.worker_pipe import Message, WorkerPipe, close_all
+
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(pipe: WorkerPipe) -> NoReturn:
+    """Answer tasks until the owner closes its end, which raises EOFError."""
+    kept: dict[str, Tensors] = {}
+    pipe.send({"is_ready": True})
+    while True:
+        message, descriptors = pipe.receive(None)
+        if "forget" in message:
+            kept.pop(message["forget"], None)
+            continue
+        _answer(pipe, message, descriptors, kept)
+
+
+def _answer(
+    pipe: WorkerPipe, message: Message, descriptors: list[int], kept: dict[str, Tensors]
+) -> None:
+    started, clock = time.time(), time.perf_counter()
+    is_mapped = False
+    try:
+        inputs = _inputs(message, descriptors, kept)
+        is_mapped = True
+        block = write_block(compute(message["code"], message["facts"], inputs))
+    except Exception as error:  # noqa: BLE001 - told to whoever asked
+        # Memory or descriptors may have run out for now; anything else lies in the task.
+        is_final = not isinstance(error, MemoryError | OSError)
+        text = f"{error}" or type(error).__name__
+        told = {"failure": text, "is_final": is_final, "is_mapped": is_mapped, "started": started}
+        pipe.send(told)
+        return
+    seconds = time.perf_counter() - clock
+    answer = {"layout": block.layout, "is_mapped": True, "started": started, "seconds": seconds}
+    try:
+        pipe.send(answer, [block.descriptor])
+    finally:
+        block.close()
+
+
+def _inputs(message: Message, descriptors: list[int], kept: dict[str, Tensors]) -> Tensors:
+    """Return all tensors of a task: those that came with it, and those of kept bundles."""
+    try:
+        new = {
+            key: map_block(descriptor, layout)
+            for descriptor, (key, layout) in zip(descriptors, message["new"], strict=True)
+        }
+    finally:
+        close_all(descriptors)
+    # All or none: the owner takes them for known when they were all mapped.
+    kept |= {key: new[key] for key in message["keep"]}
+    bundles = [*new.values(), *(kept[key] for key in message["known"])]
+    return {name: tensor for tensors in bundles for name, tensor in tensors.items()}
+
+
+def _end_with_parent(parent: int) -> None:
+    """Have the kernel end this worker when the thread that started it ends, however it does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
+
+
+def main(descriptor: int, parent: int, threads: int) -> int:
+    """Serve one owner and return the exit code."""
+    _end_with_parent(parent)
+    torch.set_num_threads(threads)
+    pipe = WorkerPipe(socket.socket(fileno=descriptor))
+    try:
+        serve(pipe)
+    except (EOFError, ConnectionError):
+        return 0
+    finally:
+        pipe.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:4])))
