@@ -40,8 +40,9 @@ def spec_of(model: str) -> ModelSpec:
 class PlainRunner(LocalPool):
     """Threads, and nobody who watches them."""
 
-    def tick(self) -> None:
+    def tick(self) -> float:
         """Do nothing."""
+        return 1.0
 
 
 def pipelined_steps(

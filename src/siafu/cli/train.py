@@ -72,6 +72,8 @@ def show_run(run: Run, *, as_json: bool) -> None:
         "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
         f"{_told(result['choices'])}",
         **_sampled(result.get("sampling", {})),
+        **_piped(result.get("pipeline", {})),
+        **((result.get("bill") or {}).get("rows", {})),
         "run": run.path,
     }
     print_table("", rows)
@@ -107,6 +109,8 @@ def _told(choices: dict[str, Any]) -> str:
     if choices.get("unit") == "macrobatch":
         cached = ", first layer's input aggregated once" if choices["input_cache"] else ""
         return f"macrobatches of {choices['macrobatch']} steps{cached}"
+    if choices.get("unit") == "interval":
+        return _told_of_intervals(choices)
     stages, wire = choices["stages"], choices["wire"]
     told = [f"{stages} stage{'s' if stages > 1 else ''}"]
     told += [name.replace("_", " ") for name, value in choices.items() if value is True]
@@ -115,6 +119,30 @@ def _told(choices: dict[str, Any]) -> str:
     elif wire != 32:
         told.append(f"messages quantised to {wire} bits")
     return ", ".join(told)
+
+
+def _told_of_intervals(choices: dict[str, Any]) -> str:
+    told = [f"{choices['intervals']} intervals a rank", f"pool: {choices['pool']}"]
+    if choices["staleness"] or choices["gather"] == "latest":
+        oldest = choices["staleness"] + int(choices["gather"] == "latest")
+        told.append(f"rows up to {oldest} epoch{'s' if oldest > 1 else ''} old")
+    if choices["pool_bits"] != 32:
+        told.append(f"rows to the pool quantised to {choices['pool_bits']} bits")
+    return ", ".join(told if choices["overlap"] else [*told, "taking turns"])
+
+
+def _piped(pipeline: dict[str, Any]) -> dict[str, str]:
+    """Return a line on what became of the tasks of a pipeline, where there is one."""
+    if not pipeline:
+        return {}
+    told = [f"{pipeline['requests']} tasks, {size(pipeline['sent_bytes'])} to the workers"]
+    told += [f"{pipeline[name]} {name}" for name in ("relaunched", "failures") if pipeline[name]]
+    if pipeline["degraded"]:
+        told.append(f"given up on {pipeline['degraded']} ranks, which went on by themselves")
+    by_age = pipeline["rows_read_by_age"]
+    if sum(by_age[1:]):
+        told.append(f"{percent(sum(by_age[1:]) / sum(by_age))} of rows read were older")
+    return {"pool": ", ".join(told)}
 
 
 def _sampled(sampling: dict[str, Any]) -> dict[str, str]:

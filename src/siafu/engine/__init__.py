@@ -16,6 +16,7 @@ from siafu.engine.full_graph import Training, begin, peak_bytes, train
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.network import Network, build_network
+from siafu.engine.pipeline_report import write_trace
 from siafu.engine.weights import load_network, save_network
 
 __all__ = [
@@ -38,4 +39,5 @@ __all__ = [
     "write_dynamic_predictions",
     "write_embeddings",
     "write_predictions",
+    "write_trace",
 ]

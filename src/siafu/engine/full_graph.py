@@ -18,6 +18,7 @@ from siafu.config import RunConfig
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
 from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
+from siafu.engine.pipeline_report import pipeline_report, run_bill
 from siafu.engine.pipelined import PipelinedNetwork
 from siafu.engine.sampled import SampledNetwork
 from siafu.engine.score import scores, training_loss, validation_loss
@@ -256,7 +257,11 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
     sent = [float(world.meter.bytes_sent.get(purpose, 0)) for purpose in purposes]
     table = world.gather_numbers([*sent, peak_bytes(world) / 2**20])
     by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
-    strategy = training.network.strategy
+    strategy, report = training.network.strategy, pipeline_report(training.network, world)
+    seconds = math.fsum(progress.seconds)
+    bill = run_bill(
+        training.config, report, ranks=world.size, seconds=seconds, epochs=progress.epochs
+    )
     return {
         "accuracy": progress.best_scores,
         "metric": _metric(training),
@@ -272,6 +277,8 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "exactness": "sampled" if strategy.unit == "macrobatch" else strategy.exactness,
         "widths": histogram(training.network.book, world),
         "sampling": _sampling(training),
+        "pipeline": report,
+        "bill": None if bill is None else {**bill.as_dict(), "rows": bill.rows()},
         "model": training.config.model,
         "data": training.shard.name,
         "run": str(folder.path),

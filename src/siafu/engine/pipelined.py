@@ -1,16 +1,17 @@
 """A model whose intervals go through epochs in a pipeline; evaluation is over the whole graph."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from siafu.config import RunConfig
 from siafu.elastic import Deliver
-from siafu.elastic.open import PoolUse, open_runner
+from siafu.elastic.dispatch import Dispatcher
+from siafu.elastic.open import open_runner
+from siafu.elastic.pool_use import PoolUse
 from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws
 from siafu.pipeline import Pipeline, Settings
+from siafu.record import Trace
 from siafu.shard import Shard
 from siafu.strategy import BlockNeighbours, Strategy
 
@@ -32,8 +33,10 @@ class PipelinedNetwork:
         self._whole = BlockNeighbours(shard, draws)
         self.book = self._whole.book
         self.pipeline: Pipeline | None = None
+        self.runner: Dispatcher | None = None
         self.use: PoolUse | None = None
-        """What the pool has done; None before training starts."""
+        """What was asked of the pool; None before training starts."""
+        self.trace = Trace(shard.world.rank) if config.trace else None
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
@@ -54,11 +57,18 @@ class PipelinedNetwork:
             bits=strategy.pool_bits,
         )
 
-        def make(deliver: Deliver) -> Any:
-            runner, self.use = open_runner(self._config, strategy, self._shard.world, deliver)
-            return runner
+        def make(deliver: Deliver) -> Dispatcher:
+            self.runner, self.use = open_runner(
+                self._config, strategy.pool, strategy.intervals, self._shard.world, deliver
+            )
+            return self.runner
 
-        return Pipeline(self.module, self._x, self._shard, self._draws, settings, make)
+        note = self._note_span if self.trace is not None else None
+        return Pipeline(self.module, self._x, self._shard, self._draws, settings, make, note)
+
+    def _note_span(self, name: str, category: str, lane: str, start: float, seconds: float) -> None:
+        assert self.trace is not None
+        self.trace.add(name, category, lane, start=start, seconds=seconds)
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int, horizon: int) -> float:
         """Return the loss of an epoch; intervals may go on to `horizon` meanwhile."""
@@ -66,6 +76,11 @@ class PipelinedNetwork:
             self.pipeline = self._open()
             self.pipeline.begin(epoch - 1)
         return self.pipeline.run_epoch(optimiser, epoch, horizon)
+
+    @property
+    def oldest_allowed(self) -> int:
+        """Epochs that a row may be old when it is read, at most."""
+        return self.strategy.staleness + int(self.strategy.gather == "latest")
 
     def note_score(self, score: float) -> None:
         """Stop lagging from now on if the score is as high as the run's settings say."""

@@ -21,6 +21,7 @@ from siafu.engine import (
     train,
     write_embeddings,
     write_predictions,
+    write_trace,
 )
 from siafu.errors import SiafuError
 from siafu.graph import folder_kind, write_text_atomically, writing
@@ -97,9 +98,10 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
             line.update(training.progress.epochs, note)
 
         result = train(training, folder, show)
+    write_trace(training.network, world, folder.path)
+    training.close()
     if config.inference == "full":
         _write_predictions(training, folder, job)
-    training.close()
     if world.rank == 0:
         with writing(folder.path):
             save_network(training.network, shard, folder.weights)

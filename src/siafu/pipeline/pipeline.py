@@ -41,8 +41,8 @@ class Runner(Protocol):
         """Have the task run; its reply is delivered once."""
         ...
 
-    def tick(self) -> None:
-        """Look after tasks that take too long."""
+    def tick(self) -> float:
+        """Look after tasks that take too long; return the seconds until the next look."""
         ...
 
     def forget(self, key: str) -> None:
@@ -126,12 +126,12 @@ class Pipeline:
         heard = time.monotonic()
         while self.version < epoch:
             self._start(horizon)
-            moved = self._move() or self._listen(wait=False)
+            nap = min(_LONGEST_NAP_SECONDS, self._runner.tick())
+            moved = self._move() or self._listen(0.0)
             if not moved:
                 began = time.perf_counter()
-                moved = self._listen(wait=True)
+                moved = self._listen(nap)
                 self.idle_seconds += time.perf_counter() - began
-            self._runner.tick()
             self._step(optimiser)
             heard = time.monotonic() if moved else heard
             if time.monotonic() - heard > self._shard.world.deadline_seconds:
@@ -218,13 +218,13 @@ class Pipeline:
         """Have every gather wait for rows of its own epoch from now on; between epochs."""
         self._staleness, self._latest = 0, False
 
-    def _listen(self, *, wait: bool) -> bool:
-        """Take in what has come; return whether anything had."""
+    def _listen(self, seconds: float) -> bool:
+        """Take in what has come, or comes within so long; return whether anything had."""
         came = False
         while True:
             try:
-                block = wait and not came
-                thing = self._inbox.get(block, _LONGEST_NAP_SECONDS if block else None)
+                waits = seconds > 0 and not came
+                thing = self._inbox.get(timeout=seconds) if waits else self._inbox.get_nowait()
             except queue.Empty:
                 return came
             came = True

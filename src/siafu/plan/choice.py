@@ -34,6 +34,10 @@ def read_bytes(text: str) -> int:
     return int(number * (1024 ** powers[unit] if binary else _UNITS[unit]))
 
 
+_OF_PIPELINES = ("intervals", "staleness", "gather", "pool", "pool_bits", "exact_from", "trace")
+"""Settings that mean nothing elsewhere."""
+
+
 def named_strategy(config: RunConfig) -> Strategy:
     """Return the strategy that the settings name, with their own choices on top."""
     if config.memory is not None:
@@ -69,8 +73,8 @@ def named_strategy(config: RunConfig) -> Strategy:
                     fix="add --wire adaptive, or leave it out",
                 )
     if strategy.unit != "interval":
-        for name in ("intervals", "staleness", "gather", "pool", "pool_bits", "exact_from"):
-            if getattr(config, name) is not None:
+        for name in _OF_PIPELINES:
+            if getattr(config, name) not in (None, False):
                 raise ConfigError(
                     f"{name} has no meaning where no intervals are in a pipeline.",
                     seen=f"{name}={getattr(config, name)} with --strategy {config.strategy}",

@@ -19,8 +19,8 @@ class Strategy:
     """Independent choices; the published systems are presets, other points are free."""
 
     unit: Literal["graph", "macrobatch", "interval"] = "graph"
-    """What is worked on together: the whole graph, the samples of some minibatches, or an interval of
-    a rank's vertices. A step is one of the whole graph, or one of a minibatch on each rank."""
+    """What is worked on together: the whole graph, the samples of some minibatches, or an interval
+    of a rank's vertices. A step is one of the whole graph, or of a minibatch on each rank."""
     macrobatch: int | Literal["auto"] = 1
     """Steps whose samples are drawn and fetched in one go; `auto` goes by memory and reuse."""
     stages: int | Literal["auto"] = 1

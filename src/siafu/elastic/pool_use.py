@@ -1,0 +1,40 @@
+"""What a pool was asked for, counted reply by reply as it would be billed."""
+
+import math
+import threading
+from dataclasses import dataclass, field
+
+from siafu.elastic.pool import Deliver
+from siafu.elastic.task import Reply
+
+
+@dataclass(eq=False, slots=True)
+class PoolUse:
+    """Totals over every attempt that was answered, also those that came too late to be used."""
+
+    step_seconds: float = 0.001
+    """What an invocation's time is rounded up to a multiple of."""
+    requests: int = 0
+    billed_seconds: float = 0.0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def counting(self, deliver: Deliver) -> Deliver:
+        """Return a `Deliver` that counts what passes through it."""
+
+        def take(reply: Reply) -> None:
+            self.count(reply)
+            deliver(reply)
+
+        return take
+
+    def count(self, reply: Reply) -> None:
+        """Add one attempt."""
+        usage = reply.usage
+        steps = math.ceil(round(usage.seconds / self.step_seconds, 6))
+        with self._lock:
+            self.requests += 1
+            self.billed_seconds += steps * self.step_seconds
+            self.sent_bytes += usage.sent_bytes
+            self.received_bytes += usage.received_bytes

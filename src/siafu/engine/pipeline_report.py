@@ -1,0 +1,81 @@
+"""What a pipelined run reports: how old rows were, what became of tasks, and what it cost."""
+
+from pathlib import Path
+from typing import Any
+
+from siafu.comm import World
+from siafu.config import RunConfig
+from siafu.engine.pipelined import PipelinedNetwork
+from siafu.plan import Bill, PoolUsage, Servers, make_bill, named_strategy, read_prices
+from siafu.record import join_traces
+
+DEFAULT_INSTANCE = "c5.xlarge"
+_BILLED_POOLS = ("aws-lambda", "simulated")
+"""Pools whose workers are paid by the request; others run on machines that are paid for anyway."""
+_MB_PER_GB = 1024
+
+
+def pipeline_report(network: object, world: World) -> dict[str, Any]:
+    """Return the figures of all ranks together; nothing of another strategy's. All ranks call."""
+    if not isinstance(network, PipelinedNetwork) or network.pipeline is None:
+        return {}
+    pipeline, runner, use = network.pipeline, network.runner, network.use
+    assert runner is not None
+    assert use is not None
+    ages = [float(pipeline.ages.get(age, 0)) for age in range(network.oldest_allowed + 1)]
+    counts = runner.counters
+    told = {
+        "relaunched": counts.relaunched,
+        "duplicates": counts.duplicates,
+        "failures": counts.failures,
+        "rescued": counts.rescued,
+        "degraded": int(runner.degraded),
+        "requests": use.requests,
+        "billed_seconds": use.billed_seconds,
+        "sent_bytes": use.sent_bytes,
+        "received_bytes": use.received_bytes,
+        "idle_seconds": pipeline.idle_seconds,
+        "workers": runner.workers,
+    }
+    table = world.gather_numbers([*map(float, told.values()), *ages], "metric")
+    sums = [sum(column) for column in zip(*table, strict=True)]
+    of_tasks = {
+        name: total if name.endswith("seconds") else int(total)
+        for name, total in zip(told, sums, strict=False)
+    }
+    return {**of_tasks, "rows_read_by_age": [int(total) for total in sums[len(told) :]]}
+
+
+def run_bill(
+    config: RunConfig, report: dict[str, Any], *, ranks: int, seconds: float, epochs: int
+) -> Bill | None:
+    """Return the bill of a run, each rank on a machine of its own; None where nobody asked."""
+    strategy = named_strategy(config)
+    if strategy.unit != "interval" and config.prices is None and config.instance is None:
+        return None
+    prices = read_prices(config.prices)
+    usage = PoolUsage()
+    if strategy.pool in _BILLED_POOLS and report:
+        memory = prices.lambda_price.memory_mb / _MB_PER_GB
+        usage = PoolUsage(
+            requests=report["requests"],
+            gb_seconds=report["billed_seconds"] * memory,
+            billed_seconds=report["billed_seconds"],
+            sent_bytes=report["sent_bytes"],
+            received_bytes=report["received_bytes"],
+        )
+    servers = Servers(instance=config.instance or DEFAULT_INSTANCE, ranks=ranks)
+    return make_bill(prices, servers, seconds=seconds, epochs=epochs, usage=usage)
+
+
+def write_trace(network: object, world: World, folder: Path) -> None:
+    """Write trace.json of all ranks into a run's folder; all ranks call this together."""
+    if not isinstance(network, PipelinedNetwork) or network.trace is None:
+        return
+    paths = [folder / f"trace-{rank}.json" for rank in range(world.size)]
+    network.trace.write(paths[world.rank])
+    world.gather_numbers([1.0])
+    if world.rank == 0:
+        join_traces(paths, folder / "trace.json")
+        for path in paths:
+            path.unlink()
