@@ -34,6 +34,8 @@ KEYS = {
     "exactness",
     "widths",
     "sampling",
+    "pipeline",
+    "bill",
     "model",
     "data",
     "run",
