@@ -196,7 +196,7 @@ def test_a_dispatcher_makes_up_for_every_mishap() -> None:
         lambda deliver: SimulatedPool(deliver, model=model, workers=8, seed=1),
         replies.deliver,
         say=said.append,
-        patience=Patience(least_seconds=0.05, first_seconds=1.0),
+        patience=Patience(least_seconds=0.05, first_seconds=10.0),
     )
     for number in range(200):
         dispatcher.start(ping(number, once(number)))
