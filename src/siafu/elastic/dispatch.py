@@ -6,7 +6,7 @@ is used (Thorpe et al., 2021). What a pool can't do in a few attempts is done he
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from siafu.elastic.local_pool import LocalPool
@@ -45,14 +45,9 @@ class _Waiting:
     task: Task
     starts: list[float] = field(default_factory=list)
     """Of its outstanding attempts, oldest first. Replies don't say which one they answer."""
-    limit_seconds: float = 0.0
-    """Of the newest attempt."""
+    num_relaunches: int = 0
     num_failures: int = 0
     is_local: bool = False
-
-    @property
-    def due(self) -> float:
-        return self.starts[-1] + self.limit_seconds if self.starts else float("inf")
 
 
 @dataclass(slots=True)
@@ -163,7 +158,7 @@ class Dispatcher:
             self._try_again(waiting)
         now = self._clock()
         with self._lock:
-            overdue = [w for w in self._waiting.values() if not w.is_local and w.due <= now]
+            overdue = [waiting for waiting, due in self._dues() if due <= now]
         for waiting in overdue:
             self._make_up_for(waiting)
         return self._seconds_to_next()
@@ -173,8 +168,21 @@ class Dispatcher:
         with self._lock:
             if self._failed:
                 return 0.0
-            dues = (w.due - now for w in self._waiting.values() if not w.is_local)
-            return max(0.0, min(dues, default=_LONGEST_CHECK_SECONDS))
+            pauses = (due - now for _, due in self._dues())
+            return max(0.0, min(pauses, default=_LONGEST_CHECK_SECONDS))
+
+    def _dues(self) -> Iterator[tuple[_Waiting, float]]:
+        """Yield the tasks the pool is to answer, and when their newest attempt is too old.
+
+        By what is known now, not when it began: a pool that slows down is given more time.
+        """
+        patience = self._patience
+        for waiting in self._waiting.values():
+            if waiting.starts and not waiting.is_local:
+                usual = self._times.average(waiting.task.kind)
+                limit = patience.first_seconds if usual is None else patience.ratio * usual
+                limit = max(patience.least_seconds, limit) * 2**waiting.num_relaunches
+                yield waiting, waiting.starts[-1] + limit
 
     def _try_again(self, waiting: _Waiting) -> None:
         """Make another attempt after a failure."""
@@ -191,7 +199,8 @@ class Dispatcher:
             return
         if len(waiting.starts) < self._patience.most_outstanding:
             self.counters.relaunched += 1
-            self._launch(waiting, least_seconds=2 * waiting.limit_seconds)
+            waiting.num_relaunches += 1
+            self._launch(waiting)
             return
         now = self._clock()
         silent = now - (now if self._asked_since is None else self._asked_since)
@@ -200,15 +209,11 @@ class Dispatcher:
         else:
             self._rescue(waiting)
 
-    def _launch(self, waiting: _Waiting, *, least_seconds: float = 0.0) -> None:
+    def _launch(self, waiting: _Waiting) -> None:
         if self.degraded:
             self._run_here(waiting)
             return
-        patience, kind = self._patience, waiting.task.kind
         with self._lock:
-            usual = self._times.average(kind)
-            limit = patience.first_seconds if usual is None else patience.ratio * usual
-            waiting.limit_seconds = max(patience.least_seconds, limit, least_seconds)
             waiting.starts.append(now := self._clock())
             self._asked_since = now if self._asked_since is None else self._asked_since
         self._try(lambda: self._pool.start(waiting.task))

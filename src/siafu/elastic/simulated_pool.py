@@ -1,0 +1,239 @@
+"""Cloud functions without a cloud: real results of this machine, delivered when they would come."""
+
+import heapq
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import count
+
+from siafu.elastic.cloud_model import CloudModel, Mishaps
+from siafu.elastic.local_pool import LocalPool
+from siafu.elastic.pool import Deliver, Pool
+from siafu.elastic.task import Reply, Task, Usage
+from siafu.errors import PoolError
+
+_REMEMBERED_TASKS = 100_000
+"""For so many tasks it is known how often they were attempted."""
+_END_SECONDS = 30.0
+
+
+@dataclass(eq=False, slots=True)
+class _Worker:
+    """A simulated worker: it has no thread, only a state."""
+
+    name: str
+    warm_until: float = -1.0
+    kept: set[str] = field(default_factory=set)
+    """Keys of the bundles it has."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Attempt:
+    task: Task
+    worker: _Worker
+    mishaps: Mishaps
+    begun: float
+    wait_seconds: float
+    """Latency and start-up."""
+    sent_bytes: int
+    workers_in_use: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the simulated workers would be paid for."""
+
+    requests: int = 0
+    seconds: float = 0.0
+    """Busy, each request rounded up as the model says."""
+    gb_seconds: float = 0.0
+
+
+def _local(deliver: Deliver) -> Pool:
+    return LocalPool(deliver, workers=len(os.sched_getaffinity(0)))
+
+
+class SimulatedPool:
+    """Workers as a `CloudModel` describes them, with real waits.
+
+    Tasks are computed by a pool of this machine that loses none (`make_inner`), as soon as their
+    worker would take them, and delivered no sooner than the model says. Where this machine is too
+    slow to compute in that time they come later, and the simulation says too little of the cloud.
+    """
+
+    def __init__(
+        self,
+        deliver: Deliver,
+        *,
+        model: CloudModel,
+        workers: int,
+        seed: int,
+        make_inner: Callable[[Deliver], Pool] = _local,
+    ) -> None:
+        self._deliver, self._model, self._seed, self._workers = deliver, model, seed, workers
+        self._changed = threading.Condition()
+        """Guards all below."""
+        self._queue: deque[Task] = deque()
+        self._idle: list[_Worker] = []
+        self._busy: set[_Worker] = set()
+        self._names, self._numbers = count(), count()
+        self._attempts: dict[int, _Attempt] = {}
+        """What the inner pool computes, by the number it goes by there."""
+        self._times_started: dict[int, int] = {}
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._bill = Bill()
+        self._is_closed = False
+        self._inner = make_inner(self._computed)
+        self._timer = threading.Thread(target=self._keep_time, name="siafu-timer", daemon=True)
+        self._timer.start()
+
+    @property
+    def workers(self) -> int:
+        """How many tasks may run at once."""
+        return self._workers
+
+    @property
+    def bill(self) -> Bill:
+        """What all attempts that ended so far would cost."""
+        with self._changed:
+            return self._bill
+
+    def start(self, task: Task) -> None:
+        """Begin the task, or queue it while all workers are busy."""
+        with self._changed:
+            if self._is_closed:
+                raise PoolError("The pool is closed.", seen="a task", fix="open another pool")
+            self._queue.append(task)
+            begun = self._begin_all()
+        self._compute(begun)
+
+    def resize(self, workers: int) -> None:
+        """Let so many tasks run at once; those that run go on."""
+        if workers < 1:
+            raise PoolError("A pool needs workers.", seen=f"{workers}", fix="ask for 1 or more")
+        with self._changed:
+            self._workers = workers
+            del self._idle[: max(0, len(self._busy) + len(self._idle) - workers)]
+            begun = self._begin_all()
+        self._compute(begun)
+
+    def forget(self, key: str) -> None:
+        """Free a bundle on all workers."""
+        with self._changed:
+            for worker in (*self._idle, *self._busy):
+                worker.kept.discard(key)
+        self._inner.forget(key)
+
+    def close(self) -> None:
+        """End the timer and the inner pool; tasks that wait or run are dropped."""
+        with self._changed:
+            self._is_closed = True
+            self._queue.clear()
+            self._changed.notify_all()
+        self._timer.join(_END_SECONDS)
+        self._inner.close()
+
+    def _begin_all(self) -> list[tuple[int, _Attempt]]:
+        """Give waiting tasks to free workers; the caller has them computed, without the lock."""
+        begun = []
+        while self._queue and len(self._busy) < self._workers:
+            number, attempt = next(self._numbers), self._begin(self._queue.popleft())
+            self._attempts[number] = attempt
+            begun.append((number, attempt))
+        return begun
+
+    def _begin(self, task: Task) -> _Attempt:
+        now, model = time.monotonic(), self._model
+        # The one that was busy last: others may go cold meanwhile, as they do in a cloud.
+        worker = self._idle.pop() if self._idle else _Worker(f"simulated {next(self._names)}")
+        self._busy.add(worker)
+        is_cold = now > worker.warm_until
+        if is_cold:
+            worker.kept.clear()
+        sent_bytes = sum(b.num_bytes for b in task.bundles if b.key not in worker.kept)
+        worker.kept |= {bundle.key for bundle in task.bundles if bundle.lifetime != "once"}
+        wait_seconds = model.latency_seconds + (model.cold_start_seconds if is_cold else 0.0)
+        mishaps = model.draw(self._seed, task.number, self._count_attempt(task.number))
+        return _Attempt(task, worker, mishaps, now, wait_seconds, sent_bytes, len(self._busy))
+
+    def _count_attempt(self, number: int) -> int:
+        """Return how often the task was begun before."""
+        before = self._times_started.get(number, 0)
+        self._times_started[number] = before + 1
+        if len(self._times_started) > _REMEMBERED_TASKS:
+            del self._times_started[next(iter(self._times_started))]
+        return before
+
+    def _compute(self, begun: list[tuple[int, _Attempt]]) -> None:
+        for number, attempt in begun:
+            if attempt.mishaps.fails:
+                self._computed(Reply(number, failure="The simulated worker failed."))
+            else:
+                self._inner.start(replace(attempt.task, number=number))
+
+    def _computed(self, reply: Reply) -> None:
+        """Have the reply of the inner pool delivered when it would come."""
+        with self._changed:
+            if self._is_closed:
+                return
+            attempt = self._attempts.pop(reply.number)
+            reply, busy_seconds = self._as_from_cloud(attempt, reply)
+            due = attempt.begun + attempt.wait_seconds + busy_seconds
+            self._at(due, lambda: self._end(attempt, reply, busy_seconds))
+            self._changed.notify_all()
+
+    def _as_from_cloud(self, attempt: _Attempt, reply: Reply) -> tuple[Reply, float]:
+        """Return the reply with the simulated usage, and how long its worker is busy."""
+        received_bytes = sum(tensor.nbytes for tensor in reply.tensors.values())
+        num_bytes = attempt.sent_bytes + received_bytes
+        busy_seconds = attempt.mishaps.slowdown * (
+            self._model.transfer_seconds(num_bytes, attempt.workers_in_use)
+            + reply.usage.seconds / self._model.speed
+        )
+        started = time.time() - (time.monotonic() - attempt.begun) + attempt.wait_seconds
+        name = attempt.worker.name
+        usage = Usage(name, started, busy_seconds, attempt.sent_bytes, received_bytes)
+        return replace(reply, number=attempt.task.number, usage=usage), busy_seconds
+
+    def _at(self, due: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (due, next(self._numbers), event))
+
+    # What follows runs on the timer's thread.
+
+    def _keep_time(self) -> None:
+        while True:
+            with self._changed:
+                while not self._is_closed and not self._is_due():
+                    pause = self._events[0][0] - time.monotonic() if self._events else None
+                    self._changed.wait(pause)
+                if self._is_closed:
+                    return
+                _, _, event = heapq.heappop(self._events)
+            event()
+
+    def _is_due(self) -> bool:
+        return bool(self._events) and self._events[0][0] <= time.monotonic()
+
+    def _end(self, attempt: _Attempt, reply: Reply, busy_seconds: float) -> None:
+        """Free the worker, bill it, and deliver."""
+        with self._changed:
+            self._free(attempt.worker)
+            seconds = self._model.billed_seconds(busy_seconds)
+            gb_seconds = self._bill.gb_seconds + seconds * self._model.memory_gb
+            self._bill = Bill(self._bill.requests + 1, self._bill.seconds + seconds, gb_seconds)
+            if attempt.mishaps.is_duplicated and not attempt.mishaps.is_lost:
+                due = time.monotonic() + self._model.latency_seconds
+                self._at(due, lambda: self._deliver(reply))
+            begun = self._begin_all()
+        if not attempt.mishaps.is_lost:
+            self._deliver(reply)
+        self._compute(begun)
+
+    def _free(self, worker: _Worker) -> None:
+        self._busy.remove(worker)
+        worker.warm_until = time.monotonic() + self._model.warm_seconds
+        if len(self._busy) + len(self._idle) < self._workers:
+            self._idle.append(worker)
