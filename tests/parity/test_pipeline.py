@@ -40,6 +40,9 @@ def spec_of(model: str) -> ModelSpec:
 class PlainRunner(LocalPool):
     """Threads, and nobody who watches them."""
 
+    def observe(self, graph_waiting: int) -> None:
+        """Do nothing."""
+
     def tick(self) -> float:
         """Do nothing."""
         return 1.0

@@ -1,36 +1,45 @@
 """From the settings of a run to a rank's pool, watched and counted."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from siafu.comm import World
-from siafu.config import RunConfig
+from siafu.config import RunConfig, read_config
+from siafu.elastic.autotune import Autotuner
+from siafu.elastic.cloud_model import CloudModel
 from siafu.elastic.dispatch import Dispatcher
 from siafu.elastic.local_pool import LocalPool
 from siafu.elastic.pool import Deliver, Pool
 from siafu.elastic.pool_use import PoolUse
+from siafu.elastic.process_pool import ProcessPool
+from siafu.elastic.runner import Runner
+from siafu.elastic.simulated_pool import SimulatedPool
 from siafu.errors import ConfigError, PoolError
 
 
 def open_runner(
     config: RunConfig, pool: str, intervals: int, world: World, deliver: Deliver
-) -> tuple[Dispatcher, PoolUse]:
-    """Return the pool of that name, watched, and what will have been asked of it."""
-    use = PoolUse()
-    make = _MAKERS[pool]
+) -> Runner:
+    """Return the pool of that name, watched, sized and counted."""
+    use, make = PoolUse(), _MAKERS[pool]
     workers = _workers(config, pool, intervals)
 
     def make_pool(deliver_to: Deliver) -> Pool:
-        return make(config, world, workers, use.counting(deliver_to))
+        return make(config, world, workers, use.counting(deliver_to), use)
 
     def say(line: str) -> None:
         sys.stderr.write(f"rank {world.rank}: {line}\n")
         sys.stderr.flush()
 
-    return Dispatcher(make_pool, deliver, say=say), use
+    tuner = None
+    if config.pool_workers == "auto" and pool != "none":
+        tuner = Autotuner(intervals=intervals, most=workers)
+    return Runner(Dispatcher(make_pool, deliver, say=say), use, tuner)
 
 
 def _workers(config: RunConfig, pool: str, intervals: int) -> int:
@@ -55,14 +64,38 @@ _MOST_WORKERS = 100
 """Workers a rank begins with at most, where they cost nothing until they are asked."""
 
 
-def _local(config: RunConfig, world: World, workers: int, deliver: Deliver) -> Pool:
+def _local(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
     return LocalPool(deliver, workers=workers)
 
 
-def _process(config: RunConfig, world: World, workers: int, deliver: Deliver) -> Pool:
-    module = _imported("process_pool", "")
-    pool: Pool = module.ProcessPool(deliver, workers=workers, deadline_seconds=config.deadline)
+def _process(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+    return ProcessPool(deliver, workers=workers, deadline_seconds=config.deadline)
+
+
+def _simulated(
+    config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse
+) -> Pool:
+    model = read_cloud(config.cloud)
+    pool = SimulatedPool(deliver, model=model, workers=workers, seed=config.seed + world.rank)
+    use.memory_gb = model.memory_gb or None
+    use.paid = lambda: (pool.bill.requests, pool.bill.seconds)
     return pool
+
+
+def read_cloud(text: str | None) -> CloudModel:
+    """Return the model that a setting names: aws-lambda, a latency as 20ms, or a YAML file."""
+    if text is None or text == "aws-lambda":
+        return CloudModel.aws_lambda()
+    if match := re.fullmatch(r"([0-9.]+) *(ms|s)", text):
+        unit = 0.001 if match[2] == "ms" else 1.0
+        return CloudModel.ideal(latency_seconds=float(match[1]) * unit)
+    if Path(text).suffix in (".yaml", ".yml", ".toml"):
+        return CloudModel.from_mapping(read_config(Path(text)))
+    raise ConfigError(
+        "The simulated cloud can't be read.",
+        seen=f"cloud={text}",
+        fix="use aws-lambda, a latency as 20ms, or a YAML file with the model's numbers",
+    )
 
 
 def _imported(name: str, extra: str) -> Any:
@@ -77,7 +110,8 @@ def _imported(name: str, extra: str) -> Any:
         ) from error
 
 
-_MAKERS: dict[str, Callable[[RunConfig, World, int, Deliver], Pool]] = {
+_MAKERS: dict[str, Callable[[RunConfig, World, int, Deliver, PoolUse], Pool]] = {
     "none": _local,
     "process": _process,
+    "simulated": _simulated,
 }

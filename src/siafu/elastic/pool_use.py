@@ -2,6 +2,7 @@
 
 import math
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from siafu.elastic.pool import Deliver
@@ -18,6 +19,10 @@ class PoolUse:
     billed_seconds: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
+    memory_gb: float | None = None
+    """Of a worker, where the pool knows."""
+    paid: Callable[[], tuple[int, float]] | None = None
+    """The pool's own count of requests and billed seconds: it knows of attempts that got lost."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def counting(self, deliver: Deliver) -> Deliver:
@@ -28,6 +33,10 @@ class PoolUse:
             deliver(reply)
 
         return take
+
+    def totals(self) -> tuple[int, float]:
+        """Return requests and billed seconds."""
+        return (self.requests, self.billed_seconds) if self.paid is None else self.paid()
 
     def count(self, reply: Reply) -> None:
         """Add one attempt."""

@@ -19,23 +19,23 @@ def pipeline_report(network: object, world: World) -> dict[str, Any]:
     """Return the figures of all ranks together; nothing of another strategy's. All ranks call."""
     if not isinstance(network, PipelinedNetwork) or network.pipeline is None:
         return {}
-    pipeline, runner, use = network.pipeline, network.runner, network.use
+    pipeline, runner = network.pipeline, network.runner
     assert runner is not None
-    assert use is not None
+    requests, billed = runner.use.totals()
     ages = [float(pipeline.ages.get(age, 0)) for age in range(network.oldest_allowed + 1)]
-    counts = runner.counters
+    counts = runner.dispatcher.counters
     told = {
         "relaunched": counts.relaunched,
         "duplicates": counts.duplicates,
         "failures": counts.failures,
         "rescued": counts.rescued,
-        "degraded": int(runner.degraded),
-        "requests": use.requests,
-        "billed_seconds": use.billed_seconds,
-        "sent_bytes": use.sent_bytes,
-        "received_bytes": use.received_bytes,
+        "degraded": int(runner.dispatcher.degraded),
+        "requests": requests,
+        "billed_seconds": billed,
+        "sent_bytes": runner.use.sent_bytes,
+        "received_bytes": runner.use.received_bytes,
         "idle_seconds": pipeline.idle_seconds,
-        "workers": runner.workers,
+        "workers": runner.dispatcher.workers,
     }
     table = world.gather_numbers([*map(float, told.values()), *ages], "metric")
     sums = [sum(column) for column in zip(*table, strict=True)]
@@ -43,7 +43,8 @@ def pipeline_report(network: object, world: World) -> dict[str, Any]:
         name: total if name.endswith("seconds") else int(total)
         for name, total in zip(told, sums, strict=False)
     }
-    return {**of_tasks, "rows_read_by_age": [int(total) for total in sums[len(told) :]]}
+    by_age = [int(total) for total in sums[len(told) :]]
+    return {**of_tasks, "rows_read_by_age": by_age, "memory_gb": runner.use.memory_gb}
 
 
 def run_bill(
@@ -56,7 +57,7 @@ def run_bill(
     prices = read_prices(config.prices)
     usage = PoolUsage()
     if strategy.pool in _BILLED_POOLS and report:
-        memory = prices.lambda_price.memory_mb / _MB_PER_GB
+        memory = report["memory_gb"] or prices.lambda_price.memory_mb / _MB_PER_GB
         usage = PoolUsage(
             requests=report["requests"],
             gb_seconds=report["billed_seconds"] * memory,

@@ -5,9 +5,8 @@ from torch import Tensor
 
 from siafu.config import RunConfig
 from siafu.elastic import Deliver
-from siafu.elastic.dispatch import Dispatcher
 from siafu.elastic.open import open_runner
-from siafu.elastic.pool_use import PoolUse
+from siafu.elastic.runner import Runner
 from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws
 from siafu.pipeline import Pipeline, Settings
@@ -33,9 +32,8 @@ class PipelinedNetwork:
         self._whole = BlockNeighbours(shard, draws)
         self.book = self._whole.book
         self.pipeline: Pipeline | None = None
-        self.runner: Dispatcher | None = None
-        self.use: PoolUse | None = None
-        """What was asked of the pool; None before training starts."""
+        self.runner: Runner | None = None
+        """None before training starts."""
         self.trace = Trace(shard.world.rank) if config.trace else None
 
     def logits(self) -> Tensor:
@@ -57,8 +55,8 @@ class PipelinedNetwork:
             bits=strategy.pool_bits,
         )
 
-        def make(deliver: Deliver) -> Dispatcher:
-            self.runner, self.use = open_runner(
+        def make(deliver: Deliver) -> Runner:
+            self.runner = open_runner(
                 self._config, strategy.pool, strategy.intervals, self._shard.world, deliver
             )
             return self.runner

@@ -45,6 +45,10 @@ class Runner(Protocol):
         """Look after tasks that take too long; return the seconds until the next look."""
         ...
 
+    def observe(self, graph_waiting: int) -> None:
+        """Be told how many graph tasks could be done now."""
+        ...
+
     def forget(self, key: str) -> None:
         """Let go of a kept bundle."""
         ...
@@ -190,6 +194,7 @@ class Pipeline:
             for interval, wait in self._waiting.items()
             if self._is_ready(interval, wait)
         ]
+        self._runner.observe(len(ready))
         if not ready:
             held, self._held = self._held, []
             for task in held:
