@@ -63,6 +63,16 @@ def test_nothing_known_yet_means_patience() -> None:
     assert run.pool.num_started == 2
 
 
+def test_what_is_learnt_meanwhile_shortens_the_wait() -> None:
+    run = OddRun(in_turn(LOST))
+    run.dispatcher.start(ping(1))
+    run.dispatcher.start(ping(2))
+    run.clock.advance(0.4)
+    run.clock.advance(0.4)
+    run.dispatcher.tick()
+    assert run.pool.num_started == 3, "others take 0.1 s, so the first is too old at 0.5 s"
+
+
 def test_a_slow_pool_is_not_stormed() -> None:
     """Tasks that suddenly take 3 s, not 0.1: attempts come after 0.5 s and 1 s more."""
     slow = Attempt(answers=(3.0,))
