@@ -9,17 +9,21 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+import torch
 
 from siafu.elastic import worker_process
+from siafu.elastic.dispatch import Dispatcher
+from siafu.elastic.pool import Deliver
 from siafu.elastic.process_pool import ProcessPool
+from siafu.elastic.task import Bundle
 from siafu.errors import PoolError
 from tests.unit.elastic.pings import ANSWERS_WITHIN, Replies, once, ping, wait_until
 
 OWNER = """
 import time
 from siafu.elastic.process_pool import ProcessPool
-pool = ProcessPool(print, workers=2, deadline_seconds=30)
-while len(pool.process_ids) < 2:
+pool = ProcessPool(print, workers=1, deadline_seconds=30)
+while not pool.process_ids:
     time.sleep(0.01)
 print(*pool.process_ids, flush=True)
 time.sleep(600)
@@ -91,6 +95,32 @@ def test_an_idle_worker_that_is_killed_costs_no_task_and_a_busy_one_ends_on_clos
         pool.start(ping(4, once(4)))
 
 
+def test_a_dispatcher_answers_every_task_though_workers_are_killed() -> None:
+    replies, said = Replies(), list[str]()
+    pools: list[ProcessPool] = []
+
+    def make_pool(deliver: Deliver) -> ProcessPool:
+        pools.append(ProcessPool(deliver, workers=2, deadline_seconds=30))
+        return pools[0]
+
+    dispatcher = Dispatcher(make_pool, replies.deliver, say=said.append)
+    (pool,) = pools
+    wait_until(lambda: len(pool.process_ids) == 2, "two workers")
+    victim = pool.process_ids[0]
+    weights = Bundle("weights", {"w": torch.ones(1000)}, "run")
+    for number in range(400):
+        dispatcher.start(ping(number, weights, once(number)))
+        if number == 200:
+            os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: dispatcher.tick() >= 0 and not dispatcher.outstanding, "all answers")
+    dispatcher.close()
+    answers = replies.many(400)
+    assert replies.is_empty
+    assert all(answers[number].tensors["out_x"][0] == number for number in range(400))
+    assert all(answer.tensors["out_w"].sum() == 1000 for answer in answers.values())
+    assert not said
+
+
 def test_workers_that_cannot_start_leave_failures(
     replies: Replies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,15 +135,14 @@ def test_workers_that_cannot_start_leave_failures(
     pool.close()
 
 
-def test_workers_end_with_an_owner_that_is_killed() -> None:
+def test_a_worker_ends_with_an_owner_that_is_killed() -> None:
     shared = set(os.listdir("/dev/shm"))
     with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
-        workers = [int(word) for word in owner.stdout.readline().split()]
-        assert len(workers) == 2
-        # One that reads nothing can't see its pipe end.
-        os.kill(workers[0], signal.SIGSTOP)
+        worker = int(owner.stdout.readline())
+        # Now it reads nothing, and can't see its pipe end.
+        os.kill(worker, signal.SIGSTOP)
         owner.kill()
         owner.wait(ANSWERS_WITHIN)
-    wait_until(lambda: all(map(ended, workers)), "the workers to end")
+    wait_until(lambda: ended(worker), "the worker to end")
     assert set(os.listdir("/dev/shm")) <= shared

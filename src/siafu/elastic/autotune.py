@@ -1,7 +1,7 @@
 """How many workers a rank wants: enough that its graph tasks never starve, and no more.
 
-Tensor tasks return as graph tasks. With too many workers they pile up before this rank's threads (a
-long graph queue, no tensor task waiting); with too few those threads have nothing to do while
+Tensor tasks return as graph tasks. With too many workers they pile up before this rank's threads:
+a long graph queue, no tensor task waiting. With too few those threads have nothing to do while
 tensor tasks wait. Between the two lies the number of workers looked for (Thorpe et al., 2021).
 """
 

@@ -175,6 +175,18 @@ def test_a_queue_that_empties_by_itself_is_left_alone() -> None:
     assert observe_often(tuner, Load(20, 0)) == 22
 
 
+def test_after_a_cut_too_many_it_waits_and_cuts_less() -> None:
+    tuner = Autotuner(intervals=40)
+    crowded, starving = Load(20, 0), Load(0, 20)
+    assert observe_often(tuner, crowded) == 30
+    assert observe_often(tuner, starving) == 31
+    assert observe_often(tuner, crowded) == 31
+    assert observe_often(tuner, crowded) == 27, "an eighth, no longer a quarter"
+    assert observe_often(tuner, starving) == 28
+    assert observe_often(tuner, crowded, 60) == 28, "three windows now"
+    assert observe_often(tuner, crowded) == 26
+
+
 def test_numbers_must_make_sense() -> None:
     with pytest.raises(ConfigError, match="above 0"):
         Autotuner(intervals=0)

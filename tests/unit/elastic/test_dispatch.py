@@ -52,6 +52,24 @@ def test_an_attempt_is_made_again_when_it_is_too_old() -> None:
     assert run.dispatcher.counters.relaunched == 1
 
 
+def test_no_attempt_is_made_again_within_half_a_second() -> None:
+    instant = Attempt(answers=(0.01,))
+    run = OddRun(in_turn(instant, instant, instant, LOST))
+    warm(run)
+    run.dispatcher.start(ping(1))
+    run.clock.advance(0.4)
+    assert run.dispatcher.tick() == pytest.approx(0.1)
+    assert run.pool.num_started == 4
+
+
+def test_an_attempt_that_failed_is_not_outstanding() -> None:
+    run = OddRun(in_turn(FAILED, FAILED, LOST, LOST))
+    run.dispatcher.start(ping(1))
+    run.finish(50)
+    assert run.pool.num_started == 5
+    assert run.dispatcher.counters.rescued == 0
+
+
 def test_nothing_known_yet_means_patience() -> None:
     run = OddRun(in_turn(LOST))
     run.dispatcher.start(ping(1))
@@ -61,6 +79,16 @@ def test_nothing_known_yet_means_patience() -> None:
     run.clock.advance(1.1)
     run.dispatcher.tick()
     assert run.pool.num_started == 2
+
+
+def test_what_is_learnt_meanwhile_shortens_the_wait() -> None:
+    run = OddRun(in_turn(LOST))
+    run.dispatcher.start(ping(1))
+    run.dispatcher.start(ping(2))
+    run.clock.advance(0.4)
+    run.clock.advance(0.4)
+    run.dispatcher.tick()
+    assert run.pool.num_started == 3, "others take 0.1 s, so the first is too old at 0.5 s"
 
 
 def test_a_slow_pool_is_not_stormed() -> None:

@@ -104,6 +104,13 @@ def test_a_slower_worker_takes_longer_and_is_billed_for_it() -> None:
         assert pool.bill.gb_seconds == pytest.approx(0.0205)
 
 
+def test_a_straggler_is_busy_longer() -> None:
+    model = CloudModel(straggler=1.0, straggler_factor=4)
+    with opened(model, seconds=0.01) as (pool, replies):
+        pool.start(ping(1))
+        assert replies.next().usage.seconds == pytest.approx(0.04)
+
+
 def test_cold_workers_start_first_and_warm_ones_keep_bundles() -> None:
     model = CloudModel(cold_start_seconds=0.3)
     weights = Bundle("weights", {"w": torch.ones(100)}, "version")
