@@ -174,12 +174,12 @@ def encode(message: Message) -> list[Frame]:
     if isinstance(message, Order):
         fields["bundles"] = []
         for bundle in message.bundles:
-            entries, more = encode_tensors(bundle.tensors)
+            entries, more = encode_tensors(bundle.tensors, MOST_BYTES)
             told = {"key": bundle.key, "lifetime": bundle.lifetime, "tensors": entries}
             fields["bundles"].append(told)
             frames += more
     elif isinstance(message, Result):
-        fields["tensors"], frames = encode_tensors(message.tensors)
+        fields["tensors"], frames = encode_tensors(message.tensors, MOST_BYTES)
     fields = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}
     header = {"form": FORM, "kind": kind, **fields}
     _check(header)

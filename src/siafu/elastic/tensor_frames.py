@@ -51,18 +51,19 @@ def is_name(value: Any) -> bool:
     return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
 
 
-def encode_tensors(tensors: Tensors) -> tuple[list[Any], list[Frame]]:
+def encode_tensors(tensors: Tensors, most_bytes: int) -> tuple[list[Any], list[Frame]]:
     """Return a header's entries, and the frames in the same order."""
     entries: list[Any] = []
     frames: list[Frame] = []
     for name, tensor in tensors.items():
-        if tensor.dtype not in NAMES or tensor.layout is not torch.strided:
+        entry = [name, NAMES.get(tensor.dtype, ""), list(tensor.shape)]
+        if tensor.layout is not torch.strided or not is_entry(entry, most_bytes):
             raise TaskError(
-                "A tensor is of a kind that doesn't travel.",
-                seen=f"{name}: {tensor.dtype}, {tensor.layout}",
-                fix=f"use one of {', '.join(DTYPES)}, strided",
+                "A tensor is of a kind or size that doesn't travel.",
+                seen=f"{name}: {tensor.dtype}, {tensor.layout}, {list(tensor.shape)}",
+                fix=f"use {', '.join(DTYPES)}; {MOST_DIMS} dims, {most_bytes} bytes at most",
             )
-        entries.append([name, NAMES[tensor.dtype], list(tensor.shape)])
+        entries.append(entry)
         frames.append(_bytes_of(tensor))
     return entries, frames
 
