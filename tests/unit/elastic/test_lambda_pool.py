@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -213,6 +214,31 @@ def test_close_delivers_nothing_more_and_leaves_no_thread() -> None:
             pool.start(ping_task(3))
         assert replies.empty()
     assert threading.active_count() == before
+
+
+def test_close_does_not_wait_long_for_a_function_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lambda_pool, "ENDS_WITHIN", 0.1)
+    come, end = threading.Event(), threading.Event()
+
+    def act(_: dict[str, Any]) -> Answer:
+        come.set()
+        end.wait(ANSWERS_WITHIN)
+        return Answer()
+
+    with service(act) as (url, _):
+        with pool_at(url) as (pool, replies):
+            pool.start(ping_task(1))
+            assert come.wait(ANSWERS_WITHIN)
+            (call,) = pool._running
+            clock = time.monotonic()
+            pool.close()
+            assert time.monotonic() - clock < ANSWERS_WITHIN / 2
+        end.set()
+        call.join(ANSWERS_WITHIN)
+        assert not call.is_alive()
+        assert replies.empty()
 
 
 def test_failure_holds_no_secret() -> None:
