@@ -26,6 +26,8 @@ LOOPBACK = "tcp://127.0.0.1:*"
 EVERYWHERE = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
 SLACK_BYTES = 1024
 """What encryption adds to a frame, and more."""
+BACKLOG = 1024
+"""Workers that may knock at the same moment."""
 CLOSES_WITHIN = 10.0
 HEARTBEAT_MS = 5_000
 DEAD_AFTER_MS = 20_000
@@ -41,15 +43,18 @@ class Address:
     """How workers reach it, where that differs: behind a translated address, or bound to all."""
 
     def __post_init__(self) -> None:
+        is_reachable = not self.reach or ADDRESS.fullmatch(self.reach)
+        if not self.bind.startswith("tcp://") or not is_reachable:
+            raise ConfigError(
+                "No address of a socket.",
+                seen=f"bind={self.bind}, reach={self.reach}",
+                fix="write tcp://HOST:PORT",
+            )
         if not self.reach and self.bind.startswith(EVERYWHERE):
             raise ConfigError(
                 "Workers can't connect to an address that stands for all of a machine's.",
                 seen=f"bind={self.bind}",
                 fix="bind one address, or say by `reach` how workers reach it",
-            )
-        if self.reach and not ADDRESS.fullmatch(self.reach):
-            raise ConfigError(
-                "No address of a socket.", seen=f"reach={self.reach}", fix="write tcp://HOST:PORT"
             )
 
 
@@ -93,6 +98,7 @@ class Endpoint:
         self._socket.zap_domain = b"siafu"
         self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         self._socket.setsockopt(zmq.MAXMSGSIZE, self._most_bytes + SLACK_BYTES)
+        self._socket.setsockopt(zmq.BACKLOG, BACKLOG)
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, DEAD_AFTER_MS)
         self._socket.linger = 0

@@ -82,7 +82,7 @@ class LambdaPool:
         self._running: set[threading.Thread] = set()
         self._is_closed = False
         self.requests, self.billed_seconds, self.memory_gb = 0, 0.0, 0.0
-        self.endpoint = Endpoint(self._pass_on, address=address)
+        self.endpoint = Endpoint(deliver, address=address)
 
     @property
     def workers(self) -> int:
@@ -138,14 +138,10 @@ class LambdaPool:
                 failure = f"{type(error).__name__}: {error}"
             if self.endpoint.withdraw(invitation.token):
                 text = failure or "the function ended without a result"
-                self._pass_on(Reply(task.number, failure=f"{self._function}: {text}"))
+                self._deliver(Reply(task.number, failure=f"{self._function}: {text}"))
         with self._lock:
             self._running.discard(threading.current_thread())
         self._launch()
-
-    def _pass_on(self, reply: Reply) -> None:
-        if not self._is_closed:
-            self._deliver(reply)
 
     def _call(self, event: dict[str, Any]) -> str:
         """Call the function and wait for it; return why it failed, or nothing."""

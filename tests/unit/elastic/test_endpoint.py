@@ -221,6 +221,8 @@ def test_address_for_all_needs_one_for_workers(bind: str) -> None:
         Address(bind=bind)
     with pytest.raises(ConfigError, match="No address"):
         Address(bind=bind, reach="graph.example")
+    with pytest.raises(ConfigError, match="No address"):
+        Address(bind=bind.replace("tcp", "ipc"), reach="tcp://graph.example:5000")
 
 
 def test_address_in_use_is_told() -> None:
