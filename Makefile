@@ -12,6 +12,13 @@ setup: .venv/.ready
 	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
+# Tests of the aws-lambda pool call functions in an emulator, where there is npm to install it.
+.emulator/.ready: packaging/lambda/emulator/package-lock.json
+	@mkdir -p .emulator
+	@if command -v npm >/dev/null; then sh packaging/lambda/emulator/install.sh .emulator; \
+	else echo "no npm: tests with an emulator of Lambda will be skipped"; fi
+	@touch $@
+
 demo: setup
 	$(BIN)/siafu demo
 
@@ -20,7 +27,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+test: lint .emulator/.ready
 	$(BIN)/python -m pytest
 
 bench: setup
@@ -29,4 +36,4 @@ bench: setup
 	$(BIN)/python -m benchmarks.ingest --edges 10000000
 
 clean:
-	rm -rf .venv runs
+	rm -rf .venv .emulator runs

@@ -1,0 +1,226 @@
+"""The graph server's side of a pool on other machines: a socket where workers fetch and push.
+
+Everything is encrypted and authenticated by CURVE. Each run has a fresh pair of server keys and one
+fresh pair of client keys; who lacks the latter gets no answer at all. It listens on loopback unless
+it is given another address.
+"""
+
+import hmac
+import secrets
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils import z85
+
+from siafu.elastic.invitation import ADDRESS, Invitation
+from siafu.elastic.message import MOST_BYTES, STORED, Fetch, Message, Notice, Result, decode, encode
+from siafu.elastic.pool import Deliver
+from siafu.elastic.task import Reply, Task, Usage
+from siafu.elastic.tokens import Attempt, Attempts, Refusal
+from siafu.errors import ConfigError, PoolError, TaskError
+
+LOOPBACK = "tcp://127.0.0.1:*"
+EVERYWHERE = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
+SLACK_BYTES = 1024
+"""What encryption adds to a frame, and more."""
+BACKLOG = 1024
+"""Workers that may knock at the same moment."""
+CLOSES_WITHIN = 10.0
+HEARTBEAT_MS = 5_000
+DEAD_AFTER_MS = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Address:
+    """Where an endpoint listens."""
+
+    bind: str = LOOPBACK
+    """`tcp://HOST:PORT`; `*` as the port takes a free one."""
+    reach: str = ""
+    """How workers reach it, where that differs: behind a translated address, or bound to all."""
+
+    def __post_init__(self) -> None:
+        is_reachable = not self.reach or ADDRESS.fullmatch(self.reach)
+        if not self.bind.startswith("tcp://") or not is_reachable:
+            raise ConfigError(
+                "No address of a socket.",
+                seen=f"bind={self.bind}, reach={self.reach}",
+                fix="write tcp://HOST:PORT",
+            )
+        if not self.reach and self.bind.startswith(EVERYWHERE):
+            raise ConfigError(
+                "Workers can't connect to an address that stands for all of a machine's.",
+                seen=f"bind={self.bind}",
+                fix="bind one address, or say by `reach` how workers reach it",
+            )
+
+
+class Endpoint:
+    """Gives tasks to workers that were invited, and delivers what they push.
+
+    One thread does all of it. `refusals` counts what was refused, by reason.
+    """
+
+    def __init__(
+        self, deliver: Deliver, *, address: Address | None = None, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self._deliver, self._most_bytes = deliver, most_bytes
+        self._attempts = Attempts()
+        self.refusals: Counter[str] = Counter()
+        server_public, self._server_secret = zmq.curve_keypair()
+        self._server_key = server_public.decode()
+        client_public, client_secret = zmq.curve_keypair()
+        self._client = (client_public.decode(), client_secret.decode())
+        self._client_raw = z85.decode(client_public)
+        self._context = zmq.Context()
+        try:
+            self._open(address or Address())
+        except BaseException:
+            self._context.destroy(linger=0)
+            raise
+        self._thread = threading.Thread(target=self._serve, name="siafu-endpoint", daemon=True)
+        self._thread.start()
+
+    def _open(self, address: Address) -> None:
+        # The gate comes first: from the first moment no client is let in unasked.
+        self._gate = self._context.socket(zmq.REP)
+        self._gate.bind("inproc://zeromq.zap.01")
+        self._bell = self._context.socket(zmq.PAIR)
+        self._bell.bind("inproc://bell")
+        self._rope = self._context.socket(zmq.PAIR)
+        self._rope.connect("inproc://bell")
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.curve_server = True
+        self._socket.curve_secretkey = self._server_secret
+        self._socket.zap_domain = b"siafu"
+        self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, self._most_bytes + SLACK_BYTES)
+        self._socket.setsockopt(zmq.BACKLOG, BACKLOG)
+        self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, DEAD_AFTER_MS)
+        self._socket.linger = 0
+        self._socket.ipv6 = "[" in address.bind
+        try:
+            self._socket.bind(address.bind)
+        except zmq.ZMQError as error:
+            raise PoolError(
+                "The pool's endpoint can't listen there.",
+                seen=f"{address.bind}: {error}",
+                fix="name a free port of an address of this machine, or * as the port",
+            ) from error
+        self.bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._reach = address.reach or self.bound
+
+    def invite(self, task: Task, seconds: float) -> Invitation | None:
+        """Return what one attempt at the task needs; None for a task that is answered already."""
+        token = secrets.token_urlsafe(24)
+        if not self._attempts.add(token, Attempt(task, time.monotonic() + seconds)):
+            return None
+        return Invitation(
+            address=self._reach,
+            server_key=self._server_key,
+            client_public=self._client[0],
+            client_secret=self._client[1],
+            token=token,
+            seconds=seconds,
+        )
+
+    def withdraw(self, token: str) -> bool:
+        """End an attempt; return True if its task still wants an answer from it."""
+        return self._attempts.remove(token)
+
+    def forget(self, key: str) -> None:
+        """Have workers let go of a bundle, each when it fetches next."""
+        self._attempts.forget(key)
+
+    def dismiss(self) -> None:
+        """Want no more answers: workers that come are told to end."""
+        self._attempts.dismiss()
+
+    def close(self) -> None:
+        """Stop listening; nothing is delivered afterwards."""
+        if self._context.closed:
+            return
+        self.dismiss()
+        self._rope.send(b"")
+        self._thread.join(CLOSES_WITHIN)
+        self._context.destroy(linger=0)
+
+    def _serve(self) -> None:
+        poller = zmq.Poller()
+        for socket in (self._gate, self._bell, self._socket):
+            poller.register(socket, zmq.POLLIN)
+        while True:
+            # No deadline here: the bell ends it.
+            ready = dict(poller.poll())
+            if self._gate in ready:
+                self._admit()
+            if self._socket in ready:
+                self._answer()
+            if self._bell in ready:
+                return
+
+    def _admit(self) -> None:
+        """Let one client in, or not: ZeroMQ's authentication protocol (RFC 27)."""
+        version, request, _, _, _, mechanism, *credentials = self._gate.recv_multipart()
+        is_right = mechanism == b"CURVE" and hmac.compare_digest(
+            b"".join(credentials), self._client_raw
+        )
+        if not is_right:
+            self.refusals["key"] += 1
+        code, text = (b"200", b"") if is_right else (b"400", b"refused")
+        self._gate.send_multipart([version, request, code, text, b"", b""])
+
+    def _answer(self) -> None:
+        identity, *parts = self._socket.recv_multipart(copy=False)
+        frames = [part.buffer for part in parts]
+        try:
+            message = decode(frames, most_bytes=self._most_bytes)
+        except TaskError:
+            self._refuse(identity.bytes, "message")
+            return
+        try:
+            if isinstance(message, Fetch):
+                self._give(identity.bytes, message)
+            elif isinstance(message, Result):
+                self._take(identity.bytes, message, sum(len(frame) for frame in frames))
+            else:
+                self._refuse(identity.bytes, "message")
+        except Refusal as refusal:
+            self._refuse(identity.bytes, refusal.reason)
+
+    def _give(self, identity: bytes, message: Fetch) -> None:
+        attempt = self._attempts.fetch(message.token)
+        try:
+            frames = encode(self._attempts.order(attempt.task, message.held))
+        except TaskError as error:
+            # The task itself doesn't fit into a message: no other attempt would fare better.
+            self._attempts.finish(message.token, is_answer=False)
+            self._refuse(identity, "task")
+            self._deliver(Reply(attempt.task.number, failure=f"{error}", is_final=True))
+            return
+        attempt.sent_bytes = sum(len(frame) for frame in frames)
+        self._socket.send_multipart([identity, *frames])
+
+    def _take(self, identity: bytes, result: Result, received_bytes: int) -> None:
+        attempt = self._attempts.finish(result.token, is_answer=not result.failure)
+        self._say(identity, Notice(STORED))
+        usage = Usage(
+            result.worker, result.started, result.seconds, attempt.sent_bytes, received_bytes
+        )
+        number = attempt.task.number
+        if result.failure:
+            failed = Reply(number, failure=result.failure, is_final=result.is_final, usage=usage)
+            self._deliver(failed)
+        else:
+            self._deliver(Reply(number, result.tensors, usage=usage))
+
+    def _refuse(self, identity: bytes, reason: str) -> None:
+        self.refusals[reason] += 1
+        self._say(identity, Notice(reason))
+
+    def _say(self, identity: bytes, message: Message) -> None:
+        self._socket.send_multipart([identity, *encode(message)])

@@ -1,0 +1,181 @@
+"""The function that runs in AWS Lambda: fetch a task, compute it, push what came out.
+
+It is stateless but for bundles that a warm instance keeps. Expected failures are told in the
+answer instead of raised, so that the instance stays warm.
+"""
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import zmq
+
+from siafu.elastic.bundle_cache import BundleCache
+from siafu.elastic.compute import compute
+from siafu.elastic.invitation import Invitation, read_invitation
+from siafu.elastic.message import (
+    LONGEST_FAILURE,
+    MOST_BYTES,
+    MOST_KEYS,
+    STORED,
+    Fetch,
+    Message,
+    Notice,
+    Order,
+    Result,
+    decode,
+    encode,
+)
+from siafu.elastic.task import Fact, Tensors
+from siafu.elastic.tensor_frames import Frame
+from siafu.errors import PoolError, SiafuError, TaskError
+
+MARGIN_SECONDS = 0.25
+"""Left of the function's own time when it gives up, so that it can say so."""
+DEFAULT_MEMORY_MB = 1024
+KEPT_SHARE = 0.25
+"""Of the function's memory, for bundles; the rest is torch, a task and what it makes."""
+
+
+@dataclass(eq=False, slots=True)
+class _Instance:
+    """What one instance of the function remembers between calls."""
+
+    name: str = field(default_factory=lambda: secrets.token_hex(4))
+    kept: BundleCache | None = None
+
+    def cache(self, memory_mb: int) -> BundleCache:
+        if self.kept is None:
+            self.kept = BundleCache(int(memory_mb * KEPT_SHARE * (1 << 20)))
+        return self.kept
+
+
+_instance = _Instance()
+
+
+def handler(event: Any, context: Any) -> dict[str, Fact]:
+    """Return facts of one call: who, how long, how many bytes, and why it failed if it did."""
+    clock = time.perf_counter()
+    memory_mb = int(getattr(context, "memory_limit_in_mb", DEFAULT_MEMORY_MB))
+    facts: dict[str, Fact] = {
+        "worker": _instance.name,
+        "is_cold": _instance.kept is None,
+        "memory_mb": memory_mb,
+        "failure": "",
+    }
+    kept = _instance.cache(memory_mb)
+    try:
+        invitation = read_invitation(event)
+        with _connected(invitation, _deadline(invitation, context)) as line:
+            try:
+                facts["failure"] = _work(line, invitation, kept)
+            finally:
+                facts |= {"received_bytes": line.received_bytes, "sent_bytes": line.sent_bytes}
+    except SiafuError as error:
+        facts["failure"] = f"{error}"
+    facts["seconds"] = time.perf_counter() - clock
+    return facts
+
+
+def _deadline(invitation: Invitation, context: Any) -> float:
+    """Return when to give up, by the monotonic clock."""
+    seconds = invitation.seconds
+    if hasattr(context, "get_remaining_time_in_millis"):
+        seconds = min(seconds, context.get_remaining_time_in_millis() / 1000)
+    return time.monotonic() + seconds - MARGIN_SECONDS
+
+
+class _Line:
+    """A connection to the endpoint: one question, one answer, within the time there is."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", address: str, deadline: float) -> None:
+        self._socket, self._address, self._deadline = socket, address, deadline
+        self.sent_bytes = self.received_bytes = 0
+
+    def ask(self, frames: list[Frame]) -> Message:
+        """Return the endpoint's answer; raise PoolError if none comes, TaskError for a bad one."""
+        self._socket.send_multipart(frames)
+        self.sent_bytes += sum(len(frame) for frame in frames)
+        left = max(self._deadline - time.monotonic(), 0)
+        if not self._socket.poll(int(left * 1000)):
+            raise PoolError(
+                "The graph server did not answer in time.",
+                seen=f"{self._address}, {sum(map(len, frames))} bytes sent",
+                fix="let the function reach that address, and give it longer",
+            )
+        answer = [part.buffer for part in self._socket.recv_multipart(copy=False)]
+        self.received_bytes += sum(len(frame) for frame in answer)
+        return decode(answer)
+
+
+@contextmanager
+def _connected(invitation: Invitation, deadline: float) -> Iterator[_Line]:
+    """Yield a line that is gone afterwards: a frozen instance would find its connection dead."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger = 0
+        socket.curve_serverkey = invitation.server_key.encode()
+        socket.curve_publickey = invitation.client_public.encode()
+        socket.curve_secretkey = invitation.client_secret.encode()
+        socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
+        socket.ipv6 = "[" in invitation.address
+        socket.connect(invitation.address)
+        yield _Line(socket, invitation.address, deadline)
+
+
+def _work(line: _Line, invitation: Invitation, kept: BundleCache) -> str:
+    """Do the task and push what came of it; return why it failed, or nothing."""
+    started, clock = time.time(), time.perf_counter()
+    tensors: Tensors = {}
+    failure, run = "", invitation.server_key
+    try:
+        order = line.ask(encode(Fetch(invitation.token, kept.keys(run, MOST_KEYS))))
+        tensors = _computed(order, run, kept)
+    except PoolError:
+        raise  # nobody waits for a result
+    except Exception as error:  # noqa: BLE001 - told to whoever asked
+        failure = _text(error)
+    seconds = time.perf_counter() - clock
+    result = Result(
+        invitation.token, _instance.name, started, seconds, tensors, failure, bool(failure)
+    )
+    try:
+        frames = encode(result)
+    except TaskError as error:
+        failure = _text(error)
+        frames = encode(replace(result, tensors={}, failure=failure, is_final=True))
+    answer = line.ask(frames)
+    if answer != Notice(STORED):
+        raise _refused(answer)
+    return failure
+
+
+def _computed(order: Message, run: str, kept: BundleCache) -> Tensors:
+    """Return what an order asks for; keep its bundles for later ones."""
+    if not isinstance(order, Order):
+        raise _refused(order)
+    tensors: Tensors = {}
+    for key in order.held:
+        held = kept.get(run, key)
+        if held is None:
+            raise TaskError("A bundle is not here.", seen=key, fix="send it along")
+        tensors |= held
+    for bundle in order.bundles:
+        tensors |= bundle.tensors
+    for key in order.forgotten:
+        kept.drop(run, key)
+    for bundle in order.bundles:
+        kept.put(run, bundle)
+    return compute(order.code, order.facts, tensors)
+
+
+def _refused(answer: Message) -> PoolError:
+    seen = answer.text if isinstance(answer, Notice) else type(answer).__name__
+    return PoolError("The graph server refused the worker.", seen=seen, fix="start the task anew")
+
+
+def _text(error: Exception) -> str:
+    text = f"{error}" if isinstance(error, SiafuError) else f"{type(error).__name__}: {error}"
+    return text.encode(errors="replace").decode()[:LONGEST_FAILURE]

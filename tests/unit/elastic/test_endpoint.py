@@ -1,0 +1,258 @@
+"""The endpoint gives each task to invited workers alone, once; everybody else gets nothing."""
+
+import threading
+import time
+from queue import Empty
+
+import psutil
+import pytest
+import torch
+import zmq
+
+from siafu.elastic.endpoint import Address, Endpoint
+from siafu.elastic.message import Fetch, Notice, Order, encode
+from siafu.elastic.task import Bundle, Task
+from siafu.errors import ConfigError, PoolError
+from tests.unit.elastic.workers import (
+    ANSWERS_WITHIN,
+    STORED,
+    invited,
+    listening,
+    ping_task,
+    worker,
+)
+
+FAILED = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+)
+WELCOME = zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+
+def test_worker_fetches_and_its_result_is_delivered() -> None:
+    with listening() as (endpoint, replies):
+        task = ping_task(7)
+        with worker(invited(endpoint, task)) as client:
+            order = client.fetch()
+            assert order.code == "ping"
+            assert order.facts == {"part": 1}
+            tensors = {"out": torch.randn(3)}
+            assert client.push(tensors=tensors) == STORED
+
+        reply = replies.get(timeout=ANSWERS_WITHIN)
+        assert (reply.number, reply.failure) == (7, "")
+        assert torch.equal(reply.tensors["out"], tensors["out"])
+        assert (reply.usage.worker, reply.usage.started, reply.usage.seconds) == ("tester", 1, 0.5)
+        assert reply.usage.sent_bytes > 5 * 8
+        assert reply.usage.received_bytes > 3 * 4
+        assert not endpoint.refusals
+
+
+def test_failure_is_delivered_and_leaves_the_task_open() -> None:
+    with listening() as (endpoint, replies):
+        task = ping_task(1)
+        first, second = invited(endpoint, task), invited(endpoint, task)
+        with worker(first) as client:
+            client.fetch()
+            assert client.push(failure="no memory", is_final=True) == STORED
+        reply = replies.get(timeout=ANSWERS_WITHIN)
+        assert (reply.failure, reply.is_final) == ("no memory", True)
+        with worker(second) as client:
+            assert client.fetch().code == "ping"
+        assert not endpoint.withdraw(first.token)
+        assert endpoint.withdraw(second.token)
+
+
+@pytest.mark.parametrize("change", ["client", "server", "none"])
+def test_client_without_the_right_keys_gets_nothing(change: str) -> None:
+    with listening() as (endpoint, replies):
+        invitation = invited(endpoint, ping_task(1))
+        public, secret = (key.decode() for key in zmq.curve_keypair())
+        keys = {
+            "client": {"client_public": public, "client_secret": secret},
+            "server": {"server_key": public},
+            "none": {"client_secret": None},
+        }[change]
+        with worker(invitation, **keys) as client:
+            client.socket.send_multipart(encode(Fetch(invitation.token)))
+            assert client.wait_for(*FAILED, zmq.EVENT_DISCONNECTED, WELCOME) != WELCOME
+            assert not client.socket.poll(0)
+        # Nothing of it reached the token, and the right client is served beside it.
+        assert endpoint.refusals["key"] >= (change == "client")
+        with worker(invitation) as client:
+            assert client.fetch().code == "ping"
+        assert replies.empty()
+
+
+def test_keys_are_new_in_each_run() -> None:
+    with listening() as (one, _), listening() as (other, _):
+        mine, yours = invited(one, ping_task(1)), invited(other, ping_task(1))
+        assert mine.server_key != yours.server_key
+        assert mine.client_secret != yours.client_secret
+        assert mine.token != yours.token
+        assert mine.client_secret not in repr(mine)
+
+
+def test_replayed_messages_are_refused() -> None:
+    with listening() as (endpoint, replies):
+        with worker(invited(endpoint, ping_task(1))) as client:
+            client.fetch()
+            assert client.ask(Fetch(client.token)) == Notice("used")
+            client.push(tensors={"out": torch.zeros(1)})
+            assert client.push(tensors={"out": torch.ones(1)}) == Notice("used")
+            assert client.ask(Fetch(client.token)) == Notice("used")
+        assert endpoint.refusals == {"used": 3}
+        assert replies.get(timeout=ANSWERS_WITHIN).tensors["out"].item() == 0
+        assert replies.empty()
+
+
+def test_tokens_that_are_unknown_expired_or_out_of_turn_are_refused() -> None:
+    with listening() as (endpoint, replies):
+        with worker(invited(endpoint, ping_task(1), seconds=0.0)) as client:
+            assert client.ask(Fetch("u" * 32)) == Notice("unknown")
+            assert client.ask(Fetch(client.token)) == Notice("expired")
+        withdrawn = invited(endpoint, ping_task(2))
+        assert endpoint.withdraw(withdrawn.token)
+        with worker(withdrawn) as client:
+            assert client.ask(Fetch(client.token)) == Notice("unknown")
+        with worker(invited(endpoint, ping_task(3))) as client:
+            assert client.push(tensors={}) == Notice("unfetched")
+        assert endpoint.refusals == {"unknown": 2, "expired": 1, "unfetched": 1}
+        assert replies.empty()
+
+
+def test_late_duplicate_is_told_that_the_task_is_done() -> None:
+    with listening() as (endpoint, replies):
+        task = ping_task(4)
+        first, late, later = (invited(endpoint, task) for _ in range(3))
+        with worker(late) as slow:
+            slow.fetch()
+            with worker(first) as quick:
+                quick.fetch()
+                assert quick.push(tensors={}) == STORED
+            assert slow.push(tensors={"out": torch.ones(1)}) == Notice("done")
+        with worker(later) as client:
+            assert client.ask(Fetch(client.token)) == Notice("done")
+        assert endpoint.invite(task, 1.0) is None
+        assert not endpoint.withdraw(late.token)
+        assert replies.get(timeout=ANSWERS_WITHIN).number == 4
+        assert replies.empty()
+
+
+def test_oversized_messages_are_refused() -> None:
+    with listening(most_bytes=100_000) as (endpoint, replies):
+        invitation = invited(endpoint, ping_task(1))
+        with worker(invitation) as client:
+            client.fetch()
+            # Two frames that are within the limit, but not together.
+            tensors = {"a": torch.zeros(15_000), "b": torch.zeros(15_000)}
+            assert client.push(tensors=tensors) == Notice("message")
+            assert client.ask([b" " * 70_000]) == Notice("message")
+            # One frame beyond it: it isn't even read to its end.
+            client.socket.send(b"\0" * 1_000_000)
+            client.wait_for(zmq.EVENT_DISCONNECTED)
+        assert endpoint.refusals == {"message": 2}
+        assert replies.empty()
+        with worker(invitation) as client:
+            assert client.push(tensors={"a": torch.zeros(3)}) == STORED
+
+
+def test_messages_that_make_no_sense_are_refused_and_the_endpoint_goes_on() -> None:
+    with listening() as (endpoint, _):
+        with worker(invited(endpoint, ping_task(1))) as client:
+            odd = [[b"{}"], [b""], [b"\xff" * 10, b"x"], [b""] * 500, encode(Notice("stored"))]
+            for frames in odd:
+                assert client.ask(frames) == Notice("message")
+            assert client.ask(encode(Order("ping", {}, ()))) == Notice("message")
+            assert client.fetch().code == "ping"
+        assert endpoint.refusals == {"message": len(odd) + 1}
+
+
+def test_task_that_does_not_fit_into_a_message_fails_for_good() -> None:
+    with listening() as (endpoint, replies):
+        rows = Bundle("rows", {"x": torch.zeros(2, dtype=torch.complex64)}, "once")
+        with worker(invited(endpoint, Task(5, "ping", "ping", {}, (rows,)))) as client:
+            assert client.ask(Fetch(client.token)) == Notice("task")
+        reply = replies.get(timeout=ANSWERS_WITHIN)
+        assert reply.is_final
+        assert "complex64" in reply.failure
+
+
+def test_bundles_that_a_worker_holds_are_not_sent_again() -> None:
+    constant = Bundle("input", {"a": torch.zeros(1000)}, "run")
+    weights = Bundle("weights 1", {"w": torch.zeros(1000)}, "version")
+    with listening() as (endpoint, _):
+        with worker(invited(endpoint, ping_task(1, bundles=(constant, weights)))) as client:
+            order = client.fetch()
+            assert [bundle.key for bundle in order.bundles] == ["input", "weights 1", "once 1"]
+        with worker(invited(endpoint, ping_task(2, bundles=(constant, weights)))) as client:
+            order = client.fetch("weights 1", "input", "another", "once 2")
+            assert [bundle.key for bundle in order.bundles] == ["once 2"]
+            assert set(order.held) == {"input", "weights 1"}
+            assert not order.forgotten
+        endpoint.forget("weights 1")
+        with worker(invited(endpoint, ping_task(3, bundles=(constant,)))) as client:
+            assert client.fetch("weights 1", "input").forgotten == ("weights 1",)
+
+
+def test_it_listens_on_loopback_unless_told_otherwise() -> None:
+    def listeners() -> set[tuple[str, int]]:
+        mine = psutil.Process().net_connections("tcp")
+        return {tuple(one.laddr) for one in mine if one.status == psutil.CONN_LISTEN}
+
+    others = listeners()
+
+    def addresses() -> set[str]:
+        return {host for host, _ in listeners() - others}
+
+    with listening() as (endpoint, _):
+        assert endpoint.bound.startswith("tcp://127.0.0.1:")
+        assert addresses() == {"127.0.0.1"}
+    told = Address(bind="tcp://0.0.0.0:*", reach="tcp://graph.example:5555")
+    with listening(address=told) as (endpoint, _):
+        assert addresses() == {"0.0.0.0"}
+        assert invited(endpoint, ping_task(1)).address == "tcp://graph.example:5555"
+
+
+@pytest.mark.parametrize("bind", ["tcp://*:5000", "tcp://0.0.0.0:5000", "tcp://[::]:5000"])
+def test_address_for_all_needs_one_for_workers(bind: str) -> None:
+    with pytest.raises(ConfigError, match="can't connect"):
+        Address(bind=bind)
+    with pytest.raises(ConfigError, match="No address"):
+        Address(bind=bind, reach="graph.example")
+    with pytest.raises(ConfigError, match="No address"):
+        Address(bind=bind.replace("tcp", "ipc"), reach="tcp://graph.example:5000")
+
+
+def test_address_in_use_is_told() -> None:
+    before = threading.active_count()
+    with listening() as (endpoint, _), pytest.raises(PoolError, match="can't listen"):
+        Endpoint(print, address=Address(bind=endpoint.bound))
+    assert threading.active_count() == before
+
+
+def test_close_ends_its_thread_and_sockets_at_once() -> None:
+    before = threading.active_count(), psutil.Process().num_fds()
+    with listening() as (endpoint, replies), worker(invited(endpoint, ping_task(1))) as client:
+        client.fetch()
+        clock = time.perf_counter()
+        endpoint.close()
+        endpoint.close()
+        assert time.perf_counter() - clock < ANSWERS_WITHIN
+    with pytest.raises(Empty):
+        replies.get_nowait()
+    assert threading.active_count() == before[0]
+    assert psutil.Process().num_fds() <= before[1]
+
+
+def test_dismissed_workers_are_told_to_end() -> None:
+    with listening() as (endpoint, replies):
+        invitation = invited(endpoint, ping_task(1))
+        with worker(invitation) as client:
+            client.fetch()
+            endpoint.dismiss()
+            assert client.push(tensors={}) == Notice("done")
+        assert not endpoint.withdraw(invitation.token)
+        assert endpoint.invite(ping_task(2), 1.0) is None
+        assert replies.empty()
