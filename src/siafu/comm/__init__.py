@@ -31,12 +31,19 @@ from siafu.comm.redistribute import (
     to_vertices,
 )
 from siafu.comm.requests import Inquiry, ask, tell
-from siafu.comm.world import DEFAULT_DEADLINE_SECONDS, STORE_VARIABLE, World, choose_device
+from siafu.comm.world import (
+    DEFAULT_DEADLINE_SECONDS,
+    SOCKET_VARIABLE,
+    STORE_VARIABLE,
+    World,
+    choose_device,
+)
 
 __all__ = [
     "BACKWARD",
     "DEFAULT_DEADLINE_SECONDS",
     "FORWARD",
+    "SOCKET_VARIABLE",
     "STORE_VARIABLE",
     "Coding",
     "Codings",

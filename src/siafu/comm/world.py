@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group: see close
 from torch import Tensor
-from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from siafu.comm.meter import Meter
 from siafu.errors import CommError, ConfigError
@@ -23,6 +23,9 @@ from siafu.errors import CommError, ConfigError
 DEFAULT_DEADLINE_SECONDS = 300.0
 STORE_VARIABLE = "SIAFU_RENDEZVOUS_FILE"
 """Set by the local launcher: ranks of one machine meet in a file, so no port is opened for it."""
+SOCKET_VARIABLE = "SIAFU_RENDEZVOUS_SOCKET"
+"""Set by the Ray launcher: ranks meet at MASTER_ADDR and MASTER_PORT, where rank 0 has been given a
+socket of that number; torch's own would listen on every address of the machine."""
 _TAG_BITS, _KIND_BITS, _MOST_LINES = 17, 10, 7
 """Of the 31 bits of a tag; so many second lines of one world may be open at a time."""
 
@@ -66,7 +69,7 @@ class World:
         with _translated(f"rank {rank} joining {where}", deadline_seconds):
             dist.init_process_group(
                 backend,
-                store=FileStore(file, size) if file else None,
+                store=_store(rank, size, timeout),
                 rank=rank,
                 world_size=size,
                 timeout=timeout,
@@ -223,6 +226,22 @@ class World:
                 seen=f"ranks {odd} differ from rank 0",
                 fix=f"start every rank with the same {what}",
             )
+
+
+def _store(rank: int, size: int, timeout: timedelta) -> Store | None:
+    """Return where the launcher has the ranks meet; None where torch finds that by itself."""
+    if file := os.environ.get(STORE_VARIABLE):
+        return FileStore(file, size)
+    if socket := os.environ.get(SOCKET_VARIABLE):
+        return TCPStore(
+            os.environ["MASTER_ADDR"],
+            int(os.environ["MASTER_PORT"]),
+            size,
+            is_master=rank == 0,
+            timeout=timeout,
+            master_listen_fd=int(socket) if rank == 0 else None,
+        )
+    return None
 
 
 def choose_device(name: str, local_rank: int) -> torch.device:

@@ -198,6 +198,12 @@ class RunConfig(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
     threads: int = Field(0, ge=0, description="threads a rank; 0 shares the cores")
     deadline: float = Field(300.0, gt=0, description="seconds any wait between ranks may last")
+    launcher: Literal["local", "ray"] = Field(
+        "local", description="start ranks on this machine, or on the nodes of a Ray cluster"
+    )
+    ray_address: str = Field(
+        "auto", description="the Ray cluster: auto, HOST:PORT, or local for one started here"
+    )
     out: str | None = Field(None, description="run folder (default: runs/NAME-MODEL-NUMBER)")
     window: str | None = Field(
         None, description="events of one snapshot: 14d, 12h, a number, 500e events, or each"

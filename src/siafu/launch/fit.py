@@ -1,5 +1,6 @@
 """One call from data to a trained model: prepare, start the ranks, gather the result."""
 
+import importlib
 import json
 import os
 import tempfile
@@ -93,12 +94,13 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
 def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> Run:
     """Go on with a run from its newest checkpoint; `changes` may raise the number of epochs."""
     folder = existing_run(path)
-    fixed = sorted(set(changes) - {"epochs", "patience", "deadline", "threads"})
+    free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
+    fixed = sorted(set(changes) - free)
     if fixed:
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, deadline and threads may change",
+            fix="only epochs, patience, deadline, threads and the launcher may change",
         )
     newest_checkpoint(folder.checkpoints)
     config = make_config(**{**read_config(folder.config), **changes})
@@ -232,7 +234,7 @@ def _parts_of(folder: RunFolder) -> str:
 
 
 def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
-    if config.ranks == 1:
+    if config.ranks == 1 and config.launcher == "local":
         threads = num_threads()
         try:
             with _joined(config) as world:
@@ -247,7 +249,13 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
             warm_up_sampling()
         threads = threads_for(config.ranks, config.threads)
         variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
-        run_ranks(config.ranks, folder.path, job.to_text(), threads=threads, variables=variables)
+        if config.launcher == "ray":
+            on_ray = importlib.import_module("siafu.launch.ray")  # who has no Ray needs none
+            on_ray.run_ranks_on_ray(config, folder.path, job.to_text(), variables)
+        else:
+            run_ranks(
+                config.ranks, folder.path, job.to_text(), threads=threads, variables=variables
+            )
     result = json.loads(folder.result.read_text()) if job.verb == "train" else {}
     return Run(folder.path, result)
 

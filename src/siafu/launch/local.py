@@ -59,7 +59,7 @@ def run_ranks(
     `variables` are added to the ranks' environment.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with _own_signals(), tempfile.TemporaryDirectory(prefix="siafu-") as scratch:
+    with own_signals(), tempfile.TemporaryDirectory(prefix="siafu-") as scratch:
         arguments = ("-m", "siafu.launch", str(run), job)
         context = start_processes(
             name="siafu",
@@ -77,7 +77,7 @@ def run_ranks(
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def own_signals() -> Iterator[None]:
     """Put back the caller's signal handlers, which torch's process API replaces for good."""
     names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {name: signal.getsignal(name) for name in names}
@@ -119,18 +119,21 @@ def _environment(rank: int, size: int, scratch: str, threads: int) -> dict[str, 
 
 def first_failure(result: RunProcsResult, errors: Path) -> SiafuError:
     """Return the error that began it: a rank's own before those who only lost a peer."""
-    told = sorted(
-        read_failures(errors), key=lambda failure: (failure.kind == "CommError", failure.time)
-    )
+    ended = sorted(result.failures.items(), key=lambda item: item[1].timestamp)
+    return first_error(read_failures(errors), {rank: end.exitcode for rank, end in ended})
+
+
+def first_error(failures: list[RankFailure], ended: dict[int, int]) -> SiafuError:
+    """Return the error that began it, of what ranks told and of exit codes, the first end first."""
+    told = sorted(failures, key=lambda failure: (failure.kind == "CommError", failure.time))
     silent = {
-        rank: failure
-        for rank, failure in result.failures.items()
-        if rank not in {failure.rank for failure in told} and failure.exitcode != -signal.SIGTERM
+        rank: code
+        for rank, code in ended.items()
+        if rank not in {failure.rank for failure in told} and code != -signal.SIGTERM
     }
     own = [failure for failure in told if failure.kind != "CommError"]
     if silent and not own:
-        rank, failure = min(silent.items(), key=lambda item: item[1].timestamp)
-        return _killed(rank, failure.exitcode)
+        return _killed(*next(iter(silent.items())))
     if not told:
         return RankError(
             "The ranks ended.", seen="no rank told why", fix="run again with --ranks 1"

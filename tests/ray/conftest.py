@@ -1,0 +1,103 @@
+"""One cluster of two Ray nodes for all tests here: it takes seconds to start."""
+
+import secrets
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+from siafu.elastic.ray_connect import RayConnection, _read_key
+
+NODE = {
+    "num_cpus": 2,
+    "object_store_memory": 200 * 2**20,
+    "include_dashboard": False,
+    "node_ip_address": "127.0.0.1",
+}
+WITHIN_SECONDS = 60.0
+IDLE = ("ray::IDLE", "ray::run_packed")
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {WITHIN_SECONDS} s for {what}"
+        time.sleep(0.05)
+
+
+class TwoNodes:
+    """A head, where the tests are, and a second node that may be killed and is then replaced."""
+
+    def __init__(self) -> None:
+        self._scratch = tempfile.mkdtemp(prefix="siafu-ray-", dir="/tmp")
+        self._cluster = Cluster(
+            initialize_head=True,
+            head_node_args={**NODE, "temp_dir": self._scratch},
+            shutdown_at_exit=True,
+        )
+        self.address: str = self._cluster.address
+        self.head: str = self._cluster.head_node.node_id
+        self.start_second()
+
+    def start_second(self) -> None:
+        """Start the second node unless it runs."""
+        if not self._cluster.worker_nodes:
+            self._second = self._cluster.add_node(**NODE)
+
+    @property
+    def second(self) -> str:
+        """The id of the second node."""
+        return self._second.node_id
+
+    def stop_workers(self, *, second_only: bool = False) -> list[psutil.Process]:
+        """Halt every worker, so that a task it is given does not end; return them to be killed."""
+        nodes = [self._second] if second_only else [self._cluster.head_node, self._second]
+        raylets = [psutil.Process(n.all_processes["raylet"][0].process.pid) for n in nodes]
+        children = [child for raylet in raylets for child in raylet.children()]
+        workers = [child for child in children if child.cmdline()[0] in IDLE]
+        for worker in workers:
+            worker.suspend()
+        return workers
+
+    def kill_second(self) -> None:
+        """Kill the raylet of the second node, as if its machine went away."""
+        [raylet] = self._second.all_processes["raylet"]
+        psutil.Process(raylet.process.pid).kill()
+
+    def replace_second(self) -> None:
+        """Clear away a killed second node, and start another."""
+        self._cluster.remove_node(self._second, allow_graceful=False)
+        self.start_second()
+
+    def close(self) -> None:
+        """End every process of the cluster."""
+        self._cluster.shutdown()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def nodes() -> Iterator[TwoNodes]:
+    """Two nodes of two cores each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray is not to put a key in the user's home, nor to do without.
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        _read_key()
+        cluster = TwoNodes()
+        yield cluster
+        cluster.close()
+
+
+@pytest.fixture(scope="module")
+def joined(nodes: TwoNodes) -> Iterator[TwoNodes]:
+    """The nodes, with this process as a driver."""
+    connection = RayConnection(nodes.address, deadline_seconds=WITHIN_SECONDS)
+    yield nodes
+    connection.close()
+    assert not ray.is_initialized()

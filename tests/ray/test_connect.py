@@ -1,0 +1,54 @@
+"""A Ray of one's own, which stays on loopback and leaves nothing; a cluster that is not there."""
+
+import os
+import queue
+import signal
+import socket
+from pathlib import Path
+
+import psutil
+import pytest
+import ray
+import torch
+
+from siafu.elastic.ray_connect import RayConnection
+from siafu.elastic.ray_pool import RayPool
+from siafu.elastic.task import Bundle, Reply, Task
+from siafu.errors import PoolError
+from tests.ray.conftest import WITHIN_SECONDS
+
+
+def listening(processes: list[psutil.Process]) -> set[str]:
+    """Return the addresses on which these processes accept connections."""
+    found = [c for process in processes for c in process.net_connections("tcp")]
+    return {c.laddr.ip.removeprefix("::ffff:") for c in found if c.status == psutil.CONN_LISTEN}
+
+
+def test_own_ray_stays_on_loopback_and_leaves_nothing() -> None:
+    variables, handler = dict(os.environ), signal.getsignal(signal.SIGTERM)
+    replies: queue.Queue[Reply] = queue.Queue()
+    pool = RayPool(replies.put, workers=1, address=None, deadline_seconds=WITHIN_SECONDS)
+    folder = Path(pool._connection._scratch)
+    assert folder.is_dir()
+    assert signal.getsignal(signal.SIGTERM) is handler
+    pool.start(Task(0, "ping", "test", {}, (Bundle("x", {"x": torch.ones(2)}, "run"),)))
+    reply = replies.get(timeout=WITHIN_SECONDS)
+    assert reply.tensors["out_x"].tolist() == [1, 1]
+    own = psutil.Process()
+    processes = own.children(recursive=True)
+    addresses = listening([own, *processes])
+    pool.close()
+    pool.close()
+    assert addresses == {"127.0.0.1"}
+    assert not ray.is_initialized()
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert not alive
+    assert not folder.exists()
+    assert dict(os.environ) == variables
+
+
+def test_cluster_that_is_not_there_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(PoolError, match="can't be joined"):
+        RayConnection(f"127.0.0.1:{port}", deadline_seconds=1.0)

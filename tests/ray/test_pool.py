@@ -1,0 +1,197 @@
+"""Tasks on a real Ray cluster: the same results, and an answer whatever dies."""
+
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+import ray
+import torch
+
+from siafu.elastic.ray_pool import RayPool, pack, unpack
+from siafu.elastic.task import Bundle, Reply, Task
+from tests.ray.conftest import WITHIN_SECONDS, TwoNodes, wait_until
+
+
+class Answers:
+    """A pool and the replies it delivers."""
+
+    def __init__(
+        self, address: str, num_cpus: float = 1.0, deadline_seconds: float = WITHIN_SECONDS
+    ) -> None:
+        self.replies: queue.Queue[Reply] = queue.Queue()
+        self.pool = RayPool(
+            self.replies.put,
+            workers=4,
+            address=address,
+            deadline_seconds=deadline_seconds,
+            num_cpus=num_cpus,
+        )
+
+    def next(self) -> Reply:
+        return self.replies.get(timeout=WITHIN_SECONDS)
+
+
+@pytest.fixture
+def answers(joined: TwoNodes) -> Iterator[Answers]:
+    made = Answers(joined.address)
+    yield made
+    made.pool.close()
+    assert made.replies.empty()
+    assert "siafu-ray-pool" not in {thread.name for thread in threading.enumerate()}
+
+
+def ping(number: int, *bundles: Bundle, code: str = "ping") -> Task:
+    return Task(number, code, "test", {}, bundles)
+
+
+def once(**tensors: torch.Tensor) -> Bundle:
+    return Bundle("", tensors, "once")
+
+
+def test_both_nodes_run_tasks_with_the_same_results(answers: Answers, joined: TwoNodes) -> None:
+    rows = torch.randn(50_000, 8, generator=torch.Generator().manual_seed(0))
+    kept = Bundle("x", {"x": rows, "half": rows[:3].bfloat16()}, "run")
+    tasks = [ping(k, kept, once(number=torch.tensor([k]))) for k in range(24)]
+    for task in tasks:
+        answers.pool.start(task)
+    replies = sorted((answers.next() for _ in tasks), key=lambda reply: reply.number)
+    for task, reply in zip(tasks, replies, strict=True):
+        assert not reply.failure
+        for name, tensor in task.tensors().items():
+            assert torch.equal(reply.tensors[f"out_{name}"], tensor)
+            assert reply.tensors[f"out_{name}"].dtype == tensor.dtype
+            reply.tensors[f"out_{name}"].zero_()  # the caller's own
+    assert {reply.usage.worker.split("/")[0] for reply in replies} == {joined.head, joined.second}
+    sent = sorted(reply.usage.sent_bytes for reply in replies)
+    assert sent == [8] * 23 + [8 + kept.num_bytes], "kept tensors go once"
+    assert {reply.usage.received_bytes for reply in replies} == {8 + kept.num_bytes}
+    assert all(reply.usage.seconds > 0 and reply.usage.started > 1e9 for reply in replies)
+
+
+def test_forgotten_bundle_leaves_the_object_store(answers: Answers) -> None:
+    version = Bundle("w", {"w": torch.ones(300_000)}, "version")
+    answers.pool.start(ping(0, version))
+    assert not answers.next().failure
+    [reference] = answers.pool._kept.values()
+    answers.pool.forget("w")
+    assert not answers.pool._kept
+    answers.pool.forget("never named")
+    del reference
+
+
+def test_no_more_than_the_workers_run_at_once(answers: Answers) -> None:
+    answers.pool.resize(0)
+    answers.pool.start(ping(0, once(x=torch.ones(1))))
+    assert not answers.pool._running
+    answers.pool.resize(1)
+    assert len(answers.pool._running) == 1
+    assert answers.next().number == 0
+
+
+def test_fractions_of_a_core_may_be_asked_for(joined: TwoNodes) -> None:
+    made = Answers(joined.address, num_cpus=0.25)
+    made.pool.start(ping(0, once(x=torch.ones(1))))
+    assert not made.next().failure
+    made.pool.close()
+    assert ray.is_initialized(), "whoever joined leaves"
+
+
+def test_unknown_code_is_a_final_failure(answers: Answers) -> None:
+    answers.pool.start(ping(0, once(x=torch.ones(1)), code="shell"))
+    reply = answers.next()
+    assert reply.is_final
+    assert "unknown code" in reply.failure
+
+
+def test_sparse_tensor_is_a_final_failure(answers: Answers) -> None:
+    answers.pool.start(ping(0, once(x=torch.eye(2).to_sparse())))
+    reply = answers.next()
+    assert reply.is_final
+    assert "dense" in reply.failure
+
+
+def free_cores() -> float:
+    return ray.available_resources().get("CPU", 0.0)
+
+
+def tried_again(answers: Answers, dead: int) -> Reply:
+    """Return the first success; Ray may still hold as many dead workers for alive."""
+    for number in range(100, 101 + dead):
+        answers.pool.start(ping(number, once(x=torch.ones(1))))
+        reply = answers.next()
+        assert not reply.is_final
+        if not reply.failure:
+            break
+    return reply
+
+
+def test_killed_worker_is_a_failure_that_may_be_tried_again(
+    answers: Answers, joined: TwoNodes
+) -> None:
+    wait_until(lambda: free_cores() == 4, "earlier tasks to give their cores back")
+    stopped = joined.stop_workers()
+    answers.pool.start(ping(0, once(x=torch.ones(1))))
+    wait_until(lambda: free_cores() == 3, "a worker to have the task")
+    for worker in stopped:
+        worker.kill()
+    reply = answers.next()
+    assert "died" in reply.failure
+    assert not reply.is_final
+    assert not tried_again(answers, len(stopped)).failure
+
+
+def test_task_that_takes_too_long_is_a_failure(joined: TwoNodes) -> None:
+    made = Answers(joined.address, deadline_seconds=0.0)
+    made.pool.start(ping(0, once(x=torch.ones(1))))
+    reply = made.next()
+    assert "no answer from Ray within 0 s" in reply.failure
+    assert not reply.is_final
+    made.pool.close()
+
+
+def test_killed_node_is_a_failure_and_the_other_goes_on(answers: Answers, joined: TwoNodes) -> None:
+    for number in range(8):
+        answers.pool.start(ping(number, once(x=torch.ones(1))))
+    assert not any(answers.next().failure for _ in range(8))
+    wait_until(lambda: free_cores() == 4, "earlier tasks to give their cores back")
+    stopped = joined.stop_workers(second_only=True)
+    for number in range(4):
+        answers.pool.start(ping(number, once(x=torch.ones(1))))
+    wait_until(lambda: free_cores() < 4 and answers.replies.qsize() > 0, "both nodes to have tasks")
+    joined.kill_second()
+    replies = [answers.next() for _ in range(4)]
+    for worker in stopped:
+        worker.kill()
+    assert {bool(reply.failure) for reply in replies} == {False, True}
+    assert not any(reply.is_final for reply in replies)
+    reply = tried_again(answers, len(stopped))
+    assert not reply.failure
+    assert reply.usage.worker.startswith(joined.head)
+    joined.replace_second()
+
+
+def test_closing_cancels_what_runs(joined: TwoNodes) -> None:
+    stopped = joined.stop_workers()
+    made = Answers(joined.address)
+    for number in range(8):
+        made.pool.start(ping(number, once(x=torch.ones(1))))
+    made.pool.close()
+    assert made.replies.empty()
+    for worker in stopped:
+        worker.kill()
+    wait_until(lambda: free_cores() == 4, "the cores to be free")
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.bool, torch.complex64]
+)
+def test_packed_tensors_come_back_whole(dtype: torch.dtype) -> None:
+    tensors = {
+        "x": torch.tensor([[0.0, 1.0], [2.0, -1.0]]).to(dtype).T,
+        "one": torch.ones(()).to(dtype),
+    }
+    back = unpack(pack(tensors))
+    for name, tensor in tensors.items():
+        assert back[name].dtype == dtype
+        assert torch.equal(back[name].to(torch.complex64), tensor.to(torch.complex64))
