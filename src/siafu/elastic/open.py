@@ -82,6 +82,54 @@ def _simulated(
     return pool
 
 
+def _ray(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+    address = None if config.ray_address == "local" else config.ray_address
+    pool: Pool = _imported("ray_pool", "ray").RayPool(
+        deliver, workers=workers, address=address, deadline_seconds=config.deadline
+    )
+    return pool
+
+
+def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+    if config.lambda_function is None:
+        raise ConfigError(
+            "The function in AWS Lambda has no name.",
+            seen="--pool aws-lambda without --lambda-function",
+            fix="deploy it as packaging/lambda/README.md says, and name it",
+        )
+    module = _imported("lambda_pool", "aws")
+    seconds = min(config.deadline, _LONGEST_INVOCATION_SECONDS)
+    client = module.open_client(endpoint_url=config.lambda_endpoint or "", deadline_seconds=seconds)
+    pool = module.LambdaPool(
+        deliver,
+        function=config.lambda_function,
+        workers=workers,
+        client=client,
+        address=_address(config.pool_address, world.rank),
+        deadline_seconds=seconds,
+    )
+    use.paid = lambda: (pool.requests, pool.billed_seconds)
+    made: Pool = pool
+    return made
+
+
+_LONGEST_INVOCATION_SECONDS = 60.0
+
+
+def _address(text: str | None, rank: int) -> Any:
+    """Return where a rank listens for its functions; None for loopback and any free port."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(tcp://.+):([0-9]+)", text)
+    if match is None:
+        raise ConfigError(
+            "No address that functions could reach a rank at.",
+            seen=f"pool_address={text}",
+            fix="write tcp://HOST:PORT; rank r listens at the port + r",
+        )
+    return _imported("endpoint", "aws").Address(bind=f"{match[1]}:{int(match[2]) + rank}")
+
+
 def read_cloud(text: str | None) -> CloudModel:
     """Return the model that a setting names: aws-lambda, a latency as 20ms, or a YAML file."""
     if text is None or text == "aws-lambda":
@@ -113,5 +161,7 @@ def _imported(name: str, extra: str) -> Any:
 _MAKERS: dict[str, Callable[[RunConfig, World, int, Deliver, PoolUse], Pool]] = {
     "none": _local,
     "process": _process,
+    "ray": _ray,
+    "aws-lambda": _lambda,
     "simulated": _simulated,
 }
