@@ -95,7 +95,7 @@ class Training:
         every = [self.config.eval_every if self.config.inference == "full" else None]
         every.append(self.config.checkpoint_every)
         ends = [-(-epoch // count) * count for count in every if count]
-        return min([self.config.epochs, *ends])
+        return min([max(epoch, self.config.epochs), *ends])
 
     @torch.no_grad()
     def evaluate(self) -> tuple[dict[str, float], float]:
