@@ -54,7 +54,7 @@ def open_client(*, region: str = "", endpoint_url: str = "", deadline_seconds: f
         )
     except (BotoCoreError, ValueError) as error:
         raise PoolError(
-            "AWS's client can't be made.", seen=f"{error}", fix="set AWS_REGION, or name a region"
+            "AWS's client can't be made.", seen=f"{error}", fix="set AWS_DEFAULT_REGION"
         ) from error
 
 
