@@ -16,7 +16,7 @@ from siafu.elastic.task import Bundle
 from siafu.elastic.tensor_frames import DTYPES
 from siafu.errors import TaskError
 
-EXAMPLES = 300
+EXAMPLES = 200
 fuzzed = settings(
     max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -28,6 +28,7 @@ SLACK_BYTES = 1024
 """What encryption adds to a frame, and more."""
 BACKLOG = 1024
 """Workers that may knock at the same moment."""
+MOST_PORT = 65535
 CLOSES_WITHIN = 10.0
 HEARTBEAT_MS = 5_000
 DEAD_AFTER_MS = 20_000
@@ -56,6 +57,18 @@ class Address:
                 seen=f"bind={self.bind}",
                 fix="bind one address, or say by `reach` how workers reach it",
             )
+
+
+def address_of_rank(first: str | None, rank: int) -> Address:
+    """Return where a rank listens: at the first one's port + its number; without one, loopback."""
+    if first is None:
+        return Address()
+    host, _, port = first.rpartition(":")
+    if not port.isascii() or not port.isdigit() or not 0 < int(port) + rank <= MOST_PORT:
+        raise ConfigError(
+            "No address of a socket.", seen=f"{first}, rank {rank}", fix="write tcp://HOST:PORT"
+        )
+    return Address(bind=f"{host}:{int(port) + rank}")
 
 
 class Endpoint:

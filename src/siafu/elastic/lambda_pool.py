@@ -8,6 +8,7 @@ here, and is worth nothing after the run.
 
 import base64
 import json
+import math
 import re
 import threading
 import time
@@ -53,7 +54,7 @@ def open_client(*, region: str = "", endpoint_url: str = "", deadline_seconds: f
         )
     except (BotoCoreError, ValueError) as error:
         raise PoolError(
-            "AWS's client can't be made.", seen=f"{error}", fix="set AWS_REGION, or name a region"
+            "AWS's client can't be made.", seen=f"{error}", fix="set AWS_DEFAULT_REGION"
         ) from error
 
 
@@ -175,8 +176,10 @@ class LambdaPool:
         measured = facts.get("seconds")
         if billed:
             seconds = float(billed[1]) / 1000
-        elif isinstance(measured, int | float):
-            seconds = float(measured)
+        else:
+            # Rounded up as AWS does.
+            seconds = measured if isinstance(measured, int | float) else seconds
+            seconds = math.ceil(seconds * 1000) / 1000
         memory_mb = memory[1] if memory else facts.get("memory_mb")
         with self._lock:
             self.requests += 1

@@ -9,7 +9,7 @@ import pytest
 import torch
 import zmq
 
-from siafu.elastic.endpoint import Address, Endpoint
+from siafu.elastic.endpoint import Address, Endpoint, address_of_rank
 from siafu.elastic.message import Fetch, Notice, Order, encode
 from siafu.elastic.task import Bundle, Task
 from siafu.errors import ConfigError, PoolError
@@ -223,6 +223,14 @@ def test_address_for_all_needs_one_for_workers(bind: str) -> None:
         Address(bind=bind, reach="graph.example")
     with pytest.raises(ConfigError, match="No address"):
         Address(bind=bind.replace("tcp", "ipc"), reach="tcp://graph.example:5000")
+
+
+def test_ranks_listen_at_ports_of_their_own() -> None:
+    assert address_of_rank(None, 3) == Address()
+    assert address_of_rank("tcp://10.0.0.5:7000", 3) == Address(bind="tcp://10.0.0.5:7003")
+    for wrong in ("tcp://10.0.0.5", "10.0.0.5:7000", "tcp://10.0.0.5:x", "tcp://10.0.0.5:65533"):
+        with pytest.raises(ConfigError, match="No address"):
+            address_of_rank(wrong, 3)
 
 
 def test_address_in_use_is_told() -> None:
