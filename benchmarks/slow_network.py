@@ -109,7 +109,8 @@ def settings(job: dict[str, Any], model: str, mode: str) -> dict[str, Any]:
     """Return the settings of one contestant."""
     chosen = {**ADAPTIVE, "wire": "random"} if mode == "random" else MODES[mode]
     extra = {"wire_period": job["period"]} if chosen.get("strategy") == "adaqp" else {}
-    return {"data": job["parts"], "model": model, **COMMON, **chosen, **extra}
+    threads = {"threads": job.get("threads", COMMON["threads"])}
+    return {"data": job["parts"], "model": model, **COMMON, **threads, **chosen, **extra}
 
 
 def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -219,7 +220,8 @@ def measure_accuracy(parts: Path, size: int, models: list[str], args: argparse.N
         "kind": "accuracy",
         "parts": str(parts),
         "models": models,
-        "modes": list(ACCURACY_MODES),
+        "modes": args.accuracy_modes.split(","),
+        "threads": args.threads,
         "period": 10,
         "seeds": args.seeds,
         "epochs": args.epochs,
@@ -253,6 +255,8 @@ def main() -> None:
     parser.add_argument("--degree", type=int, default=50)
     parser.add_argument("--data", default="", help="a named data set instead of the synthetic one")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--accuracy-modes", default=",".join(ACCURACY_MODES))
+    parser.add_argument("--threads", type=int, default=1, help="of a rank, for accuracy")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--rank")
     args = parser.parse_args()

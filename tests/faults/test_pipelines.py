@@ -139,6 +139,7 @@ def test_functions_of_an_emulated_lambda_train_the_same(
     with training_of(shard, **settings, lambda_endpoint=emulator.url, intervals=2) as training:
         got = losses_of(training, 2)
         assert not dispatcher_of(training).degraded
-        assert training.network.runner.use.totals()[0] >= 2 * 2 * 5
+        # The last ones are counted when their calls return, just after their results came.
+        assert training.network.runner.use.totals()[0] >= 2 * 2 * 4
     with training_of(shard, pool="none", intervals=2) as training:
         assert got == losses_of(training, 2)

@@ -99,35 +99,30 @@ def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use
         )
     module = _imported("lambda_pool", "aws")
     seconds = min(config.deadline, _LONGEST_INVOCATION_SECONDS)
-    client = module.open_client(endpoint_url=config.lambda_endpoint or "", deadline_seconds=seconds)
+    client = module.open_client(
+        region=os.environ.get("AWS_REGION", ""),  # which boto3 itself passes over
+        endpoint_url=config.lambda_endpoint or "",
+        deadline_seconds=seconds,
+    )
     pool = module.LambdaPool(
         deliver,
         function=config.lambda_function,
         workers=workers,
         client=client,
-        address=_address(config.pool_address, world.rank),
+        address=_imported("endpoint", "aws").address_of_rank(config.pool_address, world.rank),
         deadline_seconds=seconds,
     )
-    use.paid = lambda: (pool.requests, pool.billed_seconds)
+
+    def paid() -> tuple[int, float]:
+        use.memory_gb = pool.memory_gb or None  # known once a call has returned
+        return pool.requests, pool.billed_seconds
+
+    use.paid = paid
     made: Pool = pool
     return made
 
 
 _LONGEST_INVOCATION_SECONDS = 60.0
-
-
-def _address(text: str | None, rank: int) -> Any:
-    """Return where a rank listens for its functions; None for loopback and any free port."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(tcp://.+):([0-9]+)", text)
-    if match is None:
-        raise ConfigError(
-            "No address that functions could reach a rank at.",
-            seen=f"pool_address={text}",
-            fix="write tcp://HOST:PORT; rank r listens at the port + r",
-        )
-    return _imported("endpoint", "aws").Address(bind=f"{match[1]}:{int(match[2]) + rank}")
 
 
 def read_cloud(text: str | None) -> CloudModel:
