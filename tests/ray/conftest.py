@@ -5,6 +5,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -49,19 +51,29 @@ class TwoNodes:
 
     def __init__(self) -> None:
         self._scratch = tempfile.mkdtemp(prefix="siafu-ray-", dir="/tmp")
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={**NODE, "temp_dir": self._scratch, "_system_config": QUICK},
-            shutdown_at_exit=True,
-        )
+        folder = Path(self._scratch, "ray")  # where Ray notes the newest cluster, for "auto"
+        folder.mkdir()
+        with self._scratch_for_temporary_files():
+            self._cluster = Cluster(
+                initialize_head=True,
+                head_node_args={**NODE, "temp_dir": str(folder), "_system_config": QUICK},
+                shutdown_at_exit=True,
+            )
         self.address: str = self._cluster.address
         self.head: str = self._cluster.head_node.node_id
         self.start_second()
 
     def start_second(self) -> None:
-        """Start the second node unless it runs."""
-        if not self._cluster.worker_nodes:
+        """Start the second node."""
+        with self._scratch_for_temporary_files():
             self._second = self._cluster.add_node(**NODE)
+
+    @contextmanager
+    def _scratch_for_temporary_files(self) -> Iterator[None]:
+        """Have nodes that start now, and all on them, leave what they leave in one folder."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", self._scratch)
+            yield
 
     @property
     def second(self) -> str:
@@ -94,7 +106,8 @@ class TwoNodes:
 
     def close(self) -> None:
         """End every process of the cluster."""
-        self._cluster.shutdown()
+        with self._scratch_for_temporary_files():
+            self._cluster.shutdown()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
@@ -110,6 +123,7 @@ def nodes() -> Iterator[TwoNodes]:
         cluster = TwoNodes()
         yield cluster
         cluster.close()
+    _read_key()
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from siafu.launch import fit
 from siafu.launch.rank import Job
 from siafu.launch.ray import run_ranks_on_ray
 from tests.command import start
-from tests.ray.conftest import TwoNodes, listening, wait_until
+from tests.ray.conftest import WITHIN_SECONDS, TwoNodes, listening, wait_until
 
 ENDLESS = {"ranks": 2, "epochs": 100_000, "threads": 1, "checkpoint_every": 5}
 
@@ -96,14 +96,19 @@ def test_killed_rank_is_named(joined: TwoNodes, tmp_path: Path) -> None:
 
 
 def test_killed_node_is_told_with_its_rank(joined: TwoNodes, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    with (
-        at_epoch(2, run, joined.kill_second),
-        pytest.raises(RankError, match=r"Rank \d was lost") as error,
-    ):
+    run, seen = tmp_path / "run", []
+
+    def kill() -> None:
+        seen.extend(joined.workers("ray::RayRank"))
+        joined.kill_second()
+
+    with at_epoch(2, run, kill), pytest.raises(RankError, match=r"Rank \d was lost") as error:
         fit("planted:300", out=str(run), launcher="ray", **ENDLESS)
     assert f"siafu train --resume {run}" in error.value.fix
+    assert len(seen) == 2
     wait_until(lambda: not ranks_of(run), "the ranks to end")
+    _, alive = psutil.wait_procs(seen, timeout=WITHIN_SECONDS)
+    assert not alive, "actors"
     joined.replace_second()
 
 
