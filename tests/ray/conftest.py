@@ -5,6 +5,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,8 +21,9 @@ NODE = {
     "include_dashboard": False,
     "node_ip_address": "127.0.0.1",
 }
+QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
+"""A node that died is noticed in 3 s; Ray's own settings take 15 s."""
 WITHIN_SECONDS = 60.0
-IDLE = ("ray::IDLE", "ray::run_packed")
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
@@ -30,36 +33,63 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def listening(processes: list[psutil.Process]) -> set[str]:
+    """Return the addresses on which these processes accept connections."""
+    found = [c for process in processes for c in process.net_connections("tcp")]
+    return {c.laddr.ip.removeprefix("::ffff:") for c in found if c.status == psutil.CONN_LISTEN}
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 class TwoNodes:
     """A head, where the tests are, and a second node that may be killed and is then replaced."""
 
     def __init__(self) -> None:
         self._scratch = tempfile.mkdtemp(prefix="siafu-ray-", dir="/tmp")
-        self._cluster = Cluster(
-            initialize_head=True,
-            head_node_args={**NODE, "temp_dir": self._scratch},
-            shutdown_at_exit=True,
-        )
+        folder = Path(self._scratch, "ray")  # where Ray notes the newest cluster, for "auto"
+        folder.mkdir()
+        with self._scratch_for_temporary_files():
+            self._cluster = Cluster(
+                initialize_head=True,
+                head_node_args={**NODE, "temp_dir": str(folder), "_system_config": QUICK},
+                shutdown_at_exit=True,
+            )
         self.address: str = self._cluster.address
         self.head: str = self._cluster.head_node.node_id
         self.start_second()
 
     def start_second(self) -> None:
-        """Start the second node unless it runs."""
-        if not self._cluster.worker_nodes:
+        """Start the second node."""
+        with self._scratch_for_temporary_files():
             self._second = self._cluster.add_node(**NODE)
+
+    @contextmanager
+    def _scratch_for_temporary_files(self) -> Iterator[None]:
+        """Have nodes that start now, and all on them, leave what they leave in one folder."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("TMPDIR", self._scratch)
+            yield
 
     @property
     def second(self) -> str:
         """The id of the second node."""
         return self._second.node_id
 
-    def stop_workers(self, *, second_only: bool = False) -> list[psutil.Process]:
-        """Halt every worker, so that a task it is given does not end; return them to be killed."""
+    def workers(self, *titles: str, second_only: bool = False) -> list[psutil.Process]:
+        """Return the processes that Ray's workers run in, by what they now do."""
         nodes = [self._second] if second_only else [self._cluster.head_node, self._second]
         raylets = [psutil.Process(n.all_processes["raylet"][0].process.pid) for n in nodes]
         children = [child for raylet in raylets for child in raylet.children()]
-        workers = [child for child in children if child.cmdline()[0] in IDLE]
+        return [child for child in children if _title(child).startswith(titles)]
+
+    def stop_workers(self, *, second_only: bool = False) -> list[psutil.Process]:
+        """Halt every worker, so that a task it is given does not end; return them to be killed."""
+        workers = self.workers("ray::IDLE", "ray::run_packed", second_only=second_only)
         for worker in workers:
             worker.suspend()
         return workers
@@ -76,7 +106,8 @@ class TwoNodes:
 
     def close(self) -> None:
         """End every process of the cluster."""
-        self._cluster.shutdown()
+        with self._scratch_for_temporary_files():
+            self._cluster.shutdown()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 
@@ -92,6 +123,7 @@ def nodes() -> Iterator[TwoNodes]:
         cluster = TwoNodes()
         yield cluster
         cluster.close()
+    _read_key()
 
 
 @pytest.fixture(scope="module")

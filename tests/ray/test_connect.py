@@ -15,13 +15,7 @@ from siafu.elastic.ray_connect import RayConnection
 from siafu.elastic.ray_pool import RayPool
 from siafu.elastic.task import Bundle, Reply, Task
 from siafu.errors import PoolError
-from tests.ray.conftest import WITHIN_SECONDS
-
-
-def listening(processes: list[psutil.Process]) -> set[str]:
-    """Return the addresses on which these processes accept connections."""
-    found = [c for process in processes for c in process.net_connections("tcp")]
-    return {c.laddr.ip.removeprefix("::ffff:") for c in found if c.status == psutil.CONN_LISTEN}
+from tests.ray.conftest import WITHIN_SECONDS, listening
 
 
 def test_own_ray_stays_on_loopback_and_leaves_nothing() -> None:

@@ -69,15 +69,24 @@ def test_both_nodes_run_tasks_with_the_same_results(answers: Answers, joined: Tw
     assert all(reply.usage.seconds > 0 and reply.usage.started > 1e9 for reply in replies)
 
 
+def stored_bytes() -> float:
+    name = "object_store_memory"
+    return ray.cluster_resources()[name] - ray.available_resources()[name]
+
+
 def test_forgotten_bundle_leaves_the_object_store(answers: Answers) -> None:
-    version = Bundle("w", {"w": torch.ones(300_000)}, "version")
-    answers.pool.start(ping(0, version))
-    assert not answers.next().failure
-    [reference] = answers.pool._kept.values()
+    version = Bundle("w", {"w": torch.ones(5_000_000)}, "version")
+    sent = []
+    for number in range(2):
+        answers.pool.start(ping(number, version))
+        sent.append(answers.next().usage.sent_bytes)
+    assert sent == [version.num_bytes, 0]
+    wait_until(lambda: stored_bytes() >= version.num_bytes, "the store to fill")
     answers.pool.forget("w")
-    assert not answers.pool._kept
     answers.pool.forget("never named")
-    del reference
+    wait_until(lambda: stored_bytes() < version.num_bytes, "the store to empty")
+    answers.pool.start(ping(2, version))
+    assert answers.next().usage.sent_bytes == version.num_bytes
 
 
 def test_no_more_than_the_workers_run_at_once(answers: Answers) -> None:

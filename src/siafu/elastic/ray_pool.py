@@ -150,10 +150,15 @@ class RayPool:
                 self._changed.wait_for(lambda: self._running or self._is_closed)
                 if self._is_closed:
                     return
-                running = list(self._running)
-            done, _ = ray.wait(running, num_returns=1, timeout=_POLL_SECONDS)
-            self._answer(done)
+            self._look()
             self._expire()
+
+    def _look(self) -> None:
+        # Apart from the loop: a reference in a variable there would hold its result in Ray's store.
+        with self._changed:
+            running = list(self._running)
+        done, _ = ray.wait(running, num_returns=1, timeout=_POLL_SECONDS)
+        self._answer(done)
 
     def _answer(self, references: Iterable[Any]) -> None:
         for reference in references:

@@ -34,7 +34,7 @@ _POLL_SECONDS = 1.0
 _SILENCE_SECONDS = 30.0
 """An actor that says nothing for so long is lost with its node."""
 _GRACE_SECONDS = 5.0
-"""After a first failure, time for the others to tell theirs."""
+"""After a rank lost its peer, time to learn of the peer; twice as long ends it all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +191,8 @@ class _Ranks:
         """Show what ranks say until all have ended well; raise the first failure."""
         calls = {actor.poll.remote(_POLL_SECONDS): rank for rank, actor in enumerate(self._actors)}
         asked = dict.fromkeys(range(len(self._actors)), time.monotonic())
-        failed_at = None
-        while calls:
+        failed_at = float("inf")
+        while calls and not self._knows_cause():
             done, _ = ray.wait(list(calls), num_returns=1, timeout=_POLL_SECONDS)
             for call in done:
                 rank = calls.pop(call)
@@ -200,17 +200,22 @@ class _Ranks:
                     calls[self._actors[rank].poll.remote(_POLL_SECONDS)] = rank
                     asked[rank] = time.monotonic()
             now = time.monotonic()
-            if failed_at is None and (self._ended or self._lost):
-                failed_at = now
-            patience = _SILENCE_SECONDS if failed_at is None else _GRACE_SECONDS
-            for call, rank in list(calls.items()):
-                if now - asked[rank] > patience + _POLL_SECONDS:
+            if self._ended:
+                failed_at = min(failed_at, now)
+            patience = _GRACE_SECONDS if failed_at <= now else _SILENCE_SECONDS
+            for rank in calls.values():
+                if now - asked[rank] > patience:
                     self._lost[rank] = f"its actor has not answered for {now - asked[rank]:.0f} s"
-                    del calls[call]
-            if failed_at is not None and now - failed_at > 2 * _GRACE_SECONDS:
+            if now - failed_at > 2 * _GRACE_SECONDS:
                 break
         if self._ended or self._lost:
             raise self._first_error()
+
+    def _knows_cause(self) -> bool:
+        """Return whether a rank failed by itself; one that only lost a peer may speak first."""
+        told = {failure.rank for failure in self._failures}
+        is_own = any(failure.kind != "CommError" for failure in self._failures)
+        return bool(self._lost) or is_own or bool(self._ended.keys() - told)
 
     def _hear(self, rank: int, call: Any) -> bool:
         """Take in the news of a rank and return whether it goes on."""
@@ -228,9 +233,7 @@ class _Ranks:
         return news.exit_code is None
 
     def _first_error(self) -> SiafuError:
-        own = [failure for failure in self._failures if failure.kind != "CommError"]
-        silent = self._ended.keys() - {failure.rank for failure in self._failures}
-        if own or silent or not self._lost:
+        if not self._lost:
             return first_error(self._failures, self._ended)
         rank, reason = next(iter(self._lost.items()))
         where = self._places[rank].address
