@@ -1,13 +1,15 @@
 """What do pipelining and pools each bring, and how much of a pool's latency is hidden?
 
 Run: python -m benchmarks.pipeline [--json FILE] [--vertices 200000] [--degree 20] [--epochs 4]
+     taskset -c 0-3 python -m benchmarks.pipeline --group cpu               where cores are many:
+     taskset -c 0-15 python -m benchmarks.pipeline --group pools --threads 4    pools have their own
 
 One rank trains a 2-layer GCN on a power-law graph, its tensor work done by
 
     synchronous      the plain engine: no intervals, no pool
     pipelined CPU    intervals, tensor tasks on threads of the rank
     processes        intervals, tensor tasks in worker processes
-    cloud L ms       simulated workers, real computation, a latency of L ms (0, 1, 20, 100)
+    cloud L ms       simulated workers, computing in processes, a latency of L ms (0, 1, 20, 100)
 
 each pool pipelined and taking turns (graph tasks, then tensor tasks, in lock step), exact and with
 staleness 1. The plain engine runs an epoch beside each of the others', so that noise falls on both:
@@ -37,6 +39,7 @@ from siafu.config import make_config
 from siafu.engine import Training, begin
 from siafu.engine.pipelined import PipelinedNetwork
 from siafu.graph import Graph, graph_from_edges
+from siafu.ops import set_threads
 from siafu.partition import write_parts
 from siafu.record import Trace, busy_seconds, overlap_seconds
 from siafu.shard import Shard, open_shard
@@ -84,7 +87,7 @@ def contestants(intervals: int, workers: int) -> dict[str, dict[str, Any]]:
     piped = {"strategy": "dorylus", "intervals": intervals, "trace": True}
     cloud = {**piped, "pool": "simulated", "pool_workers": str(workers)}
     found: dict[str, dict[str, Any]] = {
-        "synchronous": {},
+        "synchronous": {"input_cache": True},
         "pipelined CPU": {**piped, "pool": "none", "pool_workers": "1"},
         "pipelined CPU, taking turns": {
             **piped,
@@ -102,6 +105,10 @@ def contestants(intervals: int, workers: int) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _group(name: str) -> str:
+    return "cpu" if name.startswith(("synchronous", "pipelined CPU")) else "pools"
+
+
 def step(training: Training) -> float:
     """Train one epoch and return its loss."""
     loss = training.step()
@@ -115,7 +122,7 @@ def race(shard: Shard, sides: dict[str, dict[str, Any]], epochs: int) -> dict[st
     A pool's workers would otherwise compete with each other's for the cores. The plain engine runs
     an epoch beside each of theirs, as the measure of the machine's mood.
     """
-    plain = begin(config_of({}), shard)
+    plain = begin(config_of({"input_cache": True}), shard)
     step(plain)
     found: dict[str, dict[str, Any]] = {}
     for name, settings in sides.items():
@@ -238,11 +245,19 @@ def main() -> None:
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--intervals", type=int, default=16)
     parser.add_argument("--workers", type=int, default=16)
+    parser.add_argument("--group", choices=("all", "cpu", "pools"), default="all")
+    parser.add_argument("--threads", type=int, default=0, help="of the rank; 0: all cores")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--sweep-epochs", type=int, default=6, help="0: no sweep")
     args = parser.parse_args()
+    if args.threads:
+        set_threads(args.threads)
     graph = power_law(args.vertices, args.degree)
-    sides = contestants(args.intervals, args.workers)
+    sides = {
+        name: settings
+        for name, settings in contestants(args.intervals, args.workers).items()
+        if name == "synchronous" or args.group in ("all", _group(name))
+    }
     with tempfile.TemporaryDirectory(prefix="siafu-pipe-") as scratch:
         parts = Path(scratch) / "bench.parts"
         whole = np.zeros(graph.num_nodes, np.int32)
@@ -251,12 +266,15 @@ def main() -> None:
         found = race(shard, sides, args.epochs)
         gate(found, sides)
         rows = rows_of(found)
-        tuned = sweep(shard, args.intervals, args.sweep_epochs) if args.sweep_epochs else []
+        sweeps = args.sweep_epochs and args.group != "cpu"
+        tuned = sweep(shard, args.intervals, args.sweep_epochs) if sweeps else []
     result = {
         "benchmark": "pipeline",
         "vertices": graph.num_nodes,
         "edges": graph.num_edges,
         "intervals": args.intervals,
+        "group": args.group,
+        "rank_threads": args.threads,
         "epochs": args.epochs,
         "rows": rows,
         "sweep": tuned,

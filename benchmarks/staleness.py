@@ -44,17 +44,16 @@ COMMON = {
     "hidden": 64,
     "dropout": 0.0,
     "weight_decay": 5e-4,
-    "lr": 0.01,
     "checkpoint_every": 0,
     "threads": 1,
 }
 RANKS = 2
 
 
-def train(shard: Shard, mode: str, seed: int, epochs: int) -> dict[str, Any]:
+def train(shard: Shard, mode: str, seed: int, epochs: int, lr: float) -> dict[str, Any]:
     """Return the losses of one run, its test score at the end, and the ages of rows read."""
     config = make_config(
-        data="bench", epochs=epochs, eval_every=epochs, seed=seed, **COMMON, **MODES[mode]
+        data="bench", epochs=epochs, eval_every=epochs, seed=seed, lr=lr, **COMMON, **MODES[mode]
     ).resolved()
     training = begin(config, shard)
     losses = []
@@ -74,7 +73,9 @@ def measure_rank(job: dict[str, Any]) -> None:
     with World.join(device="cpu") as world:
         shard = open_shard(job["parts"], world, verify=False)
         found = {
-            mode: [train(shard, mode, seed, job["epochs"]) for seed in range(job["seeds"])]
+            mode: [
+                train(shard, mode, seed, job["epochs"], job["lr"]) for seed in range(job["seeds"])
+            ]
             for mode in MODES
         }
         answer(found)
@@ -120,7 +121,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--data", default="cora,pubmed,amazon_photo")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--epochs", type=int, default=300)
+    parser.add_argument("--lr", type=float, default=0.003, help="delays make larger steps swing")
     parser.add_argument("--rank")
     args = parser.parse_args()
     if args.rank:
@@ -131,12 +133,12 @@ def main() -> None:
         for data in args.data.split(","):
             parts = Path(scratch) / f"{data}.parts"
             partition_graph(load(data, undirected=True), parts, num_parts=RANKS)
-            job = {"parts": str(parts), "seeds": args.seeds, "epochs": args.epochs}
+            job = {"parts": str(parts), "seeds": args.seeds, "epochs": args.epochs, "lr": args.lr}
             told = run_module("benchmarks.staleness", RANKS, job)
             rows += rows_of(data, told[0], args.epochs)
     if any(row["oldest"] > _bound(row["mode"]) for row in rows):
         sys.exit("a row was older than its bound")
-    facts = {"seeds": args.seeds, "epochs": args.epochs, "ranks": RANKS}
+    facts = {"seeds": args.seeds, "lr": args.lr, "epochs": args.epochs, "ranks": RANKS}
     result = {"benchmark": "staleness", "rows": rows, **facts, **machine()}
     if args.json:
         append_json(args.json, result)

@@ -45,8 +45,7 @@ def open_runner(
 def _workers(config: RunConfig, pool: str, intervals: int) -> int:
     """Return how many workers to begin with."""
     if config.pool_workers == "auto":
-        cores = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        return max(1, min(intervals, cores if pool in ("none", "process") else _MOST_WORKERS))
+        return min(intervals, _cores() if pool in ("none", "process") else _MOST_WORKERS)
     try:
         count = int(config.pool_workers)
     except ValueError:
@@ -58,6 +57,11 @@ def _workers(config: RunConfig, pool: str, intervals: int) -> int:
             fix="use a number from 1, or auto",
         )
     return count
+
+
+def _cores() -> int:
+    """Return this rank's share of the machine's cores."""
+    return max(1, len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 _MOST_WORKERS = 100
@@ -76,7 +80,16 @@ def _simulated(
     config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse
 ) -> Pool:
     model = read_cloud(config.cloud)
-    pool = SimulatedPool(deliver, model=model, workers=workers, seed=config.seed + world.rank)
+
+    def make_inner(deliver_to: Deliver) -> Pool:
+        # Processes, as the cloud's workers would share no cores' caches or locks with the rank.
+        return ProcessPool(
+            deliver_to, workers=min(workers, _cores()), deadline_seconds=config.deadline
+        )
+
+    pool = SimulatedPool(
+        deliver, model=model, workers=workers, seed=config.seed + world.rank, make_inner=make_inner
+    )
     use.memory_gb = model.memory_gb or None
     use.paid = lambda: (pool.bill.requests, pool.bill.seconds)
     return pool
