@@ -50,11 +50,22 @@ def at_epoch(epoch: int, run: Path, act: Callable[[], None]) -> Iterator[None]:
     acted.result()
 
 
-def test_ranks_on_two_nodes_train_as_one_process_does(joined: TwoNodes, tmp_path: Path) -> None:
+def test_ranks_and_pools_on_two_nodes_train_as_one_process_does(joined: TwoNodes, tmp_path: Path) -> None:
     settings = {"epochs": 5, "seed": 3, "hidden": 16, "threads": 1}
     alone = fit("planted:300", out=str(tmp_path / "alone"), **settings)
     run = tmp_path / "run"
-    on_ray = fit("planted:300", out=str(run), ranks=2, launcher="ray", **settings)
+    pipeline = {"strategy": "dorylus", "pool": "ray", "intervals": 2, "pool_workers": "1"}
+    on_ray = fit(
+        "planted:300",
+        out=str(run),
+        ranks=2,
+        launcher="ray",
+        ray_address=joined.address,
+        **pipeline,
+        **settings,
+    )
+    assert on_ray.result["pipeline"]["requests"] == 2 * 2 * 5 * 4
+    assert not on_ray.result["pipeline"]["degraded"]
     # float32 sums in another order
     assert on_ray.result["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
     assert on_ray.accuracy == alone.accuracy

@@ -32,5 +32,6 @@ def run_engine(
         last.update({name: tensor.clone() for name, tensor in state.items()})
 
     summary = train(training, run, keep)
+    training.close()
     best = {name: tensor.clone() for name, tensor in training.network.module.state_dict().items()}
     return {"losses": summary["losses"], "last": last, "best": best, "summary": summary}

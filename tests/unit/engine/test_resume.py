@@ -43,11 +43,13 @@ def assert_same(got: dict, want: dict) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("model", ["gcn", "gat", "gin"])
+@pytest.mark.parametrize("model", ["gcn", "gat", "gin", "pipelined gcn"])
 def test_resumed_run_ends_bit_for_bit_alike(
     ranks: RankPool, parts, tmp_path: Path, model: str, size: int
 ) -> None:
-    settings = {**SETTINGS, "model": model}
+    settings = {**SETTINGS, "model": model.split()[-1]}
+    if model.startswith("pipelined"):
+        settings |= {"strategy": "dorylus", "pool": "none", "intervals": 3}
     straight = run(ranks, size, parts[size], tmp_path / "straight", False, settings)
     run(ranks, size, parts[size], tmp_path / "broken", False, {**settings, "epochs": 10})
     resumed = run(ranks, size, parts[size], tmp_path / "broken", True, settings)
