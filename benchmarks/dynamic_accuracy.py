@@ -77,7 +77,7 @@ UCI_LINK: dict[str, Any] = {
     "window": "190080",
     "undirected": True,
     "task": "link",
-    "epochs": 400,
+    "epochs": 150,
     "eval_every": 50,
     "eval_negatives": "all",
 }
