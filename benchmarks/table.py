@@ -188,6 +188,26 @@ def accuracy_lines() -> list[str]:
     return lines
 
 
+def dynamic_lines() -> list[str]:
+    """Return one line for each set and score, the newest run of each on one rank."""
+    newest = {
+        row["set"]: row
+        for result in rows_of("dynamic_accuracy")
+        if result["ranks"] == 1
+        for row in result["rows"]
+    }
+    lines = []
+    for name, row in newest.items():
+        better = row["mean"] >= row["published"]
+        told = f"{row['mean']:.3f} +- {row['std']:.3f} ({row['published']:.3f})"
+        lines.append(
+            f"| {name}, {row['score']} of the test, {row['seeds']} seeds (published) "
+            f"| {told}{'' if better else ', below it'} "
+            "| `benchmarks.dynamic_accuracy` |"
+        )
+    return lines
+
+
 def sampling_lines() -> list[str]:
     """Return how fast minibatches are drawn, and what fetching several at once saves."""
     lines = [
@@ -247,7 +267,7 @@ def table() -> str:
     """Return the whole table."""
     parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines)
     more = (slow_network_lines, sampling_lines, ingest_lines, billion_lines, delta_lines)
-    lines = [line for part in (*parts, *more, accuracy_lines) for line in part()]
+    lines = [line for part in (*parts, *more, accuracy_lines, dynamic_lines) for line in part()]
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (
         "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "

@@ -92,6 +92,43 @@ def test_tm_gcn_sums_over_those_that_edges_lead_to(store: Path, tmp_path: Path) 
     assert losses() != losses(aggregate="in")
 
 
+def task_of(kind: type[EdgeTask] | type[LinkTask], graph=None, **settings):
+    """Return the task of a graph, with the settings of its model."""
+    config = make_config(data="awkward", **settings).resolved()
+    graph = graph or awkward_dynamic()
+    return kind(
+        TaskInput(graph=graph, config=config, draws=Draws(seed=0), device=torch.device("cpu"))
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "model", "head", "linear"),
+    [
+        (EdgeTask, "tm-gcn", None, True),
+        (EdgeTask, "tm-gcn", "mlp", False),
+        (EdgeTask, "wd-gcn", None, False),
+        (EdgeTask, "wd-gcn", "linear", True),
+        (LinkTask, "tm-gcn", None, False),
+        (LinkTask, "tm-gcn", "linear", True),
+    ],
+)
+def test_pairs_are_judged_by_the_head_that_was_asked_for(kind, model, head, linear) -> None:
+    parameters = dict(task_of(kind, model=model, head=head).make_head(4).named_parameters())
+    without_bias = {"source.weight", "target.weight"}
+    with_layer = {*without_bias, "source.bias", "last.weight", "last.bias"}
+    assert set(parameters) == (without_bias if linear else with_layer)
+
+
+def test_without_directions_a_pair_meets_both_ways() -> None:
+    one_way = task_of(LinkTask, model="gcrn")
+    both_ways = task_of(LinkTask, replace(awkward_dynamic(), symmetric=True), model="gcrn")
+    for step in range(one_way.num_steps):
+        pairs = set(zip(*map(list, one_way._positives(step)), strict=True))
+        found = list(zip(*map(list, both_ways._positives(step)), strict=True))
+        assert len(found) == len(set(found))
+        assert set(found) == pairs | {(b, a) for a, b in pairs}
+
+
 def write_events(file: Path) -> None:
     """Write 30 days of meetings among ten people, by name and date."""
     draw = np.random.default_rng(3)
@@ -135,6 +172,7 @@ def test_command_line_from_a_file_of_events(command: Command) -> None:
         (("drifting", "--model", "gcn"), "graphs that do not change"),
         (("planted", "--model", "tm-gcn"), "data has no times"),
         (("planted", "--window", "14d"), "no meaning on a static graph"),
+        (("planted", "--head", "linear"), "no meaning on a static graph"),
         (("drifting", "--model", "gcrn", "--stages", "2"), "no meaning on a dynamic graph"),
         (("drifting", "--model", "gcrn", "--time-exchange", "banded"), "can't be exchanged"),
         (("drifting", "--model", "gcrn", "--split", "90,20"), "can't be split"),

@@ -21,6 +21,7 @@ DYNAMIC_FIELDS = (
     "time_exchange",
     "bandwidth",
     "aggregate",
+    "head",
     "lags",
     "class_weights",
 )

@@ -224,6 +224,11 @@ class RunConfig(BaseModel):
         description="over time a vertex sums over those whose edges come in, or those its own go "
         "out to (default: out for tm-gcn, else in)",
     )
+    head: Literal["linear", "mlp"] | None = Field(
+        None,
+        description="over time, pairs are judged by a linear map of both ends' embeddings, or with "
+        "a hidden layer (default: linear for the edge classes of tm-gcn, else mlp)",
+    )
     lags: int = Field(4, ge=1, description="past values of a signal that are features")
     class_weights: str = Field(
         "balanced", description="of edge classes: balanced, none, or numbers as 0.9,0.1"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from siafu.config import RunConfig
 from siafu.engine.dynamic_scores import confusion, f1_by_class
 from siafu.engine.tasks import Tally, TaskInput, named, refuse_overlap, split_of, time_column
 from siafu.engine.time_split import split_steps
@@ -50,7 +51,8 @@ class EdgeTask:
         weight_C = class_weights(given.config.class_weights, count_C)
         self.weight_C = torch.from_numpy(weight_C).to(self.device)
         self.total = float((weight_C * count_C).sum())
-        self.hidden = head_width(given)
+        linear = given.config.model == "tm-gcn"  # as Malik et al. (2021) classify edges
+        self.hidden = head_width(given.config, default="linear" if linear else "mlp")
         name = graph.edge_class_names[self.rarest] if graph.edge_class_names else self.rarest
         self.metric = f"f1 of class {name}" if self.num_classes == 2 else "accuracy"
 
@@ -115,9 +117,9 @@ class EdgeTask:
         }
 
 
-def head_width(given: TaskInput) -> int:
-    """Return the hidden width of a head over pairs: as wide as the model."""
-    return given.config.hidden or 0
+def head_width(config: RunConfig, default: str) -> int:
+    """Return the hidden width of a head over pairs: as wide as the model, or 0 for a linear one."""
+    return 0 if (config.head or default) == "linear" else config.hidden or 0
 
 
 def class_weights(text: str, count_C: np.ndarray) -> np.ndarray:

@@ -50,7 +50,7 @@ class LinkTask:
         self.graph, self.device, self.draws = graph, given.device, given.draws
         self.negatives = _negatives(config.negatives)
         self.eval_negatives = _eval_negatives(config.eval_negatives)
-        self.hidden = head_width(given)
+        self.hidden = head_width(config, default="mlp")
         self.splits = split_next_steps(graph.num_snapshots, config.split)
         self.num_steps = graph.num_snapshots - 1
         self.train_steps = len(self.splits["train"])
@@ -66,10 +66,16 @@ class LinkTask:
         return PairHead(width, 1, self.hidden)
 
     def _positives(self, step: int) -> tuple[Array, Array]:
-        """Return the pairs that meet in the snapshot after `step`, each once."""
+        """Return the pairs that meet in the snapshot after `step`, each once.
+
+        Without directions in the graph a pair meets both ways, as in Pareja et al.'s code.
+        """
         events = self.graph.edge_events(step + 1)
         num_nodes = self.graph.num_nodes
-        keys = np.unique(events.src.astype(np.int64) * num_nodes + events.dst)
+        src, dst = events.src.astype(np.int64), events.dst.astype(np.int64)
+        if self.graph.symmetric:
+            src, dst = np.concatenate([src, dst]), np.concatenate([dst, src])
+        keys = np.unique(src * num_nodes + dst)
         return keys // num_nodes, keys % num_nodes
 
     def _candidates(self, step: int, key: DrawKey, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -20,14 +20,16 @@ class VertexHead(nn.Module):
 
 
 class PairHead(nn.Module):
-    """out = W [x_u | x_v] + b for each pair, or a hidden layer between: W' relu(W [x_u | x_v] + b).
+    """out = W [x_u | x_v] for each pair, or a hidden layer between: W' relu(W [x_u | x_v] + b).
 
-    The two halves of W are applied to vertices, so that pairs cost additions alone.
+    The two halves of W are applied to vertices, so that pairs cost additions alone. Without a
+    hidden layer there is no b: it would learn how frequent classes were while trained on, which
+    changes over time.
     """
 
     def __init__(self, width: int, out_width: int, hidden: int = 0) -> None:
         super().__init__()
-        self.source = nn.Linear(width, hidden or out_width)
+        self.source = nn.Linear(width, hidden or out_width, bias=hidden > 0)
         self.target = nn.Linear(width, hidden or out_width, bias=False)
         self.last = nn.Linear(hidden, out_width) if hidden else None
 
