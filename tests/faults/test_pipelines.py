@@ -17,7 +17,9 @@ from siafu.elastic.dispatch import Dispatcher
 from siafu.elastic.process_pool import ProcessPool
 from siafu.engine import Training, begin
 from siafu.engine.pipelined import PipelinedNetwork
+from siafu.errors import PlanError
 from siafu.ingest import load
+from siafu.launch import fit
 from siafu.partition import partition_graph
 from siafu.shard import Shard, open_shard
 from tests.lambda_emulator import Emulator
@@ -74,7 +76,8 @@ def test_replies_lost_repeated_failed_and_late_change_nothing(
     lines = [f"{name}: {chance}" for name, chance in chances.items()]
     cloud.write_text("\n".join([*lines, "straggler_factor: 10", "latency_seconds: 0.005"]))
     began = time.monotonic()
-    with training_of(shard, pool="simulated", cloud=str(cloud)) as training:
+    # What is known of no task is waited for a tenth of the deadline.
+    with training_of(shard, pool="simulated", cloud=str(cloud), deadline=20.0) as training:
         assert losses_of(training) == want
         counters = dispatcher_of(training).counters
         assert counters.failures > 0
@@ -107,6 +110,15 @@ def test_workers_killed_at_random_change_nothing(shard: Shard, want: list[float]
         got += losses_of(training, EPOCHS - 2)
         killer.join()
     assert got == want
+
+
+def test_a_run_that_diverges_leaves_no_worker(tmp_path: Path) -> None:
+    settings = {"strategy": "dorylus", "pool": "process", "pool_workers": "1", "lr": 1e30}
+    before = psutil.Process().children(recursive=True)
+    with pytest.raises(PlanError, match="no longer a number"):
+        fit("planted:300", epochs=20, out=str(tmp_path / "run"), **settings)
+    left = [child for child in psutil.Process().children(recursive=True) if child not in before]
+    assert not [child for child in left if "siafu.elastic.worker" in child.cmdline()]
 
 
 def test_rows_are_never_older_than_the_bound_in_a_million_reads(shard: Shard) -> None:

@@ -50,7 +50,9 @@ def at_epoch(epoch: int, run: Path, act: Callable[[], None]) -> Iterator[None]:
     acted.result()
 
 
-def test_ranks_and_pools_on_two_nodes_train_as_one_process_does(joined: TwoNodes, tmp_path: Path) -> None:
+def test_ranks_and_pools_on_two_nodes_train_as_one_process_does(
+    joined: TwoNodes, tmp_path: Path
+) -> None:
     settings = {"epochs": 5, "seed": 3, "hidden": 16, "threads": 1}
     alone = fit("planted:300", out=str(tmp_path / "alone"), **settings)
     run = tmp_path / "run"

@@ -92,7 +92,9 @@ class RunConfig(BaseModel):
     pool: Literal["none", "process", "ray", "aws-lambda", "simulated"] | None = Field(
         None, description="who does a pipeline's tensor work (default: process)"
     )
-    pool_workers: str = Field("auto", description="workers of each rank's pool, or auto")
+    pool_workers: str | None = Field(
+        None, description="workers of each rank's pool, or auto (the default)"
+    )
     pool_bits: int | None = Field(
         None, description="bits of an entry on its way to and from the pool: 32, 16, 8, 4"
     )
@@ -265,7 +267,8 @@ class RunConfig(BaseModel):
     def _pipelines_on_cpus(cls, values: Any) -> Any:
         # Graph work on CPUs, tensor work in pools: a GPU that happens to be there is not used.
         if isinstance(values, dict) and values.get("strategy") == "dorylus":
-            return {"device": "cpu", **values}
+            asked = values.get("device") or "auto"
+            return {**values, "device": "cpu" if asked == "auto" else asked}
         return values
 
     @model_validator(mode="after")

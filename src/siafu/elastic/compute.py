@@ -11,9 +11,9 @@ what that computed. Tensors of a vertex part, by name:
 """
 
 import json
+import threading
 from collections.abc import Callable
-from functools import cache
-from threading import get_ident
+from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -48,16 +48,28 @@ class _Part(nn.Module):
         return run_part(self.model, number, vertex, draws)
 
 
-@cache
-def _skeleton(spec: str, dtype: torch.dtype, thread: int) -> _Part:
-    """Return a model to lend weights to while a part runs; one a thread.
+class _Skeletons(threading.local):
+    """The models of a thread, by shape and type: weights are lent to one while a part runs."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, torch.dtype], _Part] = {}
+
+
+_skeletons = _Skeletons()
+
+
+def _skeleton(spec: str, dtype: torch.dtype) -> _Part:
+    """Return a model to lend weights to.
 
     Weights that are not lent hold whatever was in memory: only questions that are answered already
     are computed with them, and dropped.
     """
-    with torch.device("meta"):
-        part = _Part(GNN(ModelSpec(**json.loads(spec))))
-    return part.to(dtype).to_empty(device="cpu").requires_grad_(False)
+    known = _skeletons.known
+    if (spec, dtype) not in known:
+        with torch.device("meta"):
+            part = _Part(GNN(ModelSpec(**json.loads(spec))))
+        known[spec, dtype] = part.to(dtype).to_empty(device="cpu").requires_grad_(False)
+    return known[spec, dtype]
 
 
 def _run(
@@ -65,7 +77,7 @@ def _run(
 ) -> tuple[Tensor, Question | None, dict[str, Tensor]]:
     """Return x, the question and the leaves gradients are asked of, by the gradient's name."""
     rows = tensors["x"] if "x" in tensors else tensors["answer"]
-    part = _skeleton(str(facts["model"]), rows.dtype, get_ident())
+    part = _skeleton(str(facts["model"]), rows.dtype)
     draws = Draws(seed=int(facts["seed"]), epoch=int(facts["epoch"]), training=True)
     leaves = {name: t.detach().requires_grad_() for name, t in _leaves(facts, tensors).items()}
     weights = {
@@ -140,6 +152,20 @@ def _gradients(outputs: list[Tensor], leaves: Tensors, grads: list[Tensor] | Non
         name: torch.zeros_like(leaf) if grad is None else grad
         for (name, leaf), grad in zip(leaves.items(), found, strict=True)
     }
+
+
+def warm_up() -> None:
+    """Run a part of a small model there and back, so that a worker's first task is like others."""
+    spec = ModelSpec(name="gcn", in_width=2, out_width=2, hidden=2, layers=1, dropout=0.5)
+    facts: dict[str, Fact] = {"model": json.dumps(asdict(spec)), "epoch": 0, "seed": 0, "part": 0}
+    facts |= {"keep_x": False, "width": 2}
+    weights = {"w.layers.0.linear.weight": torch.ones(2, 2)}
+    rows = {"ids": torch.arange(2), "x": torch.ones(2, 2)}
+    forward(facts, rows | weights)
+    facts |= {"part": 1, "loss_count": 2, "grad_of_answer": True}
+    weights |= {"w.layers.0.bias": torch.ones(2)}
+    labels = {"y": torch.zeros(2, dtype=torch.int64), "train": torch.arange(2)}
+    finish(facts, {"ids": rows["ids"], "answer": torch.ones(2, 2)} | weights | labels)
 
 
 CODES: dict[str, Compute] = {

@@ -284,12 +284,14 @@ class Dispatcher:
         self.counters.failures += 1
         if waiting is None:
             return False
-        if reply.is_final or is_local:
+        if is_local:
             # Nobody is left to try what fails here.
             del self._waiting[reply.number]
             return True
         self._failures_in_row += 1
-        waiting.num_failures += 1
+        # What another attempt would only repeat may yet be done here: a worker may lack memory.
+        more = self._patience.most_failures + 1 if reply.is_final else 1
+        waiting.num_failures += more
         if not waiting.is_local:
             del waiting.starts[:1]
             self._failed.append(reply.number)

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from siafu.comm import World
 from siafu.config import RunConfig, read_config
 from siafu.elastic.autotune import Autotuner
 from siafu.elastic.cloud_model import CloudModel
-from siafu.elastic.dispatch import Dispatcher
+from siafu.elastic.dispatch import Dispatcher, Patience
 from siafu.elastic.local_pool import LocalPool
 from siafu.elastic.pool import Deliver, Pool
 from siafu.elastic.pool_use import PoolUse
@@ -23,10 +24,15 @@ from siafu.errors import ConfigError, PoolError
 
 
 def open_runner(
-    config: RunConfig, pool: str, intervals: int, world: World, deliver: Deliver
+    config: RunConfig,
+    pool: str,
+    intervals: int,
+    world: World,
+    deliver: Deliver,
+    step_seconds: float = 0.001,
 ) -> Runner:
-    """Return the pool of that name, watched, sized and counted."""
-    use, make = PoolUse(), _MAKERS[pool]
+    """Return the pool of that name, watched, sized and counted in steps of so many seconds."""
+    use, make = PoolUse(step_seconds), _MAKERS[pool]
     workers = _workers(config, pool, intervals)
 
     def make_pool(deliver_to: Deliver) -> Pool:
@@ -37,19 +43,19 @@ def open_runner(
         sys.stderr.flush()
 
     tuner = None
-    if config.pool_workers == "auto" and pool != "none":
+    if config.pool_workers in (None, "auto") and pool != "none":
         tuner = Autotuner(intervals=intervals, most=workers)
-    return Runner(Dispatcher(make_pool, deliver, say=say), use, tuner)
+    # A pool that never answers is given up well before the wait for it passes its deadline.
+    patience = Patience(first_seconds=min(_FIRST_SECONDS, config.deadline / 10))
+    return Runner(Dispatcher(make_pool, deliver, say=say, patience=patience), use, tuner)
 
 
 def _workers(config: RunConfig, pool: str, intervals: int) -> int:
     """Return how many workers to begin with."""
-    if config.pool_workers == "auto":
+    if config.pool_workers in (None, "auto"):
         return min(intervals, _cores() if pool in ("none", "process") else _MOST_WORKERS)
-    try:
-        count = int(config.pool_workers)
-    except ValueError:
-        count = 0
+    assert config.pool_workers is not None
+    count = int(config.pool_workers) if config.pool_workers.isdecimal() else 0
     if count < 1:
         raise ConfigError(
             "The number of workers can't be read.",
@@ -57,6 +63,10 @@ def _workers(config: RunConfig, pool: str, intervals: int) -> int:
             fix="use a number from 1, or auto",
         )
     return count
+
+
+_FIRST_SECONDS = 30.0
+"""How long a task of a kind that nobody knows yet may take before it is tried again."""
 
 
 def _cores() -> int:
@@ -79,7 +89,7 @@ def _process(config: RunConfig, world: World, workers: int, deliver: Deliver, us
 def _simulated(
     config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse
 ) -> Pool:
-    model = read_cloud(config.cloud)
+    model = replace(read_cloud(config.cloud), billing_seconds=use.step_seconds)
 
     def make_inner(deliver_to: Deliver) -> Pool:
         # Processes, as the cloud's workers would share no cores' caches or locks with the rank.
@@ -142,7 +152,7 @@ def read_cloud(text: str | None) -> CloudModel:
     """Return the model that a setting names: aws-lambda, a latency as 20ms, or a YAML file."""
     if text is None or text == "aws-lambda":
         return CloudModel.aws_lambda()
-    if match := re.fullmatch(r"([0-9.]+) *(ms|s)", text):
+    if match := re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) *(ms|s)", text):
         unit = 0.001 if match[2] == "ms" else 1.0
         return CloudModel.ideal(latency_seconds=float(match[1]) * unit)
     if Path(text).suffix in (".yaml", ".yml", ".toml"):

@@ -17,7 +17,7 @@ class Runner:
     def __init__(self, dispatcher: Dispatcher, use: PoolUse, tuner: Autotuner | None) -> None:
         """Without a tuner the pool keeps its size."""
         self.dispatcher, self.use, self.tuner = dispatcher, use, tuner
-        self._observed = 0.0
+        self._observed, self._asked_for = 0.0, dispatcher.workers
 
     def start(self, task: Task) -> None:
         """Have the task run; its reply is delivered once."""
@@ -35,8 +35,9 @@ class Runner:
         self._observed = now
         queued = max(0, self.dispatcher.outstanding - self.dispatcher.workers)
         wanted = self.tuner.observe(Load(graph_waiting, queued))
-        if wanted != self.dispatcher.workers:
+        if wanted != self._asked_for:  # not what there is: places may have been given up
             self.dispatcher.resize(wanted)
+            self._asked_for = wanted
 
     def forget(self, key: str) -> None:
         """Have the pool let go of a kept bundle."""

@@ -125,6 +125,10 @@ class SimulatedPool:
         with self._changed:
             for worker in (*self._idle, *self._busy):
                 worker.kept.discard(key)
+            # Their tasks have been answered, or nobody would let go of what they name.
+            named = [task for task in self._queue if key in {b.key for b in task.bundles}]
+            for task in named:
+                self._queue.remove(task)
         self._inner.forget(key)
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import torch
 
-from siafu.elastic.compute import compute
+from siafu.elastic.compute import compute, warm_up
 from siafu.elastic.shared_block import map_block, write_block
 from siafu.elastic.task import Tensors
 from siafu.elastic.worker_pipe import Message, WorkerPipe, close_all
@@ -25,6 +25,7 @@ _PR_SET_PDEATHSIG = 1
 def serve(pipe: WorkerPipe) -> NoReturn:
     """Answer tasks until the owner closes its end, which raises EOFError."""
     kept: dict[str, Tensors] = {}
+    warm_up()
     pipe.send({"is_ready": True})
     while True:
         message, descriptors = pipe.receive(None)

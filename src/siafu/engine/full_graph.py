@@ -64,6 +64,8 @@ class Training:
     best: dict[str, Tensor]
     links: LinkTest | None = None
     """Held-out edges, where those are predicted."""
+    earlier: dict[str, Any] = field(default_factory=dict)
+    """What the pipeline of a run that was resumed had come to."""
 
     @property
     def world(self) -> World:
@@ -148,6 +150,11 @@ class Training:
         state = self.network.module.state_dict()
         self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
 
+    def abandon(self) -> None:
+        """End what works for this rank alone, after a failure: other ranks may not be reached."""
+        if isinstance(self.network, PipelinedNetwork):
+            self.network.abandon()
+
     def close(self) -> None:
         """Give up what the network shares with other ranks."""
         if isinstance(self.network, SampledNetwork | PipelinedNetwork):
@@ -164,6 +171,7 @@ class Training:
             "seconds": self.progress.seconds,
             "fingerprint": self.shard.fingerprint,
             "ranks": self.world.size,
+            "pipeline": pipeline_report(self.network, self.world, self.earlier),
         }
         model, optimiser = self.network.module.state_dict(), self.optimiser.state_dict()
         wire = gather_widths(self.network.book, self.world)
@@ -186,6 +194,9 @@ class Training:
         if facts.get("best_merit") is not None:
             self.progress.best_merit = facts["best_merit"]
         restore_widths(self.network.book, checkpoint.wire, self.world)
+        self.earlier = facts.get("pipeline", {})
+        if isinstance(self.network, PipelinedNetwork) and self.progress.best_scores:
+            self.network.note_score(self.progress.best_scores["val"])
 
 
 def begin(
@@ -257,7 +268,8 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
     sent = [float(world.meter.bytes_sent.get(purpose, 0)) for purpose in purposes]
     table = world.gather_numbers([*sent, peak_bytes(world) / 2**20])
     by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
-    strategy, report = training.network.strategy, pipeline_report(training.network, world)
+    strategy = training.network.strategy
+    report = pipeline_report(training.network, world, training.earlier)
     seconds = math.fsum(progress.seconds)
     bill = run_bill(
         training.config, report, ranks=world.size, seconds=seconds, epochs=progress.epochs

@@ -15,14 +15,16 @@ _BILLED_POOLS = ("aws-lambda", "simulated")
 _MB_PER_GB = 1024
 
 
-def pipeline_report(network: object, world: World) -> dict[str, Any]:
-    """Return the figures of all ranks together; nothing of another strategy's. All ranks call."""
+def pipeline_report(network: object, world: World, earlier: dict[str, Any]) -> dict[str, Any]:
+    """Return the figures of all ranks together; nothing of another strategy's. All ranks call.
+
+    `earlier` are those of the run before it was resumed, which are added.
+    """
     if not isinstance(network, PipelinedNetwork) or network.pipeline is None:
-        return {}
+        return earlier
     pipeline, runner = network.pipeline, network.runner
     assert runner is not None
     requests, billed = runner.use.totals()
-    ages = [float(pipeline.ages.get(age, 0)) for age in range(network.oldest_allowed + 1)]
     counts = runner.dispatcher.counters
     told = {
         "relaunched": counts.relaunched,
@@ -35,16 +37,24 @@ def pipeline_report(network: object, world: World) -> dict[str, Any]:
         "sent_bytes": runner.use.sent_bytes,
         "received_bytes": runner.use.received_bytes,
         "idle_seconds": pipeline.idle_seconds,
-        "workers": runner.dispatcher.workers,
     }
-    table = world.gather_numbers([*map(float, told.values()), *ages], "metric")
-    sums = [sum(column) for column in zip(*table, strict=True)]
-    of_tasks = {
-        name: total if name.endswith("seconds") else int(total)
-        for name, total in zip(told, sums, strict=False)
+    ages = [pipeline.ages.get(age, 0) for age in range(network.oldest_allowed + 1)]
+    now = [float(runner.dispatcher.workers), runner.use.memory_gb or 0.0]
+    table = world.gather_numbers([*now, *map(float, [*told.values(), *ages])], "metric")
+    columns = list(zip(*table, strict=True))
+    sums = dict(zip(told, map(sum, columns[2:]), strict=False))
+    before = earlier.get("rows_read_by_age", [0] * len(ages))
+    by_age = [sum(column) for column in columns[2 + len(told) :]]
+    return {
+        **{name: _as_told(name, sums[name] + earlier.get(name, 0)) for name in told},
+        "workers": int(sum(columns[0])),
+        "memory_gb": max(columns[1]) or None,
+        "rows_read_by_age": [int(a + b) for a, b in zip(by_age, before, strict=True)],
     }
-    by_age = [int(total) for total in sums[len(told) :]]
-    return {**of_tasks, "rows_read_by_age": by_age, "memory_gb": runner.use.memory_gb}
+
+
+def _as_told(name: str, value: float) -> float:
+    return value if name.endswith("seconds") else int(value)
 
 
 def run_bill(

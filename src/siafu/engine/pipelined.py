@@ -10,6 +10,7 @@ from siafu.elastic.runner import Runner
 from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws
 from siafu.pipeline import Pipeline, Settings
+from siafu.plan import read_prices
 from siafu.record import Trace
 from siafu.shard import Shard
 from siafu.strategy import BlockNeighbours, Strategy
@@ -35,6 +36,7 @@ class PipelinedNetwork:
         self.runner: Runner | None = None
         """None before training starts."""
         self.trace = Trace(shard.world.rank) if config.trace else None
+        self._is_exact_now = False
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
@@ -56,13 +58,17 @@ class PipelinedNetwork:
         )
 
         def make(deliver: Deliver) -> Runner:
+            step = read_prices(self._config.prices).lambda_price.step_seconds
             self.runner = open_runner(
-                self._config, strategy.pool, strategy.intervals, self._shard.world, deliver
+                self._config, strategy.pool, strategy.intervals, self._shard.world, deliver, step
             )
             return self.runner
 
         note = self._note_span if self.trace is not None else None
-        return Pipeline(self.module, self._x, self._shard, self._draws, settings, make, note)
+        pipeline = Pipeline(self.module, self._x, self._shard, self._draws, settings, make, note)
+        if self._is_exact_now:
+            pipeline.stop_lagging()
+        return pipeline
 
     def _note_span(self, name: str, category: str, lane: str, start: float, seconds: float) -> None:
         assert self.trace is not None
@@ -83,8 +89,15 @@ class PipelinedNetwork:
     def note_score(self, score: float) -> None:
         """Stop lagging from now on if the score is as high as the run's settings say."""
         wanted = self._config.exact_from
-        if wanted is not None and score >= wanted and self.pipeline is not None:
-            self.pipeline.stop_lagging()
+        if wanted is not None and score >= wanted:
+            self._is_exact_now = True
+            if self.pipeline is not None:
+                self.pipeline.stop_lagging()
+
+    def abandon(self) -> None:
+        """End the pool alone, after a failure: other ranks may not answer any more."""
+        if self.runner is not None:
+            self.runner.close()
 
     def close(self) -> None:
         """End the pool and the mail between ranks; all ranks call this together."""

@@ -88,6 +88,15 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
     if job.resume and world.rank == 0:
         with writing(folder.metrics):
             folder.keep_metrics(training.progress.epochs)
+    try:
+        _train_on(training, folder, job)
+    except BaseException:
+        training.abandon()
+        raise
+
+
+def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
+    config, world = training.config, training.world
     quiet = job.quiet or world.rank != 0
     with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
 
@@ -104,7 +113,7 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
         _write_predictions(training, folder, job)
     if world.rank == 0:
         with writing(folder.path):
-            save_network(training.network, shard, folder.weights)
+            save_network(training.network, training.shard, folder.weights)
             folder.write_result(result)
 
 

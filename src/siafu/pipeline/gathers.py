@@ -87,6 +87,8 @@ class Views:
     back: Rows
     """What out-neighbours sent back."""
     epoch: int
+    lags: bool = False
+    """Whether what they sent may be of an attention to older rows than these."""
 
 
 class SumGather:
@@ -226,6 +228,9 @@ class AttentionGather:
         grad_B, lse_BH, delta_BH, *rows_B = views.back
         ends = _shaped(tuple(rows_B), question.rows)
         grad_BHD = _shaped((grad_B,), question.sources[:1])[0]
+        drop = self._drop(question, views.epoch, self._ids_B[span], self._ids_B)
+        if views.lags:
+            lse_BH = self._bounded(question, interval, asked, ends, lse_BH)
         into_sources, _ = fold_backward(
             question.attention,
             self._edges_back[interval],
@@ -235,11 +240,27 @@ class AttentionGather:
             lse_BH,
             grad_BHD,
             delta_BH,
-            drop=self._drop(question, views.epoch, self._ids_B[span], self._ids_B),
+            drop=drop,
             into_rows=tuple(torch.zeros_like(t) for t in ends),
             into_shared=(),
         )
         return into_sources, into_rows
+
+    def _bounded(
+        self, question: Question, interval: int, asked: Asked, ends: Rows, lse_BH: Tensor
+    ) -> Tensor:
+        """Return log-sum-exps no less than those over this interval's sources alone.
+
+        What an end sent may be of older sources, whose scores were lower; weights that go by it
+        would add up to more than 1, without bound.
+        """
+        assert question.attention is not None
+        edges, first = self._edges_back[interval], question.sources[0]
+        state = SoftmaxState.empty(edges.num_rows, first.size(1), first.size(2), lse_BH)
+        fold_into(question.attention, edges, asked.sources, ends, (), state)
+        has_edges_B1 = (edges.degree() > 0).unsqueeze(1)
+        least_BH = torch.where(has_edges_B1, finish(state)[1], lse_BH)
+        return torch.maximum(lse_BH, least_BH)
 
 
 def _shaped(rows: Rows, like: Rows) -> Rows:

@@ -69,6 +69,7 @@ class Passage:
             self.works.send(FORWARD, layer, self.interval, self.epoch, asked.sources)
             yield AwaitRows(FORWARD, layer)
             answer, kept = self._answer(layer, asked)
+            self._stamps.append(self._stamps_of(layer))
             self._asked.append(Asked(asked.sources, asked.rows, kept))
             x = made.get("x", made["source0"]) if layer > 0 and parts[layer + 1].reads_x else None
         last = len(parts) - 1
@@ -94,7 +95,6 @@ class Passage:
     def _answer(self, layer: int, asked: Asked) -> tuple[Tensor, Rows]:
         works = self.works
         seen = works.read(FORWARD, layer, self.interval, self.epoch)
-        self._stamps.append(self._stamps_of(layer))
         return works.gather.answer(works.question(layer), self.interval, seen, asked, self.epoch)
 
     def _stamps_of(self, layer: int) -> bytes:
@@ -107,11 +107,11 @@ class Passage:
             self.grads.append(found)
             if not works.parts[layer].asks_for_learnt:
                 return
-            asked = self._as_of_now(layer)
-            sent = works.gather.send_back(found["grad_answer"], asked)
+            grad = found["grad_answer"]
+            sent = works.gather.send_back(grad, self._as_of_now(layer))
             works.send(BACKWARD, layer, self.interval, self.epoch, sent)
             yield AwaitRows(BACKWARD, layer)
-            grads = self._gradients(layer, asked, sent)
+            grads = self._gradients(layer, grad)
             if (grad_x := found.get("grad_x")) is not None:
                 grads["grad_x_out"] = grad_x
             found = yield AwaitTask(self._task("backward", layer, self._inputs[layer] | grads))
@@ -120,22 +120,26 @@ class Passage:
     def _as_of_now(self, layer: int) -> Asked:
         """Return what was asked, with an answer from the rows that are there now.
 
-        Newer rows may have come since forward. A softmax of the old ones is none of the new.
+        Newer rows may have come since it was answered. A softmax of the old ones is none of these.
         """
         asked = self._asked[layer]
         assert asked is not None, "constants have no gradient"
-        if not asked.kept or self._stamps[layer] == self._stamps_of(layer):
-            return asked
-        kept = self._answer(layer, asked)[1]
-        return Asked(asked.sources, asked.rows, kept)
+        stamps = self._stamps_of(layer)
+        if asked.kept and self._stamps[layer] != stamps:
+            kept = self._answer(layer, asked)[1]
+            asked = self._asked[layer] = Asked(asked.sources, asked.rows, kept)
+            self._stamps[layer] = stamps
+        return asked
 
-    def _gradients(self, layer: int, asked: Asked, sent: Rows) -> Tensors:
+    def _gradients(self, layer: int, grad: Tensor) -> Tensors:
         works = self.works
+        asked = self._as_of_now(layer)
         there: Rows = ()
         if asked.kept:
             there = works.read(FORWARD, layer, self.interval, self.epoch)
         back = works.read(BACKWARD, layer, self.interval, self.epoch)
-        views = Views(there, back, self.epoch)
+        views = Views(there, back, self.epoch, works.lags)
+        sent = works.gather.send_back(grad, asked)
         sources, rows = works.gather.gradients(
             works.question(layer), self.interval, asked, sent, views
         )

@@ -15,3 +15,8 @@ class Settings:
     """False: graph tasks and tensor tasks take turns, for comparison."""
     bits: int = 32
     """Of an entry on its way to and from the pool."""
+
+    @property
+    def most_age(self) -> int:
+        """Epochs that a row may be old when it is read."""
+        return self.staleness + int(self.latest)

@@ -30,6 +30,8 @@ class Works:
     """Gives (direction, layer, interval, epoch, rows) to whoever reads them."""
     oldest: Callable[[], int]
     """The oldest epoch that an interval is in."""
+    most_age: int
+    """Epochs that a row may be old when it is read."""
     ages: Counter[int] = field(default_factory=Counter)
     """Rows read, by how many epochs old they were."""
 
@@ -47,7 +49,15 @@ class Works:
     def read(self, direction: int, layer: int, interval: int, epoch: int) -> Rows:
         """Return the rows an interval reads, all columns."""
         channel = self.channels[direction, layer]
-        return channel.read(interval, epoch, self.oldest(), self.ages)
+        rows = channel.read(interval, epoch, self.oldest(), self.ages)
+        oldest = max(self.ages, default=0)
+        assert oldest <= self.most_age, f"rows {oldest} epochs old were read"
+        return rows
+
+    @property
+    def lags(self) -> bool:
+        """Whether rows may be old at all."""
+        return self.most_age > 0
 
 
 def build_works(
@@ -78,7 +88,7 @@ def build_works(
             channels[direction, layer] = Channel(
                 side, columns, x_ND.dtype, in_flight=settings.staleness + 1
             )
-    works = Works(gather, tasks, channels, send, oldest)
+    works = Works(gather, tasks, channels, send, oldest, settings.most_age)
     if not tasks.parts[0].parameters and not draws_on_input(spec):
         _answer_once(works, x_ND, shard)
     return works

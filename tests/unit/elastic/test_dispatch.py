@@ -128,11 +128,12 @@ def test_a_failure_is_tried_again_at_the_next_tick_and_wakes_the_owner() -> None
     assert run.dispatcher.counters.failures == 2
 
 
-def test_a_final_failure_is_delivered() -> None:
-    run = OddRun(in_turn(Attempt(failure="unknown code", is_final=True)))
+def test_what_another_attempt_would_repeat_is_done_here_at_once() -> None:
+    run = OddRun(in_turn(Attempt(failure="no memory", is_final=True)))
     run.dispatcher.start(ping(1))
     run.finish(5)
-    assert (run.replies[0].failure, run.pool.num_started) == ("unknown code", 1)
+    assert (run.replies[0].failure, run.pool.num_started) == ("", 1)
+    assert run.locals[0].num_started == 1
 
 
 def test_one_task_that_keeps_failing_is_done_here() -> None:

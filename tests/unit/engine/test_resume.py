@@ -54,6 +54,9 @@ def test_resumed_run_ends_bit_for_bit_alike(
     run(ranks, size, parts[size], tmp_path / "broken", False, {**settings, "epochs": 10})
     resumed = run(ranks, size, parts[size], tmp_path / "broken", True, settings)
     assert_same(resumed[0], straight[0])
+    for name in ("requests", "rows_read_by_age") if model.startswith("pipelined") else ():
+        reports = [result[0]["summary"]["pipeline"] for result in (resumed, straight)]
+        assert reports[0][name] == reports[1][name]
 
     rows = [RunFolder(tmp_path / name).read_metrics() for name in ("straight", "broken")]
     assert [row["epoch"] for row in rows[1]] == list(range(1, 21))
