@@ -124,7 +124,7 @@ def largest_lines() -> list[str]:
 
 def slow_network_lines() -> list[str]:
     """Return one line for each graph, model and number of hosts, on the slowest links."""
-    real = "benchmarks.slow_network --data ogbn_arxiv_struct --hosts 2 --mbit 100 --seeds 0"
+    real = "benchmarks.slow_network --data ogbn_arxiv_struct --seeds 0"
     return [
         *_slow_lines("slow_network", "", "benchmarks.slow_network"),
         *_slow_lines("slow_network-arxiv", "ogbn_arxiv_struct, ", real),
@@ -263,10 +263,44 @@ def delta_lines() -> list[str]:
     ]
 
 
+def pipeline_lines() -> list[str]:
+    """Return what pipelining and pools bring, what staleness costs, and value for money."""
+    lines = []
+    for run in rows_of("pipeline")[-1:]:
+        rows = {row["contestant"]: row for row in run["rows"]}
+        local, far = rows["pipelined CPU"], rows["cloud 100ms"]
+        lines.append(
+            f"| epoch in a pipeline, GCN 2 x 64, {run['edges'] / 1e6:.0f} M edges, 1 rank "
+            f"| {local['epoch_s']:.2f} s without a pool: {local['times_synchronous']} x the plain "
+            f"engine's; with workers 100 ms away {far['epoch_s']:.2f} s, "
+            f"{far['times_zero_latency']} x of no latency "
+            f"| `benchmarks.pipeline --vertices {run['vertices']} --threads 1` |"
+        )
+    for run in rows_of("staleness")[-1:]:
+        by_mode: dict[str, list[str]] = {}
+        for row in run["rows"]:
+            if row["mode"] != "synchronous":
+                told = f"{row['data'].capitalize()} {100 * row['more_epochs']:+.0f} %"
+                by_mode.setdefault(row["mode"], []).append(told)
+        told = "; ".join(f"{mode}: {', '.join(sets)}" for mode, sets in by_mode.items())
+        lines.append(
+            f"| more epochs to the same loss, GCN, 2 ranks, {run['seeds']} seeds | {told} "
+            f"| `benchmarks.staleness --seeds {run['seeds']}` |"
+        )
+    return lines
+
+
 def table() -> str:
     """Return the whole table."""
     parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines)
-    more = (slow_network_lines, sampling_lines, ingest_lines, billion_lines, delta_lines)
+    more = (
+        slow_network_lines,
+        sampling_lines,
+        ingest_lines,
+        billion_lines,
+        delta_lines,
+        pipeline_lines,
+    )
     lines = [line for part in (*parts, *more, accuracy_lines, dynamic_lines) for line in part()]
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (

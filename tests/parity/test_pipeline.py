@@ -27,9 +27,10 @@ MODELS: dict[str, dict[str, Any]] = {
     "constant": {"name": "gcn", "input_dropout": 0.0},
     "constant-sage": {"name": "sage", "input_dropout": 0.0, "dropout": 0.0, "layers": 3},
 }
-CASES = [(model, 3, "hash", size) for model in MODELS for size in (1, 2, 3, 4)]
+CASES = [(model, 3, "hash", size) for model in list(MODELS)[:5] for size in (1, 2, 3, 4)]
+CASES += [(model, 3, "hash", 3) for model in list(MODELS)[5:]]
 CASES += [(model, 5, "gap", 4) for model in MODELS]
-CASES += [(model, 1, "metis", 3) for model in MODELS]
+CASES += [(model, 1, "metis", 3) for model in list(MODELS)[:5]]
 
 
 def spec_of(model: str) -> ModelSpec:

@@ -21,7 +21,12 @@ NODE = {
     "include_dashboard": False,
     "node_ip_address": "127.0.0.1",
 }
-QUICK = {"health_check_initial_delay_ms": 500, "health_check_period_ms": 500}
+QUICK = {
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 500,
+    # Ray ends idle workers above the number of cores, which are few here; a new one imports torch.
+    "idle_worker_killing_time_threshold_ms": 600_000,
+}
 """A node that died is noticed in 3 s; Ray's own settings take 15 s."""
 WITHIN_SECONDS = 60.0
 
