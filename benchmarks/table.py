@@ -271,21 +271,22 @@ def pipeline_lines() -> list[str]:
         local, far = rows["pipelined CPU"], rows["cloud 100ms"]
         lines.append(
             f"| epoch in a pipeline, GCN 2 x 64, {run['edges'] / 1e6:.0f} M edges, 1 rank "
-            f"| {local['epoch_s']:.2f} s without a pool: {local['times_synchronous']} x the plain "
-            f"engine's; with workers 100 ms away {far['epoch_s']:.2f} s, "
-            f"{far['times_zero_latency']} x of no latency "
+            f"| {local['epoch_s']:.2f} s with a thread for tensor tasks, "
+            f"{local['times_synchronous']} x the plain engine's on one thread; with workers 100 ms "
+            f"away {far['epoch_s']:.2f} s, {far['times_zero_latency']} x of no latency "
             f"| `benchmarks.pipeline --vertices {run['vertices']} --threads 1` |"
         )
     for run in rows_of("staleness")[-1:]:
         by_mode: dict[str, list[str]] = {}
+        sets = ",".join(dict.fromkeys(row["data"] for row in run["rows"]))
         for row in run["rows"]:
             if row["mode"] != "synchronous":
                 told = f"{row['data'].capitalize()} {100 * row['more_epochs']:+.0f} %"
                 by_mode.setdefault(row["mode"], []).append(told)
-        told = "; ".join(f"{mode}: {', '.join(sets)}" for mode, sets in by_mode.items())
+        told = "; ".join(f"{mode}: {', '.join(found)}" for mode, found in by_mode.items())
         lines.append(
             f"| more epochs to the same loss, GCN, 2 ranks, {run['seeds']} seeds | {told} "
-            f"| `benchmarks.staleness --seeds {run['seeds']}` |"
+            f"| `benchmarks.staleness --data {sets} --seeds {run['seeds']}` |"
         )
     return lines
 
