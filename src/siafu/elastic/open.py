@@ -8,6 +8,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from siafu.comm import World
 from siafu.config import RunConfig, read_config
@@ -120,11 +121,18 @@ def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use
             seen="--pool aws-lambda without --lambda-function",
             fix="deploy it as packaging/lambda/README.md says, and name it",
         )
+    url = config.lambda_endpoint or ""
+    if url.startswith("http://") and urlsplit(url).hostname not in _LOOPBACK:
+        raise ConfigError(
+            "The run's key would travel in clear.",
+            seen=f"lambda_endpoint={url}",
+            fix="use https, or a service on this machine",
+        )
     module = _imported("lambda_pool", "aws")
     seconds = min(config.deadline, _LONGEST_INVOCATION_SECONDS)
     client = module.open_client(
         region=os.environ.get("AWS_REGION", ""),  # which boto3 itself passes over
-        endpoint_url=config.lambda_endpoint or "",
+        endpoint_url=url,
         deadline_seconds=seconds,
     )
     pool = module.LambdaPool(
@@ -146,6 +154,7 @@ def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use
 
 
 _LONGEST_INVOCATION_SECONDS = 60.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def read_cloud(text: str | None) -> CloudModel:

@@ -9,13 +9,13 @@ import queue
 import secrets
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from siafu.comm import Mail, Mailbox
 from siafu.elastic import Deliver, Reply, Task, Tensors, decode_rows
+from siafu.elastic.runner import Runner
 from siafu.errors import CommError, PoolError, SiafuError
 from siafu.nn import GNN, Draws
 from siafu.pipeline.gathers import Rows
@@ -32,30 +32,6 @@ _LONGEST_NAP_SECONDS = 0.1
 
 Span = Callable[[str, str, str, float, float], None]
 """Takes (name, category, lane, start since 1970, seconds)."""
-
-
-class Runner(Protocol):
-    """What runs tensor tasks: a pool, watched."""
-
-    def start(self, task: Task) -> None:
-        """Have the task run; its reply is delivered once."""
-        ...
-
-    def tick(self) -> float:
-        """Look after tasks that take too long; return the seconds until the next look."""
-        ...
-
-    def observe(self, graph_waiting: int) -> None:
-        """Be told how many graph tasks could be done now."""
-        ...
-
-    def forget(self, key: str) -> None:
-        """Let go of a kept bundle."""
-        ...
-
-    def close(self) -> None:
-        """End the workers."""
-        ...
 
 
 class Pipeline:
