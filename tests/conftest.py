@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,10 @@ import torch
 from tests.harness import RankPool, work_of_run
 
 launch = importlib.import_module("siafu.launch.fit")
+
+# A shell that starts tests in the background has them ignore interrupts, and so all they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tensors here are small, and torch's threads spin while they wait: beside the ranks' processes two
 # of them take 2.6 times the processor time of one.
