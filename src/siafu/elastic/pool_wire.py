@@ -50,19 +50,27 @@ def decode_rows(tensors: Tensors) -> Tensors:
     coded = [name.removeprefix("q.") for name in tensors if name.startswith("q.")]
     out = {name: t for name, t in tensors.items() if not name.startswith(("q.", "form."))}
     for name in coded:
-        form = tensors.get(f"form.{name}")
-        bits, kind, *shape = [] if form is None else form.tolist()
-        if len(shape) < 2 or bits not in WIDTHS or kind not in (0, 1) or min(shape) < 1:
+        form = tensors.get(f"form.{name}", torch.zeros(0)).flatten().tolist()
+        payload = tensors[f"q.{name}"]
+        if not _makes_sense(form, payload):
             raise TaskError(
                 "Quantised rows came without a form that makes sense.",
-                seen=f"{name}: {None if form is None else form.tolist()}",
+                seen=f"{name}: {form[:8]} for {payload.numel()} bytes",
                 fix="use the same version of siafu on both sides",
             )
+        bits, kind, *shape = form
         width = torch.Size(shape[1:]).numel()
-        out[name] = decode(tensors[f"q.{name}"], _layout(bits, shape[0], width, DTYPES[kind])).view(
-            *shape
-        )
+        out[name] = decode(payload, _layout(bits, shape[0], width, DTYPES[kind])).view(*shape)
     return out
+
+
+def _makes_sense(form: list[int], payload: Tensor) -> bool:
+    """Whether rows of that form could be in the payload: each of them takes a byte at least."""
+    if len(form) < 4 or not all(isinstance(number, int) for number in form):
+        return False
+    bits, kind, count, *rest = form
+    is_known = bits in WIDTHS and kind in range(len(DTYPES))
+    return is_known and 1 <= count <= payload.numel() and min(rest) >= 1
 
 
 def draw_of(facts: dict[str, Fact]) -> DrawKey:
