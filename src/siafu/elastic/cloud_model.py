@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Self
 
+from siafu.elastic.pool_use import round_up
 from siafu.errors import ConfigError
 from siafu.ops.random_torch import philox
 
@@ -133,8 +134,7 @@ class CloudModel:
 
     def billed_seconds(self, busy_seconds: float) -> float:
         """Return the time that is paid for."""
-        # A tenth of a thousandth of a step is a matter of rounding.
-        return math.ceil(busy_seconds / self.billing_seconds - 1e-4) * self.billing_seconds
+        return round_up(busy_seconds, self.billing_seconds)
 
     def draw(self, seed: int, number: int, attempt: int) -> Mishaps:
         """Return what happens to an attempt at a task: the same for the same three numbers."""

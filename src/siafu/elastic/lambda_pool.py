@@ -8,7 +8,6 @@ here, and is worth nothing after the run.
 
 import base64
 import json
-import math
 import re
 import threading
 import time
@@ -22,6 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 
 from siafu.elastic.endpoint import Address, Endpoint
 from siafu.elastic.pool import Deliver
+from siafu.elastic.pool_use import round_up
 from siafu.elastic.task import Reply, Task
 from siafu.errors import PoolError
 
@@ -179,7 +179,7 @@ class LambdaPool:
         else:
             # Rounded up as AWS does.
             seconds = measured if isinstance(measured, int | float) else seconds
-            seconds = math.ceil(seconds * 1000) / 1000
+            seconds = round_up(seconds, 0.001)
         memory_mb = memory[1] if memory else facts.get("memory_mb")
         with self._lock:
             self.requests += 1

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from siafu.elastic.pool_use import round_up
 from siafu.elastic.task import Usage
 from siafu.errors import ConfigError
 from siafu.plan.prices import Prices
@@ -94,12 +95,6 @@ def pool_usage(
             received_bytes=usage.received_bytes,
         )
     return total
-
-
-def round_up(seconds: float, step: float) -> float:
-    """Return the least multiple of `step` that is no shorter."""
-    # 0.007 / 0.001 is a little above 7 in floats; a millionth of a step costs nobody a step more.
-    return math.ceil(seconds / step - 1e-6) * step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
