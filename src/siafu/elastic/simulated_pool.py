@@ -43,7 +43,7 @@ class _Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Bill:
+class Spent:
     """What the simulated workers would be paid for."""
 
     requests: int = 0
@@ -84,7 +84,7 @@ class SimulatedPool:
         """What the inner pool computes, by the number it goes by there."""
         self._times_started: dict[int, int] = {}
         self._events: list[tuple[float, int, Callable[[], None]]] = []
-        self._bill = Bill()
+        self._bill = Spent()
         self._is_closed = False
         self._inner = make_inner(self._computed)
         self._timer = threading.Thread(target=self._keep_time, name="siafu-timer", daemon=True)
@@ -96,7 +96,7 @@ class SimulatedPool:
         return self._workers
 
     @property
-    def bill(self) -> Bill:
+    def bill(self) -> Spent:
         """What all attempts that ended so far would cost."""
         with self._changed:
             return self._bill
@@ -227,7 +227,7 @@ class SimulatedPool:
             self._free(attempt.worker)
             seconds = self._model.billed_seconds(busy_seconds)
             gb_seconds = self._bill.gb_seconds + seconds * self._model.memory_gb
-            self._bill = Bill(self._bill.requests + 1, self._bill.seconds + seconds, gb_seconds)
+            self._bill = Spent(self._bill.requests + 1, self._bill.seconds + seconds, gb_seconds)
             if attempt.mishaps.is_duplicated and not attempt.mishaps.is_lost:
                 due = time.monotonic() + self._model.latency_seconds
                 self._at(due, lambda: self._deliver(reply))

@@ -38,7 +38,7 @@ def pipeline_report(network: object, world: World, earlier: dict[str, Any]) -> d
         "received_bytes": runner.use.received_bytes,
         "idle_seconds": pipeline.idle_seconds,
     }
-    ages = [pipeline.ages.get(age, 0) for age in range(network.oldest_allowed + 1)]
+    ages = [pipeline.ages.get(age, 0) for age in range(network.settings.most_age + 1)]
     now = [float(runner.dispatcher.workers), runner.use.memory_gb or 0.0]
     table = world.gather_numbers([*now, *map(float, [*told.values(), *ages])], "metric")
     columns = list(zip(*table, strict=True))

@@ -37,6 +37,13 @@ class PipelinedNetwork:
         """None before training starts."""
         self.trace = Trace(shard.world.rank) if config.trace else None
         self._is_exact_now = False
+        self.settings = Settings(
+            intervals=strategy.intervals,
+            staleness=strategy.staleness,
+            latest=strategy.gather == "latest",
+            overlap=strategy.overlap,
+            bits=strategy.pool_bits,
+        )
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
@@ -48,14 +55,7 @@ class PipelinedNetwork:
         return self.module.embed(self._x, self._whole, self._draws)
 
     def _open(self) -> Pipeline:
-        strategy = self.strategy
-        settings = Settings(
-            intervals=strategy.intervals,
-            staleness=strategy.staleness,
-            latest=strategy.gather == "latest",
-            overlap=strategy.overlap,
-            bits=strategy.pool_bits,
-        )
+        strategy, settings = self.strategy, self.settings
 
         def make(deliver: Deliver) -> Runner:
             step = read_prices(self._config.prices).lambda_price.step_seconds
@@ -80,11 +80,6 @@ class PipelinedNetwork:
             self.pipeline = self._open()
             self.pipeline.begin(epoch - 1)
         return self.pipeline.run_epoch(optimiser, epoch, horizon)
-
-    @property
-    def oldest_allowed(self) -> int:
-        """Epochs that a row may be old when it is read, at most."""
-        return self.strategy.staleness + int(self.strategy.gather == "latest")
 
     def note_score(self, score: float) -> None:
         """Stop lagging from now on if the score is as high as the run's settings say."""
