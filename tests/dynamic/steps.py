@@ -6,17 +6,19 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
+from siafu.engine.grid import Grid, make_grid
 from siafu.engine.snapshots import Reading, Snapshots
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_MODELS, Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partition import TimeBlock, plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 from siafu.strategy.time_strategy import TimeExchange
-from tests.dynamic.graphs import awkward_dynamic
+from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
 from tests.dynamic.reference import embed
 
 STEPS = 3
@@ -42,15 +44,20 @@ def target(step: int, num_nodes: int, width: int) -> Tensor:
     return torch.randn(num_nodes, width, dtype=torch.float64, generator=draw)
 
 
-def loss_of_step(step: int, rows_NO: Tensor) -> Tensor:
-    """Return a loss that treats every entry differently; step 3 has none."""
+def loss_of_step(step: int, rows_nO: Tensor, ids_n: Tensor | None = None) -> Tensor:
+    """Return a loss that treats every entry differently; step 3 has none.
+
+    Of some vertices alone, it is their share of that of all.
+    """
     if step == 3:
-        return rows_NO.new_zeros(())
-    return (rows_NO - target(step, *rows_NO.shape)).square().mean() / TRAIN
+        return rows_nO.new_zeros(())
+    wanted_NO = target(step, NUM_NODES, rows_nO.size(1))
+    wanted_nO = wanted_NO if ids_n is None else wanted_NO[ids_n]
+    return (rows_nO - wanted_nO).square().sum() / (wanted_NO.numel() * TRAIN)
 
 
 def runner_on(
-    world: World,
+    grid: Grid,
     model: DynamicGNN,
     graph: DynamicGraph,
     strategy: TimeStrategy,
@@ -59,11 +66,11 @@ def runner_on(
 ) -> TimeRunner:
     """Return the model on this rank's snapshots."""
     costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
-    plan = plan_time(costs, world.size, train_steps=TRAIN, block_steps=strategy.block)
-    steps, cpu = plan.owned(world.rank), torch.device("cpu")
+    times = grid.times
+    plan = plan_time(costs, times.size, train_steps=TRAIN, block_steps=strategy.block)
     reading = Reading(outward=outward, most_edges_kept=most_edges)
-    source = Snapshots(graph, steps, model, Draws(), cpu, reading)
-    return TimeRunner(model, source, plan, world, strategy)
+    source = Snapshots(graph, plan.owned(times.rank), model, Draws(), grid.share, reading)
+    return TimeRunner(model, source, plan, times, strategy)
 
 
 def distributed_steps(
@@ -72,20 +79,25 @@ def distributed_steps(
     strategy: TimeStrategy,
     most_edges: int = 1000,
     exchanges: Sequence[TimeExchange] = (),
+    groups: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes.
 
-    `exchanges` gives each temporal part its own, as `auto` may.
+    `exchanges` gives each temporal part its own, as `auto` may; `groups` are dealt out to the
+    vertices, one after another.
     """
-    model = make_model(name)
-    runner = runner_on(world, model, awkward_dynamic(), strategy, most_edges, name in OUTWARD)
+    model, graph = make_model(name), awkward_dynamic()
+    if groups:
+        graph = replace(graph, part_of=np.resize(np.array(groups, np.int32), graph.num_nodes))
+    grid = make_grid(world, graph, max(groups, default=0) + 1)
+    runner = runner_on(grid, model, graph, strategy, most_edges, name in OUTWARD)
     for (number, carrier), exchange in zip(runner._carriers.items(), exchanges, strict=False):
         runner.strategy = replace(strategy, exchange=exchange)
         runner._carriers[number] = runner._make_carrier(number, carrier.part)
 
     def loss_of(block: TimeBlock, rows_tNO: Tensor) -> Tensor:
-        owned = block.owned(world.rank)
-        losses = [loss_of_step(step, rows) for step, rows in zip(owned, rows_tNO, strict=True)]
+        steps = zip(block.owned(grid.times.rank), rows_tNO, strict=True)
+        losses = [loss_of_step(step, rows, grid.share.ids_n) for step, rows in steps]
         return torch.stack(losses).sum() if losses else rows_tNO.sum()
 
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
@@ -103,7 +115,7 @@ def distributed_steps(
     pieces = {
         step: rows
         for block, rows_tNO in runner.evaluate()
-        for step, rows in zip(block.owned(world.rank), rows_tNO, strict=True)
+        for step, rows in zip(block.owned(grid.times.rank), rows_tNO, strict=True)
     }
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     return {
@@ -112,6 +124,7 @@ def distributed_steps(
         "weights": weights,
         "rows": pieces,
         "sent": sent,
+        "ids": grid.share.ids_n,
         "exchanges": runner.exchanges,
     }
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from siafu.comm.coding import Coding
+from siafu.comm.peers import post
 from siafu.comm.world import World
 from siafu.ops import CSR, sum_into
 
@@ -51,9 +52,21 @@ class HaloPlan:
         """R."""
         return sum(self.recv_counts)
 
+    def narrowed(self, needed_S: Tensor, used_R: Tensor) -> "HaloPlan":
+        """Return the plan of some halo rows; `needed_S` tells which of the rows sent they are."""
+        send_counts = counts_by_peer(needed_S, self.send_counts)
+        recv_counts = counts_by_peer(used_R, self.recv_counts)
+        send_rows, num_owned = self.send_rows[needed_S], self.scatter.num_rows
+        return HaloPlan.build(send_rows, send_counts, recv_counts, num_owned)
+
     def rows_by_peer(self) -> tuple[Tensor, ...]:
         """Return the owned rows that each rank needs."""
         return self.send_rows.split(list(self.send_counts))
+
+
+def counts_by_peer(is_used: Tensor, counts: tuple[int, ...]) -> list[int]:
+    """Return how many of each peer's rows are used."""
+    return [int(piece.sum()) for piece in is_used.split(list(counts))]
 
 
 class PendingRows:
@@ -104,27 +117,6 @@ def start_exchange(
             operations.append((peer, dist.isend, rows_SD[lo:hi]))
             world.meter.count(purpose, rows_SD[lo:hi].nbytes)
     return PendingRows(received, post(operations, tag, world, purpose), rows_SD)
-
-
-def post(
-    operations: list[tuple[int, Any, Tensor]], tag: int, world: World, purpose: str
-) -> list[tuple[int, Any]]:
-    """Start (peer, isend or irecv, tensor) operations; return the works to wait for, by peer."""
-    if not operations:
-        return []
-    if world.backend == "nccl":
-        batch = [
-            dist.P2POp(call, tensor, group=world.group, group_peer=peer)
-            for peer, call, tensor in operations
-        ]
-        # One work or one an operation: NCCL may merge them.
-        return [(operations[0][0], work) for work in dist.batch_isend_irecv(batch)]
-    works = []
-    for peer, call, tensor in operations:
-        side = {"group_src" if call is dist.irecv else "group_dst": peer}
-        with world.waiting(purpose, peer):
-            works.append((peer, call(tensor, group=world.group, tag=tag, **side)))
-    return works
 
 
 def start_fetch(

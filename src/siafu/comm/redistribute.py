@@ -13,7 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from siafu.comm.halo import PendingRows, post, start_exchange
+from siafu.comm.halo import PendingRows, start_exchange
+from siafu.comm.peers import post
 from siafu.comm.world import World
 
 FORWARD, BACKWARD = "time_forward", "time_backward"

@@ -42,7 +42,7 @@ def tell(values: list[float], world: World, purpose: str) -> list[list[float]]:
 
     All ranks give the same count of them.
     """
-    mine = torch.tensor([values], dtype=torch.float64)
+    mine = torch.tensor([values], dtype=torch.float64, device=world.device)
     once = tuple(int(rank != world.rank) for rank in range(world.size))
     pending = start_exchange(mine.expand(world.size - 1, -1), once, once, world, purpose)
     others = pending.wait(world, f"numbers for {purpose}").tolist()

@@ -4,12 +4,12 @@ import hashlib
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from siafu.comm.meter import Meter
+from siafu.comm.peers import post
 from siafu.errors import CommError, ConfigError
 
 DEFAULT_DEADLINE_SECONDS = 300.0
@@ -49,7 +50,9 @@ class World:
     """0, or a number for a second line over the same group: their messages have other tags."""
     _lines_opened: int = 0
     _first_line: "World | None" = None
-    """The world that a second line belongs to; what that is doing, this is too."""
+    """The world that a second line or a part belongs to; what that is doing, this is too."""
+    _members: tuple[int, ...] | None = None
+    """Of a part of a world: the rank in the group that each of its ranks is."""
 
     @classmethod
     def join(
@@ -118,6 +121,33 @@ class World:
             _line=number,
         )
 
+    def part(self, members: Sequence[int]) -> "World":
+        """Return the world of some of these ranks, this one among them.
+
+        It has messages of its own over the same connections; a sum goes from each rank to each, so
+        it is meant for small tensors. Bytes are counted together. All ranks open as many parts, in
+        the same order.
+        """
+        assert self._members is None, "a part of a part has no use yet"
+        self._lines_opened += 1
+        assert self._lines_opened <= _MOST_LINES, "tags tell no more lines apart"
+        return World(
+            rank=members.index(self.rank),
+            size=len(members),
+            local_rank=self.local_rank,
+            device=self.device,
+            group=self.group,
+            deadline_seconds=self.deadline_seconds,
+            meter=self.meter,
+            _first_line=self,
+            _line=self._lines_opened,
+            _members=tuple(members),
+        )
+
+    def group_rank(self, rank: int) -> int:
+        """Return the rank in the process group that a rank of this world is."""
+        return rank if self._members is None else self._members[rank]
+
     def __enter__(self) -> Self:
         return self
 
@@ -180,22 +210,38 @@ class World:
     @contextmanager
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:
         """Turn a failed wait inside into an error that names rank, peer, operation and step."""
-        whom = "all ranks" if peer is None else f"rank {peer}"
+        whom = "all ranks" if peer is None else f"rank {self.group_rank(peer)}"
         step = self.step if self._first_line is None else self._first_line.step
-        what = f"rank {self.rank} waiting for {whom} in {operation}, {step}"
+        what = f"rank {self.group_rank(self.rank)} waiting for {whom} in {operation}, {step}"
         with _translated(what, self.deadline_seconds):
             yield
 
     def sum_in_place(self, tensor: Tensor, purpose: str) -> Tensor:
         """Replace `tensor` on every rank by its sum over the ranks, and return it."""
-        assert not self._line, "sums of two threads over one group would mix"
         if self.size == 1:
             return tensor
+        if self._members is not None:
+            return self._sum_by_peers(tensor, purpose)
+        assert not self._line, "sums of two threads over one group would mix"
         self.meter.count(purpose, 2 * (self.size - 1) * tensor.nbytes // self.size)
         with self.waiting(f"the sum of {purpose}"):
             carrier = tensor.cpu() if self.stages_through_host else tensor
             dist.all_reduce(carrier, group=self.group)
         return tensor.copy_(carrier) if carrier is not tensor else tensor
+
+    def _sum_by_peers(self, tensor: Tensor, purpose: str) -> Tensor:
+        """Add up in order of rank, so that all ranks have the same sum to the bit."""
+        carrier = (tensor.cpu() if self.stages_through_host else tensor).contiguous()
+        found = [carrier if r == self.rank else torch.empty_like(carrier) for r in range(self.size)]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        operations: list[tuple[int, Any, Tensor]] = [(r, dist.irecv, found[r]) for r in others]
+        operations += [(rank, dist.isend, carrier) for rank in others]
+        self.meter.count(purpose, len(others) * carrier.nbytes)
+        operation = f"the sum of {purpose}"
+        for peer, work in post(operations, self.next_tag(operation), self, operation):
+            with self.waiting(operation, peer):
+                work.wait() if self.backend == "nccl" else work.wait(self.wait_timeout)
+        return tensor.copy_(torch.stack(found).sum(0))
 
     def gather_numbers(self, values: list[float], purpose: str = "control") -> list[list[float]]:
         """Return every rank's numbers, by rank; all ranks give the same count of them."""

@@ -19,6 +19,7 @@ DYNAMIC_FIELDS = (
     "partial_window",
     "time_block",
     "time_exchange",
+    "vertex_parts",
     "bandwidth",
     "aggregate",
     "head",

@@ -217,6 +217,12 @@ class RunConfig(BaseModel):
     time_block: int = Field(
         0, ge=0, description="snapshots worked on at once, to save memory; 0: all of them"
     )
+    vertex_parts: int = Field(
+        1,
+        ge=1,
+        description="groups of vertices that share every snapshot of a dynamic graph out among "
+        "them, each on ranks / groups ranks; for snapshots larger than a rank",
+    )
     time_exchange: Literal["auto", "all-to-all", "banded", "wavefront"] = Field(
         "auto", description="how ranks reach each other's snapshots"
     )

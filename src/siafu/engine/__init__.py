@@ -13,6 +13,7 @@ from siafu.engine.dynamic_infer import (
     write_dynamic_predictions,
 )
 from siafu.engine.full_graph import Training, begin, peak_bytes, train
+from siafu.engine.grid import check_grid, make_grid
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.network import Network, build_network
@@ -26,10 +27,12 @@ __all__ = [
     "begin",
     "begin_dynamic",
     "build_network",
+    "check_grid",
     "check_link_settings",
     "default_task",
     "infer_dynamic",
     "load_network",
+    "make_grid",
     "num_embedded",
     "peak_bytes",
     "save_dynamic_network",

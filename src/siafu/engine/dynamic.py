@@ -16,6 +16,7 @@ from siafu.comm import BACKWARD, FORWARD, World, reduce_gradients
 from siafu.config import DYNAMIC_DEFAULTS, RunConfig
 from siafu.engine.edge_task import EdgeTask
 from siafu.engine.full_graph import OnEpoch, Progress, diverged, peak_bytes, synchronise
+from siafu.engine.grid import Grid, make_grid
 from siafu.engine.link_task import LinkTask
 from siafu.engine.network import own_model
 from siafu.engine.snapshots import Reading, Snapshots, num_inputs
@@ -35,6 +36,7 @@ TASKS: dict[str, Callable[[TaskInput], Task]] = {
     "node": NodeTask,
     "signal": SignalTask,
 }
+_HALO = ("halo_forward", "halo_backward")
 
 
 class DynamicNetwork(nn.Module):
@@ -54,6 +56,7 @@ class DynamicTraining:
     task: Task
     network: DynamicNetwork
     runner: TimeRunner
+    grid: Grid
     optimiser: torch.optim.Optimizer
     draws: Draws
     progress: Progress
@@ -64,7 +67,7 @@ class DynamicTraining:
     @property
     def world(self) -> World:
         """The ranks of the run."""
-        return self.runner.world
+        return self.grid.world
 
     def step(self) -> float:
         """Take one step and return the loss over all ranks."""
@@ -77,7 +80,7 @@ class DynamicTraining:
         return math.fsum(row[0] for row in self.world.gather_numbers([share], "metric"))
 
     def _loss_of(self, block: TimeBlock, rows_tND: Tensor) -> Tensor:
-        steps = zip(block.owned(self.world.rank), rows_tND, strict=True)
+        steps = zip(block.owned(self.grid.times.rank), rows_tND, strict=True)
         found = [self.task.loss(self.network.head, step, rows_ND) for step, rows_ND in steps]
         losses = [loss for loss in found if loss is not None]
         return torch.stack(losses).sum() if losses else rows_tND.new_zeros(())
@@ -89,7 +92,7 @@ class DynamicTraining:
         self.draws.training = False
         total: Tally = {}
         for block, rows_tND in self.runner.evaluate():
-            for step, rows_ND in zip(block.owned(self.world.rank), rows_tND, strict=True):
+            for step, rows_ND in zip(block.owned(self.grid.times.rank), rows_tND, strict=True):
                 for split, numbers in self.task.tally(self.network.head, step, rows_ND).items():
                     known = total.get(split, [0.0] * len(numbers))
                     total[split] = [a + b for a, b in zip(known, numbers, strict=True)]
@@ -198,17 +201,17 @@ def num_embedded(config: RunConfig, graph: DynamicGraph) -> int:
 
 
 def make_network(
-    config: RunConfig, graph: DynamicGraph, world: World, draws: Draws
+    config: RunConfig, graph: DynamicGraph, grid: Grid, draws: Draws
 ) -> tuple[Task, DynamicNetwork, int]:
     """Return the task, the network with weights drawn from the seed, and the lags of its input."""
-    given = TaskInput(graph=graph, config=config, draws=draws, device=world.device)
+    given = TaskInput(graph=graph, config=config, draws=draws, share=grid.share)
     task = TASKS[config.task or default_task(graph)](given)
     lags = config.lags if task.name == "signal" else 0
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         model = _make_model(config, num_inputs(graph, lags))
         network = DynamicNetwork(model, task.make_head(model.out_width))
-    return task, network.to(world.device), lags
+    return task, network.to(grid.world.device), lags
 
 
 def _make_model(config: RunConfig, in_width: int) -> DynamicGNN:
@@ -234,19 +237,23 @@ def _make_model(config: RunConfig, in_width: int) -> DynamicGNN:
 
 
 def begin_dynamic(
-    config: RunConfig, graph: DynamicGraph, world: World, resume_from: Path | None = None
+    config: RunConfig,
+    graph: DynamicGraph,
+    world: World,
+    resume_from: Path | None = None,
 ) -> DynamicTraining:
     """Return a training ready to run, fresh or from the newest checkpoint of a run folder."""
     draws = Draws(seed=config.seed)
-    task, network, lags = make_network(config, graph, world, draws)
-    runner = make_runner(config, graph, world, task, network.model, draws, lags)
+    grid = make_grid(world, graph, config.vertex_parts)
+    task, network, lags = make_network(config, graph, grid, draws)
+    runner = make_runner(config, graph, grid, task, network.model, draws, lags)
     assert config.lr is not None
     assert config.weight_decay is not None
     optimiser = torch.optim.Adam(
         network.parameters(), lr=config.lr, weight_decay=config.weight_decay
     )
     training = DynamicTraining(
-        config, graph, task, network, runner, optimiser, draws, Progress(), {}, {}
+        config, graph, task, network, runner, grid, optimiser, draws, Progress(), {}, {}
     )
     if resume_from is not None:
         mine = newest_checkpoint(resume_from).name if world.rank == 0 else ""
@@ -258,24 +265,24 @@ def begin_dynamic(
 def make_runner(
     config: RunConfig,
     graph: DynamicGraph,
-    world: World,
+    grid: Grid,
     task: Task,
     model: DynamicGNN,
     draws: Draws,
     lags: int,
 ) -> TimeRunner:
-    """Return the model over this rank's snapshots; a snapshot costs its edges, loops included."""
+    """Return the model over this rank's snapshots; one costs its edges, loops included."""
     strategy = TimeStrategy(block=config.time_block, exchange=config.time_exchange)
     costs = [int(edges) + graph.num_nodes for edges in graph.edges_per_snapshot()]
     plan = plan_time(
         costs[: task.num_steps],
-        world.size,
+        grid.times.size,
         train_steps=task.train_steps,
         block_steps=strategy.block,
     )
     reading = Reading(lags=lags, outward=config.aggregate == "out")
-    source = Snapshots(graph, plan.owned(world.rank), model, draws, world.device, reading)
-    return TimeRunner(model, source, plan, world, strategy)
+    source = Snapshots(graph, plan.owned(grid.times.rank), model, draws, grid.share, reading)
+    return TimeRunner(model, source, plan, grid.times, strategy)
 
 
 def train_dynamic(
@@ -300,7 +307,7 @@ def train_dynamic(
 def summary(training: DynamicTraining, folder: RunFolder) -> dict[str, Any]:
     """Return what a run reports. Every rank calls it."""
     world, progress, runner = training.world, training.progress, training.runner
-    purposes = (FORWARD, BACKWARD, "gradient", "metric", "control")
+    purposes = (FORWARD, BACKWARD, *_HALO, "gradient", "metric", "control")
     sent = [float(world.meter.bytes_sent.get(purpose, 0)) for purpose in purposes]
     table = world.gather_numbers([*sent, peak_bytes(world) / 2**20])
     by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
@@ -322,6 +329,7 @@ def summary(training: DynamicTraining, folder: RunFolder) -> dict[str, Any]:
             **runner.strategy.choices(),
             "exchanges": runner.exchanges,
             "time_blocks": len(blocks),
+            "vertex_parts": training.config.vertex_parts,
             "snapshots": training.graph.num_snapshots,
             "train_snapshots": training.task.train_steps,
         },

@@ -8,9 +8,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.engine.dynamic import DynamicNetwork, make_network, make_runner
+from siafu.engine.grid import Grid
 from siafu.engine.snapshots import num_inputs
 from siafu.engine.tasks import Task
 from siafu.errors import StoreError
@@ -21,14 +21,13 @@ from siafu.strategy import TimeRunner
 
 @torch.no_grad()
 def write_dynamic_predictions(
-    network: DynamicNetwork, task: Task, runner: TimeRunner, target: Path
+    network: DynamicNetwork, task: Task, runner: TimeRunner, target: Path, rank: int
 ) -> None:
     """Write one Parquet file a rank: what was asked about each snapshot, in order of time."""
     network.eval()
-    rank = runner.world.rank
     tables = []
     for block, rows_tND in runner.evaluate():
-        for step, rows_ND in zip(block.owned(rank), rows_tND, strict=True):
+        for step, rows_ND in zip(block.owned(runner.world.rank), rows_tND, strict=True):
             columns = task.table(network.head, step, rows_ND)
             if columns and len(next(iter(columns.values()))):
                 tables.append(pa.table(columns))
@@ -52,14 +51,14 @@ def save_dynamic_network(
 
 
 def infer_dynamic(
-    config: RunConfig, graph: DynamicGraph, world: World, file: Path, out: Path
+    config: RunConfig, graph: DynamicGraph, grid: Grid, file: Path, out: Path
 ) -> None:
     """Write the predictions of trained weights for a dynamic graph."""
     with safe_open(file, "pt") as opened:
         facts = opened.metadata() or {}
     config = config.model_copy(update={"task": facts.get("task", config.task)})
     draws = Draws(seed=config.seed, training=False)
-    task, network, lags = make_network(config, graph, world, draws)
+    task, network, lags = make_network(config, graph, grid, draws)
     if num_inputs(graph, lags) != int(facts.get("num_features", -1)):
         raise StoreError(
             "The features do not fit the model.",
@@ -68,12 +67,12 @@ def infer_dynamic(
             fix="infer on a graph with the features the run was trained on",
         )
     try:
-        network.load_state_dict(load_file(file, device=str(world.device)))
+        network.load_state_dict(load_file(file, device=str(grid.world.device)))
     except RuntimeError as error:
         raise StoreError(
             "The weights do not fit the model.",
             seen=str(error).splitlines()[-1].strip(),
             fix="infer with the model and the kind of data the run was trained with",
         ) from error
-    runner = make_runner(config, graph, world, task, network.model, draws, lags)
-    write_dynamic_predictions(network, task, runner, out)
+    runner = make_runner(config, graph, grid, task, network.model, draws, lags)
+    write_dynamic_predictions(network, task, runner, out, grid.world.rank)

@@ -1,6 +1,6 @@
 """Telling the class of the events of a snapshot from the embeddings of both ends.
 
-Shapes: N vertices, E events, D embedding width, C classes.
+Shapes: n vertices of this rank, E events, D embedding width, C classes.
 """
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from siafu.config import RunConfig
 from siafu.engine.dynamic_scores import confusion, f1_by_class
+from siafu.engine.pairs import judge
 from siafu.engine.tasks import Tally, TaskInput, named, refuse_overlap, split_of, time_column
 from siafu.engine.time_split import split_steps
 from siafu.errors import ConfigError, DataError
@@ -34,7 +35,8 @@ class EdgeTask:
                 fix="use --task link, or data with a label column",
             )
         refuse_overlap(graph, self.name)
-        self.graph, self.device = graph, given.device
+        self.graph, self.share = graph, given.share
+        self.device = given.share.world.device
         self.num_classes = graph.num_edge_classes
         self.num_steps = graph.num_snapshots
         self.splits = split_steps(self.num_steps, given.config.split)
@@ -61,28 +63,35 @@ class EdgeTask:
         return PairHead(width, self.num_classes, self.hidden)
 
     def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sources, targets and labels of the labelled events of a snapshot."""
+        """Return sources, targets and labels of this rank's events of a snapshot."""
         events = self.graph.edge_events(step)
         assert events.label is not None
-        known = events.label >= 0
-        columns = (events.src[known], events.dst[known], events.label[known])
-        source, target, label = (torch.from_numpy(c.astype(np.int64)) for c in columns)
-        return source.to(self.device), target.to(self.device), label.to(self.device)
+        columns = (events.src, events.dst, events.label)
+        source, target, label = (
+            torch.from_numpy(column.astype(np.int64)).to(self.device) for column in columns
+        )
+        mine = self.share.is_mine(source)
+        return source[mine], target[mine], label[mine]
 
-    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
-        """Return the weighted loss of the events of a snapshot over the weight of all."""
+    def _labelled(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         source, target, label = self._events(step)
-        if not len(label):
+        known = label >= 0
+        return source[known], target[known], label[known]
+
+    def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
+        """Return the weighted loss of the events of a snapshot over the weight of all."""
+        source, target, label = self._labelled(step)
+        if self.share.is_whole and not len(label):
             return None
-        logits_EC = head(rows_ND, source, target)
+        logits_EC = judge(head, self.share, rows_nD, source, target)
         weight_C = self.weight_C.to(logits_EC.dtype)
         total = functional.cross_entropy(logits_EC, label, weight=weight_C, reduction="sum")
         return total / self.total
 
-    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
+    def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
         """Return how often each class was called which."""
-        source, target, label = self._events(step)
-        said = head(rows_ND, source, target).argmax(dim=1)
+        source, target, label = self._labelled(step)
+        said = judge(head, self.share, rows_nD, source, target).argmax(dim=1)
         counts = confusion(label, said, self.num_classes)
         return {split_of(self.splits, step): counts.flatten().double().tolist()}
 
@@ -98,21 +107,19 @@ class EdgeTask:
             return {self.metric: rarest, "macro f1": macro, "accuracy": accuracy}
         return {"accuracy": accuracy, "macro f1": macro}
 
-    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+    def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the class of every event of the snapshot, labelled or not."""
-        events = self.graph.edge_events(step)
-        source, target = (torch.from_numpy(c.astype(np.int64)) for c in (events.src, events.dst))
-        logits_EC = head(rows_ND, source.to(self.device), target.to(self.device))
+        source, target, label = self._events(step)
+        logits_EC = judge(head, self.share, rows_nD, source, target)
         score_E, said_E = logits_EC.float().softmax(dim=1).max(dim=1)
         names, count = self.graph.edge_class_names, len(source)
-        assert events.label is not None
         return {
-            "src": self.graph.ids.take(events.src).to_arrow(),
-            "dst": self.graph.ids.take(events.dst).to_arrow(),
+            "src": self.graph.ids.take(source.cpu().numpy()).to_arrow(),
+            "dst": self.graph.ids.take(target.cpu().numpy()).to_arrow(),
             "time": time_column(self.graph, step, count),
             "prediction": named(said_E.tolist(), names),
             "score": pa.array(score_E.cpu().numpy()),
-            "label": named(events.label.tolist(), names),
+            "label": named(label.tolist(), names),
             "split": pa.array([split_of(self.splits, step)] * count, pa.string()),
         }
 

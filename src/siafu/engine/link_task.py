@@ -1,6 +1,6 @@
 """Telling which pairs will meet in the next snapshot.
 
-Shapes: N vertices, E pairs, D embedding width.
+Shapes: n vertices of this rank, E pairs, D embedding width.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ from torch.nn import functional
 from siafu.engine.all_pairs import score_among_all
 from siafu.engine.dynamic_scores import average_precision, mean_reciprocal_rank
 from siafu.engine.edge_task import head_width
+from siafu.engine.pairs import judge
 from siafu.engine.tasks import Tally, TaskInput, refuse_overlap, split_of, time_column
 from siafu.engine.time_split import split_next_steps
 from siafu.errors import ConfigError, DataError
@@ -47,7 +48,8 @@ class LinkTask:
                 fix="use a shorter --window",
             )
         refuse_overlap(graph, self.name)
-        self.graph, self.device, self.draws = graph, given.device, given.draws
+        self.graph, self.share, self.draws = graph, given.share, given.draws
+        self.device = given.share.world.device
         self.negatives = _negatives(config.negatives)
         self.eval_negatives = _eval_negatives(config.eval_negatives)
         self.hidden = head_width(config, default="mlp")
@@ -93,31 +95,41 @@ class LinkTask:
         source = torch.cat([source, drawn[absent, 0]])
         return source, torch.cat([target, drawn[absent, 1]]), truth
 
-    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
+    def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return the loss of the pairs of a snapshot over the number of all that meet."""
         key = self.draws.key(_TRAIN_SITE)
         source, target, truth = self._candidates(step, key, self.negatives)
         num_met = int(truth.sum())
         if not num_met:
             return None
-        score_E = head(rows_ND, source, target)[:, 0]
+        balance = num_met / max(1, len(truth) - num_met)
+        source, target, truth = self._mine(source, target, truth)
+        score_E = judge(head, self.share, rows_nD, source, target)[:, 0]
+        num_met = int(truth.sum())
         met = functional.softplus(-score_E[:num_met]).sum()
-        others = functional.softplus(score_E[num_met:])
-        share = others.sum() * (num_met / max(1, len(others)))
-        return (met + share) / (2 * self.total)
+        others = functional.softplus(score_E[num_met:]).sum() * balance
+        return (met + others) / (2 * self.total)
 
-    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
+    def _mine(self, source: Tensor, target: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mine = self.share.is_mine(source)
+        return source[mine], target[mine], truth[mine]
+
+    def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
         """Return average precision, mean reciprocal rank and 1 for a snapshot with any edges."""
         split = split_of(self.splits, step)
         if split == "train":  # most snapshots, most of the work, and nothing is chosen by it
             return {}
         if self.eval_negatives is None:
-            among_all = self._among_all(head, step, rows_ND)
+            among_all = self._among_all(head, step, rows_nD)
             return {} if among_all is None else {split: [*among_all, 1.0]}
         source, target, truth = self._candidates(step, self._score_key(), self.eval_negatives)
         if not bool(truth.any()):
             return {}
-        score = head(rows_ND, source, target)[:, 0].double()
+        source, target, truth = self._mine(source, target, truth)
+        score = judge(head, self.share, rows_nD, source, target)[:, 0].double()
+        source, score, truth = (self.share.gather(each) for each in (source, score, truth))
+        if not self.share.speaks:
+            return {}
         found = average_precision(score, truth), mean_reciprocal_rank(source, score, truth)
         return {split: [*found, 1.0]}
 
@@ -125,7 +137,7 @@ class LinkTask:
         """Return the key of negatives for scores: the same in every epoch."""
         return DrawKey(seed=self.draws.seed, epoch=0, purpose=_SCORE_SITE)
 
-    def _among_all(self, head: nn.Module, step: int, rows_ND: Tensor) -> tuple[float, float] | None:
+    def _among_all(self, head: nn.Module, step: int, rows_nD: Tensor) -> tuple[float, float] | None:
         """Return the scores among all pairs of vertices met so far, loops left out."""
         assert isinstance(head, PairHead)
         known = self.met[: self.met_by_step[step + 1]].to(self.device).sort().values
@@ -134,7 +146,11 @@ class LinkTask:
         source, target = source[source != target], target[source != target]
         if not len(source):
             return None
-        from_KH, to_KH = head.source(rows_ND[known]), head.target(rows_ND[known])
+        from_KH, to_KH = (
+            self.share.fetch(half(rows_nD), known) for half in (head.source, head.target)
+        )
+        if not self.share.speaks:
+            return None
         rows = max(1, _PAIRS_AT_ONCE // len(known))
 
         def pieces() -> Iterator[tuple[int, Tensor]]:
@@ -150,10 +166,11 @@ class LinkTask:
         precision, rank, steps = sums
         return {"map": precision / max(1.0, steps), "mrr": rank / max(1.0, steps)}
 
-    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+    def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the score of every pair that meets in the next snapshot, and of one negative."""
-        source, target, truth = self._candidates(step, self._score_key(), 1)
-        score = head(rows_ND, source, target)[:, 0].float().sigmoid()
+        candidates = self._candidates(step, self._score_key(), 1)
+        source, target, truth = self._mine(*candidates)
+        score = judge(head, self.share, rows_nD, source, target)[:, 0].float().sigmoid()
         count = len(source)
         return {
             "src": self.graph.ids.take(source.cpu().numpy()).to_arrow(),

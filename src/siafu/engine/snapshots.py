@@ -1,6 +1,6 @@
 """A rank's snapshots as a model reads them: inputs, their first aggregate made once, and graphs.
 
-Shapes: N vertices, F features.
+Shapes: N vertices, n of them this rank's (all, where it shares no snapshot), F features.
 """
 
 from collections import deque
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.graph import Array, DynamicGraph, Snapshot, smooth
+from siafu.engine.step_shards import StepShards
+from siafu.graph import Array, DynamicGraph, Snapshot, normalised, smooth, vertex_part
 from siafu.nn import (
     BandedMean,
     CachedRows,
@@ -24,6 +25,7 @@ from siafu.nn import (
     banded_mean,
 )
 from siafu.ops import CSR, DeltaStream
+from siafu.shard import VertexShare
 
 MOST_EDGES_KEPT = 100_000_000
 """Edges of all its snapshots together that a rank keeps ready on its device; above, it keeps deltas
@@ -42,7 +44,7 @@ class Reading:
 
 
 class Snapshots:
-    """The snapshots that a rank owns, on its device."""
+    """The snapshots that a rank owns, or its vertices of them, on its device."""
 
     def __init__(
         self,
@@ -50,20 +52,29 @@ class Snapshots:
         steps: Sequence[int],
         model: DynamicGNN,
         draws: Draws,
-        device: torch.device,
+        share: VertexShare,
         reading: Reading | None = None,
     ) -> None:
         reading = reading or Reading()
-        self.graph, self.draws, self.device, self.lags = graph, draws, device, reading.lags
+        self.graph, self.draws, self.lags = graph, draws, reading.lags
+        self.share, self.device = share, share.world.device
         self._turned = reading.outward and not graph.symmetric
+        self._edges, self._shards = graph, None
+        self._rows: Array | slice = slice(None)
+        if not share.is_whole:
+            part = vertex_part(graph, share.world.rank, outward=self._turned)
+            self._edges, self._rows = part.graph, part.vertices_C[part.own_n]
+            self._shards = StepShards(graph, part, share, draws)
         self.dtype = next(model.parameters()).dtype
         self.band = model.band
         self.starts_transformed = bool(model.band) and isinstance(model.parts[0], BandedMean)
         first = model.parts[1 if self.starts_transformed else 0]
         self._aggregation: str | None = getattr(first, "input_aggregation", None)
-        edges = int(graph.edges_per_snapshot()[list(steps)].sum()) if len(steps) else 0
+        edges = int(self._edges.edges_per_snapshot()[list(steps)].sum()) if len(steps) else 0
         if self.band:  # a mean holds the edges of all its snapshots, at most, and every loop
-            edges = self.band * edges + graph.num_nodes * len(steps)
+            edges = self.band * edges + self.num_vertices * len(steps)
+        # Ranks that share a snapshot make it anew at the same times, or never.
+        edges = int(max(row[0] for row in share.world.gather_numbers([float(edges)])))
         self._inputs: dict[int, Rows] = {}
         self._graphs: dict[int, StepGraph] = {}
         self._streams: list[tuple[range, DeltaStream]] = []
@@ -75,8 +86,8 @@ class Snapshots:
 
     @property
     def num_vertices(self) -> int:
-        """N."""
-        return self.graph.num_nodes
+        """n."""
+        return len(self.share.ids_n)
 
     def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
         """Return the input rows and the graphs of some owned snapshots."""
@@ -99,7 +110,7 @@ class Snapshots:
                 yield csr
 
         transpose: Literal["none", "same", "sent"] = "none"
-        if self.device.type == "cuda":
+        if self.device.type == "cuda" and self._shards is None:
             transpose = "same" if self.graph.symmetric and not self.band else "sent"
         return DeltaStream(noted(), device=self.device, transpose=transpose, first=span.start)
 
@@ -117,22 +128,17 @@ class Snapshots:
             yield step, CSR(indptr, src, snapshot.num_nodes, weight), x_NF
 
     def _plain(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
-        for step, snapshot in zip(span, self.graph.iterate(span.start, span.stop), strict=True):
-            yield step, self._directed(snapshot), self._features(step, snapshot)
+        for step, snapshot in zip(span, self._edges.iterate(span.start, span.stop), strict=True):
+            yield step, self._directed(snapshot), self._features(step)
 
     def _averaged(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
         """Yield snapshots averaged over the band and, where the model begins so, features too."""
         reach = max(0, span.start - self.band + 1)
-        raw: deque[Snapshot] = deque()
         recent: deque[Tensor] = deque(maxlen=self.band)
-
-        def watched() -> Iterator[Snapshot]:
-            for snapshot in self.graph.iterate(reach, span.stop):
-                raw.append(snapshot)
-                yield self._directed(snapshot)
-
-        for step, mean in enumerate(smooth(watched(), self.band), start=reach):
-            recent.append(self._features(step, raw.popleft()))
+        directed = map(self._directed, self._edges.iterate(reach, span.stop))
+        normalise = normalised if self._shards is None else self._shards.normalise
+        for step, mean in enumerate(smooth(directed, self.band, normalise), start=reach):
+            recent.append(self._features(step))
             if step in span and self.starts_transformed:
                 known = torch.stack(list(recent))
                 yield step, mean, banded_mean(known, len(known) - 1, self.band)[0]
@@ -143,16 +149,18 @@ class Snapshots:
         """Return the snapshot with a row for each vertex that sums."""
         return snapshot.transposed() if self._turned else snapshot
 
-    def _features(self, step: int, snapshot: Snapshot) -> Tensor:
+    def _features(self, step: int) -> Tensor:
         if self.lags:
             x_NF = lagged_features(self.graph, step, self.lags)
         elif self.graph.x is None:
             x_NF = window_degrees(self.graph, step)
         else:
-            x_NF = self.graph.features(step, snapshot=snapshot)
-        return torch.from_numpy(np.array(x_NF)).to(self.device, self.dtype)
+            x_NF = self.graph.features(step)
+        return torch.from_numpy(np.array(x_NF[self._rows])).to(self.device, self.dtype)
 
     def _step_graph(self, csr: CSR, step: int) -> StepGraph:
+        if self._shards is not None:
+            return self._shards.step_graph(csr, step)
         num_nodes = csr.num_rows
         ids_N = torch.arange(step * num_nodes, (step + 1) * num_nodes, device=self.device)
         active_N = csr.degree() > 0

@@ -1,6 +1,8 @@
 """What a dynamic model is asked: a loss and scores for the embeddings of each snapshot.
 
-Shapes: N vertices, D embedding width.
+A rank answers for its own vertices, and for pairs whose source is one of them.
+
+Shapes: N vertices, n of them this rank's, D embedding width.
 """
 
 from dataclasses import dataclass
@@ -8,13 +10,13 @@ from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
-import torch
 from torch import Tensor, nn
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph
 from siafu.nn import Draws
+from siafu.shard import VertexShare
 
 Tally = dict[str, list[float]]
 """By split, numbers that are added up over snapshots and ranks before they become scores."""
@@ -27,7 +29,8 @@ class TaskInput:
     graph: DynamicGraph
     config: RunConfig
     draws: Draws
-    device: torch.device
+    share: VertexShare
+    """The vertices whose embeddings this rank has."""
 
 
 class Task(Protocol):
@@ -47,11 +50,11 @@ class Task(Protocol):
         """Return what turns embeddings into answers."""
         ...
 
-    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
-        """Return a snapshot's share of the training loss; None where it has no targets."""
+    def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
+        """Return this rank's share of a snapshot's training loss; None where it has no targets."""
         ...
 
-    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
+    def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
         """Return a snapshot's contribution to the scores."""
         ...
 
@@ -59,7 +62,7 @@ class Task(Protocol):
         """Return the scores of what was added up; `metric` is first."""
         ...
 
-    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+    def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the columns of predictions of a snapshot, by the user's own ids."""
         ...
 

@@ -1,6 +1,6 @@
 """Telling the class of vertices, or the next value of a signal at each of them.
 
-Shapes: T snapshots, N vertices, D embedding width, C classes or channels.
+Shapes: T snapshots, N vertices, n of them this rank's, D embedding width, C classes or channels.
 """
 
 import numpy as np
@@ -36,14 +36,14 @@ class NodeTask:
                 seen=f"--task node with {graph.name}",
                 fix="use another --task, or data with labels of vertices",
             )
-        self.graph, self.device = graph, given.device
+        self.graph, self.share, self._ids_n = graph, given.share, given.share.ids_n.cpu()
         self.num_classes, self.num_steps = graph.num_classes, graph.num_snapshots
         self.is_fixed = graph.y.ndim == 1
         self.splits = split_steps(self.num_steps, None if self.is_fixed else split)
         self.train_steps = self.num_steps if self.is_fixed else len(self.splits["train"])
         self._part_N = self._drawn(split, given.config.seed) if self.is_fixed else None
-        counts = [len(self._rows(step, "train")[0]) for step in range(self.train_steps)]
-        self.total = sum(counts)
+        counts = [self._asked(step, "train")[0].sum() for step in range(self.train_steps)]
+        self.total = int(sum(counts))
         if not self.total:
             raise DataError(
                 "No vertex of the training snapshots has a class.",
@@ -69,38 +69,44 @@ class NodeTask:
         u_N = uniform_rows(key, ids, 1, dtype=torch.float64)[:, 0]
         return (u_N >= shares[0]).long() + (u_N >= sum(shares)).long()
 
-    def _rows(self, step: int, split: str) -> tuple[Tensor, Tensor]:
-        """Return the labelled vertices of a split in a snapshot, and their labels."""
+    def _asked(self, step: int, split: str) -> tuple[Tensor, Tensor]:
+        """Return which vertices of a snapshot are of a split and labelled, and all labels."""
         labels = self.graph.labels(step)
         assert labels is not None
         y_N = torch.from_numpy(np.array(labels)).long()
-        is_asked = y_N >= 0
+        is_asked_N = y_N >= 0
         if self._part_N is not None:
-            is_asked &= self._part_N == SPLITS.index(split)
-            is_asked &= step == self.num_steps - 1
+            is_asked_N &= self._part_N == SPLITS.index(split)
+            is_asked_N &= step == self.num_steps - 1
         elif step not in self.splits[split]:
-            is_asked = torch.zeros_like(is_asked)
-        rows = is_asked.nonzero().squeeze(1)
-        return rows.to(self.device), y_N[rows].to(self.device)
+            is_asked_N = torch.zeros_like(is_asked_N)
+        return is_asked_N, y_N
+
+    def _rows(self, step: int, split: str) -> tuple[Tensor, Tensor]:
+        """Return this rank's rows of a split in a snapshot, and their labels."""
+        is_asked_N, y_N = self._asked(step, split)
+        rows = is_asked_N[self._ids_n].nonzero().squeeze(1)
+        device = self.share.world.device
+        return rows.to(device), y_N[self._ids_n[rows]].to(device)
 
     def make_head(self, width: int) -> nn.Module:
         """Return a head over vertices."""
         return VertexHead(width, self.num_classes)
 
-    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
+    def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return the loss of the vertices of a snapshot over the number of all."""
         rows, label = self._rows(step, "train")
         if not len(rows):
             return None
-        return functional.cross_entropy(head(rows_ND[rows]), label, reduction="sum") / self.total
+        return functional.cross_entropy(head(rows_nD[rows]), label, reduction="sum") / self.total
 
-    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
+    def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
         """Return how often each class was called which."""
         found: Tally = {}
         for split in SPLITS:
             rows, label = self._rows(step, split)
             if len(rows):
-                said = head(rows_ND[rows]).argmax(dim=1)
+                said = head(rows_nD[rows]).argmax(dim=1)
                 counts = confusion(label, said, self.num_classes)
                 found[split] = counts.flatten().double().tolist()
         return found
@@ -113,24 +119,24 @@ class NodeTask:
         macro = float(f1_by_class(count_CC)[occurs_C].mean()) if bool(occurs_C.any()) else 0.0
         return {"accuracy": accuracy, "macro f1": macro}
 
-    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+    def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the class of every vertex; labels that do not change are told once."""
         if self.is_fixed and step < self.num_steps - 1:
             return {}
-        score_N, said_N = head(rows_ND).float().softmax(dim=1).max(dim=1)
+        score_n, said_n = head(rows_nD).float().softmax(dim=1).max(dim=1)
         labels = self.graph.labels(step)
         assert labels is not None
-        count, names = len(said_N), self.graph.class_names
+        count, names, own_n = len(said_n), self.graph.class_names, self._ids_n.numpy()
         if self._part_N is None:
             splits = [split_of(self.splits, step)] * count
         else:
-            splits = [SPLITS[part] for part in self._part_N.tolist()]
+            splits = [SPLITS[part] for part in self._part_N[self._ids_n].tolist()]
         return {
-            "id": self.graph.ids.to_arrow(),
+            "id": self.graph.ids.take(own_n).to_arrow(),
             "time": time_column(self.graph, step, count),
-            "prediction": named(said_N.tolist(), names),
-            "score": pa.array(score_N.cpu().numpy()),
-            "label": named(labels.tolist(), names),
+            "prediction": named(said_n.tolist(), names),
+            "score": pa.array(score_n.cpu().numpy()),
+            "label": named(labels[own_n].tolist(), names),
             "split": pa.array(splits, pa.string()),
         }
 
@@ -148,7 +154,8 @@ class SignalTask:
                 seen=f"--task signal with {graph.name}, {graph.num_snapshots} snapshots",
                 fix="use another --task, or data with `signal` [T, N]",
             )
-        self.graph, self.device, self.signal = graph, given.device, graph.signal
+        self.graph, self.share, self.signal = graph, given.share, graph.signal
+        self._own_n = given.share.ids_n.cpu().numpy()
         self.splits = split_next_steps(graph.num_snapshots, given.config.split)
         self.num_steps = graph.num_snapshots - 1
         self.train_steps = len(self.splits["train"])
@@ -159,17 +166,27 @@ class SignalTask:
         return VertexHead(width, self.channels)
 
     def _target(self, step: int, like: Tensor) -> Tensor:
-        return torch.from_numpy(np.array(self.signal[step + 1])).to(like)
+        return torch.from_numpy(np.array(self.signal[step + 1][self._own_n])).to(like)
 
-    def loss(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tensor | None:
+    def _error(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor:
+        return head(rows_nD) - self._target(step, rows_nD)
+
+    @property
+    def _num_values(self) -> int:
+        """Values of a snapshot, over all ranks that share it."""
+        return self.graph.num_nodes * self.channels
+
+    def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return a snapshot's share of the mean squared error."""
-        return functional.mse_loss(head(rows_ND), self._target(step, rows_ND)) / self.train_steps
+        total = self._error(head, step, rows_nD).square().sum()
+        return total / (self._num_values * self.train_steps)
 
-    def tally(self, head: nn.Module, step: int, rows_ND: Tensor) -> Tally:
-        """Return the mean squared error and mean absolute error of a snapshot, and 1."""
-        error = (head(rows_ND) - self._target(step, rows_ND)).double()
-        found = [float(error.square().mean()), float(error.abs().mean()), 1.0]
-        return {split_of(self.splits, step): found}
+    def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
+        """Return shares of a snapshot's mean squared and mean absolute error, and 1 for it."""
+        error = self._error(head, step, rows_nD).double()
+        found = [float(error.square().sum()), float(error.abs().sum())]
+        shares = [total / self._num_values for total in found]
+        return {split_of(self.splits, step): [*shares, float(self.share.speaks)]}
 
     def score(self, sums: list[float]) -> dict[str, float]:
         """Return root mean squared, mean squared and mean absolute error."""
@@ -178,9 +195,9 @@ class SignalTask:
         mae = absolute / max(1.0, steps)
         return {"rmse": mse**0.5, "mse": mse, "mae": mae}
 
-    def table(self, head: nn.Module, step: int, rows_ND: Tensor) -> dict[str, pa.Array]:
+    def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the forecast for the next snapshot, a row a vertex; channels are a list."""
-        said, true = head(rows_ND).float().cpu(), self._target(step, rows_ND).cpu()
+        said, true = head(rows_nD).float().cpu(), self._target(step, rows_nD).cpu()
         count = len(said)
         columns = {"prediction": said.numpy(), "value": true.numpy()}
         shaped = {
@@ -190,7 +207,7 @@ class SignalTask:
             for name, values in columns.items()
         }
         return {
-            "id": self.graph.ids.to_arrow(),
+            "id": self.graph.ids.take(self._own_n).to_arrow(),
             "time": time_column(self.graph, step + 1, count),
             **shaped,
             "split": pa.array([split_of(self.splits, step)] * count, pa.string()),

@@ -54,6 +54,7 @@ from siafu.graph.snapshot import (
     snapshot_from_keys,
 )
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
+from siafu.graph.vertex_part import VertexPart, vertex_part
 
 __all__ = [
     "MASKS",
@@ -76,6 +77,7 @@ __all__ = [
     "Snapshot",
     "SparseFeatures",
     "TextIds",
+    "VertexPart",
     "add_reverse_edges",
     "check_dynamic",
     "check_graph",
@@ -112,6 +114,7 @@ __all__ = [
     "snapshot_from_keys",
     "sync",
     "unwritable",
+    "vertex_part",
     "write_folder",
     "write_text_atomically",
     "writing",

@@ -126,6 +126,8 @@ class DynamicGraph:
     """Whether times were dates."""
     overlapping: bool = False
     """Whether an event lies in more than one window."""
+    part_of: Array | None = None
+    """int32 [N]: the group of each vertex, where ranks share snapshots."""
 
     def __repr__(self) -> str:
         return (
@@ -254,6 +256,7 @@ _ARRAYS = (
     "x",
     "y",
     "signal",
+    "part_of",
 )
 
 
@@ -273,10 +276,15 @@ def degree_features(snapshot: Snapshot, scale: DegreeScale = "log") -> Array:
 
 
 def fingerprint_dynamic(graph: DynamicGraph) -> str:
-    """Return a hash of all contents; runs and checkpoints of one graph carry the same."""
+    """Return a hash of all contents; runs and checkpoints of one graph carry the same.
+
+    How the graph is shared out does not count.
+    """
     digest = hashlib.sha256(f"{graph.num_classes} {graph.num_edge_classes}".encode())
     ids = [(name, getattr(graph.ids, name)) for name in graph.ids.__slots__]
     for name, array in [*ids, *graph.arrays()]:
+        if name == "part_of":
+            continue
         digest.update(f"{name}{array.dtype.str}{array.shape}".encode())
         for start in range(0, len(array), _ROWS_AT_ONCE):
             digest.update(np.ascontiguousarray(array[start : start + _ROWS_AT_ONCE]).data)

@@ -16,7 +16,7 @@ from siafu.graph.snapshot import Snapshot
 KIND = "dynamic"
 _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "overlapping")
 _NAMES = ("class_names", "edge_class_names")
-_OPTIONAL = ("event_label", "event_weight", "x", "y", "signal")
+_OPTIONAL = ("event_label", "event_weight", "x", "y", "signal", "part_of")
 
 
 def save_dynamic(graph: DynamicGraph, target: Path | str, *, overwrite: bool = False) -> None:
@@ -87,6 +87,8 @@ def check_dynamic(graph: DynamicGraph) -> None:
     if graph.signal is not None:
         _check_shape("signal", graph.signal.shape, [(t, n, graph.signal.shape[-1])])
         _check_finite("signal", graph.signal)
+    if graph.part_of is not None:
+        _check_shape("part_of", graph.part_of.shape, [(n,)])
     for name in ("event_label", "event_weight"):
         column = getattr(graph, name)
         if column is not None:

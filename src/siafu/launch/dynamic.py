@@ -1,6 +1,7 @@
 """Runs on dynamic graphs: preparing their data, and one rank's share of the work."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,19 @@ from siafu.comm import World
 from siafu.config import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, MODEL_DEFAULTS, STATIC_FIELDS, RunConfig
 from siafu.engine import (
     begin_dynamic,
+    check_grid,
     infer_dynamic,
+    make_grid,
     num_embedded,
     save_dynamic_network,
     train_dynamic,
     write_dynamic_predictions,
 )
 from siafu.errors import ConfigError
-from siafu.graph import Graph, folder_kind, load_dynamic_store, save_dynamic, writing
+from siafu.graph import DynamicGraph, Graph, folder_kind, load_dynamic_store, save_dynamic, writing
 from siafu.ingest import BUILTINS, NAMED, EventOptions, is_dynamic, load_dynamic
 from siafu.ops import num_threads, set_threads
-from siafu.partition import too_few_snapshots
+from siafu.partition import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
 
 _ELEMENTS_A_THREAD = 4_000_000
@@ -68,6 +71,8 @@ def _check_settings(config: RunConfig, names: tuple[str, ...], *, dynamic: bool)
     """Raise where a setting would be passed over in silence."""
     fields = RunConfig.model_fields
     asked = [name for name in names if getattr(config, name) != fields[name].default]
+    if dynamic and config.vertex_parts > 1:  # vertices are cut too
+        asked = [name for name in asked if name != "partition"]
     if dynamic and config.norm not in (None, "none"):
         asked.append("norm")
     if asked:
@@ -103,12 +108,22 @@ def prepare_dynamic(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
         f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
     )
-    if num_embedded(config, graph) < config.ranks:
-        raise too_few_snapshots(num_embedded(config, graph), config.ranks)
+    check_grid(config.ranks, config.vertex_parts)
+    stretches = config.ranks // config.vertex_parts
+    if num_embedded(config, graph) < stretches:
+        raise too_few_snapshots(num_embedded(config, graph), stretches)
+    if config.vertex_parts > 1 and _num_groups(graph) != config.vertex_parts:
+        cut = Cut(num_parts=config.vertex_parts, method=config.partition, seed=config.seed)
+        graph = replace(graph, part_of=assign_vertices(graph, cut, progress))
+        stored = False
     if stored:
         return Path(data)
     save_dynamic(graph, target)
     return target
+
+
+def _num_groups(graph: DynamicGraph) -> int:
+    return 1 if graph.part_of is None else int(graph.part_of.max()) + 1
 
 
 def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World) -> None:
@@ -125,7 +140,8 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
         elements = (graph.num_nodes + edges) * (config.hidden or 1)
         set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
     if job.verb == "infer":
-        infer_dynamic(config, graph, world, folder.weights, Path(job.target))
+        grid = make_grid(world, graph, config.vertex_parts)
+        infer_dynamic(config, graph, grid, folder.weights, Path(job.target))
         return
     training = begin_dynamic(config, graph, world, folder.checkpoints if job.resume else None)
     if job.resume and world.rank == 0:
@@ -141,7 +157,9 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
             line.update(training.progress.epochs, note)
 
         result = train_dynamic(training, folder, show)
-    write_dynamic_predictions(training.network, training.task, training.runner, folder.predictions)
+    write_dynamic_predictions(
+        training.network, training.task, training.runner, folder.predictions, world.rank
+    )
     if world.rank == 0:
         lags = config.lags if training.task.name == "signal" else 0
         with writing(folder.path):

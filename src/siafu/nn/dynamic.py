@@ -19,6 +19,10 @@ from siafu.nn.sparse import CachedRows, Rows, dense
 from siafu.nn.temporal import BandedMean, TemporalLayer, VertexGRU, VertexLSTM
 
 
+def _alone(found: Tensor) -> Tensor:
+    return found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class StepGraph:
     """One snapshot as layers see it."""
@@ -26,6 +30,8 @@ class StepGraph:
     neighbours: Neighbours
     active_N: Tensor
     """bool: vertices with an edge in this snapshot."""
+    gather: Callable[[Tensor], Tensor] = _alone
+    """Joins what the ranks that share the snapshot have found, each in its own vertices."""
 
 
 class SpatialLayer(Protocol):
@@ -128,7 +134,10 @@ def summaries(
     if part.variant == "o":
         return None
     shape = (0, part.in_width, part.out_width)
-    found = [part.summarise(x, at.active_N) for x, at in zip(rows, graphs, strict=True)]
+    found = [
+        part.summarise(at.gather(part.nominate(x, at.active_N)))
+        for x, at in zip(rows, graphs, strict=True)
+    ]
     return torch.stack(found) if found else part.first.new_empty(shape)
 
 

@@ -38,18 +38,32 @@ class EvolvingGCN(nn.Module):
         if self.scorer is not None:
             nn.init.uniform_(self.scorer, -(in_width**-0.5), in_width**-0.5)
 
-    def summarise(self, x: Rows, active_N: Tensor) -> Tensor:
-        """Return s_t [D, O] of one snapshot; `active_N` tells which vertices have edges."""
+    def nominate(self, x: Rows, active_N: Tensor) -> Tensor:
+        """Return [O, 1 + D], the O vertices with the highest scores: score and row of each.
+
+        `active_N` tells which vertices have edges; where there are fewer, scores are -inf.
+        """
         assert self.scorer is not None, "only the variant h looks at vertices"
         x_ND = dense(x)
         score_N = x_ND @ self.scorer / self.scorer.norm()
         candidates = active_N.nonzero().squeeze(1)
-        if not len(candidates):
-            return x_ND.new_zeros(self.in_width, self.out_width) * score_N.sum()
         count = min(self.out_width, len(candidates))
         best = candidates[score_N[candidates].topk(count).indices]
-        best = torch.cat([best, best[-1:].expand(self.out_width - count)])
-        return (x_ND[best] * score_N[best].tanh().unsqueeze(1)).t()
+        found = torch.cat([score_N[best].unsqueeze(1), x_ND[best]], dim=1)
+        missing = found.new_zeros(self.out_width - count, 1 + self.in_width)
+        missing[:, 0] = -torch.inf
+        # Of all scores, so that backward passes here also where there is no candidate.
+        return torch.cat([found, missing]) + 0 * score_N.sum()
+
+    def summarise(self, nominated: Tensor) -> Tensor:
+        """Return s_t [D, O] of one snapshot: the best of what was nominated, anywhere."""
+        score, x = nominated[:, 0], nominated[:, 1:]
+        best = score.argsort(descending=True, stable=True)[: self.out_width]
+        best = best[score[best] > -torch.inf]
+        if not len(best):
+            return x.new_zeros(self.in_width, self.out_width) + x[:0].sum()
+        best = torch.cat([best, best[-1:].expand(self.out_width - len(best))])
+        return (x[best] * score[best].tanh().unsqueeze(1)).t()
 
     def evolve(self, summaries_TDO: Tensor | None, q_DO: Tensor, steps: int) -> list[Tensor]:
         """Return Q of each of the next `steps` snapshots, given the Q before them."""

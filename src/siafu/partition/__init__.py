@@ -15,6 +15,7 @@ from siafu.partition.parts import Parts, open_parts
 from siafu.partition.quality import Quality, score
 from siafu.partition.steps import TimeBlock, TimePlan, balanced_cuts, plan_time, too_few_snapshots
 from siafu.partition.streaming import assign_streaming
+from siafu.partition.vertex_groups import assign_vertices
 from siafu.partition.write import write_parts
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "assign_hash",
     "assign_metis",
     "assign_streaming",
+    "assign_vertices",
     "balanced_cuts",
     "open_parts",
     "partition_graph",

@@ -138,14 +138,21 @@ def choose_method(graph: Graph, cut: Cut, available: int) -> str:
     return "metis" if fits else "streaming"
 
 
-def _assign(graph: Graph, cut: Cut, partial: Partial, progress: Progress) -> Array:
+def assign(graph: Graph, cut: Cut, progress: Progress | None = None) -> Array:
+    """Return part_of: the part of each vertex of a graph in memory."""
+    check_num_parts(cut.num_parts, graph.num_nodes)
+    method = choose_method(graph, cut, available_bytes(None))
+    return _assign(graph, replace(cut, method=method), None, progress or quiet)
+
+
+def _assign(graph: Graph, cut: Cut, partial: Partial | None, progress: Progress) -> Array:
     if cut.num_parts == 1:
         return np.zeros(graph.num_nodes, np.int32)
     progress("assign", 0, None)
     if cut.method == "metis":
         return assign_metis(graph, cut.num_parts, seed=cut.seed)
     if cut.method == "streaming":
-        steps = partial if partial.is_kept else None
+        steps = partial if partial is not None and partial.is_kept else None
         return assign_streaming(graph, cut.num_parts, progress=progress, partial=steps)
     if cut.method == "hash":
         return assign_hash(graph, cut.num_parts, seed=cut.seed)

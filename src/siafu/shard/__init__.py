@@ -2,6 +2,7 @@
 
 from siafu.shard.readers import FileRows, HeldRows, RowReader, ScratchRows
 from siafu.shard.shard import Shard, open_shard, part_bytes, require
+from siafu.shard.vertices import VertexShare
 
 __all__ = [
     "FileRows",
@@ -9,6 +10,7 @@ __all__ = [
     "RowReader",
     "ScratchRows",
     "Shard",
+    "VertexShare",
     "open_shard",
     "part_bytes",
     "require",

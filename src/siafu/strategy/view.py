@@ -8,12 +8,11 @@ Shapes: N owned rows read, M rows written, R halo rows read, C = N + R columns, 
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
-from siafu.comm import HaloPlan, World, exchange_halo, start_return
+from siafu.comm import HaloPlan, World, counts_by_peer, exchange_halo, start_return
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.ops import CSR
 from siafu.shard import Shard
@@ -88,8 +87,8 @@ def _view_before(shard: Shard, whole: View, written_M: Tensor) -> tuple[View, Te
     place_C = used_C.cumsum(0) - 1
     plan = HaloPlan.build(
         place_C[shard.plan.send_rows[needed_S]],
-        _counts(needed_S, shard.plan.send_counts),
-        _counts(halo_R, shard.plan.recv_counts),
+        counts_by_peer(needed_S, shard.plan.send_counts),
+        counts_by_peer(halo_R, shard.plan.recv_counts),
         len(read_N),
     )
     index = place_C[csr.index.long()].to(csr.index.dtype)
@@ -106,8 +105,3 @@ def _view_before(shard: Shard, whole: View, written_M: Tensor) -> tuple[View, Te
         edges_E,
     )
     return view, read_N
-
-
-def _counts(kept: Tensor, counts: tuple[int, ...]) -> list[int]:
-    bounds = pairwise(accumulate(counts, initial=0))
-    return [int(kept[lo:hi].sum()) for lo, hi in bounds]
