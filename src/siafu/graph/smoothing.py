@@ -62,6 +62,6 @@ def smooth(
         # Stable: runs that are sorted already merge fast, and values add up in order of time.
         order = np.argsort(key_E, kind="stable")
         key_E, value_E = key_E[order], value_E[order]
-        first = np.flatnonzero(np.append(True, key_E[1:] != key_E[:-1]))
-        mean_E = np.add.reduceat(value_E, first) / len(recent)
+        first = np.flatnonzero(np.diff(key_E, prepend=-1))
+        mean_E = np.add.reduceat(value_E, first) / len(recent) if len(first) else value_E
         yield snapshot_from_keys(key_E[first], mean_E, snapshot.num_nodes)
