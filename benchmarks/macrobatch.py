@@ -1,22 +1,28 @@
 """What does fetching several minibatches at once save, and what do the caches add?
 
 Run: python -m benchmarks.macrobatch [--json FILE] [--hosts 1,2,4] [--mbit 1000] [--steps 32]
+     python -m benchmarks.macrobatch --hosts 2 --threads 4 --contestants "k=1;k=1, in turn;k=32"
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE of 256 hidden
 with fan-out 15,10,5 and minibatches of 1000, each on its own vertices: on a graph like
 ogbn-products (communities, 100 features, cut by METIS) and on a power-law one (cut by hash).
-k = 1 without caches is how DistDGL fetches. Seconds are of an epoch, drawing and fetching alone and
-with training; bytes and messages are of all hosts together. Every contestant must end an epoch with
-the weights of k = 1, to the bit, unless it computes something else by design (aggregated input,
-8-bit features).
+`k=1, in turn` is how DistDGL fetches: no caches, and a minibatch is drawn and fetched when the step
+before it has ended; `k=1` does so one minibatch ahead. Seconds are of an epoch, drawing and
+fetching alone and with training, `times_epoch` over k=1 and `times_in_turn` over `k=1, in turn`;
+bytes and messages are of all hosts together. Every contestant must end an epoch with the weights of
+k = 1, to the bit, unless it computes something else by design (aggregated input, 8-bit features).
+Hosts have cores of their own where the machine has `--threads` for each. With --json, a line is
+added for each number of hosts and graph as soon as it is measured.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +51,6 @@ COMMON = {
     "batch_size": BATCH,
     "dropout": 0.5,
     "input_dropout": 0.0,
-    "threads": 1,
 }
 CACHES: dict[str, dict[str, Any]] = {
     "hot rows": {"hot_rows": "20MB"},
@@ -54,11 +59,14 @@ CACHES: dict[str, dict[str, Any]] = {
     "aggregated, hot rows": {"input_cache": True, "hot_rows": "20MB"},
 }
 SIZES = (1, 2, 4, 8, 16, 32, 64)
+DEADLINE_SECONDS = 3600
+AHEAD, IN_TURN = "k=1", "k=1, in turn"
 
 
 def contestants() -> dict[str, dict[str, Any]]:
     """Return the settings of each."""
-    plain = {f"k={size}": {"macrobatch": str(size)} for size in SIZES}
+    plain = {IN_TURN: {"macrobatch": "1"}}
+    plain |= {f"k={size}": {"macrobatch": str(size)} for size in SIZES}
     cached = {
         f"k={size}, {name}": {"macrobatch": str(size), **settings}
         for size in (1, 32)
@@ -111,26 +119,51 @@ def fetch_epoch(training: Training) -> float:
     network = training.network
     assert isinstance(network, SampledNetwork)
     assert network.strategy.macrobatch != "auto"
-    start = time.perf_counter()
+    began = time.perf_counter()
     for macrobatch in network.feed.sampler.macrobatches(1, network.strategy.macrobatch):
         assert macrobatch.steps
-    return time.perf_counter() - start
+    return time.perf_counter() - began
 
 
-def measure(shard: Shard, settings: dict[str, Any], *, train: bool) -> dict[str, Any]:
-    """Return times, traffic and, where it trains, a hash of the weights after an epoch."""
+def start(shard: Shard, name: str, job: dict[str, Any]) -> Training:
+    """Return a contestant, ready to train."""
+    settings = contestants()[name] | {"threads": job["threads"]}
     training = begin(make_config(data="graph", **COMMON, **settings).resolved(), shard)
+    assert isinstance(training.network, SampledNetwork)
+    training.network.feed.sampler.is_ahead = name != IN_TURN
+    return training
+
+
+def train_a_little(shard: Shard, job: dict[str, Any]) -> None:
+    """Train two steps, so that no contestant pays for what is done once in a process."""
+    training = start(shard, AHEAD, job)
+    assert isinstance(training.network, SampledNetwork)
+    sampler, count = training.network.feed.sampler, 2 * BATCH
+    whole = sampler.schedule
+    sampler.schedule = replace(
+        whole,
+        ids=whole.ids[:count],
+        dealt=whole.dealt[:count],
+        totals=[min(count, total) for total in whole.totals],
+    )
+    training.step()
+    training.close()
+
+
+def measure(shard: Shard, name: str, job: dict[str, Any]) -> dict[str, Any]:
+    """Return times, traffic and, where it trains, a hash of the weights after an epoch."""
+    training = start(shard, name, job)
     meter = shard.world.meter
     before, told = dict(meter.bytes_sent), dict(meter.messages_sent)
     found: dict[str, Any] = {"fetch_seconds": fetch_epoch(training)}
-    for name in ("feature", "sample"):
-        found[f"{name}_bytes"] = meter.bytes_sent.get(name, 0) - before.get(name, 0)
-    names = ("feature", "sample", "control")
-    found["messages"] = sum(meter.messages_sent.get(n, 0) - told.get(n, 0) for n in names)
-    if train:
-        start = time.perf_counter()
+    for kind in ("feature", "sample"):
+        found[f"{kind}_bytes"] = meter.bytes_sent.get(kind, 0) - before.get(kind, 0)
+    kinds = ("feature", "sample", "control")
+    found["messages"] = sum(meter.messages_sent.get(n, 0) - told.get(n, 0) for n in kinds)
+    if name in job["trained"]:
+        began = time.perf_counter()
         found["loss"] = training.step()
-        found["epoch_seconds"] = time.perf_counter() - start
+        found["epoch_seconds"] = time.perf_counter() - began
         weights = training.network.module.state_dict().values()
         found["weights"] = hashlib.sha256(
             b"".join(weight.numpy().tobytes() for weight in weights)
@@ -139,27 +172,38 @@ def measure(shard: Shard, settings: dict[str, Any], *, train: bool) -> dict[str,
     return found
 
 
+def use_own_cores(rank: int, size: int, threads: int) -> None:
+    """Bind this process to cores that no other rank has, where there are enough."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) >= size * threads:
+        mine = cores[rank * threads : (rank + 1) * threads]
+        # The call is for one thread; libraries have started theirs when they were imported.
+        for task in os.listdir("/proc/self/task"):
+            os.sched_setaffinity(int(task), mine)
+
+
 def measure_rank(job: dict[str, Any]) -> None:
     """Do one rank's share of a job and tell what it saw."""
-    prepare_process(make_config(data="graph", **COMMON))
+    use_own_cores(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), job["threads"])
+    prepare_process(make_config(data="graph", **COMMON, threads=job["threads"]))
     with World.join(device="cpu") as world:
         shard = open_shard(job["parts"], world, verify=False, place="host")
         found = {}
-        for name, settings in contestants().items():
-            found[name] = measure(shard, settings, train=name in job["trained"])
+        train_a_little(shard, job)
+        for name in job["contestants"]:
+            found[name] = measure(shard, name, job)
             if world.rank == 0:
                 print(name, found[name], file=sys.stderr, flush=True)
-        answer(found) if job["local"] else print(json.dumps(found))
+        answer(found) if world.size == 1 else print(json.dumps(found))
 
 
-def on_hosts(parts: Path, size: int, mbit: float, trained: list[str]) -> list[dict[str, Any]]:
+def on_hosts(job: dict[str, Any], size: int, mbit: float) -> list[dict[str, Any]]:
     """Return what each host measured."""
-    job = {"parts": str(parts), "trained": trained, "local": size == 1}
     if size == 1:
-        return run_module("benchmarks.macrobatch", 1, job)
+        return run_module("benchmarks.macrobatch", 1, job, deadline_seconds=DEADLINE_SECONDS)
     command = [sys.executable, "-m", "benchmarks.macrobatch", "--rank", json.dumps(job)]
     with hosts(size, mbit=mbit) as made:
-        answers = made.run(command, deadline_seconds=3600)
+        answers = made.run(command, deadline_seconds=DEADLINE_SECONDS)
     failed = [told for told in answers if told.code != 0]
     if failed:
         raise RuntimeError(f"host {failed[0].host}: {failed[0].err[-2000:]}")
@@ -168,8 +212,8 @@ def on_hosts(parts: Path, size: int, mbit: float, trained: list[str]) -> list[di
 
 def rows_of(told: list[dict[str, Any]], facts: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a row for each contestant, beside k = 1 without caches."""
-    first = told[0]["k=1"]
-    bytes_first = sum(each["k=1"]["feature_bytes"] for each in told)
+    first = told[0][AHEAD]
+    bytes_first = sum(each[AHEAD]["feature_bytes"] for each in told)
     rows = []
     for name in told[0]:
         found = [each[name] for each in told]
@@ -184,15 +228,34 @@ def rows_of(told: list[dict[str, Any]], facts: dict[str, Any]) -> list[dict[str,
             "sample_mb": round(sum(each["sample_bytes"] for each in found) / 1e6, 1),
             "messages": sum(each["messages"] for each in found),
         }
-        if "epoch_seconds" in found[0]:
-            row["epoch_seconds"] = round(found[0]["epoch_seconds"], 2)
-            row["times_epoch"] = round(first["epoch_seconds"] / found[0]["epoch_seconds"], 2)
-            exact = "8-bit" not in name and "aggregated" not in name
-            if exact and found[0]["weights"] != first["weights"]:
-                raise RuntimeError(f"{name} ends with other weights than k = 1")
+        if "weights" in found[0]:
+            row |= trained_row(name, told[0])
         rows.append(row)
         print("  ".join(f"{value!s:<9}" for value in row.values()), flush=True)
     return rows
+
+
+def trained_row(name: str, told: dict[str, Any]) -> dict[str, Any]:
+    """Return what training one contestant took, beside those that it is measured by."""
+    seconds = told[name]["epoch_seconds"]
+    row = {"epoch_seconds": round(seconds, 2)}
+    for column, base in (("times_epoch", AHEAD), ("times_in_turn", IN_TURN)):
+        if "weights" in told.get(base, {}):
+            row[column] = round(told[base]["epoch_seconds"] / seconds, 2)
+    exact = "8-bit" not in name and "aggregated" not in name
+    if exact and told[name]["weights"] != told[AHEAD].get("weights", told[name]["weights"]):
+        raise RuntimeError(f"{name} ends with other weights than k = 1")
+    return row
+
+
+def chosen(text: str | None) -> list[str]:
+    """Return the contestants of a list with `;`, k = 1 among them; all without one."""
+    if text is None:
+        return list(contestants())
+    asked = {AHEAD, *text.split(";")}
+    if unknown := asked - set(contestants()):
+        sys.exit(f"no such contestants: {sorted(unknown)}; there are {list(contestants())}")
+    return [name for name in contestants() if name in asked]
 
 
 def main() -> None:
@@ -204,12 +267,23 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--vertices", type=int, default=300_000)
     parser.add_argument("--graphs", default="products-like,power-law")
-    parser.add_argument("--trained", default="k=1;k=8;k=32;k=32, hot rows;k=32, aggregated")
+    parser.add_argument("--threads", type=int, default=1, help="of a host")
+    parser.add_argument("--contestants", help='names with ; between, as "k=1;k=32"; default: all')
+    parser.add_argument(
+        "--trained", default=f"{IN_TURN};k=1;k=8;k=32;k=32, hot rows;k=32, aggregated"
+    )
     parser.add_argument("--rank")
     args = parser.parse_args()
     if args.rank:
         measure_rank(json.loads(args.rank))
         return
+    job = {
+        "threads": args.threads,
+        "contestants": chosen(args.contestants),
+        "trained": args.trained.split(";"),
+    }
+    sizes = {"vertices": args.vertices, "edges": 50 * args.vertices, "steps": args.steps}
+    about = {"benchmark": "macrobatch", **sizes, **machine(), "threads": args.threads}
     warm_up()
     warm_up_wire()
     warm_up_sampling()
@@ -220,14 +294,12 @@ def main() -> None:
                 like = name == "products-like"
                 graph = products_like(args.vertices, args.steps, size, communities=like)
                 parts = cut(graph, size, Path(scratch))
-                told = on_hosts(parts, size, args.mbit, args.trained.split(";"))
-                facts = {"hosts": size, "mbit": args.mbit, "graph": name}
-                rows += rows_of(told, facts)
-    sizes = {"vertices": args.vertices, "edges": 50 * args.vertices, "steps": args.steps}
-    result = {"benchmark": "macrobatch", **sizes, "rows": rows, **machine()}
-    if args.json:
-        append_json(args.json, result)
-    print(json.dumps(result))
+                told = on_hosts(job | {"parts": str(parts)}, size, args.mbit)
+                found = rows_of(told, {"hosts": size, "mbit": args.mbit, "graph": name})
+                if args.json:
+                    append_json(args.json, {**about, "rows": found})
+                rows += found
+    print(json.dumps({**about, "rows": rows}))
 
 
 if __name__ == "__main__":

@@ -217,17 +217,25 @@ def sampling_lines() -> list[str]:
         for row in rows_of("sampling")
     ]
     for result in rows_of("macrobatch"):
-        sizes = f"--hosts 2 --graphs products-like --vertices {result['vertices']}"
         rows = [row for row in result["rows"] if "epoch_seconds" in row]
-        lines += [_macrobatch_line(row, f"benchmarks.macrobatch {sizes}") for row in rows]
+        lines += [_macrobatch_line(row, result) for row in rows]
     return lines
 
 
-def _macrobatch_line(row: Row, command: str) -> str:
+def _macrobatch_line(row: Row, result: Row) -> str:
     hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
+    if result["threads"] > 1:
+        hosts += f" with {result['threads']} threads"
+    command = (
+        f"benchmarks.macrobatch --hosts {row['hosts']} --graphs {row['graph']} "
+        f"--vertices {result['vertices']}"
+    )
+    command += f" --threads {result['threads']}" if result["threads"] > 1 else ""
+    in_turn = f" and {row['times_in_turn']} x `k=1, in turn`" if "times_in_turn" in row else ""
     return (
         f"| sampled epoch, 3 x 256 SAGE, {row['graph']}, {hosts} at {row['mbit']:g} Mbit/s, "
-        f"{row['contestant']} | {row['epoch_seconds']} s: {row['times_epoch']} x k=1's speed; "
+        f"{row['contestant']} | {row['epoch_seconds']} s: "
+        f"{row['times_epoch']} x k=1's speed{in_turn}; "
         f"fetching alone {row['times_fetch']} x, feature bytes {row['feature_share']} of k=1's "
         f"| `{command}` |"
     )

@@ -61,6 +61,8 @@ class MacrobatchSampler:
         """
         self.relay, self.schedule, self.hot = relay, schedule, hot
         self.columns, self.seed_columns, self.links = columns, seed_columns, links
+        self.is_ahead = True
+        """False builds each when it is asked for, to measure what building ahead saves."""
         self._coming: Future[Macrobatch] | None = None
         self._is_abandoned = False
 
@@ -73,8 +75,12 @@ class MacrobatchSampler:
             self._coming = ahead.submit(self.build, epoch, groups[0])
             for group in groups[1:]:
                 ready = self._coming.result()
-                self._coming = ahead.submit(self.build, epoch, group)
-                yield ready
+                if self.is_ahead:
+                    self._coming = ahead.submit(self.build, epoch, group)
+                    yield ready
+                else:
+                    yield ready
+                    self._coming = ahead.submit(self.build, epoch, group)
             yield self._coming.result()
         finally:
             ahead.shutdown(wait=not self._is_abandoned, cancel_futures=True)
