@@ -22,6 +22,7 @@ from siafu.errors import SiafuError
 from siafu.graph import save_dynamic
 from siafu.nn import Draws, TemporalLayer, VertexLSTM
 from siafu.partition import plan_time
+from siafu.shard import VertexShare
 from siafu.strategy.time_cost import choose_exchange, state_width
 from tests.command import Command
 from tests.dynamic.graphs import awkward_dynamic
@@ -96,9 +97,8 @@ def task_of(kind: type[EdgeTask] | type[LinkTask], graph=None, **settings):
     """Return the task of a graph, with the settings of its model."""
     config = make_config(data="awkward", **settings).resolved()
     graph = graph or awkward_dynamic()
-    return kind(
-        TaskInput(graph=graph, config=config, draws=Draws(seed=0), device=torch.device("cpu"))
-    )
+    share = VertexShare(graph.num_nodes, World())
+    return kind(TaskInput(graph=graph, config=config, draws=Draws(seed=0), share=share))
 
 
 @pytest.mark.parametrize(
@@ -255,3 +255,33 @@ def test_real_events_are_learnt(tmp_path: Path) -> None:
     assert run.result["choices"]["snapshots"] in (88, 89)
     assert run.result["losses"][-1] < 0.9 * run.result["losses"][0]
     assert run.accuracy["test"] > 0.02, "ten times what chance would give"
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "more"),
+    [
+        ("tm-gcn", "edge", {}),
+        ("cd-gcn", "link", {}),
+        ("evolvegcn-o", "link", {"eval_negatives": "all"}),
+        ("gcrn", "signal", {}),
+        ("evolvegcn-h", "node", {}),
+    ],
+)
+def test_runs_of_a_grid_of_ranks_are_those_of_one(
+    ranks: RankPool, tmp_path: Path, model: str, task: str, more: dict
+) -> None:
+    """Two stretches of time, two groups of vertices."""
+    graph = awkward_dynamic()
+    groups = np.resize(np.array([1, 0, 0], np.int32), graph.num_nodes)
+    save_dynamic(replace(graph, part_of=groups), tmp_path / "store")
+    settings = {**SETTINGS, "model": model, "task": task, "dropout": 0.2, **more}
+    settings |= {"dropout": 0.0} if model.startswith("evolvegcn") else {}
+    one = run_engine(World(), tmp_path / "store", tmp_path / "one", False, settings)
+    settings |= {"time_block": 5, "vertex_parts": 2}
+    many = ranks.run(run_engine, 4, tmp_path / "store", tmp_path / "many", False, settings)
+    for part in many:
+        assert part["result"]["losses"] == pytest.approx(one["result"]["losses"], rel=2e-5)
+        assert part["result"]["scores"] == {
+            split: pytest.approx(scores, rel=1e-3)
+            for split, scores in one["result"]["scores"].items()
+        }
