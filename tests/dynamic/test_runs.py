@@ -25,11 +25,12 @@ from siafu.partition import plan_time
 from siafu.shard import VertexShare
 from siafu.strategy.time_cost import choose_exchange, state_width
 from tests.command import Command
-from tests.dynamic.graphs import awkward_dynamic
+from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
 from tests.dynamic.runs import run_engine
 from tests.harness import RankPool
 
 OWN_MODELS = Path(__file__).with_name("own_models.py").absolute()
+ALL_MINE = VertexShare(NUM_NODES, World())
 SETTINGS = {"epochs": 6, "checkpoint_every": 3, "hidden": 4, "bandwidth": 4, "seed": 2}
 
 
@@ -97,8 +98,7 @@ def task_of(kind: type[EdgeTask] | type[LinkTask], graph=None, **settings):
     """Return the task of a graph, with the settings of its model."""
     config = make_config(data="awkward", **settings).resolved()
     graph = graph or awkward_dynamic()
-    share = VertexShare(graph.num_nodes, World())
-    return kind(TaskInput(graph=graph, config=config, draws=Draws(seed=0), share=share))
+    return kind(TaskInput(graph=graph, config=config, draws=Draws(seed=0), share=ALL_MINE))
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_the_next_snapshot_is_not_learnt_from_one(store: Path, tmp_path: Path, t
 def test_windows_that_overlap_are_refused(task) -> None:
     graph = replace(awkward_dynamic(), overlapping=True)
     config = make_config(data="awkward", model="gcrn")
-    given = TaskInput(graph=graph, config=config, draws=Draws(), device=torch.device("cpu"))
+    given = TaskInput(graph=graph, config=config, draws=Draws(), share=ALL_MINE)
     with pytest.raises(SiafuError, match="windows overlap"):
         task(given)
 
@@ -219,7 +219,7 @@ def test_windows_that_overlap_are_refused(task) -> None:
 def test_vertices_are_split_by_two_fractions(split: str) -> None:
     graph = replace(awkward_dynamic(), y=np.zeros(23, np.int64))
     config = make_config(data="awkward", model="gcrn", split=split)
-    given = TaskInput(graph=graph, config=config, draws=Draws(), device=torch.device("cpu"))
+    given = TaskInput(graph=graph, config=config, draws=Draws(), share=ALL_MINE)
     with pytest.raises(SiafuError, match="can't be split"):
         NodeTask(given)
 

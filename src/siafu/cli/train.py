@@ -99,9 +99,15 @@ def dynamic_rows(run: Run) -> dict[str, Any]:
         "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
         "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
-        f"{choices['time_blocks']} time block(s), exchange along time: {exchanges}",
+        f"{_groups(choices)}{choices['time_blocks']} time block(s), "
+        f"exchange along time: {exchanges}",
         "run": run.path,
     }
+
+
+def _groups(choices: dict[str, Any]) -> str:
+    count = choices.get("vertex_parts", 1)
+    return f"{count} groups of vertices, " if count > 1 else ""
 
 
 def _told(choices: dict[str, Any]) -> str:

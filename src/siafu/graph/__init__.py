@@ -54,7 +54,7 @@ from siafu.graph.snapshot import (
     snapshot_from_keys,
 )
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
-from siafu.graph.vertex_part import VertexPart, vertex_part
+from siafu.graph.vertex_parts import VertexPart, vertex_part
 
 __all__ = [
     "MASKS",

@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from siafu.comm import World
 from siafu.config import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, MODEL_DEFAULTS, STATIC_FIELDS, RunConfig
 from siafu.engine import (
@@ -114,12 +116,26 @@ def prepare_dynamic(
         raise too_few_snapshots(num_embedded(config, graph), stretches)
     if config.vertex_parts > 1 and _num_groups(graph) != config.vertex_parts:
         cut = Cut(num_parts=config.vertex_parts, method=config.partition, seed=config.seed)
-        graph = replace(graph, part_of=assign_vertices(graph, cut, progress))
+        graph = _grouped(graph, cut, say, quiet=quiet)
         stored = False
     if stored:
         return Path(data)
     save_dynamic(graph, target)
     return target
+
+
+def _grouped(
+    graph: DynamicGraph, cut: Cut, say: Callable[[str], None], *, quiet: bool
+) -> DynamicGraph:
+    """Return the graph with its vertices cut into groups."""
+    progress = PhaseProgress(quiet=quiet)
+    try:
+        part_of = assign_vertices(graph, cut, progress)
+    finally:
+        progress.close()
+    sizes = ", ".join(f"{size:,}" for size in np.bincount(part_of, minlength=cut.num_parts))
+    say(f"Cut the vertices into {cut.num_parts} groups: {sizes}.")
+    return replace(graph, part_of=part_of)
 
 
 def _num_groups(graph: DynamicGraph) -> int:

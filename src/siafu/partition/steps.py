@@ -90,8 +90,9 @@ def too_few_snapshots(num_steps: int, num_ranks: int) -> PlanError:
     """Return the error for a rank that would have nothing to do."""
     return PlanError(
         "There are fewer snapshots than ranks.",
-        seen=f"{num_steps} snapshots, {num_ranks} ranks",
-        fix=f"use --ranks {max(1, num_steps)} or fewer, or a shorter --window",
+        seen=f"{num_steps} snapshots, {num_ranks} ranks along time",
+        fix=f"use --ranks {max(1, num_steps)} or fewer, a shorter --window, or --vertex-parts to "
+        "have several ranks share a snapshot",
     )
 
 
