@@ -5,7 +5,7 @@ Run: python -m benchmarks.macrobatch [--json FILE] [--hosts 1,2,4] [--mbit 1000]
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE of 256 hidden
 with fan-out 15,10,5 and minibatches of 1000, each on its own vertices: on a graph like
-ogbn-products (communities, 100 features, cut by METIS) and on a power-law one (cut by hash).
+ogbn-products (communities, 100 features, cut by ranges) and on a power-law one (cut by hash).
 `k=1, in turn` is how DistDGL fetches: no caches, and a minibatch is drawn and fetched when the step
 before it has ended; `k=1` does so one minibatch ahead. Seconds are of an epoch, drawing and
 fetching alone and with training, `times_epoch` over k=1 and `times_in_turn` over `k=1, in turn`;
@@ -38,7 +38,7 @@ from siafu.engine.sampled import SampledNetwork
 from siafu.graph import Graph, graph_from_edges
 from siafu.launch.rank import prepare_process
 from siafu.ops import warm_up, warm_up_sampling, warm_up_wire
-from siafu.partition import assign_hash, assign_metis, write_parts
+from siafu.partition import assign_contiguous, assign_hash, write_parts
 from siafu.shard import Shard, open_shard
 
 FEATURES, CLASSES, BATCH = 100, 47, 1000
@@ -104,12 +104,13 @@ def products_like(vertices: int, steps: int, ranks: int, *, communities: bool) -
 
 
 def cut(graph: Graph, size: int, folder: Path) -> Path:
-    """Write the graph in parts and return their folder."""
+    """Write the graph in parts and return their folder; communities lie along the numbering."""
     target = folder / f"{graph.name}-{size}.parts"
-    by_metis = graph.name == "products-like" and size > 1
-    assign = assign_metis if by_metis else assign_hash
-    part_of = assign(graph, size, seed=0) if size > 1 else np.zeros(graph.num_nodes, np.int32)
-    method = "metis" if by_metis else "hash"
+    method = "contiguous" if graph.name == "products-like" else "hash"
+    if method == "contiguous":
+        part_of = assign_contiguous(graph, size)
+    else:
+        part_of = assign_hash(graph, size, seed=0)
     write_parts(graph, part_of, target, num_parts=size, method=method, seed=0)
     return target
 

@@ -1,6 +1,7 @@
 """What do time blocks and ranks cost and save when the snapshots of a dynamic graph are shared out?
 
 Run: python -m benchmarks.time_parallel [--ranks 1,2,4] [--blocks 0,32,8] [--models tm-gcn,cd-gcn]
+     [--vertex-parts 1,2]
 
 Seconds and peak memory of an epoch for each model, exchange, block size and number of ranks, on a
 synthetic dynamic graph. Every combination must have the losses of one rank with one block before
@@ -12,10 +13,13 @@ From seconds of a CPU the prediction flatters, since the network then has longer
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +28,16 @@ from benchmarks.ranks import answer, run_module
 from siafu.comm import BACKWARD, FORWARD, World
 from siafu.config import make_config
 from siafu.engine import begin_dynamic, peak_bytes
-from siafu.graph import load_dynamic_store, save_dynamic
+from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
 from siafu.ingest import drifting, graph_from_events
 from siafu.ops import set_threads, spare_memory
-from siafu.partition import plan_time
+from siafu.partition import Cut, assign_vertices, plan_time
 from siafu.strategy import TimeStrategy
 from siafu.strategy.time_cost import Traffic, all_to_all_traffic, banded_traffic, wavefront_traffic
 
 STEPS = 3
 HIDDEN, BAND = 16, 20
+FIXED = {"hidden": HIDDEN, "task": "node", "bandwidth": BAND, "split": "0.99,0.01"}
 EXCHANGES = {
     "tm-gcn": ("all-to-all", "banded"),
     "cd-gcn": ("all-to-all", "wavefront"),
@@ -77,12 +82,14 @@ def measure(store: Path, device: str, **config: Any) -> dict[str, Any]:
     """Return the figures of one combination."""
     job = {"store": str(store), "device": device, "config": {"data": "drifting", **config}}
     rows = run_module("benchmarks.time_parallel", config["ranks"], job)
-    sent = sum(row["sent"].get(k, 0) for row in rows for k in (FORWARD, BACKWARD))
+    kinds = (FORWARD, BACKWARD, "halo_forward", "halo_backward")
+    sent = sum(row["sent"].get(kind, 0) for row in rows for kind in kinds)
     return {
         "model": config["model"],
         "exchange": config["time_exchange"],
         "ranks": config["ranks"],
         "block": config["time_block"],
+        "vertex_parts": config["vertex_parts"],
         "epoch_seconds": round(max(row["seconds"] for row in rows), 4),
         "peak_mb": round(max(row["peak"] for row in rows) / 1e6, 1),
         "sent_mb": round(sent / 1e6, 3),
@@ -139,6 +146,37 @@ def _traffic(
     return all_to_all_traffic(plan, vertices, width, out)
 
 
+def numbers(text: str) -> list[int]:
+    """Return the numbers between commas."""
+    return [int(part) for part in text.split(",")]
+
+
+def stores_of(graph: DynamicGraph, parts: list[int], folder: Path) -> dict[int, Path]:
+    """Write the graph once for each number of groups of vertices; return where."""
+    found = {count: folder / f"graph-{count}" for count in parts}
+    for count, store in found.items():
+        groups = assign_vertices(graph, Cut(num_parts=count)) if count > 1 else None
+        save_dynamic(replace(graph, part_of=groups), store)
+    return found
+
+
+def combinations(model: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the settings to measure; groups of vertices take what `auto` takes along time."""
+    blocks = numbers(args.blocks)
+    for ranks in numbers(args.ranks):
+        for parts in numbers(args.vertex_parts):
+            if ranks % parts:
+                continue
+            exchanges = EXCHANGES[model] if parts == 1 < ranks else ("auto",)
+            for exchange, block in itertools.product(exchanges, blocks if parts == 1 else [0]):
+                yield {
+                    "ranks": ranks,
+                    "vertex_parts": parts,
+                    "time_exchange": exchange,
+                    "time_block": block,
+                }
+
+
 def main() -> None:
     """Measure every combination and print one line for each; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -146,6 +184,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--blocks", default="0,32,8")
     parser.add_argument("--models", default=",".join(EXCHANGES))
+    parser.add_argument("--vertex-parts", default="1,2")
     parser.add_argument("--vertices", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -158,24 +197,19 @@ def main() -> None:
     graph = graph_from_events(events, window="each", edge_life=3)[0]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-time-") as folder:
-        store = Path(folder) / "graph"
-        save_dynamic(graph, store)
+        stores = stores_of(graph, numbers(args.vertex_parts), Path(folder))
         for model in args.models.split(","):
             truth: list[float] = []
-            for ranks in (int(text) for text in args.ranks.split(",")):
-                for exchange in EXCHANGES[model] if ranks > 1 else ("auto",):
-                    for block in (int(text) for text in args.blocks.split(",")):
-                        settings = {"model": model, "ranks": ranks, "hidden": HIDDEN}
-                        settings |= {"time_exchange": exchange, "time_block": block}
-                        settings |= {"task": "node", "bandwidth": BAND, "split": "0.99,0.01"}
-                        row = measure(store, args.device, **settings)
-                        losses = row.pop("losses")
-                        truth = truth or losses
-                        gaps = [abs(a - b) for a, b in zip(losses, truth, strict=True)]
-                        if max(gaps) > 1e-3:
-                            raise SystemExit(f"{row}: losses {losses}, one rank has {truth}")
-                        rows.append(row)
-                        print(json.dumps(row), flush=True)
+            for settings in combinations(model, args):
+                store = stores[settings["vertex_parts"]]
+                row = measure(store, args.device, model=model, **FIXED, **settings)
+                losses = row.pop("losses")
+                truth = truth or losses
+                gaps = [abs(a - b) for a, b in zip(losses, truth, strict=True)]
+                if max(gaps) > 1e-3:
+                    raise SystemExit(f"{row}: losses {losses}, one rank has {truth}")
+                rows.append(row)
+                print(json.dumps(row), flush=True)
     single = [row for row in rows if row["ranks"] == 1 and row["block"] == 0]
     predictions = [
         predict({**row, "exchange": exchange}, graph.num_nodes, args.steps, graph.num_features)

@@ -3,6 +3,7 @@
 Shapes: N vertices, n of them mine, R of others, E asked for, D columns of a row.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,7 +20,9 @@ class VertexShare:
         self._part_of_N: Tensor | None = None
         self.ids_n = torch.arange(num_vertices, device=world.device)
         if part_of_N is not None:
-            self._part_of_N = torch.as_tensor(part_of_N, dtype=torch.int64, device=world.device)
+            self._part_of_N = torch.tensor(
+                np.asarray(part_of_N), dtype=torch.int64, device=world.device
+            )
             self.ids_n = (self._part_of_N == world.rank).nonzero().squeeze(1)
 
     @property
