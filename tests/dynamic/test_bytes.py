@@ -1,5 +1,6 @@
 """What the meter counts along time equals the formulas of docs/dynamic.md."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -7,7 +8,7 @@ from siafu.comm import BACKWARD, FORWARD, Redistribution, World, even_counts, to
 from siafu.partition import TimePlan, plan_time
 from siafu.strategy import TimeStrategy
 from siafu.strategy.time_cost import all_to_all_traffic, banded_traffic, wavefront_traffic
-from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
+from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
 from tests.dynamic.steps import TRAIN, distributed_steps
 from tests.dynamic.test_parity import assert_same
 from tests.dynamic.threads import run_threads
@@ -51,19 +52,21 @@ def plan_of(size: int, block: int) -> TimePlan:
     return plan_time(costs, size, train_steps=TRAIN, block_steps=block)
 
 
-def formula(model: str, exchange: str, plan: TimePlan, chunks: int) -> int:
+def formula(
+    model: str, exchange: str, plan: TimePlan, chunks: int, vertices: int = NUM_NODES
+) -> int:
     """Return the bytes of one training step."""
     if model == "tm-gcn":
-        banded = banded_traffic(plan, NUM_NODES, HIDDEN, BAND)
+        banded = banded_traffic(plan, vertices, HIDDEN, BAND)
         # The only temporal part that is run is the second: the first is made once.
-        spread = all_to_all_traffic(plan, NUM_NODES, HIDDEN, HIDDEN, is_last=True)
+        spread = all_to_all_traffic(plan, vertices, HIDDEN, HIDDEN, is_last=True)
         return ITEM * (banded if exchange == "banded" else spread).elements
     widths = [FEATURES + HIDDEN, 2 * HIDDEN]
     if exchange == "wavefront":
-        each = wavefront_traffic(plan, NUM_NODES, 2 * HIDDEN, chunks)
+        each = wavefront_traffic(plan, vertices, 2 * HIDDEN, chunks)
         return ITEM * 2 * each.elements
-    first = all_to_all_traffic(plan, NUM_NODES, widths[0], HIDDEN)
-    last = all_to_all_traffic(plan, NUM_NODES, widths[1], HIDDEN, is_last=True)
+    first = all_to_all_traffic(plan, vertices, widths[0], HIDDEN)
+    last = all_to_all_traffic(plan, vertices, widths[1], HIDDEN, is_last=True)
     return ITEM * (first.elements + last.elements)
 
 
@@ -105,3 +108,36 @@ def test_banded_and_wavefront_send_less_than_all_to_all() -> None:
     assert all_to_all_traffic(plan, 8, 1, 1).elements / 8 == 2 * 350
     assert banded_traffic(plan, 8, 1, 20).elements / 8 == 2 * 133
     assert wavefront_traffic(plan, 8, 2, 4).elements / 8 == 2 * 14
+
+
+GROUPS = (0, 1, 1)
+
+
+def halo_rows(steps: int) -> int:
+    """Return how many rows of other groups all ranks need, over the first snapshots."""
+    graph = awkward_dynamic()
+    group = np.resize(np.array(GROUPS), graph.num_nodes)
+    total = 0
+    for snapshot in graph.iterate(0, steps):
+        dst, src = snapshot.dst(), np.asarray(snapshot.src)
+        crosses = group[dst] != group[src]
+        total += len(np.unique(group[dst[crosses]] * graph.num_nodes + src[crosses]))
+    return total
+
+
+@pytest.mark.parametrize("exchange", ["all-to-all", "wavefront"])
+def test_a_grid_sends_halos_inside_snapshots_and_rows_along_time(ranks, exchange: str) -> None:
+    """What goes along time is what each group would send by itself."""
+    strategy = TimeStrategy(exchange=exchange, chunks=2)
+    found = ranks.run(distributed_steps, 4, "cd-gcn", strategy, 1000, (), GROUPS)
+    plan, along_time = plan_of(2, 0), 0
+    for size in np.bincount(np.resize(GROUPS, NUM_NODES)):
+        along_time += formula("cd-gcn", exchange, plan, 2, int(size))
+    assert sum(part["sent"].get(k, 0) for part in found for k in (FORWARD, BACKWARD)) == along_time
+    inside = {
+        k: sum(part["sent"].get(f"halo_{k}", 0) for part in found) for k in ("forward", "backward")
+    }
+    # Once: degrees, and the features that the first layer sums. Each step: the second layer's rows.
+    trained = halo_rows(TRAIN) * HIDDEN
+    assert inside["forward"] == ITEM * (halo_rows(NUM_STEPS) * (1 + FEATURES) + trained)
+    assert inside["backward"] == ITEM * trained
