@@ -63,6 +63,7 @@ class DynamicTraining:
     best: dict[str, Tensor]
     best_details: dict[str, dict[str, float]]
     """All scores of the best epoch, by split."""
+    _fingerprint: str = ""
 
     @property
     def world(self) -> World:
@@ -151,6 +152,11 @@ class DynamicTraining:
             return math.inf
         return -scores["val"] if self.task.lower_is_better else scores["val"]
 
+    def fingerprint(self) -> str:
+        """Return the hash of the graph; all of it is read once."""
+        self._fingerprint = self._fingerprint or fingerprint_dynamic(self.graph)
+        return self._fingerprint
+
     def checkpoint(self) -> Checkpoint:
         """Return the state of the run."""
         progress = self.progress
@@ -161,7 +167,7 @@ class DynamicTraining:
             "best_details": self.best_details,
             "losses": progress.losses,
             "seconds": progress.seconds,
-            "fingerprint": fingerprint_dynamic(self.graph),
+            "fingerprint": self.fingerprint(),
             "ranks": self.world.size,
         }
         model, optimiser = self.network.state_dict(), self.optimiser.state_dict()
@@ -169,7 +175,7 @@ class DynamicTraining:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up a run where the checkpoint left it."""
-        facts, mine = checkpoint.facts, fingerprint_dynamic(self.graph)
+        facts, mine = checkpoint.facts, self.fingerprint()
         if facts["fingerprint"] != mine:
             raise PlanError(
                 "The checkpoint is of a run on another graph.",

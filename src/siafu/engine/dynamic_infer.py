@@ -1,5 +1,6 @@
 """Predictions on a dynamic graph by the user's own ids, and the weights they come from."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,8 +12,9 @@ from safetensors.torch import load_file, save_file
 from siafu.config import RunConfig
 from siafu.engine.dynamic import DynamicNetwork, make_network, make_runner
 from siafu.engine.grid import Grid
+from siafu.engine.infer import as_lists
 from siafu.engine.snapshots import num_inputs
-from siafu.engine.tasks import Task
+from siafu.engine.tasks import Task, time_column
 from siafu.errors import StoreError
 from siafu.graph import DynamicGraph, writing
 from siafu.nn import Draws
@@ -41,6 +43,30 @@ def write_dynamic_predictions(
         temporary.replace(file)
 
 
+@torch.no_grad()
+def write_dynamic_embeddings(
+    network: DynamicNetwork, graph: DynamicGraph, grid: Grid, runner: TimeRunner, target: Path
+) -> None:
+    """Write one Parquet file a rank: each vertex's row in each snapshot, in order of time."""
+    network.eval()
+    file = target / f"part{grid.world.rank}.parquet"
+    ids = graph.ids.take(grid.share.ids_n.cpu().numpy()).to_arrow()
+    writer: pq.ParquetWriter | None = None
+    with writing(file), ExitStack() as stack:
+        target.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".tmp")
+        for block, rows_tND in runner.evaluate():
+            for step, rows_ND in zip(block.owned(runner.world.rank), rows_tND, strict=True):
+                times = time_column(graph, step, len(ids))
+                table = pa.table({"id": ids, "time": times, "embedding": as_lists(rows_ND)})
+                if writer is None:
+                    writer = stack.enter_context(pq.ParquetWriter(temporary, table.schema))
+                writer.write_table(table)
+        stack.close()
+        if writer is not None:
+            temporary.replace(file)
+
+
 def save_dynamic_network(
     network: DynamicNetwork, task: Task, graph: DynamicGraph, lags: int, file: Path
 ) -> None:
@@ -51,9 +77,15 @@ def save_dynamic_network(
 
 
 def infer_dynamic(
-    config: RunConfig, graph: DynamicGraph, grid: Grid, file: Path, out: Path
+    config: RunConfig,
+    graph: DynamicGraph,
+    grid: Grid,
+    file: Path,
+    out: Path,
+    *,
+    embeddings: bool = False,
 ) -> None:
-    """Write the predictions of trained weights for a dynamic graph."""
+    """Write the predictions of trained weights for a dynamic graph, or its embeddings."""
     with safe_open(file, "pt") as opened:
         facts = opened.metadata() or {}
     config = config.model_copy(update={"task": facts.get("task", config.task)})
@@ -75,4 +107,7 @@ def infer_dynamic(
             fix="infer with the model and the kind of data the run was trained with",
         ) from error
     runner = make_runner(config, graph, grid, task, network.model, draws, lags)
-    write_dynamic_predictions(network, task, runner, out, grid.world.rank)
+    if embeddings:
+        write_dynamic_embeddings(network, graph, grid, runner, out)
+    else:
+        write_dynamic_predictions(network, task, runner, out, grid.world.rank)

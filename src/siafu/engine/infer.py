@@ -26,7 +26,7 @@ def write_predictions(
     draws.training = False
     columns = {"id": shard.ids.to_arrow(), **prediction_columns(network.logits(), shard)}
     if embeddings:
-        columns["embedding"] = _lists(network.embeddings())
+        columns["embedding"] = as_lists(network.embeddings())
     write_part(columns, target, shard.world.rank)
 
 
@@ -35,7 +35,7 @@ def write_embeddings(network: Network, shard: Shard, draws: Draws, target: Path)
     """Write what `write_predictions` does of a model of edges: each vertex's row, no classes."""
     network.module.eval()
     draws.training = False
-    columns = {"id": shard.ids.to_arrow(), "embedding": _lists(network.logits())}
+    columns = {"id": shard.ids.to_arrow(), "embedding": as_lists(network.logits())}
     write_part(columns, target, shard.world.rank)
 
 
@@ -71,7 +71,8 @@ def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:
     return columns | {"split": pa.array(split.tolist(), pa.string())}
 
 
-def _lists(rows: Tensor) -> pa.Array:
+def as_lists(rows: Tensor) -> pa.Array:
+    """Return a column of rows."""
     rows_ND = rows.float().cpu().numpy()
     return pa.FixedSizeListArray.from_arrays(pa.array(rows_ND.reshape(-1)), rows_ND.shape[1])
 

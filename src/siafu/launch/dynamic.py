@@ -144,12 +144,6 @@ def _num_groups(graph: DynamicGraph) -> int:
 
 def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World) -> None:
     """Do this rank's share of a job on a dynamic graph."""
-    if job.embeddings:
-        raise ConfigError(
-            "Embeddings over time are not written.",
-            seen=f"--embeddings with a run on {config.data}",
-            fix="leave --embeddings out",
-        )
     graph = load_dynamic_store(job.parts)
     if not config.threads:
         edges = int(graph.edges_per_snapshot().max(initial=0))
@@ -157,7 +151,8 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
         set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
     if job.verb == "infer":
         grid = make_grid(world, graph, config.vertex_parts)
-        infer_dynamic(config, graph, grid, folder.weights, Path(job.target))
+        target = Path(job.target)
+        infer_dynamic(config, graph, grid, folder.weights, target, embeddings=job.embeddings)
         return
     training = begin_dynamic(config, graph, world, folder.checkpoints if job.resume else None)
     if job.resume and world.rank == 0:
