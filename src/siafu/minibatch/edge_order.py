@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, start_exchange, tell
-from siafu.minibatch.held_out import column_numbers
+from siafu.minibatch.held_out import column_numbers, edge_ends
 from siafu.minibatch.layerwise import row_spans
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import DrawKey, uniform_pairs
-from siafu.shard import HeldRows, ScratchRows, Shard
+from siafu.shard import Shard, new_rows
 
 PIECE_EDGES = 1 << 19
 """Sorted at once: some 50 MB."""
@@ -31,10 +31,7 @@ class EdgeOrder:
     """
 
     def __init__(self, shard: Shard, line: World, seed: int, *, of_all_ranks: bool) -> None:
-        reader = shard.reader("src")
-        assert reader is not None
-        self._shard, self._line, self._seed = shard, line, seed
-        self._reader, self._of_all = reader, of_all_ranks
+        self._shard, self._line, self._seed, self._of_all = shard, line, seed, of_all_ranks
         self._numbers = column_numbers(shard, line)
         self._spans = row_spans(shard.csr.indptr, PIECE_EDGES, PIECE_EDGES)
         mine = sum(len(self._pairs(low, high)) for low, high in self._spans)
@@ -42,13 +39,7 @@ class EdgeOrder:
         """Edges of each rank."""
         total = sum(self.totals) if of_all_ranks else mine
         self._num_buckets = max(1, -(-total // BUCKET_EDGES))
-        shape = (mine, 2)
-        # By epoch; the disk is for those whose edges lie there too.
-        self._rows: HeldRows | ScratchRows = (
-            ScratchRows(shape, torch.int64)
-            if shard.is_mapped
-            else HeldRows(torch.empty(shape, dtype=torch.int64))
-        )
+        self._rows = new_rows((mine, 2), torch.int64, on_disk=shard.is_mapped)
         self._epoch = -1
         self._cuts = np.zeros((len(self._spans), self._num_buckets + 1), np.int64)
         """[P, B + 1]: where the buckets of each piece are in `_rows`."""
@@ -78,13 +69,10 @@ class EdgeOrder:
 
     def _pairs(self, low: int, high: int) -> Tensor:
         """Return the edges into some owned rows, sorted."""
-        shard, indptr = self._shard, self._shard.csr.indptr
-        columns = self._reader.read(torch.arange(int(indptr[low]), int(indptr[high])))
-        src = self._numbers.index_select(0, columns)
-        degree = indptr[low : high + 1].diff()
-        dst = shard.row_ids[low:high].repeat_interleave(degree)
-        key = (src * shard.num_vertices + dst)[src != dst].unique()
-        return torch.stack([key // shard.num_vertices, key % shard.num_vertices], dim=1)
+        src, dst = edge_ends(self._shard, self._numbers, low, high)
+        count = self._shard.num_vertices
+        key = (src * count + dst)[src != dst].unique()
+        return torch.stack([key // count, key % count], dim=1)
 
     def _draws(self, pairs: Tensor) -> Tensor:
         key = DrawKey(self._seed, self._epoch, ORDER_PURPOSE)

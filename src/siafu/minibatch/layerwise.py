@@ -18,7 +18,7 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Minibatch
 from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
-from siafu.shard import HeldRows, RowReader, ScratchRows
+from siafu.shard import HeldRows, RowReader, ScratchRows, new_rows
 
 Compute = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its vertices by column, to a row for each of its M rows."""
@@ -53,14 +53,10 @@ def map_rows(
         result = compute(piece, rows).cpu()
         if out is None:
             shape = (num_owned, *result.shape[1:])
-            out = ScratchRows(shape, result.dtype) if on_disk else _held(shape, result.dtype)
+            out = new_rows(shape, result.dtype, on_disk=on_disk)
         out.write(low, result)
     assert out is not None, "there is one round at least"
     return out
-
-
-def _held(shape: tuple[int, ...], dtype: torch.dtype) -> HeldRows:
-    return HeldRows(torch.empty(shape, dtype=dtype))
 
 
 def _row_bytes(reader: RowReader) -> int:

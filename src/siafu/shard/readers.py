@@ -109,6 +109,13 @@ class ScratchRows(FileRows):
         forget(self.array)
 
 
+def new_rows(
+    shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool
+) -> HeldRows | ScratchRows:
+    """Return rows to be written, in memory or on disk."""
+    return ScratchRows(shape, dtype) if on_disk else HeldRows(torch.empty(shape, dtype=dtype))
+
+
 @cache
 def _readers(process: int) -> ThreadPoolExecutor:
     """Return the threads of this process, named since a forked child has none of them."""
