@@ -17,6 +17,7 @@ from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.network import Network, build_network
 from siafu.engine.pipeline_report import write_trace
+from siafu.engine.sampled import check_sampled_settings
 from siafu.engine.weights import load_network, save_network
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "begin_dynamic",
     "build_network",
     "check_link_settings",
+    "check_sampled_settings",
     "default_task",
     "infer_dynamic",
     "load_network",

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from siafu.checkpoint import newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
-from siafu.engine import check_link_settings
+from siafu.engine import check_link_settings, check_sampled_settings
 from siafu.errors import ConfigError, StoreError
 from siafu.graph import partial_path, writing
 from siafu.launch.cut import Say
@@ -85,6 +85,8 @@ def start_run(
     named_strategy(config)
     if not is_dynamic_run(data, config):
         check_link_settings(config)
+        if named_strategy(config).unit == "macrobatch":
+            check_sampled_settings(config.resolved())
     check_parts_settings(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
