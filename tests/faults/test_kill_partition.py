@@ -14,7 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from siafu.config import make_config
 from siafu.graph import partial
+from siafu.launch import prepare_parts
 from siafu.partition import open_parts
 from tests.command import Command, listing, start
 from tests.faults.kill_chain import make_tables
@@ -79,11 +81,7 @@ def _plain_tables(folder: Path, num_edges: int, num_nodes: int = 5000) -> Path:
     return folder
 
 
-def test_a_command_killed_from_outside_goes_on(siafu: Command) -> None:
-    tables = _plain_tables(siafu.here / "tables", 400_000)
-    asked = ("partition", tables, "my.parts", "--parts", 2, "--method", "streaming")
-    command = start(*asked, here=siafu.here)
-    unfinished = siafu.here / "my.parts.partial"
+def _kill_once_there(command: subprocess.Popen[str], unfinished: Path) -> None:
     deadline = time.monotonic() + 90
     while not unfinished.exists() and command.poll() is None:
         assert time.monotonic() < deadline
@@ -91,6 +89,13 @@ def test_a_command_killed_from_outside_goes_on(siafu: Command) -> None:
     command.kill()
     command.communicate()
     assert unfinished.exists()
+
+
+def test_a_command_killed_from_outside_goes_on(siafu: Command) -> None:
+    tables = _plain_tables(siafu.here / "tables", 400_000)
+    asked = ("partition", tables, "my.parts", "--parts", 2, "--method", "streaming")
+    command = start(*asked, here=siafu.here)
+    _kill_once_there(command, siafu.here / "my.parts.partial")
     answer = siafu(*asked)
     assert answer.code == 0, answer
     assert siafu("partition", tables, "whole", *asked[3:]).code == 0
@@ -104,18 +109,81 @@ def test_a_command_killed_from_outside_goes_on(siafu: Command) -> None:
     assert not list((siafu.here / ".cache" / "tables").iterdir())
 
 
+TRAIN = ("--strategy", "batchgnn", "--model", "sage", "--hidden", 8, "--epochs", 1, "--quiet")
+
+
+def _prepared(tables: Path, ranks: int, target: Path) -> list[str]:
+    """Return the fingerprints of parts that were made in one go."""
+    config = make_config(data=str(tables), ranks=ranks, partition="streaming")
+    prepare_parts(str(tables), config, target, say=lambda line: None, quiet=True)
+    return _fingerprints(target)
+
+
+def test_training_killed_while_it_prepares_goes_on(siafu: Command) -> None:
+    tables = _plain_tables(siafu.here / "tables", 400_000)
+    settings = (*TRAIN, "--ranks", 2, "--partition", "streaming", "--batch-size", 2000)
+    command = start("train", tables, *settings, "--out", "my_run", here=siafu.here)
+    _kill_once_there(command, siafu.here / "my_run" / "data.parts.partial")
+    again = siafu("train", tables, *settings, "--out", "my_run")
+    assert again.code == 2
+    assert "go on with --resume" in again.err
+    answer = siafu("train", "--resume", "my_run", "--quiet")
+    assert answer.code == 0, answer
+    made = _fingerprints(siafu.here / "my_run" / "data.parts")
+    assert made == _prepared(tables, 2, siafu.here / "whole")
+    assert not list((siafu.here / "my_run").glob("*.partial"))
+
+
+def test_training_out_of_disk_says_how_to_go_on(
+    siafu: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tables(siafu.here / "tables")
+    settings = (*TRAIN, "--partition", "streaming")
+    with monkeypatch.context() as patch:
+        patch.setattr("siafu.partition.write.write_sends", _full)
+        answer = siafu("train", "tables", *settings)
+    assert answer.code == 2
+    assert "free some space and run `siafu train --resume runs/tables-sage-001`" in answer.err
+    assert "Going on" not in answer.err
+    answer = siafu("train", "--resume", "runs/tables-sage-001", "--quiet")
+    assert answer.code == 0, answer
+    assert "Going on from runs/tables-sage-001/data.parts.partial" in answer.err
+    made = _fingerprints(siafu.here / "runs" / "tables-sage-001" / "data.parts")
+    assert made == _prepared(siafu.here / "tables", 1, siafu.here / "whole")
+
+
+def test_a_run_stopped_with_nothing_kept_says_so(siafu: Command) -> None:
+    (siafu.here / "my_run").mkdir()
+    (siafu.here / "my_run" / "config.yaml").write_text("data: planted\n")
+    answer = siafu("train", "--resume", "my_run")
+    assert answer.code == 2
+    assert "the work so far was not kept" in answer.err
+    assert "start it again" in answer.err
+
+
+def test_wrong_data_leaves_no_run(siafu: Command) -> None:
+    make_tables(siafu.here / "tables")
+    edges = pa.table({"src": ["v000"], "dst": ["nobody"], "type": ["likes"]})
+    pq.write_table(edges, siafu.here / "tables" / "edges" / "2.parquet")
+    answer = siafu("train", "tables", *TRAIN)
+    assert answer.code == 2
+    assert "nobody" in answer.err
+    assert not (siafu.here / "runs").exists()
+
+
+def _full(*arguments: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
 @pytest.fixture
 def stopped(siafu: Command, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
     """A command that failed half way for want of disk, every state of it written."""
     make_tables(siafu.here / "tables")
     asked = ("partition", "tables", "my.parts", "--parts", 3, "--method", "streaming")
 
-    def full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
-
     monkeypatch.setattr(partial, "STEP_SECONDS", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr("siafu.partition.write.write_sends", full)
+        patch.setattr("siafu.partition.write.write_sends", _full)
         answer = siafu(*asked)
     assert answer.code == 2
     assert "The disk is full" in answer.err

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch_geometric.datasets import KarateClub
 
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine.full_graph import begin
-from siafu.minibatch import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
+from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes
+from siafu.minibatch import HeldOut, edge_order, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
 from tests.harness import RankPool
@@ -31,6 +33,7 @@ LINKS = {
     "eval_negatives": "15",
 }
 EPOCHS = 2
+HITS = (" hits@1", " hits@3", " hits@10", " shared hits@50")
 SPLIT, SEED = "0.7,0.15", 5
 
 
@@ -53,7 +56,7 @@ def link_parts(tmp_path_factory: pytest.TempPathFactory):
 
 def opened(world: World, parts: Path, settings: dict[str, Any]) -> tuple[Shard, HeldOut]:
     """Return a rank's shard and held-out edges, which are drawn here if none lie beside it."""
-    shard = open_shard(parts, world, place="host")
+    shard = open_shard(parts, world, place=settings.pop("place", "host"))
     if has_held_out(parts):
         return shard, HeldOut.load(parts).share(shard)
     return hold_out_of_shard(shard, SPLIT, SEED)
@@ -62,6 +65,7 @@ def opened(world: World, parts: Path, settings: dict[str, Any]) -> tuple[Shard, 
 def run_links(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return losses, weights and scores after some epochs."""
     torch.set_num_threads(1)
+    settings = dict(settings)
     shard, held = opened(world, parts, settings)
     training = begin(make_config(data="awkward", **settings).resolved(), shard, held_out=held)
     losses = []
@@ -121,6 +125,59 @@ def test_ranks_and_macrobatches_change_no_bit(
     assert want["scores"]["val hits@1"] <= want["scores"]["val hits@10"]
 
 
+def run_in_small_pieces(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return what `run_links` does where edges are read from disk, a few at a time."""
+    sizes = edge_order.PIECE_EDGES, edge_order.BUCKET_EDGES
+    edge_order.PIECE_EDGES, edge_order.BUCKET_EDGES = 30, 11
+    try:
+        return run_links(world, parts, settings | {"place": "disk"})
+    finally:
+        edge_order.PIECE_EDGES, edge_order.BUCKET_EDGES = sizes
+
+
+@pytest.mark.parametrize(("size", "macrobatch"), [(1, "2"), (4, "3")])
+def test_edges_on_disk_are_those_in_memory(
+    ranks: RankPool, link_parts, size: int, macrobatch: str
+) -> None:
+    want = run_links(World(), link_parts(1), LINKS | {"macrobatch": "1"})
+    settings = LINKS | {"macrobatch": macrobatch}
+    got = ranks.run(run_in_small_pieces, size, link_parts(size), settings)
+    assert_identical(got, want)
+    for one in got:
+        assert one["scores"] == pytest.approx(want["scores"], abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def karate_parts(tmp_path_factory: pytest.TempPathFactory):
+    """Return a function that gives parts of Zachary's karate club without its held-out edges."""
+    root = tmp_path_factory.mktemp("karate")
+    graph, _ = graph_from_pyg_with_notes(KarateClub()[0])
+    graph, held = hold_out_edges(graph, SPLIT, SEED)
+
+    def make(size: int) -> Path:
+        target = root / f"{size}.parts"
+        held.save(target)
+        part_of = assignment(graph, "hash", size)
+        write_parts(graph, part_of, target, num_parts=size, method="hash", seed=0)
+        return target
+
+    return make
+
+
+def test_ranking_of_a_real_graph_is_the_same_on_1_and_4_ranks(
+    ranks: RankPool, karate_parts
+) -> None:
+    settings = LINKS | {"macrobatch": "2", "eval_negatives": "20"}
+    want = run_links(World(), karate_parts(1), settings)
+    got = ranks.run(run_links, 4, karate_parts(4), settings)
+    assert_identical(got, want)
+    # The same bits of rows give the same ranks, so the same counts of them.
+    names = {f"{split}{name}" for split in ("val", "test") for name in ("", *HITS)}
+    for one in got:
+        assert set(one["scores"]) == names
+        assert one["scores"] == want["scores"]
+
+
 def test_own_edges_train_alike_whatever_is_fetched_at_once(ranks: RankPool, link_parts) -> None:
     settings = LINKS | {"seed_order": "local"}
     del settings["step_minibatches"]
@@ -144,10 +201,13 @@ def test_nothing_passes_over_held_out_edges_or_targets(ranks: RankPool, link_par
     assert all(one["leaks"] >= one["edges"] for one in open_ones)
 
 
-def test_edges_of_a_cut_graph_are_held_out_alike(ranks: RankPool, link_parts, parts_of) -> None:
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_edges_of_a_cut_graph_are_held_out_alike(
+    ranks: RankPool, link_parts, parts_of, place: str
+) -> None:
     settings = LINKS | {"model": "rgcn", "macrobatch": "2"}
     want = run_links(World(), link_parts(1), settings)
-    got = ranks.run(run_links, 3, parts_of("gap", 3, True), settings)
+    got = ranks.run(run_links, 3, parts_of("gap", 3, True), settings | {"place": place})
     assert_identical(got, want)
     for one in got:
         assert one["scores"] == pytest.approx(want["scores"], abs=1e-12)

@@ -36,7 +36,7 @@ def train(
                 seen=f"{data} with --resume {resume}",
                 fix="leave the data out, or start a new run without --resume",
             )
-        run = resume_run(resume, given, quiet=quiet)
+        run = resume_run(resume, given, say=say, quiet=quiet)
     else:
         run = start_run(make_config(**_settings(data, given)), say=say, quiet=quiet)
     if run.is_first_rank:

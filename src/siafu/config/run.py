@@ -120,7 +120,9 @@ class RunConfig(BaseModel):
     )
     trace: bool = Field(False, description="write trace.json, for Perfetto or chrome://tracing")
     fanout: str | None = Field(
-        None, description="in-edges drawn of a vertex at each hop, as 15,10,5; -1: all"
+        None,
+        description="in-edges drawn of a vertex at each hop, as 15,10,5; -1: all; without "
+        "--layers there are as many as numbers",
     )
     task: Literal["node", "link", "edge", "signal"] | None = Field(
         None,
@@ -293,6 +295,8 @@ class RunConfig(BaseModel):
         defaults = {"norm": "none", "eval_every": 10 if self.staleness else 1}
         defaults |= known.get(self.model, OWN_MODEL_DEFAULTS)
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
+        if self.fanout is not None and "layers" not in self.model_fields_set:
+            unset["layers"] = len(self.fanout.split(","))
         return self.model_copy(update=unset)
 
 

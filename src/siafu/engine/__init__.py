@@ -18,6 +18,7 @@ from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.network import Network, build_network
 from siafu.engine.pipeline_report import write_trace
+from siafu.engine.sampled import check_sampled_settings
 from siafu.engine.weights import load_network, save_network
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "build_network",
     "check_grid",
     "check_link_settings",
+    "check_sampled_settings",
     "default_task",
     "infer_dynamic",
     "load_network",

@@ -271,6 +271,12 @@ def _needs(config: RunConfig, spec: ModelSpec | None, strategy: Strategy) -> Nee
     )
 
 
+def check_sampled_settings(config: RunConfig) -> None:
+    """Raise where the settings of minibatches mean nothing, before any data is looked at."""
+    _fanouts(config)
+    _minibatches_a_step(config)
+
+
 def _fanouts(config: RunConfig) -> tuple[int, ...]:
     fanouts = read_fanout(config.fanout, config.layers)
     if config.sample_weighted and not (config.sample_replace and min(fanouts) > 0):

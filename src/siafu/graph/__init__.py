@@ -43,7 +43,7 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
-from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, sync
+from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, partial_path, sync
 from siafu.graph.smoothing import normalised, smooth
 from siafu.graph.snapshot import (
     Delta,
@@ -106,6 +106,7 @@ __all__ = [
     "number_edge_types",
     "open_folder",
     "parse_split",
+    "partial_path",
     "rows_to_sum_one",
     "save_dynamic",
     "save_store",

@@ -276,16 +276,16 @@ def writing(target: Path) -> Iterator[None]:
         raise unwritable(target, error) from error
 
 
-def unwritable(target: Path, error: OSError, *, kept: Path | None = None) -> StoreError:
-    """Return the error that tells a user why `target` could not be written, and what was kept."""
+def unwritable(target: Path, error: OSError, *, go_on: str | None = None) -> StoreError:
+    """Return the error that tells a user why `target` could not be written, and how to go on."""
     if error.errno == errno.ENOSPC:
         free = shutil.disk_usage(_existing_parent(target)).free
         return StoreError(
             "The disk is full.",
             seen=f"{error.strerror} while writing {target} ({free / 2**20:.0f} MiB free)",
             fix="free some space or write to another disk; nothing half written was left"
-            if kept is None
-            else f"free some space and run the same command again: it goes on from {kept.name}",
+            if go_on is None
+            else f"free some space and {go_on}",
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreError(

@@ -172,12 +172,18 @@ def sync(file: IO[bytes]) -> None:
 
 @contextmanager
 def make_in_steps(
-    target: Path | str, kind: str, *, job: Job | None = None, overwrite: bool = False
+    target: Path | str,
+    kind: str,
+    *,
+    job: Job | None = None,
+    overwrite: bool = False,
+    go_on: str = "run the same command again",
 ) -> Iterator[Partial]:
     """Yield the steps so far; on success the folder appears at `target` at once.
 
     With a job, what was done stays in `X.partial` when the process is killed, stopped or can't
-    write, and goes when the data turns out wrong. Without one nothing ever stays.
+    write, and goes when the data turns out wrong. Without one nothing ever stays. `go_on` tells the
+    user how to go on with what stayed.
     """
     target = Path(target)
     kept = None if job is None else partial_path(target)
@@ -189,7 +195,8 @@ def make_in_steps(
         with _locked(path):
             yield from _steps(target, path, kind, job, overwrite)
     except OSError as error:
-        raise unwritable(target, error, kept=kept) from error
+        how = None if kept is None else f"{go_on}: it goes on from {kept.name}"
+        raise unwritable(target, error, go_on=how) from error
 
 
 def _steps(

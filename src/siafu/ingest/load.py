@@ -104,21 +104,23 @@ def ingest_to_store(  # noqa: PLR0913 - the settings of one command
     split: str | None = None,
     seed: int = 0,
     options: TableOptions | None = None,
+    draw_masks: bool = True,
     progress: Progress | None = None,
 ) -> list[str]:
     """Write any source as a store and return notes; tables are never held in memory."""
     tables = as_tables(source)
     if tables is None:
-        graph, notes = load_with_notes(
-            source, undirected=undirected, split=split, seed=seed, progress=progress
-        )
+        graph, notes = load_as_it_is(source, undirected=undirected, progress=progress)
+        if draw_masks:
+            graph, split_notes = with_split(graph, split, seed)
+            notes += split_notes
         save_store(graph, target, overwrite=overwrite)
         return notes
     return _write_tables(
         tables,
         Path(target),
         options=_with_direction(options, undirected),
-        drawing=Drawing(split=split, seed=seed),
+        drawing=Drawing(split=split, seed=seed) if draw_masks else None,
         overwrite=overwrite,
         progress=progress,
     )

@@ -1,10 +1,12 @@
 """Any source of a graph as a parts folder, in steps that survive a kill, within a memory budget.
 
-Tables become a store first, inside the folder where the parts are made; it goes when they are done.
+Tables become a store first: inside the folder where the parts are made, and it goes when they are
+done, or in the cache, for the next time as well.
 """
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,11 @@ from siafu.ingest import (
     count_vertices,
     fit_buckets,
     ingest_to_store,
-    load_with_notes,
+    load_as_it_is,
     predict_ingest_bytes,
     with_split,
 )
-from siafu.partition import Cut, Progress, Quality, partition_graph, partition_in_steps
+from siafu.partition import Cut, Progress, Quality, partition_in_steps
 from siafu.partition.memory import available_bytes, check_memory, predict_peak_bytes
 from siafu.partition.partition import load_checked_store
 
@@ -38,6 +40,10 @@ class Reading:
     split: str | None = None
     options: TableOptions = field(default_factory=TableOptions)
     """Which columns of tables mean what."""
+    draws_masks: bool = True
+    """False keeps to the masks of the data."""
+    through_cache: bool = False
+    """True leaves the store of tables in the cache, and uses one that is there."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +53,10 @@ class Allowance:
     memory_bytes: int | None = None
     """Resident memory of this process; None takes what the machine has free."""
     overwrite: bool = False
+    go_on: str | None = "run the same command again"
+    """How the user goes on with what was stopped; None keeps nothing of it."""
+    tells_memory: bool = True
+    """Whether the predicted memory is said."""
     say: Say = lambda line: None
     progress: Progress | None = None
 
@@ -72,33 +82,41 @@ def cut_source(
         return _cut_store(Path(source), Path(target), cut, reading, allowance)
     if is_store:
         _check_reversing(Path(source), allowance)
-    graph, notes = load_with_notes(
+    graph = _loaded(source, reading, allowance)
+    with make_in_steps(target, "parts", overwrite=allowance.overwrite) as partial:
+        return _cut_graph(partial, graph, cut, reading, allowance)
+
+
+@contextmanager
+def _in_steps(target: Path, job: dict[str, Any], allowance: Allowance) -> Iterator[Partial]:
+    kept = None if allowance.go_on is None else job
+    again = allowance.go_on or ""
+    with make_in_steps(
+        target, "parts", job=kept, overwrite=allowance.overwrite, go_on=again
+    ) as partial:
+        if partial.ended:
+            done = ", ".join(partial.ended)
+            allowance.say(f"Going on from {partial.path}, done already: {done}.")
+        yield partial
+
+
+def _loaded(source: Any, reading: Reading, allowance: Allowance) -> Graph:
+    graph, notes = load_as_it_is(
         source,
         undirected=reading.undirected,
-        split=reading.split,
-        seed=cut.seed,
+        options=reading.options,
         progress=allowance.progress,
     )
     _say_all(allowance, notes)
-    return partition_graph(
-        graph,
-        target,
-        num_parts=cut.num_parts,
-        method=cut.method,
-        seed=cut.seed,
-        overwrite=allowance.overwrite,
-        memory_bytes=allowance.memory_bytes,
-        progress=allowance.progress,
-        say=allowance.say,
-    )
+    return graph
 
 
 def _cut_store(
     store: Path, target: Path, cut: Cut, reading: Reading, allowance: Allowance
 ) -> Quality:
-    job = {"store": file_facts(store), **asdict(cut), "split": reading.split}
-    with make_in_steps(target, "parts", job=job, overwrite=allowance.overwrite) as partial:
-        _say_resumed(partial, allowance)
+    settings = {"split": reading.split, "draws_masks": reading.draws_masks}
+    job = {"store": file_facts(store), **asdict(cut), **settings}
+    with _in_steps(target, job, allowance) as partial:
         return _cut_graph(partial, load_checked_store(partial, store), cut, reading, allowance)
 
 
@@ -109,8 +127,11 @@ def _cut_tables(
     settings = asdict(reading) | {"options": repr(reading.options)}
     roots = [source, *([reading.options.nodes] if reading.options.nodes else [])]
     job = {"files": file_facts(*roots), **asdict(cut), **settings}
-    with make_in_steps(target, "parts", job=job, overwrite=allowance.overwrite) as partial:
-        _say_resumed(partial, allowance)
+    with _in_steps(target, job, allowance) as partial:
+        if reading.through_cache:
+            partial.hold()
+            graph = _loaded(source, replace(reading, options=options), allowance)
+            return _cut_graph(partial, graph, cut, reading, allowance)
         store = partial.path / "store"
         if not partial.has("ingest"):
             partial.hold()
@@ -122,25 +143,28 @@ def _cut_tables(
                 split=reading.split,
                 seed=cut.seed,
                 options=options,
+                draw_masks=reading.draws_masks,
                 progress=allowance.progress,
             )
             _say_all(allowance, notes)
             partial.end("ingest")
-        return _cut_graph(partial, load_store(store, verify=False), cut, Reading(), allowance)
+        graph, is_drawn = load_store(store, verify=False), Reading(draws_masks=False)
+        return _cut_graph(partial, graph, cut, is_drawn, allowance)
 
 
 def _cut_graph(
     partial: Partial, graph: Graph, cut: Cut, reading: Reading, allowance: Allowance
 ) -> Quality:
-    graph, notes = with_split(graph, reading.split, cut.seed)
-    _say_all(allowance, notes)
+    if reading.draws_masks:
+        graph, notes = with_split(graph, reading.split, cut.seed)
+        _say_all(allowance, notes)
     return partition_in_steps(
         partial,
         graph,
         cut,
         memory_bytes=allowance.memory_bytes,
         progress=allowance.progress,
-        say=allowance.say,
+        say=allowance.say if allowance.tells_memory else None,
     )
 
 
@@ -170,11 +194,6 @@ def _check_reversing(store: Path, allowance: Allowance) -> None:
             seen=f"about {predicted / 2**20:,.0f} MiB, {available / 2**20:,.0f} MiB are available",
             fix="ingest the tables again with --undirected, which sorts the edges on disk",
         )
-
-
-def _say_resumed(partial: Partial, allowance: Allowance) -> None:
-    if partial.ended:
-        allowance.say(f"Going on from {partial.path}, done already: {', '.join(partial.ended)}.")
 
 
 def _say_all(allowance: Allowance, notes: list[str]) -> None:

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,13 +17,14 @@ import pyarrow.parquet as pq
 from siafu.checkpoint import newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
-from siafu.engine import check_link_settings
+from siafu.engine import check_link_settings, check_sampled_settings
 from siafu.errors import ConfigError, StoreError
-from siafu.graph import writing
+from siafu.graph import partial_path, writing
+from siafu.launch.cut import Say
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
-from siafu.launch.prepare import Say, check_parts_settings, prepare_parts, with_ranks_of_parts
+from siafu.launch.prepare import check_parts_settings, prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, saves_memory, work
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
@@ -62,26 +64,36 @@ class Run:
 
 def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
     """Train on `data` (whatever `siafu.load` takes, or a parts folder) and return the run."""
-    name = data if isinstance(data, str) else getattr(data, "name", type(data).__name__)
+    name = data if isinstance(data, str | Path) else getattr(data, "name", type(data).__name__)
     config = make_config(data=str(name), **settings)
     return start_run(config, data=data, say=lambda line: None, quiet=quiet)
 
 
-def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
-    """Prepare the data and train as configured, on this process or on new ranks."""
+def start_run(
+    config: RunConfig,
+    *,
+    data: Any = None,
+    say: Say,
+    quiet: bool = False,
+    folder: RunFolder | None = None,
+) -> Run:
+    """Prepare the data and train as configured, on this process or on new ranks.
+
+    `folder` is that of a run that was stopped before its data was prepared.
+    """
     data = config.data if data is None else data
     named_strategy(config)
     if not is_dynamic_run(data, config):
         check_link_settings(config)
+        if named_strategy(config).unit == "macrobatch":
+            check_sampled_settings(config.resolved())
     check_parts_settings(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
-    with _new_folder(config) as folder:
-        parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
-        job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
-        _save_job(folder, job)
+    with _folder_of(config, folder) as folder:
+        job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {config.ranks} ranks ...")
         try:
@@ -91,9 +103,14 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
             raise
 
 
-def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> Run:
-    """Go on with a run from its newest checkpoint; `changes` may raise the number of epochs."""
-    folder = existing_run(path)
+def resume_run(
+    path: Path, changes: dict[str, Any], *, say: Say = lambda line: None, quiet: bool = False
+) -> Run:
+    """Go on with a run from its newest checkpoint; `changes` may raise the number of epochs.
+
+    One that was stopped while its data was prepared goes on with that.
+    """
+    folder = RunFolder(path) if is_half_prepared(RunFolder(path)) else existing_run(path)
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
     fixed = sorted(set(changes) - free)
     if fixed:
@@ -102,16 +119,53 @@ def resume_run(path: Path, changes: dict[str, Any], *, quiet: bool = False) -> R
             seen=f"--resume with {', '.join(fixed)}",
             fix="only epochs, patience, deadline, threads and the launcher may change",
         )
-    newest_checkpoint(folder.checkpoints)
     config = make_config(**{**read_config(folder.config), **changes})
-    job = Job(verb="train", parts=_parts_of(folder), resume=True, quiet=quiet)
     if under_torchrun():
         with _joined(config) as world:
+            # Rank 0 says which: it may be done with preparing before another rank looks.
+            if world.share_text("prepare" if is_half_prepared(folder) else ""):
+                return _prepare_and_share(config, config.data, folder, world, say=say, quiet=quiet)
+            job = _resumed_job(folder, quiet)
             if world.rank == 0:
                 _save_config(folder, config)
             return _share_work(str(path.absolute()), job, world)
+    if is_half_prepared(folder):
+        return start_run(config, say=say, quiet=quiet, folder=folder)
+    job = _resumed_job(folder, quiet)
     _save_config(folder, config)
     return _carry_out(folder, config, job)
+
+
+def _resumed_job(folder: RunFolder, quiet: bool) -> Job:
+    newest_checkpoint(folder.checkpoints)
+    return Job(verb="train", parts=_parts_of(folder), resume=True, quiet=quiet)
+
+
+def is_half_prepared(folder: RunFolder) -> bool:
+    """True where a run was stopped while its data was cut, or just after."""
+    if folder.job.exists() or not folder.config.exists():
+        return False
+    return partial_path(folder.parts).exists() or folder.parts.exists()
+
+
+def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
+    """Return what the ranks are to do, once there are parts for them."""
+    command = f"siafu train --resume {folder.path}"
+    parts = folder.parts
+    if parts.exists():
+        shutil.rmtree(partial_path(parts), ignore_errors=True)
+    else:
+        try:
+            parts = prepare_parts(
+                data, config, parts, say=say, quiet=quiet, go_on=f"run `{command}`"
+            )
+        except KeyboardInterrupt:
+            if is_half_prepared(folder):
+                say(f"Stopped; what was prepared is kept. Go on with: {command}")
+            raise
+    job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
+    _save_job(folder, job)
+    return job
 
 
 def infer(
@@ -178,8 +232,15 @@ def _check_free(target: Path, *, overwrite: bool) -> None:
 def existing_run(path: Path) -> RunFolder:
     """Return the run folder at `path`, refusing anything else."""
     folder = RunFolder(path)
-    if not folder.config.exists() or not folder.job.exists():
+    if not folder.config.exists():
         raise StoreError("No run there.", seen=str(path), fix="name a folder that train wrote")
+    if not folder.job.exists():
+        kept = is_half_prepared(folder)
+        raise StoreError(
+            "The run was stopped before its data was prepared.",
+            seen=f"{path}; the work so far {'is kept' if kept else 'was not kept'}",
+            fix=f"go on with `siafu train --resume {path}`" if kept else "start it again",
+        )
     return folder
 
 
@@ -189,18 +250,22 @@ def under_torchrun() -> bool:
 
 
 @contextmanager
-def _new_folder(config: RunConfig) -> Iterator[RunFolder]:
-    """Yield a new run folder; it is removed when the run fails before its first epoch."""
+def _folder_of(config: RunConfig, folder: RunFolder | None) -> Iterator[RunFolder]:
+    """Yield the run folder, a new one where none is given.
+
+    It is removed when the run fails before its first epoch, unless preparing it can go on.
+    """
     stem = Path(config.data).name.split(".")[0].replace(":", "-") or "graph"
     model = config.model.rpartition(":")[2].lower()
-    folder = RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
+    if folder is None:
+        folder = RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
     try:
         _save_config(folder, config.resolved())
         with writing(folder.path):
             folder.write_environment()
         yield folder
     except BaseException:
-        if not folder.metrics.exists():
+        if not folder.metrics.exists() and not is_half_prepared(folder):
             folder.discard()
         raise
 
@@ -271,16 +336,26 @@ def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
         )
     config = config.model_copy(update={"ranks": size})
     with _joined(config) as world:
-        if world.rank != 0:
-            wait_for_preparation(world)
-            return _share_work("", None, world)
-        with ExitStack() as stack:
-            with preparing(world):
-                folder = stack.enter_context(_new_folder(config))
-                parts = prepare_parts(data, config, folder.parts, say=say, quiet=quiet)
-                job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
-                _save_job(folder, job)
-            return _share_work(str(folder.path.absolute()), job, world)
+        return _prepare_and_share(config, data, None, world, say=say, quiet=quiet)
+
+
+def _prepare_and_share(
+    config: RunConfig,
+    data: Any,
+    folder: RunFolder | None,
+    world: World,
+    *,
+    say: Say,
+    quiet: bool,
+) -> Run:
+    if world.rank != 0:
+        wait_for_preparation(world)
+        return _share_work("", None, world)
+    with ExitStack() as stack:
+        with preparing(world):
+            folder = stack.enter_context(_folder_of(config, folder))
+            job = _prepare(folder, data, config, say, quiet)
+        return _share_work(str(folder.path.absolute()), job, world)
 
 
 def _joined(config: RunConfig) -> World:

@@ -1,19 +1,18 @@
 """Turning what the user named into a parts folder with one part a rank."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError, PlanError
 from siafu.graph import Graph, folder_kind
-from siafu.ingest import load_as_it_is, load_with_notes
+from siafu.ingest import load_as_it_is
+from siafu.launch.cut import Allowance, Reading, Say, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
 from siafu.minibatch import hold_out_edges
-from siafu.partition import open_parts, partition_graph
+from siafu.partition import Cut, open_parts
 from siafu.record import PhaseProgress
 
-Say = Callable[[str], None]
 _CUT_SETTINGS = ("undirected", "split", "partition")
 
 
@@ -25,9 +24,13 @@ def prepare_parts(
     say: Say,
     quiet: bool = False,
     draw_masks: bool = True,
+    go_on: str | None = None,
 ) -> Path:
     """Return a parts folder for the run, the user's own or one made at `target`; or a store of a
     dynamic graph, which needs no parts.
+
+    Tables and stores are never held in memory. `go_on` tells the user how to go on where that was
+    stopped; without it nothing half made stays.
     """
     if is_dynamic_run(data, config):
         return prepare_dynamic(data, config, target, say=say, quiet=quiet)
@@ -42,47 +45,45 @@ def prepare_parts(
         return Path(data)
     progress = PhaseProgress(quiet=quiet)
     try:
-        graph, notes = _load(data, config, target, progress, draw_masks=draw_masks)
-        for note in notes:
-            say(note)
-        quality = partition_graph(
-            graph,
+        reading = Reading(
+            undirected=config.undirected,
+            split=config.split,
+            draws_masks=draw_masks,
+            through_cache=True,
+        )
+        if draw_masks and config.task == "link":
+            data = _without_held_out(data, config, target, say=say, progress=progress)
+            reading = Reading(draws_masks=False)
+        quality = cut_source(
+            data,
             target,
-            num_parts=config.ranks,
-            method=config.partition,
-            seed=config.seed,
-            progress=progress,
+            Cut(num_parts=config.ranks, method=config.partition, seed=config.seed),
+            reading,
+            Allowance(go_on=go_on, tells_memory=False, say=say, progress=progress),
         )
     finally:
         progress.close()
     if config.ranks > 1:
+        facts = open_parts(target).facts
+        graph = facts["graph"]
         say(
-            f"Partitioned {graph.num_nodes:,} vertices and {graph.num_edges:,} edges into "
-            f"{config.ranks} parts ({open_parts(target).facts['method']}); "
-            f"{quality.cut_edges:,} edges are cut."
+            f"Partitioned {graph['num_nodes']:,} vertices and {graph['num_edges']:,} edges into "
+            f"{config.ranks} parts ({facts['method']}); {quality.cut_edges:,} edges are cut."
         )
     return target
 
 
-def _load(
-    data: Any, config: RunConfig, target: Path, progress: PhaseProgress, *, draw_masks: bool
-) -> tuple[Graph, list[str]]:
-    """Return the graph to cut and what there is to say of it; held-out edges go beside `target`."""
-    if draw_masks and config.task != "link":
-        return load_with_notes(
-            data,
-            undirected=config.undirected,
-            split=config.split,
-            seed=config.seed,
-            progress=progress,
-        )
+def _without_held_out(
+    data: Any, config: RunConfig, target: Path, *, say: Say, progress: PhaseProgress
+) -> Graph:
+    """Return the graph to cut; the edges it is tested on go beside `target`."""
     graph, notes = load_as_it_is(data, undirected=config.undirected, progress=progress)
-    if not draw_masks:
-        return graph, notes
     graph, held = hold_out_edges(graph, config.split, config.seed)
     held.save(target)
     counts = f"{len(held.val):,} edges for validation and {len(held.test):,} for test"
-    return graph, [*notes, f"Held out {counts}; {graph.num_edges:,} are left."]
+    for note in [*notes, f"Held out {counts}; {graph.num_edges:,} are left."]:
+        say(note)
+    return graph
 
 
 def check_parts_settings(data: Any, config: RunConfig) -> None:

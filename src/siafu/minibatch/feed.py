@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from siafu.comm import World, tell
+from siafu.comm import tell
 from siafu.minibatch.coded_rows import CodedRows, decode_rows
+from siafu.minibatch.edge_order import EdgeOrder
 from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
-from siafu.minibatch.links import LinkBatching, LinkSeeds, training_pairs
+from siafu.minibatch.links import LinkBatching, LinkSeeds
 from siafu.minibatch.macrobatch import MacrobatchSampler
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Order, Schedule
@@ -90,10 +91,9 @@ class Feed:
         if needs.aggregate is not None:
             served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
         self.columns = self._columns()
-        links = batching.links
-        self.links = None if links is None else LinkSeeds(shard, links, draws.seed)
-        seed_columns = ("y",) if shard.y is not None and links is None else ()
-        schedule = _schedule(shard, self.line, batching, draws.seed)
+        self.links = self._link_seeds(batching)
+        seed_columns = ("y",) if shard.y is not None and self.links is None else ()
+        schedule = _schedule(shard, batching, draws.seed, self.links)
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot_rows(), self.links
         )
@@ -103,6 +103,13 @@ class Feed:
     def close(self) -> None:
         """Give up the line to the other ranks."""
         self.line.close()
+
+    def _link_seeds(self, batching: Batching) -> LinkSeeds | None:
+        if batching.links is None:
+            return None
+        shard, seed, of_all = self.shard, self.draws.seed, batching.order == "global"
+        order = EdgeOrder(shard, self.line, seed, of_all_ranks=of_all)
+        return LinkSeeds(shard, batching.links, order, seed)
 
     def _vertex_columns(self, x: RowReader) -> dict[str, RowReader]:
         shard = self.shard
@@ -291,29 +298,27 @@ class _SparseRows:
         return out_RF.index_put_(place, picked.weight, accumulate=True)
 
 
-def _schedule(shard: Shard, line: World, batching: Batching, seed: int) -> Schedule:
+def _schedule(shard: Shard, batching: Batching, seed: int, links: LinkSeeds | None) -> Schedule:
     """Return the schedule of training vertices or edges; every rank calls this together."""
-    world, rows = shard.world, shard.train
-    if batching.links is None:
+    world, mine = shard.world, None
+    if links is None:
+        rows = shard.train
         mine = torch.stack([shard.row_ids[rows], rows | world.rank << ROW_BITS], dim=1)
+        totals = [int(row[0]) for row in world.gather_numbers([float(len(mine))])]
     else:
-        mine = training_pairs(shard, line)
-    totals = [int(row[0]) for row in world.gather_numbers([float(len(mine))])]
-    if batching.order == "global":
+        totals = links.order.totals
+    if mine is not None and batching.order == "global":
         table = mine.new_zeros(sum(totals), 2)
         start = sum(totals[: world.rank])
         table[start : start + len(mine)] = mine
         table = world.sum_in_place(table.to(world.device), "control").cpu()
-        table = table[table[:, 1].argsort(stable=True)]
         mine = table[table[:, 0].argsort(stable=True)]
-        totals = [sum(totals)]
-    ids, dealt = mine.unbind(1) if batching.links is None else (mine, mine)
     return Schedule(
         world=world,
         seed=seed,
-        ids=ids,
-        dealt=dealt,
-        totals=totals,
+        ids=None if mine is None else mine[:, 0],
+        dealt=None if mine is None else mine[:, 1],
+        totals=totals if batching.order == "local" else [sum(totals)],
         order=batching.order,
         batch_size=batching.batch_size,
         step_minibatches=batching.step_minibatches or world.size,

@@ -16,14 +16,16 @@ from torch import Tensor
 from siafu.comm import World, exchange_halo
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, Graph, folder_kind, forget, open_folder, parse_split, write_folder
+from siafu.minibatch.layerwise import row_spans
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import CSR, DrawKey, uniform_pairs
-from siafu.shard import Shard
+from siafu.shard import ScratchRows, Shard, new_rows
 
 DEFAULT_SPLIT = "0.8,0.1"
 _PURPOSE = ORDER_PURPOSE - 2
 _EDGES_AT_ONCE = 1 << 20
 _TRAIN, _VAL, _TEST = 0, 1, 2
+_EDGE_ARRAYS = ("src", "edge_weight", "edge_attr", "edge_type")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,39 +81,84 @@ def hold_out_edges(graph: Graph, split: str | None, seed: int) -> tuple[Graph, H
 def hold_out_of_shard(shard: Shard, split: str | None, seed: int) -> tuple[Shard, HeldOut]:
     """Return what `hold_out_edges` does before a graph is cut: this rank's share of both.
 
-    Held-out edges are shared out by destination. Every rank calls this together.
+    Held-out edges are shared out by destination. Edges on disk are copied to a file that goes with
+    the shard. Every rank calls this together.
     """
-    if shard.is_mapped:
-        raise ConfigError(
-            "Edges that stay on disk can't be held out any more.",
-            seen=f"--task link with a parts folder of {shard.name} that does not fit in --memory",
-            fix="name the data itself instead of its parts, or give more memory",
-        )
-    csr = shard.csr
+    shares, kept, num_training = _shares(split), _KeptEdges(shard), 0
+    held: dict[int, list[Array]] = {_VAL: [], _TEST: []}
     with shard.world.second_line() as line:
-        src = column_numbers(shard, line).index_select(0, csr.index).numpy()
-    dst = shard.row_ids.repeat_interleave(csr.degree()).numpy()
-    side_E = _sides(src, dst, _shares(split), seed)
-    counts = [float(np.count_nonzero((side_E == _TRAIN) & (src != dst))), float(len(src))]
-    table = shard.world.gather_numbers(counts)
-    left, of = (int(sum(column)) for column in zip(*table, strict=True))
+        numbers = column_numbers(shard, line)
+    for low, high in row_spans(shard.csr.indptr, _EDGES_AT_ONCE, _EDGES_AT_ONCE):
+        src, dst = (ends.numpy() for ends in edge_ends(shard, numbers, low, high))
+        side = _sides(src, dst, shares, seed)
+        num_training += int(np.count_nonzero((side == _TRAIN) & (src != dst)))
+        for which, found in held.items():
+            found.append(np.stack([src[side == which], dst[side == which]], axis=1))
+        kept.add(low, high, torch.from_numpy(side == _TRAIN))
+    counts = [float(num_training), float(shard.csr.num_edges)]
+    left, of = (int(sum(row)) for row in zip(*shard.world.gather_numbers(counts), strict=True))
     _check_left(left, of, shard.name, split)
-    held = [_distinct(src[side_E == side], dst[side_E == side]) for side in (_VAL, _TEST)]
-    keep_E = torch.from_numpy(side_E == _TRAIN)
-    kept_before = torch.cat([keep_E.new_zeros(1).long(), keep_E.cumsum(0)])
-    weight = None if csr.weight is None else csr.weight[keep_E]
-    shard = replace(
-        shard,
-        csr=CSR(kept_before[csr.indptr], csr.index[keep_E], csr.num_cols, weight),
-        edge_attr=None if shard.edge_attr is None else shard.edge_attr[keep_E],
-        edge_type=None if shard.edge_type is None else shard.edge_type[keep_E],
-    )
-    return shard, HeldOut(*held)
+    pairs = (np.concatenate(found) for found in held.values())
+    return kept.shard(), HeldOut(*(_distinct(found[:, 0], found[:, 1]) for found in pairs))
+
+
+class _KeptEdges:
+    """The edges of a shard that stay, copied row after row to where the others lie."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard, self._count = shard, 0
+        self._degree = torch.zeros_like(shard.csr.indptr)
+        columns = {name: shard.reader(name) for name in _EDGE_ARRAYS}
+        self._columns = {name: reader for name, reader in columns.items() if reader is not None}
+        self._kept = {
+            name: new_rows(reader.shape, reader.dtype, on_disk=shard.is_mapped)
+            for name, reader in self._columns.items()
+        }
+
+    def add(self, low: int, high: int, keep_E: Tensor) -> None:
+        """Copy those of the edges into some rows that `keep_E` tells."""
+        indptr = self._shard.csr.indptr
+        first = int(indptr[low])
+        edges = first + keep_E.nonzero().squeeze(1)
+        for name, reader in self._columns.items():
+            self._kept[name].write(self._count, reader.read(edges))
+        before = torch.cat([torch.zeros(1, dtype=torch.int64), keep_E.cumsum(0)])
+        self._degree[low + 1 : high + 1] = before[indptr[low : high + 1] - first].diff()
+        self._count += len(edges)
+
+    def shard(self) -> Shard:
+        """Return the shard with these edges alone."""
+        whole, files = self._shard, {}
+        held: dict[str, Tensor | None] = dict.fromkeys(_EDGE_ARRAYS)
+        for name, rows in self._kept.items():
+            if isinstance(rows, ScratchRows):
+                files[name] = rows.array[: self._count]
+                held[name] = torch.from_numpy(files[name])
+            else:
+                held[name] = rows.slice(0, self._count).clone()
+        index = held["src"]
+        assert index is not None
+        return replace(
+            whole,
+            csr=CSR(self._degree.cumsum(0), index, whole.csr.num_cols, held["edge_weight"]),
+            edge_attr=held["edge_attr"],
+            edge_type=held["edge_type"],
+            _files=whole._files | files,
+        )
 
 
 def column_numbers(shard: Shard, line: World) -> Tensor:
     """Return the number in the whole graph of each column of a shard on the host."""
     return torch.cat([shard.row_ids, exchange_halo(shard.row_ids, shard.plan, line)])
+
+
+def edge_ends(shard: Shard, numbers_C: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Return source and destination, by number, of each edge into some owned rows."""
+    indptr, reader = shard.csr.indptr, shard.reader("src")
+    assert reader is not None
+    columns = reader.read(torch.arange(int(indptr[low]), int(indptr[high])))
+    degree = indptr[low : high + 1].diff()
+    return numbers_C.index_select(0, columns), shard.row_ids[low:high].repeat_interleave(degree)
 
 
 def _sides(src: Array, dst: Array, shares: tuple[float, float], seed: int) -> Array:

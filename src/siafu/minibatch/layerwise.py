@@ -18,7 +18,7 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Minibatch
 from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
-from siafu.shard import HeldRows, RowReader, ScratchRows
+from siafu.shard import HeldRows, RowReader, ScratchRows, new_rows
 
 Compute = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its vertices by column, to a row for each of its M rows."""
@@ -40,7 +40,7 @@ def map_rows(
     line, num_owned = relay.line, relay.served.shard.num_owned
     row_bytes = sum(_row_bytes(relay.served.vertex_columns[name]) for name in columns)
     edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
-    spans = _spans(relay.served.shard.csr.indptr, edges)
+    spans = row_spans(relay.served.shard.csr.indptr, edges, _ROWS_AT_ONCE)
     rounds = int(max(row[0] for row in tell([float(len(spans))], line, "control")))
     out: ScratchRows | HeldRows | None = None
     for number in range(rounds):
@@ -53,26 +53,22 @@ def map_rows(
         result = compute(piece, rows).cpu()
         if out is None:
             shape = (num_owned, *result.shape[1:])
-            out = ScratchRows(shape, result.dtype) if on_disk else _held(shape, result.dtype)
+            out = new_rows(shape, result.dtype, on_disk=on_disk)
         out.write(low, result)
     assert out is not None, "there is one round at least"
     return out
-
-
-def _held(shape: tuple[int, ...], dtype: torch.dtype) -> HeldRows:
-    return HeldRows(torch.empty(shape, dtype=dtype))
 
 
 def _row_bytes(reader: RowReader) -> int:
     return reader.dtype.itemsize * math.prod(reader.shape[1:])
 
 
-def _spans(indptr: Tensor, most_edges: int) -> list[tuple[int, int]]:
+def row_spans(indptr: Tensor, most_edges: int, most_rows: int) -> list[tuple[int, int]]:
     """Return spans of rows that are small in rows and, but for a hub, in edges."""
     spans, low, last = [], 0, len(indptr) - 1
     while low < last:
         fits = int(torch.searchsorted(indptr, indptr[low] + most_edges, right=True)) - 1
-        high = min(max(fits, low + 1), low + _ROWS_AT_ONCE, last)
+        high = min(max(fits, low + 1), low + most_rows, last)
         spans.append((low, high))
         low = high
     return spans or [(0, 0)]

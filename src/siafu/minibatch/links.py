@@ -1,6 +1,6 @@
 """Minibatches of edges for link prediction: their ends and negatives are the seeds.
 
-Shapes: B edges of a minibatch, K negatives of each, S edges dealt, E edges of a sub-graph.
+Shapes: B edges of a minibatch, K negatives of each, E edges of a sub-graph.
 """
 
 from dataclasses import dataclass, replace
@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from siafu.comm import World
 from siafu.minibatch.directory import Directory
-from siafu.minibatch.held_out import column_numbers
+from siafu.minibatch.edge_order import EdgeOrder
 from siafu.minibatch.relay import epoch_of_draws
 from siafu.minibatch.schedule import ORDER_PURPOSE, Minibatch, Step
 from siafu.minibatch.subgraph import Subgraph
@@ -31,28 +30,35 @@ class LinkBatching:
 
 
 class LinkSeeds:
-    """Turns minibatches of edges, as vertex numbers [B, 2], into seeds, as addresses.
+    """Turns minibatches of edges, by their places in an order, into seeds, as addresses.
 
     The seeds are B sources, B destinations, then K negatives of each edge.
     """
 
-    def __init__(self, shard: Shard, batching: LinkBatching, seed: int) -> None:
-        self.batching, self.seed = batching, seed
+    def __init__(self, shard: Shard, batching: LinkBatching, order: EdgeOrder, seed: int) -> None:
+        self.batching, self.order, self.seed = batching, order, seed
         self.num_vertices = shard.num_vertices
         self.directory = Directory(shard.part_of, shard.world.size)
 
-    def expand(self, epoch: int, step: Step) -> Step:
-        """Return the step with seeds in place of edges."""
-        return replace(step, mine=[self._seeds(epoch, batch) for batch in step.mine])
+    def expand(self, epoch: int, steps: list[Step]) -> list[Step]:
+        """Return consecutive steps with seeds in place of edges; every rank calls this together."""
+        start = steps[0].places.start
+        pairs = self.order.read(epoch, range(start, steps[-1].places.stop))
 
-    def _seeds(self, epoch: int, batch: Minibatch) -> Minibatch:
-        src_B, dst_B = batch.seeds.unbind(1)
+        def seeded(batch: Minibatch) -> Minibatch:
+            low = batch.places.start - start if batch.places else 0
+            return self._seeds(epoch, batch, pairs[low : low + len(batch.places)])
+
+        return [replace(step, mine=[seeded(batch) for batch in step.mine]) for step in steps]
+
+    def _seeds(self, epoch: int, batch: Minibatch, pairs_B2: Tensor) -> Minibatch:
+        src_B, dst_B = pairs_B2.unbind(1)
         key = DrawKey(self.seed, epoch_of_draws(epoch, batch.number), _PURPOSE)
         count = 2 * self.batching.negatives
         draws = uniform_rows(key, torch.arange(len(dst_B)), count, dtype=torch.float64)
         others_BK = other_vertices(draws, dst_B, self.num_vertices)
         numbers = torch.cat([src_B, dst_B, others_BK.flatten()])
-        return Minibatch(batch.number, self.directory.addresses(numbers))
+        return replace(batch, seeds=self.directory.addresses(numbers))
 
     def num_edges(self, batch: Minibatch) -> int:
         """B."""
@@ -95,17 +101,3 @@ def other_vertices(draws_B2K: Tensor, not_B: Tensor, num_vertices: int) -> Tenso
     draws_BK = draws_B2K[:, 0::2] + draws_B2K[:, 1::2] * 2.0**-32
     others_BK = (draws_BK * (num_vertices - 1)).long().clamp(max=num_vertices - 2)
     return others_BK + (others_BK >= not_B[:, None])
-
-
-def training_pairs(shard: Shard, line: World) -> Tensor:
-    """Return int64 [S, 2]: source and destination of each edge into owned rows, loops left out.
-
-    Repeated edges count once. Every rank calls this together.
-    """
-    reader = shard.reader("src")
-    assert reader is not None
-    columns_E = reader.read(torch.arange(shard.csr.num_edges))
-    src = column_numbers(shard, line).index_select(0, columns_E)
-    dst = shard.row_ids.repeat_interleave(shard.csr.degree())
-    key = (src * shard.num_vertices + dst)[src != dst].unique()
-    return torch.stack([key // shard.num_vertices, key % shard.num_vertices], dim=1)

@@ -104,7 +104,7 @@ class MacrobatchSampler:
 
     def seeded(self, epoch: int, steps: list[Step]) -> list[Step]:
         """Return the steps with seeds to sample from, also where edges were dealt."""
-        return steps if self.links is None else [self.links.expand(epoch, step) for step in steps]
+        return steps if self.links is None else self.links.expand(epoch, steps)
 
     def build(self, epoch: int, steps: list[Step]) -> Macrobatch:
         """Return the macrobatch of these steps; every rank calls this together."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World
-from siafu.ops import DrawKey, uniform_pairs, uniform_rows
+from siafu.ops import DrawKey, uniform_rows
 
 ORDER_PURPOSE = 1 << 20
 """Stream of the draws that shuffle seeds; those of hops follow it."""
@@ -26,8 +26,9 @@ class Minibatch:
     number: int
     """Of all in its epoch; keys its draws."""
     seeds: Tensor
-    """int64: addresses; none where a rank has nothing to do in a step. Before they are seeds,
-    edges are dealt as vertex numbers [B, 2]."""
+    """int64: addresses; none where a rank has nothing to do in a step."""
+    places: range = range(0)
+    """Where edges are dealt: those of them in the epoch's order, which are to become seeds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +41,8 @@ class Step:
     """The rank of each minibatch of the step, by number."""
     num_seeds: int
     """Vertices, or edges, of all ranks."""
+    places: range
+    """In the epoch's order, which is this rank's (`local`) or that of all."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -48,11 +51,11 @@ class Schedule:
 
     world: World
     seed: int
-    ids: Tensor
-    """int64: number in the whole graph of each seed, of this rank or of all; [S, 2], both ends, for
-    edges."""
-    dealt: Tensor
-    """What minibatches are given of each: the address of a vertex, or an edge as in `ids`."""
+    ids: Tensor | None = None
+    """int64: number in the whole graph of each seed, of this rank or of all; None where edges are
+    dealt, by their places in an order that is kept elsewhere."""
+    dealt: Tensor | None = None
+    """Address of each of them."""
     totals: list[int]
     """Seeds of each rank (`local`), or of all together."""
     order: Order
@@ -69,12 +72,11 @@ class Schedule:
 
     def steps(self, epoch: int) -> list[Step]:
         """Return the steps of an epoch as this rank sees them."""
-        key = DrawKey(self.seed, epoch, ORDER_PURPOSE)
-        if self.ids.dim() == 1:
+        seeds = torch.empty(0, dtype=torch.int64)
+        if self.ids is not None and self.dealt is not None:
+            key = DrawKey(self.seed, epoch, ORDER_PURPOSE)
             draws = uniform_rows(key, self.ids, 1, dtype=torch.float64)
-        else:
-            draws = uniform_pairs(key, self.ids[:, 0], self.ids[:, 1], 1, dtype=torch.float64)
-        seeds = self.dealt.index_select(0, draws[:, 0].argsort(stable=True))
+            seeds = self.dealt.index_select(0, draws[:, 0].argsort(stable=True))
         make = self._local_step if self.order == "local" else self._global_step
         return [make(seeds, number) for number in range(self.num_steps)]
 
@@ -84,26 +86,26 @@ class Schedule:
         low, high = cuts[self.world.rank]
         number = step * self.world.size + self.world.rank
         return Step(
-            [Minibatch(number, seeds[low:high])],
+            [Minibatch(number, seeds[low:high], range(low, high))],
             list(range(self.world.size)),
             sum(high - low for low, high in cuts),
+            range(low, high),
         )
 
     def _global_step(self, seeds: Tensor, step: int) -> Step:
         """Minibatches are the same for any number of ranks, and dealt to them in turn."""
         ranks, count = self.world.size, self.step_minibatches
-        cuts = [
-            _share(len(seeds), step * count + place, self.num_steps * count)
-            for place in range(count)
-        ]
+        total, parts = sum(self.totals), self.num_steps * count
+        cuts = [_share(total, step * count + place, parts) for place in range(count)]
         mine = [
-            Minibatch(step * count + place, seeds[slice(*cuts[place])])
+            Minibatch(step * count + place, seeds[slice(*cuts[place])], range(*cuts[place]))
             for place in range(self.world.rank, count, ranks)
         ]
         idle = -(-count // ranks) - len(mine)
         mine += [Minibatch(self.num_steps * count, seeds[:0])] * idle
         holders = [place % ranks for place in range(count)]
-        return Step(mine, holders, sum(high - low for low, high in cuts))
+        places = range(cuts[0][0], cuts[-1][1])
+        return Step(mine, holders, len(places), places)
 
 
 def _share(total: int, part: int, parts: int) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Where a rank's rows live and how rows of other ranks are reached."""
 
-from siafu.shard.readers import FileRows, HeldRows, RowReader, ScratchRows
+from siafu.shard.readers import FileRows, HeldRows, RowReader, ScratchRows, new_rows
 from siafu.shard.shard import Shard, open_shard, part_bytes, require
 from siafu.shard.vertices import VertexShare
 
@@ -11,6 +11,7 @@ __all__ = [
     "ScratchRows",
     "Shard",
     "VertexShare",
+    "new_rows",
     "open_shard",
     "part_bytes",
     "require",

@@ -50,6 +50,10 @@ class HeldRows:
         """Return these rows."""
         return self.rows.index_select(0, rows_R)
 
+    def slice(self, low: int, high: int) -> Tensor:
+        """Return the rows from `low` to `high`."""
+        return self.rows[low:high]
+
     def write(self, low: int, rows: Tensor) -> None:
         """Put rows at `low` and after it."""
         self.rows[low : low + len(rows)] = rows
@@ -93,10 +97,23 @@ class ScratchRows(FileRows):
             file.truncate(max(1, math.prod(shape)) * kind.itemsize)
             super().__init__(np.memmap(file, kind, "r+", shape=shape))
 
+    def slice(self, low: int, high: int) -> Tensor:
+        """Return the rows from `low` to `high`."""
+        found = torch.from_numpy(np.array(self.array[low:high]))
+        forget(self.array)
+        return found
+
     def write(self, low: int, rows: Tensor) -> None:
         """Put rows at `low` and after it."""
         self.array[low : low + len(rows)] = rows.numpy()
         forget(self.array)
+
+
+def new_rows(
+    shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool
+) -> HeldRows | ScratchRows:
+    """Return rows to be written, in memory or on disk."""
+    return ScratchRows(shape, dtype) if on_disk else HeldRows(torch.empty(shape, dtype=dtype))
 
 
 @cache

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from siafu.config import make_config
 from siafu.engine.sampled import read_fanout
 from siafu.errors import ConfigError
+from siafu.launch import fit
 from siafu.minibatch.coded_rows import CodedRows, decode_rows
 from siafu.minibatch.feed import largest_that_pays
 from siafu.shard import FileRows, HeldRows
@@ -49,6 +51,17 @@ def test_rows_of_a_file_come_in_the_order_asked(tmp_path: Path) -> None:
     wanted = torch.randint(0, 50_000, (40_000,), generator=torch.Generator().manual_seed(0))
     assert torch.equal(reader.read(wanted), torch.from_numpy(rows)[wanted])
     assert reader.read(wanted[:0]).shape == (0, 2)
+
+
+def test_layers_are_as_many_as_fan_outs_unless_they_are_named() -> None:
+    assert make_config(data="planted", fanout="15,10,5").resolved().layers == 3
+    assert make_config(data="planted", fanout="15,10,5", layers=2).resolved().layers == 2
+    assert make_config(data="planted").resolved().layers == 2
+
+
+def test_fan_outs_are_checked_before_the_data() -> None:
+    with pytest.raises(ConfigError, match="--fanout 5,0 with 2 layers"):
+        fit("absent", strategy="batchgnn", fanout="5,0")
 
 
 @pytest.mark.parametrize("text", ["5", "5,x", "5,0", "5,-2", "5,5,5", ""])

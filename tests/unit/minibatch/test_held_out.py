@@ -1,14 +1,19 @@
 """Held-out edges: gone from the graph, both directions together, kept by number."""
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+import torch
 
+from siafu.comm import World
 from siafu.errors import ConfigError, DataError, StoreError
 from siafu.graph import Graph, graph_from_edges
-from siafu.minibatch import HeldOut, hold_out_edges
-from tests.parity.graphs import awkward_graph
+from siafu.minibatch import HeldOut, held_out, hold_out_edges, hold_out_of_shard
+from siafu.partition import write_parts
+from siafu.shard import open_shard
+from tests.parity.graphs import assignment, awkward_graph
 
 
 def pairs_of(graph: Graph) -> set[tuple[int, int]]:
@@ -57,6 +62,28 @@ def test_what_is_saved_comes_back_checked(tmp_path: Path) -> None:
     file.write_bytes(raw)
     with pytest.raises(StoreError, match="checksum"):
         HeldOut.load(tmp_path / "data.parts")
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_edges_of_a_shard_are_held_out_alike_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: Literal["host", "disk"]
+) -> None:
+    graph = awkward_graph(weighted=True)
+    part_of = assignment(graph, "hash", 1)
+    write_parts(graph, part_of, tmp_path / "parts", num_parts=1, method="hash", seed=0)
+    whole = open_shard(tmp_path / "parts", World(), place=place)
+    left, held = hold_out_edges(graph, "0.6,0.2", seed=3)
+    for edges in (1 << 20, 37, 1):
+        monkeypatch.setattr(held_out, "_EDGES_AT_ONCE", edges)
+        shard, mine = hold_out_of_shard(whole, "0.6,0.2", 3)
+        assert shard.is_mapped == (place == "disk")
+        assert np.array_equal(mine.val, held.val)
+        assert np.array_equal(mine.test, held.test)
+        assert np.array_equal(shard.csr.indptr, left.indptr)
+        for name, column in left.edge_arrays():
+            reader = shard.reader(name)
+            assert reader is not None
+            assert np.array_equal(reader.read(torch.arange(left.num_edges)), column), name
 
 
 def test_bad_splits_are_named() -> None:
