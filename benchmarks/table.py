@@ -218,27 +218,46 @@ def sampling_lines() -> list[str]:
     ]
     for result in rows_of("macrobatch"):
         rows = [row for row in result["rows"] if "epoch_seconds" in row]
+        rows = [row for row in rows if row["contestant"].startswith("k=32")]
         lines += [_macrobatch_line(row, result) for row in rows]
     return lines
 
 
 def _macrobatch_line(row: Row, result: Row) -> str:
     hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
-    if result["threads"] > 1:
-        hosts += f" with {result['threads']} threads"
     command = (
         f"benchmarks.macrobatch --hosts {row['hosts']} --graphs {row['graph']} "
         f"--vertices {result['vertices']}"
     )
-    command += f" --threads {result['threads']}" if result["threads"] > 1 else ""
-    in_turn = f" and {row['times_in_turn']} x `k=1, in turn`" if "times_in_turn" in row else ""
+    if result["threads"] > 1:
+        hosts += f" of {result['threads']} cores"
+        command += f" --threads {result['threads']}"
+    compared = f"{row['times_epoch']} x k=1's speed"
+    if "times_in_turn" in row:
+        compared = f"{row['times_in_turn']} x the speed of minibatches fetched in turn"
     return (
         f"| sampled epoch, 3 x 256 SAGE, {row['graph']}, {hosts} at {row['mbit']:g} Mbit/s, "
-        f"{row['contestant']} | {row['epoch_seconds']} s: "
-        f"{row['times_epoch']} x k=1's speed{in_turn}; "
-        f"fetching alone {row['times_fetch']} x, feature bytes {row['feature_share']} of k=1's "
+        f"{row['contestant']} | {row['epoch_seconds']} s: {compared}; "
+        f"fetching alone {row['times_fetch']} x k=1's, feature bytes {row['feature_share']} of k=1's "
         f"| `{command}` |"
     )
+
+
+def sampled_accuracy_lines() -> list[str]:
+    """Return how sampled training scores beside that on the whole graph."""
+    lines = []
+    for result in rows_of("sampled_accuracy"):
+        names = list(dict.fromkeys(row["set"] for row in result["rows"]))
+        for name in names:
+            found = {row["contestant"]: row for row in result["rows"] if row["set"] == name}
+            if len(found) < 3:
+                continue
+            told = ", ".join(f"{what} {row['test']:.2f}" for what, row in found.items())
+            lines.append(
+                f"| SAGE test accuracy, {name}, {result['seeds']} seeds | {told} "
+                f"| `benchmarks.sampled_accuracy --sets {name}` |"
+            )
+    return lines
 
 
 def billion_lines() -> list[str]:
@@ -306,6 +325,7 @@ def table() -> str:
         slow_network_lines,
         sampling_lines,
         ingest_lines,
+        sampled_accuracy_lines,
         billion_lines,
         delta_lines,
         pipeline_lines,
