@@ -238,7 +238,7 @@ def _macrobatch_line(row: Row, result: Row) -> str:
     return (
         f"| sampled epoch, 3 x 256 SAGE, {row['graph']}, {hosts} at {row['mbit']:g} Mbit/s, "
         f"{row['contestant']} | {row['epoch_seconds']} s: {compared}; "
-        f"fetching alone {row['times_fetch']} x k=1's, feature bytes {row['feature_share']} of k=1's "
+        f"fetching alone {row['times_fetch']} x k=1's, feature bytes {row['feature_share']} of it "
         f"| `{command}` |"
     )
 
@@ -334,7 +334,8 @@ def table() -> str:
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (
         "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "
-        "alternates. GAT on Pubmed ran on 16 cores of an Intel Xeon. Results: `benchmarks/results`."
+        "alternates. GAT on Pubmed, hosts of 4 cores, WD-GCN and "
+        "EvolveGCN ran on 16 cores of an Intel Xeon, accuracy of sampled training on an H200. Results: `benchmarks/results`."
     )
     return "\n".join([*head, *lines, note])
 
