@@ -334,8 +334,8 @@ def table() -> str:
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
     note = (
         "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "
-        "alternates. GAT on Pubmed, hosts of 4 cores, WD-GCN and "
-        "EvolveGCN ran on 16 cores of an Intel Xeon, accuracy of sampled training on an H200. Results: `benchmarks/results`."
+        "alternates. GAT on Pubmed, hosts of 4 cores, WD-GCN and EvolveGCN ran on 16 cores of an "
+        "Intel Xeon, sampled training for accuracy on an H200. Results: `benchmarks/results`."
     )
     return "\n".join([*head, *lines, note])
 
