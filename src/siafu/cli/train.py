@@ -99,9 +99,21 @@ def dynamic_rows(run: Run) -> dict[str, Any]:
         "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
         "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
-        f"{choices['time_blocks']} time block(s), exchange along time: {exchanges}",
+        f"{choices['time_blocks']} time block(s), exchange along time: {exchanges}"
+        f"{_told_of_rows(choices)}",
         "run": run.path,
     }
+
+
+def _told_of_rows(choices: dict[str, Any]) -> str:
+    """Return how rows along time are quantised, also where that was asked for in vain."""
+    if choices["wire"] == 32:
+        return ""
+    if not choices["rounded"]:
+        return ", nothing quantised (states travel whole, and one rank sends none)"
+    if "wire_bits" in choices:
+        return f", rows quantised to {choices['wire_bits']:g} bits on average ({choices['wire']})"
+    return f", rows quantised to {choices['wire']} bits"
 
 
 def _told(choices: dict[str, Any]) -> str:
