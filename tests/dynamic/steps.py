@@ -28,9 +28,9 @@ OUTWARD = ("tm-gcn", "gcrn")
 _SEEDING = threading.Lock()
 
 
-def make_model(name: str) -> DynamicGNN:
+def make_model(name: str, hidden: int = 4) -> DynamicGNN:
     """Return the model, always with the same weights."""
-    spec = DynamicSpec(name=name, in_width=3, hidden=4, layers=2, band=4)
+    spec = DynamicSpec(name=name, in_width=3, hidden=hidden, layers=2, band=4)
     with _SEEDING:  # ranks may be threads, and the seed is everyone's
         torch.manual_seed(5)
         return build_dynamic(spec).double()
@@ -72,12 +72,13 @@ def distributed_steps(
     strategy: TimeStrategy,
     most_edges: int = 1000,
     exchanges: Sequence[TimeExchange] = (),
+    hidden: int = 4,
 ) -> dict[str, Any]:
     """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes.
 
     `exchanges` gives each temporal part its own, as `auto` may.
     """
-    model = make_model(name)
+    model = make_model(name, hidden)
     runner = runner_on(world, model, awkward_dynamic(), strategy, most_edges, name in OUTWARD)
     for (number, carrier), exchange in zip(runner._carriers.items(), exchanges, strict=False):
         runner.strategy = replace(strategy, exchange=exchange)
