@@ -3,13 +3,13 @@
 Run: python -m benchmarks.time_parallel [--ranks 1,2,4] [--blocks 0,32,8] [--models tm-gcn,cd-gcn]
          [--wire 32,8,4]
 
-Seconds, bytes and peak memory of an epoch for each model, exchange, block size and number of ranks, on
-a synthetic dynamic graph. Every combination must have the losses of one rank with one block before
-its figures count; with rounded rows (--wire) within 5 %. Then the speed-up at 128 GPUs is predicted:
-measured seconds of one rank's snapshots, bytes and messages by the formulas that tests hold the
-counters to, and the network of Chakaravarthy et al. (SC'21), who report up to 30 x: nodes of 8 GPUs
-on two links of 100 Gbit/s. From seconds of a CPU the prediction flatters, since the network then has
-longer to keep up: use --device cuda.
+Seconds, bytes and peak memory of an epoch for each model, exchange, block size and number of ranks,
+on a synthetic dynamic graph. Every combination must have the losses of one rank with one block
+before its figures count; with rounded rows (--wire) within 5 %. Then the speed-up at 128 GPUs is
+predicted: measured seconds of one rank's snapshots, bytes and messages by the formulas that tests
+hold the counters to, and the network of Chakaravarthy et al. (SC'21), who report up to 30 x: nodes
+of 8 GPUs on two links of 100 Gbit/s. From seconds of a CPU the prediction flatters, since the
+network then has longer to keep up: use --device cuda.
 """
 
 import argparse
