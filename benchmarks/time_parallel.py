@@ -1,15 +1,15 @@
 """What do time blocks and ranks cost and save when the snapshots of a dynamic graph are shared out?
 
 Run: python -m benchmarks.time_parallel [--ranks 1,2,4] [--blocks 0,32,8] [--models tm-gcn,cd-gcn]
-     [--vertex-parts 1,2]
+     [--vertex-parts 1,2] [--wire 32,8,4]
 
-Seconds and peak memory of an epoch for each model, exchange, block size and number of ranks, on a
-synthetic dynamic graph. Every combination must have the losses of one rank with one block before
-its figures count. Then the speed-up at 128 GPUs is predicted: measured seconds of one rank's
-snapshots, bytes and messages by the formulas that tests hold the counters to, and the network of
-Chakaravarthy et al. (SC'21), who report up to 30 x: nodes of 8 GPUs on two links of 100 Gbit/s.
-From seconds of a CPU the prediction flatters, since the network then has longer to keep up: use
---device cuda.
+Seconds, bytes and peak memory of an epoch for each model, exchange, block size and number of ranks,
+on a synthetic dynamic graph. Every combination must have the losses of one rank with one block
+before its figures count; with rounded rows (--wire) within 5 %. Then the speed-up at 128 GPUs is
+predicted: measured seconds of one rank's snapshots, bytes and messages by the formulas that tests
+hold the counters to, and the network of Chakaravarthy et al. (SC'21), who report up to 30 x: nodes
+of 8 GPUs on two links of 100 Gbit/s. From seconds of a CPU the prediction flatters, since the
+network then has longer to keep up: use --device cuda.
 """
 
 import argparse
@@ -90,6 +90,7 @@ def measure(store: Path, device: str, **config: Any) -> dict[str, Any]:
         "ranks": config["ranks"],
         "block": config["time_block"],
         "vertex_parts": config["vertex_parts"],
+        "wire": config["wire"],
         "epoch_seconds": round(max(row["seconds"] for row in rows), 4),
         "peak_mb": round(max(row["peak"] for row in rows) / 1e6, 1),
         "sent_mb": round(sent / 1e6, 3),
@@ -161,7 +162,7 @@ def stores_of(graph: DynamicGraph, parts: list[int], folder: Path) -> dict[int, 
 
 
 def combinations(model: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the settings to measure; groups of vertices take what `auto` takes along time."""
+    """Yield what is measured, exact rows first; groups of vertices go with `auto` alone."""
     blocks = numbers(args.blocks)
     for ranks in numbers(args.ranks):
         for parts in numbers(args.vertex_parts):
@@ -169,12 +170,15 @@ def combinations(model: str, args: argparse.Namespace) -> Iterator[dict[str, Any
                 continue
             exchanges = EXCHANGES[model] if parts == 1 < ranks else ("auto",)
             for exchange, block in itertools.product(exchanges, blocks if parts == 1 else [0]):
-                yield {
-                    "ranks": ranks,
-                    "vertex_parts": parts,
-                    "time_exchange": exchange,
-                    "time_block": block,
-                }
+                is_rounded = exchange in ("all-to-all", "banded")
+                for wire in args.wire.split(",") if is_rounded else ("32",):
+                    yield {
+                        "ranks": ranks,
+                        "vertex_parts": parts,
+                        "time_exchange": exchange,
+                        "time_block": block,
+                        "wire": wire,
+                    }
 
 
 def main() -> None:
@@ -185,6 +189,7 @@ def main() -> None:
     parser.add_argument("--blocks", default="0,32,8")
     parser.add_argument("--models", default=",".join(EXCHANGES))
     parser.add_argument("--vertex-parts", default="1,2")
+    parser.add_argument("--wire", default="32")
     parser.add_argument("--vertices", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -205,8 +210,8 @@ def main() -> None:
                 row = measure(store, args.device, model=model, **FIXED, **settings)
                 losses = row.pop("losses")
                 truth = truth or losses
-                gaps = [abs(a - b) for a, b in zip(losses, truth, strict=True)]
-                if max(gaps) > 1e-3:
+                allowed = 1e-3 if row["wire"] == "32" else 0.05 * truth[0]
+                if max(abs(a - b) for a, b in zip(losses, truth, strict=True)) > allowed:
                     raise SystemExit(f"{row}: losses {losses}, one rank has {truth}")
                 rows.append(row)
                 print(json.dumps(row), flush=True)

@@ -30,9 +30,9 @@ OUTWARD = ("tm-gcn", "gcrn")
 _SEEDING = threading.Lock()
 
 
-def make_model(name: str) -> DynamicGNN:
+def make_model(name: str, hidden: int = 4) -> DynamicGNN:
     """Return the model, always with the same weights."""
-    spec = DynamicSpec(name=name, in_width=3, hidden=4, layers=2, band=4)
+    spec = DynamicSpec(name=name, in_width=3, hidden=hidden, layers=2, band=4)
     with _SEEDING:  # ranks may be threads, and the seed is everyone's
         torch.manual_seed(5)
         return build_dynamic(spec).double()
@@ -79,6 +79,7 @@ def distributed_steps(
     strategy: TimeStrategy,
     most_edges: int = 1000,
     exchanges: Sequence[TimeExchange] = (),
+    hidden: int = 4,
     groups: tuple[int, ...] = (),
 ) -> dict[str, Any]:
     """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes.
@@ -86,7 +87,7 @@ def distributed_steps(
     `exchanges` gives each temporal part its own, as `auto` may; `groups` are dealt out to the
     vertices, one after another.
     """
-    model, graph = make_model(name), awkward_dynamic()
+    model, graph = make_model(name, hidden), awkward_dynamic()
     if groups:
         graph = replace(graph, part_of=np.resize(np.array(groups, np.int32), graph.num_nodes))
     grid = make_grid(world, graph, max(groups, default=0) + 1)

@@ -5,9 +5,15 @@ import pytest
 import torch
 
 from siafu.comm import BACKWARD, FORWARD, Redistribution, World, even_counts, to_steps, to_vertices
+from siafu.ops import row_bytes
 from siafu.partition import TimePlan, plan_time
-from siafu.strategy import TimeStrategy
-from siafu.strategy.time_cost import all_to_all_traffic, banded_traffic, wavefront_traffic
+from siafu.strategy import Strategy, TimeStrategy
+from siafu.strategy.time_cost import (
+    all_to_all_traffic,
+    banded_traffic,
+    row_size,
+    wavefront_traffic,
+)
 from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
 from tests.dynamic.steps import TRAIN, distributed_steps
 from tests.dynamic.test_parity import assert_same
@@ -50,6 +56,33 @@ def plan_of(size: int, block: int) -> TimePlan:
     graph = awkward_dynamic()
     costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
     return plan_time(costs, size, train_steps=TRAIN, block_steps=block)
+
+
+WIDE = 20
+"""A hidden width whose rows are rounded."""
+
+
+@pytest.mark.parametrize(("size", "block"), [(2, 0), (4, 4)])
+@pytest.mark.parametrize(
+    ("model", "exchange", "bits"),
+    [("tm-gcn", "all-to-all", 8), ("tm-gcn", "banded", 2), ("cd-gcn", "all-to-all", 4)],
+)
+def test_rounded_rows_are_packed(ranks: RankPool, model, exchange, bits, size, block) -> None:
+    """8 + 4 ceil(D b / 32) bytes a row, there and back, where exact rows have 8 D."""
+    strategy = TimeStrategy(block=block, exchange=exchange, rounding=Strategy(wire=bits))
+    found = ranks.run(distributed_steps, size, model, strategy, 1000, (), WIDE)
+    sent = sum(part["sent"].get(k, 0) for part in found for k in (FORWARD, BACKWARD))
+    plan, form = plan_of(size, block), {"bits": bits, "item_bytes": ITEM}
+    if exchange == "banded":
+        assert sent == banded_traffic(plan, NUM_NODES, WIDE, BAND, **form).size
+        return
+    widths = [WIDE] if model == "tm-gcn" else [FEATURES + WIDE, 2 * WIDE]
+    traffic = [
+        all_to_all_traffic(plan, NUM_NODES, width, WIDE, is_last=width == widths[-1], **form)
+        for width in widths
+    ]
+    assert sent == sum(each.size for each in traffic)
+    assert row_size(23, 4) == row_bytes(4, 23) == 8 + 4 * 3
 
 
 def formula(
@@ -129,7 +162,7 @@ def halo_rows(steps: int) -> int:
 def test_a_grid_sends_halos_inside_snapshots_and_rows_along_time(ranks, exchange: str) -> None:
     """What goes along time is what each group would send by itself."""
     strategy = TimeStrategy(exchange=exchange, chunks=2)
-    found = ranks.run(distributed_steps, 4, "cd-gcn", strategy, 1000, (), GROUPS)
+    found = ranks.run(distributed_steps, 4, "cd-gcn", strategy, 1000, (), HIDDEN, GROUPS)
     plan, along_time = plan_of(2, 0), 0
     for size in np.bincount(np.resize(GROUPS, NUM_NODES)):
         along_time += formula("cd-gcn", exchange, plan, 2, int(size))

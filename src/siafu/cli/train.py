@@ -100,7 +100,7 @@ def dynamic_rows(run: Run) -> dict[str, Any]:
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
         "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
         f"{_groups(choices)}{choices['time_blocks']} time block(s), "
-        f"exchange along time: {exchanges}",
+        f"exchange along time: {exchanges}{_told_of_rows(choices)}",
         "run": run.path,
     }
 
@@ -108,6 +108,17 @@ def dynamic_rows(run: Run) -> dict[str, Any]:
 def _groups(choices: dict[str, Any]) -> str:
     count = choices.get("vertex_parts", 1)
     return f"{count} groups of vertices, " if count > 1 else ""
+
+
+def _told_of_rows(choices: dict[str, Any]) -> str:
+    """Return how rows along time are quantised, also where that was asked for in vain."""
+    if choices["wire"] == 32:
+        return ""
+    if not choices["rounded"]:
+        return ", nothing quantised (states travel whole, and one rank sends none)"
+    if "wire_bits" in choices:
+        return f", rows quantised to {choices['wire_bits']:g} bits on average ({choices['wire']})"
+    return f", rows quantised to {choices['wire']} bits"
 
 
 def _told(choices: dict[str, Any]) -> str:

@@ -124,7 +124,7 @@ def start_fetch(
 ) -> PendingRows:
     """Start bringing halo_RD, the rows of others that this rank needs."""
     if coding is not None:
-        return _start_coded(x_ND, plan.send_rows, world, purpose, coding)
+        return start_coded(x_ND, plan.send_rows, world, purpose, coding)
     rows_SD = x_ND.index_select(0, plan.send_rows)
     return start_exchange(rows_SD, plan.send_counts, plan.recv_counts, world, purpose)
 
@@ -134,13 +134,14 @@ def start_return(
 ) -> PendingRows:
     """Start sending halo rows' gradients home; `add_returned` adds what arrives."""
     if coding is not None:
-        return _start_coded(grad_RD, None, world, purpose, coding)
+        return start_coded(grad_RD, None, world, purpose, coding)
     return start_exchange(grad_RD, plan.recv_counts, plan.send_counts, world, purpose)
 
 
-def _start_coded(
+def start_coded(
     x_ND: Tensor, rows_S: Tensor | None, world: World, purpose: str, coding: Coding
 ) -> PendingRows:
+    """Start sending rows x[rows_S] (all of x for None) as `coding` writes them, for each peer."""
     encoded = coding.encode(x_ND, rows_S)
     counts = coding.sent_bytes, coding.received_bytes
     pending = start_exchange(encoded.payload, *counts, world, purpose)

@@ -1,9 +1,11 @@
 """Moving rows along time: from "my snapshots of all vertices" to "all snapshots of my vertices" and
 back, snapshots to all ranks, rows to one neighbour. Counted, and differentiable but for the last.
+Rows that are dealt out may be rounded on their way.
 
 Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,12 +15,16 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from siafu.comm.halo import PendingRows, start_exchange
+from siafu.comm.coding import Coding
+from siafu.comm.halo import PendingRows, start_coded, start_exchange
 from siafu.comm.peers import post
 from siafu.comm.world import World
 
 FORWARD, BACKWARD = "time_forward", "time_backward"
 """Purposes of what travels along time."""
+
+MakeCodings = tuple[Callable[[], Coding], Callable[[], Coding]]
+"""Of rows on their way out, and of their gradients back; made when needed, for they are large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,30 +47,41 @@ def even_counts(total: int, num_parts: int) -> tuple[int, ...]:
     return tuple(b - a for a, b in pairwise(cuts))
 
 
-def _spread(x_tND: Tensor, plan: Redistribution, world: World, purpose: str) -> Tensor:
+def _spread(
+    x_tND: Tensor, plan: Redistribution, world: World, purpose: str, coding: Coding | None
+) -> Tensor:
     """Return x_TnD: every rank's snapshots of my vertices."""
     pieces = x_tND.split(list(plan.vertices), dim=1)
     shapes = [(steps, plan.vertices[world.rank]) for steps in plan.steps]
-    return torch.cat(_swap(pieces, shapes, world, purpose))
+    return torch.cat(_swap(pieces, shapes, world, purpose, coding))
 
 
-def _collect(x_TnD: Tensor, plan: Redistribution, world: World, purpose: str) -> Tensor:
+def _collect(
+    x_TnD: Tensor, plan: Redistribution, world: World, purpose: str, coding: Coding | None
+) -> Tensor:
     """Return x_tND: all vertices of my snapshots."""
     pieces = x_TnD.split(list(plan.steps))
     shapes = [(plan.steps[world.rank], vertices) for vertices in plan.vertices]
-    return torch.cat(_swap(pieces, shapes, world, purpose), dim=1)
+    return torch.cat(_swap(pieces, shapes, world, purpose, coding), dim=1)
 
 
 def _swap(
-    pieces: tuple[Tensor, ...], shapes: list[tuple[int, int]], world: World, purpose: str
+    pieces: tuple[Tensor, ...],
+    shapes: list[tuple[int, int]],
+    world: World,
+    purpose: str,
+    coding: Coding | None,
 ) -> list[Tensor]:
     """Return what each rank has for me, of these shapes; it gets its piece of mine."""
     mine, tail = world.rank, pieces[0].shape[2:]
     rows = [piece.reshape(piece.size(0) * piece.size(1), *tail) for piece in pieces]
     rows[mine] = rows[mine][:0]
     counts = [0 if rank == mine else steps * n for rank, (steps, n) in enumerate(shapes)]
-    sent = tuple(len(piece) for piece in rows)
-    pending = start_exchange(torch.cat(rows), sent, tuple(counts), world, purpose)
+    if coding is None:
+        sent = tuple(len(piece) for piece in rows)
+        pending = start_exchange(torch.cat(rows), sent, tuple(counts), world, purpose)
+    else:
+        pending = start_coded(torch.cat(rows), None, world, purpose, coding)
     found = pending.wait(world, "redistributing rows").split(counts)
     return [
         pieces[mine] if rank == mine else part.view(*shape, *tail)
@@ -76,38 +93,48 @@ class _ToVertices(torch.autograd.Function):
     """A permutation of rows over the ranks; its transpose is the way back."""
 
     @staticmethod
-    def forward(ctx: Any, x_tND: Tensor, plan: Redistribution, world: World) -> Tensor:
-        ctx.plan, ctx.world = plan, world
-        return _spread(x_tND, plan, world, FORWARD)
+    def forward(
+        ctx: Any, x_tND: Tensor, plan: Redistribution, world: World, codings: MakeCodings | None
+    ) -> Tensor:
+        ctx.plan, ctx.world, ctx.codings = plan, world, codings
+        return _spread(x_tND, plan, world, FORWARD, codings and codings[0]())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_TnD: Tensor) -> tuple[Tensor, None, None]:
-        return _collect(grad_TnD, ctx.plan, ctx.world, BACKWARD), None, None
+    def backward(ctx: Any, grad_TnD: Tensor) -> tuple[Tensor, None, None, None]:
+        coding = ctx.codings and ctx.codings[1]()
+        return _collect(grad_TnD, ctx.plan, ctx.world, BACKWARD, coding), None, None, None
 
 
 class _ToSteps(torch.autograd.Function):
     """The other way round."""
 
     @staticmethod
-    def forward(ctx: Any, x_TnD: Tensor, plan: Redistribution, world: World) -> Tensor:
-        ctx.plan, ctx.world = plan, world
-        return _collect(x_TnD, plan, world, FORWARD)
+    def forward(
+        ctx: Any, x_TnD: Tensor, plan: Redistribution, world: World, codings: MakeCodings | None
+    ) -> Tensor:
+        ctx.plan, ctx.world, ctx.codings = plan, world, codings
+        return _collect(x_TnD, plan, world, FORWARD, codings and codings[0]())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_tND: Tensor) -> tuple[Tensor, None, None]:
-        return _spread(grad_tND, ctx.plan, ctx.world, BACKWARD), None, None
+    def backward(ctx: Any, grad_tND: Tensor) -> tuple[Tensor, None, None, None]:
+        coding = ctx.codings and ctx.codings[1]()
+        return _spread(grad_tND, ctx.plan, ctx.world, BACKWARD, coding), None, None, None
 
 
-def to_vertices(x_tND: Tensor, plan: Redistribution, world: World) -> Tensor:
+def to_vertices(
+    x_tND: Tensor, plan: Redistribution, world: World, codings: MakeCodings | None = None
+) -> Tensor:
     """Return x_TnD, all snapshots of my vertices, differentiably; every rank calls it."""
-    return x_tND if world.size == 1 else _ToVertices.apply(x_tND, plan, world)
+    return x_tND if world.size == 1 else _ToVertices.apply(x_tND, plan, world, codings)
 
 
-def to_steps(x_TnD: Tensor, plan: Redistribution, world: World) -> Tensor:
+def to_steps(
+    x_TnD: Tensor, plan: Redistribution, world: World, codings: MakeCodings | None = None
+) -> Tensor:
     """Return x_tND, all vertices of my snapshots, differentiably; every rank calls it."""
-    return x_TnD if world.size == 1 else _ToSteps.apply(x_TnD, plan, world)
+    return x_TnD if world.size == 1 else _ToSteps.apply(x_TnD, plan, world, codings)
 
 
 class _GatherSteps(torch.autograd.Function):

@@ -75,11 +75,11 @@ class Steps:
     """1 is the first step of a row."""
     lane_J: Array
     kind_J: Array
-    """Steps of one kind add the same bytes: it is the row's width and the level."""
+    """Steps of one kind add the same bytes: it is the rows' width and number, and the level."""
     bytes_J: Array
     gain_J: Array
     bits_K: list[list[int]]
-    """The chain of each width."""
+    """The chain of each width and number of rows."""
     chain_K: Array
     """Which of these a message has."""
     base_L: Array
@@ -91,13 +91,18 @@ class Steps:
         cls,
         beta_K: Array,
         width_K: Array,
+        rows_K: Array,
         lane_K: Array,
         element_size: int,
         choices: Sequence[int],
     ) -> "Steps":
-        """Return the steps of messages with these sensitivities, widths and lanes."""
-        widths, chain_K = np.unique(width_K, return_inverse=True)
-        chains = [chain_of(int(width), element_size, choices) for width in widths]
+        """Return the steps of messages with these sensitivities, widths, rows and lanes."""
+        many = int(rows_K.max(initial=0)) + 1
+        shapes, chain_K = np.unique(width_K * many + rows_K, return_inverse=True)
+        chains = []
+        for width, rows in (divmod(int(shape), many) for shape in shapes):
+            bits, sizes, factors = chain_of(width, element_size, choices)
+            chains.append((bits, [rows * size for size in sizes], factors))
         parts: list[tuple[Array, ...]] = [(np.zeros(0, np.int64),) * 4 + (np.zeros(0),)]
         kind = 0
         for number, (_, sizes, factors) in enumerate(chains):

@@ -5,6 +5,8 @@ beta = (sum of squared aggregation coefficients) x (max - min)^2 x D / 6. The be
 widths that gain most for each byte, or second, first; see `width_search`. Messages are numbered as
 the caller likes, and come back in the same order; layers and directions are lanes like any other.
 
+Rows that share a width are one message: beta is then that of all of them together.
+
 Shapes: K messages (rows to one peer in one exchange), L lanes.
 """
 
@@ -40,9 +42,12 @@ class Messages:
     element_size: int = 4
     """Bytes of an entry before it is encoded."""
 
+    rows_K: Array | None = None
+    """Rows that share a width; None: one each."""
+
     def __post_init__(self) -> None:
         is_sound = self.beta_K.ndim == 1 and (
-            self.beta_K.shape == self.width_K.shape == self.lane_K.shape
+            self.beta_K.shape == self.width_K.shape == self.lane_K.shape == self.counts().shape
         )
         if not is_sound or not (np.isfinite(self.beta_K) & (self.beta_K >= 0)).all():
             raise PlanError(
@@ -54,6 +59,10 @@ class Messages:
 
     def __len__(self) -> int:
         return len(self.beta_K)
+
+    def counts(self) -> Array:
+        """Return the rows of each message."""
+        return np.ones(len(self), np.int64) if self.rows_K is None else self.rows_K
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +145,7 @@ def random_assignment(
 
 def mean_bits_budget(messages: Messages, mean_bits: float) -> float:
     """Return the bytes that rows of `mean_bits` an entry have, side data included."""
-    return float((8 + messages.width_K * mean_bits / 8).sum())
+    return float(((8 + messages.width_K * mean_bits / 8) * messages.counts()).sum())
 
 
 def cost_of(messages: Messages, bits_K: Array, lanes: Lanes | None = None) -> Assignment:
@@ -147,6 +156,7 @@ def cost_of(messages: Messages, bits_K: Array, lanes: Lanes | None = None) -> As
             chosen = (messages.width_K == width) & (bits_K == bits)
             (size,), (factor,) = chain_of(int(width), messages.element_size, [int(bits)])[1:3]
             size_K[chosen], factor_K[chosen] = size, factor
+    size_K *= messages.counts()
     seconds = 0.0
     if lanes is not None:
         count = len(lanes.round_L)
@@ -175,7 +185,12 @@ def _assign(
     # a link too fast to measure still ranks its rows by what they gain
     usable = replace(lanes, byte_seconds_L=np.maximum(lanes.byte_seconds_L, FASTEST))
     steps = Steps.build(
-        messages.beta_K, messages.width_K, messages.lane_K, messages.element_size, choices
+        messages.beta_K,
+        messages.width_K,
+        messages.counts(),
+        messages.lane_K,
+        messages.element_size,
+        choices,
     )
     bits_K = least_variance(Search(steps, usable), seconds=seconds, least_rate=least_rate)
     return cost_of(messages, bits_K, lanes)

@@ -23,10 +23,12 @@ from siafu.engine.snapshots import Reading, Snapshots, num_inputs
 from siafu.engine.tasks import Tally, Task, TaskInput
 from siafu.engine.time_split import SPLITS
 from siafu.engine.vertex_tasks import NodeTask, SignalTask
+from siafu.engine.widths import gather_widths, histogram, restore_widths
 from siafu.errors import ConfigError, PlanError
 from siafu.graph import DynamicGraph, fingerprint_dynamic, writing
 from siafu.nn import Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partition import TimeBlock, plan_time
+from siafu.plan import named_strategy
 from siafu.record import RunFolder
 from siafu.strategy import TimeRunner, TimeStrategy
 
@@ -158,7 +160,7 @@ class DynamicTraining:
         return self._fingerprint
 
     def checkpoint(self) -> Checkpoint:
-        """Return the state of the run."""
+        """Return the state of the run; every rank calls this together."""
         progress = self.progress
         facts = {
             "epochs": progress.epochs,
@@ -171,7 +173,8 @@ class DynamicTraining:
             "ranks": self.world.size,
         }
         model, optimiser = self.network.state_dict(), self.optimiser.state_dict()
-        return Checkpoint(model=model, best=self.best, optimiser=optimiser, facts=facts)
+        wire = gather_widths(self.runner.wire.book, self.world)
+        return Checkpoint(model=model, best=self.best, optimiser=optimiser, wire=wire, facts=facts)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up a run where the checkpoint left it."""
@@ -189,6 +192,7 @@ class DynamicTraining:
         self.progress = Progress(**{name: facts[name] for name in names})
         if self.progress.best_scores:
             self.progress.best_merit = self._merit(self.progress.best_scores)
+        restore_widths(self.runner.wire.book, checkpoint.wire, self.world)
 
 
 def default_task(graph: DynamicGraph) -> str:
@@ -278,7 +282,11 @@ def make_runner(
     lags: int,
 ) -> TimeRunner:
     """Return the model over this rank's snapshots; one costs its edges, loops included."""
-    strategy = TimeStrategy(block=config.time_block, exchange=config.time_exchange)
+    strategy = TimeStrategy(
+        block=config.time_block,
+        exchange=config.time_exchange,
+        rounding=named_strategy(config),
+    )
     costs = [int(edges) + graph.num_nodes for edges in graph.edges_per_snapshot()]
     plan = plan_time(
         costs[: task.num_steps],
@@ -288,7 +296,7 @@ def make_runner(
     )
     reading = Reading(lags=lags, outward=config.aggregate == "out")
     source = Snapshots(graph, plan.owned(grid.times.rank), model, draws, grid.share, reading)
-    return TimeRunner(model, source, plan, grid.times, strategy)
+    return TimeRunner(model, source, plan, grid.times, strategy, draws)
 
 
 def train_dynamic(
@@ -302,8 +310,10 @@ def train_dynamic(
             with writing(folder.metrics):
                 folder.append_metrics(row)
             on_epoch(row)
-        if is_first and config.checkpoint_every and not progress.epochs % config.checkpoint_every:
-            save_checkpoint(training.checkpoint(), folder.checkpoints)
+        if config.checkpoint_every and not progress.epochs % config.checkpoint_every:
+            saved = training.checkpoint()
+            if is_first:
+                save_checkpoint(saved, folder.checkpoints)
     if not progress.best_scores:
         training.keep_best(training.evaluate())
     training.network.load_state_dict(training.best)
@@ -334,12 +344,14 @@ def summary(training: DynamicTraining, folder: RunFolder) -> dict[str, Any]:
         "choices": {
             **runner.strategy.choices(),
             "exchanges": runner.exchanges,
+            "rounded": runner.wire.rounded,
             "time_blocks": len(blocks),
             "vertex_parts": training.config.vertex_parts,
             "snapshots": training.graph.num_snapshots,
             "train_snapshots": training.task.train_steps,
         },
-        "exactness": "exact",
+        "exactness": "unbiased" if runner.wire.rounded else "exact",
+        "widths": histogram(runner.wire.book, world),
         "model": training.config.model,
         "data": training.graph.name,
         "run": str(folder.path),

@@ -89,6 +89,22 @@ class Snapshots:
         """n."""
         return len(self.share.ids_n)
 
+    @property
+    def vertex_ids(self) -> Tensor:
+        """int64 [n]: the numbers of this rank's vertices in the whole graph."""
+        return self.share.ids_n
+
+    @property
+    def num_all_vertices(self) -> int:
+        """N."""
+        return self.graph.num_nodes
+
+    @property
+    def most_vertices(self) -> int:
+        """Vertices of the largest group."""
+        part_of_N = None if self.share.is_whole else self.graph.part_of
+        return self.graph.num_nodes if part_of_N is None else int(np.bincount(part_of_N).max())
+
     def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
         """Return the input rows and the graphs of some owned snapshots."""
         rows = [self._inputs[step] for step in steps]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from siafu.comm import BACKWARD, FORWARD, World, start_exchange
+from siafu.comm import BACKWARD, FORWARD, Coding, World, start_coded, start_exchange
 from siafu.nn import BandedMean, banded_mean
 from siafu.partition import TimeBlock
-from siafu.strategy.carriers import Root, tied
+from siafu.strategy.carriers import CodingsOf, Root, exactly, tied
 
 
 class BandedHalo:
@@ -25,8 +25,8 @@ class BandedHalo:
 
     name = "banded"
 
-    def __init__(self, part: BandedMean, world: World) -> None:
-        self.part, self.world = part, world
+    def __init__(self, part: BandedMean, world: World, codings: CodingsOf = exactly) -> None:
+        self.part, self.world, self._codings = part, world, codings
         self.owner: dict[int, int] = {}
         self.kept: dict[int, Tensor] = {}
         """My snapshots that later blocks may reach back to."""
@@ -53,8 +53,7 @@ class BandedHalo:
 
     def halo_steps(self, block: TimeBlock, rank: int) -> range:
         """Return the snapshots that a rank must know besides its own."""
-        start, stop = block.bounds[rank], block.bounds[rank + 1]
-        return range(max(0, start - self.part.band + 1) if stop > start else start, start)
+        return halo_steps(block, rank, self.part.band)
 
     def traffic(self, block: TimeBlock) -> tuple[list[list[int]], list[list[int]]]:
         """Return which of my snapshots go to each rank, and which come from it."""
@@ -76,8 +75,8 @@ class BandedHalo:
         sent, received = self.traffic(block)
         empty = rows_tND.new_empty(0, *rows_tND.shape[1:])
         rows = torch.stack([known[s] for each in sent for s in each]) if any(sent) else empty
-        pending = start_exchange(rows, _lengths(sent), _lengths(received), self.world, FORWARD)
-        found = pending.wait(self.world, "fetching snapshots")
+        codings = self._codings(block)
+        found = self._swapped(rows, sent, received, FORWARD, codings and codings[0]())
         known |= dict(zip([s for each in received for s in each], found, strict=True))
         steps = self.halo_steps(block, self.world.rank)
         halo = torch.stack([known[s] for s in steps]) if len(steps) else empty
@@ -86,6 +85,23 @@ class BandedHalo:
         if self._keep:
             self._halos[block.number] = halo
         return halo
+
+    def _swapped(
+        self,
+        rows_sND: Tensor,
+        sent: list[list[int]],
+        received: list[list[int]],
+        purpose: str,
+        coding: Coding | None,
+    ) -> Tensor:
+        """Return the snapshots that others have for me; they get theirs of mine."""
+        if coding is None:
+            counts = _lengths(sent), _lengths(received)
+            pending = start_exchange(rows_sND, *counts, self.world, purpose)
+        else:
+            pending = start_coded(rows_sND.flatten(0, 1), None, self.world, purpose, coding)
+        found = pending.wait(self.world, "exchanging snapshots")
+        return found.view(sum(_lengths(received)), *rows_sND.shape[1:])
 
     @property
     def _me(self) -> int:
@@ -98,10 +114,9 @@ class BandedHalo:
         grad_tND = grad_hND.new_zeros(len(own), *grad_hND.shape[1:])
         at = {step: row for row, step in enumerate(self.halo_steps(block, self._me))}
         leaving = [at[s] for each in received for s in each]
-        pending = start_exchange(
-            grad_hND[leaving], _lengths(received), _lengths(sent), self.world, BACKWARD
-        )
-        returned = pending.wait(self.world, "returning gradients of snapshots")
+        codings = self._codings(block)
+        coding = codings and codings[1]()
+        returned = self._swapped(grad_hND[leaving], received, sent, BACKWARD, coding)
         arrived = list(zip([s for each in sent for s in each], returned, strict=True))
         arrived += [(s, grad_hND[row]) for s, row in at.items() if self.owner[s] == self._me]
         for step, grad in arrived:
@@ -121,6 +136,12 @@ class BandedHalo:
     def settle(self) -> None:
         """Forget the block."""
         self._out = []
+
+
+def halo_steps(block: TimeBlock, rank: int, band: int) -> range:
+    """Return the snapshots that a rank must know besides its own of a block."""
+    start, stop = block.bounds[rank], block.bounds[rank + 1]
+    return range(max(0, start - band + 1) if stop > start else start, start)
 
 
 def _lengths(lists: list[list[int]]) -> tuple[int, ...]:

@@ -7,18 +7,29 @@ last block first. A carrier hands the gradient of a border to the block before.
 Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns in, O out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from siafu.comm import Redistribution, World, even_counts, gather_steps, to_steps, to_vertices
+from siafu.comm import (
+    MakeCodings,
+    Redistribution,
+    World,
+    even_counts,
+    gather_steps,
+    to_steps,
+    to_vertices,
+)
 from siafu.nn import EvolvingGCN, Rows, State, StepGraph, TemporalLayer, summaries
 from siafu.partition import TimeBlock
 
 Root = tuple[Tensor, Tensor]
 """A tensor to start backward from, and its gradient."""
+
+CodingsOf = Callable[[TimeBlock], MakeCodings | None]
+"""How rows of a block are rounded on their way, if they are."""
 
 
 class Carrier(Protocol):
@@ -83,13 +94,25 @@ def tied(out: Tensor) -> list[Root]:
     return [(out, torch.zeros_like(out))] if out.requires_grad else []
 
 
+def exactly(block: TimeBlock) -> None:
+    """Return that the rows of a block travel as they are."""
+
+
 class AllToAll:
     """The paper's exchange: rows are dealt out by vertex, run along time, and collected again."""
 
     name = "all-to-all"
 
-    def __init__(self, part: TemporalLayer, num_vertices: int, world: World) -> None:
+    def __init__(
+        self,
+        part: TemporalLayer,
+        num_vertices: int,
+        world: World,
+        codings: tuple[CodingsOf, CodingsOf] | None = None,
+    ) -> None:
+        """`codings` round rows on their way to their vertices, and back to their snapshots."""
         self.part, self.world = part, world
+        self._codings = codings or (exactly, exactly)
         self._vertices = even_counts(num_vertices, world.size)
         self._borders = Borders()
         self._out: list[Root] = []
@@ -101,13 +124,14 @@ class AllToAll:
     def forward(self, rows_tND: Tensor, block: TimeBlock, *, returns: bool) -> Tensor:
         """Return out_tNO; nothing worth reading unless it `returns`."""
         plan = Redistribution(block.steps, self._vertices)
-        x_TnD = to_vertices(rows_tND, plan, self.world)
+        coding_in, coding_out = (codings(block) for codings in self._codings)
+        x_TnD = to_vertices(rows_tND, plan, self.world, coding_in)
         first = None if block.number else self.part.begin(x_TnD[0])
         out_TnO, state = self.part(x_TnD, self._borders.enter(block, first))
         self._borders.leave(block, state)
         if not returns:
             return rows_tND
-        out_tNO = to_steps(out_TnO, plan, self.world)
+        out_tNO = to_steps(out_TnO, plan, self.world, coding_out)
         self._out = [] if len(rows_tND) else tied(out_tNO)
         return out_tNO
 

@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from siafu.comm import World
 from siafu.errors import ConfigError
-from siafu.nn import BandedMean, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
+from siafu.nn import BandedMean, Draws, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
 from siafu.nn.sparse import dense
 from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy.banded import BandedHalo
 from siafu.strategy.carriers import AllToAll, Evolution
 from siafu.strategy.time_cost import choose_exchange, state_width
+from siafu.strategy.time_legs import RowIds
 from siafu.strategy.time_strategy import TimeExchange, TimeStrategy
+from siafu.strategy.time_wire import TimeWire, check_rounding
 from siafu.strategy.wavefront import Wavefront
 
 LossOf = Callable[[TimeBlock, Tensor], Tensor]
@@ -34,7 +36,22 @@ class StepSource(Protocol):
 
     @property
     def num_vertices(self) -> int:
-        """N."""
+        """N, the vertices of this rank."""
+        ...
+
+    @property
+    def vertex_ids(self) -> Tensor:
+        """int64 [N]: their numbers in the whole graph."""
+        ...
+
+    @property
+    def num_all_vertices(self) -> int:
+        """Vertices of the whole graph."""
+        ...
+
+    @property
+    def most_vertices(self) -> int:
+        """Vertices of the rank that has most, by which all ranks decide alike."""
         ...
 
     @property
@@ -57,9 +74,14 @@ class TimeRunner:
         plan: TimePlan,
         world: World,
         strategy: TimeStrategy,
+        draws: Draws | None = None,
     ) -> None:
+        """`draws` tell seed and epoch of what is rounded."""
         self.model, self.source, self.plan, self.world = model, source, plan, world
         self.strategy = strategy
+        check_rounding(model, strategy)
+        row_ids = RowIds(source.vertex_ids, source.num_all_vertices)
+        self.wire = TimeWire(strategy, plan, world, draws or Draws(), row_ids)
         self._first = 1 if source.starts_transformed else 0
         self._carriers: dict[int, TemporalCarrier | Evolution] = {}
         for number, part in enumerate(model.parts):
@@ -75,15 +97,16 @@ class TimeRunner:
         chunks = self.strategy.num_chunks(vertices, world.size)
         kind: TimeExchange
         if self.strategy.exchange == "auto":
-            kind = choose_exchange(part, self.plan, vertices, chunks)
+            bits, most = self.strategy.mean_bits, self.source.most_vertices
+            kind = choose_exchange(part, self.plan, most, chunks, bits)
         else:
             kind = self.strategy.exchange
         if kind == "all-to-all":
-            return AllToAll(part, vertices, world)
+            return AllToAll(part, vertices, world, self.wire.dealt(number, part))
         if kind == "banded":
             if not isinstance(part, BandedMean):
                 raise _unfit(kind, part, "a recurrence reaches back to the first snapshot")
-            return BandedHalo(part, world)
+            return BandedHalo(part, world, self.wire.fetched(number, part))
         if isinstance(part, BandedMean):
             raise _unfit(kind, part, "an average over a band hands no state on")
         if state_width(part) is None:
@@ -114,6 +137,7 @@ class TimeRunner:
             total += float(loss.detach())
             self._backward(loss, rows_tNO)
         self._wait_for_sends()
+        self.wire.end()
         return total
 
     @torch.no_grad()
@@ -130,6 +154,7 @@ class TimeRunner:
                 carrier.wait_for_sends()
 
     def _reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
+        self.wire.begin(next(self.model.parameters()).dtype, training=keep)
         for carrier in self._carriers.values():
             carrier.reset(blocks, keep=keep)
 

@@ -1,4 +1,4 @@
-"""What each way to exchange along time costs: elements sent, messages, and ranks that wait.
+"""What each way to exchange along time costs: what is sent, messages, and ranks that wait.
 
 Shapes: T snapshots, N vertices, D input width, O output width, P ranks.
 """
@@ -10,8 +10,11 @@ import torch
 
 from siafu.comm import Redistribution, even_counts
 from siafu.nn import BandedMean, TemporalLayer
+from siafu.ops import row_bytes
+from siafu.ops.wire import RAW
 from siafu.partition import TimePlan
 from siafu.strategy.time_strategy import TimeExchange
+from siafu.strategy.wire import LEAST_WIDTH
 
 BYTE_SECONDS = 1e-9
 """A gigabyte a second between two ranks: 10 Gbit Ethernet."""
@@ -27,10 +30,26 @@ class Traffic:
 
     elements: int
     messages: int
+    size: float
+    """Bytes: less than those of the elements where rows are rounded."""
+
+
+def row_size(width: int, bits: float = RAW, item_bytes: int = ITEM_BYTES) -> float:
+    """Return the bytes of a row on its way, at `bits` an entry, on average where they differ."""
+    if bits == RAW or width < LEAST_WIDTH:
+        return width * item_bytes
+    return row_bytes(int(bits), width) if bits in (2, 4, 8, 16) else 8 + width * bits / 8
 
 
 def all_to_all_traffic(
-    plan: TimePlan, vertices: int, in_width: int, out_width: int, *, is_last: bool = False
+    plan: TimePlan,
+    vertices: int,
+    in_width: int,
+    out_width: int,
+    *,
+    is_last: bool = False,
+    bits: float = RAW,
+    item_bytes: int = ITEM_BYTES,
 ) -> Traffic:
     """Return the traffic of redistributing by vertex and back: forward, again, and backward.
 
@@ -39,20 +58,28 @@ def all_to_all_traffic(
     """
     blocks = plan.blocks[: plan.num_train]
     counts = even_counts(vertices, plan.num_ranks)
-    elements = messages = 0
+    rows_in = rows_out = messages = 0
     for block in blocks:
         rows = Redistribution(block.steps, counts).rows_sent()
         pairs = len(block.busy_ranks()) * (plan.num_ranks - 1)
         again = block is not blocks[-1]
-        elements += rows * (2 * (in_width + out_width))
-        messages += 4 * pairs
-        if again:
-            elements += rows * (in_width + (0 if is_last else out_width))
-            messages += (1 if is_last else 2) * pairs
-    return Traffic(elements, messages)
+        returns = again and not is_last
+        rows_in, rows_out = rows_in + (2 + again) * rows, rows_out + (2 + returns) * rows
+        messages += (4 + again + returns) * pairs
+    sizes = row_size(in_width, bits, item_bytes), row_size(out_width, bits, item_bytes)
+    elements = rows_in * in_width + rows_out * out_width
+    return Traffic(elements, messages, rows_in * sizes[0] + rows_out * sizes[1])
 
 
-def banded_traffic(plan: TimePlan, vertices: int, width: int, band: int) -> Traffic:
+def banded_traffic(
+    plan: TimePlan,
+    vertices: int,
+    width: int,
+    band: int,
+    *,
+    bits: float = RAW,
+    item_bytes: int = ITEM_BYTES,
+) -> Traffic:
     """Return the traffic of fetching the band's snapshots, and of returning their gradients."""
     slices = messages = 0
     for block in plan.blocks[: plan.num_train]:
@@ -61,31 +88,36 @@ def banded_traffic(plan: TimePlan, vertices: int, width: int, band: int) -> Traf
             owners = [plan.owner(step) for step in range(max(0, start - band + 1), start)]
             foreign = [owner for owner in owners if owner != rank]
             slices, messages = slices + len(foreign), messages + len(set(foreign))
-    return Traffic(2 * slices * vertices * width, 2 * messages)
+    rows = 2 * slices * vertices
+    return Traffic(rows * width, 2 * messages, rows * row_size(width, bits, item_bytes))
 
 
 def wavefront_traffic(plan: TimePlan, vertices: int, state_width: int, chunks: int) -> Traffic:
     """Return the traffic of handing the state on, and its gradient back."""
     chain = [rank for b in plan.blocks[: plan.num_train] for rank in b.busy_ranks()]
     hops = sum(a != b for a, b in itertools.pairwise(chain))
-    return Traffic(2 * hops * vertices * state_width, 2 * hops * chunks)
+    elements = 2 * hops * vertices * state_width
+    return Traffic(elements, 2 * hops * chunks, elements * ITEM_BYTES)
 
 
 def choose_exchange(
-    part: TemporalLayer, plan: TimePlan, vertices: int, chunks: int
+    part: TemporalLayer, plan: TimePlan, vertices: int, chunks: int, bits: float = RAW
 ) -> TimeExchange:
-    """Return the exchange with the fewest predicted seconds a training step."""
+    """Return the exchange with the fewest predicted seconds a training step.
+
+    Rows travel at `bits` an entry, states whole.
+    """
     ranks, width = plan.num_ranks, state_width(part)
     if ranks == 1:
         return "all-to-all"  # of one rank with itself: nothing moves
     if isinstance(part, BandedMean):
-        banded = banded_traffic(plan, vertices, part.out_width, part.band)
-        spread = all_to_all_traffic(plan, vertices, part.out_width, part.out_width)
+        banded = banded_traffic(plan, vertices, part.out_width, part.band, bits=bits)
+        spread = all_to_all_traffic(plan, vertices, part.out_width, part.out_width, bits=bits)
         return "banded" if _seconds(banded, ranks) <= _seconds(spread, ranks) else "all-to-all"
     if width is None:
         return "all-to-all"
     in_width = part.in_width
-    spread = all_to_all_traffic(plan, vertices, in_width, part.out_width)
+    spread = all_to_all_traffic(plan, vertices, in_width, part.out_width, bits=bits)
     handed = wavefront_traffic(plan, vertices, width, chunks)
     # While the first group of vertices has not come round, ranks further on wait.
     steps = sum(sum(block.steps) for block in plan.blocks[: plan.num_train])
@@ -106,5 +138,5 @@ def state_width(part: TemporalLayer) -> int | None:
 
 
 def _seconds(traffic: Traffic, ranks: int) -> float:
-    each = traffic.elements * ITEM_BYTES / ranks
+    each = traffic.size / ranks
     return each * BYTE_SECONDS + traffic.messages / ranks * MESSAGE_SECONDS

@@ -1,16 +1,17 @@
 """How a sequence of snapshots is cut and exchanged: one frozen value."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from siafu.errors import ConfigError
+from siafu.strategy.strategy import Strategy
 
 TimeExchange = Literal["all-to-all", "banded", "wavefront"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TimeStrategy:
-    """Independent choices about time; all of them are exact."""
+    """Independent choices about time; all but `wire` are exact."""
 
     block: int = 0
     """Snapshots worked on at once; between blocks only what crosses their border is kept, and
@@ -20,6 +21,9 @@ class TimeStrategy:
     the snapshots of a band, or hand the state on; `auto` takes the quickest for each layer."""
     chunks: int = 0
     """Groups of vertices whose states are handed on one after another; 0 for a few a rank."""
+    rounding: Strategy = field(default_factory=Strategy)
+    """Whose `wire`, `wire_bits` and `wire_period` are those of rows on their way along time, and of
+    their gradients; states that are handed on travel whole."""
 
     def __post_init__(self) -> None:
         if self.block < 0 or self.chunks < 0:
@@ -29,6 +33,12 @@ class TimeStrategy:
                 fix="use 0 (all at once) or more",
             )
 
+    @property
+    def mean_bits(self) -> float:
+        """Bits of an entry on its way, on average."""
+        wire = self.rounding.wire
+        return self.rounding.wire_bits if isinstance(wire, str) else wire
+
     def num_chunks(self, num_vertices: int, num_ranks: int) -> int:
         """Return the groups of vertices of a hand-over: the more, the less ranks wait."""
         if self.chunks:
@@ -37,7 +47,12 @@ class TimeStrategy:
 
     def choices(self) -> dict[str, Any]:
         """Return what a summary tells of the strategy."""
-        return {"time_block": self.block, "time_exchange": self.exchange}
+        told: dict[str, Any] = {"time_block": self.block, "time_exchange": self.exchange}
+        told["wire"] = self.rounding.wire
+        if self.rounding.assigns_widths:
+            names = ("wire_bits", "wire_period")
+            told |= {name: getattr(self.rounding, name) for name in names}
+        return told
 
 
 _LEAST_CHUNK = 256

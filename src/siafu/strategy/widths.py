@@ -9,9 +9,10 @@ of its sensitivities is scaled to 1. The first period travels at 8 bits.
 Shapes: S rows sent, R rows received, K rows sent in all exchanges.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -35,6 +36,49 @@ FIRST_BITS = 8
 _DIRECTIONS = ("there", "back")
 
 
+class Traced(Protocol):
+    """What the book knows of a leg: messages, of one row or several, that have a width each."""
+
+    times: int
+    next_bits_S: Tensor | None
+
+    @property
+    def width(self) -> int:
+        """D."""
+        ...
+
+    @property
+    def bits_S(self) -> Tensor:
+        """uint8: the widths in use, of what this rank sends."""
+        ...
+
+    @property
+    def ranges_S(self) -> Tensor:
+        """float64: what was traced of each message."""
+        ...
+
+    @property
+    def rows_S(self) -> Tensor | None:
+        """Rows of each message; None: one."""
+        ...
+
+    @property
+    def message_counts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Messages to each rank, and from each."""
+        ...
+
+    def set_widths(self, sent_S: Tensor, received_R: Tensor) -> None:
+        """Give each message a width from now on."""
+        ...
+
+    def take_sensitivities(self) -> Array:
+        """Return beta of what is sent, over what was traced since the last time."""
+        ...
+
+
+LegT = TypeVar("LegT", bound=Traced)
+
+
 @dataclass(eq=False, kw_only=True)
 class Leg:
     """One stage of an exchange in one direction: rows this rank sends and rows it receives."""
@@ -55,6 +99,7 @@ class Leg:
     """Exchanges traced."""
     next_bits_S: Tensor | None = None
     """Widths that are assigned, but not in use yet."""
+    rows_S: None = None
 
     def __post_init__(self) -> None:
         count, device = sum(self.recv_counts), self.ids_S.device
@@ -68,6 +113,16 @@ class Leg:
         self.received = WireLayout.build(received_R, self.width, self.dtype)
         self._sent_bytes = tuple(self.sent.split_bytes(self.send_counts))
         self._received_bytes = tuple(self.received.split_bytes(self.recv_counts))
+
+    @property
+    def bits_S(self) -> Tensor:
+        """The widths of the rows sent."""
+        return self.sent.bits_S
+
+    @property
+    def message_counts(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Rows to each rank, and from each."""
+        return self.send_counts, self.recv_counts
 
     def coding(self, key: DrawKey) -> Coding:
         """Return how rows are written now."""
@@ -96,14 +151,14 @@ class Leg:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
+class Exchange(Generic[LegT]):
     """All stages of one tensor's exchange."""
 
     plans: tuple[HaloPlan, ...]
     width: int
     dtype: torch.dtype
-    there: tuple[Leg, ...]
-    back: tuple[Leg, ...]
+    there: tuple[LegT, ...]
+    back: tuple[LegT, ...]
 
     def fits(self, plans: tuple[HaloPlan, ...], width: int, dtype: torch.dtype) -> bool:
         """Return whether rows of this width travel by these plans here."""
@@ -135,9 +190,9 @@ class WidthBook:
 
     def __init__(self, strategy: Strategy, world: World, seed: int) -> None:
         self.strategy, self._world, self._seed = strategy, world, seed
-        self._exchanges: dict[int, Exchange] = {}
+        self._exchanges: dict[int, Exchange[Any]] = {}
         self._epoch: int | None = None
-        self._coming: tuple[list[Leg], Future[Array]] | None = None
+        self._coming: tuple[list[Traced], Future[Array]] | None = None
         self._saved: dict[tuple[int, int, int], _Known] = {}
         """What a resumed run knew of its legs, until they are made."""
         self.history: list[Widths] = []
@@ -152,8 +207,8 @@ class WidthBook:
         self,
         number: int,
         rows: tuple[tuple[HaloPlan, ...], int, torch.dtype],
-        make: Callable[[], Exchange],
-    ) -> Exchange:
+        make: Callable[[], Exchange[LegT]],
+    ) -> Exchange[LegT]:
         """Return the exchange of that number, made anew where other rows travel than before."""
         known = self._exchanges.get(number)
         if known is None or not known.fits(*rows):
@@ -176,24 +231,26 @@ class WidthBook:
         if is_last and any(leg.times for _, legs in self._legs() for leg in legs):
             self._start(epoch)
 
-    def _legs(self) -> Iterator[tuple[tuple[int, int], tuple[Leg, ...]]]:
+    def _legs(self) -> Iterator[tuple[tuple[int, int], tuple[Traced, ...]]]:
         """Yield the legs of each exchange and direction (0: there, 1: back), in one order."""
         for number, exchange in sorted(self._exchanges.items()):
             for direction, legs in enumerate((exchange.there, exchange.back)):
                 yield (number, direction), legs
 
     def _start(self, epoch: int) -> None:
-        legs: list[Leg] = []
-        betas, sizes = [np.empty(0)], [np.empty(0, np.int64)]
+        legs: list[Traced] = []
+        betas, sizes, rows = [np.empty(0)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for _, group in self._legs():
             if not any(leg.times for leg in group):
                 continue  # nothing ever returns to a constant input
             found = np.concatenate([leg.take_sensitivities() for leg in group])
             betas.append(found / max(found.sum(), np.finfo(np.float64).tiny))
             sizes.append(np.full(len(found), group[0].width))
+            rows.extend(_rows_of(leg).cpu().numpy() for leg in group)
             legs.extend(group)
         beta_K, width_K = np.concatenate(betas), np.concatenate(sizes)
-        messages = Messages(beta_K, width_K, np.zeros(len(beta_K), np.int64))
+        lane_K = np.zeros(len(beta_K), np.int64)
+        messages = Messages(beta_K, width_K, lane_K, rows_K=np.concatenate(rows))
         # The thread ends with its one task.
         beside = ThreadPoolExecutor(1, thread_name_prefix="siafu-widths")
         self._coming = legs, beside.submit(self._assign, messages, self._seed + epoch)
@@ -212,7 +269,8 @@ class WidthBook:
         legs, future = self._coming
         self._coming = None
         bits_K = torch.from_numpy(future.result()).to(self._world.device)
-        for leg, bits_S in zip(legs, bits_K.split([len(leg.ids_S) for leg in legs]), strict=True):
+        counts = [len(leg.bits_S) for leg in legs]
+        for leg, bits_S in zip(legs, bits_K.split(counts), strict=True):
             leg.next_bits_S = bits_S
 
     def _apply_if_due(self) -> None:
@@ -225,18 +283,15 @@ class WidthBook:
         self._tell([(leg, leg.next_bits_S) for leg in due if leg.next_bits_S is not None])
         for (number, direction), legs in self._legs():
             if any(leg in due for leg in legs):
-                bits = torch.cat([leg.sent.bits_S for leg in legs])
-                values, counts = bits.unique(return_counts=True)
-                rows = dict(zip(values.tolist(), counts.tolist(), strict=True))
+                rows = _rows_by_width(legs)
                 self.history.append(Widths(epoch, number, _DIRECTIONS[direction], rows))
         for leg in due:
             leg.next_bits_S = None
 
-    def _tell(self, widths: list[tuple[Leg, Tensor]]) -> None:
+    def _tell(self, widths: list[tuple[Traced, Tensor]]) -> None:
         told = []
         for leg, bits_S in widths:
-            counts = leg.send_counts, leg.recv_counts
-            told.append(start_exchange(bits_S, *counts, self._world, "control"))
+            told.append(start_exchange(bits_S, *leg.message_counts, self._world, "control"))
         for (leg, bits_S), pending in zip(widths, told, strict=True):
             leg.set_widths(bits_S, pending.wait(self._world, "telling widths"))
 
@@ -251,7 +306,7 @@ class WidthBook:
         rows = [torch.empty(0, 3, dtype=torch.float64, device=self._world.device)]
         for (number, direction), legs in self._legs():
             for stage, leg in enumerate(legs):
-                bits_S, has_next = leg.sent.bits_S.double(), leg.next_bits_S is not None
+                bits_S, has_next = leg.bits_S.double(), leg.next_bits_S is not None
                 next_S = bits_S if leg.next_bits_S is None else leg.next_bits_S.double()
                 heads.append([number, direction, stage, len(bits_S), leg.times, has_next])
                 rows.append(torch.stack([bits_S, next_S, leg.ranges_S], dim=1))
@@ -265,7 +320,7 @@ class WidthBook:
             number, direction, stage, _, times, has_next = head
             self._saved[number, direction, stage] = _Known(times, bool(has_next), part)
 
-    def _take_up(self, number: int, exchange: Exchange) -> None:
+    def _take_up(self, number: int, exchange: Exchange[Any]) -> None:
         """Set an exchange to what a resumed run knew of it; all ranks know it or none."""
         widths = []
         for direction, legs in enumerate((exchange.there, exchange.back)):
@@ -277,3 +332,15 @@ class WidthBook:
                     if known.has_next:
                         leg.next_bits_S = known.rows[:, 1].to(torch.uint8)
         self._tell(widths)
+
+
+def _rows_of(leg: Traced) -> Tensor:
+    """Return the rows of each message."""
+    return torch.ones_like(leg.bits_S, dtype=torch.int64) if leg.rows_S is None else leg.rows_S
+
+
+def _rows_by_width(legs: Sequence[Traced]) -> dict[int, int]:
+    """Return how many of the rows sent have each width."""
+    bits = torch.cat([leg.bits_S for leg in legs])
+    rows = torch.cat([_rows_of(leg) for leg in legs])
+    return {int(width): int(rows[bits == width].sum()) for width in bits.unique()}

@@ -27,7 +27,7 @@ _FIRST_PURPOSE = 1 << 40
 """Draws of exchanges, apart from those of layers."""
 _DIRECTIONS = 1 << 21
 """Purposes of one exchange: the way out, and the way home from each rank."""
-_LEAST_WIDTH = 16
+LEAST_WIDTH = 16
 """Narrower rows, such as scores of attention heads, travel whole: little would be saved."""
 
 Stage = tuple[HaloPlan, Tensor]
@@ -76,7 +76,7 @@ class Wire:
         back: list[tuple[Coding, ...] | None] = []
         for tensor in rows:
             width = math.prod(tensor.shape[1:])
-            if not tensor.is_floating_point() or width < _LEAST_WIDTH:
+            if not tensor.is_floating_point() or width < LEAST_WIDTH:
                 there.append(None)
                 back.append(None)
                 continue
@@ -110,10 +110,10 @@ class Wire:
         width: int,
         dtype: torch.dtype,
         squares: Squares,
-    ) -> Exchange:
+    ) -> Exchange[Leg]:
         plans = tuple(plan for plan, _ in stages)
 
-        def make() -> Exchange:
+        def make() -> Exchange[Leg]:
             legs = [
                 self._legs(stage, width, dtype, partial(squares, n))
                 for n, stage in enumerate(stages)

@@ -252,3 +252,23 @@ def test_foreseeable_misuse_is_refused():
         assign_tradeoff(messages, lanes, 1.0)
     with pytest.raises(PlanError, match="Unknown wire width"):
         assign_bytes(messages, 1e5, (2, 3))
+
+
+def test_rows_that_share_a_width_cost_what_they_cost_apart() -> None:
+    """A message of several rows is one choice: their bytes together, their sensitivities added."""
+    draw = np.random.default_rng(3)
+    rows, width = draw.integers(1, 17, 300), draw.choice([20, 23], 300)
+    beta = draw.lognormal(0, 2, 300)
+    groups = Messages(beta, width, np.zeros(300, int), rows_K=rows)
+    parts = np.repeat(np.arange(300), rows)
+    apart = Messages(beta[parts] / rows[parts], width[parts], np.zeros(len(parts), int))
+    budget = mean_bits_budget(groups, 4)
+    assert budget == mean_bits_budget(apart, 4)
+    found = assign_bytes(groups, budget)
+    same = cost_of(apart, found.bits_K[parts])
+    assert found.num_bytes == same.num_bytes
+    assert found.variance == pytest.approx(same.variance)
+    assert 0.99 * budget < found.num_bytes <= budget
+    assert assign_bytes(apart, budget).variance <= found.variance * (1 + 1e-9)
+    blind = random_assignment(groups, budget, 1)
+    assert found.variance < blind.variance

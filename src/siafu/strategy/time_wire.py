@@ -1,0 +1,190 @@
+"""Rounding what travels along time while a dynamic model is trained: rows, and their gradients.
+
+A draw depends on seed, epoch, part of the model, snapshot, vertex and column; so a block that is
+run forward twice, for its borders and for its gradients, sees the same rows both times, and the cut
+into blocks changes no draw. Gradients draw by block and returning rank as well: a band's rows get
+several. Widths change between epochs alone.
+
+States that are handed on travel whole. They are few, and one carries its error through all
+snapshots to come; so do the summaries of EvolveGCN, which the weights of all vertices depend on.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from siafu.comm import MakeCodings, World, even_counts
+from siafu.errors import ConfigError
+from siafu.nn import BandedMean, Draws, DynamicGNN, TemporalLayer
+from siafu.partition import TimeBlock, TimePlan
+from siafu.strategy.banded import halo_steps
+from siafu.strategy.carriers import CodingsOf, exactly
+from siafu.strategy.time_legs import Patch, RowForm, RowIds, TimeLeg
+from siafu.strategy.time_strategy import TimeStrategy
+from siafu.strategy.widths import Exchange, WidthBook
+from siafu.strategy.wire import LEAST_WIDTH
+
+_FIRST_PURPOSE = 1 << 60
+"""Draws along time, apart from those of layers and of exchanges inside a snapshot."""
+_DIRECTIONS = 1 << 40
+"""Purposes of one exchange: the way out, and the way home from each rank in each block."""
+
+Patches = list[Patch]
+Legs = tuple[Patches, Patches]
+"""What this rank sends to each other, and what it receives."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """One tensor of one part of the model that travels in every block."""
+
+    number: int
+    name: str
+    width: int
+    legs_of: Callable[[TimeBlock], Legs]
+
+
+class TimeWire:
+    """Rounds the rows of one runner while it trains; evaluation is exact."""
+
+    def __init__(
+        self, strategy: TimeStrategy, plan: TimePlan, world: World, draws: Draws, ids: RowIds
+    ) -> None:
+        self._rounding, self._plan, self._world = strategy.rounding, plan, world
+        self._draws, self._ids = draws, ids
+        self.book = WidthBook(strategy.rounding, world, draws.seed)
+        self._routes: dict[int, _Route] = {}
+        self._exchanges: dict[int, Exchange[TimeLeg]] = {}
+        self._trains = False
+
+    @property
+    def rounded(self) -> list[str]:
+        """What is rounded while training, by part of the model."""
+        return [route.name for route in self._routes.values() if self._world.size > 1]
+
+    def begin(self, dtype: torch.dtype, *, training: bool) -> None:
+        """Begin a pass over the blocks; all ranks call this together."""
+        self._trains = training and bool(self.rounded)
+        if self._trains:
+            for route in self._routes.values():
+                make = partial(self._make, route, dtype)
+                rows = (), route.width, dtype
+                self._exchanges[route.number] = self.book.exchange(route.number, rows, make)
+            self.book.turn_to(self._draws.epoch)
+
+    def end(self) -> None:
+        """End a training step; where a period ends, widths are assigned beside what follows."""
+        if self._trains:
+            self.book.end_epoch(self._draws.epoch)
+        self._trains = False
+
+    def dealt(self, number: int, part: TemporalLayer) -> tuple[CodingsOf, CodingsOf]:
+        """Return how rows are rounded that are dealt out by vertex, and on their way back."""
+
+        def out(block: TimeBlock) -> Legs:
+            return _dealt_out(block, self._world, len(self._ids.vertices_N))
+
+        def back(block: TimeBlock) -> Legs:
+            sent, received = out(block)
+            return received, sent
+
+        there = _Route(2 * number, f"part {number} to vertices", part.in_width, out)
+        home = _Route(2 * number + 1, f"part {number} to snapshots", part.out_width, back)
+        return self._codings(there), self._codings(home)
+
+    def fetched(self, number: int, part: BandedMean) -> CodingsOf:
+        """Return how the snapshots are rounded that a band reaches back to."""
+
+        def legs_of(block: TimeBlock) -> Legs:
+            return _reached(block, self._plan, self._world, part.band, len(self._ids.vertices_N))
+
+        return self._codings(_Route(2 * number, f"part {number} band", part.in_width, legs_of))
+
+    def _codings(self, route: _Route) -> CodingsOf:
+        if self._rounding.wire == 32 or route.width < LEAST_WIDTH:
+            return exactly
+        self._routes[route.number] = route
+        return partial(self._codings_of, route.number)
+
+    def _codings_of(self, number: int, block: TimeBlock) -> MakeCodings | None:
+        if not self._trains:
+            return None
+        exchange, purpose = self._exchanges[number], _FIRST_PURPOSE + number * _DIRECTIONS
+        home = purpose + 1 + block.number * self._world.size + self._world.rank
+        return (
+            partial(exchange.there[block.number].coding, self._draws.key(purpose), "row"),
+            partial(exchange.back[block.number].coding, self._draws.key(home), "gradient"),
+        )
+
+    def _make(self, route: _Route, dtype: torch.dtype) -> Exchange[TimeLeg]:
+        """Return the legs of an exchange, a pair for each training block."""
+        form = RowForm(
+            width=route.width,
+            dtype=dtype,
+            device=self._world.device,
+            bits=self.book.bits,
+            assigned=self._rounding.assigns_widths,
+        )
+        pairs = [route.legs_of(block) for block in self._plan.blocks[: self._plan.num_train]]
+        there = tuple(TimeLeg(sent, received, form, self._ids) for sent, received in pairs)
+        back = tuple(TimeLeg(_plain(received), sent, form, self._ids) for sent, received in pairs)
+        return Exchange((), route.width, dtype, there, back)
+
+
+def _plain(patches: Patches) -> Patches:
+    """Return patches of gradients, each of which counts once."""
+    return [Patch(patch.steps, patch.first, patch.vertices) for patch in patches]
+
+
+def _dealt_out(block: TimeBlock, world: World, num_vertices: int) -> Legs:
+    counts = even_counts(num_vertices, world.size)
+    first = [sum(counts[:rank]) for rank in range(world.size)]
+    mine = world.rank
+    sent, received = [Patch()] * world.size, [Patch()] * world.size
+    for rank in range(world.size):
+        if rank != mine:
+            sent[rank] = Patch(tuple(block.owned(mine)), first[rank], counts[rank])
+            received[rank] = Patch(tuple(block.owned(rank)), first[mine], counts[mine])
+    return sent, received
+
+
+def _reached(block: TimeBlock, plan: TimePlan, world: World, band: int, num_vertices: int) -> Legs:
+    def between(owner: int, reader: int) -> Patch:
+        reach = halo_steps(block, reader, band) if owner != reader else range(0)
+        steps = tuple(step for step in reach if plan.owner(step) == owner)
+        squares = tuple(band_squares(step, block.owned(reader), band) for step in steps)
+        return Patch(steps, 0, num_vertices if steps else 0, squares)
+
+    ranks = range(world.size)
+    sent = [between(world.rank, rank) for rank in ranks]
+    return sent, [between(rank, world.rank) for rank in ranks]
+
+
+def band_squares(step: int, readers: range, band: int) -> float:
+    """Return the sum of squares of what a snapshot counts in the means of some later ones."""
+    used = range(max(step, readers.start), min(step + band, readers.stop))
+    return sum(min(band, reader + 1) ** -2.0 for reader in used)
+
+
+def check_rounding(model: DynamicGNN, strategy: TimeStrategy) -> None:
+    """Raise where rows are to be rounded and no part of the model has any that could be."""
+    if strategy.rounding.wire == 32:
+        return
+    parts = [part for part in model.parts if isinstance(part, TemporalLayer)]
+    widest = max((max(part.in_width, part.out_width) for part in parts), default=0)
+    why = None
+    if not parts:
+        why = "no rows of vertices travel, only summaries if anything, and those whole"
+    elif strategy.exchange == "wavefront":
+        why = "states are handed on whole, since an error would stay with them"
+    elif widest < LEAST_WIDTH:
+        why = f"rows have {widest} columns at most; those below {LEAST_WIDTH} travel whole"
+    if why is not None:
+        raise ConfigError(
+            "There is nothing to round along time.",
+            seen=f"--wire {strategy.rounding.wire} with --time-exchange {strategy.exchange}: {why}",
+            fix="leave --wire out"
+            + (", or use --time-exchange all-to-all" if parts and widest >= LEAST_WIDTH else ""),
+        )

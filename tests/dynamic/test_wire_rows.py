@@ -1,0 +1,217 @@
+"""Rounded rows along time: right on average, by the formula's variance, for all exchanges.
+
+Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns.
+"""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from siafu.comm import Redistribution, World, even_counts, to_steps, to_vertices
+from siafu.errors import DataError
+from siafu.nn import BandedMean, Draws, banded_mean
+from siafu.partition import TimePlan, plan_time
+from siafu.strategy.banded import BandedHalo, halo_steps
+from siafu.strategy.time_wire import band_squares
+from tests.dynamic.rounding import FIRST, STEPS, VERTICES, WIDTH, numbers, rounded, wire_of
+from tests.harness import RankPool
+
+
+def spread_of(row_D: Tensor, bits: int) -> Tensor:
+    """Return the variance of each rounded entry: S^2 f (1 - f), f how far between two levels."""
+    low, high = row_D.min(-1, keepdim=True).values, row_D.max(-1, keepdim=True).values
+    step = (high - low) / (2**bits - 1)
+    part = ((row_D - low) / step).frac()
+    return step.square() * part * (1 - part)
+
+
+def dealt_often(world: World, bits: int, times: int) -> dict[str, Any]:
+    """Return mean and variance, over epochs, of rows dealt out and of the gradients that return."""
+    plan, draws = plan_time([1] * STEPS, world.size, train_steps=STEPS), Draws(seed=4)
+    (block,), wire = plan.blocks, wire_of(world, plan, bits, draws)
+    out, _ = wire.dealt(0, BandedMean(WIDTH, 3))
+    deal = Redistribution(block.steps, even_counts(VERTICES, world.size))
+    own, lo = block.owned(world.rank), sum(deal.vertices[: world.rank])
+    mine = slice(own.start, own.stop), slice(lo, lo + deal.vertices[world.rank])
+    x, grad = numbers(1)[mine[0]].requires_grad_(), numbers(2)[:, mine[1]]
+    rows, grads = [], []
+    for draws.epoch in range(times):
+        wire.begin(torch.float64, training=True)
+        x.grad = None
+        got = to_vertices(x, deal, world, out(block))
+        got.backward(grad)
+        rows.append(got.detach())
+        grads.append(x.grad)
+        wire.end()
+    found = {name: torch.stack(part) for name, part in (("rows", rows), ("grads", grads))}
+    told = {name: (part.mean(0), part.var(0)) for name, part in found.items()}
+    return told | {"mine": (own, mine[1])}
+
+
+@pytest.mark.parametrize(("size", "bits"), [(3, 2), (2, 4)])
+def test_rows_and_gradients_are_right_on_average(ranks: RankPool, size: int, bits: int) -> None:
+    times = 150
+    for got in ranks.run(dealt_often, size, bits, times):
+        steps, vertices = got["mine"]
+        foreign = torch.ones(STEPS, VERTICES, dtype=torch.bool)
+        foreign[steps.start : steps.stop, vertices] = False
+        for name, all_TND, mine in (
+            ("rows", numbers(1), (slice(None), vertices)),
+            ("grads", numbers(2), (slice(steps.start, steps.stop), slice(None))),
+        ):
+            (mean, variance), want = got[name], all_TND[mine]
+            travelled = foreign[mine]
+            assert not variance[~travelled].gt(1e-20).any(), "own rows stay as they are"
+            torch.testing.assert_close(mean[~travelled], want[~travelled])
+            true = spread_of(want, bits)[travelled]
+            error = (mean - want)[travelled] / (true / times).sqrt().clamp(min=1e-9)
+            moved = true > 1e-9
+            assert error[moved].abs().max() < 5.5
+            assert abs(float(error[moved].mean())) < 5 / moved.sum().sqrt()
+            assert float(error[moved].square().mean()) == pytest.approx(1, abs=0.15)
+            ratio = (variance[travelled][moved] / true[moved]).mean()
+            assert float(ratio) == pytest.approx(1, abs=0.05)
+
+
+BAND = 4
+
+
+def banded_often(world: World, bits: int, times: int) -> dict[str, Any]:
+    """Return the halo's means and the gradients that came home, in one epoch and on average."""
+    plan, draws = plan_time([1] * STEPS, world.size, train_steps=STEPS, block_steps=5), Draws(3)
+    part, wire = BandedMean(WIDTH, BAND), wire_of(world, plan, bits, draws)
+    carrier = BandedHalo(part, world, wire.fetched(0, part))
+    sums: dict[int, list[Tensor]] = {}
+    first = {}
+    for draws.epoch in range(times):
+        wire.begin(torch.float64, training=True)
+        carrier.reset(plan.blocks, keep=True)
+        inputs = {
+            b.number: numbers(1)[b.bounds[world.rank] : b.bounds[world.rank + 1]].requires_grad_()
+            for b in plan.blocks
+        }
+        with torch.no_grad():
+            carrier.forward(inputs[0], plan.blocks[0], returns=True)
+        for block in reversed(plan.blocks):
+            own = block.owned(world.rank)
+            out = carrier.forward(inputs[block.number], block, returns=True)
+            roots = [(out, numbers(2)[own.start : own.stop]), *carrier.roots()]
+            torch.autograd.backward(*zip(*roots, strict=True))
+            carrier.settle()
+            for step, row, grad in zip(own, out, inputs[block.number].grad, strict=True):
+                pair = torch.stack([row.detach(), grad])
+                sums[step] = [pair] if step not in sums else [sums[step][0] + pair]
+                first.setdefault(step, pair.clone())
+        wire.end()
+    return {"first": first, "mean": {step: total[0] / times for step, total in sums.items()}}
+
+
+def noisy_means(plan: TimePlan, bits: int, draws: Draws) -> tuple[Tensor, Tensor]:
+    """Return the means and gradients of one process that rounds what other ranks would read."""
+    x, grad = numbers(1), torch.zeros_like(numbers(1))
+    seen, out = rounded(x, bits, draws, FIRST), torch.zeros_like(x)
+    for block in plan.blocks:
+        for rank in range(plan.num_ranks):
+            own, reach = block.owned(rank), halo_steps(block, rank, BAND)
+            halo = [(x if plan.owner(s) == rank else seen)[s] for s in reach]
+            known = torch.stack([*halo, *x[own.start : own.stop]]) if len(own) else x[:0]
+            if not len(own):
+                continue
+            known.requires_grad_()
+            means = banded_mean(known, len(reach), BAND)
+            means.backward(numbers(2)[own.start : own.stop])
+            out[own.start : own.stop] = means.detach()
+            purpose = FIRST + 1 + block.number * plan.num_ranks + rank
+            came = torch.zeros_like(x)
+            came[reach.start : own.stop] = known.grad
+            home = rounded(came, bits, draws, purpose)
+            for s in range(reach.start, own.stop):
+                grad[s] += came[s] if plan.owner(s) == rank else home[s]
+    return out, grad
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_bands_are_rounded_on_their_way_and_right_on_average(ranks: RankPool, size: int) -> None:
+    bits, times = 2, 60
+    plan = plan_time([1] * STEPS, size, train_steps=STEPS, block_steps=5)
+    want = torch.stack(noisy_means(plan, bits, Draws(3, epoch=0)))
+    exact = banded_mean(numbers(1).requires_grad_(), 0, BAND)
+    found = ranks.run(banded_often, size, bits, times)
+    first = torch.stack([p for r in found for _, p in sorted(r["first"].items())])
+    steps = [s for r in found for s in sorted(r["first"])]
+    torch.testing.assert_close(first, want[:, steps].transpose(0, 1), rtol=1e-10, atol=1e-10)
+    mean = {s: pair[0] for r in found for s, pair in r["mean"].items()}
+    once = (want[0] - exact).detach().square().mean()
+    late = torch.stack([mean[s] for s in range(STEPS)]) - exact.detach()
+    assert float(late.square().mean()) < 2 / times * float(once)
+    assert float(once) > 0
+
+
+def test_a_snapshot_counts_by_the_means_that_read_it() -> None:
+    matrix = torch.zeros(12, 12, dtype=torch.float64)
+    for t in range(12):
+        matrix[t, max(0, t - BAND + 1) : t + 1] = 1 / min(BAND, t + 1)
+    for step in range(12):
+        for start, stop in ((0, 12), (2, 5), (6, 12)):
+            want = float(matrix[max(start, step) : max(stop, step), step].square().sum())
+            assert band_squares(step, range(start, stop), BAND) == pytest.approx(want)
+
+
+def errors_and_bytes(world: World, bits: Any) -> tuple[list[float], list[int]]:
+    """Return squared errors of rows dealt out and back, epoch by epoch, and the bytes sent."""
+    steps, vertices, draws = 18, 192, Draws(seed=4)
+    plan = plan_time([1] * steps, world.size, train_steps=steps)
+    (block,), wire = plan.blocks, wire_of(world, plan, bits, draws, vertices)
+    out, back = wire.dealt(0, BandedMean(32, 3))
+    deal = Redistribution(block.steps, even_counts(vertices, world.size))
+    own, draw = block.owned(world.rank), torch.Generator().manual_seed(9)
+    # Vertices that belong together have numbers near each other.
+    scale = torch.randn(steps, vertices // 16, 1, generator=draw).mul(2).exp()
+    x = scale.repeat_interleave(16, dim=1) * torch.randn(steps, vertices, 32, generator=draw)
+    x = x[own.start : own.stop].requires_grad_()
+    errors, sent = [], []
+    for draws.epoch in range(1, 21):
+        wire.begin(torch.float32, training=True)
+        world.meter.bytes_sent.clear()
+        got = to_steps(to_vertices(x, deal, world, out(block)), deal, world, back(block))
+        got.square().sum().backward()
+        errors.append(float((got - x).detach().square().sum()))
+        sent.append(sum(world.meter.bytes_sent[k] for k in ("time_forward", "time_backward")))
+        wire.end()
+    return errors, sent
+
+
+def test_adaptive_widths_have_less_variance_in_no_more_bytes(ranks: RankPool) -> None:
+    found = {bits: ranks.run(errors_and_bytes, 3, bits) for bits in (4, "adaptive", "random")}
+    late = slice(5, None)  # a period of 3, two epochs until widths apply
+    error = {bits: sum(sum(e[late]) for e, _ in parts) for bits, parts in found.items()}
+    sent = {bits: sum(sum(b[late]) for _, b in parts) for bits, parts in found.items()}
+    assert 0.99 * sent[4] < sent["adaptive"] <= sent[4]
+    assert sent["random"] <= sent[4]
+    assert error["adaptive"] < 0.5 * error[4]
+    assert error[4] < error["random"], "scores that do not follow their rows are worse than none"
+
+
+def with_nan(world: World) -> str:
+    """Return what a rank says of a row with NaN."""
+    plan, draws = plan_time([1] * STEPS, world.size, train_steps=STEPS), Draws(seed=4)
+    (block,), wire = plan.blocks, wire_of(world, plan, 8, draws)
+    out, _ = wire.dealt(0, BandedMean(WIDTH, 3))
+    deal, own = Redistribution(block.steps, even_counts(VERTICES, world.size)), block.owned(0)
+    x = numbers(1)
+    x[2, 20, 3] = float("nan")
+    x = x[own.start : own.stop] if world.rank == 0 else x[own.stop :]
+    wire.begin(torch.float64, training=True)
+    try:
+        to_vertices(x, deal, world, out(block))
+    except DataError as error:
+        return str(error)
+    return ""
+
+
+def test_a_row_that_is_not_finite_is_named(ranks: RankPool) -> None:
+    told = ranks.run(with_nan, 2)
+    assert "row of vertex 20 (its number in the store), snapshot 2" in told[0]
+    assert told[1] == ""

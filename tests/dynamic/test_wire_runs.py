@@ -1,0 +1,120 @@
+"""Whole runs whose rows along time are rounded: close to exact ones, repeatable, reported."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from siafu.graph import save_dynamic
+from siafu.nn import VertexLSTM
+from siafu.partition import plan_time
+from siafu.strategy.time_cost import choose_exchange
+from tests.command import Command
+from tests.dynamic.graphs import awkward_dynamic
+from tests.dynamic.runs import run_engine
+from tests.harness import RankPool
+
+SETTINGS = {"epochs": 9, "checkpoint_every": 3, "hidden": 16, "bandwidth": 4, "seed": 2}
+SETTINGS |= {"task": "node", "time_exchange": "all-to-all", "time_block": 4, "eval_every": 3}
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch, capsys) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(tmp_path, monkeypatch, capsys)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("dynamic") / "awkward"
+    save_dynamic(awkward_dynamic(), target)
+    return target
+
+
+@pytest.mark.parametrize(
+    ("model", "exchange"),
+    [("tm-gcn", "all-to-all"), ("tm-gcn", "banded"), ("wd-gcn", "all-to-all")],
+)
+def test_losses_stay_close_to_exact_ones(
+    ranks: RankPool, store: Path, tmp_path: Path, model: str, exchange: str
+) -> None:
+    settings = {**SETTINGS, "model": model, "time_exchange": exchange}
+    exact, whole, eight, two = (
+        ranks.run(run_engine, 3, store, tmp_path / str(wire), False, {**settings, "wire": wire})[0]
+        for wire in (None, 32, 8, 2)
+    )
+    assert whole["result"]["losses"] == exact["result"]["losses"], "bit for bit"
+    assert exact["result"]["exactness"] == "exact"
+    assert exact["result"]["choices"]["rounded"] == []
+    losses = torch.tensor([run["result"]["losses"] for run in (exact, eight, two)])
+    gap = (losses - losses[0]).abs().amax(dim=1) / losses[0].min()
+    assert 0 < gap[1] < 0.01, "8 bits"
+    assert gap[1] < gap[2] < 0.2, "2 bits"
+    result = two["result"]
+    assert result["exactness"] == "unbiased"
+    assert result["choices"]["wire"] == 2
+    number = 2 if model == "tm-gcn" else 1
+    assert result["choices"]["rounded"][0].startswith(f"part {number} ")
+    sent = [run["result"]["bytes_sent"]["time_forward"] for run in (exact, two)]
+    assert sent[1] < 0.5 * sent[0], "12 bytes a row instead of 64, but for evaluation"
+
+
+@pytest.mark.parametrize(
+    ("wire", "period"), [({"wire": 2}, None), ({"wire": "adaptive", "wire_bits": 3}, 3)]
+)
+def test_resumed_rounded_run_ends_bit_for_bit_alike(
+    ranks: RankPool, store: Path, tmp_path: Path, wire: dict, period: int | None
+) -> None:
+    """It stops after epoch 6, with widths assigned that are not in use yet."""
+    settings = {**SETTINGS, **wire, "model": "gcrn", "wire_period": period}
+    straight = ranks.run(run_engine, 3, store, tmp_path / "straight", False, settings)[0]
+    short = {**settings, "epochs": 6}
+    ranks.run(run_engine, 3, store, tmp_path / "broken", False, short)
+    resumed = ranks.run(run_engine, 3, store, tmp_path / "broken", True, settings)[0]
+    assert resumed["result"]["losses"] == straight["result"]["losses"]
+    for name, tensor in straight["weights"].items():
+        assert torch.equal(resumed["weights"][name], tensor), name
+    widths = straight["result"]["widths"]
+    if period is None:
+        assert widths == []
+        return
+    assert {entry["epoch"] for entry in widths} == {6, 9}
+    assert [e for e in widths if e["epoch"] == 9] == resumed["result"]["widths"]
+    late = [entry["rows"] for entry in widths if entry["epoch"] == 9]
+    rows = {bits: sum(entry[bits] for entry in late) for bits in "248"}
+    mean = sum(int(bits) * count for bits, count in rows.items()) / sum(rows.values())
+    assert 2.7 < mean <= 3.0  # every row has 16 columns, so bits are bytes
+    # All rows of the training blocks, on both ways of both layers, but one's own.
+    assert sum(rows.values()) == sum(late[0].values()) * 8
+    assert straight["result"]["bytes_sent"]["control"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--model", "evolvegcn-o", "--wire", "8"), "only summaries"),
+        (("--model", "evolvegcn-h", "--wire", "8"), "only summaries"),
+        (("--model", "gcrn", "--wire", "8", "--time-exchange", "wavefront"), "handed on whole"),
+        (("--model", "gcrn", "--wire", "8", "--hidden", 8), "travel whole"),
+        (("--model", "gcrn", "--wire", "3"), "Unknown wire width"),
+        (("--model", "gcrn", "--wire", "8", "--wire-bits", "4"), "all rows have one width"),
+    ],
+)
+def test_rounding_that_would_do_nothing_is_refused(command: Command, arguments, problem) -> None:
+    answer = command("train", "drifting", *arguments, "--epochs", 1)
+    assert answer.code == 2
+    assert problem in answer.err
+    assert not list(command.here.glob("runs/*")), "nothing is left behind"
+
+
+def test_one_rank_has_nothing_to_round_and_says_so(command: Command) -> None:
+    answer = command("train", "drifting", "--model", "gcrn", "--wire", "4", "--epochs", 1)
+    assert answer.code == 0, answer
+    assert "nothing quantised" in answer.out
+
+
+def test_narrow_rows_change_which_exchange_is_cheapest() -> None:
+    """Handing states on takes fewer bytes, but ranks wait for each other."""
+    part, plan = VertexLSTM(16, 16), plan_time([1] * 8, 4, train_steps=8)
+    assert choose_exchange(part, plan, 20_000, 16) == "wavefront"
+    assert choose_exchange(part, plan, 20_000, 16, 2) == "all-to-all"
