@@ -2,15 +2,18 @@
 
 import sys
 
-import typer
+from siafu.collector import collector_rests
 
-from siafu.cli.data import ingest, inspect, partition
-from siafu.cli.demo import demo
-from siafu.cli.doctor import doctor
-from siafu.cli.infer import infer
-from siafu.cli.show import notes
-from siafu.cli.train import train_command
-from siafu.errors import SiafuError
+with collector_rests():
+    import typer
+
+    from siafu.cli.data import ingest, inspect, partition
+    from siafu.cli.demo import demo
+    from siafu.cli.doctor import doctor
+    from siafu.cli.infer import infer
+    from siafu.cli.show import notes
+    from siafu.cli.train import train_command
+    from siafu.errors import SiafuError
 
 app = typer.Typer(
     name="siafu",
