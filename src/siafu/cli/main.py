@@ -2,7 +2,7 @@
 
 import sys
 
-from siafu.collector import collector_rests
+from siafu.collector import collector_rests, spare_collector
 
 with collector_rests():
     import typer
@@ -14,6 +14,7 @@ with collector_rests():
     from siafu.cli.show import notes
     from siafu.cli.train import train_command
     from siafu.errors import SiafuError
+spare_collector()
 
 app = typer.Typer(
     name="siafu",
