@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ launch = importlib.import_module("siafu.launch.fit")
 # A shell that starts tests in the background has them ignore interrupts, and so all they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Commands, ranks and workers are some hundred processes, of which each would compile siafu anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Tensors here are small, and torch's threads spin while they wait: beside the ranks' processes two
 # of them take 2.6 times the processor time of one.

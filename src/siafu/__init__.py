@@ -1,13 +1,19 @@
 """Train any graph neural network on one big graph over many ranks, exactly by default."""
 
-from siafu.comm import World
-from siafu.errors import SiafuError
-from siafu.graph import Graph
-from siafu.ingest import load
-from siafu.launch import Run, fit
-from siafu.minibatch import MinibatchLoader
-from siafu.shard import Shard, open_shard
-from siafu.strategy import parallelize
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from siafu.collector import collector_rests
+
+if TYPE_CHECKING:
+    from siafu.comm import World
+    from siafu.errors import SiafuError
+    from siafu.graph import Graph
+    from siafu.ingest import load
+    from siafu.launch import Run, fit
+    from siafu.minibatch import MinibatchLoader
+    from siafu.shard import Shard, open_shard
+    from siafu.strategy import parallelize
 
 __all__ = [
     "Graph",
@@ -21,3 +27,31 @@ __all__ = [
     "open_shard",
     "parallelize",
 ]
+
+_HOMES = {
+    "Graph": "graph",
+    "MinibatchLoader": "minibatch",
+    "Run": "launch",
+    "Shard": "shard",
+    "SiafuError": "errors",
+    "World": "comm",
+    "fit": "launch",
+    "load": "ingest",
+    "open_shard": "shard",
+    "parallelize": "strategy",
+}
+"""Where each name is, loaded when it is first asked for: a worker needs a part of siafu."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name, from now on found here."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with collector_rests():
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

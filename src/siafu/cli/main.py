@@ -2,15 +2,19 @@
 
 import sys
 
-import typer
+from siafu.collector import collector_rests, spare_collector
 
-from siafu.cli.data import ingest, inspect, partition
-from siafu.cli.demo import demo
-from siafu.cli.doctor import doctor
-from siafu.cli.infer import infer
-from siafu.cli.show import notes
-from siafu.cli.train import train_command
-from siafu.errors import SiafuError
+with collector_rests():
+    import typer
+
+    from siafu.cli.data import ingest, inspect, partition
+    from siafu.cli.demo import demo
+    from siafu.cli.doctor import doctor
+    from siafu.cli.infer import infer
+    from siafu.cli.show import notes
+    from siafu.cli.train import train_command
+    from siafu.errors import SiafuError
+spare_collector()
 
 app = typer.Typer(
     name="siafu",

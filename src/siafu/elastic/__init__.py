@@ -1,17 +1,20 @@
 """Tensor tasks as pure functions, pools of stateless workers that run them, and what they cost."""
 
-from siafu.elastic.compute import compute
-from siafu.elastic.local_pool import LocalPool
-from siafu.elastic.pool import Deliver, Pool
-from siafu.elastic.pool_wire import decode_rows, encode_rows
-from siafu.elastic.task import Bundle, Fact, Reply, Task, Tensors, Usage
-from siafu.elastic.vertex_part import (
-    PartFacts,
-    Question,
-    answer_shape,
-    draws_on_input,
-    inspect_parts,
-)
+from siafu.collector import collector_rests
+
+with collector_rests():  # every worker begins here
+    from siafu.elastic.compute import compute
+    from siafu.elastic.local_pool import LocalPool
+    from siafu.elastic.pool import Deliver, Pool
+    from siafu.elastic.pool_wire import decode_rows, encode_rows
+    from siafu.elastic.task import Bundle, Fact, Reply, Task, Tensors, Usage
+    from siafu.elastic.vertex_part import (
+        PartFacts,
+        Question,
+        answer_shape,
+        draws_on_input,
+        inspect_parts,
+    )
 
 __all__ = [
     "Bundle",

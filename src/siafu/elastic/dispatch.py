@@ -276,7 +276,9 @@ class Dispatcher:
             self.counters.duplicates += 1
             return False
         if is_local == self.degraded and waiting.starts:
-            self._times.note(waiting.task.kind, now - waiting.starts[0])
+            # Of a kind nobody knows, attempts before the newest were long waits for what got lost.
+            is_known = self._times.average(waiting.task.kind) is not None
+            self._times.note(waiting.task.kind, now - waiting.starts[0 if is_known else -1])
         del self._waiting[reply.number]
         return True
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import torch
 
+from siafu.collector import spare_collector
 from siafu.elastic.compute import compute, warm_up
 from siafu.elastic.shared_block import map_block, write_block
 from siafu.elastic.task import Tensors
@@ -85,6 +86,7 @@ def _end_with_parent(parent: int) -> None:
 def main(descriptor: int, parent: int, threads: int) -> int:
     """Serve one owner and return the exit code."""
     _end_with_parent(parent)
+    spare_collector()
     torch.set_num_threads(threads)
     pipe = WorkerPipe(socket.socket(fileno=descriptor))
     try:

@@ -15,6 +15,7 @@ from torch import Tensor
 from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
 from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
+from siafu.engine.adam import Adam
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
 from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
@@ -214,9 +215,7 @@ def begin(
     network = build_network(config, shard, draws)
     assert config.lr is not None
     assert config.weight_decay is not None
-    optimiser = torch.optim.Adam(
-        network.module.parameters(), lr=config.lr, weight_decay=config.weight_decay
-    )
+    optimiser = Adam(network.module.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     training = Training(config, shard, network, optimiser, draws, Progress(), {})
     if held_out is not None:
         assert isinstance(network, SampledNetwork)

@@ -1,6 +1,9 @@
 """Starting ranks on this machine or under torchrun."""
 
-from siafu.launch.fit import Run, fit, infer, resume_run, start_run, under_torchrun
-from siafu.launch.prepare import prepare_parts
+from siafu.collector import collector_rests
+
+with collector_rests():  # every rank begins here
+    from siafu.launch.fit import Run, fit, infer, resume_run, start_run, under_torchrun
+    from siafu.launch.prepare import prepare_parts
 
 __all__ = ["Run", "fit", "infer", "prepare_parts", "resume_run", "start_run", "under_torchrun"]

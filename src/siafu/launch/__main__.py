@@ -2,6 +2,8 @@
 
 import sys
 
+from siafu.collector import spare_collector
 from siafu.launch.rank import main
 
+spare_collector()
 sys.exit(main(*sys.argv[1:]))

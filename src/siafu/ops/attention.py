@@ -30,6 +30,7 @@ from siafu.ops.attention_softmax import (
     flat_drop,
     op_arguments,
 )
+from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import AttentionBlock, AttentionGrads, EdgeDrop, RowGrads, Turned
 from siafu.ops.csr import CSR
 from siafu.ops.kernels import attention_kernels
@@ -128,6 +129,7 @@ def turned(csr: CSR, *, with_order: bool) -> Turned:
     return Turned(back.indptr, back.index, csr.transpose_order() if with_order else None)
 
 
+@guarded_late
 @torch.library.custom_op("siafu::attention", mutates_args=())
 def attention(
     indptr: Tensor,
@@ -161,6 +163,7 @@ def _(indptr: Any, index: Any, sources: list[Tensor], rows: list[Tensor], *rest:
     return rows[0].new_empty(num_rows, heads, width), rows[0].new_empty(num_rows, heads)
 
 
+@guarded_late
 @torch.library.custom_op("siafu::attention_grad", mutates_args=())
 def attention_grad(
     indptr: Tensor,

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Edges
 from siafu.ops.csr import CSR, edge_dtype
 from siafu.ops.csr_sum import check_source
@@ -53,6 +54,7 @@ def neighbour_max(csr: CSR, x_CD: Tensor) -> Tensor:
     return out_MD
 
 
+@guarded_late
 @torch.library.custom_op("siafu::csr_max", mutates_args=())
 def csr_max(indptr: Tensor, index: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return out_MD and edge_MD as `max_with_argument` defines them."""
@@ -69,6 +71,7 @@ def _(indptr: Tensor, index: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return out_MD, torch.empty_like(out_MD, dtype=edge_dtype(index.size(0)))
 
 
+@guarded_late
 @torch.library.custom_op("siafu::csr_max_grad", mutates_args=())
 def csr_max_grad(index: Tensor, edge: Tensor, grad: Tensor, num_cols: int) -> Tensor:
     """Return grad_CD: each entry of grad_MD added to the source row that its edge reads."""

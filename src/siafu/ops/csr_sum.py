@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from siafu.errors import PlanError
+from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Edges
 from siafu.ops.csr import CSR
 from siafu.ops.kernels import csr_kernels
@@ -80,6 +81,7 @@ def neighbour_sum(
     return csr_sum(*edges, x_CD, back.indptr, back.index, back.weight)
 
 
+@guarded_late
 @torch.library.custom_op("siafu::csr_sum", mutates_args=())
 def csr_sum(  # noqa: PLR0913 - an op's schema is flat
     indptr: Tensor,

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from siafu.errors import ConfigError, PlanError
+from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Draw
 from siafu.ops.kernels import random_kernels
 from siafu.ops.random_torch import WORD, draw_words, philox, words_to_uniform
@@ -89,6 +90,7 @@ def dropout_pairs(
     return _dropout(x_ED, Draw(key.pair_words(), _ids(first_E), _ids(second_E)), p)
 
 
+@guarded_late
 @torch.library.custom_op("siafu::dropout", mutates_args=())
 def dropout(
     x: Tensor, first: Tensor, second: Tensor | None, key0: int, key1: int, p: float

@@ -13,6 +13,7 @@ import pytest
 from benchmarks.hosts import hosts, measured_mbit, missing
 from benchmarks.namespaces import sweep, tool
 from siafu.errors import ConfigError
+from siafu.launch import fit
 
 ROOT = Path(__file__).parents[3]
 LACK = missing()
@@ -124,6 +125,7 @@ def test_a_signal_leaves_nothing(name):
 
 
 @needs_hosts
+@pytest.mark.usefixtures("runs_on_pool")
 def test_training_runs_over_hosts_as_on_one_machine(tmp_path):
     """Two hosts and two local ranks print the same loss."""
     options = ["--epochs", "3", "--threads", "1", "--quiet", "--device", "cpu"]
@@ -131,18 +133,11 @@ def test_training_runs_over_hosts_as_on_one_machine(tmp_path):
     with hosts(2, mbit=1000) as made:
         answers = made.run(command, deadline_seconds=240, cwd=tmp_path)
     assert [answer.code for answer in answers] == [0, 0], answers
-    local = tmp_path / "local"
-    local.mkdir()
-    alone = [*command, "--ranks", "2"]
-    subprocess.run(alone, cwd=local, check=True, timeout=240, capture_output=True)
+    local = fit("planted", ranks=2, epochs=3, device="cpu", out=str(tmp_path / "local"))
     (over_hosts,) = tmp_path.glob("runs/*/metrics.jsonl")
-    (on_one,) = local.glob("runs/*/metrics.jsonl")
-    losses = [
-        [json.loads(line)["loss"] for line in path.read_text().splitlines()]
-        for path in (over_hosts, on_one)
-    ]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 3
+    losses = [json.loads(line)["loss"] for line in over_hosts.read_text().splitlines()]
+    assert losses == local.result["losses"]
+    assert len(losses) == 3
 
 
 def test_what_is_missing_is_said_plainly(monkeypatch):

@@ -1,5 +1,6 @@
 """Every command: what it prints for programs, what it writes, what comes back."""
 
+import importlib
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from siafu.cli import demo
 from siafu.ingest import load
+from siafu.launch.local import run_ranks
 from tests.command import Command
 
 KEYS = {
@@ -283,8 +285,11 @@ def test_predictions_of_two_runs_never_mix(siafu: Command) -> None:
     assert (siafu.here / "run" / "weights.safetensors").exists()
 
 
-def test_failed_rank_leaves_no_predictions(siafu: Command) -> None:
+@pytest.mark.usefixtures("runs_on_pool")
+def test_failed_rank_leaves_no_predictions(siafu: Command, monkeypatch) -> None:
     result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run", "--ranks", 2)
+    # Ranks of its own are to fail, not those of the pool.
+    monkeypatch.setattr(importlib.import_module("siafu.launch.fit"), "run_ranks", run_ranks)
     file = siafu.here / "run" / "data.parts" / "part1" / "x.npy"
     file.write_bytes(file.read_bytes()[:-4])
     before = {path.name for path in siafu.here.iterdir()}

@@ -81,6 +81,16 @@ def test_nothing_known_yet_means_patience() -> None:
     assert run.pool.num_started == 2
 
 
+def test_a_first_answer_that_was_lost_makes_nobody_slow() -> None:
+    run = OddRun(in_turn(LOST, QUICK, LOST))
+    run.dispatcher.start(ping(1))
+    run.finish(10)  # after the first wait of 30 s
+    began = run.clock.now
+    run.dispatcher.start(ping(2))
+    run.finish(20)
+    assert run.clock.now - began < 1
+
+
 def test_what_is_learnt_meanwhile_shortens_the_wait() -> None:
     run = OddRun(in_turn(LOST))
     run.dispatcher.start(ping(1))

@@ -52,6 +52,7 @@ from siafu.ops.numba_jit import strict_kernel
 square = strict_kernel(lambda number: number * number)
 assert square(np.uint64(2**63 + 1)) == 1  # it wraps, and does not warn
 run = siafu.fit("planted:200", epochs=2, hidden=8, model=sys.argv[1])
+assert "torch._dynamo" not in sys.modules  # nothing is compiled: 1.2 s and 100 MB are spared
 print(*run.result["losses"])
 """
 

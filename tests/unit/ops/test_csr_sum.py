@@ -120,6 +120,19 @@ def test_op_is_registered_correctly(device, make):
     )
 
 
+def test_op_is_one_call_in_a_compiled_function(uneven):
+    x = features(uneven, 3)
+    seen: list[str] = []
+
+    def keep(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> torch.fx.GraphModule:
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph
+
+    compiled = torch.compile(lambda x: neighbour_sum(uneven, x) * 2, backend=keep)
+    torch.testing.assert_close(compiled(x), 2 * csr_sum_reference(uneven, x), **FLOAT64)
+    assert [name for name in seen if "siafu" in name] == ["siafu.csr_sum.default"]
+
+
 def test_result_does_not_depend_on_the_number_of_threads(threads):
     generator = torch.Generator().manual_seed(4)
     degree = torch.randint(0, 40, (3000,), generator=generator)
