@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
+from siafu.engine.grid import make_grid
 from siafu.nn import Draws, DynamicGNN, VertexLSTM
 from siafu.partition import TimeBlock, plan_time
 from siafu.strategy import Strategy, TimeStrategy
@@ -50,7 +51,9 @@ def wide_runner(
 ) -> tuple[TimeRunner, Draws]:
     """Return a model whose rows are rounded, on this rank's snapshots, and its draws."""
     draws, model = Draws(seed=6), make_model(name, WIDTH).to(dtype)
-    runner = runner_on(world, model, awkward_dynamic(), strategy, 1000)
+    runner = runner_on(
+        make_grid(world, awkward_dynamic(), 1), model, awkward_dynamic(), strategy, 1000
+    )
     return TimeRunner(model, runner.source, runner.plan, world, strategy, draws), draws
 
 
@@ -114,7 +117,9 @@ def both_passes(world: World, wire: Any) -> list[Any]:
     watched, draws = DynamicGNN(parts, out_width=WIDTH).float(), Draws(seed=1, epoch=1)
     rounding = Strategy(wire=wire, **({} if isinstance(wire, int) else {"wire_period": 3}))
     strategy = TimeStrategy(block=4, exchange="all-to-all", rounding=rounding)
-    runner = runner_on(world, watched, awkward_dynamic(), strategy, 1000)
+    runner = runner_on(
+        make_grid(world, awkward_dynamic(), 1), watched, awkward_dynamic(), strategy, 1000
+    )
     runner = TimeRunner(watched, runner.source, runner.plan, world, strategy, draws)
     found = []
     for draws.epoch in range(1, 8 if wire == "adaptive" else 2):

@@ -22,8 +22,7 @@ from siafu.shard import Shard, open_shard
 from siafu.strategy import BlockNeighbours, Strategy, message_flow
 from tests.parity.message_models import MessageNet
 
-STEPS = 2
-"""The second shows what the first has done to weights and to Adam's state."""
+STEPS = 3
 
 Plan = ModelSpec | Reduce
 """A built-in model, or how the messages of a user's one are joined."""

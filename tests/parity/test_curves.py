@@ -28,7 +28,7 @@ CASES = {
 
 def sparse_graph() -> Graph:
     """The built-in graph with features as bags of words: few columns of many."""
-    graph = load("planted:800")
+    graph = load("planted")
     generator = np.random.default_rng(0)
     counts = generator.integers(0, 9, graph.num_nodes)
     indptr = np.concatenate([[0], np.cumsum(counts)])
@@ -48,7 +48,7 @@ def sparse_graph() -> Graph:
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[bool, int], Path]:
     root, folders = tmp_path_factory.mktemp("curves"), {}
-    for is_sparse, graph in ((False, load("planted:800")), (True, sparse_graph())):
+    for is_sparse, graph in ((False, load("planted")), (True, sparse_graph())):
         for size in (1, 4):
             folders[is_sparse, size] = root / f"{graph.name}-{size}"
             partition_graph(graph, folders[is_sparse, size], num_parts=size)

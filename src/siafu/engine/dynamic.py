@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
 from siafu.comm import BACKWARD, FORWARD, World, reduce_gradients
 from siafu.config import DYNAMIC_DEFAULTS, RunConfig
+from siafu.engine.adam import Adam
 from siafu.engine.edge_task import EdgeTask
 from siafu.engine.full_graph import OnEpoch, Progress, diverged, peak_bytes, synchronise
 from siafu.engine.grid import Grid, make_grid
@@ -259,9 +260,7 @@ def begin_dynamic(
     runner = make_runner(config, graph, grid, task, network.model, draws, lags)
     assert config.lr is not None
     assert config.weight_decay is not None
-    optimiser = torch.optim.Adam(
-        network.parameters(), lr=config.lr, weight_decay=config.weight_decay
-    )
+    optimiser = Adam(network.parameters(), lr=config.lr, weight_decay=config.weight_decay)
     training = DynamicTraining(
         config, graph, task, network, runner, grid, optimiser, draws, Progress(), {}, {}
     )
