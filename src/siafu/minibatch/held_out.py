@@ -23,7 +23,7 @@ from siafu.shard import ScratchRows, Shard, new_rows
 
 DEFAULT_SPLIT = "0.8,0.1"
 _PURPOSE = ORDER_PURPOSE - 2
-_EDGES_AT_ONCE = 1 << 20
+_EDGES_AT_ONCE = 1 << 18
 _TRAIN, _VAL, _TEST = 0, 1, 2
 _EDGE_ARRAYS = ("src", "edge_weight", "edge_attr", "edge_type")
 

@@ -87,6 +87,21 @@ def test_epochs_differ_and_macrobatches_do_not_matter(
         assert all(torch.equal(a.n_id, b[0].n_id) for a, b in zip(one, pairs, strict=True))
 
 
+def test_minibatches_built_in_turn_are_those_built_ahead(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with siafu.MinibatchLoader(shard, [2], batch_size=5, macrobatch=1) as ahead:
+        want = [batch.n_id for batch in ahead]
+    with siafu.MinibatchLoader(shard, [2], batch_size=5, macrobatch=1) as in_turn:
+        sampler, built = in_turn._feed.sampler, []
+        build = sampler.build
+        monkeypatch.setattr(sampler, "build", lambda *given: built.append(1) or build(*given))
+        sampler.is_ahead = False
+        for number, batch in enumerate(in_turn):
+            assert len(built) == number + 1
+            assert torch.equal(batch.n_id, want[number])
+
+
 def test_seeds_are_named_by_the_users_ids(tmp_path: Path) -> None:
     names = TextIds.from_arrow(pa.array([f"v{number}" for number in range(5)]))
     x = np.eye(5, dtype=np.float32)
