@@ -217,8 +217,8 @@ def sampling_lines() -> list[str]:
         for row in rows_of("sampling")
     ]
     for result in rows_of("macrobatch"):
-        rows = [row for row in result["rows"] if "epoch_seconds" in row]
-        rows = [row for row in rows if row["contestant"].startswith("k=32")]
+        rows = [row for row in result["rows"] if row["contestant"] in ("k=32", "k=32, aggregated")]
+        rows = [row for row in rows if row["hosts"] == 4 and "epoch_seconds" in row]
         lines += [_macrobatch_line(row, result) for row in rows]
     return lines
 
@@ -227,7 +227,7 @@ def _macrobatch_line(row: Row, result: Row) -> str:
     hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
     command = (
         f"benchmarks.macrobatch --hosts {row['hosts']} --graphs {row['graph']} "
-        f"--vertices {result['vertices']}"
+        f"--vertices {result['vertices']} --steps {result['steps']}"
     )
     if result["threads"] > 1:
         hosts += f" of {result['threads']} cores"

@@ -43,11 +43,31 @@ _HOMES = {
 """Where each name is, loaded when it is first asked for: a worker needs a part of siafu."""
 
 
+_PACKAGES = frozenset(
+    [
+        "comm",
+        "config",
+        "errors",
+        "graph",
+        "ingest",
+        "minibatch",
+        "nn",
+        "ops",
+        "partition",
+        "plan",
+        "shard",
+        "strategy",
+    ]
+)
+
+
 def __getattr__(name: str) -> Any:
-    """Return a public name, from now on found here."""
-    if name not in _HOMES:
+    """Return a public name or a package, from now on found here."""
+    if name not in _HOMES and name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with collector_rests():
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
         value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     globals()[name] = value
     return value

@@ -285,3 +285,34 @@ def test_runs_of_a_grid_of_ranks_are_those_of_one(
             split: pytest.approx(scores, rel=1e-3)
             for split, scores in one["result"]["scores"].items()
         }
+
+
+def test_a_grid_through_the_launcher(command: Command) -> None:
+    """Cut, trained on two ranks, gone on with, inferred with embeddings of every snapshot."""
+    flags = ["--model", "gcrn", "--task", "link", "--hidden", 4, "--vertex-parts", 2]
+    refused = command("train", "drifting:60", *flags, "--ranks", 3, "--epochs", 2)
+    assert refused.code == 2
+    assert "--vertex-parts 2" in refused.out + refused.err
+    run = ["--ranks", 2, "--epochs", 2, "--checkpoint-every", 1, "--out", "run"]
+    assert command("train", "drifting:60", *flags, *run).code == 0
+    assert command("train", "--resume", "run", "--epochs", 3).code == 0
+    assert command("infer", "run", "--out", "rows", "--embeddings").code == 0
+    table = pq.read_table("rows")
+    result = json.loads(Path("run/result.json").read_text())
+    assert result["choices"]["vertex_parts"] == 2
+    assert len(table) == 60 * result["choices"]["snapshots"]
+    assert len(set(table["id"].to_pylist())) == 60
+
+
+def test_groups_choose_the_same_exchange(ranks: RankPool, tmp_path: Path) -> None:
+    """With adaptive widths all ranks tell theirs, whatever size their group has."""
+    graph = awkward_dynamic()
+    groups = np.zeros(graph.num_nodes, np.int32)
+    groups[:3] = 1
+    save_dynamic(replace(graph, part_of=groups), tmp_path / "store")
+    settings = {**SETTINGS, "model": "cd-gcn", "task": "node", "hidden": 16, "epochs": 8}
+    settings |= {"wire": "adaptive", "wire_period": 3, "vertex_parts": 2}
+    settings |= {"time_exchange": "all-to-all"}
+    many = ranks.run(run_engine, 4, tmp_path / "store", tmp_path / "run", False, settings)
+    assert many[0]["result"]["exactness"] == "unbiased"
+    assert many[0]["result"]["widths"] == many[3]["result"]["widths"] != []

@@ -15,7 +15,10 @@ def infer(
     out: Annotated[Path, typer.Option(help="folder for the Parquet files")] = Path("predictions"),
     data: Annotated[str | None, typer.Option(help="another graph (default: the run's)")] = None,
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="and hidden rows (own model: logits)")
+        bool,
+        typer.Option(
+            "--embeddings", help="and hidden rows (own model: logits); over time those alone"
+        ),
     ] = False,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace earlier predictions in --out")

@@ -115,7 +115,9 @@ def _told_of_rows(choices: dict[str, Any]) -> str:
     if choices["wire"] == 32:
         return ""
     if not choices["rounded"]:
-        return ", nothing quantised (states travel whole, and one rank sends none)"
+        return (
+            ", nothing quantised (states travel whole, and a single stretch of time sends no rows)"
+        )
     if "wire_bits" in choices:
         return f", rows quantised to {choices['wire_bits']:g} bits on average ({choices['wire']})"
     return f", rows quantised to {choices['wire']} bits"

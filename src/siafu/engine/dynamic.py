@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -186,6 +186,12 @@ class DynamicTraining:
                 seen=f"{facts['fingerprint'][:12]}, the data is {mine[:12]}",
                 fix="resume with the data the run was started on",
             )
+        if checkpoint.wire and facts["ranks"] != self.world.size:
+            raise PlanError(
+                "The checkpoint has adaptive widths for another number of ranks.",
+                seen=f"{facts['ranks']} ranks then, {self.world.size} now",
+                fix=f"resume on {facts['ranks']} ranks",
+            )
         self.network.load_state_dict(checkpoint.model)
         self.optimiser.load_state_dict(checkpoint.optimiser)
         self.best, self.best_details = checkpoint.best, facts["best_details"]
@@ -211,10 +217,17 @@ def num_embedded(config: RunConfig, graph: DynamicGraph) -> int:
     return graph.num_snapshots - int(looks_ahead)
 
 
-def make_network(
-    config: RunConfig, graph: DynamicGraph, grid: Grid, draws: Draws
-) -> tuple[Task, DynamicNetwork, int]:
-    """Return the task, the network with weights drawn from the seed, and the lags of its input."""
+class Made(NamedTuple):
+    """What a run is about, and the network that learns it."""
+
+    task: Task
+    network: DynamicNetwork
+    lags: int
+    """Past values of a signal in the network's input."""
+
+
+def make_network(config: RunConfig, graph: DynamicGraph, grid: Grid, draws: Draws) -> Made:
+    """Return the task and the network with weights drawn from the seed."""
     given = TaskInput(graph=graph, config=config, draws=draws, share=grid.share)
     task = TASKS[config.task or default_task(graph)](given)
     lags = config.lags if task.name == "signal" else 0
@@ -222,7 +235,7 @@ def make_network(
         torch.manual_seed(config.seed)
         model = _make_model(config, num_inputs(graph, lags))
         network = DynamicNetwork(model, task.make_head(model.out_width))
-    return task, network.to(grid.world.device), lags
+    return Made(task, network.to(grid.world.device), lags)
 
 
 def _make_model(config: RunConfig, in_width: int) -> DynamicGNN:
@@ -256,8 +269,9 @@ def begin_dynamic(
     """Return a training ready to run, fresh or from the newest checkpoint of a run folder."""
     draws = Draws(seed=config.seed)
     grid = make_grid(world, graph, config.vertex_parts)
-    task, network, lags = make_network(config, graph, grid, draws)
-    runner = make_runner(config, graph, grid, task, network.model, draws, lags)
+    made = make_network(config, graph, grid, draws)
+    runner = make_runner(config, graph, grid, made, draws)
+    task, network = made.task, made.network
     assert config.lr is not None
     assert config.weight_decay is not None
     optimiser = Adam(network.parameters(), lr=config.lr, weight_decay=config.weight_decay)
@@ -275,12 +289,16 @@ def make_runner(
     config: RunConfig,
     graph: DynamicGraph,
     grid: Grid,
-    task: Task,
-    model: DynamicGNN,
+    made: Made,
     draws: Draws,
-    lags: int,
+    *,
+    to_the_end: bool = False,
 ) -> TimeRunner:
-    """Return the model over this rank's snapshots; one costs its edges, loops included."""
+    """Return the model over this rank's snapshots; one costs its edges, loops included.
+
+    `to_the_end`: the last snapshot too, where nothing is left to be asked of it.
+    """
+    task, model = made.task, made.network.model
     strategy = TimeStrategy(
         block=config.time_block,
         exchange=config.time_exchange,
@@ -288,12 +306,12 @@ def make_runner(
     )
     costs = [int(edges) + graph.num_nodes for edges in graph.edges_per_snapshot()]
     plan = plan_time(
-        costs[: task.num_steps],
+        costs if to_the_end else costs[: task.num_steps],
         grid.times.size,
         train_steps=task.train_steps,
         block_steps=strategy.block,
     )
-    reading = Reading(lags=lags, outward=config.aggregate == "out")
+    reading = Reading(lags=made.lags, outward=config.aggregate == "out")
     source = Snapshots(graph, plan.owned(grid.times.rank), model, draws, grid.share, reading)
     return TimeRunner(model, source, plan, grid.times, strategy, draws)
 

@@ -90,7 +90,8 @@ def infer_dynamic(
         facts = opened.metadata() or {}
     config = config.model_copy(update={"task": facts.get("task", config.task)})
     draws = Draws(seed=config.seed, training=False)
-    task, network, lags = make_network(config, graph, grid, draws)
+    made = make_network(config, graph, grid, draws)
+    task, network, lags = made
     if num_inputs(graph, lags) != int(facts.get("num_features", -1)):
         raise StoreError(
             "The features do not fit the model.",
@@ -106,7 +107,7 @@ def infer_dynamic(
             seen=str(error).splitlines()[-1].strip(),
             fix="infer with the model and the kind of data the run was trained with",
         ) from error
-    runner = make_runner(config, graph, grid, task, network.model, draws, lags)
+    runner = make_runner(config, graph, grid, made, draws, to_the_end=embeddings)
     if embeddings:
         write_dynamic_embeddings(network, graph, grid, runner, out)
     else:

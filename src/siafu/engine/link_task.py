@@ -4,6 +4,7 @@ Shapes: n vertices of this rank, E pairs, D embedding width.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +26,20 @@ from siafu.ops import DrawKey, uniform_rows
 _TRAIN_SITE, _SCORE_SITE = (1 << 18) + 1, (1 << 18) + 2
 """Streams of draws for negatives, apart from those of layers."""
 _PAIRS_AT_ONCE = 1 << 20
+_DRAWN_AT_ONCE = 1 << 20
 _NEGATIVES = 20
 """Pairs without an edge drawn for each edge, unless asked otherwise."""
+
+
+class Candidates(NamedTuple):
+    """This rank's pairs of a snapshot; counts are over all ranks that share it."""
+
+    source: Tensor
+    target: Tensor
+    truth: Tensor
+    """1 for those that meet, which come first."""
+    num_met: int
+    num_others: int
 
 
 class LinkTask:
@@ -80,39 +93,43 @@ class LinkTask:
         keys = np.unique(src * num_nodes + dst)
         return keys // num_nodes, keys % num_nodes
 
-    def _candidates(self, step: int, key: DrawKey, count: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return pairs: those that meet, then `count` negatives each; and how many meet."""
+    def _candidates(self, step: int, key: DrawKey, count: int) -> Candidates:
+        """Return this rank's pairs: those that meet, then negatives, `count` drawn for each."""
         source, target = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
-        num_nodes = self.graph.num_nodes
+        keys = source * self.graph.num_nodes + target
+        mine = self.share.is_mine(source)
+        sources, targets, num_others = [source[mine]], [target[mine]], 0
+        for drawn_W2 in self._drawn(step, key, len(source) * count):
+            drawn_keys = drawn_W2[:, 0] * self.graph.num_nodes + drawn_W2[:, 1]
+            absent_W2 = drawn_W2[~torch.isin(drawn_keys, keys)]
+            num_others += len(absent_W2)
+            own_W2 = absent_W2[self.share.is_mine(absent_W2[:, 0])]
+            sources.append(own_W2[:, 0])
+            targets.append(own_W2[:, 1])
+        all_sources = torch.cat(sources)
+        truth = torch.zeros_like(all_sources)
+        truth[: len(sources[0])] = 1
+        return Candidates(all_sources, torch.cat(targets), truth, len(source), num_others)
+
+    def _drawn(self, step: int, key: DrawKey, count: int) -> Iterator[Tensor]:
+        """Yield pairs of vertices met so far, some at a time: a rank may keep few of them."""
         known = self.met[: self.met_by_step[step + 1]].to(self.device)
-        wanted = len(source) * count
-        ids = torch.arange(wanted, device=self.device) + (step << 32)
-        u_W2 = uniform_rows(key, ids, 2, dtype=torch.float64)
-        drawn = known[(u_W2 * len(known)).long().clamp(max=len(known) - 1)]
-        keys = drawn[:, 0] * num_nodes + drawn[:, 1]
-        absent = ~torch.isin(keys, source * num_nodes + target)
-        truth = torch.cat([torch.ones_like(source), torch.zeros_like(keys[absent])])
-        source = torch.cat([source, drawn[absent, 0]])
-        return source, torch.cat([target, drawn[absent, 1]]), truth
+        for low in range(0, count, _DRAWN_AT_ONCE):
+            ids = torch.arange(low, min(low + _DRAWN_AT_ONCE, count), device=self.device)
+            u_W2 = uniform_rows(key, ids + (step << 32), 2, dtype=torch.float64)
+            yield known[(u_W2 * len(known)).long().clamp(max=len(known) - 1)]
 
     def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return the loss of the pairs of a snapshot over the number of all that meet."""
-        key = self.draws.key(_TRAIN_SITE)
-        source, target, truth = self._candidates(step, key, self.negatives)
-        num_met = int(truth.sum())
-        if not num_met:
+        pairs = self._candidates(step, self.draws.key(_TRAIN_SITE), self.negatives)
+        if not pairs.num_met:
             return None
-        balance = num_met / max(1, len(truth) - num_met)
-        source, target, truth = self._mine(source, target, truth)
-        score_E = judge(head, self.share, rows_nD, source, target)[:, 0]
-        num_met = int(truth.sum())
-        met = functional.softplus(-score_E[:num_met]).sum()
-        others = functional.softplus(score_E[num_met:]).sum() * balance
+        score_E = judge(head, self.share, rows_nD, pairs.source, pairs.target)[:, 0]
+        num_mine = int(pairs.truth.sum())
+        met = functional.softplus(-score_E[:num_mine]).sum()
+        balance = pairs.num_met / max(1, pairs.num_others)
+        others = functional.softplus(score_E[num_mine:]).sum() * balance
         return (met + others) / (2 * self.total)
-
-    def _mine(self, source: Tensor, target: Tensor, truth: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mine = self.share.is_mine(source)
-        return source[mine], target[mine], truth[mine]
 
     def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
         """Return average precision, mean reciprocal rank and 1 for a snapshot with any edges."""
@@ -122,12 +139,13 @@ class LinkTask:
         if self.eval_negatives is None:
             among_all = self._among_all(head, step, rows_nD)
             return {} if among_all is None else {split: [*among_all, 1.0]}
-        source, target, truth = self._candidates(step, self._score_key(), self.eval_negatives)
-        if not bool(truth.any()):
+        pairs = self._candidates(step, self._score_key(), self.eval_negatives)
+        if not pairs.num_met:
             return {}
-        source, target, truth = self._mine(source, target, truth)
-        score = judge(head, self.share, rows_nD, source, target)[:, 0].double()
-        source, score, truth = (self.share.gather(each) for each in (source, score, truth))
+        mine = judge(head, self.share, rows_nD, pairs.source, pairs.target)[:, 0].double()
+        source, score, truth = (
+            self.share.gather(each) for each in (pairs.source, mine, pairs.truth)
+        )
         if not self.share.speaks:
             return {}
         found = average_precision(score, truth), mean_reciprocal_rank(source, score, truth)
@@ -146,8 +164,9 @@ class LinkTask:
         source, target = source[source != target], target[source != target]
         if not len(source):
             return None
+        wanted = known if self.share.speaks else known[:0]
         from_KH, to_KH = (
-            self.share.fetch(half(rows_nD), known) for half in (head.source, head.target)
+            self.share.fetch(half(rows_nD), wanted) for half in (head.source, head.target)
         )
         if not self.share.speaks:
             return None
@@ -168,8 +187,7 @@ class LinkTask:
 
     def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the score of every pair that meets in the next snapshot, and of one negative."""
-        candidates = self._candidates(step, self._score_key(), 1)
-        source, target, truth = self._mine(*candidates)
+        source, target, truth, *_ = self._candidates(step, self._score_key(), 1)
         score = judge(head, self.share, rows_nD, source, target)[:, 0].float().sigmoid()
         count = len(source)
         return {

@@ -89,12 +89,23 @@ def check_dynamic(graph: DynamicGraph) -> None:
         _check_finite("signal", graph.signal)
     if graph.part_of is not None:
         _check_shape("part_of", graph.part_of.shape, [(n,)])
+        _check_groups(graph.part_of)
     for name in ("event_label", "event_weight"):
         column = getattr(graph, name)
         if column is not None:
             _check_shape(name, column.shape, [(graph.num_events,)])
     if graph.event_label is not None:
         _check_classes("event_label", graph.event_label, graph.num_edge_classes)
+
+
+def _check_groups(part_of_N: Array) -> None:
+    lowest = int(np.argmin(part_of_N))
+    if part_of_N.dtype.kind != "i" or part_of_N[lowest] < 0:
+        raise DataError(
+            "A vertex is in no group.",
+            seen=f"part_of is {part_of_N[lowest]} for vertex {lowest}",
+            fix="give each vertex the number of its group, from 0",
+        )
 
 
 def _check_shape(name: str, seen: tuple[int, ...], allowed: list[tuple[int, ...]]) -> None:

@@ -91,6 +91,7 @@ def prepare_dynamic(
     data: Any, config: RunConfig, target: Path, *, say: Callable[[str], None], quiet: bool = False
 ) -> Path:
     """Return the store of the dynamic graph: the user's own, or one made at `target`."""
+    check_grid(config.ranks, config.vertex_parts)
     stored = isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic"
     progress = PhaseProgress(quiet=quiet)
     try:
@@ -110,11 +111,11 @@ def prepare_dynamic(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
         f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
     )
-    check_grid(config.ranks, config.vertex_parts)
     stretches = config.ranks // config.vertex_parts
     if num_embedded(config, graph) < stretches:
         raise too_few_snapshots(num_embedded(config, graph), stretches)
-    if config.vertex_parts > 1 and _num_groups(graph) != config.vertex_parts:
+    is_asked = config.partition != RunConfig.model_fields["partition"].default
+    if config.vertex_parts > 1 and (is_asked or _num_groups(graph) != config.vertex_parts):
         cut = Cut(num_parts=config.vertex_parts, method=config.partition, seed=config.seed)
         graph = _grouped(graph, cut, say, quiet=quiet)
         stored = False
@@ -147,7 +148,7 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
     graph = load_dynamic_store(job.parts)
     if not config.threads:
         edges = int(graph.edges_per_snapshot().max(initial=0))
-        elements = (graph.num_nodes + edges) * (config.hidden or 1)
+        elements = (graph.num_nodes + edges) * (config.hidden or 1) // config.vertex_parts
         set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
     if job.verb == "infer":
         grid = make_grid(world, graph, config.vertex_parts)

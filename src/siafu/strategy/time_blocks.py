@@ -1,7 +1,7 @@
 """Running a dynamic model block by block: forward to learn the borders, backward block by block.
 
 Only what crosses a border is kept between the two, so memory grows with a block and not with time.
-Ranks own stretches of every block; inside a snapshot nothing is exchanged.
+Ranks own stretches of every block; what is exchanged inside a snapshot is its graph's business.
 
 Shapes: t snapshots of mine, N vertices, O output width.
 """
@@ -79,10 +79,10 @@ class TimeRunner:
         """`draws` tell seed and epoch of what is rounded."""
         self.model, self.source, self.plan, self.world = model, source, plan, world
         self.strategy = strategy
-        check_rounding(model, strategy)
+        self._first = 1 if source.starts_transformed else 0
+        check_rounding(model.parts[self._first :], strategy)
         row_ids = RowIds(source.vertex_ids, source.num_all_vertices)
         self.wire = TimeWire(strategy, plan, world, draws or Draws(), row_ids)
-        self._first = 1 if source.starts_transformed else 0
         self._carriers: dict[int, TemporalCarrier | Evolution] = {}
         for number, part in enumerate(model.parts):
             if number < self._first:
@@ -94,13 +94,8 @@ class TimeRunner:
 
     def _make_carrier(self, number: int, part: TemporalLayer) -> TemporalCarrier:
         vertices, world = self.source.num_vertices, self.world
-        chunks = self.strategy.num_chunks(vertices, world.size)
-        kind: TimeExchange
-        if self.strategy.exchange == "auto":
-            bits, most = self.strategy.mean_bits, self.source.most_vertices
-            kind = choose_exchange(part, self.plan, most, chunks, bits)
-        else:
-            kind = self.strategy.exchange
+        asked = self.strategy.exchange
+        kind = self._chosen(part) if asked == "auto" else asked
         if kind == "all-to-all":
             return AllToAll(part, vertices, world, self.wire.dealt(number, part))
         if kind == "banded":
@@ -111,7 +106,22 @@ class TimeRunner:
             raise _unfit(kind, part, "an average over a band hands no state on")
         if state_width(part) is None:
             raise _unfit(kind, part, "its state has no row for each vertex")
+        if not self._can_hand_on:
+            raise _unfit(kind, part, "NCCL keeps messages of several blocks in one order")
+        chunks = self.strategy.num_chunks(vertices, world.size)
         return Wavefront(part, number, vertices, chunks, world)
+
+    def _chosen(self, part: TemporalLayer) -> TimeExchange:
+        """Return the quickest exchange; all ranks choose alike, whatever vertices they have."""
+        most = self.source.most_vertices
+        chunks = self.strategy.num_chunks(most, self.world.size)
+        kind = choose_exchange(part, self.plan, most, chunks, self.strategy.mean_bits)
+        return kind if kind != "wavefront" or self._can_hand_on else "all-to-all"
+
+    @property
+    def _can_hand_on(self) -> bool:
+        """Whether a gradient handed to the block before may wait while other messages pass it."""
+        return self.world.backend != "nccl" or self.plan.num_train == 1
 
     @property
     def exchanges(self) -> list[str]:

@@ -9,15 +9,16 @@ States that are handed on travel whole. They are few, and one carries its error 
 snapshots to come; so do the summaries of EvolveGCN, which the weights of all vertices depend on.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
+from torch import nn
 
 from siafu.comm import MakeCodings, World, even_counts
 from siafu.errors import ConfigError
-from siafu.nn import BandedMean, Draws, DynamicGNN, TemporalLayer
+from siafu.nn import BandedMean, Draws, TemporalLayer
 from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy.banded import halo_steps
 from siafu.strategy.carriers import CodingsOf, exactly
@@ -168,11 +169,11 @@ def band_squares(step: int, readers: range, band: int) -> float:
     return sum(min(band, reader + 1) ** -2.0 for reader in used)
 
 
-def check_rounding(model: DynamicGNN, strategy: TimeStrategy) -> None:
-    """Raise where rows are to be rounded and no part of the model has any that could be."""
+def check_rounding(run: Iterable[nn.Module], strategy: TimeStrategy) -> None:
+    """Raise where rows are to be rounded and no part that is run has any that could be."""
     if strategy.rounding.wire == 32:
         return
-    parts = [part for part in model.parts if isinstance(part, TemporalLayer)]
+    parts = [part for part in run if isinstance(part, TemporalLayer)]
     widest = max((max(part.in_width, part.out_width) for part in parts), default=0)
     why = None
     if not parts:

@@ -152,3 +152,9 @@ def test_one_rank_leaves_the_threads_of_the_caller(tmp_path: Path) -> None:
     before = num_threads()
     siafu.fit("planted:200", epochs=1, threads=before + 1, out=str(tmp_path / "run"))
     assert num_threads() == before
+
+
+def test_packages_are_found_under_their_names() -> None:
+    code = "import siafu; print(siafu.nn.DynamicGNN, siafu.graph.smooth, siafu.errors.SiafuError)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "DynamicGNN" in found.stdout
