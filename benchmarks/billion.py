@@ -147,7 +147,7 @@ def measure_budget(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     bench.make()
     bench.cut()
     last = bench.train(str(budget // PARTS))
-    peak = bench.phases["train"]["peak_gib"]
+    peak = bench.phases["train"]["shared_once_peak_gib"]
     return {
         "benchmark": "billion-budget",
         "budget_gib": round(budget / 2**30, 3),

@@ -1,8 +1,9 @@
 """Commands run as child processes, with the resident memory of everything they start.
 
 Memory is read from /proc every few milliseconds. A page of a mapped file counts as resident in
-every process that maps it, and goes when the kernel wants it back; anonymous pages do not. So two
-sums are kept: all resident pages, and anonymous and shared-memory pages alone.
+every process that maps it, and goes when the kernel wants it back; anonymous pages do not. So three
+sums are kept: resident pages of all processes; the same with a page that several share (libraries)
+counted once; anonymous and shared-memory pages alone.
 """
 
 import subprocess
@@ -39,6 +40,7 @@ def run_phase(command: list[str], *, cwd: Path, env: Mapping[str, str]) -> dict[
     return {
         "seconds": round(time.perf_counter() - started, 1),
         "peak_gib": round(watch.resident / 2**30, 3),
+        "shared_once_peak_gib": round(watch.shared_once / 2**30, 3),
         "anonymous_peak_gib": round(watch.anonymous / 2**30, 3),
         "largest_process_gib": round(watch.largest / 2**30, 3),
         "said": lines[-1] if lines else "",
@@ -51,7 +53,7 @@ class _Watch(threading.Thread):
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self.stop = threading.Event()
-        self.resident = self.anonymous = self.largest = 0
+        self.resident = self.shared_once = self.anonymous = self.largest = 0
         self._root = psutil.Process(pid)
 
     def run(self) -> None:
@@ -63,9 +65,19 @@ class _Watch(threading.Thread):
                 continue
             figures = [_status(process.pid) for process in processes]
             self.resident = max(self.resident, sum(row["VmRSS"] for row in figures))
+            self.shared_once = max(self.shared_once, sum(_proportional(p.pid) for p in processes))
             anonymous = sum(row["RssAnon"] + row["RssShmem"] for row in figures)
             self.anonymous = max(self.anonymous, anonymous)
             self.largest = max(self.largest, *(row["VmHWM"] for row in figures))
+
+
+def _proportional(pid: int) -> int:
+    """Return the resident bytes of a process, of shared pages its share alone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:")), 0)
 
 
 def _status(pid: int) -> dict[str, int]:

@@ -274,6 +274,14 @@ def billion_lines() -> list[str]:
             f"parts, an epoch of SAGE over 1 % of them, 2 ranks | {told} (all processes) "
             "| `benchmarks.billion --memory 4GB` |"
         )
+    for row in rows_of("billion-budget")[-1:]:
+        train = row["phases"]["train"]
+        lines.append(
+            f"| features of {row['feature_gib']:.2f} GiB, 2 ranks with {row['budget_gib']:.2f} GiB "
+            f"together, an epoch of SAGE | {train['shared_once_peak_gib']:.2f} GiB resident with "
+            f"libraries counted once, {train['anonymous_peak_gib']:.2f} GiB anonymous "
+            "| `benchmarks.billion --budget-run` |"
+        )
     return lines
 
 
