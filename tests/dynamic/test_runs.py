@@ -34,19 +34,6 @@ ALL_MINE = VertexShare(NUM_NODES, World())
 SETTINGS = {"epochs": 6, "checkpoint_every": 3, "hidden": 4, "bandwidth": 4, "seed": 2}
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch, capsys) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return Command(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("dynamic") / "awkward"
-    save_dynamic(awkward_dynamic(), target)
-    return target
-
-
 @pytest.mark.parametrize(
     ("model", "task"),
     [("tm-gcn", "edge"), ("cd-gcn", "link"), ("gcrn", "signal"), ("evolvegcn-h", "node")],

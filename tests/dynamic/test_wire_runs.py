@@ -5,30 +5,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from siafu.graph import save_dynamic
 from siafu.nn import VertexLSTM
 from siafu.partition import plan_time
 from siafu.strategy.time_cost import choose_exchange
 from tests.command import Command
-from tests.dynamic.graphs import awkward_dynamic
 from tests.dynamic.runs import run_engine
 from tests.harness import RankPool
 
 SETTINGS = {"epochs": 9, "checkpoint_every": 3, "hidden": 16, "bandwidth": 4, "seed": 2}
 SETTINGS |= {"task": "node", "time_exchange": "all-to-all", "time_block": 4, "eval_every": 3}
-
-
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch, capsys) -> Command:
-    monkeypatch.chdir(tmp_path)
-    return Command(tmp_path, monkeypatch, capsys)
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    target = tmp_path_factory.mktemp("dynamic") / "awkward"
-    save_dynamic(awkward_dynamic(), target)
-    return target
 
 
 @pytest.mark.parametrize(
