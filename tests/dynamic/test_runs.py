@@ -303,3 +303,20 @@ def test_groups_choose_the_same_exchange(ranks: RankPool, tmp_path: Path) -> Non
     many = ranks.run(run_engine, 4, tmp_path / "store", tmp_path / "run", False, settings)
     assert many[0]["result"]["exactness"] == "unbiased"
     assert many[0]["result"]["widths"] == many[3]["result"]["widths"] != []
+
+
+def test_columns_of_events_may_have_any_name(command: Command) -> None:
+    write_events(Path("events.csv"))
+    text = Path("events.csv").read_text().replace("src,dst,time,label", "who,whom,moment,kind")
+    Path("named.csv").write_text(text)
+    common = ["--model", "gcrn", "--window", "5d", "--epochs", 1, "--hidden", 4]
+    refused = command("train", "named.csv", *common)
+    assert refused.code == 2
+    assert "--columns src=COLUMN" in refused.err
+    named = ["--columns", "src=who,dst=whom,time=moment,label=kind"]
+    assert command("train", "named.csv", *common, *named, "--out", "run").code == 0
+    assert "f1" in json.loads(Path("run/result.json").read_text())["metric"]
+    assert command("train", "named.csv", *common, "--columns", "when=x").code == 2
+    static = command("train", "events.csv")
+    assert static.code == 2
+    assert "tm-gcn" in static.err

@@ -14,6 +14,8 @@ GOOD = "src,dst,t\na,b,1\nb,c,5\n"
     [
         ("src,dst,t\na,b,soon\n", "neither a number nor a date"),
         ("src,dst,t\na,b,2024-01-01\nb,c,31.12.2024\n", "neither a number nor a date"),
+        ("src,dst,t\na,b,2024-01-01T00:00:00Z\nb,c,2024-01-02T00:00:00\n", "different kinds"),
+        ("src,dst,t\na,b,1\nb,c,2024-01-02\n", "different kinds"),
         ("src,dst,t\na,b,1\nb,c,\n", "has no time"),
         ("src,dst,t\na,b,1.5\nb,c,nan\n", "has no time"),
         ("src,dst,t\n", "no rows"),

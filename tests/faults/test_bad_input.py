@@ -110,6 +110,15 @@ def test_edge_to_an_unknown_vertex(siafu: Command, command: str) -> None:
     assert "nowhere" in refused(siafu, command, tables, *target)
 
 
+@pytest.mark.parametrize("name", ["nodes", "edges"])
+@pytest.mark.parametrize("command", ["train", "partition"])
+def test_a_table_that_is_no_table(siafu: Command, command: str, name: str) -> None:
+    folder = write_tables(siafu.here / "tables")
+    (folder / f"{name}.parquet").write_text("not parquet")
+    arguments = [command, folder] if command == "train" else [command, folder, "out", "--parts", 2]
+    assert f"{name}.parquet" in refused(siafu, *arguments)
+
+
 def test_nan_feature_names_the_vertex(siafu: Command) -> None:
     x = np.ones((30, 4), np.float32)
     x[17, 2] = np.nan

@@ -2,9 +2,16 @@
 
 from siafu.checkpoint.checkpoint import (
     Checkpoint,
+    has_checkpoint,
     load_checkpoint,
     newest_checkpoint,
     save_checkpoint,
 )
 
-__all__ = ["Checkpoint", "load_checkpoint", "newest_checkpoint", "save_checkpoint"]
+__all__ = [
+    "Checkpoint",
+    "has_checkpoint",
+    "load_checkpoint",
+    "newest_checkpoint",
+    "save_checkpoint",
+]

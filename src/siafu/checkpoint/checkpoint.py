@@ -61,9 +61,18 @@ def _as_rows(tensor: Tensor) -> Any:
     return array.reshape(1) if array.ndim == 0 else array
 
 
+def has_checkpoint(parent: Path) -> bool:
+    """Return whether there is a complete checkpoint under `parent`."""
+    return bool(_complete(parent))
+
+
+def _complete(parent: Path) -> list[Path]:
+    return [path for path in sorted(parent.glob("epoch-*")) if folder_kind(path)]
+
+
 def newest_checkpoint(parent: Path) -> Path:
     """Return the newest complete checkpoint under `parent`."""
-    complete = [path for path in sorted(parent.glob("epoch-*")) if folder_kind(path)]
+    complete = _complete(parent)
     if not complete:
         raise StoreError(
             "There is no checkpoint to go on from.",

@@ -15,6 +15,8 @@ DYNAMIC_DEFAULTS: dict[str, dict[str, Any]] = {
 
 DYNAMIC_FIELDS = (
     "window",
+    "columns",
+    "time_unit",
     "edge_life",
     "partial_window",
     "time_block",

@@ -212,6 +212,14 @@ class RunConfig(BaseModel):
     window: str | None = Field(
         None, description="events of one snapshot: 14d, 12h, a number, 500e events, or each"
     )
+    columns: str | None = Field(
+        None,
+        description="of events: the columns that are src, dst, time, weight or label, where they "
+        "have other names: src=from,time=when",
+    )
+    time_unit: Literal["s", "ms", "us", "ns"] = Field(
+        "s", description="what times that are numbers count, for windows as 14d"
+    )
     partial_window: Literal["keep", "drop"] = Field(
         "keep", description="whether a last window that the data only begins to fill counts"
     )

@@ -5,6 +5,7 @@ from siafu.ingest.drifting import drifting
 from siafu.ingest.dynamic_load import is_dynamic, load_dynamic
 from siafu.ingest.event_graph import graph_from_events
 from siafu.ingest.event_npz import events_from_npz
+from siafu.ingest.event_tables import looks_like_events
 from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.load import as_tables, ingest_to_store, load, load_as_it_is, load_with_notes
 from siafu.ingest.masks import with_split
@@ -46,6 +47,7 @@ __all__ = [
     "load_dynamic",
     "load_named",
     "load_with_notes",
+    "looks_like_events",
     "planted",
     "powerlaw",
     "predict_ingest_bytes",

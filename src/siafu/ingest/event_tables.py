@@ -19,7 +19,7 @@ from siafu.ingest.id_rows import IdKind, SeenIds, column_kind, id_column, rows_o
 from siafu.ingest.labels import SingleLabels
 from siafu.ingest.numbers import is_number, number_block
 from siafu.ingest.progress import Progress
-from siafu.ingest.table_files import Piece, Table, table_files
+from siafu.ingest.table_files import TABLE_ENDINGS, Piece, Table, table_files
 from siafu.ingest.tables import NODE_NAMES, named_table
 
 _ROWS_AT_ONCE = 1 << 20
@@ -30,7 +30,7 @@ _SPELLINGS = {
     "weight": ("weight", "rating", "value", "amount", "w"),
     "label": ("label", "edge_label", "class", "y", "state_label"),
 }
-_OPTION = "load_dynamic(..., options=EventOptions({}=COLUMN))"
+_OPTION = "--columns {0}=COLUMN (EventOptions({0}=COLUMN) in Python)"
 _EVENT_NAMES = ("events", "event", "edges", "edge")
 _NEEDED = ("src", "dst", "time")
 _HEADERS = {3: ("src", "dst", "time"), 4: ("src", "dst", "weight", "time")}
@@ -65,6 +65,15 @@ def events_from_tables(
     events = columns.events(path.name.split(".")[0], vertices, options, (classes, class_names))
     notes = _notes(table, names) + (label.notes() if label is not None else [])
     return events, notes + list(vertices.notes)
+
+
+def looks_like_events(path: Path) -> bool:
+    """Return whether a single table has columns for both ends of an event and its time."""
+    if not (path.is_file() and path.name.lower().endswith(TABLE_ENDINGS)):
+        return False
+    names = Table("event table", (path,)).schema().names
+    lowered = {name.strip().lower() for name in names}
+    return all(lowered.intersection(_SPELLINGS[role]) for role in _NEEDED)
 
 
 def _find_tables(path: Path, options: EventOptions) -> tuple[Table, Table | None]:

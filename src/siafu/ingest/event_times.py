@@ -57,19 +57,25 @@ def _from_text(column: pa.Array, piece: Piece, name: str) -> TimeColumn:
     try:
         return TimeColumn(column.cast(pa.float64()).to_numpy(), dates=False)
     except pa.ArrowInvalid as error:
-        row = next(row for row in range(len(column)) if not _is_time(column.slice(row, 1)))
-        seen = f"{column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
-        raise _no_time(seen) from error
+        kinds = [_kind(column.slice(row, 1)) for row in range(len(column))]
+        if None in kinds:
+            row = kinds.index(None)
+            seen = f"{column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
+            raise _no_time(seen) from error
+        row = next(row for row, kind in enumerate(kinds) if kind != kinds[0])
+        seen = f"{column[row].as_py()!r} after {column[0].as_py()!r}, {piece.where(row)}"
+        raise _mixed(seen) from error
 
 
-def _is_time(one: pa.Array) -> bool:
+def _kind(one: pa.Array) -> pa.DataType | None:
+    """Return what a single time is, a date with or without a zone or a number; None: no time."""
     for kind in (pa.timestamp("us"), pa.timestamp("us", tz="UTC"), pa.float64()):
         try:
             one.cast(kind)
         except pa.ArrowInvalid:
             continue
-        return True
-    return False
+        return kind
+    return None
 
 
 def _microseconds(column: pa.Array) -> Array:
@@ -77,6 +83,14 @@ def _microseconds(column: pa.Array) -> Array:
     # Finer digits than microseconds are cut off rather than refused.
     stamps = column.cast(pa.timestamp("us", tz=zone), safe=False)
     return stamps.cast(pa.int64()).to_numpy()
+
+
+def _mixed(seen: str) -> DataError:
+    return DataError(
+        "Times are of different kinds.",
+        seen=seen,
+        fix="use numbers alone, or dates alone, all of them with a time zone or none",
+    )
 
 
 def _missing(seen: str) -> DataError:
@@ -90,5 +104,5 @@ def _no_time(seen: str) -> DataError:
         "A time is neither a number nor a date.",
         seen=seen,
         fix="use numbers, or dates as 2024-03-31 or 2024-03-31T18:05:00; name another column "
-        "with EventOptions(time=...)",
+        "with --columns time=COLUMN (EventOptions(time=COLUMN) in Python)",
     )

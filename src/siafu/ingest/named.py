@@ -108,7 +108,8 @@ def data_folder() -> Path | None:
 
 def cache_folder() -> Path:
     """Return where downloads and stores made from tables are kept."""
-    return Path(os.environ.get("SIAFU_CACHE") or Path.home() / ".cache" / "siafu")
+    common = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SIAFU_CACHE") or Path(common) / "siafu")
 
 
 def names_in_data_folder() -> list[str]:

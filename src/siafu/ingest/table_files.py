@@ -133,7 +133,10 @@ class Table:
                     yield block.slice(start, rows)
 
     def _open_parquet(self, file: Path) -> pa_parquet.ParquetFile:
-        return pa_parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+        try:
+            return pa_parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+        except (pa.ArrowException, OSError) as error:
+            raise _unreadable(file, error) from error
 
     def _open_csv(self, file: Path, columns: Sequence[str] | None) -> pa_csv.CSVStreamingReader:
         present = {name: self.types[name] for name in self.types}

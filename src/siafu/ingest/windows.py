@@ -51,6 +51,13 @@ class Windows:
         return bool(np.bincount(self.event).max(initial=0) > 1)
 
 
+def _reach(events: Events) -> str:
+    first, last = events.time[0], events.time[-1]
+    if events.dates:
+        first, last = (np.datetime64(int(time), "us") for time in (first, last))
+    return f"{events.num_events:,} events from {first} to {last}"
+
+
 def cut_windows(
     events: Events, window: Span | None, stride: Span | None, *, keep_partial: bool
 ) -> Windows:
@@ -79,9 +86,9 @@ def cut_windows(
     if length > reach:
         raise DataError(
             "The window is longer than the data.",
-            seen=f"a window of {length:,}, times from {times[0]:,} to {times[-1]:,} ({reach:,})",
-            fix="choose a shorter window, and check that both are in the same unit "
-            "(EventOptions(time_unit=...))",
+            seen=f"a window of {window}; {_reach(events)}",
+            fix="choose a shorter window, and check that both are in the same unit (--time-unit, "
+            "EventOptions(time_unit=...) in Python)",
         )
     count = int((times[-1] - times[0]) // step) + 1  # that start within the data
     if not keep_partial:

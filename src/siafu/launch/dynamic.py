@@ -21,7 +21,14 @@ from siafu.engine import (
 )
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph, Graph, folder_kind, load_dynamic_store, save_dynamic, writing
-from siafu.ingest import BUILTINS, NAMED, EventOptions, is_dynamic, load_dynamic
+from siafu.ingest import (
+    BUILTINS,
+    NAMED,
+    EventOptions,
+    is_dynamic,
+    load_dynamic,
+    looks_like_events,
+)
 from siafu.ops import num_threads, set_threads
 from siafu.partition import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
@@ -38,6 +45,12 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
         raise ConfigError(
             "The model is for graphs that do not change, and the data is a dynamic graph.",
             seen=f"--model {config.model} with {_shown(data)}",
+            fix=f"use one of: {', '.join(DYNAMIC_DEFAULTS)}",
+        )
+    if not dynamic and isinstance(data, str | Path) and looks_like_events(Path(data)):
+        raise ConfigError(
+            "The model is for graphs that do not change, and the data has times of events.",
+            seen=f"--model {config.model} with {data}, one table without a table of vertices",
             fix=f"use one of: {', '.join(DYNAMIC_DEFAULTS)}",
         )
     if dynamic and _is_static(data):
@@ -100,7 +113,7 @@ def prepare_dynamic(
             window=config.window,
             edge_life=config.edge_life,
             symmetric=config.undirected,
-            options=EventOptions(partial_window=config.partial_window),
+            options=_event_options(config),
             progress=progress,
         )
     finally:
@@ -123,6 +136,24 @@ def prepare_dynamic(
         return Path(data)
     save_dynamic(graph, target)
     return target
+
+
+_ROLES = ("src", "dst", "time", "weight", "label")
+
+
+def _event_options(config: RunConfig) -> EventOptions:
+    """Return how events are read."""
+    named: dict[str, Any] = {}
+    for pair in (config.columns or "").split(",") if config.columns else []:
+        role, _, column = pair.partition("=")
+        if role.strip() not in _ROLES or not column.strip():
+            raise ConfigError(
+                "The columns of events are not understood.",
+                seen=f"--columns {config.columns}",
+                fix=f"name them as src=from,time=when; roles are {', '.join(_ROLES)}",
+            )
+        named[role.strip()] = column.strip()
+    return EventOptions(partial_window=config.partial_window, time_unit=config.time_unit, **named)
 
 
 def _grouped(

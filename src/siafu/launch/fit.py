@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siafu.checkpoint import newest_checkpoint
+from siafu.checkpoint import has_checkpoint, newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.engine import check_link_settings, check_sampled_settings
@@ -127,18 +127,29 @@ def resume_run(
                 return _prepare_and_share(config, config.data, folder, world, say=say, quiet=quiet)
             job = _resumed_job(folder, quiet)
             if world.rank == 0:
-                _save_config(folder, config)
+                _save_resumed(folder, config, job, say)
             return _share_work(str(path.absolute()), job, world)
     if is_half_prepared(folder):
         return start_run(config, say=say, quiet=quiet, folder=folder)
     job = _resumed_job(folder, quiet)
-    _save_config(folder, config)
+    _save_resumed(folder, config, job, say)
     return _carry_out(folder, config, job)
 
 
 def _resumed_job(folder: RunFolder, quiet: bool) -> Job:
-    newest_checkpoint(folder.checkpoints)
-    return Job(verb="train", parts=_parts_of(folder), resume=True, quiet=quiet)
+    has_begun = has_checkpoint(folder.checkpoints)
+    if folder.weights.exists():  # a finished run is not trained all over again
+        newest_checkpoint(folder.checkpoints)
+    return Job(verb="train", parts=_parts_of(folder), resume=has_begun, quiet=quiet)
+
+
+def _save_resumed(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> None:
+    """Note the settings; without a checkpoint forget the epochs that were trained before."""
+    _save_config(folder, config)
+    if not job.resume:
+        say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
+        with writing(folder.metrics):
+            folder.keep_metrics(0)
 
 
 def is_half_prepared(folder: RunFolder) -> bool:
