@@ -57,5 +57,6 @@ def start(*arguments: object, here: Path) -> subprocess.Popen[str]:
 
 def listing(folder: Path) -> dict[str, int]:
     """Return every file and folder below, hidden ones too, with sizes of files."""
-    paths = sorted(folder.rglob("*"))
+    # Python's own bytecode beside a user's model is no work of ours.
+    paths = sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
     return {str(p.relative_to(folder)): p.stat().st_size if p.is_file() else -1 for p in paths}
