@@ -298,6 +298,33 @@ def delta_lines() -> list[str]:
     ]
 
 
+def time_parallel_lines() -> list[str]:
+    """Return what ranks save in seconds and memory over time."""
+    return [
+        _over_time(model, result)
+        for result in rows_of("time_parallel")
+        for model in dict.fromkeys(row["model"] for row in result["rows"])
+    ]
+
+
+def _over_time(model: str, result: Row) -> str:
+    rows = [row for row in result["rows"] if row["model"] == model and row["block"] == 0]
+
+    def best(ranks: int, parts: int) -> Row:
+        found = [r for r in rows if (r["ranks"], r["vertex_parts"]) == (ranks, parts)]
+        return min(found, key=lambda row: float(row["epoch_seconds"]))
+
+    def told(row: Row) -> str:
+        return f"{row['epoch_seconds']:.2f} s, {row['peak_mb']:.0f} MB"
+
+    return (
+        f"| epoch over {result['snapshots']} snapshots of {result['vertices']:,} vertices, {model} "
+        f"| 1 rank {told(best(1, 1))}; 2 ranks {told(best(2, 1))} each; 2 x 2 on the same 2 cores "
+        f"{told(best(4, 2))} each "
+        f"| `benchmarks.time_parallel --vertices {result['vertices']} --blocks 0,16` |"
+    )
+
+
 def pipeline_lines() -> list[str]:
     """Return what pipelining and pools bring, what staleness costs, and value for money."""
     lines = []
@@ -336,6 +363,7 @@ def table() -> str:
         sampled_accuracy_lines,
         billion_lines,
         delta_lines,
+        time_parallel_lines,
         pipeline_lines,
     )
     lines = [line for part in (*parts, *more, accuracy_lines, dynamic_lines) for line in part()]
