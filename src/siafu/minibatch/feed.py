@@ -24,7 +24,7 @@ from siafu.nn import CachedRows, Draws, LocalNeighbours, Sampled, rows_to_sum_on
 from siafu.nn.models import InputAggregation
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.nn.sparse import dense
-from siafu.ops import CSR, Numbering, num_threads
+from siafu.ops import CSR, Numbering
 from siafu.shard import HeldRows, RowReader, Shard
 
 Columns = dict[str, Tensor]
@@ -97,8 +97,6 @@ class Feed:
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot_rows(), self.links
         )
-        if shard.world.device.type == "cuda":
-            self.sampler.threads = num_threads()
 
     def close(self) -> None:
         """Give up the line to the other ranks."""

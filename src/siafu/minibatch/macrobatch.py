@@ -4,7 +4,7 @@ Shapes: U distinct vertices of a macrobatch, V vertices of one minibatch.
 """
 
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -17,7 +17,6 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Schedule, Step
 from siafu.minibatch.served import owners_of, rows_of
 from siafu.minibatch.subgraph import Subgraph
-from siafu.ops import thread_beside
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +61,6 @@ class MacrobatchSampler:
         """
         self.relay, self.schedule, self.hot = relay, schedule, hot
         self.columns, self.seed_columns, self.links = columns, seed_columns, links
-        self.threads = 1
-        """Of the thread that builds ahead: training has the others, unless it is on a GPU."""
         self.is_ahead = True
         """False builds each when it is asked for, to measure what building ahead saves."""
         self._coming: Future[Macrobatch] | None = None
@@ -73,7 +70,7 @@ class MacrobatchSampler:
         """Yield an epoch's steps, `size` at a time; every rank consumes all of them."""
         steps = self.schedule.steps(epoch)
         groups = [steps[low : low + size] for low in range(0, len(steps), size)]
-        ahead = thread_beside("siafu-relay", self.threads)
+        ahead = ThreadPoolExecutor(1, thread_name_prefix="siafu-relay")
         try:
             self._coming = ahead.submit(self.build, epoch, groups[0])
             for group in groups[1:]:

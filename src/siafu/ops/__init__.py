@@ -31,7 +31,7 @@ from siafu.ops.runtime import (
     warm_up,
 )
 from siafu.ops.sample import sample_positions, sample_reference, warm_up_sampling
-from siafu.ops.threads import num_threads, thread_beside
+from siafu.ops.threads import num_threads
 from siafu.ops.wire import (
     Encoded,
     WireLayout,
@@ -95,7 +95,6 @@ __all__ = [
     "spare_memory",
     "spare_page_faults",
     "sum_into",
-    "thread_beside",
     "uniform_pairs",
     "uniform_reference",
     "uniform_rows",

@@ -57,20 +57,6 @@ def num_threads() -> int:
     return torch.get_num_threads()
 
 
-def thread_beside(name: str, threads: int) -> ThreadPoolExecutor:
-    """Return one thread whose kernels use `threads` threads, whatever those of this thread use.
-
-    Else torch gives it as many as this thread has, and on a CPU both spin for the same cores.
-    """
-    mine = num_threads()
-    executor = ThreadPoolExecutor(1, thread_name_prefix=name)
-    # Asked once, a thread has the number that all start with, and keeps what it is given then.
-    executor.submit(torch.get_num_threads).result()
-    executor.submit(torch.set_num_threads, threads).result()
-    torch.set_num_threads(mine)  # what threads to come start with was set there too
-    return executor
-
-
 def num_chunks(elements: int) -> int:
     """Return how many chunks to cut work into that touches `elements` array elements."""
     threads = num_threads()
