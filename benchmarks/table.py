@@ -253,9 +253,10 @@ def sampled_accuracy_lines() -> list[str]:
             if len(found) < 3:
                 continue
             told = ", ".join(f"{what} {row['test']:.2f}" for what, row in found.items())
+            command = f"benchmarks.sampled_accuracy --sets {name} --ranks {result['ranks']}"
+            command += " --device cuda" if "gpu" in result else ""
             lines.append(
-                f"| SAGE test accuracy, {name}, {result['seeds']} seeds | {told} "
-                f"| `benchmarks.sampled_accuracy --sets {name}` |"
+                f"| SAGE test accuracy, {name}, {result['seeds']} seeds | {told} | `{command}` |"
             )
     return lines
 

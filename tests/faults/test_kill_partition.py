@@ -259,3 +259,18 @@ def test_a_budget_that_can_not_be_kept_is_refused_with_the_number(siafu: Command
     assert "needs about" in answer.err
     assert "bytes" in answer.err
     assert sorted(path.name for path in siafu.here.iterdir()) == [".cache", "tables"]
+
+
+def test_a_run_stopped_before_its_first_checkpoint_starts_over(siafu: Command) -> None:
+    flags = ["--epochs", 3, "--checkpoint-every", 0, "--seed", 3]
+    for out in ("whole", "run"):
+        assert siafu("train", "planted:200", *flags, "--out", out).code == 0
+    whole = json.loads(Path("whole/result.json").read_text())
+    for name in ("weights.safetensors", "result.json"):  # as if it had been killed in epoch 3
+        Path("run", name).unlink()
+    again = siafu("train", "--resume", "run")
+    assert again.code == 0
+    assert "starting at the first epoch" in again.out + again.err
+    result = json.loads(Path("run/result.json").read_text())
+    assert result["losses"] == whole["losses"]
+    assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 3

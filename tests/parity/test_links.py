@@ -11,6 +11,7 @@ from torch_geometric.datasets import KarateClub
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine.full_graph import begin
+from siafu.graph import Graph
 from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes
 from siafu.minibatch import HeldOut, edge_order, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.partition import write_parts
@@ -37,6 +38,16 @@ HITS = (" hits@1", " hits@3", " hits@10", " shared hits@50")
 SPLIT, SEED = "0.7,0.15", 5
 
 
+def written_parts(graph: Graph, size: int, root: Path) -> Path:
+    """Return parts of a graph without its held-out edges, which lie beside them."""
+    graph, held = hold_out_edges(graph, SPLIT, SEED)
+    target = root / f"{size}.parts"
+    held.save(target)
+    part_of = assignment(graph, "hash", size)
+    write_parts(graph, part_of, target, num_parts=size, method="hash", seed=0)
+    return target
+
+
 @pytest.fixture(scope="module")
 def link_parts(tmp_path_factory: pytest.TempPathFactory):
     """Return a function that gives parts of a graph without its held-out edges, made once."""
@@ -44,12 +55,7 @@ def link_parts(tmp_path_factory: pytest.TempPathFactory):
 
     @cache
     def make(size: int) -> Path:
-        graph, held = hold_out_edges(awkward_graph(weighted=True), SPLIT, SEED)
-        target = root / f"{size}.parts"
-        held.save(target)
-        part_of = assignment(graph, "hash", size)
-        write_parts(graph, part_of, target, num_parts=size, method="hash", seed=0)
-        return target
+        return written_parts(awkward_graph(weighted=True), size, root)
 
     return make
 
@@ -152,16 +158,7 @@ def karate_parts(tmp_path_factory: pytest.TempPathFactory):
     """Return a function that gives parts of Zachary's karate club without its held-out edges."""
     root = tmp_path_factory.mktemp("karate")
     graph, _ = graph_from_pyg_with_notes(KarateClub()[0])
-    graph, held = hold_out_edges(graph, SPLIT, SEED)
-
-    def make(size: int) -> Path:
-        target = root / f"{size}.parts"
-        held.save(target)
-        part_of = assignment(graph, "hash", size)
-        write_parts(graph, part_of, target, num_parts=size, method="hash", seed=0)
-        return target
-
-    return make
+    return lambda size: written_parts(graph, size, root)
 
 
 def test_ranking_of_a_real_graph_is_the_same_on_1_and_4_ranks(

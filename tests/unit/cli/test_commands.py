@@ -221,20 +221,6 @@ def test_resume_without_a_checkpoint_changes_nothing(siafu: Command) -> None:
     assert (siafu.here / "run" / "config.yaml").read_text() == before
 
 
-def test_a_run_stopped_before_its_first_checkpoint_starts_over(siafu: Command) -> None:
-    flags = ["--epochs", 3, "--checkpoint-every", 0, "--seed", 3]
-    whole = result_of(siafu, "train", "planted:200", *flags, "--out", "whole")
-    assert result_of(siafu, "train", "planted:200", *flags, "--out", "run") is not None
-    for name in ("weights.safetensors", "result.json"):  # as if it had been killed in epoch 3
-        Path("run", name).unlink()
-    again = siafu("train", "--resume", "run")
-    assert again.code == 0
-    assert "starting at the first epoch" in again.out + again.err
-    result = json.loads(Path("run/result.json").read_text())
-    assert result["losses"] == whole["losses"]
-    assert len(Path("run/metrics.jsonl").read_text().splitlines()) == 3
-
-
 @pytest.mark.usefixtures("runs_on_pool")
 @pytest.mark.parametrize("num_ranks", [1, 2])
 def test_predictions_carry_the_users_ids(siafu: Command, num_ranks: int) -> None:
