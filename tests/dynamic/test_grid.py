@@ -1,8 +1,15 @@
 """Snapshots shared out among ranks by vertex, and time by stretch: equal to the reference."""
 
-import pytest
+from dataclasses import dataclass
 
-from siafu.strategy import Strategy, TimeStrategy
+import pytest
+import torch
+
+from siafu.comm import World
+from siafu.nn import DynamicGNN, VertexGRU
+from siafu.partition import plan_time
+from siafu.strategy import Strategy, TimeRunner, TimeStrategy
+from siafu.strategy.time_cost import choose_exchange
 from tests.dynamic.steps import MODELS, distributed_steps
 from tests.dynamic.test_parity import CASES, assert_same
 from tests.harness import RankPool
@@ -45,3 +52,32 @@ def test_rounded_rows_of_a_grid_are_those_of_time_alone(ranks: RankPool, model, 
     exact = ranks.run(distributed_steps, 2, model, TimeStrategy(block=4), 1000, (), 20)
     assert grid[0]["losses"] != pytest.approx(exact[0]["losses"], rel=1e-9)
     assert grid[0]["losses"] == pytest.approx(exact[0]["losses"], rel=1e-2)
+
+
+@dataclass
+class Group:
+    """As much of a source as a choice needs: the vertices of one group."""
+
+    num_vertices: int
+    most_vertices: int = 780
+    num_all_vertices: int = 1536
+    starts_transformed: bool = False
+
+    @property
+    def vertex_ids(self) -> torch.Tensor:
+        return torch.arange(self.num_vertices)
+
+
+def test_groups_of_other_sizes_choose_the_same_exchange() -> None:
+    """By itself the smaller group would choose another, and ranks would wait for each other."""
+    part, plan = VertexGRU(16, 16), plan_time([1] * 8, 2, train_steps=8)
+    alone = {
+        size: choose_exchange(part, plan, size, TimeStrategy().num_chunks(size, 2))
+        for size in (756, 780)
+    }
+    assert alone[756] != alone[780]
+    model = DynamicGNN([part], out_width=16)
+    runners = [
+        TimeRunner(model, Group(size), plan, World(size=2), TimeStrategy()) for size in (756, 780)
+    ]
+    assert runners[0].exchanges == runners[1].exchanges == [alone[780]]

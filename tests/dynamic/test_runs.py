@@ -291,7 +291,9 @@ def test_a_grid_through_the_launcher(command: Command) -> None:
     assert len(set(table["id"].to_pylist())) == 60
 
 
-def test_groups_choose_the_same_exchange(ranks: RankPool, tmp_path: Path) -> None:
+def test_adaptive_widths_of_uneven_groups_are_told_together(
+    ranks: RankPool, tmp_path: Path
+) -> None:
     """With adaptive widths all ranks tell theirs, whatever size their group has."""
     graph = awkward_dynamic()
     groups = np.zeros(graph.num_nodes, np.int32)
