@@ -116,6 +116,17 @@ def test_without_directions_a_pair_meets_both_ways() -> None:
         assert set(found) == pairs | {(b, a) for a, b in pairs}
 
 
+def test_negatives_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch) -> None:
+    task = task_of(LinkTask, model="gcrn")
+    whole = [task._candidates(step, task._score_key(), 5) for step in range(task.num_steps)]
+    monkeypatch.setattr("siafu.engine.link_task._DRAWN_AT_ONCE", 7)
+    for step, want in enumerate(whole):
+        got = task._candidates(step, task._score_key(), 5)
+        assert got.num_others == want.num_others
+        for mine, its in zip(got[:3], want[:3], strict=True):
+            assert torch.equal(mine, its)
+
+
 def write_events(file: Path) -> None:
     """Write 30 days of meetings among ten people, by name and date."""
     draw = np.random.default_rng(3)
