@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -42,6 +42,13 @@ def listening(processes: list[psutil.Process]) -> set[str]:
     """Return the addresses on which these processes accept connections."""
     found = [c for process in processes for c in process.net_connections("tcp")]
     return {c.laddr.ip.removeprefix("::ffff:") for c in found if c.status == psutil.CONN_LISTEN}
+
+
+def kill_all(processes: list[psutil.Process]) -> None:
+    """Kill what is still there: Ray itself ends workers it has lost, or no longer needs."""
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def _title(process: psutil.Process) -> str:
@@ -94,10 +101,12 @@ class TwoNodes:
 
     def stop_workers(self, *, second_only: bool = False) -> list[psutil.Process]:
         """Halt every worker, so that a task it is given does not end; return them to be killed."""
-        workers = self.workers("ray::IDLE", "ray::run_packed", second_only=second_only)
-        for worker in workers:
-            worker.suspend()
-        return workers
+        stopped = []
+        for worker in self.workers("ray::IDLE", "ray::run_packed", second_only=second_only):
+            with suppress(psutil.NoSuchProcess):
+                worker.suspend()
+                stopped.append(worker)
+        return stopped
 
     def kill_second(self) -> None:
         """Kill the raylet of the second node, as if its machine went away."""

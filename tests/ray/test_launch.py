@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -20,12 +20,13 @@ ENDLESS = {"ranks": 2, "epochs": 100_000, "threads": 1, "checkpoint_every": 5}
 
 def ranks_of(run: Path) -> list[psutil.Process]:
     """Return the processes of a run's ranks, by rank."""
-    found = []
+    found = {}
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if "siafu.launch" in words and str(run) in words:
-            found.append(process)
-    return sorted(found, key=lambda process: int(process.environ()["RANK"]))
+            with suppress(psutil.NoSuchProcess):  # it ended since
+                found[int(process.environ()["RANK"])] = process
+    return [found[rank] for rank in sorted(found)]
 
 
 def epochs_done(run: Path) -> int:

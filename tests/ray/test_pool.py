@@ -10,7 +10,7 @@ import torch
 
 from siafu.elastic.ray_pool import RayPool, pack, unpack
 from siafu.elastic.task import Bundle, Reply, Task
-from tests.ray.conftest import WITHIN_SECONDS, TwoNodes, wait_until
+from tests.ray.conftest import WITHIN_SECONDS, TwoNodes, kill_all, wait_until
 
 
 class Answers:
@@ -134,8 +134,7 @@ def test_killed_worker_is_a_failure_that_may_be_tried_again(
     stopped = joined.stop_workers()
     answers.pool.start(ping(0, once(x=torch.ones(1))))
     wait_until(lambda: free_cores() == 3, "a worker to have the task")
-    for worker in stopped:
-        worker.kill()
+    kill_all(stopped)
     reply = answers.next()
     assert "died" in reply.failure
     assert not reply.is_final
@@ -161,8 +160,7 @@ def test_killed_node_is_a_failure_and_the_other_goes_on(answers: Answers, joined
         answers.pool.start(ping(number, once(x=torch.ones(1))))
     joined.kill_second()
     replies = [answers.next() for _ in range(4)]
-    for worker in stopped:
-        worker.kill()
+    kill_all(stopped)
     # Which tasks were on that node is Ray's choice; none is left without an answer.
     assert not any(reply.is_final for reply in replies)
     reply = tried_again(answers, len(stopped))
@@ -177,8 +175,7 @@ def test_closing_drops_what_runs(joined: TwoNodes) -> None:
     for number in range(8):
         made.pool.start(ping(number, once(x=torch.ones(1))))
     made.pool.close()
-    for worker in stopped:
-        worker.kill()
+    kill_all(stopped)
     assert made.replies.empty()
 
 
