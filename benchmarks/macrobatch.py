@@ -8,7 +8,8 @@ with fan-out 15,10,5 and minibatches of 1000, each on its own vertices: on a gra
 ogbn-products (communities, 100 features, cut by ranges) and on a power-law one (cut by hash).
 `k=1, in turn` is how DistDGL fetches: no caches, and a minibatch is drawn and fetched when the step
 before it has ended; `k=1` does so one minibatch ahead. Seconds are of an epoch, drawing and
-fetching alone and with training, `times_epoch` over k=1 and `times_in_turn` over `k=1, in turn`;
+fetching alone and with training (the second epoch, on the CPU or, with --device cuda, on one GPU
+that all hosts share), `times_epoch` over k=1 and `times_in_turn` over `k=1, in turn`;
 bytes and messages are of all hosts together. Every contestant must end an epoch with the weights of
 k = 1, to the bit, unless it computes something else by design (aggregated input, 8-bit features).
 Hosts have cores of their own where the machine has `--threads` for each. With --json, a line is
@@ -22,6 +23,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ from benchmarks.ranks import answer, run_module
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Training, begin
+from siafu.engine.full_graph import synchronise
 from siafu.engine.sampled import SampledNetwork
 from siafu.graph import Graph, graph_from_edges
 from siafu.launch.rank import prepare_process
@@ -60,6 +63,8 @@ CACHES: dict[str, dict[str, Any]] = {
 }
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 DEADLINE_SECONDS = 3600
+EPOCHS = 2
+"""The second one counts: its start is fetched while the first one ends."""
 AHEAD, IN_TURN = "k=1", "k=1, in turn"
 
 
@@ -162,32 +167,38 @@ def measure(shard: Shard, name: str, job: dict[str, Any]) -> dict[str, Any]:
     kinds = ("feature", "sample", "control")
     found["messages"] = sum(meter.messages_sent.get(n, 0) - told.get(n, 0) for n in kinds)
     if name in job["trained"]:
-        began = time.perf_counter()
-        found["loss"] = training.step()
-        found["epoch_seconds"] = time.perf_counter() - began
+        for _ in range(EPOCHS):
+            began = time.perf_counter()
+            found["loss"] = training.step()
+            synchronise(shard.world)
+            found["epoch_seconds"] = time.perf_counter() - began
+            training.progress.epochs += 1
         weights = training.network.module.state_dict().values()
         found["weights"] = hashlib.sha256(
-            b"".join(weight.numpy().tobytes() for weight in weights)
+            b"".join(weight.cpu().numpy().tobytes() for weight in weights)
         ).hexdigest()[:16]
     training.close()
     return found
 
 
-def use_own_cores(rank: int, size: int, threads: int) -> None:
-    """Bind this process to cores that no other rank has, where there are enough."""
+def on_own_cores(command: list[str], size: int, threads: int) -> Callable[[int], list[str]]:
+    """Return the command of each host, on cores that no other has where there are enough.
+
+    Bound before it starts, since libraries look once how many cores they may spin on.
+    """
     cores = sorted(os.sched_getaffinity(0))
-    if len(cores) >= size * threads:
-        mine = cores[rank * threads : (rank + 1) * threads]
-        # The call is for one thread; libraries have started theirs when they were imported.
-        for task in os.listdir("/proc/self/task"):
-            os.sched_setaffinity(int(task), mine)
+
+    def bound(host: int) -> list[str]:
+        mine = cores[host * threads : (host + 1) * threads]
+        return ["taskset", "-c", ",".join(map(str, mine)), *command]
+
+    return bound if len(cores) >= size * threads else lambda _: command
 
 
 def measure_rank(job: dict[str, Any]) -> None:
     """Do one rank's share of a job and tell what it saw."""
-    use_own_cores(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), job["threads"])
     prepare_process(make_config(data="graph", **COMMON, threads=job["threads"]))
-    with World.join(device="cpu") as world:
+    with World.join(device=job["device"]) as world:
         shard = open_shard(job["parts"], world, verify=False, place="host")
         found = {}
         train_a_little(shard, job)
@@ -204,7 +215,10 @@ def on_hosts(job: dict[str, Any], size: int, mbit: float) -> list[dict[str, Any]
         return run_module("benchmarks.macrobatch", 1, job, deadline_seconds=DEADLINE_SECONDS)
     command = [sys.executable, "-m", "benchmarks.macrobatch", "--rank", json.dumps(job)]
     with hosts(size, mbit=mbit) as made:
-        answers = made.run(command, deadline_seconds=DEADLINE_SECONDS)
+        bound = on_own_cores(command, size, job["threads"])
+        # As many ranks as hosts on one machine: they share its GPU, which NCCL does not carry.
+        shared = {"LOCAL_WORLD_SIZE": str(size)} if job["device"] == "cuda" else None
+        answers = made.run(bound, deadline_seconds=DEADLINE_SECONDS, env=shared)
     failed = [told for told in answers if told.code != 0]
     if failed:
         raise RuntimeError(f"host {failed[0].host}: {failed[0].err[-2000:]}")
@@ -269,6 +283,7 @@ def main() -> None:
     parser.add_argument("--vertices", type=int, default=300_000)
     parser.add_argument("--graphs", default="products-like,power-law")
     parser.add_argument("--threads", type=int, default=1, help="of a host")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="trains")
     parser.add_argument("--contestants", help='names with ; between, as "k=1;k=32"; default: all')
     parser.add_argument(
         "--trained", default=f"{IN_TURN};k=1;k=8;k=32;k=32, hot rows;k=32, aggregated"
@@ -280,11 +295,13 @@ def main() -> None:
         return
     job = {
         "threads": args.threads,
+        "device": args.device,
         "contestants": chosen(args.contestants),
         "trained": args.trained.split(";"),
     }
     sizes = {"vertices": args.vertices, "edges": 50 * args.vertices, "steps": args.steps}
-    about = {"benchmark": "macrobatch", **sizes, **machine(), "threads": args.threads}
+    facts = machine(args.device) | {"threads": args.threads, "device": args.device}
+    about = {"benchmark": "macrobatch", **sizes, **facts}
     warm_up()
     warm_up_wire()
     warm_up_sampling()

@@ -234,9 +234,10 @@ def _macrobatch_line(row: Row, result: Row) -> str:
     if result["threads"] > 1:
         hosts += f" of {result['threads']} cores"
         command += f" --threads {result['threads']}"
-    compared = f"{row['times_epoch']} x k=1's speed"
-    if "times_in_turn" in row:
-        compared = f"{row['times_in_turn']} x the speed of minibatches fetched in turn"
+    if "gpu" in result:
+        hosts += f" sharing one {result['gpu']}"
+        command += " --device cuda"
+    compared = f"{row['times_in_turn']} x the speed of minibatches fetched in turn"
     return (
         f"| sampled epoch, 3 x 256 SAGE, {row['graph']}, {hosts} at {row['mbit']:g} Mbit/s, "
         f"{row['contestant']} | {row['epoch_seconds']} s: {compared}; "

@@ -76,7 +76,9 @@ class Training:
     def step(self) -> float:
         """Take the steps of one epoch and return the loss over all ranks."""
         if isinstance(self.network, SampledNetwork):
-            return self.network.run_epoch(self.optimiser, self.progress.epochs + 1)
+            epoch = self.progress.epochs + 1
+            goes_on = epoch < self.config.epochs
+            return self.network.run_epoch(self.optimiser, epoch, goes_on=goes_on)
         if isinstance(self.network, PipelinedNetwork):
             self.network.module.train()
             epoch = self.progress.epochs + 1

@@ -108,13 +108,20 @@ class SampledNetwork:
             return total / (num_seeds * self._shard.num_classes)
         return functional.cross_entropy(logits, target, reduction="sum") / num_seeds
 
-    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
-        """Train on every seed once and return the mean loss; each step is one minibatch a rank."""
+    def run_epoch(
+        self, optimiser: torch.optim.Optimizer, epoch: int, *, goes_on: bool = False
+    ) -> float:
+        """Train on every seed once and return the mean loss; each step is one minibatch a rank.
+
+        `goes_on`: another epoch will follow, whose start may be fetched already.
+        """
         self.module.train()
         self._draws.training = True
         assert self.strategy.macrobatch != "auto", "the engine settles that"
         losses, seeds, sampler = [], 0, self.feed.sampler
-        for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch):
+        # On a disk it would take memory that inference between the epochs is to have.
+        goes_on = goes_on and not self._shard.is_mapped
+        for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch, goes_on=goes_on):
             for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
                 sampler.check()
                 with sampler.abandoned_on_error():
@@ -163,12 +170,19 @@ class SampledNetwork:
     @torch.no_grad()
     def logits(self) -> Tensor:
         """Return logits_NO of every owned vertex with all its neighbours, layer by layer."""
+        self._rest()
         return self._infer(embed=False) if self._whole is None else self._whole.logits()
 
     @torch.no_grad()
     def embeddings(self) -> Tensor:
         """Return hidden_ND of every owned vertex; the logits of a foreign model."""
+        self._rest()
         return self._infer(embed=True) if self._whole is None else self._whole.embeddings()
+
+    def _rest(self) -> None:
+        """Wait for what is fetched ahead: inference and its scores use the same line."""
+        self.feed.sampler.settle()
+        self.feed.sampler.check()
 
     def close(self) -> None:
         """Give up what other ranks share with this one."""

@@ -100,6 +100,7 @@ class Feed:
 
     def close(self) -> None:
         """Give up the line to the other ranks."""
+        self.sampler.close()
         self.line.close()
 
     def _link_seeds(self, batching: Batching) -> LinkSeeds | None:

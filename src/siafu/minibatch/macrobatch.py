@@ -3,10 +3,11 @@
 Shapes: U distinct vertices of a macrobatch, V vertices of one minibatch.
 """
 
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,27 +64,68 @@ class MacrobatchSampler:
         self.columns, self.seed_columns, self.links = columns, seed_columns, links
         self.is_ahead = True
         """False builds each when it is asked for, to measure what building ahead saves."""
-        self._coming: Future[Macrobatch] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._coming: Future[Any] | None = None
+        self._begun: tuple[int, int] | None = None
+        """Epoch and size of what is coming, where that is the start of an epoch."""
         self._is_abandoned = False
 
-    def macrobatches(self, epoch: int, size: int) -> Iterator[Macrobatch]:
-        """Yield an epoch's steps, `size` at a time; every rank consumes all of them."""
-        steps = self.schedule.steps(epoch)
-        groups = [steps[low : low + size] for low in range(0, len(steps), size)]
-        ahead = ThreadPoolExecutor(1, thread_name_prefix="siafu-relay")
+    def macrobatches(self, epoch: int, size: int, *, goes_on: bool = False) -> Iterator[Macrobatch]:
+        """Yield an epoch's steps, `size` at a time; every rank consumes all of them.
+
+        With `goes_on` the start of the next epoch is built while the end of this one is trained on.
+        """
+        if self._begun != (epoch, size):
+            self.settle()
+            self._submit(self._begin, epoch, size)
+        self._begun = None
         try:
-            self._coming = ahead.submit(self.build, epoch, groups[0])
+            ready, groups = self._take()
             for group in groups[1:]:
-                ready = self._coming.result()
                 if self.is_ahead:
-                    self._coming = ahead.submit(self.build, epoch, group)
+                    self._submit(self.build, epoch, group)
                     yield ready
                 else:
                     yield ready
-                    self._coming = ahead.submit(self.build, epoch, group)
-            yield self._coming.result()
+                    self._submit(self.build, epoch, group)
+                ready = self._take()
+            if goes_on and self.is_ahead:
+                self._submit(self._begin, epoch + 1, size)
+                self._begun = (epoch + 1, size)
+            yield ready
         finally:
-            ahead.shutdown(wait=not self._is_abandoned, cancel_futures=True)
+            if self._begun is None:
+                self.settle()
+
+    def _begin(self, epoch: int, size: int) -> tuple[Macrobatch, list[list[Step]]]:
+        """Return the first macrobatch of an epoch, and the steps of all."""
+        steps = self.schedule.steps(epoch)
+        groups = [steps[low : low + size] for low in range(0, len(steps), size)]
+        return self.build(epoch, groups[0]), groups
+
+    def _submit(self, work: Callable[..., Any], *given: Any) -> None:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="siafu-relay")
+        self._coming = self._thread.submit(work, *given)
+
+    def _take(self) -> Any:
+        assert self._coming is not None
+        coming, self._coming = self._coming, None
+        return coming.result()
+
+    def settle(self) -> None:
+        """Wait until the thread ahead rests, so that this one may use its line."""
+        if self._coming is not None and not self._is_abandoned:
+            wait([self._coming])
+            if self._begun is None:
+                self._coming = None
+
+    def close(self) -> None:
+        """End the thread ahead."""
+        self.settle()
+        if self._thread is not None:
+            self._thread.shutdown(wait=not self._is_abandoned, cancel_futures=True)
+            self._thread = None
 
     def check(self) -> None:
         """Raise what the thread ahead has failed with, before more is trained."""

@@ -1,5 +1,6 @@
 """The loader: PyG's shape, seeds by row, mask or id, and every seed once an epoch."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import siafu
 from siafu.comm import World
 from siafu.errors import ConfigError, DataError
 from siafu.graph import TextIds, graph_from_edges
-from siafu.minibatch import SampledData, loader
+from siafu.minibatch import Macrobatch, SampledData, loader
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
 from tests.parity.graphs import awkward_graph
@@ -100,6 +101,26 @@ def test_minibatches_built_in_turn_are_those_built_ahead(
         for number, batch in enumerate(in_turn):
             assert len(built) == number + 1
             assert torch.equal(batch.n_id, want[number])
+
+
+def addresses_of(macrobatches: Iterator[Macrobatch]) -> list[list[int]]:
+    return [each.addresses_U.tolist() for each in macrobatches]
+
+
+def test_start_of_the_next_epoch_is_built_before_this_one_ends(shard: Shard) -> None:
+    with siafu.MinibatchLoader(shard, [2], batch_size=5, macrobatch=2) as loader:
+        sampler = loader._feed.sampler
+        want = [addresses_of(sampler.macrobatches(epoch, 2)) for epoch in (1, 2)]
+        first = addresses_of(sampler.macrobatches(1, 2, goes_on=True))
+        sampler.settle()
+        assert sampler._begun == (2, 2)
+        begun = sampler._coming
+        assert begun is not None
+        assert begun.result()[0].addresses_U.tolist() == want[1][0]
+        assert [first, addresses_of(sampler.macrobatches(2, 2))] == want
+        # What was begun for another epoch is dropped.
+        addresses_of(sampler.macrobatches(1, 2, goes_on=True))
+        assert addresses_of(sampler.macrobatches(1, 2)) == want[0]
 
 
 def test_seeds_are_named_by_the_users_ids(tmp_path: Path) -> None:
