@@ -52,8 +52,8 @@ def loss_of_step(step: int, rows_nO: Tensor, ids_n: Tensor | None = None) -> Ten
     if step == 3:
         return rows_nO.new_zeros(())
     wanted_NO = target(step, NUM_NODES, rows_nO.size(1))
-    wanted_nO = wanted_NO if ids_n is None else wanted_NO[ids_n]
-    return (rows_nO - wanted_nO).square().sum() / (wanted_NO.numel() * TRAIN)
+    wanted_nO = wanted_NO if ids_n is None else wanted_NO[ids_n.cpu()]
+    return (rows_nO - wanted_nO.to(rows_nO.device)).square().sum() / (wanted_NO.numel() * TRAIN)
 
 
 def runner_on(
@@ -87,7 +87,7 @@ def distributed_steps(
     `exchanges` gives each temporal part its own, as `auto` may; `groups` are dealt out to the
     vertices, one after another.
     """
-    model, graph = make_model(name, hidden), awkward_dynamic()
+    model, graph = make_model(name, hidden).to(world.device), awkward_dynamic()
     if groups:
         graph = replace(graph, part_of=np.resize(np.array(groups, np.int32), graph.num_nodes))
     grid = make_grid(world, graph, max(groups, default=0) + 1)
@@ -110,22 +110,22 @@ def distributed_steps(
             sent = dict(world.meter.bytes_sent)
         reduce_gradients(list(model.parameters()), world)
         if step == 0:
-            grads = {n: p.grad.clone() for n, p in model.named_parameters()}
+            grads = {n: p.grad.cpu().clone() for n, p in model.named_parameters()}
         optimiser.step()
         losses.append(sum(row[0] for row in world.gather_numbers([share])))
     pieces = {
-        step: rows
+        step: rows.cpu()
         for block, rows_tNO in runner.evaluate()
         for step, rows in zip(block.owned(grid.times.rank), rows_tNO, strict=True)
     }
-    weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+    weights = {name: value.detach().cpu().clone() for name, value in model.state_dict().items()}
     return {
         "losses": losses,
         "grads": grads,
         "weights": weights,
         "rows": pieces,
         "sent": sent,
-        "ids": grid.share.ids_n,
+        "ids": grid.share.ids_n.cpu(),
         "exchanges": runner.exchanges,
     }
 
