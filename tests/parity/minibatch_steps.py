@@ -10,6 +10,7 @@ from torch import Tensor
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine.full_graph import begin
+from siafu.ops import CSR
 from siafu.shard import open_shard
 
 EPOCHS = 2
@@ -28,7 +29,9 @@ def run_epochs(
     torch.set_default_dtype(dtype)
     try:
         shard = open_shard(parts, world, place=place)
-        if double and isinstance(shard.x, Tensor):
+        if double and isinstance(shard.x, CSR):
+            shard = replace(shard, x=shard.x.with_weight(shard.x.weight.double()))
+        elif double:
             shard = replace(shard, x=shard.x.double())
         training = begin(make_config(data="awkward", **settings).resolved(), shard)
         for _ in range(EPOCHS):

@@ -197,7 +197,7 @@ class SampledNetwork:
         hidden: list[RowReader] = []
         num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers
         for number in range(num_layers):
-            name = ("coded" if "coded" in served else "x") if number == 0 else "hidden"
+            name = self.feed.rows_name if number == 0 else "hidden"
             made = map_rows(
                 self.feed.whole,
                 (name, "id", *facts),
@@ -218,7 +218,7 @@ class SampledNetwork:
 
     def _one_layer(self, number: int, piece: Subgraph, found: Columns) -> Tensor:
         columns = self._on_device(found)
-        x = columns["hidden"] if number else columns["x"]
+        x = columns["hidden"] if number else self.feed.input_of(columns)
         neighbours = self.feed.neighbours(piece, columns, 0, 1)
         assert isinstance(self.module, GNN)
         return self.module.run_layer(number, x, neighbours, self._draws)
@@ -281,6 +281,7 @@ def _needs(config: RunConfig, spec: ModelSpec | None, strategy: Strategy) -> Nee
         edge_columns=edge_columns,
         normalise=config.normalize_features,
         feature_bits=config.feature_bits,
+        sparse=spec is not None,
         hot_bytes=0 if config.hot_rows is None else read_bytes(config.hot_rows),
     )
 

@@ -16,11 +16,20 @@ from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import map_rows
 from siafu.minibatch.links import LinkBatching, LinkSeeds
 from siafu.minibatch.macrobatch import MacrobatchSampler
+from siafu.minibatch.packed_rows import PackedRows, packed_rows, unpack_rows
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Order, Schedule
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
-from siafu.nn import CachedRows, Draws, LocalNeighbours, Sampled, rows_to_sum_one
+from siafu.nn import (
+    CachedRows,
+    Draws,
+    LocalNeighbours,
+    Rows,
+    Sampled,
+    SparseRows,
+    rows_to_sum_one,
+)
 from siafu.nn.models import InputAggregation
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.nn.sparse import dense
@@ -51,6 +60,8 @@ class Needs:
     """Scale each feature row to sum to 1."""
     feature_bits: int = 32
     """32, or 8."""
+    sparse: bool = False
+    """The model reads sparse features as they are; False has their zeros written out."""
     hot_bytes: int = 0
     """Memory for rows of other ranks kept across macrobatches."""
 
@@ -76,8 +87,13 @@ class Feed:
         self.shard, self.needs, self.draws = shard, needs, draws
         self.rounding_error, self.weighted = 0.0, sampling.weighted
         self.line = shard.world.second_line()
+        self._packed = self._packed_features()
         x = _features(shard, normalise=needs.normalise)
         self.width = x.shape[1]
+        self.rows_name = "x" if self._packed is None else "packed"
+        """Which column has the features."""
+        if needs.feature_bits == 8:
+            self.rows_name = "coded"
         served = Served.build(
             shard,
             self.line,
@@ -110,6 +126,19 @@ class Feed:
         order = EdgeOrder(shard, self.line, seed, of_all_ranks=of_all)
         return LinkSeeds(shard, batching.links, order, seed)
 
+    def _packed_features(self) -> PackedRows | None:
+        """Return sparse features that stay so, unless something else is made of them."""
+        x, needs, shard = self.shard.x, self.needs, self.shard
+        if not (needs.sparse and isinstance(x, CSR)):
+            return None
+        if needs.feature_bits != 32 or needs.aggregate is not None:
+            return None
+        if needs.normalise:
+            scaled = rows_to_sum_one(SparseRows(x, shard.row_ids))
+            assert isinstance(scaled, SparseRows)
+            x = scaled.csr
+        return packed_rows(x, shard.world)
+
     def _vertex_columns(self, x: RowReader) -> dict[str, RowReader]:
         shard = self.shard
         columns: dict[str, RowReader] = {}
@@ -117,7 +146,7 @@ class Feed:
             coded = CodedRows(x, shard.row_ids, self.draws.seed)
             columns["coded"], self.rounding_error = coded, coded.error()
         else:
-            columns["x"] = x
+            columns[self.rows_name] = x if self._packed is None else self._packed
         if shard.y is not None:
             columns["y"] = HeldRows(shard.y)
         if self.needs.facts:
@@ -125,9 +154,8 @@ class Feed:
         return columns
 
     def _columns(self) -> tuple[str, ...]:
-        rows = "coded" if self.needs.feature_bits == 8 else "x"
         wanted = {
-            rows: self.needs.aggregate is None or self.needs.rows_too,
+            self.rows_name: self.needs.aggregate is None or self.needs.rows_too,
             "aggregate": self.needs.aggregate is not None,
             "facts": self.needs.facts,
             "id": True,
@@ -136,8 +164,7 @@ class Feed:
 
     def _aggregated(self, aggregation: InputAggregation) -> RowReader:
         """Return the constant input of a first layer, from all in-edges of every vertex."""
-        rows = "coded" if self.needs.feature_bits == 8 else "x"
-        columns = (rows, "id", *(["facts"] if self.needs.facts else []))
+        columns = (self.rows_name, "id", *(["facts"] if self.needs.facts else []))
 
         @torch.no_grad()
         def aggregate(piece: Subgraph, found: Columns) -> Tensor:
@@ -195,8 +222,10 @@ class Feed:
             return columns
         return columns | {"x": decode_rows(columns["coded"], self.width)}
 
-    def input_of(self, columns: Columns) -> Tensor | CachedRows:
+    def input_of(self, columns: Columns) -> Rows:
         """Return what a first layer reads."""
+        if "packed" in columns:
+            return unpack_rows(columns["packed"], columns["id"], self.width)
         if "aggregate" not in columns:
             return columns["x"]
         aggregate = columns["aggregate"]

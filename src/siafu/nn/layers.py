@@ -30,7 +30,8 @@ def own_map(
 ) -> Tensor:
     """Return x W^T + b for the rows that are written."""
     if isinstance(x, SparseRows):
-        return neighbours.own(project(x, weight_OD, bias_O))
+        rows_M = neighbours.own(torch.arange(len(x.ids_N), device=x.ids_N.device))
+        return project(x if len(rows_M) == len(x.ids_N) else x.select(rows_M), weight_OD, bias_O)
     rows_ND = x.rows if isinstance(x, CachedRows) else x
     return functional.linear(neighbours.own(rows_ND), weight_OD, bias_O)
 
