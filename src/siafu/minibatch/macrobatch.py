@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,6 +44,10 @@ class Macrobatch:
         return columns | seed_columns
 
 
+_Made = TypeVar("_Made")
+_Start = tuple[Macrobatch, list[list[Step]]]
+
+
 class MacrobatchSampler:
     """Draws and fetches the macrobatches of an epoch, one ahead of training."""
 
@@ -65,9 +69,10 @@ class MacrobatchSampler:
         self.is_ahead = True
         """False builds each when it is asked for, to measure what building ahead saves."""
         self._thread: ThreadPoolExecutor | None = None
-        self._coming: Future[Any] | None = None
-        self._begun: tuple[int, int] | None = None
-        """Epoch and size of what is coming, where that is the start of an epoch."""
+        self._last: Future[Any] | None = None
+        """What the thread was given last: when that is done, it rests."""
+        self._begun: tuple[int, int, Future[_Start]] | None = None
+        """Epoch and size of an epoch that was begun while the one before it ended."""
         self._is_abandoned = False
 
     def macrobatches(self, epoch: int, size: int, *, goes_on: bool = False) -> Iterator[Macrobatch]:
@@ -75,50 +80,45 @@ class MacrobatchSampler:
 
         With `goes_on` the start of the next epoch is built while the end of this one is trained on.
         """
-        if self._begun != (epoch, size):
-            self.settle()
-            self._submit(self._begin, epoch, size)
-        self._begun = None
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[:2] == (epoch, size):
+            start = begun[2]
+        else:
+            start = self._submit(self._begin, epoch, size)
         try:
-            ready, groups = self._take()
+            ready, groups = start.result()
             for group in groups[1:]:
                 if self.is_ahead:
-                    self._submit(self.build, epoch, group)
+                    coming = self._submit(self.build, epoch, group)
                     yield ready
                 else:
                     yield ready
-                    self._submit(self.build, epoch, group)
-                ready = self._take()
+                    coming = self._submit(self.build, epoch, group)
+                ready = coming.result()
             if goes_on and self.is_ahead:
-                self._submit(self._begin, epoch + 1, size)
-                self._begun = (epoch + 1, size)
+                self._begun = (epoch + 1, size, self._submit(self._begin, epoch + 1, size))
             yield ready
         finally:
             if self._begun is None:
                 self.settle()
+                self._last = None  # it would keep rows that nobody needs
 
-    def _begin(self, epoch: int, size: int) -> tuple[Macrobatch, list[list[Step]]]:
+    def _begin(self, epoch: int, size: int) -> _Start:
         """Return the first macrobatch of an epoch, and the steps of all."""
         steps = self.schedule.steps(epoch)
         groups = [steps[low : low + size] for low in range(0, len(steps), size)]
         return self.build(epoch, groups[0]), groups
 
-    def _submit(self, work: Callable[..., Any], *given: Any) -> None:
+    def _submit(self, work: Callable[..., _Made], *given: Any) -> Future[_Made]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="siafu-relay")
-        self._coming = self._thread.submit(work, *given)
-
-    def _take(self) -> Any:
-        assert self._coming is not None
-        coming, self._coming = self._coming, None
-        return coming.result()
+        self._last = submitted = self._thread.submit(work, *given)
+        return submitted
 
     def settle(self) -> None:
         """Wait until the thread ahead rests, so that this one may use its line."""
-        if self._coming is not None and not self._is_abandoned:
-            wait([self._coming])
-            if self._begun is None:
-                self._coming = None
+        if self._last is not None and not self._is_abandoned:
+            wait([self._last])
 
     def close(self) -> None:
         """End the thread ahead."""
@@ -129,8 +129,8 @@ class MacrobatchSampler:
 
     def check(self) -> None:
         """Raise what the thread ahead has failed with, before more is trained."""
-        if self._coming is not None and self._coming.done():
-            self._coming.result()
+        if self._last is not None and self._last.done():
+            self._last.result()
 
     @contextmanager
     def abandoned_on_error(self) -> Iterator[None]:

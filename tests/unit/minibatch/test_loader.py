@@ -113,14 +113,25 @@ def test_start_of_the_next_epoch_is_built_before_this_one_ends(shard: Shard) -> 
         want = [addresses_of(sampler.macrobatches(epoch, 2)) for epoch in (1, 2)]
         first = addresses_of(sampler.macrobatches(1, 2, goes_on=True))
         sampler.settle()
-        assert sampler._begun == (2, 2)
-        begun = sampler._coming
-        assert begun is not None
+        epoch, size, begun = sampler._begun
+        assert (epoch, size) == (2, 2)
+        assert begun.done()
         assert begun.result()[0].addresses_U.tolist() == want[1][0]
         assert [first, addresses_of(sampler.macrobatches(2, 2))] == want
         # What was begun for another epoch is dropped.
         addresses_of(sampler.macrobatches(1, 2, goes_on=True))
         assert addresses_of(sampler.macrobatches(1, 2)) == want[0]
+
+
+def test_two_loops_over_one_loader_do_not_disturb_each_other(shard: Shard) -> None:
+    with siafu.MinibatchLoader(shard, [2], batch_size=5, macrobatch=2) as loader:
+        want = [[batch.n_id.tolist() for batch in loader] for _ in range(2)]
+        loader.epoch = 0
+        pairs = [(a.n_id.tolist(), b.n_id.tolist()) for a, b in zip(loader, loader, strict=True)]
+        loader.epoch = 0
+        assert next(iter(loader)).n_id.tolist() == want[0][0]
+        assert next(iter(loader)).n_id.tolist() == want[1][0]
+    assert [[first for first, _ in pairs], [second for _, second in pairs]] == want
 
 
 def test_seeds_are_named_by_the_users_ids(tmp_path: Path) -> None:
