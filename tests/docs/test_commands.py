@@ -1,6 +1,7 @@
 """Every command of the README and every example runs, on data made here."""
 
 import re
+import runpy
 import shutil
 import socket
 import subprocess
@@ -121,6 +122,18 @@ def test_two_examples_print_the_same_losses(folder: Path) -> None:
     assert len(pairs[0]) == 4
     # float32 through batch norm and attention: sums in another order, twenty epochs apart.
     assert pairs[1] == pytest.approx(pairs[0], abs=1e-4)
+
+
+@pytest.mark.parametrize("example", ["02_many_ranks.py", "03_minibatches.py"])
+def test_examples_without_parts_say_how_to_get_them(
+    example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.setattr(sys, "argv", [example])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(ROOT / "examples" / example))
+    assert "siafu partition planted" in str(caught.value)
+    assert f"examples/{example} planted.parts" in str(caught.value)
 
 
 def test_minibatch_example_learns(folder: Path) -> None:
