@@ -47,6 +47,12 @@ FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1000
 GRAPHS = {False: "reddit-like/5", True: "arxiv-like"}
 """By whether it has to be quick."""
+KEPT_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+"""What `spare_page_faults` sets here, for the peers' processes."""
 ANSWERS_WITHIN = 600.0
 """Seconds in which a peer has read its graph, or drawn a minibatch."""
 
@@ -145,7 +151,7 @@ class Peer:
 def peer_of(kind: str, python: Path, graph: Path) -> Iterator[Peer]:
     """Yield a peer that samples the graph on one thread, and end it."""
     command = [str(python), str(Path(__file__).with_name("sampling_peer.py")), kind, str(graph)]
-    settings = {"OMP_NUM_THREADS": "1", "DGLBACKEND": "pytorch", "PYTHONPATH": ""}
+    settings = {"OMP_NUM_THREADS": "1", "DGLBACKEND": "pytorch", "PYTHONPATH": "", **KEPT_MEMORY}
     pipe = subprocess.PIPE
     with subprocess.Popen(
         command, stdin=pipe, stdout=pipe, bufsize=0, env=os.environ | settings
