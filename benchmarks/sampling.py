@@ -1,30 +1,35 @@
-"""How many minibatches a second does one thread sample, beside PyG's NeighborLoader?
+"""How many minibatches a second does one thread sample, beside PyG's and DGL's samplers?
 
 Run: python -m benchmarks.sampling [--json FILE] [--quick] [--repeats 15]
+         [--pyg-python PYTHON] [--dgl-python PYTHON]
 
 A minibatch is all hops without replacement, compact numbers and the CSR of the sub-graph, without
-features. NeighborLoader needs pyg-lib or torch-sparse; without either it is left out, and said so.
-Sides take turns on the same seeds. CPU time stands beside wall time: on a shared machine it is the
-steadier, and rates are by it. The floor reads the offsets of every visited vertex and the source of
-every sampled edge, known beforehand.
+features. Peers run in the interpreters named, which need other versions of torch than ours and
+don't need siafu: PyG's NeighborLoader (with pyg-lib, else torch-sparse), DGL's NeighborSampler and
+its GraphBolt. Sides take turns on the same seeds. CPU time stands beside wall time: on a shared
+machine it is the steadier, and rates are by it. DGL draws anew for vertices of earlier hops, so
+that its minibatches have more edges: compare edges a second. The floor reads the offsets of every
+visited vertex and the source of every sampled edge, known beforehand.
 
 Shapes: N vertices, E edges, Q vertices of a hop, S sampled edges of it.
 """
 
 import argparse
 import json
+import os
+import select
 import statistics
+import subprocess
+import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric import typing as pyg
-from torch_geometric.data import Data
-from torch_geometric.loader import NeighborLoader
 
 from benchmarks.measure import Spread, append_json, machine
 from benchmarks.spmm import SHAPES, power_law
@@ -42,6 +47,14 @@ FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1000
 GRAPHS = {False: "reddit-like/5", True: "arxiv-like"}
 """By whether it has to be quick."""
+KEPT_MEMORY = {
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1),
+    "MALLOC_TOP_PAD_": str(2**26),
+}
+"""What `spare_page_faults` sets here, for the peers' processes."""
+ANSWERS_WITHIN = 600.0
+"""Seconds in which a peer has read its graph, or drawn a minibatch."""
 
 Sampler = Callable[..., tuple[Tensor, Tensor]]
 
@@ -88,16 +101,65 @@ def gate(csr: CSR, batches: list[Tensor]) -> None:
     assert len(torch.unique(edges)) == len(edges)
 
 
-def pyg_batches(csr: CSR, seeds: Tensor) -> Iterator[Data]:
-    """Yield PyG's minibatches of the same graph and seeds."""
-    row_E = torch.arange(csr.num_rows).repeat_interleave(csr.degree())
-    data = Data(edge_index=torch.stack([csr.index.long(), row_E]), num_nodes=csr.num_rows)
-    loader = NeighborLoader(
-        data, num_neighbors=list(FANOUTS), batch_size=BATCH_SIZE, input_nodes=seeds
-    )
-    del data, row_E
-    while True:
-        yield from loader
+class Turn(NamedTuple):
+    """What one minibatch of one side took, and how many edges it has."""
+
+    wall: float
+    cpu: float
+    edges: int
+
+
+Side = Callable[[int], Turn]
+"""Draws minibatch number n."""
+
+
+def here(draw: Callable[[int], int]) -> Side:
+    """Return a side of this process, from a function that returns the number of edges."""
+
+    def side(n: int) -> Turn:
+        began = time.perf_counter(), time.process_time()
+        edges = draw(n)
+        return Turn(time.perf_counter() - began[0], time.process_time() - began[1], edges)
+
+    return side
+
+
+class Peer:
+    """A side in a process of another interpreter."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._process = process
+        self.name: str = self._answer()["peer"]
+
+    def __call__(self, n: int) -> Turn:
+        """Return the turn that the peer tells; which minibatch comes next it knows itself."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+        return Turn(**self._answer())
+
+    def _answer(self) -> dict[str, Any]:
+        answers = self._process.stdout
+        assert answers is not None
+        ready, _, _ = select.select([answers], [], [], ANSWERS_WITHIN)
+        line = answers.readline() if ready else b""
+        if not line:
+            raise SystemExit("The peer did not answer; what it said is above.")
+        return json.loads(line)
+
+
+@contextmanager
+def peer_of(kind: str, python: Path, graph: Path) -> Iterator[Peer]:
+    """Yield a peer that samples the graph on one thread, and end it."""
+    command = [str(python), str(Path(__file__).with_name("sampling_peer.py")), kind, str(graph)]
+    settings = {"OMP_NUM_THREADS": "1", "DGLBACKEND": "pytorch", "PYTHONPATH": "", **KEPT_MEMORY}
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, bufsize=0, env=os.environ | settings
+    ) as process:
+        try:
+            yield Peer(process)
+        finally:
+            process.kill()
 
 
 def floor_of(csr: CSR, batches: list[Tensor]) -> Callable[[int], int]:
@@ -118,36 +180,35 @@ def floor_of(csr: CSR, batches: list[Tensor]) -> Callable[[int], int]:
     return read
 
 
-def measure(sides: dict[str, Callable[[int], int]], repeats: int) -> dict[str, Any]:
+def measure(sides: dict[str, Side], repeats: int) -> dict[str, Any]:
     """Return each side's wall and CPU time of a minibatch, and the edges it sampled."""
-    wall: dict[str, list[float]] = {name: [] for name in sides}
-    cpu: dict[str, list[float]] = {name: [] for name in sides}
-    edges: dict[str, list[int]] = {name: [] for name in sides}
+    turns: dict[str, list[Turn]] = {name: [] for name in sides}
     for n in range(-2, repeats):
         for name, side in sides.items():
-            began = time.perf_counter(), time.process_time()
-            sampled = side(max(n, 0))
+            turn = side(max(n, 0))
             if n >= 0:
-                wall[name].append(time.perf_counter() - began[0])
-                cpu[name].append(time.process_time() - began[1])
-                edges[name].append(sampled)
+                turns[name].append(turn)
     row: dict[str, Any] = {}
-    for name in sides:
-        spread, cpu_spread = Spread.of(wall[name]), Spread.of(cpu[name])
+    for name, taken in turns.items():
+        spread = Spread.of([turn.wall for turn in taken])
+        cpu_spread = Spread.of([turn.cpu for turn in taken])
+        edges = statistics.mean(turn.edges for turn in taken)
         row.update({f"{name} {unit}": value for unit, value in spread.row().items()})
         row[f"{name} cpu_ms"] = round(cpu_spread.median * 1e3, 3)
         row[f"{name} cpu_iqr_ms"] = round(cpu_spread.iqr * 1e3, 3)
-        row[f"{name} edges"] = round(statistics.mean(edges[name]))
+        row[f"{name} edges"] = round(edges)
         row[f"{name} batches_per_cpu_s"] = round(1 / cpu_spread.median, 2)
-        row[f"{name} edges_per_cpu_s"] = round(statistics.mean(edges[name]) / cpu_spread.median)
+        row[f"{name} edges_per_cpu_s"] = round(edges / cpu_spread.median)
     for name in sides.keys() - {"ours"}:
         row[f"{name} / ours"] = round(row[f"{name} median_ms"] / row["ours median_ms"], 3)
         row[f"{name} / ours, cpu"] = round(row[f"{name} cpu_ms"] / row["ours cpu_ms"], 3)
+        rate = row["ours edges_per_cpu_s"] / row[f"{name} edges_per_cpu_s"]
+        row[f"ours / {name}, edges_per_cpu_s"] = round(rate, 3)
     return row
 
 
-def measure_graph(name: str, repeats: int) -> dict[str, Any]:
-    """Return the row of one graph."""
+def measure_graph(name: str, repeats: int, pythons: dict[str, Path]) -> dict[str, Any]:
+    """Return the row of one graph. Each peer runs in the interpreter named for it."""
     csr = power_law(SHAPES["cpu"][name], 1.0)
     order = torch.randperm(csr.num_rows, generator=torch.Generator().manual_seed(0))
     batches = list(order.split(BATCH_SIZE)[:-1])
@@ -157,40 +218,37 @@ def measure_graph(name: str, repeats: int) -> dict[str, Any]:
         seeds = batches[n % len(batches)]
         return len(sample_minibatch(csr, seeds, n, sample_positions).sources)
 
-    sides = {"ours": ours, "floor": floor_of(csr, batches)}
-    peer = _pyg_sampler()
-    if peer is not None:
-        theirs = pyg_batches(csr, order)
-        sides["pyg"] = lambda _: int(next(theirs).num_edges)
-    row = {"graph": name, "vertices": csr.num_rows, "edges": csr.num_edges, "peer": peer}
-    row |= {"fanouts": FANOUTS, "batch_size": BATCH_SIZE, **machine(), **measure(sides, repeats)}
-    if peer is not None:
+    sides = {"ours": here(ours), "floor": here(floor_of(csr, batches))}
+    with ExitStack() as stack:
+        graph = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "graph.npz"
+        arrays = {"indptr": csr.indptr, "index": csr.index, "order": order}
+        np.savez(graph, fanouts=np.array(FANOUTS), batch_size=np.array(BATCH_SIZE), **arrays)
+        peers = {
+            kind: stack.enter_context(peer_of(kind, python, graph))
+            for kind, python in pythons.items()
+        }
+        measured = measure(sides | peers, repeats)
+    row = {"graph": name, "vertices": csr.num_rows, "edges": csr.num_edges}
+    row |= {"peers": {kind: peer.name for kind, peer in peers.items()}}
+    row |= {"fanouts": FANOUTS, "batch_size": BATCH_SIZE, **machine(), **measured}
+    if "pyg" in peers:
         # both draw min(fanout, degree) distinct edges of every vertex; only the draws differ
         assert abs(row["pyg edges"] / row["ours edges"] - 1) < 0.02, "the sides differ in work"
     return row
 
 
-def _pyg_sampler() -> str | None:
-    """Return what NeighborLoader samples with, pyg-lib if both are there."""
-    if pyg.WITH_PYG_LIB:
-        return f"pyg-lib {pyg.pyg_lib.__version__}"
-    if pyg.WITH_TORCH_SPARSE:
-        return f"torch-sparse {pyg.torch_sparse.__version__}"
-    return None
-
-
 def _print_row(row: dict[str, Any]) -> None:
-    print(f"{row['graph']}, {row['edges']:,} edges, PyG samples with {row['peer']}")
-    for name in ("floor", "ours", "pyg"):
-        if f"{name} median_ms" not in row:
-            print(f"  {name:<6} not installed: needs pyg-lib or torch-sparse")
-            continue
-        ratio = f"{row[f'{name} / ours, cpu']:.2f} x ours" if name != "ours" else ""
+    print(f"{row['graph']}, {row['edges']:,} edges")
+    for name in ("floor", "ours", *row["peers"]):
+        beside = ""
+        if name in row["peers"]:
+            times = row[f"ours / {name}, edges_per_cpu_s"]
+            beside = f"ours is {times:.2f} x {row['peers'][name]}"
         print(
-            f"  {name:<6}{row[f'{name} median_ms']:9.1f} ms +- {row[f'{name} iqr_ms']:<8.1f}"
+            f"  {name:<10}{row[f'{name} median_ms']:9.1f} ms +- {row[f'{name} iqr_ms']:<8.1f}"
             f"cpu {row[f'{name} cpu_ms']:7.1f} ms +- {row[f'{name} cpu_iqr_ms']:<6.1f}"
             f"{row[f'{name} batches_per_cpu_s']:7.1f} batches/s "
-            f"{row[f'{name} edges_per_cpu_s'] / 1e6:6.1f} M edges/s  {ratio}",
+            f"{row[f'{name} edges_per_cpu_s'] / 1e6:6.1f} M edges/s  {beside}",
             flush=True,
         )
 
@@ -201,11 +259,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append the row to this file")
     parser.add_argument("--quick", action="store_true", help="a graph of 2 M edges, not 22 M")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--pyg-python", type=Path, help="interpreter with pyg-lib or torch-sparse")
+    parser.add_argument("--dgl-python", type=Path, help="interpreter with DGL 2")
     args = parser.parse_args()
-    warnings.filterwarnings("ignore", message=".*pyg-lib.*")
+    named = {"pyg": args.pyg_python, "dgl": args.dgl_python, "graphbolt": args.dgl_python}
     spare_page_faults()
     set_threads(1)
-    row = measure_graph(GRAPHS[args.quick], args.repeats)
+    pythons = {kind: python for kind, python in named.items() if python is not None}
+    row = measure_graph(GRAPHS[args.quick], args.repeats, pythons)
     _print_row(row)
     if args.json:
         append_json(args.json, {"benchmark": "sampling", **row})

@@ -12,6 +12,8 @@ from torch.nn.functional import cross_entropy
 
 import siafu
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 with siafu.World.join() as world:
     shard = siafu.open_shard(sys.argv[1], world)
     x, y, train = shard.x, shard.y, shard.train

@@ -12,6 +12,8 @@ from torch_geometric.nn import GraphSAGE
 
 import siafu
 
+if len(sys.argv) != 2:
+    sys.exit(__doc__)
 with siafu.World.join() as world:
     shard = siafu.open_shard(sys.argv[1], world, place="host")
     torch.manual_seed(0)

@@ -28,6 +28,14 @@ sys.dont_write_bytecode = False
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cache_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Stores of tables go to a folder of the tests, not to the user's cache."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SIAFU_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[RankPool]:
     """A pool of four real ranks, started once."""

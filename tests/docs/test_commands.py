@@ -1,6 +1,7 @@
 """Every command of the README and every example runs, on data made here."""
 
 import re
+import runpy
 import shutil
 import socket
 import subprocess
@@ -13,10 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import siafu
+from siafu.partition import partition_graph
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SECONDS = 180
+EPOCHS = 10
+"""What lines without a number of epochs are given: they are to work as they stand, and that 200
+epochs lead somewhere is asked by others (tests/parity/test_curves.py, tests/unit/launch)."""
 
 
 def blocks(language: str) -> list[str]:
@@ -94,8 +99,13 @@ def test_readme_names_the_commands() -> None:
     assert verbs >= {"doctor", "train", "partition", "infer"}
 
 
+def shortened(line: str) -> str:
+    """Return a line that trains, with few epochs unless it names their number."""
+    return f"{line} --epochs {EPOCHS}" if " train " in line and "--epochs" not in line else line
+
+
 def test_readme_commands_run_in_order(folder: Path) -> None:
-    for line in commands():
+    for line in map(shortened, commands()):
         words = [str(BIN / line.split()[0]), *line.split()[1:]]
         if line.startswith("torchrun"):
             run_on_two_hosts(words, folder)
@@ -106,14 +116,22 @@ def test_readme_commands_run_in_order(folder: Path) -> None:
 
 def test_readme_python_runs(folder: Path) -> None:
     for block in blocks("python"):
-        assert "test" in run([sys.executable, "-c", block], folder)
+        assert "siafu.fit(graph, " in block
+        short = block.replace("siafu.fit(graph, ", f"siafu.fit(graph, epochs={EPOCHS}, ")
+        assert "test" in run([sys.executable, "-c", short], folder)
 
 
-def test_two_examples_print_the_same_losses(folder: Path) -> None:
+@pytest.fixture(scope="module")
+def planted_parts(folder: Path) -> str:
+    """The parts that the examples name."""
+    partition_graph(siafu.load("planted"), folder / "planted.parts", num_parts=2)
+    return "planted.parts"
+
+
+def test_two_examples_print_the_same_losses(folder: Path, planted_parts: str) -> None:
     one = run([sys.executable, "-W", "ignore", str(ROOT / "examples/01_one_process.py")], folder)
-    run([str(BIN / "siafu"), "partition", "planted", "planted.parts", "--parts", "2"], folder)
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    many = run([*torchrun, str(ROOT / "examples/02_many_ranks.py"), "planted.parts"], folder)
+    many = run([*torchrun, str(ROOT / "examples/02_many_ranks.py"), planted_parts], folder)
     pairs = [
         [float(line.split()[-1]) for line in text.splitlines() if line.startswith("epoch")]
         for text in (one, many)
@@ -123,11 +141,21 @@ def test_two_examples_print_the_same_losses(folder: Path) -> None:
     assert pairs[1] == pytest.approx(pairs[0], abs=1e-4)
 
 
-def test_minibatch_example_learns(folder: Path) -> None:
-    parts = "sampled.parts"
-    run([str(BIN / "siafu"), "partition", "planted", parts, "--parts", "2"], folder)
+@pytest.mark.parametrize("example", ["02_many_ranks.py", "03_minibatches.py"])
+def test_examples_without_parts_say_how_to_get_them(
+    example: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    monkeypatch.setattr(sys, "argv", [example])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(ROOT / "examples" / example))
+    assert "siafu partition planted" in str(caught.value)
+    assert f"examples/{example} planted.parts" in str(caught.value)
+
+
+def test_minibatch_example_learns(folder: Path, planted_parts: str) -> None:
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    said = run([*torchrun, str(ROOT / "examples/03_minibatches.py"), parts], folder)
+    said = run([*torchrun, str(ROOT / "examples/03_minibatches.py"), planted_parts], folder)
     scores = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("epoch")]
     assert len(scores) == 5
     assert scores[-1] > max(0.6, scores[0])

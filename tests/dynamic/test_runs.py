@@ -285,6 +285,7 @@ def test_runs_of_a_grid_of_ranks_are_those_of_one(
         }
 
 
+@pytest.mark.usefixtures("runs_on_pool")
 def test_a_grid_through_the_launcher(command: Command) -> None:
     """Cut, trained on two ranks, gone on with, inferred with embeddings of every snapshot."""
     flags = ["--model", "gcrn", "--task", "link", "--hidden", 4, "--vertex-parts", 2]

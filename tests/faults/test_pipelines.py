@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +114,13 @@ def test_workers_killed_at_random_change_nothing(shard: Shard, want: list[float]
         got = losses_of(training, 2)
         pool = dispatcher_of(training)._pool
         assert isinstance(pool, ProcessPool)
+
+        def kill_one() -> None:
+            with suppress(psutil.NoSuchProcess):  # the pool may have ended it since
+                psutil.Process(draw.choice(pool.process_ids)).kill()
+
         # While it has a task: training waits for the pool most of the time.
-        killer = threading.Timer(0.03, lambda: psutil.Process(draw.choice(pool.process_ids)).kill())
+        killer = threading.Timer(0.03, kill_one)
         killer.start()
         got += losses_of(training, EPOCHS - 2)
         killer.join()

@@ -40,7 +40,10 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 def listening(processes: list[psutil.Process]) -> set[str]:
     """Return the addresses on which these processes accept connections."""
-    found = [c for process in processes for c in process.net_connections("tcp")]
+    found = []
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):  # Ray ended it since: it accepts no more
+            found += process.net_connections("tcp")
     return {c.laddr.ip.removeprefix("::ffff:") for c in found if c.status == psutil.CONN_LISTEN}
 
 

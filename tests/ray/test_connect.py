@@ -36,7 +36,7 @@ def test_own_ray_stays_on_loopback_and_leaves_nothing() -> None:
     pool.close()
     assert addresses == {"127.0.0.1"}
     assert not ray.is_initialized()
-    _, alive = psutil.wait_procs(processes, timeout=10)
+    _, alive = psutil.wait_procs(processes, timeout=WITHIN_SECONDS)
     assert not alive
     assert not folder.exists()
     assert dict(os.environ) == variables

@@ -24,7 +24,8 @@ def ranks_of(run: Path) -> list[psutil.Process]:
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
         if "siafu.launch" in words and str(run) in words:
-            with suppress(psutil.NoSuchProcess):  # it ended since
+            # It may have ended since: then it is not known, or has no variables any more.
+            with suppress(psutil.NoSuchProcess, KeyError):
                 found[int(process.environ()["RANK"])] = process
     return [found[rank] for rank in sorted(found)]
 

@@ -7,6 +7,7 @@ from siafu.collector import collector_rests, spare_collector
 with collector_rests():
     import typer
 
+    from siafu.cli.cache import cache
     from siafu.cli.data import ingest, inspect, partition
     from siafu.cli.demo import demo
     from siafu.cli.doctor import doctor
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, doctor, ingest, partition, inspect, infer):
+for command in (demo, doctor, ingest, partition, inspect, infer, cache):
     app.command()(command)
 app.command(name="train")(train_command)
 

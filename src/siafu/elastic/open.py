@@ -51,6 +51,15 @@ def open_runner(
     return Runner(Dispatcher(make_pool, deliver, say=say, patience=patience), use, tuner)
 
 
+def check_pool_settings(config: RunConfig, pool: str) -> None:
+    """Raise where the settings of a pool can't be used, before anything of it is started."""
+    _workers(config, pool, intervals=1)
+    if pool == "simulated":
+        read_cloud(config.cloud)
+    if pool == "aws-lambda":
+        _check_lambda(config)
+
+
 def _workers(config: RunConfig, pool: str, intervals: int) -> int:
     """Return how many workers to begin with."""
     if config.pool_workers in (None, "auto"):
@@ -114,7 +123,7 @@ def _ray(config: RunConfig, world: World, workers: int, deliver: Deliver, use: P
     return pool
 
 
-def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+def _check_lambda(config: RunConfig) -> None:
     if config.lambda_function is None:
         raise ConfigError(
             "The function in AWS Lambda has no name.",
@@ -128,11 +137,16 @@ def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use
             seen=f"lambda_endpoint={url}",
             fix="use https, or a service on this machine",
         )
+
+
+def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+    _check_lambda(config)
+    assert config.lambda_function is not None
     module = _imported("lambda_pool", "aws")
     seconds = min(config.deadline, _LONGEST_INVOCATION_SECONDS)
     client = module.open_client(
         region=os.environ.get("AWS_REGION", ""),  # which boto3 itself passes over
-        endpoint_url=url,
+        endpoint_url=config.lambda_endpoint or "",
         deadline_seconds=seconds,
     )
     pool = module.LambdaPool(

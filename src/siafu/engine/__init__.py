@@ -12,6 +12,7 @@ from siafu.engine.dynamic_infer import (
     save_dynamic_network,
     write_dynamic_predictions,
 )
+from siafu.engine.early_checks import check_model_file, check_network_settings
 from siafu.engine.full_graph import Training, begin, peak_bytes, train
 from siafu.engine.grid import check_grid, make_grid
 from siafu.engine.infer import write_embeddings, write_predictions
@@ -30,6 +31,8 @@ __all__ = [
     "build_network",
     "check_grid",
     "check_link_settings",
+    "check_model_file",
+    "check_network_settings",
     "check_sampled_settings",
     "default_task",
     "infer_dynamic",

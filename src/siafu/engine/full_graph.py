@@ -207,14 +207,16 @@ def begin(
     shard: Shard,
     resume_from: Path | None = None,
     held_out: HeldOut | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Training:
     """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
 
-    With `task` link, `held_out` has this rank's share of the edges to evaluate on.
+    With `task` link, `held_out` has this rank's share of the edges to evaluate on. `say` is told
+    what is planned.
     """
     require(shard, *(("x",) if config.task == "link" else ("x", "y", "train")))
     draws = Draws(seed=config.seed)
-    network = build_network(config, shard, draws)
+    network = build_network(config, shard, draws, say=say)
     assert config.lr is not None
     assert config.weight_decay is not None
     optimiser = Adam(network.module.parameters(), lr=config.lr, weight_decay=config.weight_decay)

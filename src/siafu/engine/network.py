@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -132,11 +133,16 @@ class OwnNetwork:
 
 
 def build_network(
-    config: RunConfig, shard: Shard, draws: Draws, *, training: bool = True
+    config: RunConfig,
+    shard: Shard,
+    draws: Draws,
+    *,
+    training: bool = True,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Network:
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
     spec = None if ":" in config.model else model_spec(config, shard)
-    strategy = choose_strategy(config, spec, shard, training=training)
+    strategy = choose_strategy(config, spec, shard, training=training, say=say)
     if strategy.unit == "interval":
         check_pipeline(config)
     check_strategy(strategy, spec)
@@ -279,9 +285,14 @@ def _module_at(place: str, model: str) -> Any:
         sys.modules[spec.name] = module
         spec.loader.exec_module(module)
     except (ImportError, OSError) as error:
-        raise ConfigError(
-            "The model's file can't be loaded.",
-            seen=f"{model}: {error}",
-            fix="give FILE.py:Class, or package.module:Class",
-        ) from error
+        raise no_such_file(model, str(error)) from error
     return module
+
+
+def no_such_file(model: str, why: str) -> ConfigError:
+    """Return the error for a model of the user's own that is not where it should be."""
+    return ConfigError(
+        "The model's file can't be loaded.",
+        seen=f"{model}: {why}",
+        fix="give FILE.py:Class, or package.module:Class",
+    )

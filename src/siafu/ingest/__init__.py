@@ -1,6 +1,7 @@
 """Turning foreign files and objects into a store, once; the built-in data sets."""
 
 from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
+from siafu.ingest.cache import Kept, empty_cache, list_cache, processes_using
 from siafu.ingest.drifting import drifting
 from siafu.ingest.dynamic_load import is_dynamic, load_dynamic
 from siafu.ingest.event_graph import graph_from_events
@@ -10,7 +11,7 @@ from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.load import as_tables, ingest_to_store, load, load_as_it_is, load_with_notes
 from siafu.ingest.masks import with_split
 from siafu.ingest.memory import count_vertices, fit_buckets, predict_ingest_bytes
-from siafu.ingest.named import NAMED, load_named
+from siafu.ingest.named import NAMED, cache_folder, load_named
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
 from siafu.ingest.pyg_hetero import graph_from_pyg
@@ -25,14 +26,17 @@ __all__ = [
     "Drawing",
     "EventOptions",
     "Events",
+    "Kept",
     "Progress",
     "Span",
     "TableOptions",
     "Tables",
     "as_tables",
     "build_store",
+    "cache_folder",
     "count_vertices",
     "drifting",
+    "empty_cache",
     "events_from_npz",
     "find_tables",
     "fit_buckets",
@@ -41,6 +45,7 @@ __all__ = [
     "graph_from_pyg",
     "ingest_to_store",
     "is_dynamic",
+    "list_cache",
     "load",
     "load_as_it_is",
     "load_builtin",
@@ -51,6 +56,7 @@ __all__ = [
     "planted",
     "powerlaw",
     "predict_ingest_bytes",
+    "processes_using",
     "relations",
     "with_split",
 ]

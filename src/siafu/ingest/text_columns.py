@@ -8,10 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from siafu.errors import DataError
 from siafu.graph import Array
 from siafu.ingest.table_files import Piece, Table
 
 _ROWS_AT_ONCE = 1 << 15
+_NEARLY_ALL = 0.9
+"""Share of numbers from which a column is meant to have nothing else."""
 _NUMBER = r"(?i)^\s*[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+(e[-+]?\d+)?|inf(inity)?)\s*$"
 _BLANKS = pa.array(pa_csv.ConvertOptions().null_values, pa.large_string())
 
@@ -59,12 +62,23 @@ def odd_values(table: Table, names: Sequence[str]) -> dict[str, OddValue | None]
 
 
 def why_not_numbers(table: Table, names: Sequence[str]) -> dict[str, str]:
-    """Return a note on each column of the first file that is text although most are numbers."""
+    """Return a note on each column of the first file that is text although most are numbers.
+
+    One that is nearly all numbers is a mistake in the data: it is refused.
+    """
     first = replace(table, files=table.files[:1])
     texts = [name for name in names if is_text(first.schema().field(name).type)]
     piece = next(first.pieces(texts, rows=_ROWS_AT_ONCE), None) if texts else None
-    meant = [name for name in texts if piece and _mostly_numbers(piece.column(name))]
-    return {name: _note(name, odd, table) for name, odd in odd_values(first, meant).items()}
+    shares = {name: _share_of_numbers(piece.column(name)) for name in texts} if piece else {}
+    odd = odd_values(first, [name for name, share in shares.items() if share > 0.5])
+    for name, value in odd.items():
+        if value is not None and shares[name] >= _NEARLY_ALL:
+            raise DataError(
+                "A column of numbers has a cell that is none.",
+                seen=f"column {name!r}: {value}",
+                fix="write a number there, or take the column out of the table",
+            )
+    return {name: _note(name, value, table) for name, value in odd.items()}
 
 
 def _note(name: str, odd: OddValue | None, table: Table) -> str:
@@ -77,9 +91,10 @@ def _note(name: str, odd: OddValue | None, table: Table) -> str:
     return f"{name} is text ({why}): not used as a feature."
 
 
-def _mostly_numbers(column: pa.Array) -> bool:
+def _share_of_numbers(column: pa.Array) -> float:
+    """Return how many of the values are numbers, blanks left out; 0 where there are none."""
     numbers, others = _numbers_and_others(column)
-    return bool(numbers.sum() > others.sum())
+    return float(numbers.sum() / max(1, numbers.sum() + others.sum()))
 
 
 def _numbers_and_others(column: pa.Array) -> tuple[Array, Array]:

@@ -17,14 +17,13 @@ import pyarrow.parquet as pq
 from siafu.checkpoint import has_checkpoint, newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
-from siafu.engine import check_link_settings, check_sampled_settings
 from siafu.errors import ConfigError, StoreError
 from siafu.graph import partial_path, writing
+from siafu.launch.checks import check_run
 from siafu.launch.cut import Say
-from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
-from siafu.launch.prepare import check_parts_settings, prepare_parts, with_ranks_of_parts
+from siafu.launch.prepare import prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, saves_memory, work
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
@@ -82,12 +81,7 @@ def start_run(
     `folder` is that of a run that was stopped before its data was prepared.
     """
     data = config.data if data is None else data
-    named_strategy(config)
-    if not is_dynamic_run(data, config):
-        check_link_settings(config)
-        if named_strategy(config).unit == "macrobatch":
-            check_sampled_settings(config.resolved())
-    check_parts_settings(data, config)
+    check_run(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)

@@ -84,7 +84,9 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
     held_out = None
     if config.task == "link":
         shard, held_out = _without_held_out(config, job, shard)
-    training = begin(config, shard, folder.checkpoints if job.resume else None, held_out)
+    resumed = folder.checkpoints if job.resume else None
+    say = _say_nothing if job.quiet or world.rank != 0 else _say
+    training = begin(config, shard, resumed, held_out, say)
     if job.resume and world.rank == 0:
         with writing(folder.metrics):
             folder.keep_metrics(training.progress.epochs)
@@ -93,6 +95,15 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
     except BaseException:
         training.abandon()
         raise
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _say_nothing(line: str) -> None:
+    pass
 
 
 def _train_on(training: Training, folder: RunFolder, job: Job) -> None:

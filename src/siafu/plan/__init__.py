@@ -2,6 +2,7 @@
 
 from siafu.plan.bill import Bill, PoolUsage, Servers, make_bill, pool_usage
 from siafu.plan.choice import (
+    check_budget,
     choose_strategy,
     memory_in_use,
     named_strategy,
@@ -20,6 +21,7 @@ __all__ = [
     "Route",
     "Servers",
     "Sizes",
+    "check_budget",
     "choose_strategy",
     "make_bill",
     "measure_sizes",

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 
 import psutil
 import torch
@@ -17,6 +18,7 @@ from siafu.strategy import Strategy, find_strategy
 _RUNTIME_BYTES = 200 * 10**6
 """What a process takes beyond tensors once it trains, evaluates and writes: compiled kernels, the
 sockets' buffers, the writer of Parquet. 150 to 190 MB were seen."""
+Say = Callable[[str], None]
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -129,32 +131,45 @@ def _check_pipeline_settings(config: RunConfig, strategy: Strategy) -> None:
 
 
 def choose_strategy(
-    config: RunConfig, spec: ModelSpec | None, shard: Shard, *, training: bool = True
+    config: RunConfig,
+    spec: ModelSpec | None,
+    shard: Shard,
+    *,
+    training: bool = True,
+    say: Say = lambda line: None,
 ) -> Strategy:
     """Return the strategy of a run with every choice made; all ranks choose alike.
 
     `spec` is None for a model of the user's own, whose memory can't be told beforehand. Inference
-    keeps no rows for backward, so it takes one peer at a time and asks for no budget.
+    keeps no rows for backward, so it takes one peer at a time and asks for no budget. What a rank
+    is predicted to need is said where there is a budget to compare it with.
     """
     strategy = named_strategy(config)
     if not training:
         stages = shard.world.size if strategy.stages == "auto" else None
         return strategy.with_choices(stages=stages, prune=False, input_cache=False)
-    if strategy.unit == "interval" and config.memory is not None:
+    check_budget(config, strategy)
+    if config.memory is None or strategy.unit == "macrobatch" or spec is None:
+        return strategy
+    return _within_budget(config, spec, shard, strategy, say)
+
+
+def check_budget(config: RunConfig, strategy: Strategy) -> None:
+    """Raise where memory is limited, but can't be told beforehand."""
+    if config.memory is None:
+        return
+    if strategy.unit == "interval":
         raise ConfigError(
             "The memory of a pipeline can't be told beforehand.",
             seen=f"--memory {config.memory} with --strategy {config.strategy}",
             fix="leave --memory out, or use --strategy sar",
         )
-    if config.memory is None or strategy.unit == "macrobatch":
-        return strategy
-    if spec is None and strategy.stages == "auto":
+    if ":" in config.model and strategy.unit == "graph" and strategy.stages == "auto":
         raise ConfigError(
             "The memory of a model of your own can't be told beforehand.",
             seen=f"--memory {config.memory} with --model {config.model}",
             fix="set --stages to a number from 1 to the ranks",
         )
-    return strategy if spec is None else _within_budget(config, spec, shard, strategy)
 
 
 def _candidates(named: Strategy, config: RunConfig, ranks: int) -> list[Strategy]:
@@ -168,7 +183,9 @@ def _candidates(named: Strategy, config: RunConfig, ranks: int) -> list[Strategy
     return [named.with_choices(stages=1, recompute=False), *lean]
 
 
-def _within_budget(config: RunConfig, spec: ModelSpec, shard: Shard, named: Strategy) -> Strategy:
+def _within_budget(
+    config: RunConfig, spec: ModelSpec, shard: Shard, named: Strategy, say: Say
+) -> Strategy:
     """Return the strategy with the fewest stages that the budget allows."""
     assert config.memory is not None
     candidates = _candidates(named, config, shard.world.size)
@@ -180,8 +197,12 @@ def _within_budget(config: RunConfig, spec: ModelSpec, shard: Shard, named: Stra
         for size, candidate in zip(sizes, candidates, strict=True)
     ]
     worst = [max(column) for column in zip(*shard.world.gather_numbers(needs), strict=True)]
-    for candidate, need in zip(candidates, worst, strict=True):
+    for candidate, need, count in zip(candidates, worst, counts, strict=True):
         if need <= budget:
+            say(
+                f"Planned {count} stage{'s' if count > 1 else ''}: a rank is predicted to need "
+                f"{need / 1e9:.2f} GB at its peak, of --memory {config.memory}."
+            )
             return candidate
     raise PlanError(
         "The memory budget is too small for this model on so many ranks.",

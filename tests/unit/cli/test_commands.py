@@ -154,6 +154,7 @@ def test_brackets_in_a_folder_name_are_printed_as_they_are(siafu: Command) -> No
     assert "r[/a]:ant:" in siafu("inspect", "r[/a]:ant:").out
 
 
+@pytest.mark.usefixtures("runs_on_pool")
 def test_demo_fails_where_losses_differ(siafu: Command, monkeypatch) -> None:
     monkeypatch.setattr(demo, "SAME_WITHIN", -1.0)
     answer = siafu("demo", "--ranks", 2, "--epochs", 2)
@@ -383,5 +384,5 @@ def test_torchrun_gives_the_same_losses_and_resumes(siafu: Command) -> None:
 def test_help_lists_every_command(siafu: Command) -> None:
     answer = siafu("--help")
     assert answer.code == 0
-    for command in ("demo", "doctor", "ingest", "partition", "inspect", "train", "infer"):
+    for command in ("demo", "doctor", "ingest", "partition", "inspect", "train", "infer", "cache"):
         assert command in answer.out

@@ -67,7 +67,7 @@ def test_results_are_real() -> None:
         pool.start(ping(1))
 
 
-@pytest.mark.parametrize("latency", [0.001, 0.02, 0.1])
+@pytest.mark.parametrize("latency", [0.001, 0.2])
 def test_latency_is_kept_and_tasks_wait_side_by_side(latency: float) -> None:
     with opened(CloudModel.ideal(latency_seconds=latency), workers=20) as (pool, replies):
         began = time.monotonic()
@@ -76,8 +76,8 @@ def test_latency_is_kept_and_tasks_wait_side_by_side(latency: float) -> None:
         first = replies.next()
         assert time.monotonic() - began >= latency
         replies.many(19)
-        # One after the other they would take 20 times as long.
-        assert time.monotonic() - began < 10 * latency + 0.5
+        # One after the other they would take 4 s; the shorter latency a busy machine would hide.
+        assert latency < 0.2 or time.monotonic() - began < 3
     assert first.usage.seconds == 0
 
 
@@ -112,7 +112,7 @@ def test_a_straggler_is_busy_longer() -> None:
 
 
 def test_cold_workers_start_first_and_warm_ones_keep_bundles() -> None:
-    model = CloudModel(cold_start_seconds=0.3)
+    model = CloudModel(cold_start_seconds=0.7)
     weights = Bundle("weights", {"w": torch.ones(100)}, "version")
     with opened(model, workers=1) as (pool, replies):
         taken, sent = [], []
@@ -124,8 +124,8 @@ def test_cold_workers_start_first_and_warm_ones_keep_bundles() -> None:
             if number == 1:
                 pool.forget("weights")
     assert sent == [412, 12, 412]
-    assert taken[0] >= 0.3
-    assert taken[1] < 0.3
+    assert taken[0] >= 0.7
+    assert taken[1] < 0.7
 
 
 def test_an_idle_worker_goes_cold() -> None:

@@ -86,6 +86,25 @@ def test_a_node_table_beside_the_events(tmp_path):
         load_dynamic(tmp_path / "events.csv", options=EventOptions(nodes=tmp_path / "nodes.csv"))
 
 
+def test_a_word_in_a_feature_column_of_the_node_table_is_refused(tmp_path):
+    (tmp_path / "events.csv").write_text("src,dst,t\n0,1,1\n1,2,2\n")
+
+    def load(words):
+        cells = [f"{row}.5" for row in range(10 - len(words))] + words
+        rows = [f"{row},{cell},town {row}" for row, cell in enumerate(cells)]
+        (tmp_path / "nodes.csv").write_text("\n".join(["id,height,home", *rows]) + "\n")
+        return load_dynamic(tmp_path, window=1)
+
+    with pytest.raises(DataError, match="cell that is none") as caught:
+        load(["tall"])
+    assert caught.value.seen.startswith("column 'height': 'tall' in data row 9 ")
+    # text it is where many cells are words: a note says why it is not used
+    graph, notes = load(["tall", "small"])
+    assert graph.x is None
+    assert any(note.startswith("height is text (first value that is no number") for note in notes)
+    assert "Node columns not used: home." in notes
+
+
 def test_windows_of_events_of_units_and_of_every_time(tmp_path):
     rows = "".join(f"{i % 3},{(i + 1) % 3},{i * 1000}\n" for i in range(10))
     (tmp_path / "e.csv").write_text("src,dst,t\n" + rows)

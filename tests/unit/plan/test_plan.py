@@ -178,6 +178,20 @@ def test_recompute_that_is_asked_for_is_kept(ranks: RankPool, parts) -> None:
         assert got.recompute is recompute
 
 
+def test_what_a_rank_is_predicted_to_need_is_said(parts, monkeypatch) -> None:
+    monkeypatch.setattr("siafu.plan.choice.memory_in_use", lambda world: 3 * 10**9)
+    config = make_config(data="planted", memory="4GB").resolved()
+    shard = open_shard(parts[1], World())
+    spec, said = model_spec(config, shard), []
+    strategy = choose_strategy(config, spec, shard, say=said.append)
+    need = 3.2e9 + predict_bytes(spec, measure_sizes(shard, [1])[0], strategy)
+    (line,) = said
+    assert "1 stage:" in line
+    assert f"{need / 1e9:.2f} GB at its peak, of --memory 4GB" in line
+    choose_strategy(make_config(data="planted").resolved(), spec, shard, say=said.append)
+    assert len(said) == 1, "without a budget nothing is predicted"
+
+
 def test_auto_needs_a_budget(parts) -> None:
     config = make_config(data="planted", stages="auto").resolved()
     shard = open_shard(parts[1], World())

@@ -1,0 +1,108 @@
+"""What the cache of stores and downloads holds, and emptying it."""
+
+import os
+import secrets
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from siafu.errors import StoreError
+from siafu.graph import folder_kind, writing
+from siafu.ingest.named import NAMED, cache_folder
+
+_STORES = ("tables", "named")
+_REMOVED = ".removed"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A store or download in the cache, whole or half made."""
+
+    path: Path
+    num_bytes: int
+
+
+def list_cache() -> list[Kept]:
+    """Return what siafu put into the cache; anything else that lies there is passed over."""
+    home = cache_folder()
+    stores = [path for name in _STORES for path in _inside(home / name) if _is_store(path)]
+    downloads = [path for path in _inside(home / "downloads") if _is_download(path.name)]
+    return [Kept(path, _bytes_below(path)) for path in [*stores, *downloads]]
+
+
+def empty_cache() -> list[Kept]:
+    """Remove what siafu put into the cache and return it; raise while a process uses any of it.
+
+    What is being removed has another name from the first moment, so that nobody takes it for whole.
+    """
+    held = list_cache()
+    if users := processes_using([kept.path for kept in held]):
+        raise StoreError(
+            "The cache is in use.",
+            seen=f"{cache_folder()} is read or written by process {', '.join(map(str, users))}",
+            fix="wait for it to end, and empty the cache then",
+        )
+    with writing(cache_folder()):
+        for kept in held:
+            going = kept.path
+            if not going.name.endswith(_REMOVED):
+                name = f".{going.name}.{secrets.token_hex(4)}{_REMOVED}"
+                going = going.rename(going.with_name(name))
+            shutil.rmtree(going) if going.is_dir() else going.unlink()
+    return held
+
+
+def processes_using(paths: list[Path]) -> list[int]:
+    """Return which other processes have files below open or mapped, as far as can be seen (Linux).
+
+    Those of other users can't be looked into.
+    """
+    roots = [str(path.resolve()) for path in paths]
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        if int(process.name) != os.getpid() and any(
+            name == root or name.startswith(f"{root}/")
+            for name in _files_of(process)
+            for root in roots
+        ):
+            found.append(int(process.name))
+    return sorted(found)
+
+
+def _files_of(process: Path) -> set[str]:
+    try:
+        # address, rights, offset, device and inode come before the path, which may have spaces
+        fields = [line.split(maxsplit=5) for line in (process / "maps").read_text().splitlines()]
+        names = {words[5] for words in fields if len(words) == 6}
+        for link in (process / "fd").iterdir():
+            names.add(os.readlink(link))
+    except OSError:  # it has ended meanwhile, or is another user's
+        return set()
+    return names
+
+
+def _inside(folder: Path) -> list[Path]:
+    """Return what lies in a folder, without links: these may lead anywhere."""
+    if not folder.is_dir() or folder.is_symlink():
+        return []
+    return sorted(path for path in folder.iterdir() if not path.is_symlink())
+
+
+def _is_store(path: Path) -> bool:
+    half_made = path.name.endswith((".partial", ".tmp")) and (path / "lock").is_file()
+    return folder_kind(path) == "store" or half_made or _is_removed(path.name)
+
+
+def _is_download(name: str) -> bool:
+    own = name in NAMED or name.removesuffix(".zip") in NAMED
+    half_made = name.endswith(".tmp") and any(name.startswith(f".{known}.") for known in NAMED)
+    return own or half_made or _is_removed(name)
+
+
+def _is_removed(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_REMOVED)
+
+
+def _bytes_below(path: Path) -> int:
+    files = path.rglob("*") if path.is_dir() else [path]
+    return sum(file.lstat().st_size for file in files)

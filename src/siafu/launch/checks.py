@@ -1,0 +1,26 @@
+"""What a run is refused for before its data is read: settings that can't work, or not together."""
+
+from typing import Any
+
+from siafu.config import RunConfig
+from siafu.engine import (
+    check_link_settings,
+    check_model_file,
+    check_network_settings,
+    check_sampled_settings,
+)
+from siafu.launch.dynamic import is_dynamic_run
+from siafu.launch.prepare import check_parts_settings
+from siafu.plan import named_strategy
+
+
+def check_run(data: Any, config: RunConfig) -> None:
+    """Raise where the settings tell that the run would fail once its ranks have started."""
+    strategy = named_strategy(config)
+    check_model_file(config)
+    if not is_dynamic_run(data, config):
+        check_link_settings(config)
+        if strategy.unit == "macrobatch":
+            check_sampled_settings(config.resolved())
+        check_network_settings(config.resolved())
+    check_parts_settings(data, config)
