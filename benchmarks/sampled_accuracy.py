@@ -38,7 +38,7 @@ SETS: dict[str, dict[str, Any]] = {
     },
     "amazon_computers": {
         "common": {"undirected": True, "split": "0.6,0.2", "hidden": 64},
-        "whole": {"epochs": 200, "eval_every": 2},
+        "whole": {"epochs": 400, "eval_every": 2, "lr": 0.003},
         "sampled": {"epochs": 20, "fanout": "10,5", "batch_size": 200, "lr": 0.003},
     },
 }
