@@ -11,8 +11,10 @@ is that of the paper, linear; validation alone would have chosen a hidden layer,
 is far lower (LOG.md). EvolveGCN on OTC has TM-GCN's head and direction, which its validation
 scores prefer. In link prediction a pair meets both ways, as in EvolveGCN's code. Not alike:
 degrees are logarithms, the optimiser is Adam, and states run on from training into validation
-and test instead of starting anew in a sliding window. Malik et al. do not say which EvolveGCN
-theirs is. Sets whose file is missing are left out, in words.
+and test instead of starting anew in a sliding window. Links are ranked among pairs of vertices
+met so far; EvolveGCN's code has all vertices and loops too, which gives a lower MAP (LOG.md).
+Malik et al. do not say which EvolveGCN theirs is. Sets whose file is missing are left out, in
+words.
 """
 
 import argparse
