@@ -155,7 +155,7 @@ class Training:
 
     def abandon(self) -> None:
         """End what works for this rank alone, after a failure: other ranks may not be reached."""
-        if isinstance(self.network, PipelinedNetwork):
+        if isinstance(self.network, SampledNetwork | PipelinedNetwork):
             self.network.abandon()
 
     def close(self) -> None:

@@ -188,6 +188,10 @@ class SampledNetwork:
         """Give up what other ranks share with this one."""
         self.feed.close()
 
+    def abandon(self) -> None:
+        """End the thread that fetches ahead, after a failure."""
+        self.feed.sampler.abandon()
+
     def _infer(self, *, embed: bool) -> Tensor:
         self.module.eval()
         self._draws.training = False

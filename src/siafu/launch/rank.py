@@ -119,9 +119,9 @@ def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
 
         result = train(training, folder, show)
     write_trace(training.network, world, folder.path)
-    training.close()
     if config.inference == "full":
         _write_predictions(training, folder, job)
+    training.close()
     if world.rank == 0:
         with writing(folder.path):
             save_network(training.network, training.shard, folder.weights)

@@ -27,7 +27,6 @@ from siafu.nn import (
     LocalNeighbours,
     Rows,
     Sampled,
-    SparseRows,
     rows_to_sum_one,
 )
 from siafu.nn.models import InputAggregation
@@ -128,16 +127,12 @@ class Feed:
 
     def _packed_features(self) -> PackedRows | None:
         """Return sparse features that stay so, unless something else is made of them."""
-        x, needs, shard = self.shard.x, self.needs, self.shard
+        x, needs = self.shard.x, self.needs
         if not (needs.sparse and isinstance(x, CSR)):
             return None
         if needs.feature_bits != 32 or needs.aggregate is not None:
             return None
-        if needs.normalise:
-            scaled = rows_to_sum_one(SparseRows(x, shard.row_ids))
-            assert isinstance(scaled, SparseRows)
-            x = scaled.csr
-        return packed_rows(x, shard.world)
+        return packed_rows(x, self.shard.world, normalise=needs.normalise)
 
     def _vertex_columns(self, x: RowReader) -> dict[str, RowReader]:
         shard = self.shard

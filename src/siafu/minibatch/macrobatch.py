@@ -3,6 +3,7 @@
 Shapes: U distinct vertices of a macrobatch, V vertices of one minibatch.
 """
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ class Macrobatch:
         return columns | seed_columns
 
 
+_THREAD = "siafu-relay"
 _Made = TypeVar("_Made")
 _Start = tuple[Macrobatch, list[list[Step]]]
 
@@ -80,13 +82,10 @@ class MacrobatchSampler:
 
         With `goes_on` the start of the next epoch is built while the end of this one is trained on.
         """
-        begun, self._begun = self._begun, None
-        if begun is not None and begun[:2] == (epoch, size):
-            start = begun[2]
-        else:
-            start = self._submit(self._begin, epoch, size)
+        # One name for what comes: another would keep a third macrobatch alive.
+        coming = self._start(epoch, size)
         try:
-            ready, groups = start.result()
+            ready, groups = coming.result()
             for group in groups[1:]:
                 if self.is_ahead:
                     coming = self._submit(self.build, epoch, group)
@@ -99,9 +98,22 @@ class MacrobatchSampler:
                 self._begun = (epoch + 1, size, self._submit(self._begin, epoch + 1, size))
             yield ready
         finally:
-            if self._begun is None:
-                self.settle()
-                self._last = None  # it would keep rows that nobody needs
+            self._leave(coming)
+
+    def _start(self, epoch: int, size: int) -> Future[Any]:
+        """Return the start of an epoch, which may have been begun; of another it is dropped."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun[:2] == (epoch, size):
+            return begun[2]
+        return self._submit(self._begin, epoch, size)
+
+    def _leave(self, coming: Future[Any]) -> None:
+        """End a loop, after what it asked for: other ranks may wait for this one's share."""
+        # A loop that was dropped may be collected on the thread ahead, which can't wait for itself.
+        if not (self._is_abandoned or threading.current_thread().name.startswith(_THREAD)):
+            wait([coming])
+        if self._last is coming:
+            self._last = None  # it would keep rows that nobody needs
 
     def _begin(self, epoch: int, size: int) -> _Start:
         """Return the first macrobatch of an epoch, and the steps of all."""
@@ -111,7 +123,7 @@ class MacrobatchSampler:
 
     def _submit(self, work: Callable[..., _Made], *given: Any) -> Future[_Made]:
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="siafu-relay")
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD)
         self._last = submitted = self._thread.submit(work, *given)
         return submitted
 
@@ -123,9 +135,15 @@ class MacrobatchSampler:
     def close(self) -> None:
         """End the thread ahead."""
         self.settle()
+        self._begun = self._last = None
         if self._thread is not None:
             self._thread.shutdown(wait=not self._is_abandoned, cancel_futures=True)
             self._thread = None
+
+    def abandon(self) -> None:
+        """End it after a failure, without waiting for rows that may never come."""
+        self._is_abandoned = True
+        self.close()
 
     def check(self) -> None:
         """Raise what the thread ahead has failed with, before more is trained."""

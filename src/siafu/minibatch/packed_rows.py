@@ -8,41 +8,50 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World
-from siafu.nn import SparseRows
+from siafu.nn import SparseRows, rows_to_sum_one
 from siafu.ops import CSR
 
 _MOST_COLUMNS = 1 << 24
 """A column's number travels as a float32, exact up to here."""
 
+_SHORTER = 4
+"""Times shorter than a row written out, without which a dense product is quicker."""
+
 
 class PackedRows:
     """Sparse rows as [R, 2 K]: numbers of columns from 1 on, 0 where there is none, then values."""
 
-    def __init__(self, csr: CSR, most_values: int) -> None:
+    def __init__(self, csr: CSR, most_values: int, *, normalise: bool) -> None:
+        """`normalise` has each row sum to 1."""
         assert csr.weight is not None
-        self._csr, self._weight_Z, self._most = csr, csr.weight, most_values
+        self._csr, self._most, self._normalise = csr, most_values, normalise
         self.shape, self.dtype = (csr.num_rows, 2 * most_values), csr.weight.dtype
 
     def read(self, rows_R: Tensor) -> Tensor:
         """Return these rows, packed."""
-        picked, values_z = self._csr.select_rows(rows_R)
-        out = self._weight_Z.new_zeros(len(rows_R), 2 * self._most)
+        picked, _ = self._csr.select_rows(rows_R)
+        if self._normalise:
+            scaled = rows_to_sum_one(SparseRows(picked, rows_R))
+            assert isinstance(scaled, SparseRows)
+            picked = scaled.csr
+        assert picked.weight is not None
+        out = picked.weight.new_zeros(len(rows_R), 2 * self._most)
         place_z = torch.arange(picked.num_edges) - picked.indptr[:-1].repeat_interleave(
             picked.degree()
         )
         place_z += picked.rows() * (2 * self._most)
         flat = out.view(-1)
         flat[place_z] = picked.index.to(self.dtype) + 1
-        flat[place_z + self._most] = self._weight_Z.index_select(0, values_z)
+        flat[place_z + self._most] = picked.weight
         return out
 
 
-def packed_rows(csr: CSR, world: World) -> PackedRows | None:
-    """Return the reader, or None where rows written out are not twice as long; all ranks call."""
+def packed_rows(csr: CSR, world: World, *, normalise: bool = False) -> PackedRows | None:
+    """Return the reader, or None where rows written out are not much longer; all ranks call."""
     mine = [float(csr.degree().max()) if csr.num_rows else 0.0]
     most = max(1, int(max(row[0] for row in world.gather_numbers(mine))))
-    pays = 4 * most <= csr.num_cols <= _MOST_COLUMNS
-    return PackedRows(csr, most) if pays else None
+    pays = _SHORTER * 2 * most <= csr.num_cols <= _MOST_COLUMNS
+    return PackedRows(csr, most, normalise=normalise) if pays else None
 
 
 def unpack_rows(packed_R2K: Tensor, ids_R: Tensor, width: int) -> SparseRows:

@@ -1,7 +1,11 @@
 """The loader: PyG's shape, seeds by row, mask or id, and every seed once an epoch."""
 
+import gc
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -132,6 +136,58 @@ def test_two_loops_over_one_loader_do_not_disturb_each_other(shard: Shard) -> No
         assert next(iter(loader)).n_id.tolist() == want[0][0]
         assert next(iter(loader)).n_id.tolist() == want[1][0]
     assert [[first for first, _ in pairs], [second for _, second in pairs]] == want
+
+
+def test_two_macrobatches_are_in_memory_at_a_time(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with siafu.MinibatchLoader(shard, [2], batch_size=3, macrobatch=1) as loader:
+        sampler, made = loader._feed.sampler, []
+        build = sampler.build
+
+        def noted(*given: Any) -> Macrobatch:
+            macrobatch = build(*given)
+            made.append(weakref.ref(macrobatch))
+            return macrobatch
+
+        monkeypatch.setattr(sampler, "build", noted)
+        for _ in sampler.macrobatches(1, 1, goes_on=True):
+            sampler.settle()
+            assert sum(one() is not None for one in made) <= 2
+        assert len(made) > 4
+        del _
+        assert [one() is not None for one in made] == [False] * (len(made) - 1) + [True]
+    assert not any(one() for one in made)
+
+
+def test_loop_collected_on_the_thread_ahead_does_not_wait_for_it(
+    shard: Shard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with siafu.MinibatchLoader(shard, [2], batch_size=5, macrobatch=1) as loader:
+        sampler, is_dropped, built = loader._feed.sampler, threading.Event(), []
+        build = sampler.build
+
+        def collecting(*given: Any) -> Macrobatch:
+            if built:
+                is_dropped.wait(30)
+                gc.collect()
+            built.append(1)
+            return build(*given)
+
+        monkeypatch.setattr(sampler, "build", collecting)
+        gc.disable()
+        try:
+            loop: list[Any] = [sampler.macrobatches(1, 1)]
+            next(loop[0])
+            loop.append(loop)  # a cycle, which only the collector finds
+            del loop
+            is_dropped.set()
+            resting = threading.Thread(target=sampler.settle, daemon=True)
+            resting.start()
+            resting.join(30)
+            assert not resting.is_alive()
+        finally:
+            gc.enable()
 
 
 def test_seeds_are_named_by_the_users_ids(tmp_path: Path) -> None:

@@ -4,9 +4,10 @@ import torch
 
 from siafu.comm import World
 from siafu.minibatch.packed_rows import packed_rows, unpack_rows
+from siafu.nn import SparseRows, rows_to_sum_one
 from siafu.ops import CSR
 
-WIDTH = 20
+WIDTH = 40
 
 
 def words() -> CSR:
@@ -37,6 +38,14 @@ def test_no_rows_are_no_rows() -> None:
     assert reader is not None
     nothing = torch.empty(0, dtype=torch.int64)
     assert unpack_rows(reader.read(nothing), nothing, WIDTH).shape == (0, WIDTH)
+
+
+def test_rows_that_are_to_sum_to_one() -> None:
+    reader, wanted = packed_rows(words(), World(), normalise=True), torch.tensor([3, 1, 0])
+    assert reader is not None
+    got = unpack_rows(reader.read(wanted), wanted, WIDTH)
+    want = rows_to_sum_one(SparseRows(words(), torch.arange(5))).select(wanted)
+    assert torch.equal(got.dense(), want.dense())
 
 
 def test_fuller_rows_are_written_out() -> None:
