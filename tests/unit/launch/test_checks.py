@@ -26,6 +26,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "dorylus", "model": "sage-max"}, "can't be cut into tasks"),
     ({"strategy": "dorylus", "norm": "batch"}, "can't be cut into tasks"),
     ({"strategy": "dorylus", "jk": "cat"}, "can't be cut into tasks"),
+    ({"strategy": "dorylus", "model": "rgcn"}, "can't be cut into tasks.*\n.*typed edges"),
+    ({"strategy": "dorylus", "model": "typed-gat"}, "can't be cut into tasks.*\n.*typed edges"),
+    ({"strategy": "dorylus", "model": "gat", "edge_features": True}, "--edge-features"),
     ({"strategy": "dorylus", "memory": "1GB"}, "can't be told beforehand"),
     ({"strategy": "dorylus", "pool": "process", "pool_workers": "few"}, "number of workers"),
     ({"strategy": "dorylus", "pool": "simulated", "cloud": "blue"}, "simulated cloud"),
@@ -45,6 +48,8 @@ def test_refusals_come_before_anything_is_started(
     (tmp_path / "net.py").touch()
     with pytest.raises(ConfigError, match=match):
         siafu.fit("planted:200", ranks=2, epochs=1, **settings)
+    with pytest.raises(ConfigError, match=match):
+        siafu.fit("relations:200", ranks=2, epochs=1, **settings)
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
 
 
