@@ -58,3 +58,23 @@ def test_what_depends_on_the_graph_is_left_to_the_ranks(model: str) -> None:
     before = torch.random.get_rng_state()
     check_run("planted", make_config(data="planted", model=model, ranks=2))
     assert torch.equal(torch.random.get_rng_state(), before), "the caller's draws are not moved"
+
+
+ON_THE_RANKS = [
+    {"strategy": "dorylus", "prices": "gone.toml"},
+    {"strategy": "dorylus", "pool": "simulated", "cloud": "gone.yaml"},
+    {"model": "gone.py:Net"},
+]
+
+
+@pytest.mark.parametrize("settings", ON_THE_RANKS, ids=str)
+def test_files_that_ranks_read_are_looked_for_where_the_ranks_are(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="gone"):
+        check_run("planted", make_config(data="planted", ranks=2, **settings))
+    check_run("planted", make_config(data="planted", ranks=2, launcher="ray", **settings))
+
+
+def test_a_cloud_that_is_no_file_is_refused_before_ray_starts_ranks() -> None:
+    settings = {"strategy": "dorylus", "pool": "simulated", "cloud": "blue"}
+    with pytest.raises(ConfigError, match="simulated cloud"):
+        check_run("planted", make_config(data="planted", launcher="ray", **settings))
