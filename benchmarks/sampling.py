@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Spread, append_json, machine
+from benchmarks.sampling_peer import whole_batches
 from benchmarks.spmm import SHAPES, power_law
 from siafu.ops import (
     CSR,
@@ -55,6 +56,7 @@ KEPT_MEMORY = {
 """What `spare_page_faults` sets here, for the peers' processes."""
 ANSWERS_WITHIN = 600.0
 """Seconds in which a peer has read its graph, or drawn a minibatch."""
+_NO_ANSWER = "The peer did not answer; what it said is above."
 
 Sampler = Callable[..., tuple[Tensor, Tensor]]
 
@@ -134,7 +136,10 @@ class Peer:
     def __call__(self, n: int) -> Turn:
         """Return the turn that the peer tells; which minibatch comes next it knows itself."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
+        try:
+            self._process.stdin.write(b"\n")
+        except BrokenPipeError:
+            raise SystemExit(_NO_ANSWER) from None
         return Turn(**self._answer())
 
     def _answer(self) -> dict[str, Any]:
@@ -143,7 +148,7 @@ class Peer:
         ready, _, _ = select.select([answers], [], [], ANSWERS_WITHIN)
         line = answers.readline() if ready else b""
         if not line:
-            raise SystemExit("The peer did not answer; what it said is above.")
+            raise SystemExit(_NO_ANSWER)
         return json.loads(line)
 
 
@@ -211,7 +216,7 @@ def measure_graph(name: str, repeats: int, pythons: dict[str, Path]) -> dict[str
     """Return the row of one graph. Each peer runs in the interpreter named for it."""
     csr = power_law(SHAPES["cpu"][name], 1.0)
     order = torch.randperm(csr.num_rows, generator=torch.Generator().manual_seed(0))
-    batches = list(order.split(BATCH_SIZE)[:-1])
+    batches = whole_batches(order, BATCH_SIZE)
     gate(csr, batches)
 
     def ours(n: int) -> int:

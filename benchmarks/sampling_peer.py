@@ -7,6 +7,7 @@ samples, and every line read is answered by one minibatch: its wall and CPU seco
 """
 
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -28,15 +29,22 @@ class Task(NamedTuple):
     indptr: Tensor
     index: Tensor
     order: Tensor
-    """All seeds; minibatches are its slices, in turn and again from the start."""
+    """All seeds; minibatches are its whole slices, in turn and again from the start."""
     fanouts: list[int]
     """That of the seeds first."""
     batch_size: int
 
     def seeds(self) -> Iterator[Tensor]:
-        """Yield the seeds of every minibatch; those left over by the last are not drawn."""
-        while True:
-            yield from self.order.split(self.batch_size)[:-1]
+        """Yield the seeds of every minibatch, without end."""
+        return itertools.cycle(whole_batches(self.order, self.batch_size))
+
+
+def whole_batches(order: Tensor, batch_size: int) -> list[Tensor]:
+    """Return the seeds of each minibatch; those that don't fill a last one are left out."""
+    count = len(order) // batch_size
+    if count == 0:
+        raise SystemExit(f"{len(order)} seeds don't fill a minibatch of {batch_size}.")
+    return list(order[: count * batch_size].split(batch_size))
 
 
 def pyg_minibatches(task: Task) -> tuple[str, Minibatches]:
@@ -55,8 +63,7 @@ def pyg_minibatches(task: Task) -> tuple[str, Minibatches]:
         graph,
         num_neighbors=task.fanouts,
         batch_size=task.batch_size,
-        input_nodes=task.order,
-        drop_last=True,
+        input_nodes=torch.cat(whole_batches(task.order, task.batch_size)),
     )
 
     def minibatches() -> Minibatches:

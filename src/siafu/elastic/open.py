@@ -52,9 +52,12 @@ def open_runner(
 
 
 def check_pool_settings(config: RunConfig, pool: str) -> None:
-    """Raise where the settings of a pool can't be used, before anything of it is started."""
+    """Raise where the settings of a pool can't be used, before anything of it is started.
+
+    Ranks on other machines may have a cloud's file where this one has not.
+    """
     _workers(config, pool, intervals=1)
-    if pool == "simulated":
+    if pool == "simulated" and (config.launcher == "local" or not _is_file_name(config.cloud)):
         read_cloud(config.cloud)
     if pool == "aws-lambda":
         _check_lambda(config)
@@ -178,13 +181,17 @@ def read_cloud(text: str | None) -> CloudModel:
     if match := re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) *(ms|s)", text):
         unit = 0.001 if match[2] == "ms" else 1.0
         return CloudModel.ideal(latency_seconds=float(match[1]) * unit)
-    if Path(text).suffix in (".yaml", ".yml", ".toml"):
+    if _is_file_name(text):
         return CloudModel.from_mapping(read_config(Path(text)))
     raise ConfigError(
         "The simulated cloud can't be read.",
         seen=f"cloud={text}",
         fix="use aws-lambda, a latency as 20ms, or a YAML file with the model's numbers",
     )
+
+
+def _is_file_name(cloud: str | None) -> bool:
+    return cloud is not None and Path(cloud).suffix in (".yaml", ".yml", ".toml")
 
 
 def _imported(name: str, extra: str) -> Any:

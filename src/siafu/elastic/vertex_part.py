@@ -56,8 +56,6 @@ class VertexPart:
     """
 
     num_vertices = 0
-    edge_attr: Tensor | None = None
-    edge_type: Tensor | None = None
 
     def __init__(
         self, ids_N: Tensor, draws: Draws, answer: Tensor | None, *, aggregates_first: bool
@@ -69,6 +67,16 @@ class VertexPart:
         if self._answer is None:
             raise _AskedError(question)
         return self._answer
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Refuse."""
+        _refuse("features of edges (--edge-features)")
+
+    @property
+    def edge_type(self) -> Tensor | None:
+        """Refuse."""
+        _refuse("typed edges")
 
     def maps_first(self, in_width: int, out_width: int) -> bool:
         """Return True where narrower rows are gathered so, and they change in every epoch."""
@@ -142,7 +150,8 @@ def _refuse(what: str) -> NoReturn:
     raise ConfigError(
         "The model can't be cut into tasks on intervals.",
         seen=what,
-        fix="use gcn, sage, gin, gat or transformer, with --norm none or layer and --jk none",
+        fix="use gcn, sage, gin, gat or transformer, with --norm none or layer and --jk none, "
+        "without --edge-features",
     )
 
 

@@ -23,7 +23,8 @@ def check_network_settings(config: RunConfig) -> None:
     if strategy.unit == "interval":
         check_pipeline(config)
         check_pool_settings(config, strategy.pool)
-        read_prices(config.prices)
+        if config.launcher == "local":  # elsewhere ranks read it, from their own disks
+            read_prices(config.prices)
     if ":" in config.model:
         check_strategy(strategy, None)
         return

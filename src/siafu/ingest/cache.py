@@ -1,6 +1,7 @@
 """What the cache of stores and downloads holds, and emptying it."""
 
 import os
+import re
 import secrets
 import shutil
 from dataclasses import dataclass
@@ -8,10 +9,12 @@ from pathlib import Path
 
 from siafu.errors import StoreError
 from siafu.graph import folder_kind, writing
+from siafu.ingest.load import is_key
 from siafu.ingest.named import NAMED, cache_folder
 
-_STORES = ("tables", "named")
 _REMOVED = ".removed"
+_PASSING = r"[.](.+)[.][0-9a-f]{8}[.](?:tmp|removed)"
+"""Name of what is being made or removed; inside is the name that it gets or had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,10 @@ class Kept:
 def list_cache() -> list[Kept]:
     """Return what siafu put into the cache; anything else that lies there is passed over."""
     home = cache_folder()
-    stores = [path for name in _STORES for path in _inside(home / name) if _is_store(path)]
-    downloads = [path for path in _inside(home / "downloads") if _is_download(path.name)]
+    tables = [path for path in _inside(home / "tables") if is_key(_name_when_whole(path))]
+    named = [path for path in _inside(home / "named") if _is_fetched(_name_when_whole(path))]
+    stores = [path for path in [*tables, *named] if _is_store(path)]
+    downloads = [path for path in _inside(home / "downloads") if _is_download(path)]
     return [Kept(path, _bytes_below(path)) for path in [*stores, *downloads]]
 
 
@@ -90,17 +95,26 @@ def _inside(folder: Path) -> list[Path]:
 
 def _is_store(path: Path) -> bool:
     half_made = path.name.endswith((".partial", ".tmp")) and (path / "lock").is_file()
-    return folder_kind(path) == "store" or half_made or _is_removed(path.name)
+    return folder_kind(path) == "store" or half_made or path.name.endswith(_REMOVED)
 
 
-def _is_download(name: str) -> bool:
-    own = name in NAMED or name.removesuffix(".zip") in NAMED
-    half_made = name.endswith(".tmp") and any(name.startswith(f".{known}.") for known in NAMED)
-    return own or half_made or _is_removed(name)
+def _is_download(path: Path) -> bool:
+    name = _name_when_whole(path)
+    archive = name.removesuffix(".sha256") if name.endswith(".zip.sha256") else name
+    return _is_fetched(archive.removesuffix(".zip"))
 
 
-def _is_removed(name: str) -> bool:
-    return name.startswith(".") and name.endswith(_REMOVED)
+def _is_fetched(name: str) -> bool:
+    """Return whether siafu itself fetches this data set; others are here only if a user's."""
+    return NAMED.get(name) is not None
+
+
+def _name_when_whole(path: Path) -> str:
+    """Return the name without what marks things half made or half removed."""
+    name = path.name
+    while passing := re.fullmatch(_PASSING, name):
+        name = passing[1]
+    return name.removesuffix(".partial")
 
 
 def _bytes_below(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,11 @@ def _key(source: Path, options: TableOptions) -> str:
     roots = [source, *([options.nodes] if options.nodes else [])]
     text = json.dumps(table_job(roots, options))
     return f"{source.name.split('.')[0]}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def is_key(name: str) -> bool:
+    """Return whether a store made of tables may have this name in the cache."""
+    return re.fullmatch("[^.]*-[0-9a-f]{16}", name) is not None
 
 
 def _open(source: Any, progress: Progress | None) -> Noted:

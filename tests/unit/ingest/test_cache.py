@@ -12,6 +12,13 @@ from siafu.graph import save_store
 from siafu.ingest import cache as module
 from siafu.ingest import empty_cache, list_cache, load, processes_using
 
+MADE, HALF = "mine-0123456789abcdef", "other-fedcba9876543210.partial"
+UNFINISHED = ".ogbn-products.01234567.tmp"
+FETCHED = {"ogbn-arxiv.zip", "ogbn-arxiv.zip.sha256", ".ogbn-products.zip.01234567.tmp"}
+USERS_FILES = {"holiday.zip", "cora", "cora.zip", ".holiday.removed", "ogbn-arxiv.sha256"}
+SIAFUS = FETCHED | {MADE, HALF, UNFINISHED, "ogbn-arxiv"}
+USERS = USERS_FILES | {"notes", "link", "results", "run-0123"}
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -20,13 +27,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SIAFU_CACHE", str(folder))
     for name in ("tables", "named", "downloads"):
         (folder / name).mkdir(parents=True)
-    save_store(load("planted:50"), folder / "tables" / "mine-0123")
-    (folder / "tables" / "other-4567.partial").mkdir()
-    (folder / "tables" / "other-4567.partial" / "lock").touch()
-    (folder / "downloads" / "ogbn-arxiv.zip").write_bytes(b"12345")
-    (folder / "downloads" / "holiday.zip").write_bytes(b"not siafu's")
+    graph = load("planted:50")
+    save_store(graph, folder / "tables" / MADE)
+    save_store(graph, folder / "named" / "ogbn-arxiv")
+    for half in (f"tables/{HALF}", f"named/{UNFINISHED}"):
+        (folder / half).mkdir()
+        (folder / half / "lock").touch()
+    for name in FETCHED:
+        (folder / "downloads" / name).write_bytes(b"12345")
+    for name in USERS_FILES:
+        (folder / "downloads" / name).write_bytes(b"not siafu's")
     (folder / "tables" / "notes").mkdir()
-    save_store(load("planted:50"), tmp_path / "elsewhere")
+    for name in ("tables/results", "tables/run-0123", "named/cora"):
+        save_store(graph, folder / name)
+    save_store(graph, tmp_path / "elsewhere")
     (folder / "tables" / "link").symlink_to(tmp_path / "elsewhere")
     return folder
 
@@ -38,11 +52,11 @@ def names(folder: Path) -> set[str]:
 def test_only_what_siafu_put_there_is_listed_and_removed(home: Path, tmp_path: Path) -> None:
     before = json.loads((tmp_path / "elsewhere" / "manifest.json").read_text())
     held = {kept.path.name: kept.num_bytes for kept in list_cache()}
-    assert held.keys() == {"mine-0123", "other-4567.partial", "ogbn-arxiv.zip"}
+    assert held.keys() == SIAFUS
     assert held["ogbn-arxiv.zip"] == 5
-    assert held["mine-0123"] > 1000
+    assert held[MADE] > 1000
     assert {kept.path.name for kept in empty_cache()} == held.keys()
-    assert names(home) == {"holiday.zip", "notes", "link"}
+    assert names(home) == USERS
     assert json.loads((tmp_path / "elsewhere" / "manifest.json").read_text()) == before
     assert list_cache() == []
 
@@ -57,9 +71,9 @@ def test_a_store_half_removed_is_none_and_goes_next_time(
         patched.setattr(module.shutil, "rmtree", killed)
         with pytest.raises(KeyboardInterrupt):
             empty_cache()
-    assert "mine-0123" not in names(home)
+    assert MADE not in names(home)
     empty_cache()
-    assert names(home) == {"holiday.zip", "notes", "link"}
+    assert names(home) == USERS
 
 
 HOLDS = """
@@ -74,7 +88,7 @@ sys.stdin.read()
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="other processes can't be seen")
 def test_a_store_in_use_stays(home: Path) -> None:
-    array = max((home / "tables" / "mine-0123").rglob("*"), key=lambda p: p.stat().st_size)
+    array = max((home / "tables" / MADE).rglob("*"), key=lambda p: p.stat().st_size)
     assert array.stat().st_size > 0
     command = [sys.executable, "-c", HOLDS, str(array)]
     with subprocess.Popen(
@@ -85,8 +99,8 @@ def test_a_store_in_use_stays(home: Path) -> None:
         with pytest.raises(StoreError, match="in use") as caught:
             empty_cache()
         assert str(holder.pid) in caught.value.seen
-        assert "mine-0123" in names(home)
+        assert MADE in names(home)
         holder.communicate(timeout=60)
     assert processes_using([home]) == []
     empty_cache()
-    assert "mine-0123" not in names(home)
+    assert MADE not in names(home)

@@ -90,15 +90,15 @@ def test_a_word_in_a_feature_column_of_the_node_table_is_refused(tmp_path):
     (tmp_path / "events.csv").write_text("src,dst,t\n0,1,1\n1,2,2\n")
 
     def load(words):
-        cells = [f"{row}.5" for row in range(10 - len(words))] + words
+        cells = [f"{row}.5" for row in range(100 - len(words))] + words
         rows = [f"{row},{cell},town {row}" for row, cell in enumerate(cells)]
         (tmp_path / "nodes.csv").write_text("\n".join(["id,height,home", *rows]) + "\n")
         return load_dynamic(tmp_path, window=1)
 
     with pytest.raises(DataError, match="cell that is none") as caught:
         load(["tall"])
-    assert caught.value.seen.startswith("column 'height': 'tall' in data row 9 ")
-    # text it is where many cells are words: a note says why it is not used
+    assert caught.value.seen.startswith("column 'height': 'tall' in data row 99 ")
+    # text it is where more cells are words: a note says why it is not used
     graph, notes = load(["tall", "small"])
     assert graph.x is None
     assert any(note.startswith("height is text (first value that is no number") for note in notes)
