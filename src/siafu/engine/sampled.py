@@ -294,6 +294,8 @@ def check_sampled_settings(config: RunConfig) -> None:
     """Raise where the settings of minibatches mean nothing, before any data is looked at."""
     _fanouts(config)
     _minibatches_a_step(config)
+    if config.hot_rows is not None:
+        read_bytes(config.hot_rows)
 
 
 def _fanouts(config: RunConfig) -> tuple[int, ...]:

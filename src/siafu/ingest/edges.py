@@ -60,7 +60,7 @@ class EdgeTable:
         columns = (self.options.src, self.options.dst)
         for piece in self._pieces("finding vertices", columns):
             for name in columns:
-                seen.add(id_column(piece, name, self.kind))
+                seen.add(id_column(piece, name, self.kind, makes_vertices=True))
         seen.finish().save(writer)
         return Vertices()
 

@@ -162,7 +162,7 @@ def _seen_ids(pieces: Iterator[Piece], columns: tuple[str, str], kind: IdKind) -
     seen = SeenIds(kind)
     for piece in pieces:
         for name in columns:
-            seen.add(id_column(piece, name, kind))
+            seen.add(id_column(piece, name, kind, makes_vertices=True))
     return seen.finish()
 
 

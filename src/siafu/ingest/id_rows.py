@@ -72,8 +72,11 @@ def _empty(table: Table) -> DataError:
     )
 
 
-def id_column(piece: Piece, name: str, kind: IdKind) -> pa.Array:
-    """Return the ids of a piece as int64 or large_string, without nulls."""
+def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = False) -> pa.Array:
+    """Return the ids of a piece as int64 or large_string, without nulls.
+
+    Where they make vertices of their own, an empty text is no id but a cell left out.
+    """
     column = piece.column(name)
     wanted = pa.int64() if kind == "integer" else pa.large_string()
     try:
@@ -84,8 +87,10 @@ def id_column(piece: Piece, name: str, kind: IdKind) -> pa.Array:
             seen=f"column {name!r} of {piece.file} is {column.type}: {error}",
             fix="use one type in all files; id_type='text' takes any id",
         ) from error
-    if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
+    is_missing = column.is_null()
+    if makes_vertices and kind == "text":
+        is_missing = pc.equal(column.fill_null(""), "")
+    if (row := pc.index(is_missing, True).as_py()) >= 0:
         raise DataError(
             "An id is missing.",
             seen=f"column {name!r}, {piece.where(row)}",

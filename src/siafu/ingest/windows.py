@@ -65,7 +65,7 @@ def cut_windows(
     if events.num_steps is not None:
         return _given_steps(events, window)
     if window is None:
-        window = _default_window(events.time)
+        window = _default_window(events)
     if window == EACH:
         _refuse_stride(stride)
         is_new = _is_new(events.time)
@@ -133,10 +133,14 @@ def _is_new(times: Array) -> Array:
     return np.append(True, times[1:] != times[:-1])
 
 
-def _default_window(times: Array) -> Span:
+def _default_window(events: Events) -> Span:
+    times = events.time
     if int(_is_new(times).sum()) <= _FEW_TIMES:
         return EACH
     span = float(times[-1] - times[0])
+    if events.dates:
+        seconds = span / events.ticks_per_second / _DEFAULT_WINDOWS
+        return f"{math.floor(seconds) + 1}s" if seconds >= 1 else f"{seconds * (1 + 1e-6):.9f}s"
     return (
         math.floor(span / _DEFAULT_WINDOWS) + 1
         if times.dtype.kind == "i"

@@ -9,9 +9,21 @@ from siafu.engine import (
     check_network_settings,
     check_sampled_settings,
 )
+from siafu.errors import ConfigError
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 from siafu.plan import named_strategy
+
+_OF_MINIBATCHES = (
+    "fanout",
+    "batch_size",
+    "seed_order",
+    "step_minibatches",
+    "sample_replace",
+    "sample_weighted",
+    "hot_rows",
+    "feature_bits",
+)
 
 
 def check_run(data: Any, config: RunConfig) -> None:
@@ -22,5 +34,19 @@ def check_run(data: Any, config: RunConfig) -> None:
         check_link_settings(config)
         if strategy.unit == "macrobatch":
             check_sampled_settings(config.resolved())
+        else:
+            _refuse_minibatch_settings(config)
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
+
+
+def _refuse_minibatch_settings(config: RunConfig) -> None:
+    """Raise where a setting of minibatches would be passed over in silence."""
+    for name in _OF_MINIBATCHES:
+        value = getattr(config, name)
+        if value != RunConfig.model_fields[name].default:
+            raise ConfigError(
+                f"{name} has no meaning where there are no minibatches.",
+                seen=f"{name}={value} with --strategy {config.strategy}",
+                fix="add --strategy batchgnn, or leave it out",
+            )

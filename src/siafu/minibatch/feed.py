@@ -176,10 +176,11 @@ class Feed:
         if not capacity or self.line.size == 1:
             return None
         served, num_owned = self.relay.served, self.shard.num_owned
+        others = self.shard.num_vertices - num_owned
         reads_C = torch.bincount(self.shard.csr.index, minlength=len(served.address_C))
         best = reads_C[num_owned:].argsort(descending=True, stable=True)
         return HotRows(
-            capacity,
+            min(capacity, others),
             served.address_C[num_owned:][best],
             lambda addresses: self.relay.fetch(addresses, self.columns),
         )

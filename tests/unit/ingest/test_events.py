@@ -45,6 +45,23 @@ def test_csv_of_dates_and_text_ids(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(("step", "text"), [("1h", "10765s"), ("1ms", "0.00299")])
+def test_many_dates_have_a_hundred_windows(tmp_path, step, text):
+    times = np.datetime64("2023-01-01") + np.arange(300) * np.timedelta64(int(step[0]), step[1:])
+    lines = [f"{k % 7},{k % 5},{time}" for k, time in enumerate(times)]
+    (tmp_path / "e.csv").write_text("\n".join(["src,dst,time", *lines]))
+    graph, notes = load_dynamic(tmp_path / "e.csv")
+    assert 99 <= graph.num_snapshots <= 101
+    assert any(f"each window of {text}" in note for note in notes)
+
+
+def test_text_id_that_is_empty_is_missing(tmp_path):
+    (tmp_path / "e.csv").write_text("src,dst,time\na,b,1\n,b,2\na,b,3\n")
+    with pytest.raises(DataError, match="An id is missing") as error:
+        load_dynamic(tmp_path / "e.csv", window=1)
+    assert "'src'" in error.value.seen
+
+
 def test_parquet_and_csv_give_the_same_graph(tmp_path):
     (tmp_path / "a.csv").write_text("u,v,t\n900,5,3\n5,-7,1\n5,-7,9\n")
     pq.write_table(
