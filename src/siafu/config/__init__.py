@@ -1,6 +1,11 @@
 """What a run is asked to do, checked when it is made."""
 
-from siafu.config.dynamic import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, STATIC_FIELDS
+from siafu.config.dynamic import (
+    DYNAMIC_DEFAULTS,
+    DYNAMIC_FIELDS,
+    MINIBATCH_FIELDS,
+    STATIC_FIELDS,
+)
 from siafu.config.run import (
     MODEL_DEFAULTS,
     RunConfig,
@@ -13,6 +18,7 @@ from siafu.config.run import (
 __all__ = [
     "DYNAMIC_DEFAULTS",
     "DYNAMIC_FIELDS",
+    "MINIBATCH_FIELDS",
     "MODEL_DEFAULTS",
     "STATIC_FIELDS",
     "RunConfig",

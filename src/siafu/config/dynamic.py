@@ -30,6 +30,18 @@ DYNAMIC_FIELDS = (
 )
 """Settings without a meaning on a static graph."""
 
+MINIBATCH_FIELDS = (
+    "fanout",
+    "batch_size",
+    "seed_order",
+    "step_minibatches",
+    "sample_replace",
+    "sample_weighted",
+    "hot_rows",
+    "feature_bits",
+)
+"""Settings without a meaning where nothing is sampled."""
+
 STATIC_FIELDS = (
     "strategy",
     "stages",
@@ -47,14 +59,7 @@ STATIC_FIELDS = (
     "normalize_features",
     "partition",
     "macrobatch",
-    "fanout",
-    "batch_size",
-    "seed_order",
-    "step_minibatches",
-    "sample_replace",
-    "sample_weighted",
-    "hot_rows",
-    "feature_bits",
+    *MINIBATCH_FIELDS,
     "inference",
     "exclude_targets",
 )

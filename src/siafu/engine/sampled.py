@@ -295,7 +295,7 @@ def check_sampled_settings(config: RunConfig) -> None:
     _fanouts(config)
     _minibatches_a_step(config)
     if config.hot_rows is not None:
-        read_bytes(config.hot_rows)
+        read_bytes(config.hot_rows, "size of --hot-rows")
 
 
 def _fanouts(config: RunConfig) -> tuple[int, ...]:

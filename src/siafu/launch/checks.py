@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from siafu.config import RunConfig
+from siafu.config import MINIBATCH_FIELDS, RunConfig
 from siafu.engine import (
     check_link_settings,
     check_model_file,
@@ -13,17 +13,6 @@ from siafu.errors import ConfigError
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 from siafu.plan import named_strategy
-
-_OF_MINIBATCHES = (
-    "fanout",
-    "batch_size",
-    "seed_order",
-    "step_minibatches",
-    "sample_replace",
-    "sample_weighted",
-    "hot_rows",
-    "feature_bits",
-)
 
 
 def check_run(data: Any, config: RunConfig) -> None:
@@ -42,7 +31,7 @@ def check_run(data: Any, config: RunConfig) -> None:
 
 def _refuse_minibatch_settings(config: RunConfig) -> None:
     """Raise where a setting of minibatches would be passed over in silence."""
-    for name in _OF_MINIBATCHES:
+    for name in MINIBATCH_FIELDS:
         value = getattr(config, name)
         if value != RunConfig.model_fields[name].default:
             raise ConfigError(

@@ -22,7 +22,7 @@ Say = Callable[[str], None]
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
-def read_bytes(text: str) -> int:
+def read_bytes(text: str, what: str = "memory budget") -> int:
     """Return the bytes that `4GB`, `512 MiB` or a plain number mean."""
     match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
     try:
@@ -30,7 +30,7 @@ def read_bytes(text: str) -> int:
         number, unit, binary = float(match[1]), match[2].upper(), bool(match[3])
     except (AssertionError, ValueError):
         raise ConfigError(
-            "The memory budget can't be read.", seen=text, fix="write it as 4GB or 512MiB"
+            f"The {what} can't be read.", seen=text, fix="write it as 4GB or 512MiB"
         ) from None
     powers = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
     return int(number * (1024 ** powers[unit] if binary else _UNITS[unit]))

@@ -19,7 +19,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"model": "gat", "hidden": 7, "heads": 4}, "multiple of the heads"),
     ({"fanout": "10,5"}, "no minibatches"),
     ({"batch_size": 500}, "no minibatches"),
-    ({"strategy": "batchgnn", "hot_rows": "5XB"}, "can't be read"),
+    ({"strategy": "batchgnn", "hot_rows": "5XB"}, "size of --hot-rows can't be read"),
     ({"prune": True, "norm": "batch"}, "Batch norm needs the rows of all"),
     ({"model": "gat", "input_cache": True}, "input"),
     ({"model": "net.py:Net", "prune": True}, "not taken apart"),
