@@ -50,7 +50,7 @@ def assert_identical(got: list[dict[str, Any]], want: dict[str, Any]) -> None:
         (3, "1", {}),
         (3, "2", {"sample_replace": True}),
         (4, "32", {}),
-        (4, "2", {"hot_rows": "1MB", "feature_bits": 8}),
+        (4, "2", {"hot_rows": "900GB", "feature_bits": 8}),  # no more than there are rows
         (4, "8", {"input_cache": True, "input_dropout": 0.0}),
         (3, "8", {"model": "gcn", "input_cache": True, "input_dropout": 0.0}),
         (3, "2", {"model": "gat"}),

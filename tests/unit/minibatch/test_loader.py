@@ -17,6 +17,8 @@ from torch_geometric.utils import trim_to_layer
 
 import siafu
 from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine import begin
 from siafu.errors import ConfigError, DataError
 from siafu.graph import TextIds, graph_from_edges
 from siafu.minibatch import Macrobatch, SampledData, loader
@@ -188,6 +190,16 @@ def test_loop_collected_on_the_thread_ahead_does_not_wait_for_it(
             assert not resting.is_alive()
         finally:
             gc.enable()
+
+
+def test_training_that_is_given_up_leaves_no_thread(shard: Shard) -> None:
+    settings = {"strategy": "batchgnn", "fanout": "2,2", "batch_size": 5, "macrobatch": "1"}
+    training = begin(make_config(data="awkward", **settings).resolved(), shard)
+    training.step()
+    (ahead,) = [t for t in threading.enumerate() if t.name.startswith("siafu-relay")]
+    training.abandon()
+    ahead.join(30)
+    assert not ahead.is_alive()
 
 
 def test_seeds_are_named_by_the_users_ids(tmp_path: Path) -> None:
