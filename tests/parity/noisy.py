@@ -12,7 +12,7 @@ from torch import Tensor
 from siafu.nn import Draws, Dropout, LocalNeighbours
 from siafu.ops import Attention, WireLayout, decode, encode
 
-FIRST, LEAST_WIDTH = 1 << 40, 16
+FIRST, LEAST_WIDTH = 1 << 40, 10
 
 
 def rounded(x_ND: Tensor, ids_N: Tensor, bits: int, draws: Draws, purpose: int) -> Tensor:

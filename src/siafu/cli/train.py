@@ -68,6 +68,7 @@ def show_run(run: Run, *, as_json: bool) -> None:
         "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
         "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
         "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
+        "evaluation": _evaluated(result["evaluation"]),
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
         "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
         f"{_told(result['choices'])}",
@@ -97,12 +98,22 @@ def dynamic_rows(run: Run) -> dict[str, Any]:
         "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
         "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
         "sent": ", ".join(f"{k} {size(v)}" for k, v in result["bytes_sent"].items() if v) or "0 B",
+        "evaluation": _evaluated(result["evaluation"]),
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
         "strategy": f"{result['strategy']} ({result['exactness']}), {result['ranks']} ranks, "
         f"{_groups(choices)}{choices['time_blocks']} time block(s), "
         f"exchange along time: {exchanges}{_told_of_rows(choices)}",
         "run": run.path,
     }
+
+
+def _evaluated(spent: dict[str, Any]) -> str:
+    """Return what scoring took of the run: its bytes are among those sent."""
+    if not spent["passes"]:
+        return "none"
+    times = "once" if spent["passes"] == 1 else f"{spent['passes']} times"
+    sent = f", {size(spent['bytes_sent'])} of what was sent" if spent["bytes_sent"] else ""
+    return f"{times}, {spent['seconds']:.3g} s in all{sent}"
 
 
 def _groups(choices: dict[str, Any]) -> str:

@@ -187,7 +187,7 @@ class RunConfig(BaseModel):
         None,
         ge=1,
         description="epochs between evaluations (default: 1; 10 with --staleness, since a pipeline "
-        "is emptied for it)",
+        "is emptied for it, and where rows are rounded, since evaluation sends them whole)",
     )
     checkpoint_every: int = Field(50, ge=0, description="epochs between checkpoints; 0: none")
     undirected: bool = Field(False, description="add missing reverse edges")
@@ -300,12 +300,17 @@ class RunConfig(BaseModel):
     def resolved(self) -> Self:
         """Return the same settings with the model's defaults filled in."""
         known = MODEL_DEFAULTS | DYNAMIC_DEFAULTS
-        defaults = {"norm": "none", "eval_every": 10 if self.staleness else 1}
+        is_dear = bool(self.staleness) or self._rounds_rows()
+        defaults = {"norm": "none", "eval_every": 10 if is_dear else 1}
         defaults |= known.get(self.model, OWN_MODEL_DEFAULTS)
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
         if self.fanout is not None and "layers" not in self.model_fields_set:
             unset["layers"] = len(self.fanout.split(","))
         return self.model_copy(update=unset)
+
+    def _rounds_rows(self) -> bool:
+        """True where rows are rounded between ranks while training."""
+        return self.strategy == "adaqp" if self.wire is None else self.wire != "32"
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

@@ -4,7 +4,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,8 @@ from siafu.comm import BACKWARD, FORWARD, World, reduce_gradients
 from siafu.config import DYNAMIC_DEFAULTS, RunConfig
 from siafu.engine.adam import Adam
 from siafu.engine.edge_task import EdgeTask
-from siafu.engine.full_graph import OnEpoch, Progress, diverged, peak_bytes, synchronise
+from siafu.engine.evaluations import Evaluations, synchronise
+from siafu.engine.full_graph import OnEpoch, Progress, diverged, peak_bytes
 from siafu.engine.grid import Grid, make_grid
 from siafu.engine.link_task import LinkTask
 from siafu.engine.network import own_model
@@ -67,6 +68,7 @@ class DynamicTraining:
     best_details: dict[str, dict[str, float]]
     """All scores of the best epoch, by split."""
     _fingerprint: str = ""
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
     @property
     def world(self) -> World:
@@ -133,7 +135,8 @@ class DynamicTraining:
         last = epoch == self.config.epochs or self.progress.is_stale(self.config.patience)
         assert self.config.eval_every is not None, "settings are resolved"
         if last or epoch % self.config.eval_every == 0:
-            row["scores"] = self.evaluate()
+            with self.evaluations.counted(self.world):
+                row["scores"] = self.evaluate()
             self.keep_best(row["scores"])
         row["bytes_sent"] = dict(self.world.meter.bytes_sent)
         return row
@@ -332,7 +335,9 @@ def train_dynamic(
             if is_first:
                 save_checkpoint(saved, folder.checkpoints)
     if not progress.best_scores:
-        training.keep_best(training.evaluate())
+        with training.evaluations.counted(training.world):
+            found = training.evaluate()
+        training.keep_best(found)
     training.network.load_state_dict(training.best)
     return summary(training, folder)
 
@@ -355,6 +360,7 @@ def summary(training: DynamicTraining, folder: RunFolder) -> dict[str, Any]:
         "epochs": progress.epochs,
         "seconds_per_epoch": statistics.median(progress.seconds),
         "bytes_sent": dict(zip(purposes, by_purpose, strict=True)),
+        "evaluation": training.evaluations.report(world),
         "peak_mb": [round(row[-1], 1) for row in table],
         "ranks": world.size,
         "strategy": "snapshot",

@@ -16,6 +16,7 @@ from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, sav
 from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
 from siafu.engine.adam import Adam
+from siafu.engine.evaluations import Evaluations, synchronise
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
 from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
@@ -67,6 +68,7 @@ class Training:
     """Held-out edges, where those are predicted."""
     earlier: dict[str, Any] = field(default_factory=dict)
     """What the pipeline of a run that was resumed had come to."""
+    evaluations: Evaluations = field(default_factory=Evaluations)
 
     @property
     def world(self) -> World:
@@ -134,7 +136,8 @@ class Training:
         wanted = self.config.inference == "full"
         assert self.config.eval_every is not None, "settings are resolved"
         if wanted and (last or epoch % self.config.eval_every == 0):
-            row["accuracy"], merit = self.evaluate()
+            with self.evaluations.counted(self.world):
+                row["accuracy"], merit = self.evaluate()
             self.keep_best(row["accuracy"], merit)
             if isinstance(self.network, PipelinedNetwork):
                 self.network.note_score(row["accuracy"]["val"])
@@ -247,7 +250,9 @@ def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str,
                 save_checkpoint(saved, folder.checkpoints)
     if config.inference == "full":
         if not progress.best_scores:  # resumed at its last epoch, which was not evaluated before
-            training.keep_best(*training.evaluate())
+            with training.evaluations.counted(training.world):
+                found = training.evaluate()
+            training.keep_best(*found)
         training.network.module.load_state_dict(training.best)
     return summary(training, folder)
 
@@ -285,6 +290,7 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "epochs": progress.epochs,
         "seconds_per_epoch": statistics.median(progress.seconds),
         "bytes_sent": dict(zip(purposes, by_purpose, strict=True)),
+        "evaluation": training.evaluations.report(world),
         "peak_mb": [round(row[-1], 1) for row in table],
         "ranks": world.size,
         "strategy": training.config.strategy,
@@ -338,12 +344,6 @@ def peak_bytes(world: World) -> int:
         lines = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(next(lines).split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def synchronise(world: World) -> None:
-    """Wait until the device has done all that it was told."""
-    if world.device.type == "cuda":
-        torch.cuda.synchronize(world.device)
 
 
 def diverged(epoch: int, loss: float) -> SiafuError:

@@ -40,7 +40,7 @@ class Strategy:
     wire_bits: float = 4
     """Mean bits of an entry where widths differ."""
     wire_period: int = 50
-    """Epochs between assignments of widths; the first so many travel at 8 bits."""
+    """Epochs between assignments of widths; rows begin at 8 bits, and the first comes early."""
     overlap: bool = True
     """Work on owned rows while others travel; False waits, for comparison."""
 

@@ -4,7 +4,8 @@ While training, the range of each row sent is noted. After a period of epochs ev
 widths to the rows it sends, by `comm.widths`, in a thread beside training; two epochs later, the
 same on all ranks, receivers are told and the new widths apply. Variances of different exchanges
 (activations, gradients) have no common unit, so each exchange counts relative to its own: the sum
-of its sensitivities is scaled to 1. The first period travels at 8 bits.
+of its sensitivities is scaled to 1. Rows begin at 8 bits, and the first period is short: every
+epoch at 8 bits costs two at 4.
 
 Shapes: S rows sent, R rows received, K rows sent in all exchanges.
 """
@@ -33,6 +34,8 @@ from siafu.strategy.strategy import Strategy
 LAG_EPOCHS = 2
 """Epochs between the end of a period and the use of what it taught."""
 FIRST_BITS = 8
+FIRST_PERIOD = 5
+"""Epochs until widths are assigned for the first time."""
 _DIRECTIONS = ("there", "back")
 
 
@@ -227,9 +230,15 @@ class WidthBook:
 
     def end_epoch(self, epoch: int) -> None:
         """Begin an assignment where a period ends; again does nothing."""
-        is_last = self.strategy.assigns_widths and epoch % self.strategy.wire_period == 0
+        is_last = self.strategy.assigns_widths and self._ends_period(epoch)
         if is_last and any(leg.times for _, legs in self._legs() for leg in legs):
             self._start(epoch)
+
+    def _ends_period(self, epoch: int) -> bool:
+        period = self.strategy.wire_period
+        # One assignment is in use before the next begins.
+        first = FIRST_PERIOD if period > FIRST_PERIOD + LAG_EPOCHS else period
+        return epoch == first or epoch % period == 0
 
     def _legs(self) -> Iterator[tuple[tuple[int, int], tuple[Traced, ...]]]:
         """Yield the legs of each exchange and direction (0: there, 1: back), in one order."""
@@ -276,7 +285,7 @@ class WidthBook:
     def _apply_if_due(self) -> None:
         """In the epoch for it, tell receivers the widths that were assigned, and use them."""
         epoch = self._epoch
-        if epoch is None or (epoch - 1) % self.strategy.wire_period != LAG_EPOCHS:
+        if epoch is None or not self._ends_period(epoch - 1 - LAG_EPOCHS):
             return
         self._settle()
         due = [leg for _, legs in self._legs() for leg in legs if leg.next_bits_S is not None]

@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,3 +147,18 @@ def test_settings_are_frozen_and_described() -> None:
 
 def test_far_words_get_no_suggestion() -> None:
     assert did_you_mean("zzz", ["gcn", "gat"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs"),
+    [
+        ({}, 1),
+        ({"strategy": "sar"}, 1),
+        ({"strategy": "adaqp"}, 10),
+        ({"wire": "4"}, 10),
+        ({"strategy": "adaqp", "wire": "32"}, 1),
+        ({"strategy": "adaqp", "eval_every": 3}, 3),
+    ],
+)
+def test_evaluation_is_rarer_where_rows_are_rounded(settings: dict[str, Any], epochs: int) -> None:
+    assert make_config(data="planted", **settings).resolved().eval_every == epochs

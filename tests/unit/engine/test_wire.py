@@ -42,3 +42,30 @@ def test_layers_share_one_budget(ranks: RankPool, parts: Path, tmp_path: Path, p
     mixes = {tuple(entry["rows"].values()) for entry in summary["widths"]}
     assert len(mixes) > 1
     assert summary["bytes_sent"]["control"] > 0
+
+
+def test_a_default_run_of_rounded_rows_saves_what_it_promises(
+    ranks: RankPool, parts: Path, tmp_path: Path
+) -> None:
+    settings = {"epochs": 30, "model": "sage", "layers": 3, "hidden": 64}
+    whole, rounded = (
+        ranks.run(run_engine, 2, parts, tmp_path / name, False, {**settings, "strategy": name})[0][
+            "summary"
+        ]
+        for name in ("halo", "adaqp")
+    )
+    halo = [sum(v for k, v in r["bytes_sent"].items() if "halo" in k) for r in (whole, rounded)]
+    assert halo[0] > 4 * halo[1], "evaluation in every epoch would leave 2.3 x"
+    assert [r["evaluation"]["passes"] for r in (whole, rounded)] == [30, 3]
+    assert 0 < rounded["evaluation"]["bytes_sent"] < 0.2 * whole["evaluation"]["bytes_sent"]
+    assert {entry["epoch"] for entry in rounded["widths"]} == {8}, "long before 50 epochs"
+
+
+def test_the_last_epoch_of_rounded_rows_is_evaluated(
+    ranks: RankPool, parts: Path, tmp_path: Path
+) -> None:
+    settings = {"epochs": 4, "strategy": "adaqp"}
+    summary = ranks.run(run_engine, 2, parts, tmp_path / "run", False, settings)[0]["summary"]
+    assert summary["best_epoch"] == 4
+    assert summary["evaluation"]["passes"] == 1
+    assert summary["evaluation"]["seconds"] > 0
