@@ -4,6 +4,7 @@ The only user of torch.distributed.
 """
 
 from siafu.comm.coding import Coding
+from siafu.comm.gradients import reduce_gradients
 from siafu.comm.halo import (
     Codings,
     HaloPlan,
@@ -11,7 +12,6 @@ from siafu.comm.halo import (
     add_returned,
     counts_by_peer,
     exchange_halo,
-    reduce_gradients,
     start_coded,
     start_exchange,
     start_fetch,

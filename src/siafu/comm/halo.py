@@ -203,22 +203,3 @@ class _SumOverRanks(torch.autograd.Function):
 def sum_over_ranks(x: Tensor, world: World, purpose: str) -> Tensor:
     """Return the sum over the ranks, differentiably."""
     return x if world.size == 1 else _SumOverRanks.apply(x, world, purpose)
-
-
-def reduce_gradients(parameters: list[torch.nn.Parameter], world: World) -> None:
-    """Sum the gradients over the ranks, as one process would have them.
-
-    A gradient that only some ranks have counts as zero on the others; one that no rank has stays
-    absent, so that weight decay leaves unused parameters alone. Frozen ones are passed over.
-    """
-    trained = [parameter for parameter in parameters if parameter.requires_grad]
-    if world.size == 1 or not trained:
-        return
-    has = trained[0].new_tensor([parameter.grad is not None for parameter in trained])
-    grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
-    flat = torch.cat([has, *(grad.reshape(-1) for grad in grads)])
-    has, *pieces = world.sum_in_place(flat, "gradient").split(
-        [len(trained), *(grad.numel() for grad in grads)]
-    )
-    for parameter, present, piece in zip(trained, has.tolist(), pieces, strict=True):
-        parameter.grad = piece.view_as(parameter) if present else None

@@ -29,9 +29,12 @@ from siafu.errors import PlanError, SiafuError
 from siafu.graph import writing
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
+from siafu.ops import DrawKey
 from siafu.record import RunFolder
 from siafu.shard import Shard, require
 
+_OF_GRADIENTS = 1 << 60
+"""Draws that round gradients of weights, apart from those of layers and exchanges."""
 OnEpoch = Callable[[dict[str, Any]], None]
 
 
@@ -91,11 +94,15 @@ class Training:
         self.optimiser.zero_grad(set_to_none=True)
         loss = training_loss(self.network.training_logits(), self.shard)
         loss.backward()
-        reduce_gradients(list(self.network.module.parameters()), self.world)
+        reduce_gradients(list(self.network.module.parameters()), self.world, self._rounding())
         self.optimiser.step()
         self.network.book.end_epoch(self.draws.epoch)
         total = self.world.gather_numbers([float(loss.detach())], "metric")
         return math.fsum(row[0] for row in total)
+
+    def _rounding(self) -> DrawKey | None:
+        """Return the draws that round the gradients of weights, where rows are rounded too."""
+        return None if self.network.strategy.wire == 32 else self.draws.key(_OF_GRADIENTS)
 
     def _horizon(self, epoch: int) -> int:
         """Return the next epoch after which all must stand still, to be scored or saved."""

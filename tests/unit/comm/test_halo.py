@@ -11,6 +11,7 @@ from torch import Tensor
 import siafu.strategy.walk
 from siafu.comm import HaloPlan, World, exchange_halo, reduce_gradients, sum_over_ranks
 from siafu.nn import ModelSpec
+from siafu.ops import DrawKey
 from siafu.partition import open_parts, write_parts
 from siafu.shard import open_shard
 from tests.harness import RankPool
@@ -134,3 +135,42 @@ def reduced(world: World) -> list[list[float]]:
 
 def test_missing_gradient_counts_as_zero(ranks: RankPool) -> None:
     assert ranks.run(reduced, 3) == [[[6.0, 6.0], [0.0, 1.0, 2.0, 3.0]]] * 3
+
+
+def rounded(world: World, seed: int, entries: int) -> tuple[list[Tensor | None], int]:
+    shares = torch.nn.Parameter(torch.zeros(entries)), torch.nn.Parameter(torch.zeros(7, 3))
+    unused = torch.nn.Parameter(torch.zeros(5))
+    shares[0].grad = torch.linspace(-1.0, 2.0, entries) * (world.rank + 1)
+    if world.rank == 1:  # a gradient that only some ranks have
+        shares[1].grad = torch.arange(21.0).view(7, 3)
+    before = sum(world.meter.bytes_sent.values())
+    key = DrawKey(seed=seed, epoch=1, purpose=3)
+    reduce_gradients([*shares, unused], world, key)
+    sent = sum(world.meter.bytes_sent.values()) - before
+    return [parameter.grad for parameter in (*shares, unused)], sent
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_rounded_gradients_are_alike_on_all_ranks_and_near_the_sum(
+    ranks: RankPool, size: int
+) -> None:
+    entries = 40_001
+    answers = ranks.run(rounded, size, 5, entries)
+    want = torch.linspace(-1.0, 2.0, entries) * sum(range(1, size + 1))
+    rows = -(-(256 + entries + 21 + 5) // (256 * size))
+    for (first, second, unused), sent in answers:
+        assert torch.equal(first, answers[0][0][0]), "every rank takes the same step"
+        assert float((first - want).abs().max()) < 2e-3
+        torch.testing.assert_close(second, torch.arange(21.0).view(7, 3), atol=2e-2, rtol=0)
+        assert unused is None
+        assert sent == 2 * (size - 1) * rows * (8 + 512), "16 bits per entry and two scales per row"
+
+
+def test_rounded_gradients_are_right_on_average(ranks: RankPool) -> None:
+    entries, draws = 16_384, 40
+    want = torch.linspace(-1.0, 2.0, entries) * 3
+    answers = [ranks.run(rounded, 2, seed, entries)[0][0][0] for seed in range(draws)]
+    errors = torch.stack([answer - want for answer in answers]).double()
+    assert errors.abs().max() > 0
+    spread = float(errors.std()) / (draws * entries) ** 0.5
+    assert abs(float(errors.mean())) < 5 * spread
