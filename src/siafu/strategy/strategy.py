@@ -35,8 +35,8 @@ class Strategy:
 
     wire: Literal[32, 16, 8, 4, 2, "adaptive", "random"] = 32
     """Bits of an entry on its way between ranks while training; 32 sends floats unchanged. Below,
-    rows are rounded up or down at random, right on average, and gradients of weights at 16 bits. `adaptive` gives rows that matter more
-    bits than others, `random` any rows, for comparison."""
+    rows are rounded up or down at random, right on average, and gradients of weights at 16 bits.
+    `adaptive` gives rows that matter more bits than others, `random` any rows, for comparison."""
     wire_bits: float = 4
     """Mean bits of an entry where widths differ."""
     wire_period: int = 50
