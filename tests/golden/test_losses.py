@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from siafu.config import MODEL_DEFAULTS
-from tests.golden.losses import EPOCHS, compute, data_of, make_parts, read
+from tests.golden.losses import CURVES, compute_on, read
+from tests.harness import RankPool
 
 SAME = 1e-5
 """Relative. Between processors and versions of torch, matrix products add in other orders: 1e-7
@@ -17,8 +17,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("golden")
 
 
-@pytest.mark.parametrize("model", MODEL_DEFAULTS)
-def test_losses_are_those_stored(folder: Path, model: str) -> None:
-    want = read(model)
-    assert len(want) == EPOCHS
-    assert compute(model, make_parts(data_of(model), folder)) == pytest.approx(want, rel=SAME)
+@pytest.mark.parametrize(
+    ("name", "size"), [(name, size) for name, curve in CURVES.items() for size in curve.ranks]
+)
+def test_losses_are_those_stored(ranks: RankPool, folder: Path, name: str, size: int) -> None:
+    want = read(name)
+    assert len(want) == CURVES[name].epochs
+    assert compute_on(ranks, name, size, folder) == pytest.approx(want, rel=SAME)
