@@ -30,12 +30,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.beside import SMALL_REACH
 from benchmarks.hosts import hosts
 from benchmarks.measure import append_json, machine
 from benchmarks.products_like import DEGREE, method_of, part_of, products_like
 from benchmarks.ranks import answer, run_module
 from benchmarks.reach import SIZES as REACH_SIZES
-from benchmarks.reach import SMALL_REACH, reach_of
+from benchmarks.reach import reach_of
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Training, begin

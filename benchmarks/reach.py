@@ -28,8 +28,6 @@ from siafu.graph import Array, Graph
 from siafu.ops import CSR, sample_positions, set_threads
 
 SIZES = (1, 2, 4, 8, 16, 32)
-SMALL_REACH = 0.25
-"""Of a minibatch: above it, a graph is too small to tell what macrobatches save in bytes."""
 
 
 def reach_of(graph: Graph, part_of: Array, sizes: tuple[int, ...] = SIZES) -> dict[str, Any]:
