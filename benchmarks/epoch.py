@@ -4,7 +4,8 @@ Run: python -m benchmarks.epoch [--json FILE] [--device cpu|cuda] [--scale 1.0] 
 
 Three layers, 256 hidden, dropout, forward, backward and Adam's step, on an arxiv-like graph. Both
 sides get the same graph, the same allocator and both cores, and alternate. The floor is the dense
-products of our order of work plus one random gather an aggregation, each timed alone.
+products of our order of work plus one random gather per aggregation, each timed alone. Beside DGL:
+`benchmarks.epoch_dgl`.
 
 Shapes: N vertices, D width.
 """

@@ -12,6 +12,8 @@ fetching alone and with training (the second epoch, on the CPU or, with --device
 that all hosts share), `times_epoch` over k=1 and `times_in_turn` over `k=1, in turn`;
 bytes and messages are of all hosts together. Every contestant must end an epoch with the weights of
 k = 1, to the bit, unless it computes something else by design (aggregated input, 8-bit features).
+How much of the graph one minibatch and k of them reach stands beside: feature bytes of a graph that
+one all but covers say little of larger ones (`benchmarks.reach`).
 Hosts have cores of their own where the machine has `--threads` for each. With --json, a line is
 added for each number of hosts and graph as soon as it is measured.
 """
@@ -28,23 +30,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.beside import SMALL_REACH
 from benchmarks.hosts import hosts
 from benchmarks.measure import append_json, machine
+from benchmarks.products_like import DEGREE, method_of, part_of, products_like
 from benchmarks.ranks import answer, run_module
+from benchmarks.reach import SIZES as REACH_SIZES
+from benchmarks.reach import reach_of
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Training, begin
 from siafu.engine.full_graph import synchronise
 from siafu.engine.sampled import SampledNetwork
-from siafu.graph import Graph, graph_from_edges
+from siafu.graph import Array, Graph
 from siafu.launch.rank import prepare_process
 from siafu.ops import warm_up, warm_up_sampling, warm_up_wire
-from siafu.partition import assign_contiguous, assign_hash, write_parts
+from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
 
-FEATURES, CLASSES, BATCH = 100, 47, 1000
+BATCH = 1000
 COMMON = {
     "model": "sage",
     "strategy": "batchgnn",
@@ -80,43 +84,10 @@ def contestants() -> dict[str, dict[str, Any]]:
     return plain | cached
 
 
-def products_like(vertices: int, steps: int, ranks: int, *, communities: bool) -> Graph:
-    """Return an undirected graph of mean degree 50, skewed, with so many training vertices."""
-    generator = np.random.default_rng(0)
-    edges = 25 * vertices
-    label = generator.integers(0, CLASSES, vertices)
-    share = generator.pareto(1.8, vertices) + 0.2
-    src = generator.choice(vertices, edges, p=share / share.sum())
-    dst = generator.choice(vertices, edges, p=share / share.sum())
-    if communities:
-        near = (src + generator.integers(1, 400, edges)) % vertices
-        dst = np.where(generator.random(edges) < 0.7, near, dst)
-    role = np.zeros(vertices, bool)
-    wanted = min(vertices // 2, steps * BATCH * ranks)
-    role[generator.permutation(vertices)[:wanted]] = True
-    return graph_from_edges(
-        np.concatenate([src, dst]),
-        np.concatenate([dst, src]),
-        vertices,
-        name="products-like" if communities else "power-law",
-        x=generator.standard_normal((vertices, FEATURES), dtype=np.float32),
-        y=label,
-        num_classes=CLASSES,
-        train=role,
-        val=np.zeros(vertices, bool),
-        test=np.zeros(vertices, bool),
-    )
-
-
-def cut(graph: Graph, size: int, folder: Path) -> Path:
-    """Write the graph in parts and return their folder; communities lie along the numbering."""
+def cut(graph: Graph, parts: Array, size: int, folder: Path) -> Path:
+    """Write the graph in parts and return their folder."""
     target = folder / f"{graph.name}-{size}.parts"
-    method = "contiguous" if graph.name == "products-like" else "hash"
-    if method == "contiguous":
-        part_of = assign_contiguous(graph, size)
-    else:
-        part_of = assign_hash(graph, size, seed=0)
-    write_parts(graph, part_of, target, num_parts=size, method=method, seed=0)
+    write_parts(graph, parts, target, num_parts=size, method=method_of(graph), seed=0)
     return target
 
 
@@ -263,6 +234,13 @@ def trained_row(name: str, told: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def say_reach(reach: dict[str, float]) -> None:
+    """Print how much of the graph minibatches reach, and whether it is too small for its bytes."""
+    print("of all vertices", ", ".join(f"k={k} reaches {share:.0%}" for k, share in reach.items()))
+    if reach["1"] > SMALL_REACH:
+        print("one minibatch reaches so much that feature bytes say little of larger graphs")
+
+
 def chosen(text: str | None) -> list[str]:
     """Return the contestants of a list with `;`, k = 1 among them; all without one."""
     if text is None:
@@ -299,7 +277,7 @@ def main() -> None:
         "contestants": chosen(args.contestants),
         "trained": args.trained.split(";"),
     }
-    sizes = {"vertices": args.vertices, "edges": 50 * args.vertices, "steps": args.steps}
+    sizes = {"vertices": args.vertices, "edges": DEGREE * args.vertices, "steps": args.steps}
     facts = machine(args.device) | {"threads": args.threads, "device": args.device}
     about = {"benchmark": "macrobatch", **sizes, **facts}
     warm_up()
@@ -310,12 +288,16 @@ def main() -> None:
         for size in (int(text) for text in args.hosts.split(",")):
             for name in args.graphs.split(","):
                 like = name == "products-like"
-                graph = products_like(args.vertices, args.steps, size, communities=like)
-                parts = cut(graph, size, Path(scratch))
-                told = on_hosts(job | {"parts": str(parts)}, size, args.mbit)
+                graph = products_like(args.vertices, args.steps * BATCH * size, communities=like)
+                parts = part_of(graph, size)
+                told = on_hosts(
+                    job | {"parts": str(cut(graph, parts, size, Path(scratch)))}, size, args.mbit
+                )
                 found = rows_of(told, {"hosts": size, "mbit": args.mbit, "graph": name})
+                reached = reach_of(graph, parts, tuple(k for k in REACH_SIZES if k <= args.steps))
+                say_reach(reached["reach"])
                 if args.json:
-                    append_json(args.json, {**about, "rows": found})
+                    append_json(args.json, {**about, **reached, "rows": found})
                 rows += found
     print(json.dumps({**about, "rows": rows}))
 

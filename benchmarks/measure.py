@@ -125,6 +125,19 @@ def _cpu_name() -> str:
     return platform.processor()
 
 
+def starved(workers: int, *, ranks: int, threads: int = 1) -> str | None:
+    """Return why figures of simulated workers can't count here; None where cores are enough.
+
+    Simulated workers compute on this machine. More of them than it has cores beside the ranks' wait
+    for each other, longer than a latency would have them wait: it vanishes without any pipeline,
+    and what they bring is paid for by the ranks.
+    """
+    spare = len(os.sched_getaffinity(0)) - ranks * threads
+    if workers <= spare:
+        return None
+    return f"{workers} simulated workers have {max(0, spare)} cores beside those of the ranks"
+
+
 def append_json(path: Path, row: Mapping[str, Any]) -> None:
     """Add one line to a file of JSON lines, making its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -131,7 +131,9 @@ class Peer:
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
-        self.name: str = self._answer()["peer"]
+        self.told = self._answer()
+        """What it said when it was ready."""
+        self.name: str = self.told["peer"]
 
     def __call__(self, n: int) -> Turn:
         """Return the turn that the peer tells; which minibatch comes next it knows itself."""
@@ -153,9 +155,11 @@ class Peer:
 
 
 @contextmanager
-def peer_of(kind: str, python: Path, graph: Path) -> Iterator[Peer]:
-    """Yield a peer that samples the graph on one thread, and end it."""
-    command = [str(python), str(Path(__file__).with_name("sampling_peer.py")), kind, str(graph)]
+def peer_of(
+    kind: str, python: Path, graph: Path, script: str = "sampling_peer.py"
+) -> Iterator[Peer]:
+    """Yield a peer that works on the graph on one thread, and end it."""
+    command = [str(python), str(Path(__file__).with_name(script)), kind, str(graph)]
     settings = {"OMP_NUM_THREADS": "1", "DGLBACKEND": "pytorch", "PYTHONPATH": "", **KEPT_MEMORY}
     pipe = subprocess.PIPE
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Train any graph neural network on one big graph over many ranks, exactly by default."""
+"""Train graph neural networks on one big graph over many ranks, exactly by default."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

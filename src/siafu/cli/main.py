@@ -19,7 +19,7 @@ spare_collector()
 
 app = typer.Typer(
     name="siafu",
-    help="Train any graph neural network on one big graph over many ranks.",
+    help="Train graph neural networks on one big graph over many ranks.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -111,8 +111,9 @@ class RunConfig(BaseModel):
     )
     pool_address: str | None = Field(
         None,
-        description="where functions reach this rank, as tcp://10.0.0.5:7000; rank r listens at "
-        "the port + r (default: loopback alone)",
+        description="where functions reach ranks: tcp://auto:7000 (each machine's own address), "
+        "an interface as tcp://eth0:7000, or an address of the one machine that all ranks are on; "
+        "rank r listens at the port + r (default: loopback alone)",
     )
     prices: str | None = Field(None, description="a price file on top of siafu's own (TOML)")
     instance: str | None = Field(

@@ -18,6 +18,7 @@ from zmq.utils import z85
 from siafu.elastic.invitation import ADDRESS, Invitation
 from siafu.elastic.message import MOST_BYTES, STORED, Fetch, Message, Notice, Result, decode, encode
 from siafu.elastic.pool import Deliver
+from siafu.elastic.pool_address import AUTO, own_host, split_address
 from siafu.elastic.task import Reply, Task, Usage
 from siafu.elastic.tokens import Attempt, Attempts, Refusal
 from siafu.errors import ConfigError, PoolError, TaskError
@@ -28,7 +29,6 @@ SLACK_BYTES = 1024
 """What encryption adds to a frame, and more."""
 BACKLOG = 1024
 """Workers that may knock at the same moment."""
-MOST_PORT = 65535
 CLOSES_WITHIN = 10.0
 HEARTBEAT_MS = 5_000
 DEAD_AFTER_MS = 20_000
@@ -39,7 +39,7 @@ class Address:
     """Where an endpoint listens."""
 
     bind: str = LOOPBACK
-    """`tcp://HOST:PORT`; `*` as the port takes a free one."""
+    """`tcp://HOST:PORT`, by address or interface; `*` as the port takes a free one."""
     reach: str = ""
     """How workers reach it, where that differs: behind a translated address, or bound to all."""
 
@@ -59,16 +59,12 @@ class Address:
             )
 
 
-def address_of_rank(first: str | None, rank: int) -> Address:
-    """Return where a rank listens: at the first one's port + its number; without one, loopback."""
-    if first is None:
+def address_of_rank(told: str | None, rank: int) -> Address:
+    """Return where a rank listens: at the port it is told + its number; untold, on loopback."""
+    if told is None:
         return Address()
-    host, _, port = first.rpartition(":")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) + rank <= MOST_PORT:
-        raise ConfigError(
-            "No address of a socket.", seen=f"{first}, rank {rank}", fix="write tcp://HOST:PORT"
-        )
-    return Address(bind=f"{host}:{int(port) + rank}")
+    host, port = split_address(told, rank)
+    return Address(bind=f"tcp://{own_host() if host == AUTO else host}:{port}")
 
 
 class Endpoint:
@@ -122,7 +118,8 @@ class Endpoint:
             raise PoolError(
                 "The pool's endpoint can't listen there.",
                 seen=f"{address.bind}: {error}",
-                fix="name a free port of an address of this machine, or * as the port",
+                fix="name a free port, and an address or an interface that this machine has; "
+                "tcp://auto:PORT takes each machine's own",
             ) from error
         self.bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._reach = address.reach or self.bound

@@ -17,6 +17,7 @@ from siafu.elastic.cloud_model import CloudModel
 from siafu.elastic.dispatch import Dispatcher, Patience
 from siafu.elastic.local_pool import LocalPool
 from siafu.elastic.pool import Deliver, Pool
+from siafu.elastic.pool_address import is_loopback, split_address
 from siafu.elastic.pool_use import PoolUse
 from siafu.elastic.process_pool import ProcessPool
 from siafu.elastic.runner import Runner
@@ -140,6 +141,20 @@ def _check_lambda(config: RunConfig) -> None:
             seen=f"lambda_endpoint={url}",
             fix="use https, or a service on this machine",
         )
+    _check_reach(config)
+
+
+def _check_reach(config: RunConfig) -> None:
+    """Raise where the setting is no address, or functions in AWS would look for a rank in vain."""
+    host = split_address(config.pool_address)[0] if config.pool_address else "127.0.0.1"
+    elsewhere = config.lambda_endpoint or any(name in os.environ for name in _SERVICES)
+    if is_loopback(host) and not elsewhere:
+        raise ConfigError(
+            "Functions in AWS can't reach a rank that listens on loopback.",
+            seen=f"pool_address={config.pool_address}",
+            fix="write --pool-address tcp://auto:7000, where functions reach this machine's "
+            "network; or name a service on this machine by --lambda-endpoint",
+        )
 
 
 def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
@@ -171,6 +186,8 @@ def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use
 
 
 _LONGEST_INVOCATION_SECONDS = 60.0
+_SERVICES = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_LAMBDA")
+"""By which AWS's client finds another service than its own."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 

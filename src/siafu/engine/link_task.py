@@ -47,7 +47,9 @@ class LinkTask:
 
     Negatives are drawn, both ends, among vertices met until then; those that do meet are dropped.
     Binary cross-entropy, both sides counting alike. Average precision and mean reciprocal rank of
-    a snapshot are averaged over snapshots (MAP, MRR), as Pareja et al. (2020) do.
+    a snapshot are averaged over snapshots (MAP, MRR). Scores are not those of Pareja et al. (2020),
+    whose negatives share the sources of true pairs and have targets of recent snapshots, whose
+    negatives count more, and who rank among all pairs of the data's vertices, loops included.
     """
 
     name, metric, lower_is_better = "link", "map", False

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.macrobatch import AHEAD, IN_TURN, chosen, contestants, rows_of
+from benchmarks.macrobatch import AHEAD, IN_TURN, chosen, contestants, rows_of, say_reach
 
 
 def told(seconds: float, weights: str = "same") -> dict[str, Any]:
@@ -40,3 +40,14 @@ def test_contestants_are_chosen_by_name_and_k_1_is_among_them() -> None:
     assert chosen("k=32;k=1, in turn") == [IN_TURN, AHEAD, "k=32"]
     with pytest.raises(SystemExit, match="no such contestants"):
         chosen("k=3")
+
+
+def test_a_graph_that_one_minibatch_all_but_covers_is_marked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say_reach({"1": 0.66, "32": 1.0})
+    told = capsys.readouterr().out
+    assert "k=1 reaches 66%, k=32 reaches 100%" in told
+    assert "say little" in told
+    say_reach({"1": 0.01, "32": 0.2})
+    assert "say little" not in capsys.readouterr().out

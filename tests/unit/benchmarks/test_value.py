@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.measure import starved
 from benchmarks.value import (
     billed,
     common,
@@ -75,6 +76,17 @@ def test_ratios_of_a_pool_are_against_both_kinds_of_cpu():
     rows.append(row_of("cpu + pool", "", [0.1], billed(PRICES, CPU, 0.1)))
     found = ratios(rows)
     assert found["value over cpu"] == found["value over cpu pipelined"] == pytest.approx(4.0)
+
+
+def test_a_pool_whose_workers_take_the_ranks_cores_is_not_compared(monkeypatch):
+    rows = [row_of(n, "", [0.2], billed(PRICES, CPU, 0.2)) for n in ("cpu", "cpu + pool")]
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(2)))
+    problem = starved(16, ranks=2)
+    assert ratios(rows, problem) == {"of": "cpu + pool", "not compared": problem}
+    assert problem is not None
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(18)))
+    assert starved(16, ranks=2) is None
+    assert starved(16, ranks=2, threads=2) is not None
 
 
 def test_a_measured_line_is_taken_back(tmp_path):

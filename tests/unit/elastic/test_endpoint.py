@@ -1,7 +1,9 @@
 """The endpoint gives each task to invited workers alone, once; everybody else gets nothing."""
 
+import socket
 import threading
 import time
+from contextlib import suppress
 from queue import Empty
 
 import psutil
@@ -11,6 +13,7 @@ import zmq
 
 from siafu.elastic.endpoint import Address, Endpoint, address_of_rank
 from siafu.elastic.message import Fetch, Notice, Order, encode
+from siafu.elastic.pool_address import own_host
 from siafu.elastic.task import Bundle, Task
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.workers import (
@@ -28,6 +31,15 @@ FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
 )
 WELCOME = zmq.EVENT_HANDSHAKE_SUCCEEDED
+
+
+def free_port() -> int:
+    """Return a port that is free, and the one after it too, on two addresses of loopback."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as one:
+            port = one.getsockname()[1]
+            with suppress(OSError, OverflowError), socket.create_server(("127.0.0.2", port + 1)):
+                return int(port)
 
 
 def test_worker_fetches_and_its_result_is_delivered() -> None:
@@ -231,6 +243,48 @@ def test_ranks_listen_at_ports_of_their_own() -> None:
     for wrong in ("tcp://10.0.0.5", "10.0.0.5:7000", "tcp://10.0.0.5:x", "tcp://10.0.0.5:65533"):
         with pytest.raises(ConfigError, match="No address"):
             address_of_rank(wrong, 3)
+
+
+def test_ranks_on_two_machines_are_reached_each_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Loopback's whole network is one machine's own, so two of its addresses stand for two machines.
+    own = iter(["127.0.0.1", "127.0.0.2"])
+    monkeypatch.setattr("siafu.elastic.endpoint.own_host", lambda: next(own))
+    first = free_port()
+    told = [address_of_rank(f"tcp://auto:{first}", rank) for rank in range(2)]
+    with listening(address=told[0]) as (one, _), listening(address=told[1]) as (other, answers):
+        assert invited(one, ping_task(1)).address == f"tcp://127.0.0.1:{first}"
+        invitation = invited(other, ping_task(2))
+        assert invitation.address == f"tcp://127.0.0.2:{first + 1}"
+        with worker(invitation) as client:
+            client.fetch()
+            assert client.push(tensors={}) == STORED
+        assert answers.get(timeout=ANSWERS_WITHIN).number == 2
+
+
+def test_an_interface_stands_for_its_address_on_each_machine() -> None:
+    with listening(address=Address(bind="tcp://lo:*")) as (endpoint, _):
+        assert invited(endpoint, ping_task(1)).address.startswith("tcp://127.0.0.1:")
+
+
+def test_own_host_is_an_address_of_this_machine() -> None:
+    found = {entry.address for each in psutil.net_if_addrs().values() for entry in each}
+    try:
+        own = own_host()
+    except PoolError:
+        pytest.skip("a machine without a network")
+    assert own in found
+
+
+def test_a_machine_without_a_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("siafu.elastic.pool_address._ELSEWHERE", ("255.255.255.255", 9))
+    with pytest.raises(PoolError, match="name the interface"):
+        own_host()
+
+
+@pytest.mark.parametrize("host", ["203.0.113.77", "nosuch0"])
+def test_an_address_of_another_machine_is_told_with_what_works(host: str) -> None:
+    with pytest.raises(PoolError, match="tcp://auto:PORT"):
+        Endpoint(print, address=address_of_rank(f"tcp://{host}:7000", 1))
 
 
 def test_address_in_use_is_told() -> None:

@@ -41,6 +41,15 @@ def test_other_words_are_refused(text: str) -> None:
             {"pool": "aws-lambda", "lambda_function": "f", "lambda_endpoint": "http://10.0.0.1:9"},
             "in clear",
         ),
+        ({"pool": "aws-lambda", "lambda_function": "f"}, "on loopback"),
+        (
+            {"pool": "aws-lambda", "lambda_function": "f", "pool_address": "tcp://127.0.0.2:7000"},
+            "on loopback",
+        ),
+        (
+            {"pool": "aws-lambda", "lambda_function": "f", "pool_address": "10.0.0.5:7000"},
+            "No address of a socket",
+        ),
     ],
 )
 def test_settings_no_pool_can_be_made_of_are_refused(settings: dict, match: str) -> None:

@@ -1,0 +1,115 @@
+"""The README's lines of sampled minibatches and of graphs on disk."""
+
+from benchmarks.beside import SMALL_REACH, Row, faster, ms, rows_of, times
+
+
+def sampling_lines() -> list[str]:
+    """Return how fast minibatches are drawn, and what fetching several at once saves."""
+    lines = [
+        f"| one minibatch drawn, fan-out 15,10,5, batch 1000, {name}, one thread "
+        f"| {ms(row['ours cpu_ms'])} of processor time, "
+        f"{faster(row['ours cpu_ms'], row['pyg cpu_ms'], 'PyG with torch-sparse')}, "
+        f"{faster(row['ours cpu_ms'], row['dgl cpu_ms'], 'DGL')}, which draws more edges: "
+        f"{times(row['ours / dgl, edges_per_cpu_s'])} its edges per second "
+        f"| `benchmarks.sampling {'--quick ' if name == 'arxiv-like' else ''}"
+        "--pyg-python P --dgl-python P` |"
+        for name, row in {row["graph"]: row for row in rows_of("sampling")}.items()
+    ]
+    for result in rows_of("macrobatch"):
+        rows = [row for row in result["rows"] if row["contestant"] in ("k=32", "k=32, aggregated")]
+        # Hosts that share a core tell more of that than of their network.
+        own = result["cores"] // result["threads"]
+        rows = [row for row in rows if 1 < row["hosts"] <= own and "epoch_seconds" in row]
+        lines += [_macrobatch_line(row, result) for row in rows]
+    return lines
+
+
+def _macrobatch_line(row: Row, result: Row) -> str:
+    hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
+    command = (
+        f"benchmarks.macrobatch --hosts {row['hosts']} --graphs {row['graph']} "
+        f"--vertices {result['vertices']} --steps {result['steps']}"
+    )
+    if result["threads"] > 1:
+        hosts += f" of {result['threads']} cores"
+        command += f" --threads {result['threads']}"
+    if "gpu" in result:
+        hosts += f" sharing one {result['gpu']}"
+        command += " --device cuda"
+    told = f"{times(row['times_in_turn'])} faster than minibatches fetched in turn"
+    reach = result.get("reach") or _reach(row["graph"], result["vertices"])
+    if reach.get("1", 1.0) <= SMALL_REACH:
+        told += f"; {row['feature_share']} of k=1's feature bytes"
+    told += f" (a minibatch reaches {reach['1']:.0%} of this graph)" if reach else ""
+    return (
+        f"| sampled epoch, 3 x 256 SAGE, {row['graph']}, {hosts} at {row['mbit']:g} Mbit/s, "
+        f"{row['contestant']} | {row['epoch_seconds']:.1f} s, {told} | `{command}` |"
+    )
+
+
+def _reach(graph: str, vertices: int) -> Row:
+    """Return how much minibatches reach of a graph whose results do not tell it themselves."""
+    for row in rows_of("reach"):
+        if (row["graph"], row["vertices"]) == (graph, vertices):
+            return dict(row["reach"])
+    return {}
+
+
+def reach_lines() -> list[str]:
+    """Return what macrobatches save in far rows on graphs that a minibatch does not cover."""
+    lines = []
+    for row in rows_of("reach"):
+        if row["reach"]["1"] <= SMALL_REACH:
+            shares = ", ".join(f"k={k} {row['far_share'][k]:.2f}" for k in ("2", "8", "32"))
+            lines.append(
+                f"| far rows of k minibatches together, over one by one, {row['graph']}, "
+                f"{row['vertices'] / 1e6:g} M nodes of degree {row['degree']} | {shares} (a "
+                f"minibatch reaches {row['reach']['1']:.0%} of this graph, 32 "
+                f"{row['reach']['32']:.0%}) | `benchmarks.reach` |"
+            )
+    return lines
+
+
+def sampled_accuracy_lines() -> list[str]:
+    """Return how sampled training scores beside that on the whole graph."""
+    lines = []
+    for result in rows_of("sampled_accuracy"):
+        names = list(dict.fromkeys(row["set"] for row in result["rows"]))
+        for name in names:
+            found = {row["contestant"]: row for row in result["rows"] if row["set"] == name}
+            if len(found) < 3:
+                continue
+            told = ", ".join(f"{what} {row['test']:.2f}" for what, row in found.items())
+            command = f"benchmarks.sampled_accuracy --sets {name} --ranks {result['ranks']}"
+            command += " --device cuda" if "gpu" in result else ""
+            lines.append(
+                f"| SAGE test accuracy, {name}, {result['seeds']} seeds | {told} | `{command}` |"
+            )
+    return lines
+
+
+def billion_lines() -> list[str]:
+    """Return what a graph of a billion edges takes."""
+    lines = []
+    for row in rows_of("billion"):
+        phases = row["phases"]
+        told = ", ".join(
+            f"{name} {phases[name]['seconds']:.0f} s in {phases[name]['peak_gib']:.1f} GiB"
+            for name in ("make", "cut", "train")
+        )
+        lines.append(
+            f"| {row['edges'] / 1e9:g} billion edges, {row['vertices'] / 1e6:g} M nodes, 2 "
+            "parts, an epoch of SAGE over 1 % of them, no scores, 2 ranks "
+            f"| {told} (all processes) "
+            "| `benchmarks.billion --memory 4GB` |"
+        )
+    for row in rows_of("billion-budget")[-1:]:
+        train = row["phases"]["train"]
+        lines.append(
+            f"| features of {row['feature_gib']:.2f} GiB, 2 ranks with {row['budget_gib']:.2f} GiB "
+            f"together, an epoch of SAGE | {train['shared_once_peak_gib']:.2f} GiB resident with "
+            f"libraries counted once, {train['anonymous_peak_gib']:.2f} GiB anonymous; "
+            "the files were in the page cache "
+            "| `benchmarks.billion --budget-run` |"
+        )
+    return lines
