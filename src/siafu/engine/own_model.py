@@ -129,19 +129,24 @@ def _check_weights(model: nn.Module, name: str) -> None:
 
 
 def _module_at(place: str, model: str) -> Any:
-    try:
-        if not place.endswith(".py"):
-            if (here := str(Path.cwd())) not in sys.path:
-                sys.path.insert(0, here)  # as `python -m` does for ranks of their own
+    """Return the module; what its own code raises is the user's, and goes up as it is."""
+    if not place.endswith(".py"):
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)  # as `python -m` does for ranks of their own
+        try:
             return importlib.import_module(place)
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-    except (ImportError, OSError) as error:
-        raise no_such_file(model, str(error)) from error
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{place}.".startswith(f"{error.name}."):
+                raise
+            raise no_such_file(model, str(error)) from error
+    if not Path(place).is_file():
+        raise no_such_file(model, "no such file")
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
     return module
 
 

@@ -80,8 +80,9 @@ def _pads_to_largest_degree(module: nn.Module) -> bool:
     """True of PyG's aggregations over neighbours in a row, and of a user's made like them."""
     if "Aggregation" not in _lineage(module) or type(module).__name__ in _PADS_ALIKE:
         return False
-    code = getattr(type(module).forward, "__wrapped__", type(module).forward).__code__
-    return "to_dense_batch" in code.co_names
+    forwards = [vars(kind)["forward"] for kind in type(module).__mro__ if "forward" in vars(kind)]
+    codes = [getattr(getattr(f, "__wrapped__", f), "__code__", None) for f in forwards]
+    return any(code is not None and "to_dense_batch" in code.co_names for code in codes)
 
 
 def _recomputes(seen: str) -> PlanError:

@@ -68,8 +68,8 @@ class ParallelModel(nn.Module):
                 mode as self._mode,
             ):
                 return self.module(x_ND, edges, **given)
-        except (IndexError, RuntimeError) as error:
-            if "bounds" not in str(error) and not isinstance(error, IndexError | SourceSumError):
+        except (IndexError, RuntimeError, ValueError) as error:
+            if self._shard.world.size == 1 or not _is_about_sources(error):
                 raise
             raise PlanError(
                 "A layer uses the sources of edges in a way that can't be spread over ranks.",
@@ -108,6 +108,20 @@ class ParallelModel(nn.Module):
     def _set_in_message(self, value: bool) -> None:
         if self._mode is not None:
             self._mode.in_message = value
+
+
+_SOURCES_ARE_TOO_LARGE = (
+    "out of bounds",
+    "index out of range in self",
+    "Found indices in 'edge_index' that are larger",
+    "Encountered invalid 'dim_size'",
+)
+"""What torch and PyG say where columns of halo rows are used as owned rows."""
+
+
+def _is_about_sources(error: Exception) -> bool:
+    told = any(words in str(error) for words in _SOURCES_ARE_TOO_LARGE)
+    return told or isinstance(error, SourceSumError)
 
 
 def _edge_columns(module: nn.Module, shard: Shard) -> dict[str, Tensor]:
