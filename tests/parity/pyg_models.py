@@ -347,7 +347,7 @@ class Aggregating(nn.Module):
 def aggregating(name: str) -> nn.Module:
     """Return a model with one of the aggregations, its widths known."""
     model = Aggregating((AGGREGATIONS | INEXACT_AGGREGATIONS)[name]())
-    model(torch.zeros(2, 6), torch.tensor([[0, 1], [1, 0]]))
+    model(torch.zeros(2, 6), torch.tensor([[1, 0], [0, 1]]))
     return model
 
 
