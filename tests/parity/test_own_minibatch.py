@@ -47,13 +47,6 @@ def test_all_neighbours_in_one_minibatch_are_the_full_graph(
         torch.testing.assert_close(joined_logits(got), joined_logits([want]), **EXACT)
 
 
-def test_weights_change_what_an_optional_one_learns(parts_of) -> None:
-    settings = OWN | sampled(2) | {"model": f"{MODELS}:OptionalWeight"}
-    with_weights = run_epochs(World(), parts_of("hash", 1, True), settings)
-    without = run_epochs(World(), parts_of("hash", 1, False), settings)
-    assert with_weights["losses"] != without["losses"]
-
-
 @pytest.mark.parametrize("changes", [{}, sampled(2)])
 @pytest.mark.parametrize(
     ("name", "missing"),
