@@ -30,9 +30,10 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_of_tests(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Stores of tables go to a folder of the tests, not to the user's cache."""
+    """Stores of tables, and trusted models, go to folders of the tests, not to the user's."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("SIAFU_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patched.setenv("SIAFU_CONFIG", str(tmp_path_factory.mktemp("config")))
         yield
 
 

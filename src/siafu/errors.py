@@ -21,6 +21,10 @@ class ConfigError(SiafuError):
     """A setting that is unknown, out of range or contradicts another."""
 
 
+class ModelError(SiafuError):
+    """A user's own model whose code raised something."""
+
+
 class PlanError(SiafuError):
     """A combination of strategy, parts, ranks or model that makes no sense."""
 

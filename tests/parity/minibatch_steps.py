@@ -33,6 +33,9 @@ def run_epochs(
             shard = replace(shard, x=shard.x.with_weight(shard.x.weight.double()))
         elif double:
             shard = replace(shard, x=shard.x.double())
+        if double and shard.csr.weight is not None:
+            csr = shard.csr.with_weight(shard.csr.weight.double())
+            shard = replace(shard, csr=csr, edge_attr=shard.edge_attr.double())
         training = begin(make_config(data="awkward", **settings).resolved(), shard)
         for _ in range(EPOCHS):
             training.progress.losses.append(training.step())

@@ -303,6 +303,54 @@ class Reversed(nn.Module):
         return self.conv(x, edge_index.flip(0))
 
 
+AGGREGATIONS = {
+    "mul": lambda: "mul",
+    "median": lambda: "median",
+    "powermean": lambda: pyg.PowerMeanAggregation(1.5, learn=True),
+    "quantile": lambda: pyg.QuantileAggregation([0.3, 0.6]),
+    "set2set": lambda: pyg.Set2Set(4, 2),
+    "train-norm": lambda: pyg.DegreeScalerAggregation(
+        ["mean", "max"], ["identity", "amplification", "linear"], DEGREES, train_norm=True
+    ),
+    "sort": lambda: pyg.SortAggregation(3),
+    "attentional": lambda: pyg.AttentionalAggregation(nn.Linear(4, 1), nn.Linear(4, 4)),
+    "mlp": lambda: pyg.MLPAggregation(4, 4, 5, num_layers=2, hidden_channels=6),
+    "deep-sets": lambda: pyg.DeepSetsAggregation(_mlp(4, 4), _mlp(4, 4)),
+    "variance-preserving": lambda: pyg.VariancePreservingAggregation(),
+}
+"""Of PyG's aggregations those that join the in-edges of each node whatever else is there."""
+
+INEXACT_AGGREGATIONS = {
+    "LSTMAggregation": lambda: pyg.LSTMAggregation(4, 4),
+    "GRUAggregation": lambda: pyg.GRUAggregation(4, 4),
+    "LCMAggregation": lambda: pyg.LCMAggregation(4, 4),
+    "EquilibriumAggregation": lambda: pyg.EquilibriumAggregation(4, 4, [8], 2),
+    "GraphMultisetTransformer": lambda: pyg.GraphMultisetTransformer(4, 2),
+    "SetTransformerAggregation": lambda: pyg.SetTransformerAggregation(4),
+    "PatchTransformerAggregation": lambda: pyg.PatchTransformerAggregation(4, 4, 2, 4),
+}
+"""Those that see more than that: paddings to the largest degree, means over all rows."""
+
+
+class Aggregating(nn.Module):
+    """One aggregation between two maps."""
+
+    def __init__(self, aggregation: object) -> None:
+        super().__init__()
+        self.before, self.conv = nn.Linear(6, 4), pyg.SimpleConv(aggr=aggregation)
+        self.after = nn.LazyLinear(3)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.after(self.conv(self.before(x).tanh(), edge_index))
+
+
+def aggregating(name: str) -> nn.Module:
+    """Return a model with one of the aggregations, its widths known."""
+    model = Aggregating((AGGREGATIONS | INEXACT_AGGREGATIONS)[name]())
+    model(torch.zeros(2, 6), torch.tensor([[1, 0], [0, 1]]))
+    return model
+
+
 WHOLE = {
     "AGNNConv": lambda: OneLayer(pyg.AGNNConv()),
     "SuperGATConv": lambda: OneLayer(pyg.SuperGATConv(6, 3, heads=2)),

@@ -42,6 +42,8 @@ def make(kind: str) -> nn.Module:
             return pyg_models.TwoLayers(kind, 6, 3).double()
         if kind in EDGE_CONVS:
             return pyg_models.TwoEdgeLayers(kind, 6, 3).double()
+        if kind in pyg_models.AGGREGATIONS:
+            return pyg_models.aggregating(kind).double()
         return (WHOLE[kind]() if kind in WHOLE else OWN[kind](6, 3)).double()
 
 

@@ -16,7 +16,7 @@ from siafu.shard import open_shard
 from siafu.strategy import parallelize
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
-from tests.parity.pyg_models import CONVS, FEW
+from tests.parity.pyg_models import AGGREGATIONS, CONVS, FEW
 from tests.parity.pyg_steps import check, close, make, plain_step, refused, spread_step
 
 
@@ -41,13 +41,18 @@ def test_pyg_model_equals_pyg_alone(ranks: RankPool, parts, conv: str, size: int
     check(ranks.run(spread_step, size, parts[size], conv), plain_step(parts[1], conv))
 
 
+@pytest.mark.parametrize("name", AGGREGATIONS)
+def test_aggregation_of_pyg_equals_pyg_alone(ranks: RankPool, parts, name: str) -> None:
+    check(ranks.run(spread_step, 3, parts[3], name), plain_step(parts[1], name))
+
+
 def test_dropout_of_features_and_attention_does_not_depend_on_ranks(ranks: RankPool, parts) -> None:
     want = ranks.run(spread_step, 1, parts[1], "attention")[0]
     for size in (2, 3):
         check(ranks.run(spread_step, size, parts[size], "attention"), want)
 
 
-@pytest.mark.parametrize("kind", ["chebyshev", "out-degrees"])
+@pytest.mark.parametrize("kind", ["chebyshev", "out-degrees", "turned", "reversed"])
 def test_layer_that_sums_at_the_sources_is_refused(ranks: RankPool, parts, kind: str) -> None:
     told = ranks.run(refused, 2, parts[2], kind)
     assert all("PlanError" in text and "TAGConv" in text for text in told), told

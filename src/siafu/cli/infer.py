@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import typer
 
 from siafu.cli.show import print_json, print_table, say
+from siafu.cli.trust import confirmed
 from siafu.launch import infer as run_inference
 
 
@@ -23,10 +24,17 @@ def infer(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace earlier predictions in --out")
     ] = False,
+    model: Annotated[
+        str | None, typer.Option(help="file of your own model, FILE.py:Class, to be trusted")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
 ) -> None:
     """Write predictions (and embeddings) to Parquet, one file a rank, keyed by original ids."""
-    target = run_inference(run, out, data=data, embeddings=embeddings, overwrite=overwrite, say=say)
+    target = confirmed(
+        lambda: run_inference(
+            run, out, data=data, embeddings=embeddings, overwrite=overwrite, model=model, say=say
+        )
+    )
     table = pq.ParquetDataset(target)
     num_rows = sum(fragment.metadata.num_rows for fragment in table.fragments)
     rows = {"out": str(target), "rows": num_rows, "columns": ", ".join(table.schema.names)}

@@ -8,9 +8,11 @@ import typer
 from typer.models import OptionInfo
 
 from siafu.cli.show import percent, print_json, print_table, say, size
+from siafu.cli.trust import confirmed
 from siafu.config import RunConfig, make_config, read_config
 from siafu.errors import ConfigError
 from siafu.launch import Run, resume_run, start_run
+from siafu.launch.trust import check_trusted
 
 _CONFIG_FILES = (".yaml", ".yml", ".toml")
 
@@ -36,9 +38,10 @@ def train(
                 seen=f"{data} with --resume {resume}",
                 fix="leave the data out, or start a new run without --resume",
             )
-        run = resume_run(resume, given, say=say, quiet=quiet)
+        run = confirmed(lambda: resume_run(resume, given, say=say, quiet=quiet))
     else:
-        run = start_run(make_config(**_settings(data, given)), say=say, quiet=quiet)
+        config = confirmed(lambda: make_config(**_settings(data, given)))
+        run = start_run(config, say=say, quiet=quiet)
     if run.is_first_rank:
         show_run(run, as_json=json)
 
@@ -47,7 +50,11 @@ def _settings(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
     if data is None:
         raise ConfigError("No data is named.", seen="siafu train", fix="try: siafu train planted")
     if data.endswith(_CONFIG_FILES):
-        return {**read_config(Path(data)), **given}
+        settings = {**read_config(Path(data)), **given}
+        if "model" not in given:
+            model = str(settings.get("model", ""))
+            check_trusted(model, data, f"run `siafu train {data} --model {model}`")
+        return settings
     return {"data": data, **given}
 
 

@@ -277,6 +277,14 @@ class RunConfig(BaseModel):
                 seen=f"{value}{did_you_mean(value, known)}",
                 fix=f"use one of: {', '.join(known)}; or FILE.py:Class for your own",
             )
+        place, _, name = value.rpartition(":")
+        is_place = place.endswith(".py") or all(map(str.isidentifier, place.split(".")))
+        if value not in known and not (is_place and name.isidentifier()):
+            raise ConfigError(
+                "A model of your own is named by where it is, and by its class.",
+                seen=f"model={value}",
+                fix="give FILE.py:Class, or package.module:Class",
+            )
         return value
 
     @model_validator(mode="before")

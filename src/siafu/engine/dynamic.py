@@ -20,7 +20,7 @@ from siafu.engine.evaluations import Evaluations, synchronise
 from siafu.engine.full_graph import OnEpoch, Progress, diverged, peak_bytes
 from siafu.engine.grid import Grid, make_grid
 from siafu.engine.link_task import LinkTask
-from siafu.engine.network import own_model
+from siafu.engine.own_model import own_model
 from siafu.engine.snapshots import Reading, Snapshots, num_inputs
 from siafu.engine.tasks import Tally, Task, TaskInput
 from siafu.engine.time_split import SPLITS

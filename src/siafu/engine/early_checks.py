@@ -7,7 +7,8 @@ import torch
 from siafu.config import RunConfig
 from siafu.elastic import inspect_parts
 from siafu.elastic.open import check_pool_settings
-from siafu.engine.network import check_strategy, no_such_file
+from siafu.engine.network import check_strategy
+from siafu.engine.own_model import no_such_file
 from siafu.engine.pipelined import check_pipeline
 from siafu.nn import GNN, ModelSpec
 from siafu.plan import check_budget, named_strategy, read_prices

@@ -1,18 +1,13 @@
 """Making the model of a run and calling it on a shard."""
 
-import importlib
-import importlib.util
-import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
+from siafu.engine.own_model import EdgeFacts, OutputShape, own_model
 from siafu.engine.pipelined import PipelinedNetwork, check_pipeline
 from siafu.engine.sampled import sampled_network
 from siafu.errors import ConfigError
@@ -32,7 +27,16 @@ from siafu.nn.sparse import dense
 from siafu.ops import CSR
 from siafu.plan import choose_strategy
 from siafu.shard import Shard
-from siafu.strategy import BlockNeighbours, Strategy, View, WidthBook, message_flow, parallelize
+from siafu.strategy import (
+    BlockNeighbours,
+    Strategy,
+    View,
+    WidthBook,
+    check_forward,
+    edge_arguments,
+    message_flow,
+    parallelize,
+)
 
 
 class Network(Protocol):
@@ -111,9 +115,15 @@ class OwnNetwork:
     """A user's PyG model, run over the ranks unmodified."""
 
     def __init__(
-        self, module: nn.Module, x: Tensor, shard: Shard, draws: Draws, strategy: Strategy
+        self,
+        module: nn.Module,
+        x: Tensor,
+        shard: Shard,
+        draws: Draws,
+        strategy: Strategy,
+        wanted: OutputShape,
     ) -> None:
-        self.module, self.strategy = module, strategy
+        self.module, self.strategy, self.wanted = module, strategy, wanted
         self._parallel = parallelize(module, shard, strategy, draws=draws, reduce_gradients=False)
         self.book = self._parallel.book
         self._x, self._train = x, shard.train
@@ -124,8 +134,7 @@ class OwnNetwork:
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
-        logits_NO: Tensor = self._parallel(self._x)
-        return logits_NO
+        return self.wanted.checked(self._parallel(self._x), len(self._x), self.module)
 
     def embeddings(self) -> Tensor:
         """Return logits_NO: which rows of a foreign model are its embedding is unknown."""
@@ -151,8 +160,8 @@ def build_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if spec is None:
-            own = own_model(config, x.shape[1], out_width(config, shard)).to(shard.world.device)
-            return _own_network(config, own, x, shard, draws, strategy)
+            own = own_model(config, x.shape[1], out_width(config, shard), _edge_facts(shard))
+            return _own_network(config, own.to(shard.world.device), x, shard, draws, strategy)
         gnn = GNN(spec).to(shard.world.device)
     if strategy.unit == "macrobatch":
         return sampled_network(config, spec, gnn, shard, draws, strategy, None)
@@ -164,16 +173,24 @@ def build_network(
 def _own_network(
     config: RunConfig, module: nn.Module, x: Rows, shard: Shard, draws: Draws, strategy: Strategy
 ) -> Network:
+    check_forward(module, edge_arguments(module, shard), shard.name)
+    # Edges are scored by rows of any width.
+    wanted = OutputShape(None if config.task == "link" else shard.num_classes)
     if strategy.unit == "graph":
-        return OwnNetwork(module, dense(x), shard, draws, strategy)
+        return OwnNetwork(module, dense(x), shard, draws, strategy, wanted)
     if shard.is_mapped or shard.world.device.type != "cpu":
         raise ConfigError(
             "A model of your own infers over the whole graph, which must be in memory for it.",
             seen=f"{config.model} with {'--memory' if shard.is_mapped else '--device cuda'}",
             fix="use a built-in model, or leave that setting out",
         )
-    whole = OwnNetwork(module, dense(x), shard, draws, Strategy())
+    whole = OwnNetwork(module, dense(x), shard, draws, Strategy(), wanted)
     return sampled_network(config, None, module, shard, draws, strategy, whole)
+
+
+def _edge_facts(shard: Shard) -> EdgeFacts:
+    width = 0 if shard.edge_attr is None else shard.edge_attr.size(1)
+    return EdgeFacts(width=width, num_types=shard.num_edge_types)
 
 
 def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
@@ -234,65 +251,3 @@ def prepare_features(shard: Shard, *, normalize: bool) -> Rows:
     assert x is not None, "require(shard, 'x') comes first"
     rows = SparseRows(x, shard.row_ids) if isinstance(x, CSR) else x
     return rows_to_sum_one(rows) if normalize else rows
-
-
-def own_model(config: RunConfig, in_width: int, out_width: int) -> nn.Module:
-    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
-    place, _, name = config.model.rpartition(":")
-    factory = getattr(_module_at(place, config.model), name, None)
-    if factory is None:
-        raise ConfigError("The model has no such class.", seen=config.model, fix="check the name")
-    offered = {
-        "in_channels": in_width,
-        "hidden_channels": config.hidden,
-        "out_channels": out_width,
-        "num_layers": config.layers,
-        "dropout": config.dropout,
-    }
-    accepted = inspect.signature(factory).parameters
-    chosen: dict[str, Any] = {key: value for key, value in offered.items() if key in accepted}
-    try:
-        model = factory(**chosen)
-    except TypeError as error:
-        raise ConfigError(
-            "The model can't be made.",
-            seen=f"{config.model}({', '.join(chosen)}): {error}",
-            fix=f"let it take some of {', '.join(offered)}; others need defaults",
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise ConfigError("Not a torch module.", seen=config.model, fix="name an nn.Module class")
-    lazy = [name for name, weight in model.named_parameters() if is_lazy(weight)]
-    if lazy:
-        # Their shape comes with the first batch; ranks would draw unlike weights, or none.
-        raise ConfigError(
-            "The model's widths must be known when it is made.",
-            seen=f"{lazy[0]} of {config.model} takes its shape from the first input",
-            fix="let the class take in_channels and pass it on, instead of -1",
-        )
-    return model
-
-
-def _module_at(place: str, model: str) -> Any:
-    try:
-        if not place.endswith(".py"):
-            if (here := str(Path.cwd())) not in sys.path:
-                sys.path.insert(0, here)  # as `python -m` does for ranks of their own
-            return importlib.import_module(place)
-        spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-    except (ImportError, OSError) as error:
-        raise no_such_file(model, str(error)) from error
-    return module
-
-
-def no_such_file(model: str, why: str) -> ConfigError:
-    """Return the error for a model of the user's own that is not where it should be."""
-    return ConfigError(
-        "The model's file can't be loaded.",
-        seen=f"{model}: {why}",
-        fix="give FILE.py:Class, or package.module:Class",
-    )

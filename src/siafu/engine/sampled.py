@@ -16,6 +16,8 @@ from torch.nn import functional
 from siafu.comm import sum_in_order
 from siafu.config import RunConfig
 from siafu.engine.links import link_batching, link_loss
+from siafu.engine.own_model import OutputShape
+from siafu.engine.step_state import StepState
 from siafu.errors import ConfigError, PlanError
 from siafu.minibatch import (
     Batching,
@@ -35,7 +37,7 @@ from siafu.nn import GNN, Draws, ModelSpec, Neighbours
 from siafu.nn.models import INPUT_AGGREGATIONS
 from siafu.plan import memory_in_use, read_bytes
 from siafu.shard import HeldRows, RowReader, Shard
-from siafu.strategy import Strategy, WidthBook
+from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
 
 _DEFAULT_BUDGET = 10**9
 """Bytes of rows in flight where no budget is named."""
@@ -43,12 +45,19 @@ _DEFAULT_BUDGET = 10**9
 _LEAST_SPARE = 10**8
 """Bytes without which not even one small minibatch could be worked on."""
 
-_SCALED = frozenset({"gcn", "gin"})
-"""Models that ask for sums, which sampled edges give only when scaled by true degrees."""
+_ASKS_SUMS = dict.fromkeys(("gcn", "gin"), True) | dict.fromkeys(
+    ("sage", "sage-max", "gat", "gatv2", "transformer", "rgcn", "typed-gat"), False
+)
+"""Whether a model asks for sums, which sampled edges give only when scaled by true degrees."""
 
 
 class WholeNetwork(Protocol):
     """What infers over the whole graph."""
+
+    @property
+    def wanted(self) -> OutputShape:
+        """What the model must give."""
+        ...
 
     def logits(self) -> Tensor:
         """Return one row of scores for each owned vertex."""
@@ -80,14 +89,19 @@ class SampledNetwork:
         """Return a row of scores for each seed of a minibatch."""
         columns = self._on_device(columns)
         if not isinstance(self.module, GNN):
-            edge_index = subgraph.edge_index().to(columns["x"].device)
-            out: Tensor = self.module(columns["x"], edge_index)
-            return out[: subgraph.num_seeds]
+            return self._own_logits(subgraph, columns["x"])[: subgraph.num_seeds]
         layers = self.module.spec.layers
         flow: list[Neighbours] = [
             self.feed.neighbours(subgraph, columns, number, layers) for number in range(layers)
         ]
         return self.module(self.feed.input_of(columns), flow, self._draws)
+
+    def _own_logits(self, subgraph: Subgraph, x_VF: Tensor) -> Tensor:
+        """Return the rows of a model of the user's own, on the sub-graph as PyG would have it."""
+        assert self._whole is not None, "a model of the user's own has one"
+        given = as_given({name: rows.to(x_VF.device) for name, rows in subgraph.edges.items()})
+        out = self.module(x_VF, subgraph.edge_index().to(x_VF.device), **given)
+        return self._whole.wanted.checked(out, len(x_VF), self.module)
 
     def _on_device(self, columns: Columns) -> Columns:
         device = self._shard.world.device
@@ -250,7 +264,11 @@ def sampled_network(
         step_minibatches=_minibatches_a_step(config),
         links=link_batching(config),
     )
-    feed = Feed(shard, sampling, batching, _needs(config, spec, strategy), draws)
+    if spec is None:
+        needs = _needs_of_own(config, edge_arguments(module, shard))
+    else:
+        needs = _needs(config, spec, strategy)
+    feed = Feed(shard, sampling, batching, needs, draws)
     if strategy.macrobatch == "auto":
         strategy = strategy.with_choices(macrobatch=feed.choose_macrobatch(_spare(config, shard)))
     return SampledNetwork(module, feed, shard, draws, strategy, whole)
@@ -271,23 +289,56 @@ def _spare(config: RunConfig, shard: Shard) -> int:
     return spare // 3
 
 
-def _needs(config: RunConfig, spec: ModelSpec | None, strategy: Strategy) -> Needs:
+def _needs(config: RunConfig, spec: ModelSpec, strategy: Strategy) -> Needs:
     edge_columns: tuple[EdgeColumn, ...] = ("edge_weight",)
-    if spec is not None and spec.edge_width:
+    if spec.edge_width:
         edge_columns = (*edge_columns, "edge_attr")
-    if spec is not None and spec.num_types:
+    if spec.num_types:
         edge_columns = (*edge_columns, "edge_type")
-    cached = spec is not None and strategy.input_cache
     return Needs(
-        facts=spec is not None and (spec.name in _SCALED or config.sample_weighted),
-        aggregate=INPUT_AGGREGATIONS[spec.name] if cached and spec is not None else None,
-        rows_too=spec is None or spec.name != "gcn" or spec.residual,
+        facts=asks_sums(spec.name) or config.sample_weighted,
+        aggregate=INPUT_AGGREGATIONS[spec.name] if strategy.input_cache else None,
+        rows_too=spec.name != "gcn" or spec.residual,
         edge_columns=edge_columns,
         normalise=config.normalize_features,
         feature_bits=config.feature_bits,
-        sparse=spec is not None,
-        hot_bytes=0 if config.hot_rows is None else read_bytes(config.hot_rows),
+        sparse=True,
+        hot_bytes=_hot_bytes(config),
     )
+
+
+def asks_sums(model: str) -> bool:
+    """Return whether a built-in model asks for sums; raise where that is not known.
+
+    Sums of sampled edges that nobody scales would be too small, and nothing would tell.
+    """
+    if model not in _ASKS_SUMS:
+        raise PlanError(
+            "How sums of sampled edges are scaled is not known of this model.",
+            seen=f"--model {model} on minibatches",
+            fix="use --strategy halo, or one of: " + ", ".join(_ASKS_SUMS),
+        )
+    return _ASKS_SUMS[model]
+
+
+def _needs_of_own(config: RunConfig, edge_columns: tuple[EdgeColumn, ...]) -> Needs:
+    """Return what a model of the user's own reads: the edges as they are drawn, nothing scaled."""
+    if config.sample_weighted and "edge_weight" in edge_columns:
+        raise ConfigError(
+            "Edges drawn by weight have their weights in the draw, and the model takes them too.",
+            seen=f"--sample-weighted with {config.model}, whose forward takes edge_weight",
+            fix="leave --sample-weighted out, or let forward take no edge_weight",
+        )
+    return Needs(
+        edge_columns=edge_columns,
+        normalise=config.normalize_features,
+        feature_bits=config.feature_bits,
+        hot_bytes=_hot_bytes(config),
+    )
+
+
+def _hot_bytes(config: RunConfig) -> int:
+    return 0 if config.hot_rows is None else read_bytes(config.hot_rows)
 
 
 def check_sampled_settings(config: RunConfig) -> None:
@@ -343,54 +394,3 @@ def _all_rows(reader: RowReader) -> Tensor:
     if isinstance(reader, HeldRows):
         return reader.rows
     return reader.read(torch.arange(reader.shape[0]))
-
-
-class StepState:
-    """Gradients and buffers of a model around one step of several minibatches.
-
-    Every minibatch starts from the same buffers (running statistics of batch norm); the step ends
-    with their mean. So a step's result does not depend on which rank had which minibatch.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._trained = [p for p in module.parameters() if p.requires_grad]
-        self._buffers = list(module.buffers())
-        self._before = [buffer.clone() for buffer in self._buffers]
-
-    def rewind(self) -> None:
-        """Go back to the start of the step."""
-        for parameter in self._trained:
-            parameter.grad = None
-        for buffer, before in zip(self._buffers, self._before, strict=True):
-            buffer.copy_(before)
-
-    def flat(self, loss: Tensor, *, is_empty: bool) -> Tensor:
-        """Return what one minibatch adds to the step, in one row."""
-        first = self._trained[0]
-        has = first.new_tensor([p.grad is not None for p in self._trained])
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._trained]
-        # Changes, since constants (masks of -inf, large integers) must come back as they are.
-        pairs = zip(self._buffers, self._before, strict=True)
-        buffers = [torch.where(b == before, 0, b - before).to(first) for b, before in pairs]
-        counts = first.new_tensor([float(not is_empty)])
-        pieces = [loss.to(first), counts, has, *grads, *buffers]
-        return torch.cat([piece.reshape(-1) for piece in pieces])
-
-    def empty_terms(self) -> Tensor:
-        """Return no rows, for a rank without a minibatch in the step."""
-        return self.flat(torch.zeros(()), is_empty=True)[None][:0]
-
-    def load(self, total_K: Tensor) -> float:
-        """Set gradients and buffers to the step's own, and return its loss."""
-        sizes = [1, 1, len(self._trained)]
-        sizes += [p.numel() for p in self._trained] + [b.numel() for b in self._buffers]
-        loss, count, has, *pieces = total_K.split(sizes)
-        for parameter, present, piece in zip(self._trained, has.tolist(), pieces, strict=False):
-            parameter.grad = piece.view_as(parameter) if present else None
-        changes = pieces[len(self._trained) :]
-        for buffer, before, piece in zip(self._buffers, self._before, changes, strict=True):
-            change = (piece / count.clamp(min=1)).view_as(buffer)
-            if not buffer.is_floating_point():
-                change = change.round()
-            buffer.copy_(torch.where(change == 0, before, before + change.to(before)))
-        return float(loss)

@@ -200,11 +200,11 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
             line.update(training.progress.epochs, note)
 
         result = train_dynamic(training, folder, show)
-    write_dynamic_predictions(
-        training.network, training.task, training.runner, folder.predictions, world.rank
-    )
-    if world.rank == 0:
+    if world.rank == 0:  # before predictions: what fails there loses nothing
         lags = config.lags if training.task.name == "signal" else 0
         with writing(folder.path):
             save_dynamic_network(training.network, training.task, graph, lags, folder.weights)
             folder.write_result(result)
+    write_dynamic_predictions(
+        training.network, training.task, training.runner, folder.predictions, world.rank
+    )

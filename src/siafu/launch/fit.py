@@ -25,6 +25,7 @@ from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
 from siafu.launch.prepare import prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, saves_memory, work
+from siafu.launch.trust import model_to_run, trust_named
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
     num_threads,
@@ -82,6 +83,7 @@ def start_run(
     """
     data = config.data if data is None else data
     check_run(data, config)
+    trust_named(config.model)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)
@@ -106,7 +108,9 @@ def resume_run(
     """
     folder = RunFolder(path) if is_half_prepared(RunFolder(path)) else existing_run(path)
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
-    fixed = sorted(set(changes) - free)
+    found = make_config(**read_config(folder.config)).model
+    model = model_to_run(found, changes.get("model"), f"siafu train --resume {path}", path)
+    fixed = sorted(set(changes) - free - ({"model"} if ":" in model else set()))
     if fixed:
         raise ConfigError(
             "A resumed run keeps its settings.",
@@ -180,9 +184,12 @@ def infer(
     data: Any = None,
     embeddings: bool = False,
     overwrite: bool = False,
+    model: str | None = None,
     say: Say,
 ) -> Path:
     """Write predictions of a finished run for its own graph or another; return their folder.
+
+    `model` names the file of a model of the user's own, where that is not trusted yet.
 
     The folder appears when all ranks are done, and not at all when one fails.
     """
@@ -197,6 +204,8 @@ def infer(
         )
     _check_free(target, overwrite=overwrite)
     config = make_config(**read_config(folder.config))
+    named = model_to_run(config.model, model, f"siafu infer {path}", path)
+    config = config.model_copy(update={"model": named})
     parent = target.absolute().parent
     with writing(target):
         parent.mkdir(parents=True, exist_ok=True)
@@ -207,7 +216,11 @@ def infer(
             parts = prepare_parts(data, config, own, say=say, draw_masks=False)
         made = Path(scratch) / "predictions"
         job = Job(
-            verb="infer", parts=str(parts.absolute()), embeddings=embeddings, target=str(made)
+            verb="infer",
+            parts=str(parts.absolute()),
+            embeddings=embeddings,
+            target=str(made),
+            model=named,
         )
         _carry_out(folder, config, job)
         with writing(target):

@@ -27,6 +27,7 @@ from siafu.errors import SiafuError
 from siafu.graph import folder_kind, write_text_atomically, writing
 from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
+from siafu.launch.own_code import told_as_the_users
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults
@@ -56,6 +57,8 @@ class Job:
     embeddings: bool = False
     target: str = ""
     """Where inference writes."""
+    model: str = ""
+    """Where a model of the user's own is now; the run's own setting where not given."""
 
     def to_text(self) -> str:
         """Return the job as one line, to hand to other ranks."""
@@ -69,14 +72,16 @@ class Job:
 
 def work(folder: RunFolder, job: Job, world: World) -> None:
     """Do this rank's share of a job."""
-    config = make_config(**read_config(folder.config)).resolved()
+    settings = read_config(folder.config) | ({"model": job.model} if job.model else {})
+    config = make_config(**settings).resolved()
     world.check_agreement("settings", config.model_dump_json() + repr(job))
-    if folder_kind(Path(job.parts)) == "dynamic":
-        work_on_dynamic(config, folder, job, world)
-    elif job.verb == "train":
-        _train(config, folder, job, world)
-    else:
-        _infer(config, folder, job, world)
+    with told_as_the_users(config.model, world):
+        if folder_kind(Path(job.parts)) == "dynamic":
+            work_on_dynamic(config, folder, job, world)
+        elif job.verb == "train":
+            _train(config, folder, job, world)
+        else:
+            _infer(config, folder, job, world)
 
 
 def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
@@ -119,13 +124,13 @@ def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
 
         result = train(training, folder, show)
     write_trace(training.network, world, folder.path)
-    if config.inference == "full":
-        _write_predictions(training, folder, job)
-    training.close()
-    if world.rank == 0:
+    if world.rank == 0:  # before predictions: what fails there loses nothing
         with writing(folder.path):
             save_network(training.network, training.shard, folder.weights)
             folder.write_result(result)
+    if config.inference == "full":
+        _write_predictions(training, folder, job)
+    training.close()
 
 
 def _without_held_out(config: RunConfig, job: Job, shard: Shard) -> tuple[Shard, HeldOut]:

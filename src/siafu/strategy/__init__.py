@@ -1,6 +1,7 @@
 """The strategy value, its presets, and the Neighbours that carry it out."""
 
 from siafu.strategy.blocks import group_rounds, smallest_piece
+from siafu.strategy.edge_arguments import as_given, check_forward, edge_arguments
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.parallelize import ParallelModel, parallelize
 from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
@@ -21,6 +22,9 @@ __all__ = [
     "View",
     "WidthBook",
     "Widths",
+    "as_given",
+    "check_forward",
+    "edge_arguments",
     "find_strategy",
     "group_rounds",
     "message_flow",

@@ -1,7 +1,6 @@
 """Running a user's own PyG model over the ranks, unmodified and exactly."""
 
 import hashlib
-import inspect
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,29 +13,18 @@ from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.nn import Draws
 from siafu.shard import Shard
+from siafu.strategy.edge_arguments import (
+    EdgeArgument,
+    as_given,
+    check_forward,
+    edge_arguments,
+)
+from siafu.strategy.inexact import refuse_inexact, refusing_checkpoints
 from siafu.strategy.intercept import RankMode, SourceSumError
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.pyg_staged import StagedLayers
 from siafu.strategy.strategy import Strategy, find_strategy
 from siafu.strategy.widths import WidthBook
-
-_MIXES_ALL_ROWS = {
-    "GraphNorm": "nn.BatchNorm1d",
-    "InstanceNorm": "nn.BatchNorm1d",
-    "InstanceNorm1d": "nn.BatchNorm1d",
-    "PairNorm": "nn.BatchNorm1d",
-    "MeanSubtractionNorm": "nn.BatchNorm1d",
-    "GraphSizeNorm": "nn.BatchNorm1d",
-    "DiffGroupNorm": "nn.BatchNorm1d",
-    "TopKPooling": "a node-level model",
-    "SAGPooling": "a node-level model",
-    "ASAPooling": "a node-level model",
-    "GPSConv": "convolutions over edges",
-    "MultiheadAttention": "convolutions over edges",
-    "SGFormerAttention": "convolutions over edges",
-    "PolynormerAttention": "convolutions over edges",
-}
-"""Modules whose output mixes rows of all vertices otherwise than over edges, and what to use."""
 
 
 class ParallelModel(nn.Module):
@@ -52,7 +40,7 @@ class ParallelModel(nn.Module):
         self._counts_epochs = draws is None
         self._neighbours = BlockNeighbours(shard, self._draws, strategy)
         self._edge_index = shard.edge_index
-        self._extras = _edge_arguments(module, shard)
+        self._extras = _edge_columns(module, shard)
         self._mode: RankMode | None = None
         # At any number of ranks, so that what is refused does not depend on it.
         in_stages = strategy.stages != 1
@@ -69,16 +57,19 @@ class ParallelModel(nn.Module):
             self._draws.training = self.training
             self._draws.epoch += self.training
         edges = self._edge_index if edge_index is None else edge_index
+        given = {**self._extras, **extra}
+        check_forward(self.module, given, self._shard.name)
         try:
             in_stages = self._staged is not None
             mode = RankMode(self._neighbours, self._draws, in_stages=in_stages)
             with (
                 self._staged.installed(mode) if self._staged else nullcontext(),
+                refusing_checkpoints() if torch.is_grad_enabled() else nullcontext(),
                 mode as self._mode,
             ):
-                return self.module(x_ND, edges, **{**self._extras, **extra})
-        except (IndexError, RuntimeError) as error:
-            if "bounds" not in str(error) and not isinstance(error, IndexError | SourceSumError):
+                return self.module(x_ND, edges, **given)
+        except (IndexError, RuntimeError, ValueError) as error:
+            if self._shard.world.size == 1 or not _is_about_sources(error):
                 raise
             raise PlanError(
                 "A layer uses the sources of edges in a way that can't be spread over ranks.",
@@ -119,23 +110,27 @@ class ParallelModel(nn.Module):
             self._mode.in_message = value
 
 
-def _edge_arguments(module: nn.Module, shard: Shard) -> dict[str, Tensor]:
-    accepted = inspect.signature(module.forward).parameters
-    have = {"edge_weight": shard.csr.weight, "edge_attr": shard.edge_attr}
-    return {name: t for name, t in have.items() if t is not None and name in accepted}
+_SOURCES_ARE_TOO_LARGE = (
+    "out of bounds",
+    "index out of range in self",
+    "Found indices in 'edge_index' that are larger",
+    "Encountered invalid 'dim_size'",
+)
+"""What torch and PyG say where columns of halo rows are used as owned rows."""
 
 
-def _refuse_mixing(module: nn.Module) -> None:
-    for name, child in module.named_modules():
-        kind = type(child).__name__
-        over_graph = kind == "LayerNorm" and getattr(child, "mode", "node") == "graph"
-        if kind in _MIXES_ALL_ROWS or over_graph:
-            instead = _MIXES_ALL_ROWS.get(kind, "LayerNorm(mode='node')")
-            raise PlanError(
-                "A module mixes the rows of all vertices, which ranks can't do exactly.",
-                seen=f"{name or 'the model'} is a {kind}",
-                fix=f"use {instead} instead",
-            )
+def _is_about_sources(error: Exception) -> bool:
+    told = any(words in str(error) for words in _SOURCES_ARE_TOO_LARGE)
+    return told or isinstance(error, SourceSumError)
+
+
+def _edge_columns(module: nn.Module, shard: Shard) -> dict[str, Tensor]:
+    columns: dict[EdgeArgument, Tensor | None] = {
+        "edge_weight": shard.csr.weight,
+        "edge_attr": shard.edge_attr,
+        "edge_type": shard.edge_type,
+    }
+    return as_given({name: columns[name] for name in edge_arguments(module, shard)})
 
 
 def _check_weights(model: nn.Module, world: World) -> None:
@@ -183,7 +178,7 @@ def parallelize(
             seen="prune" if chosen.prune else "input_cache",
             fix="leave it out, or use a built-in model",
         )
-    _refuse_mixing(model)
+    refuse_inexact(model)
     _check_weights(model, shard.world)
     parallel = ParallelModel(model, shard, draws, chosen)
     if reduce_gradients and shard.world.size > 1:

@@ -1,0 +1,33 @@
+"""Asking before Python is run that a folder or a file of settings names."""
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+import typer
+
+from siafu.cli.show import notes
+from siafu.launch.trust import UntrustedModelError
+
+_Made = TypeVar("_Made")
+
+
+def confirmed(call: Callable[[], _Made]) -> _Made:
+    """Return what `call` does; a model that is not trusted is asked for, where someone can answer.
+
+    It raises before anything is done, so that it can be called again.
+    """
+    try:
+        return call()
+    except UntrustedModelError as error:
+        if not _someone_can_answer():
+            raise
+        notes.print(f"{error.problem}\n  {error.seen}", soft_wrap=True, highlight=False)
+        if not typer.confirm("Run it, and trust this file from now on?", err=True):
+            raise
+        error.source.remember()
+        return call()
+
+
+def _someone_can_answer() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()

@@ -1,0 +1,159 @@
+"""A model of the user's own: finding it, making it, and what it must give back."""
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from siafu.config import RunConfig
+from siafu.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeFacts:
+    """What a model may have to know of the edges when it is made."""
+
+    width: int = 0
+    """Features of an edge; 0 for none."""
+    num_types: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OutputShape:
+    """What a model gives for each node: rows of `width` numbers; None lets it be any."""
+
+    width: int | None
+
+    def checked(self, out: Any, num_rows: int, module: nn.Module) -> Tensor:
+        """Return the output of a model on `num_rows` nodes; raise where it can't be trained on."""
+        name = type(module).__name__
+        fix = f"let {name}.forward return one tensor [nodes, {self.width or 'width'}] of floats"
+        if not isinstance(out, Tensor):
+            raise ConfigError("The model gives no tensor.", seen=_shown(name, out), fix=fix)
+        if out.dim() != 2 or not out.is_floating_point():
+            raise ConfigError(
+                "The model gives no rows of numbers.", seen=_shown(name, out), fix=fix
+            )
+        if len(out) != num_rows:
+            raise ConfigError(
+                "The model does not give one row for each node.",
+                seen=f"{len(out)} rows of {name} for {num_rows} nodes",
+                fix=f"{fix}, in the order of x",
+            )
+        if self.width is not None and out.size(1) != self.width:
+            raise ConfigError(
+                "The model's output is not as wide as the graph has classes.",
+                seen=f"{out.size(1)} columns of {name}, {self.width} classes",
+                fix=f"let it take out_channels and end in rows of that width ({self.width} here)",
+            )
+        if torch.is_grad_enabled() and module.training and not out.requires_grad:
+            raise ConfigError(
+                "The model's output does not depend on its weights.",
+                seen=f"{name}.forward gives a tensor without a gradient",
+                fix="compute it from parameters that require gradients, outside of no_grad",
+            )
+        return out
+
+
+def _shown(name: str, out: Any) -> str:
+    if not isinstance(out, Tensor):
+        return f"{name} gives a {type(out).__name__}"
+    return f"{name} gives a tensor {list(out.shape)} of {str(out.dtype).removeprefix('torch.')}"
+
+
+def own_model(
+    config: RunConfig, in_width: int, out_width: int, edges: EdgeFacts | None = None
+) -> nn.Module:
+    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
+    place, _, name = config.model.rpartition(":")
+    factory = getattr(_module_at(place, config.model), name, None)
+    if not callable(factory):
+        raise ConfigError(
+            "The model has no such class.", seen=config.model, fix="check the name after the colon"
+        )
+    offered: dict[str, Any] = {
+        "in_channels": in_width,
+        "hidden_channels": config.hidden,
+        "out_channels": out_width,
+        "num_layers": config.layers,
+        "dropout": config.dropout,
+    }
+    if edges is not None and edges.width:
+        offered["edge_dim"] = edges.width
+    if edges is not None and edges.num_types:
+        offered["num_relations"] = edges.num_types
+    model = _made(factory, offered, config.model)
+    if not isinstance(model, nn.Module):
+        raise ConfigError("Not a torch module.", seen=config.model, fix="name an nn.Module class")
+    _check_weights(model, config.model)
+    return model
+
+
+def _made(factory: Any, offered: dict[str, Any], model: str) -> Any:
+    """Return what the factory makes of those settings that it takes."""
+    accepted = inspect.signature(factory).parameters.values()
+    named = [p for p in accepted if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    chosen = {p.name: offered[p.name] for p in named if p.name in offered}
+    missing = [p.name for p in named if p.default is p.empty and p.name not in chosen]
+    if missing:
+        raise ConfigError(
+            "The model can't be made.",
+            seen=f"{model} requires {', '.join(missing)}",
+            fix=f"let it take some of {', '.join(offered)}; others need defaults",
+        )
+    return factory(**chosen)
+
+
+def _check_weights(model: nn.Module, name: str) -> None:
+    lazy = [place for place, weight in model.named_parameters() if is_lazy(weight)]
+    if lazy:
+        # Their shape comes with the first batch; ranks would draw unlike weights, or none.
+        raise ConfigError(
+            "The model's widths must be known when it is made.",
+            seen=f"{lazy[0]} of {name} takes its shape from the first input",
+            fix="let the class take in_channels and pass it on, instead of -1",
+        )
+    if not any(weight.requires_grad for weight in model.parameters()):
+        raise ConfigError(
+            "The model has nothing to train.",
+            seen=f"{name} has no parameters that require gradients",
+            fix="make its layers in __init__, as attributes (or in an nn.ModuleList)",
+        )
+
+
+def _module_at(place: str, model: str) -> Any:
+    """Return the module; what its own code raises is the user's, and goes up as it is."""
+    if not place.endswith(".py"):
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.insert(0, here)  # as `python -m` does for ranks of their own
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if not error.name or not f"{place}.".startswith(f"{error.name}."):
+                raise
+            raise no_such_file(model, str(error)) from error
+    if not Path(place).is_file():
+        raise no_such_file(model, "no such file")
+    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def no_such_file(model: str, why: str) -> ConfigError:
+    """Return the error for a model of the user's own that is not where it should be."""
+    return ConfigError(
+        "The model's file can't be loaded.",
+        seen=f"{model}: {why}",
+        fix="give FILE.py:Class, or package.module:Class",
+    )

@@ -1,0 +1,131 @@
+"""Modules that ranks can't carry out exactly, refused by name before anything is computed."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from functools import wraps
+from typing import Any
+
+from torch import nn
+from torch.utils import checkpoint as torch_checkpoint
+
+from siafu.errors import PlanError
+
+_MIXES_ALL_ROWS = {
+    "GraphNorm": "nn.BatchNorm1d",
+    "InstanceNorm": "nn.BatchNorm1d",
+    "InstanceNorm1d": "nn.BatchNorm1d",
+    "PairNorm": "nn.BatchNorm1d",
+    "MeanSubtractionNorm": "nn.BatchNorm1d",
+    "GraphSizeNorm": "nn.BatchNorm1d",
+    "DiffGroupNorm": "nn.BatchNorm1d",
+    "HeteroBatchNorm": "nn.BatchNorm1d",
+    "TopKPooling": "a node-level model",
+    "SAGPooling": "a node-level model",
+    "ASAPooling": "a node-level model",
+    "GPSConv": "convolutions over edges",
+    "MultiheadAttention": "convolutions over edges",
+    "PerformerAttention": "convolutions over edges",
+    "SGFormerAttention": "convolutions over edges",
+    "PolynormerAttention": "convolutions over edges",
+    # Its energy is a mean over all rows, and so are the steps it takes down the gradient.
+    "EquilibriumAggregation": "aggr.Set2Set or aggr.DeepSetsAggregation",
+}
+"""Modules whose output mixes rows of all nodes otherwise than over edges, and what to use."""
+
+_PADS_ALIKE = frozenset({"MLPAggregation", "SortAggregation"})
+"""Aggregations of PyG that pad to a number of their own, or leave no trace of padding."""
+
+
+def refuse_inexact(model: nn.Module) -> None:
+    """Raise where a module of the model gives on ranks something else than in one process."""
+    for name, child in model.named_modules():
+        kind, place = type(child).__name__, name or "the model"
+        if instead := _instead_of_mixing(child):
+            raise PlanError(
+                "A module mixes the rows of all nodes, which ranks can't do exactly.",
+                seen=f"{place} is a {kind}",
+                fix=f"use {instead} instead",
+            )
+        if _pads_to_largest_degree(child):
+            raise PlanError(
+                "An aggregation depends on the largest number of in-edges, which ranks do not "
+                "share.",
+                seen=f"{place} is a {kind}, which pads the in-edges of every node to that number",
+                fix="use aggr='mean', 'max' or 'softmax', or aggr.Set2Set instead",
+            )
+        if "DirGNNConv" in _lineage(child):
+            raise PlanError(
+                "A layer adds up at the sources of edges, most of which live on other ranks.",
+                seen=f"{place} is a {kind}, which follows edges both ways",
+                fix="use its inner convolution, on a graph with both directions (--undirected)",
+            )
+        if "InvertibleModule" in _lineage(child):
+            raise _recomputes(f"{place} is a {kind}")
+
+
+def _lineage(module: nn.Module) -> set[str]:
+    """Return the names of a module's class and of all that it is derived from."""
+    return {kind.__name__ for kind in type(module).__mro__}
+
+
+def _instead_of_mixing(module: nn.Module) -> str | None:
+    if "LayerNorm" in _lineage(module) and getattr(module, "mode", "node") == "graph":
+        return "LayerNorm(mode='node')"
+    known = _lineage(module) & _MIXES_ALL_ROWS.keys()
+    return _MIXES_ALL_ROWS[min(known)] if known else None
+
+
+def _pads_to_largest_degree(module: nn.Module) -> bool:
+    """True of PyG's aggregations over neighbours in a row, and of a user's made like them."""
+    if "Aggregation" not in _lineage(module) or type(module).__name__ in _PADS_ALIKE:
+        return False
+    forwards = [vars(kind)["forward"] for kind in type(module).__mro__ if "forward" in vars(kind)]
+    codes = [getattr(getattr(f, "__wrapped__", f), "__code__", None) for f in forwards]
+    return any(code is not None and "to_dense_batch" in code.co_names for code in codes)
+
+
+def _recomputes(seen: str) -> PlanError:
+    return PlanError(
+        "A model recomputes layers in backward, where rows of other ranks are out of reach.",
+        seen=seen,
+        fix="call the layers without checkpoints (ckpt_grad=False); --strategy sar saves memory "
+        "by fetching rows again",
+    )
+
+
+_watched = threading.local()
+
+
+@contextlib.contextmanager
+def refusing_checkpoints() -> Iterator[None]:
+    """Raise where code inside, on this thread, calls torch's checkpoints.
+
+    Their recomputation would run outside of `RankMode`: without halo rows, with other dropout.
+    """
+    _install()
+    _watched.is_on = True
+    try:
+        yield
+    finally:
+        _watched.is_on = False
+
+
+def _install() -> None:
+    # What `checkpoint` calls, not itself: users import that by name.
+    if not hasattr(torch_checkpoint, "_siafu_watches"):
+        inner = "_checkpoint_without_reentrant_generator"
+        setattr(torch_checkpoint, inner, _refusing(getattr(torch_checkpoint, inner)))
+        reentrant: Any = torch_checkpoint.CheckpointFunction
+        reentrant.forward = staticmethod(_refusing(reentrant.forward))
+        torch_checkpoint._siafu_watches = True  # type: ignore[attr-defined]
+
+
+def _refusing(function: Any) -> Any:
+    @wraps(function)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if getattr(_watched, "is_on", False):
+            raise _recomputes("the model calls torch.utils.checkpoint")
+        return function(*args, **kwargs)
+
+    return watched

@@ -1,0 +1,68 @@
+"""A user's own model on minibatches is given of the edges what it is given on the whole graph."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from siafu.comm import World
+from siafu.errors import ConfigError, PlanError
+from tests.harness import RankPool
+from tests.parity.minibatch_steps import joined_logits, run_epochs
+
+EXACT = {"rtol": 1e-10, "atol": 1e-12}
+MODELS = Path(__file__).with_name("own_models.py").absolute()
+OWN = {"hidden": 8, "dropout": 0.0}
+
+
+def sampled(layers: int) -> dict[str, Any]:
+    fanout = ",".join(["-1"] * layers)
+    return {"strategy": "batchgnn", "fanout": fanout, "layers": layers, "batch_size": 1000}
+
+
+def run_double(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    return run_epochs(world, parts, settings, double=True)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("name", "hops"),
+    # GCN reads the degrees of sources, which are whole one hop further out.
+    [("OptionalWeight", 2), ("RequiredWeight", 3), ("EdgeFeatures", 2), ("EdgeTypes", 2)],
+)
+def test_all_neighbours_in_one_minibatch_are_the_full_graph(
+    ranks: RankPool, parts_of, name: str, hops: int, size: int
+) -> None:
+    settings = OWN | {"model": f"{MODELS}:{name}"}
+    want = run_epochs(World(), parts_of("hash", 1, True), settings, double=True)
+    parts = parts_of("gap" if size == 4 else "hash", size, True)
+    for changes in ({}, sampled(hops)) if size == 3 else (sampled(hops),):
+        got = ranks.run(run_double, size, parts, settings | changes)
+        for one in got:
+            torch.testing.assert_close(one["losses"], want["losses"], **EXACT)
+            for weight in want["grads"]:
+                torch.testing.assert_close(one["grads"][weight], want["grads"][weight], **EXACT)
+                torch.testing.assert_close(one["weights"][weight], want["weights"][weight], **EXACT)
+        torch.testing.assert_close(joined_logits(got), joined_logits([want]), **EXACT)
+
+
+@pytest.mark.parametrize("changes", [{}, sampled(2)])
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [("RequiredWeight", "edge_weight"), ("EdgeFeatures", "edge_dim"), ("EdgeTypes", "num_rel")],
+)
+def test_what_the_graph_does_not_have_is_refused_by_name(
+    parts_of, changes: dict[str, Any], name: str, missing: str
+) -> None:
+    settings = OWN | changes | {"model": f"{MODELS}:{name}"}
+    with pytest.raises((PlanError, ConfigError), match=missing) as caught:
+        run_epochs(World(), parts_of("hash", 1, False), settings)
+    assert "default" in caught.value.fix
+
+
+def test_weights_that_are_in_the_draw_are_not_taken_twice(parts_of) -> None:
+    settings = OWN | sampled(2) | {"fanout": "3,2", "sample_weighted": True}
+    settings |= {"sample_replace": True, "model": f"{MODELS}:OptionalWeight"}
+    with pytest.raises(ConfigError, match="in the draw"):
+        run_epochs(World(), parts_of("hash", 1, True), settings)
