@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from siafu.comm import World
-from siafu.config import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, MODEL_DEFAULTS, STATIC_FIELDS, RunConfig
+from siafu.config import DYNAMIC_DEFAULTS, MODEL_DEFAULTS, RunConfig, is_asked
 from siafu.engine import (
     begin_dynamic,
     check_grid,
+    default_task,
     infer_dynamic,
     make_grid,
     num_embedded,
@@ -29,6 +30,7 @@ from siafu.ingest import (
     load_dynamic,
     looks_like_events,
 )
+from siafu.launch.meaning import check_meaning
 from siafu.ops import num_threads, set_threads
 from siafu.partition import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
@@ -37,7 +39,7 @@ _ELEMENTS_A_THREAD = 4_000_000
 
 
 def is_dynamic_run(data: Any, config: RunConfig) -> bool:
-    """Return whether a run is on a dynamic graph; raise where model, data and settings disagree."""
+    """Return whether a run is on a dynamic graph; raise where model and data disagree."""
     dynamic = config.model in DYNAMIC_DEFAULTS or (
         config.model not in MODEL_DEFAULTS and is_dynamic(data)
     )
@@ -59,13 +61,6 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             seen=f"--model {config.model} with {_shown(data)}",
             fix=f"use timed events, or one of: {', '.join(MODEL_DEFAULTS)}",
         )
-    if config.model in ("evolvegcn-o", "evolvegcn-h") and config.dropout:
-        raise ConfigError(
-            "EvolveGCN has no dropout.",
-            seen=f"--dropout {config.dropout} with --model {config.model}",
-            fix="leave --dropout out, or use another model",
-        )
-    _check_settings(config, STATIC_FIELDS if dynamic else DYNAMIC_FIELDS, dynamic=dynamic)
     return dynamic
 
 
@@ -82,26 +77,14 @@ def _shown(data: Any) -> str:
     return str(data) if isinstance(data, str | Path) else type(data).__name__
 
 
-def _check_settings(config: RunConfig, names: tuple[str, ...], *, dynamic: bool) -> None:
-    """Raise where a setting would be passed over in silence."""
-    fields = RunConfig.model_fields
-    asked = [name for name in names if getattr(config, name) != fields[name].default]
-    if dynamic and config.vertex_parts > 1:  # vertices are cut too
-        asked = [name for name in asked if name != "partition"]
-    if dynamic and config.norm not in (None, "none"):
-        asked.append("norm")
-    if asked:
-        kind = "dynamic" if dynamic else "static"
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
-        raise ConfigError(
-            f"A setting has no meaning on a {kind} graph.",
-            seen=f"{flags} with --model {config.model}",
-            fix=f"leave {flags} out",
-        )
-
-
 def prepare_dynamic(
-    data: Any, config: RunConfig, target: Path, *, say: Callable[[str], None], quiet: bool = False
+    data: Any,
+    config: RunConfig,
+    target: Path,
+    *,
+    say: Callable[[str], None],
+    quiet: bool = False,
+    trains: bool = True,
 ) -> Path:
     """Return the store of the dynamic graph: the user's own, or one made at `target`."""
     check_grid(config.ranks, config.vertex_parts)
@@ -118,6 +101,8 @@ def prepare_dynamic(
         )
     finally:
         progress.close()
+    if trains:
+        check_meaning(config, over_time=True, task=config.task or default_task(graph))
     for note in notes:
         say(note)
     say(
@@ -127,8 +112,8 @@ def prepare_dynamic(
     stretches = config.ranks // config.vertex_parts
     if num_embedded(config, graph) < stretches:
         raise too_few_snapshots(num_embedded(config, graph), stretches)
-    is_asked = config.partition != RunConfig.model_fields["partition"].default
-    if config.vertex_parts > 1 and (is_asked or _num_groups(graph) != config.vertex_parts):
+    cuts = is_asked(config, "partition")
+    if config.vertex_parts > 1 and (cuts or _num_groups(graph) != config.vertex_parts):
         cut = Cut(num_parts=config.vertex_parts, method=config.partition, seed=config.seed)
         graph = _grouped(graph, cut, say, quiet=quiet)
         stored = False

@@ -81,7 +81,8 @@ def start_run(
     `folder` is that of a run that was stopped before its data was prepared.
     """
     data = config.data if data is None else data
-    check_run(data, config)
+    if folder is None:  # what was begun by an earlier version goes on as it was asked
+        check_run(data, config)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)

@@ -36,30 +36,6 @@ def read_bytes(text: str, what: str = "memory budget") -> int:
     return int(number * (1024 ** powers[unit] if binary else _UNITS[unit]))
 
 
-_OF_PIPELINES = (
-    "intervals",
-    "staleness",
-    "gather",
-    "exact_from",
-    "trace",
-    "pool",
-    "pool_workers",
-    "pool_bits",
-    "pool_address",
-    "cloud",
-    "lambda_function",
-    "lambda_endpoint",
-)
-"""Settings that mean nothing elsewhere."""
-_OF_POOLS = {
-    "cloud": "simulated",
-    "lambda_function": "aws-lambda",
-    "lambda_endpoint": "aws-lambda",
-    "pool_address": "aws-lambda",
-}
-"""Settings that mean something with one pool only."""
-
-
 def named_strategy(config: RunConfig) -> Strategy:
     """Return the strategy that the settings name, with their own choices on top."""
     if config.memory is not None:
@@ -86,48 +62,13 @@ def named_strategy(config: RunConfig) -> Strategy:
         pool_bits=config.pool_bits,
         macrobatch=_count("macrobatch", config.macrobatch, "1 or more minibatches, or auto"),
     )
-    if not strategy.assigns_widths:
-        for name in ("wire_bits", "wire_period"):
-            if getattr(config, name) is not None:
-                raise ConfigError(
-                    f"{name} has no meaning where all rows have one width.",
-                    seen=f"{name}={getattr(config, name):g} with wire={strategy.wire}",
-                    fix="add --wire adaptive, or leave it out",
-                )
-    _check_pipeline_settings(config, strategy)
-    return strategy
-
-
-def _check_pipeline_settings(config: RunConfig, strategy: Strategy) -> None:
-    """Raise where a setting would be passed over in silence."""
-    given = [name for name in _OF_PIPELINES if getattr(config, name) not in (None, False)]
-    if strategy.unit != "interval":
-        if given:
-            raise ConfigError(
-                f"{given[0]} has no meaning where no intervals are in a pipeline.",
-                seen=f"{given[0]}={getattr(config, given[0])} with --strategy {config.strategy}",
-                fix="add --strategy dorylus, or leave it out",
-            )
-        return
-    for name, pool in _OF_POOLS.items():
-        if name in given and strategy.pool != pool:
-            raise ConfigError(
-                f"{name} has no meaning for this pool.",
-                seen=f"{name}={getattr(config, name)} with --pool {strategy.pool}",
-                fix=f"add --pool {pool}, or leave it out",
-            )
-    if config.exact_from is not None and strategy.exactness != "bounded":
-        raise ConfigError(
-            "Nothing lags that could stop lagging.",
-            seen=f"exact_from={config.exact_from} without staleness",
-            fix="add --staleness 1 or --gather latest, or leave it out",
-        )
-    if config.device == "cuda":
+    if strategy.unit == "interval" and config.device == "cuda":
         raise ConfigError(
             "A pipeline's graph work is done on CPUs.",
             seen="--device cuda with --strategy dorylus",
             fix="use --device cpu, or another strategy on the GPU",
         )
+    return strategy
 
 
 def choose_strategy(
