@@ -209,8 +209,9 @@ def is_asked(config: RunConfig, name: str) -> bool:
     value, default = getattr(config, name), RunConfig.model_fields[name].default
     if value == default:
         return False
-    unsaid = config.model_copy(update={name: default}).resolved()
-    return bool(value != getattr(unsaid, name))
+    unsaid = config.model_copy(update={name: default})
+    unsaid.model_fields_set.discard(name)
+    return bool(value != getattr(unsaid.resolved(), name))
 
 
 def check_scopes(kind: Kind, given: RunConfig) -> None:

@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -236,19 +236,28 @@ def prepare_features(shard: Shard, *, normalize: bool) -> Rows:
     return rows_to_sum_one(rows) if normalize else rows
 
 
-def own_model(config: RunConfig, in_width: int, out_width: int) -> nn.Module:
-    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
+OWN_ARGUMENTS = {"hidden": "hidden_channels", "layers": "num_layers", "dropout": "dropout"}
+"""Settings that a class of the user's own may take, and the names it takes them by."""
+
+
+def _own_class(config: RunConfig) -> Any:
     place, _, name = config.model.rpartition(":")
     factory = getattr(_module_at(place, config.model), name, None)
     if factory is None:
         raise ConfigError("The model has no such class.", seen=config.model, fix="check the name")
-    offered = {
-        "in_channels": in_width,
-        "hidden_channels": config.hidden,
-        "out_channels": out_width,
-        "num_layers": config.layers,
-        "dropout": config.dropout,
-    }
+    return factory
+
+
+def arguments_taken(config: RunConfig) -> Collection[str]:
+    """Return the names of what the user's own class takes."""
+    return inspect.signature(_own_class(config)).parameters
+
+
+def own_model(config: RunConfig, in_width: int, out_width: int) -> nn.Module:
+    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
+    factory = _own_class(config)
+    offered = {"in_channels": in_width, "out_channels": out_width}
+    offered |= {key: getattr(config, name) for name, key in OWN_ARGUMENTS.items()}
     accepted = inspect.signature(factory).parameters
     chosen: dict[str, Any] = {key: value for key, value in offered.items() if key in accepted}
     try:

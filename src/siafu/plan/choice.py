@@ -12,6 +12,7 @@ from siafu.config import RunConfig
 from siafu.errors import ConfigError, PlanError
 from siafu.nn import ModelSpec
 from siafu.plan.memory import measure_sizes, predict_bytes
+from siafu.record import counted
 from siafu.shard import Shard
 from siafu.strategy import Strategy, find_strategy
 
@@ -105,11 +106,11 @@ def check_budget(config: RunConfig, strategy: Strategy) -> None:
             seen=f"--memory {config.memory} with --strategy {config.strategy}",
             fix="leave --memory out, or use --strategy sar",
         )
-    if ":" in config.model and strategy.unit == "graph" and strategy.stages == "auto":
+    if ":" in config.model and strategy.unit == "graph":
         raise ConfigError(
             "The memory of a model of your own can't be told beforehand.",
             seen=f"--memory {config.memory} with --model {config.model}",
-            fix="set --stages to a number from 1 to the ranks",
+            fix="leave --memory out; --strategy sar, or --stages up to the ranks, needs less",
         )
 
 
@@ -141,7 +142,7 @@ def _within_budget(
     for candidate, need, count in zip(candidates, worst, counts, strict=True):
         if need <= budget:
             say(
-                f"Planned {count} stage{'s' if count > 1 else ''}: a rank is predicted to need "
+                f"Planned {counted(count, 'stage')}: a rank is predicted to need "
                 f"{need / 1e9:.2f} GB at its peak, of --memory {config.memory}."
             )
             return candidate
