@@ -30,8 +30,9 @@ from siafu.ingest import (
     load_dynamic,
     looks_like_events,
 )
+from siafu.launch.classes import told_classes
 from siafu.launch.meaning import check_meaning
-from siafu.ops import num_threads, set_threads
+from siafu.ops import num_threads, set_threads, telling_compilation
 from siafu.partition import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
 
@@ -103,7 +104,7 @@ def prepare_dynamic(
         progress.close()
     if trains:
         check_meaning(config, over_time=True, task=config.task or default_task(graph))
-    for note in notes:
+    for note in [*notes, *_classes_told(config, graph)]:
         say(note)
     say(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
@@ -121,6 +122,15 @@ def prepare_dynamic(
         return Path(data)
     save_dynamic(graph, target)
     return target
+
+
+def _classes_told(config: RunConfig, graph: DynamicGraph) -> list[str]:
+    task = config.task or default_task(graph)
+    if task == "edge" and graph.event_label is not None:
+        return told_classes([graph.event_label], graph.edge_class_names, "Classes of edges")
+    if task == "node" and graph.y is not None:
+        return told_classes([np.asarray(graph.y).reshape(-1)], graph.class_names)
+    return []
 
 
 _ROLES = ("src", "dst", "time", "weight", "label")
@@ -176,18 +186,21 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
         with writing(folder.metrics):
             folder.keep_metrics(training.progress.epochs)
     quiet = job.quiet or world.rank != 0
-    with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
+    with ProgressLine("epoch", config.epochs, quiet=quiet) as line, telling_compilation(line.say):
 
         def show(row: dict[str, Any]) -> None:
             note = f"loss {row['loss']:.4f}"
             scores = row.get("scores", {}).get("val", {})
-            note += "".join(f"  val {name} {value:.4f}" for name, value in list(scores.items())[:1])
+            for name, value in list(scores.items())[:1]:
+                is_error = training.task.lower_is_better
+                note += f"  val {name} " + (f"{value:.4f}" if is_error else f"{100 * value:.2f} %")
             line.update(training.progress.epochs, note)
 
         result = train_dynamic(training, folder, show)
-    write_dynamic_predictions(
-        training.network, training.task, training.runner, folder.predictions, world.rank
-    )
+        line.remark("writing predictions")
+        write_dynamic_predictions(
+            training.network, training.task, training.runner, folder.predictions, world.rank
+        )
     if world.rank == 0:
         lags = config.lags if training.task.name == "signal" else 0
         with writing(folder.path):

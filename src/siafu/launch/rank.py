@@ -29,7 +29,7 @@ from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
-from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults
+from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
 from siafu.partition import open_parts
 from siafu.plan import named_strategy, read_bytes
 from siafu.record import ProgressLine, RunFolder
@@ -109,7 +109,7 @@ def _say_nothing(line: str) -> None:
 def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
     config, world = training.config, training.world
     quiet = job.quiet or world.rank != 0
-    with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
+    with ProgressLine("epoch", config.epochs, quiet=quiet) as line, telling_compilation(line.say):
 
         def show(row: dict[str, object]) -> None:
             note = f"loss {row['loss']:.4f}"
@@ -118,9 +118,10 @@ def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
             line.update(training.progress.epochs, note)
 
         result = train(training, folder, show)
-    write_trace(training.network, world, folder.path)
-    if config.inference == "full":
-        _write_predictions(training, folder, job)
+        line.remark("writing predictions" if config.inference == "full" else "")
+        write_trace(training.network, world, folder.path)
+        if config.inference == "full":
+            _write_predictions(training, folder, job)
     training.close()
     if world.rank == 0:
         with writing(folder.path):
