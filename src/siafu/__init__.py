@@ -1,6 +1,6 @@
 """Train graph neural networks on one big graph over many ranks, exactly by default."""
 
-from importlib import import_module
+from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
 
 from siafu.collector import collector_rests
@@ -63,6 +63,8 @@ _PACKAGES = frozenset(
 
 def __getattr__(name: str) -> Any:
     """Return a public name or a package, from now on found here."""
+    if name == "__version__":
+        return metadata.version(__name__)
     if name not in _HOMES and name not in _PACKAGES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with collector_rests():

@@ -11,6 +11,7 @@ from rich.table import Table
 from siafu.cli.show import out, percent, print_json, say, size
 from siafu.config import make_config
 from siafu.launch import Run, start_run
+from siafu.record import counted
 
 SAME_WITHIN = 1e-4
 """Losses of the same training differ by rounding alone, far less than this."""
@@ -25,7 +26,7 @@ def demo(
     """Train on the built-in graph with several ranks and with one: the losses are the same."""
     runs = []
     for count in (ranks, 1):
-        say(f"Training {model} on the built-in graph 'planted' with {count} rank(s) ...")
+        say(f"Training {model} on the built-in graph 'planted' with {counted(count, 'rank')} ...")
         config = make_config(data="planted", model=model, ranks=count, epochs=epochs)
         runs.append(start_run(config, say=say))
     many, one = runs

@@ -1,6 +1,7 @@
 """The `siafu` command: parsing, calling one function, printing, exit codes."""
 
 import sys
+from typing import Annotated
 
 from siafu.collector import collector_rests, spare_collector
 
@@ -8,13 +9,14 @@ with collector_rests():
     import typer
 
     from siafu.cli.cache import cache
-    from siafu.cli.data import ingest, inspect, partition
+    from siafu.cli.data import ingest, partition
     from siafu.cli.demo import demo
     from siafu.cli.doctor import doctor
     from siafu.cli.infer import infer
-    from siafu.cli.show import notes
+    from siafu.cli.inspect import inspect
     from siafu.cli.train import train_command
     from siafu.errors import SiafuError
+    from siafu.record import installed, notes
 spare_collector()
 
 app = typer.Typer(
@@ -24,6 +26,29 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(*, asked: bool) -> None:
+    if asked:
+        print(f"siafu {installed('siafu')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _siafu(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            help="print the version and end",
+            is_eager=True,
+            callback=lambda asked: _tell_version(asked=asked),
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 for command in (demo, doctor, ingest, partition, inspect, infer, cache):
     app.command()(command)
 app.command(name="train")(train_command)

@@ -6,9 +6,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from siafu.record import notes
+
 # Paths and names are printed as they are: brackets and colons in them mean nothing.
 out = Console(highlight=False, markup=False, emoji=False)
-notes = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def say(line: str) -> None:

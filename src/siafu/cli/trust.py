@@ -6,7 +6,7 @@ from typing import TypeVar
 
 import typer
 
-from siafu.cli.show import notes
+from siafu.cli.show import say
 from siafu.launch.trust import UntrustedModelError
 
 _Made = TypeVar("_Made")
@@ -22,7 +22,7 @@ def confirmed(call: Callable[[], _Made]) -> _Made:
     except UntrustedModelError as error:
         if not _someone_can_answer():
             raise
-        notes.print(f"{error.problem}\n  {error.seen}", soft_wrap=True, highlight=False)
+        say(f"{error.problem}\n  {error.seen}")
         if not typer.confirm("Run it, and trust this file from now on?", err=True):
             raise
         error.source.remember()

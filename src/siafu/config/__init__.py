@@ -1,11 +1,6 @@
 """What a run is asked to do, checked when it is made."""
 
-from siafu.config.dynamic import (
-    DYNAMIC_DEFAULTS,
-    DYNAMIC_FIELDS,
-    MINIBATCH_FIELDS,
-    STATIC_FIELDS,
-)
+from siafu.config.dynamic import DYNAMIC_DEFAULTS
 from siafu.config.run import (
     MODEL_DEFAULTS,
     RunConfig,
@@ -14,15 +9,17 @@ from siafu.config.run import (
     read_config,
     write_config,
 )
+from siafu.config.scope import SCOPES, Kind, check_scopes, is_asked
 
 __all__ = [
     "DYNAMIC_DEFAULTS",
-    "DYNAMIC_FIELDS",
-    "MINIBATCH_FIELDS",
     "MODEL_DEFAULTS",
-    "STATIC_FIELDS",
+    "SCOPES",
+    "Kind",
     "RunConfig",
+    "check_scopes",
     "did_you_mean",
+    "is_asked",
     "make_config",
     "read_config",
     "write_config",

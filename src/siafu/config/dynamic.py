@@ -1,4 +1,4 @@
-"""Settings that only runs on dynamic graphs have a use for, and those that only others have."""
+"""The built-in models of dynamic graphs and what they are trained with."""
 
 from typing import Any
 
@@ -12,55 +12,3 @@ DYNAMIC_DEFAULTS: dict[str, dict[str, Any]] = {
     "gcrn": {**_PLAIN, "hidden": 16, "lr": 0.01},
 }
 """The built-in dynamic models and what they are trained with unless asked otherwise."""
-
-DYNAMIC_FIELDS = (
-    "window",
-    "columns",
-    "time_unit",
-    "edge_life",
-    "partial_window",
-    "time_block",
-    "time_exchange",
-    "vertex_parts",
-    "bandwidth",
-    "aggregate",
-    "head",
-    "lags",
-    "class_weights",
-)
-"""Settings without a meaning on a static graph."""
-
-MINIBATCH_FIELDS = (
-    "fanout",
-    "batch_size",
-    "seed_order",
-    "step_minibatches",
-    "sample_replace",
-    "sample_weighted",
-    "hot_rows",
-    "feature_bits",
-)
-"""Settings without a meaning where nothing is sampled."""
-
-STATIC_FIELDS = (
-    "strategy",
-    "stages",
-    "memory",
-    "recompute",
-    "prune",
-    "overlap",
-    "heads",
-    "edge_features",
-    "input_dropout",
-    "residual",
-    "jk",
-    "metric",
-    "keep",
-    "normalize_features",
-    "partition",
-    "macrobatch",
-    *MINIBATCH_FIELDS,
-    "inference",
-    "exclude_targets",
-)
-"""Settings without a meaning on a dynamic graph."""

@@ -249,8 +249,8 @@ class RunConfig(BaseModel):
         "a hidden layer (default: linear for the edge classes of tm-gcn, else mlp)",
     )
     lags: int = Field(4, ge=1, description="past values of a signal that are features")
-    class_weights: str = Field(
-        "balanced", description="of edge classes: balanced, none, or numbers as 0.9,0.1"
+    class_weights: str | None = Field(
+        None, description="of edge classes: balanced (default), none, or numbers as 0.9,0.1"
     )
 
     @field_validator("wire", mode="before")
@@ -312,6 +312,8 @@ class RunConfig(BaseModel):
         is_dear = bool(self.staleness) or self._rounds_rows()
         defaults = {"norm": "none", "eval_every": 10 if is_dear else 1}
         defaults |= known.get(self.model, OWN_MODEL_DEFAULTS)
+        if self.task == "edge":
+            defaults["class_weights"] = "balanced"
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
         if self.fanout is not None and "layers" not in self.model_fields_set:
             unset["layers"] = len(self.fanout.split(","))

@@ -18,6 +18,7 @@ from siafu.engine.adam import Adam
 from siafu.engine.edge_task import EdgeTask
 from siafu.engine.evaluations import Evaluations, synchronise
 from siafu.engine.full_graph import OnEpoch, Progress, diverged, peak_bytes
+from siafu.engine.graph_checks import check_own_settings
 from siafu.engine.grid import Grid, make_grid
 from siafu.engine.link_task import LinkTask
 from siafu.engine.own_model import own_model
@@ -270,6 +271,8 @@ def begin_dynamic(
     resume_from: Path | None = None,
 ) -> DynamicTraining:
     """Return a training ready to run, fresh or from the newest checkpoint of a run folder."""
+    if resume_from is None:
+        check_own_settings(config)
     draws = Draws(seed=config.seed)
     grid = make_grid(world, graph, config.vertex_parts)
     made = make_network(config, graph, grid, draws)
@@ -358,6 +361,7 @@ def summary(training: DynamicTraining, folder: RunFolder) -> dict[str, Any]:
         "best_epoch": progress.best_epoch,
         "losses": progress.losses,
         "epochs": progress.epochs,
+        "stopped_by_patience": progress.patience_spent(training.config),
         "seconds_per_epoch": statistics.median(progress.seconds),
         "bytes_sent": dict(zip(purposes, by_purpose, strict=True)),
         "evaluation": training.evaluations.report(world),

@@ -50,7 +50,7 @@ class EdgeTask:
                 fix="train on more of them with --split, or check the labels",
             )
         self.rarest = int(np.argmin(np.where(count_C > 0, count_C, np.iinfo(np.int64).max)))
-        weight_C = class_weights(given.config.class_weights, count_C)
+        weight_C = class_weights(given.config.class_weights or "balanced", count_C)
         self.weight_C = torch.from_numpy(weight_C).to(self.device)
         self.total = float((weight_C * count_C).sum())
         linear = given.config.model == "tm-gcn"  # as Malik et al. (2021) classify edges

@@ -17,6 +17,7 @@ from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
 from siafu.engine.adam import Adam
 from siafu.engine.evaluations import Evaluations, synchronise
+from siafu.engine.graph_checks import check_own_settings, check_residual
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
 from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
@@ -54,6 +55,11 @@ class Progress:
         """True when nothing better has been found for `patience` epochs."""
         known = patience > 0 and bool(self.best_scores)
         return known and self.epochs - self.best_epoch >= patience
+
+    def patience_spent(self, config: RunConfig) -> int:
+        """Return the epochs without gain that ended a run before its last; 0 where none did."""
+        ended = self.epochs < config.epochs and self.is_stale(config.patience)
+        return self.epochs - self.best_epoch if ended else 0
 
 
 @dataclass(slots=True)
@@ -225,6 +231,9 @@ def begin(
     what is planned.
     """
     require(shard, *(("x",) if config.task == "link" else ("x", "y", "train")))
+    if resume_from is None:
+        check_residual(config, shard)
+        check_own_settings(config)
     draws = Draws(seed=config.seed)
     network = build_network(config, shard, draws, say=say)
     assert config.lr is not None
@@ -295,6 +304,7 @@ def summary(training: Training, folder: RunFolder) -> dict[str, Any]:
         "best_epoch": progress.best_epoch,
         "losses": progress.losses,
         "epochs": progress.epochs,
+        "stopped_by_patience": progress.patience_spent(training.config),
         "seconds_per_epoch": statistics.median(progress.seconds),
         "bytes_sent": dict(zip(purposes, by_purpose, strict=True)),
         "evaluation": training.evaluations.report(world),

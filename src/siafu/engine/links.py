@@ -74,7 +74,6 @@ def check_link_settings(config: RunConfig) -> None:
             fix="use --task node or link, or a dynamic graph and model",
         )
     if config.task != "link":
-        _refuse_link_settings(config)
         return
     _num_negatives(config)
     num_eval_negatives(config)
@@ -96,15 +95,4 @@ def check_link_settings(config: RunConfig) -> None:
                 "Edges are ranked: the weights kept are those of the best mean reciprocal rank.",
                 seen=f"--{name} {value} with --task link",
                 fix=f"leave --{name} out",
-            )
-
-
-def _refuse_link_settings(config: RunConfig) -> None:
-    for name in ("negatives", "eval_negatives", "exclude_targets"):
-        value = getattr(config, name)
-        if value != RunConfig.model_fields[name].default:
-            raise ConfigError(
-                "There are negatives and targets where edges are predicted.",
-                seen=f"--{name.replace('_', '-')} {value} without --task link",
-                fix="add --task link --strategy batchgnn, or leave it out",
             )

@@ -4,6 +4,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,23 +69,32 @@ def _shown(name: str, out: Any) -> str:
     return f"{name} gives a tensor {list(out.shape)} of {str(out.dtype).removeprefix('torch.')}"
 
 
-def own_model(
-    config: RunConfig, in_width: int, out_width: int, edges: EdgeFacts | None = None
-) -> nn.Module:
-    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
+OWN_ARGUMENTS = {"hidden": "hidden_channels", "layers": "num_layers", "dropout": "dropout"}
+"""Settings that a class of the user's own may take, and the names it takes them by."""
+
+
+def _own_class(config: RunConfig) -> Any:
     place, _, name = config.model.rpartition(":")
     factory = getattr(_module_at(place, config.model), name, None)
     if not callable(factory):
         raise ConfigError(
             "The model has no such class.", seen=config.model, fix="check the name after the colon"
         )
-    offered: dict[str, Any] = {
-        "in_channels": in_width,
-        "hidden_channels": config.hidden,
-        "out_channels": out_width,
-        "num_layers": config.layers,
-        "dropout": config.dropout,
-    }
+    return factory
+
+
+def arguments_taken(config: RunConfig) -> Collection[str]:
+    """Return the names of what the user's own class takes."""
+    return inspect.signature(_own_class(config)).parameters
+
+
+def own_model(
+    config: RunConfig, in_width: int, out_width: int, edges: EdgeFacts | None = None
+) -> nn.Module:
+    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
+    factory = _own_class(config)
+    offered: dict[str, Any] = {"in_channels": in_width, "out_channels": out_width}
+    offered |= {key: getattr(config, name) for name, key in OWN_ARGUMENTS.items()}
     if edges is not None and edges.width:
         offered["edge_dim"] = edges.width
     if edges is not None and edges.num_types:

@@ -1,6 +1,7 @@
 """What a graph, a snapshot sequence and a delta are, in memory and on disk."""
 
 from siafu.graph.array_stream import Array, forget
+from siafu.graph.classes import class_rows, count_classes
 from siafu.graph.dynamic import (
     DegreeScale,
     Deltas,
@@ -81,6 +82,8 @@ __all__ = [
     "add_reverse_edges",
     "check_dynamic",
     "check_graph",
+    "class_rows",
+    "count_classes",
     "count_edge_types",
     "degree_features",
     "difference",

@@ -6,6 +6,7 @@ from typing import Any
 from siafu.errors import DataError
 from siafu.graph import DynamicGraph, folder_kind, load_dynamic_store
 from siafu.ingest.drifting import NAME, is_drifting, load_drifting
+from siafu.ingest.event_checks import check_options
 from siafu.ingest.event_graph import graph_from_events
 from siafu.ingest.event_npz import array_names, events_from_npz
 from siafu.ingest.event_pyg import events_from_pyg, is_pyg_dynamic
@@ -48,11 +49,13 @@ def load_dynamic(
         direction = True if symmetric and not data.symmetric else None
         drop = "drop" if options and options.partial_window == "drop" else None
         asked = {"window": window, "stride": stride, "edge_life": life, "symmetric": direction}
-        _refuse(data, **asked, partial_window=drop)
+        unit = options.time_unit if options and options.time_unit != "s" else None
+        _refuse(data, **asked, partial_window=drop, time_unit=unit, columns=_columns(options))
         return data, []
     options = options or EventOptions()
     report("reading events", 0, None)
     events, notes = _events(data, options, report)
+    check_options(events, window, options, roles=_roles(data))
     report("cutting windows", 0, events.num_events)
     graph, more = graph_from_events(
         events,
@@ -78,6 +81,20 @@ def is_dynamic(data: Any) -> bool:
     if path.suffix == ".npz" and path.is_file():
         return {"src", "dst", "t"} <= array_names(path)
     return is_drifting(str(data)) or folder_kind(path) == "dynamic"
+
+
+def _columns(options: EventOptions | None) -> str | None:
+    named = ("src", "dst", "time", "weight", "label")
+    told = [f"{role}={name}" for role in named if (name := getattr(options, role, None))]
+    return ",".join(told) or None
+
+
+def _roles(data: Any) -> tuple[str, ...]:
+    """Return what the columns of the data may be named for."""
+    if not isinstance(data, str | Path) or is_drifting(str(data)):
+        return ()
+    is_npz = Path(data).suffix == ".npz" or canonical(Path(data).name) in data_files()
+    return ("time", "weight", "label") if is_npz else ("src", "dst", "time", "weight", "label")
 
 
 def _refuse(graph: DynamicGraph, **asked: Span | None) -> None:

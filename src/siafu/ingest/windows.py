@@ -123,6 +123,12 @@ def _match(span: Span) -> re.Match[str] | None:
     return _SPAN.fullmatch(text)
 
 
+def has_unit(span: Span) -> bool:
+    """Return whether a span is in seconds, hours or such, which the unit of times is needed for."""
+    match = _match(span)
+    return match is not None and (match[2] or "").lower() in _SECONDS
+
+
 def _is_count(span: Span) -> bool:
     match = _match(span)
     return match is not None and (match[2] or "").lower() in ("e", "events")

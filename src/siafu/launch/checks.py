@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from siafu.config import MINIBATCH_FIELDS, RunConfig
+from siafu.config import RunConfig
 from siafu.engine import (
     check_link_settings,
     check_model_file,
     check_network_settings,
     check_sampled_settings,
 )
-from siafu.errors import ConfigError
 from siafu.launch.dynamic import is_dynamic_run
+from siafu.launch.meaning import check_meaning
 from siafu.launch.prepare import check_parts_settings
 from siafu.plan import named_strategy
 
@@ -19,23 +19,12 @@ def check_run(data: Any, config: RunConfig) -> None:
     """Raise where the settings tell that the run would fail once its ranks have started."""
     strategy = named_strategy(config)
     check_model_file(config)
-    if not is_dynamic_run(data, config):
+    over_time = is_dynamic_run(data, config)
+    if not over_time:
         check_link_settings(config)
+    check_meaning(config, over_time=over_time, task=config.task or (None if over_time else "node"))
+    if not over_time:
         if strategy.unit == "macrobatch":
             check_sampled_settings(config.resolved())
-        else:
-            _refuse_minibatch_settings(config)
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
-
-
-def _refuse_minibatch_settings(config: RunConfig) -> None:
-    """Raise where a setting of minibatches would be passed over in silence."""
-    for name in MINIBATCH_FIELDS:
-        value = getattr(config, name)
-        if value != RunConfig.model_fields[name].default:
-            raise ConfigError(
-                f"{name} has no meaning where there are no minibatches.",
-                seen=f"{name}={value} with --strategy {config.strategy}",
-                fix="add --strategy batchgnn, or leave it out",
-            )

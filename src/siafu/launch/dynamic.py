@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from siafu.comm import World
-from siafu.config import DYNAMIC_DEFAULTS, DYNAMIC_FIELDS, MODEL_DEFAULTS, STATIC_FIELDS, RunConfig
+from siafu.config import DYNAMIC_DEFAULTS, MODEL_DEFAULTS, RunConfig, is_asked
 from siafu.engine import (
     begin_dynamic,
     check_grid,
+    default_task,
     infer_dynamic,
     make_grid,
     num_embedded,
@@ -29,7 +30,9 @@ from siafu.ingest import (
     load_dynamic,
     looks_like_events,
 )
-from siafu.ops import num_threads, set_threads
+from siafu.launch.classes import told_classes
+from siafu.launch.meaning import check_meaning
+from siafu.ops import num_threads, set_threads, telling_compilation
 from siafu.partition import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
 
@@ -37,7 +40,7 @@ _ELEMENTS_A_THREAD = 4_000_000
 
 
 def is_dynamic_run(data: Any, config: RunConfig) -> bool:
-    """Return whether a run is on a dynamic graph; raise where model, data and settings disagree."""
+    """Return whether a run is on a dynamic graph; raise where model and data disagree."""
     dynamic = config.model in DYNAMIC_DEFAULTS or (
         config.model not in MODEL_DEFAULTS and is_dynamic(data)
     )
@@ -59,13 +62,6 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             seen=f"--model {config.model} with {_shown(data)}",
             fix=f"use timed events, or one of: {', '.join(MODEL_DEFAULTS)}",
         )
-    if config.model in ("evolvegcn-o", "evolvegcn-h") and config.dropout:
-        raise ConfigError(
-            "EvolveGCN has no dropout.",
-            seen=f"--dropout {config.dropout} with --model {config.model}",
-            fix="leave --dropout out, or use another model",
-        )
-    _check_settings(config, STATIC_FIELDS if dynamic else DYNAMIC_FIELDS, dynamic=dynamic)
     return dynamic
 
 
@@ -82,26 +78,14 @@ def _shown(data: Any) -> str:
     return str(data) if isinstance(data, str | Path) else type(data).__name__
 
 
-def _check_settings(config: RunConfig, names: tuple[str, ...], *, dynamic: bool) -> None:
-    """Raise where a setting would be passed over in silence."""
-    fields = RunConfig.model_fields
-    asked = [name for name in names if getattr(config, name) != fields[name].default]
-    if dynamic and config.vertex_parts > 1:  # vertices are cut too
-        asked = [name for name in asked if name != "partition"]
-    if dynamic and config.norm not in (None, "none"):
-        asked.append("norm")
-    if asked:
-        kind = "dynamic" if dynamic else "static"
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in asked)
-        raise ConfigError(
-            f"A setting has no meaning on a {kind} graph.",
-            seen=f"{flags} with --model {config.model}",
-            fix=f"leave {flags} out",
-        )
-
-
 def prepare_dynamic(
-    data: Any, config: RunConfig, target: Path, *, say: Callable[[str], None], quiet: bool = False
+    data: Any,
+    config: RunConfig,
+    target: Path,
+    *,
+    say: Callable[[str], None],
+    quiet: bool = False,
+    trains: bool = True,
 ) -> Path:
     """Return the store of the dynamic graph: the user's own, or one made at `target`."""
     check_grid(config.ranks, config.vertex_parts)
@@ -118,7 +102,9 @@ def prepare_dynamic(
         )
     finally:
         progress.close()
-    for note in notes:
+    if trains:
+        check_meaning(config, over_time=True, task=config.task or default_task(graph))
+    for note in [*notes, *_classes_told(config, graph)]:
         say(note)
     say(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
@@ -127,8 +113,8 @@ def prepare_dynamic(
     stretches = config.ranks // config.vertex_parts
     if num_embedded(config, graph) < stretches:
         raise too_few_snapshots(num_embedded(config, graph), stretches)
-    is_asked = config.partition != RunConfig.model_fields["partition"].default
-    if config.vertex_parts > 1 and (is_asked or _num_groups(graph) != config.vertex_parts):
+    cuts = is_asked(config, "partition")
+    if config.vertex_parts > 1 and (cuts or _num_groups(graph) != config.vertex_parts):
         cut = Cut(num_parts=config.vertex_parts, method=config.partition, seed=config.seed)
         graph = _grouped(graph, cut, say, quiet=quiet)
         stored = False
@@ -136,6 +122,15 @@ def prepare_dynamic(
         return Path(data)
     save_dynamic(graph, target)
     return target
+
+
+def _classes_told(config: RunConfig, graph: DynamicGraph) -> list[str]:
+    task = config.task or default_task(graph)
+    if task == "edge" and graph.event_label is not None:
+        return told_classes([graph.event_label], graph.edge_class_names, "Classes of edges")
+    if task == "node" and graph.y is not None:
+        return told_classes([np.asarray(graph.y).reshape(-1)], graph.class_names)
+    return []
 
 
 _ROLES = ("src", "dst", "time", "weight", "label")
@@ -191,20 +186,23 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
         with writing(folder.metrics):
             folder.keep_metrics(training.progress.epochs)
     quiet = job.quiet or world.rank != 0
-    with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
+    with ProgressLine("epoch", config.epochs, quiet=quiet) as line, telling_compilation(line.say):
 
         def show(row: dict[str, Any]) -> None:
             note = f"loss {row['loss']:.4f}"
             scores = row.get("scores", {}).get("val", {})
-            note += "".join(f"  val {name} {value:.4f}" for name, value in list(scores.items())[:1])
+            for name, value in list(scores.items())[:1]:
+                is_error = training.task.lower_is_better
+                note += f"  val {name} " + (f"{value:.4f}" if is_error else f"{100 * value:.2f} %")
             line.update(training.progress.epochs, note)
 
         result = train_dynamic(training, folder, show)
-    if world.rank == 0:  # before predictions: what fails there loses nothing
-        lags = config.lags if training.task.name == "signal" else 0
-        with writing(folder.path):
-            save_dynamic_network(training.network, training.task, graph, lags, folder.weights)
-            folder.write_result(result)
-    write_dynamic_predictions(
-        training.network, training.task, training.runner, folder.predictions, world.rank
-    )
+        line.remark("writing predictions")
+        if world.rank == 0:  # before predictions: what fails there loses nothing
+            lags = config.lags if training.task.name == "signal" else 0
+            with writing(folder.path):
+                save_dynamic_network(training.network, training.task, graph, lags, folder.weights)
+                folder.write_result(result)
+        write_dynamic_predictions(
+            training.network, training.task, training.runner, folder.predictions, world.rank
+        )

@@ -18,8 +18,9 @@ from siafu.checkpoint import has_checkpoint, newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
-from siafu.graph import partial_path, writing
+from siafu.graph import folder_kind, partial_path, writing
 from siafu.launch.checks import check_run
+from siafu.launch.classes import told_classes_of_parts
 from siafu.launch.cut import Say
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
@@ -30,12 +31,13 @@ from siafu.ops import (
     HUGE_PAGES_VARIABLE,
     num_threads,
     set_threads,
+    telling_compilation,
     warm_up,
     warm_up_sampling,
     warm_up_wire,
 )
 from siafu.plan import named_strategy
-from siafu.record import RunFolder
+from siafu.record import RunFolder, clear_rests, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,8 @@ def start_run(
     `folder` is that of a run that was stopped before its data was prepared.
     """
     data = config.data if data is None else data
-    check_run(data, config)
+    if folder is None:  # what was begun by an earlier version goes on as it was asked
+        check_run(data, config)
     trust_named(config.model)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
@@ -91,9 +94,9 @@ def start_run(
     with _folder_of(config, folder) as folder:
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
-            say(f"Starting {config.ranks} ranks ...")
+            say(f"Starting {counted(config.ranks, 'rank')} ...")
         try:
-            return _carry_out(folder, config, job)
+            return _carry_out(folder, config, job, say)
         except KeyboardInterrupt:
             say(_how_to_go_on(folder))
             raise
@@ -131,7 +134,7 @@ def resume_run(
         return start_run(config, say=say, quiet=quiet, folder=folder)
     job = _resumed_job(folder, quiet)
     _save_resumed(folder, config, job, say)
-    return _carry_out(folder, config, job)
+    return _carry_out(folder, config, job, say)
 
 
 def _resumed_job(folder: RunFolder, quiet: bool) -> Job:
@@ -172,6 +175,9 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
             if is_half_prepared(folder):
                 say(f"Stopped; what was prepared is kept. Go on with: {command}")
             raise
+    if folder_kind(parts) == "parts" and config.task != "link":
+        for line in told_classes_of_parts(parts):
+            say(line)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     _save_job(folder, job)
     return job
@@ -222,7 +228,7 @@ def infer(
             target=str(made),
             model=named,
         )
-        _carry_out(folder, config, job)
+        _carry_out(folder, config, job, say)
         with writing(target):
             if target.exists():
                 target.rename(Path(scratch) / "old")
@@ -316,7 +322,7 @@ def _parts_of(folder: RunFolder) -> str:
     return Job.from_text(folder.job.read_text()).parts
 
 
-def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
+def _carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
     if config.ranks == 1 and config.launcher == "local":
         threads = num_threads()
         try:
@@ -325,20 +331,25 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job) -> Run:
         finally:
             set_threads(threads)  # the caller's own, who may go on with other work
     else:
-        warm_up()
-        if named_strategy(config).wire != 32 or config.feature_bits != 32:
-            warm_up_wire()
-        if named_strategy(config).unit == "macrobatch":
-            warm_up_sampling()
+        with telling_compilation(say):
+            warm_up()
+            if named_strategy(config).wire != 32 or config.feature_bits != 32:
+                warm_up_wire()
+            if named_strategy(config).unit == "macrobatch":
+                warm_up_sampling()
         threads = threads_for(config.ranks, config.threads)
         variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
         if config.launcher == "ray":
             on_ray = importlib.import_module("siafu.launch.ray")  # who has no Ray needs none
             on_ray.run_ranks_on_ray(config, folder.path, job.to_text(), variables)
         else:
-            run_ranks(
-                config.ranks, folder.path, job.to_text(), threads=threads, variables=variables
-            )
+            try:
+                run_ranks(
+                    config.ranks, folder.path, job.to_text(), threads=threads, variables=variables
+                )
+            except BaseException:
+                clear_rests()
+                raise
     result = json.loads(folder.result.read_text()) if job.verb == "train" else {}
     return Run(folder.path, result)
 

@@ -33,7 +33,7 @@ def prepare_parts(
     stopped; without it nothing half made stays.
     """
     if is_dynamic_run(data, config):
-        return prepare_dynamic(data, config, target, say=say, quiet=quiet)
+        return prepare_dynamic(data, config, target, say=say, quiet=quiet, trains=draw_masks)
     if _names_parts(data):
         parts = open_parts(data)
         if parts.num_parts != config.ranks:

@@ -9,7 +9,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
@@ -30,7 +30,7 @@ from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
-from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults
+from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
 from siafu.partition import open_parts
 from siafu.plan import named_strategy, read_bytes
 from siafu.record import ProgressLine, RunFolder
@@ -114,7 +114,7 @@ def _say_nothing(line: str) -> None:
 def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
     config, world = training.config, training.world
     quiet = job.quiet or world.rank != 0
-    with ProgressLine("epoch", config.epochs, quiet=quiet) as line:
+    with ProgressLine("epoch", config.epochs, quiet=quiet) as line, telling_compilation(line.say):
 
         def show(row: dict[str, object]) -> None:
             note = f"loss {row['loss']:.4f}"
@@ -123,14 +123,20 @@ def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
             line.update(training.progress.epochs, note)
 
         result = train(training, folder, show)
-    write_trace(training.network, world, folder.path)
-    if world.rank == 0:  # before predictions: what fails there loses nothing
+        line.remark("writing predictions" if config.inference == "full" else "")
+        write_trace(training.network, world, folder.path)
+        _save(training, folder, result)
+        if config.inference == "full":
+            _write_predictions(training, folder, job)
+    training.close()
+
+
+def _save(training: Training, folder: RunFolder, result: dict[str, Any]) -> None:
+    """Write weights and result, before predictions: what fails there loses nothing."""
+    if training.world.rank == 0:
         with writing(folder.path):
             save_network(training.network, training.shard, folder.weights)
             folder.write_result(result)
-    if config.inference == "full":
-        _write_predictions(training, folder, job)
-    training.close()
 
 
 def _without_held_out(config: RunConfig, job: Job, shard: Shard) -> tuple[Shard, HeldOut]:

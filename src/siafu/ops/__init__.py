@@ -28,6 +28,7 @@ from siafu.ops.runtime import (
     set_threads,
     spare_memory,
     spare_page_faults,
+    telling_compilation,
     warm_up,
 )
 from siafu.ops.sample import sample_positions, sample_reference, warm_up_sampling
@@ -95,6 +96,7 @@ __all__ = [
     "spare_memory",
     "spare_page_faults",
     "sum_into",
+    "telling_compilation",
     "uniform_pairs",
     "uniform_reference",
     "uniform_rows",

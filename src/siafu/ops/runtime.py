@@ -1,6 +1,10 @@
 """How a process is set up for the kernels: threads, allocator, compiled code, what is missing."""
 
 import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
 
 import torch
 
@@ -11,7 +15,14 @@ from siafu.ops.csr_sum import neighbour_sum
 from siafu.ops.random import DrawKey, dropout_rows, uniform_rows
 from siafu.ops.threads import set_threads
 
-__all__ = ["fast_paths", "set_threads", "spare_memory", "spare_page_faults", "warm_up"]
+__all__ = [
+    "fast_paths",
+    "set_threads",
+    "spare_memory",
+    "spare_page_faults",
+    "telling_compilation",
+    "warm_up",
+]
 
 # malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -2, -3, -4
@@ -77,6 +88,31 @@ def warm_up(width: int = 128) -> None:
     key = DrawKey(seed=0, epoch=0, purpose=0)
     uniform_rows(key, ids, width)
     dropout_rows(x.detach(), ids, key, 0.5)
+
+
+COMPILING = "Compiling kernels (once per machine and kind of model, up to a minute) ..."
+
+
+@contextmanager
+def telling_compilation(tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell once that kernels are compiled, where Numba has to and has none on disk."""
+    if kernels.numba_missing is not None:
+        yield
+        return
+    events = import_module("numba.core.event")
+    told = False
+
+    def note(event: Any) -> None:
+        nonlocal told
+        if not told and event.is_start:
+            told = True
+            tell(COMPILING)
+
+    class Listener(events.Listener):  # type: ignore[misc,name-defined]
+        on_start = on_end = staticmethod(note)
+
+    with events.install_listener("numba:compile", Listener()):
+        yield
 
 
 def _state(reason: str | None) -> str:

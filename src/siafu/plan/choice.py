@@ -12,6 +12,7 @@ from siafu.config import RunConfig
 from siafu.errors import ConfigError, PlanError
 from siafu.nn import ModelSpec
 from siafu.plan.memory import measure_sizes, predict_bytes
+from siafu.record import counted
 from siafu.shard import Shard
 from siafu.strategy import Strategy, find_strategy
 
@@ -34,30 +35,6 @@ def read_bytes(text: str, what: str = "memory budget") -> int:
         ) from None
     powers = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
     return int(number * (1024 ** powers[unit] if binary else _UNITS[unit]))
-
-
-_OF_PIPELINES = (
-    "intervals",
-    "staleness",
-    "gather",
-    "exact_from",
-    "trace",
-    "pool",
-    "pool_workers",
-    "pool_bits",
-    "pool_address",
-    "cloud",
-    "lambda_function",
-    "lambda_endpoint",
-)
-"""Settings that mean nothing elsewhere."""
-_OF_POOLS = {
-    "cloud": "simulated",
-    "lambda_function": "aws-lambda",
-    "lambda_endpoint": "aws-lambda",
-    "pool_address": "aws-lambda",
-}
-"""Settings that mean something with one pool only."""
 
 
 def named_strategy(config: RunConfig) -> Strategy:
@@ -86,48 +63,13 @@ def named_strategy(config: RunConfig) -> Strategy:
         pool_bits=config.pool_bits,
         macrobatch=_count("macrobatch", config.macrobatch, "1 or more minibatches, or auto"),
     )
-    if not strategy.assigns_widths:
-        for name in ("wire_bits", "wire_period"):
-            if getattr(config, name) is not None:
-                raise ConfigError(
-                    f"{name} has no meaning where all rows have one width.",
-                    seen=f"{name}={getattr(config, name):g} with wire={strategy.wire}",
-                    fix="add --wire adaptive, or leave it out",
-                )
-    _check_pipeline_settings(config, strategy)
-    return strategy
-
-
-def _check_pipeline_settings(config: RunConfig, strategy: Strategy) -> None:
-    """Raise where a setting would be passed over in silence."""
-    given = [name for name in _OF_PIPELINES if getattr(config, name) not in (None, False)]
-    if strategy.unit != "interval":
-        if given:
-            raise ConfigError(
-                f"{given[0]} has no meaning where no intervals are in a pipeline.",
-                seen=f"{given[0]}={getattr(config, given[0])} with --strategy {config.strategy}",
-                fix="add --strategy dorylus, or leave it out",
-            )
-        return
-    for name, pool in _OF_POOLS.items():
-        if name in given and strategy.pool != pool:
-            raise ConfigError(
-                f"{name} has no meaning for this pool.",
-                seen=f"{name}={getattr(config, name)} with --pool {strategy.pool}",
-                fix=f"add --pool {pool}, or leave it out",
-            )
-    if config.exact_from is not None and strategy.exactness != "bounded":
-        raise ConfigError(
-            "Nothing lags that could stop lagging.",
-            seen=f"exact_from={config.exact_from} without staleness",
-            fix="add --staleness 1 or --gather latest, or leave it out",
-        )
-    if config.device == "cuda":
+    if strategy.unit == "interval" and config.device == "cuda":
         raise ConfigError(
             "A pipeline's graph work is done on CPUs.",
             seen="--device cuda with --strategy dorylus",
             fix="use --device cpu, or another strategy on the GPU",
         )
+    return strategy
 
 
 def choose_strategy(
@@ -164,11 +106,11 @@ def check_budget(config: RunConfig, strategy: Strategy) -> None:
             seen=f"--memory {config.memory} with --strategy {config.strategy}",
             fix="leave --memory out, or use --strategy sar",
         )
-    if ":" in config.model and strategy.unit == "graph" and strategy.stages == "auto":
+    if ":" in config.model and strategy.unit == "graph":
         raise ConfigError(
             "The memory of a model of your own can't be told beforehand.",
             seen=f"--memory {config.memory} with --model {config.model}",
-            fix="set --stages to a number from 1 to the ranks",
+            fix="leave --memory out; --strategy sar, or --stages up to the ranks, needs less",
         )
 
 
@@ -200,7 +142,7 @@ def _within_budget(
     for candidate, need, count in zip(candidates, worst, counts, strict=True):
         if need <= budget:
             say(
-                f"Planned {count} stage{'s' if count > 1 else ''}: a rank is predicted to need "
+                f"Planned {counted(count, 'stage')}: a rank is predicted to need "
                 f"{need / 1e9:.2f} GB at its peak, of --memory {config.memory}."
             )
             return candidate

@@ -1,6 +1,6 @@
 """The rows and files a run writes, and how its progress is shown."""
 
-from siafu.record.progress import PhaseProgress, ProgressLine
+from siafu.record.progress import PhaseProgress, ProgressLine, clear_rests, notes
 from siafu.record.run_folder import RunFolder, environment, installed
 from siafu.record.trace import (
     Span,
@@ -10,6 +10,7 @@ from siafu.record.trace import (
     overlap_seconds,
     read_trace,
 )
+from siafu.record.words import counted, shortened
 
 __all__ = [
     "PhaseProgress",
@@ -18,9 +19,13 @@ __all__ = [
     "Span",
     "Trace",
     "busy_seconds",
+    "clear_rests",
+    "counted",
     "environment",
     "installed",
     "join_traces",
+    "notes",
     "overlap_seconds",
     "read_trace",
+    "shortened",
 ]

@@ -12,35 +12,54 @@ from rich.progress import (
     ProgressColumn,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
 )
+from rich.progress import Task as Shown
+from rich.text import Text
 
 LINE_EVERY_SECONDS = 5.0
 QUIET_SECONDS = 2.0
 """What takes less is not worth a line."""
 
+# One console for bars and remarks: a remark is printed above a bar that is shown, not into it.
+# Names are printed as they are: brackets and colons in them mean nothing.
+notes = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+class _TimeLeft(ProgressColumn):
+    """Time left, once there are two steps to tell it by."""
+
+    def render(self, task: Shown) -> Text:
+        if task.finished or task.time_remaining is None:
+            return Text("")
+        minutes, seconds = divmod(int(task.time_remaining), 60)
+        hours, minutes = divmod(minutes, 60)
+        return Text(f"{hours}:{minutes:02}:{seconds:02} left")
+
 
 class ProgressLine:
-    """Progress of one activity; use as a context manager. Writes to stderr."""
+    """Progress of one activity; use as a context manager. Writes to stderr.
 
-    def __init__(
-        self, label: str, total: int | None, *, quiet: bool = False, passing: bool = False
-    ) -> None:
+    Its bar vanishes at the end, however that comes.
+    """
+
+    def __init__(self, label: str, total: int | None, *, quiet: bool = False) -> None:
         self.label, self.total, self.quiet = label, total, quiet
-        self._passing = passing  # the bar vanishes at the end
-        self._console = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._started = self._last = time.monotonic()
         self._printed_at = -1
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self.quiet:
-            columns: tuple[ProgressColumn, ...]
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            note = TextColumn("{task.fields[note]}")
-            columns = (*columns, TimeRemainingColumn(), note)
-            self._bar = Progress(*columns, console=self._console, transient=self._passing)
+        if notes.is_terminal and not self.quiet:
+            self._bar = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                _TimeLeft(),
+                TextColumn("{task.fields[note]}", markup=False),
+                console=notes,
+                transient=True,
+            )
             self._task = self._bar.add_task(self.label, total=self.total, note="")
             self._bar.start()
         return self
@@ -52,8 +71,18 @@ class ProgressLine:
             self._bar.update(self._task, completed=done, total=self.total, note=note)
         elif not self.quiet and self._is_due(done):
             of = f"/{self.total}" if self.total is not None else ""
-            self._console.print(f"{self.label} {done}{of} {note}".rstrip(), soft_wrap=True)
+            notes.print(f"{self.label} {done}{of} {note}".rstrip(), soft_wrap=True)
             self._last, self._printed_at = time.monotonic(), done
+
+    def remark(self, note: str) -> None:
+        """Show what is done beside the steps that are counted; a bar alone shows it."""
+        if self._bar is not None:
+            self._bar.update(self._task, note=note)
+
+    def say(self, line: str) -> None:
+        """Print a remark that stays, above the bar where there is one."""
+        if not self.quiet:
+            notes.print(line, soft_wrap=True)
 
     def _is_due(self, done: int) -> bool:
         now = time.monotonic()
@@ -68,6 +97,7 @@ class ProgressLine:
     ) -> None:
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None
 
 
 class PhaseProgress:
@@ -82,7 +112,7 @@ class PhaseProgress:
         if phase != self._phase:
             self.close()
             self._phase = phase
-            self._line = ProgressLine(phase, total, quiet=self._quiet, passing=True).__enter__()
+            self._line = ProgressLine(phase, total, quiet=self._quiet).__enter__()
         assert self._line is not None
         self._line.update(done, total=total)
 
@@ -91,3 +121,10 @@ class PhaseProgress:
         if self._line is not None:
             self._line.__exit__(None, None, None)
         self._line = None
+
+
+def clear_rests() -> None:
+    """Take away a bar that a rank which was ended left on the terminal."""
+    if notes.is_terminal:
+        notes.file.write("\r\x1b[2K\x1b[?25h")  # this line, and the cursor is seen again
+        notes.file.flush()

@@ -24,6 +24,7 @@ KEYS = {
     "best_epoch",
     "losses",
     "epochs",
+    "stopped_by_patience",
     "seconds_per_epoch",
     "bytes_sent",
     "peak_mb",
@@ -144,7 +145,7 @@ def test_training_reports_every_documented_key(siafu: Command) -> None:
     assert (shown["kind"], shown["epochs"], shown["finished"]) == ("run", 4, True)
     text = siafu("train", "planted:300", "--epochs", 2).out
     assert "accuracy" in text
-    assert "halo (exact), 1 ranks" in text
+    assert "halo (exact), 1 rank," in text
 
 
 def test_brackets_in_a_folder_name_are_printed_as_they_are(siafu: Command) -> None:

@@ -99,7 +99,6 @@ def test_shared_hits_are_above_the_kth_negative_of_all() -> None:
         ({"eval_negatives": "all"}, "all"),
         ({"input_cache": True, "input_dropout": 0.0}, "--input-cache"),
         ({"keep": "loss"}, "--keep loss"),
-        ({"task": None, "negatives": "in-batch"}, "--negatives in-batch"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], seen: str) -> None:

@@ -8,14 +8,31 @@ import pytest
 import torch
 
 import siafu
-from siafu.config import make_config
-from siafu.errors import ConfigError
+from siafu.config import make_config, read_config
+from siafu.errors import ConfigError, DataError
 from siafu.launch.checks import check_run
 from siafu.nn import LAYERS
+from tests.unit.launch.walk import OWN
 
 launch = importlib.import_module("siafu.launch.fit")
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"class_weights": "balanced"}, "--class-weights has no meaning on a static graph"),
+    ({"edge_features": True}, "--edge-features has no meaning.*\n.*\n.*gat, gatv2, transformer"),
+    ({"model": "typed-gat", "edge_features": True}, "--edge-features has no meaning"),
+    ({"heads": 4}, "--heads has no meaning for a model without attention"),
+    ({"hidden": 8, "layers": 1}, "--hidden has no meaning for a model of one layer"),
+    ({"model": "gat", "heads": 4, "layers": 1}, "--heads has no meaning for a model of one layer"),
+    ({"norm": "layer", "layers": 1}, "--norm has no meaning for a model of one layer"),
+    ({"model": "net.py:Net", "jk": "cat"}, "--jk has no meaning for a model of your own"),
+    ({"model": "net.py:Net", "memory": "1GB", "stages": "2"}, "can't be told beforehand"),
+    ({"strategy": "batchgnn", "overlap": False}, "--overlap has no meaning where minibatches"),
+    ({"strategy": "dorylus", "input_cache": True, "input_dropout": 0}, "--input-cache has no"),
+    ({"strategy": "dorylus", "macrobatch": "2"}, "--macrobatch has no meaning"),
+    ({"inference": "none", "metric": "roc-auc"}, "--metric has no meaning where nothing is sc"),
+    ({"inference": "none", "eval_every": 5}, "--eval-every has no meaning where nothing is sc"),
+    ({"ray_address": "local"}, "--ray-address has no meaning where nothing runs on Ray"),
+    ({"negatives": "uniform:3"}, "--negatives has no meaning where no edges are predicted"),
     ({"model": "gat", "hidden": 7, "heads": 4}, "multiple of the heads"),
     ({"fanout": "10,5"}, "no minibatches"),
     ({"batch_size": 500}, "no minibatches"),
@@ -81,3 +98,87 @@ def test_a_cloud_that_is_no_file_is_refused_before_ray_starts_ranks() -> None:
     settings = {"strategy": "dorylus", "pool": "simulated", "cloud": "blue"}
     with pytest.raises(ConfigError, match="simulated cloud"):
         check_run("planted", make_config(data="planted", launcher="ray", **settings))
+
+
+REFUSED_OVER_TIME: list[tuple[dict[str, Any], str]] = [
+    ({"vertex_parts": 2, "wire": "4"}, "--wire has no meaning between groups of nodes"),
+    ({"model": "gcrn", "bandwidth": 3}, "--bandwidth has no meaning"),
+    ({"model": "evolvegcn-o", "time_exchange": "all-to-all"}, "--time-exchange has no meaning"),
+    ({"task": "node", "head": "mlp"}, "--head has no meaning"),
+    ({"task": "link", "lags": 2}, "--lags has no meaning"),
+    ({"task": "link", "class_weights": "none"}, "--class-weights has no meaning"),
+    ({"task": "node", "negatives": "uniform:3"}, "--negatives has no meaning"),
+    ({"input_cache": True}, "--input-cache has no meaning on a dynamic graph"),
+    ({"prices": "p.toml"}, "--prices has no meaning on a dynamic graph"),
+    ({"partition": "hash"}, "--partition has no meaning on a dynamic graph whose nodes"),
+    ({"layers": 3, "norm": "batch"}, "--norm has no meaning on a dynamic graph"),
+]
+
+
+@pytest.mark.parametrize(("settings", "match"), REFUSED_OVER_TIME, ids=lambda v: str(v)[:60])
+def test_settings_without_a_meaning_over_time_are_refused(
+    settings: dict[str, Any], match: str
+) -> None:
+    settings = {"model": "tm-gcn", "ranks": 2, **settings}
+    with pytest.raises(ConfigError, match=match):
+        check_run("drifting", make_config(data="drifting", **settings))
+
+
+def test_a_task_that_the_data_tells_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="--lags has no meaning where no signal"):
+        siafu.fit("drifting:40", model="gcrn", lags=2, epochs=1)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"columns": "src=a"}, {"time_unit": "ms"}, {"partial_window": "drop"}], ids=str
+)
+def test_options_that_events_have_no_use_for_are_refused(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError):
+        siafu.fit("drifting:40", model="gcrn", epochs=1, **settings)
+
+
+def test_what_the_own_class_does_not_take_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(OWN)
+    with pytest.raises(ConfigError, match="--hidden has no meaning for a class"):
+        siafu.fit("planted:60", model="net.py:Fixed", hidden=16, epochs=1)
+    assert siafu.fit("planted:60", model="net.py:Fixed", epochs=1).result["epochs"] == 1
+
+
+def test_residual_is_refused_where_no_widths_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="--residual has no meaning"):
+        siafu.fit("planted:60", residual=True, hidden=24, epochs=1)
+    siafu.fit("planted:60", residual=True, hidden=24, layers=3, epochs=1)
+
+
+def test_an_old_run_with_settings_that_are_refused_now_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = siafu.fit("planted:60", epochs=1, checkpoint_every=1, out="run")
+    text = (run.path / "config.yaml").read_text()
+    assert "class_weights" not in text
+    old = "class_weights: balanced\nedge_features: false\nheads: 4\n"
+    kept = [line for line in text.splitlines() if not line.startswith(("edge_features", "heads"))]
+    (run.path / "config.yaml").write_text("\n".join([*kept, old]))
+    assert launch.resume_run(run.path, {"epochs": 2}, quiet=True).result["epochs"] == 2
+
+
+def test_the_config_of_a_run_starts_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for model, data in (("gin", "planted:60"), ("evolvegcn-o", "drifting:40")):
+        run = siafu.fit(data, model=model, epochs=1, out=model)
+        settings = {**read_config(run.path / "config.yaml"), "out": f"{model}-again"}
+        settings.pop("data")
+        assert siafu.fit(data, **settings).result["losses"] == run.result["losses"]

@@ -12,6 +12,7 @@ import torch
 
 from siafu.errors import ConfigError
 from siafu.ops import CSR, fast_paths, kernels, neighbour_sum, num_threads, set_threads, warm_up
+from siafu.ops.runtime import COMPILING, telling_compilation
 from siafu.ops.threads import run_chunks
 
 WITHOUT_NUMBA = """
@@ -98,3 +99,21 @@ def test_kernels_work_without_numba():
 def test_second_process_loads_compiled_kernels_from_disk():
     warm_up()
     run_python(LOADS_ALL)
+
+
+def test_a_compilation_is_told_once_and_a_kernel_from_disk_is_not() -> None:
+    numba = pytest.importorskip("numba")
+    told: list[str] = []
+
+    @numba.njit
+    def doubled(x):
+        return x + x
+
+    with telling_compilation(told.append):
+        assert (doubled(1), doubled(1.5)) == (2, 3.0)
+    assert told == [COMPILING]
+    with telling_compilation(told.append):
+        doubled(1)
+    assert len(told) == 1
+    doubled(1j)
+    assert len(told) == 1, "nobody listens any more"

@@ -4,6 +4,7 @@ import pytest
 
 from siafu.config import make_config
 from siafu.errors import ConfigError
+from siafu.launch.checks import check_run
 from siafu.plan import named_strategy
 
 
@@ -16,7 +17,7 @@ from siafu.plan import named_strategy
         ({"trace": True}, "no meaning where no intervals"),
         ({"strategy": "dorylus", "cloud": "20ms"}, "no meaning for this pool"),
         ({"strategy": "dorylus", "lambda_function": "f", "pool": "ray"}, "for this pool"),
-        ({"strategy": "dorylus", "exact_from": 0.5}, "Nothing lags"),
+        ({"strategy": "dorylus", "exact_from": 0.5}, "nothing lags"),
         ({"strategy": "dorylus", "device": "cuda"}, "done on CPUs"),
         ({"strategy": "dorylus", "stages": "2"}, "way of their own"),
         ({"strategy": "dorylus", "wire": 8}, "way of their own"),
@@ -25,7 +26,7 @@ from siafu.plan import named_strategy
 )
 def test_settings_without_a_meaning_are_refused(settings: dict, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        named_strategy(make_config(data="planted", **settings))
+        check_run("planted", make_config(data="planted", **settings))
 
 
 def test_exactness_follows_the_choices() -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from siafu.config import make_config
 from siafu.errors import ConfigError
+from siafu.launch.checks import check_run
 from siafu.plan import named_strategy
 from siafu.strategy import PRESETS, Strategy
 
@@ -45,4 +46,4 @@ def test_settings_become_choices(wire) -> None:
 @pytest.mark.parametrize("setting", [{"wire_bits": 4}, {"wire_period": 10}])
 def test_settings_of_adaptive_widths_need_them(setting: dict) -> None:
     with pytest.raises(ConfigError, match="adaptive"):
-        named_strategy(make_config(data="planted", wire=8, **setting))
+        check_run("planted", make_config(data="planted", wire=8, **setting))

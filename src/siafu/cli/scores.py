@@ -1,0 +1,197 @@
+"""What a run came to, for people: scores, loss, traffic, memory, how it was trained."""
+
+from pathlib import Path
+from typing import Any
+
+from siafu.cli.show import percent, size
+from siafu.record import counted
+
+_PURPOSES = {
+    "halo_forward": "rows of nodes",
+    "halo_refetch": "rows fetched again",
+    "halo_backward": "gradients of rows",
+    "time_forward": "rows along time",
+    "time_backward": "gradients along time",
+    "feature": "features",
+    "sample": "samples",
+    "gradient": "gradients of weights",
+    "norm": "statistics of norms",
+    "metric": "scores",
+    "control": "coordination",
+}
+"""What bytes between ranks were sent for, in words."""
+_NOT_SHARES = ("mse", "mae", "rmse")
+
+
+def run_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the rows of a finished run, by name."""
+    return dynamic_rows(result, path) if "task" in result else static_rows(result, path)
+
+
+def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return what a run on a static graph came to, by name."""
+    scores = score_of(result)
+    return {
+        result["metric"]: f"{scores}  ({_epochs(result)})"
+        if scores
+        else "not scored (--inference none)",
+        **_common(result),
+        "strategy": f"{result['strategy']} ({result['exactness']}), "
+        f"{counted(result['ranks'], 'rank')}, {_told(result['choices'])}",
+        **_sampled(result.get("sampling", {})),
+        **_piped(result.get("pipeline", {})),
+        **((result.get("bill") or {}).get("rows", {})),
+        "run": str(path),
+    }
+
+
+def dynamic_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return what a run on a dynamic graph came to, by name."""
+    choices = result["choices"]
+    names = list(next(iter(result["scores"].values()), {}))
+    scores = {
+        name: "  ".join(
+            f"{s} {shown_score(name, row[name])}" for s, row in result["scores"].items()
+        )
+        for name in names
+    }
+    exchanges = ", ".join(dict.fromkeys(choices["exchanges"])) or "none"
+    return {
+        "task": f"{result['task']}, {counted(choices['snapshots'], 'snapshot')}, "
+        f"{choices['train_snapshots']} trained on",
+        **scores,
+        "best epoch": _epochs(result).removeprefix("epoch "),
+        **_common(result),
+        "strategy": f"{result['strategy']} ({result['exactness']}), "
+        f"{counted(result['ranks'], 'rank')}, "
+        f"{_groups(choices)}{counted(choices['time_blocks'], 'time block')}, "
+        f"exchange along time: {exchanges}{_told_of_rows(choices)}",
+        "run": str(path),
+    }
+
+
+def score_of(row: dict[str, Any]) -> str:
+    """Return the scores of a result, or of a row of metrics, by split."""
+    if "accuracy" not in row:
+        row = {
+            "accuracy": {s: next(iter(found.values())) for s, found in row["scores"].items()},
+            "metric": next(iter(next(iter(row["scores"].values()), {})), ""),
+        }
+    metric = row.get("metric") or ""
+    return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["accuracy"].items())
+
+
+def shown_score(metric: str, value: float) -> str:
+    """Return a share as a percentage, and an error of a signal as the number it is."""
+    return f"{value:.4f}" if metric in _NOT_SHARES else percent(value)
+
+
+def _epochs(result: dict[str, Any]) -> str:
+    told = f"epoch {result['best_epoch']} of {result['epochs']}"
+    patience = result.get("stopped_by_patience")
+    return f"{told}; stopped after {counted(patience, 'epoch')} without gain" if patience else told
+
+
+def _common(result: dict[str, Any]) -> dict[str, str]:
+    return {
+        "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
+        "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
+        "sent": _sent(result["bytes_sent"], result["ranks"]),
+        "evaluation": _evaluated(result.get("evaluation")),
+        "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
+    }
+
+
+def _evaluated(spent: dict[str, Any] | None) -> str:
+    """Return what scoring took of the run; its bytes are among those sent."""
+    if not spent or not spent["passes"]:
+        return "none" if spent else "not counted"
+    times = "once" if spent["passes"] == 1 else f"{spent['passes']} times"
+    sent = f", {size(spent['bytes_sent'])} of what was sent" if spent["bytes_sent"] else ""
+    return f"{times}, {spent['seconds']:.3g} s in all{sent}"
+
+
+def _sent(bytes_sent: dict[str, int], ranks: int) -> str:
+    total = sum(bytes_sent.values())
+    if not total:
+        return "nothing" if ranks > 1 else "nothing: one rank has nobody to send to"
+    order = sorted(bytes_sent.items(), key=lambda item: -item[1])
+    told = [f"{_PURPOSES.get(name, name)} {size(count)}" for name, count in order if count]
+    return f"{size(total)} between ranks in all: {', '.join(told)}"
+
+
+def _groups(choices: dict[str, Any]) -> str:
+    count = choices.get("vertex_parts", 1)
+    return f"{count} groups of nodes, " if count > 1 else ""
+
+
+def _told_of_rows(choices: dict[str, Any]) -> str:
+    """Return how rows along time are quantised, also where that was asked for in vain."""
+    if choices["wire"] == 32:
+        return ""
+    if not choices["rounded"]:
+        return (
+            ", nothing quantised (states travel whole, and a single stretch of time sends no rows)"
+        )
+    if "wire_bits" in choices:
+        return f", rows quantised to {choices['wire_bits']:g} bits on average ({choices['wire']})"
+    return f", rows quantised to {choices['wire']} bits"
+
+
+def _told(choices: dict[str, Any]) -> str:
+    """Return the number of stages, every choice that is on, and how messages are quantised."""
+    if choices.get("unit") == "macrobatch":
+        cached = ", first layer's input aggregated once" if choices["input_cache"] else ""
+        return f"macrobatches of {counted(choices['macrobatch'], 'step')}{cached}"
+    if choices.get("unit") == "interval":
+        return _told_of_intervals(choices)
+    wire = choices["wire"]
+    told = [counted(choices["stages"], "stage")]
+    told += [name.replace("_", " ") for name, value in choices.items() if value is True]
+    if "wire_bits" in choices:
+        told.append(f"messages quantised to {choices['wire_bits']:g} bits on average ({wire})")
+    elif wire != 32:
+        told.append(f"messages quantised to {wire} bits")
+    return ", ".join(told)
+
+
+def _told_of_intervals(choices: dict[str, Any]) -> str:
+    told = [f"{counted(choices['intervals'], 'interval')} per rank", f"pool: {choices['pool']}"]
+    if choices["staleness"] or choices["gather"] == "latest":
+        oldest = choices["staleness"] + int(choices["gather"] == "latest")
+        told.append(f"rows up to {counted(oldest, 'epoch')} old")
+    if choices["pool_bits"] != 32:
+        told.append(f"rows to the pool quantised to {choices['pool_bits']} bits")
+    return ", ".join(told if choices["overlap"] else [*told, "taking turns"])
+
+
+def _piped(pipeline: dict[str, Any]) -> dict[str, str]:
+    """Return a line on what became of the tasks of a pipeline, where there is one."""
+    if not pipeline:
+        return {}
+    told = [f"{counted(pipeline['requests'], 'task')}, {size(pipeline['sent_bytes'])} to workers"]
+    told += [f"{pipeline[name]} {name}" for name in ("relaunched", "failures") if pipeline[name]]
+    if pipeline["degraded"]:
+        ranks = counted(pipeline["degraded"], "rank")
+        told.append(f"given up on {ranks}, which went on without it")
+    by_age = pipeline["rows_read_by_age"]
+    if sum(by_age[1:]):
+        told.append(f"{percent(sum(by_age[1:]) / sum(by_age))} of rows read were older")
+    return {"pool": ", ".join(told)}
+
+
+def _sampled(sampling: dict[str, Any]) -> dict[str, str]:
+    """Return a line on how neighbours were drawn, where they were."""
+    if not sampling:
+        return {}
+    told = [f"fan-out {','.join(map(str, sampling['fanout']))}"]
+    steps = counted(sampling["steps"], "step")
+    told.append(f"{steps} per epoch of {sampling['batch_size']} per rank")
+    told += ["with replacement"] if sampling["replace"] else []
+    told += ["by weight"] if sampling["weighted"] else []
+    told += ["rows on disk"] if sampling["on_disk"] else []
+    if "rounding_error" in sampling:
+        told.append(f"features rounded to 8 bits (error {100 * sampling['rounding_error']:.2g} %)")
+    if "hot_hits" in sampling:
+        told.append(f"{percent(sampling['hot_hits'])} of far rows kept")
+    return {"sampled": ", ".join(told)}
