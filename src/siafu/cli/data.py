@@ -10,7 +10,16 @@ import typer
 
 from siafu.cli.show import percent, print_json, print_table, say, size
 from siafu.errors import StoreError
-from siafu.graph import Array, Graph, count_edge_types, folder_kind, graph_from_folder, open_folder
+from siafu.graph import (
+    Array,
+    Graph,
+    count_edge_types,
+    folder_kind,
+    graph_from_folder,
+    load_dynamic_store,
+    load_store,
+    open_folder,
+)
 from siafu.ingest import TableOptions, ingest_to_store
 from siafu.launch.cut import Allowance, Reading, cut_source
 from siafu.partition import Cut, Parts, Quality, open_parts
@@ -207,10 +216,11 @@ def _graph_rows(graph: Graph) -> dict[str, Any]:
 def _verify(path: Path) -> None:
     kind = folder_kind(path)
     if kind == "parts":
-        parts = open_parts(path)
-        open_folder(path, "parts").verify()
-        for number in range(parts.num_parts):
-            parts.part(number).verify()
+        open_parts(path).verify()
+    elif kind == "store":
+        load_store(path)
+    elif kind == "dynamic":
+        load_dynamic_store(path)
     elif kind is not None:
         open_folder(path, kind).verify()
     else:

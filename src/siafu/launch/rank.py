@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from pydantic import TypeAdapter
+
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
 from siafu.engine import (
@@ -23,8 +25,9 @@ from siafu.engine import (
     write_predictions,
     write_trace,
 )
-from siafu.errors import SiafuError
-from siafu.graph import folder_kind, write_text_atomically, writing
+from siafu.errors import SiafuError, StoreError
+from siafu.files import parse_json, write_text_atomically
+from siafu.graph import folder_kind, writing
 from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
@@ -64,7 +67,14 @@ class Job:
     @classmethod
     def from_text(cls, text: str) -> "Job":
         """Return the job that `to_text` wrote."""
-        return cls(**json.loads(text))
+        try:
+            return TypeAdapter(cls).validate_python(parse_json(text), strict=True)
+        except ValueError as error:
+            raise StoreError(
+                "What the run was asked to do (job.json) can't be read.",
+                seen=str(error),
+                fix="start the run again in another folder with --out",
+            ) from error
 
 
 def work(folder: RunFolder, job: Job, world: World) -> None:

@@ -15,10 +15,23 @@ from torch import Tensor
 
 from siafu.comm import World, exchange_halo
 from siafu.errors import ConfigError, DataError
-from siafu.graph import Array, Graph, folder_kind, forget, open_folder, parse_split, write_folder
+from siafu.graph import (
+    Array,
+    Column,
+    Graph,
+    check_columns,
+    folder_kind,
+    forget,
+    open_folder,
+    parse_split,
+    verify_columns,
+    write_folder,
+)
+from siafu.graph.columns import OFFSETS
 from siafu.minibatch.layerwise import row_spans
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import CSR, DrawKey, uniform_pairs
+from siafu.partition import open_parts
 from siafu.shard import ScratchRows, Shard, new_rows
 
 DEFAULT_SPLIT = "0.8,0.1"
@@ -45,7 +58,11 @@ class HeldOut:
     def load(cls, parts: Path | str) -> "HeldOut":
         """Return what lies beside a parts folder."""
         folder = open_folder(_beside(Path(parts)), "links")
-        folder.verify()
+        last = open_parts(parts).facts["graph"]["num_nodes"] - 1
+        pairs = Column((None, 2), OFFSETS, span=(0, last), is_needed=True)
+        columns = {"val": pairs, "test": pairs}
+        check_columns(folder, columns)
+        verify_columns(folder, columns)
         return cls(folder.load("val"), folder.load("test"))
 
     def share(self, shard: Shard) -> "HeldOut":
