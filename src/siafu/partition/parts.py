@@ -29,6 +29,7 @@ from siafu.graph import (
     verify_columns,
 )
 from siafu.graph.columns import INTEGERS, OFFSETS
+from siafu.graph.manifest import MANIFEST
 from siafu.partition.quality import Quality
 
 _MOST_PARTS = 1 << 20
@@ -89,6 +90,7 @@ class Parts:
         self.facts: dict[str, Any] = folder.facts
         self.num_parts = known.num_parts
         self.graph_fingerprint = known.graph.fingerprint
+        self._graph = known.graph
         self.quality = Quality.from_facts(folder.facts["quality"])
         nodes = known.graph.num_nodes
         owner = Column((nodes,), INTEGERS, span=(0, known.num_parts - 1), is_needed=True)
@@ -119,7 +121,20 @@ class Parts:
                 f"its folder: {self.num_parts} parts, graph {self.graph_fingerprint[:12]}...",
                 fix="run `siafu partition` again; parts can't be copied between folders",
             )
+        self._check_agreement(folder, known)
         return folder
+
+    def _check_agreement(self, folder: Folder, known: PartFacts) -> None:
+        """Raise unless a part tells of the graph and of itself what the whole folder tells."""
+        part, whole = known.part, self.quality
+        for name in GraphFacts.model_fields:
+            if getattr(known, name) != getattr(self._graph, name):
+                seen = f"fact {name} is {getattr(known, name)!r}, of all parts "
+                raise folder.damaged(MANIFEST, f"{seen}{getattr(self._graph, name)!r}")
+        sizes = (known.num_owned, known.num_local_edges, known.num_halo)
+        if sizes != (told := (whole.vertices[part], whole.edges[part], whole.halo_rows[part])):
+            seen = f"{sizes} rows, edges and halo rows, {told} in the quality of the cut"
+            raise folder.damaged(MANIFEST, seen)
 
     def open_part(self, part: int, *, verify: bool = True) -> Folder:
         """Return one part whose arrays fit its facts and those of the others.
