@@ -41,10 +41,10 @@ def open_regular(path: Path, *, follow: bool = True) -> IO[bytes]:
 def read_regular(path: Path, *, most_bytes: int = MOST_BYTES, follow: bool = True) -> bytes:
     """Return the bytes of a plain file that has no more than `most_bytes`."""
     with open_regular(path, follow=follow) as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"more than {most_bytes} bytes", str(path))
-    return content
+        length = os.fstat(file.fileno()).st_size
+        if length > most_bytes:
+            raise OSError(errno.EFBIG, f"more than {most_bytes} bytes", str(path))
+        return file.read(length)
 
 
 def read_text(path: Path) -> str:

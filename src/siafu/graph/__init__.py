@@ -36,7 +36,6 @@ from siafu.graph.folder import (
     writing,
 )
 from siafu.graph.graph import (
-    MASKS,
     Graph,
     check_graph,
     fingerprint_graph,
@@ -63,6 +62,7 @@ from siafu.graph.snapshot import (
 )
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
 from siafu.graph.stored import (
+    MASKS,
     Count,
     GraphFacts,
     check_nodes,
