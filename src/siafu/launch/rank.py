@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
@@ -26,8 +26,8 @@ from siafu.engine import (
     write_trace,
 )
 from siafu.errors import SiafuError, StoreError
-from siafu.files import parse_json, write_text_atomically
-from siafu.graph import folder_kind, writing
+from siafu.files import write_text_atomically
+from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
@@ -68,11 +68,11 @@ class Job:
     def from_text(cls, text: str) -> "Job":
         """Return the job that `to_text` wrote."""
         try:
-            return TypeAdapter(cls).validate_python(parse_json(text), strict=True)
-        except ValueError as error:
+            return TypeAdapter(cls).validate_json(text, strict=True)
+        except ValidationError as error:
             raise StoreError(
                 "What the run was asked to do (job.json) can't be read.",
-                seen=str(error),
+                seen=first_fault(error),
                 fix="start the run again in another folder with --out",
             ) from error
 
