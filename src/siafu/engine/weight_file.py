@@ -39,7 +39,7 @@ def write_weights(module: nn.Module, facts: dict[str, str], file: Path) -> None:
 
 
 class Weights:
-    """A file of weights, whole and finite."""
+    """A file of weights, whole; numbers are looked at once it is known what they are for."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -54,9 +54,6 @@ class Weights:
         known = self._text.get(_SUM)
         if known is not None and _sum(self.tensors) != known:
             raise self._damaged("wrong checksum")
-        for name, tensor in self.tensors.items():
-            if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-                raise self._damaged(f"{name} has a number that is NaN or infinite")
 
     def facts(self, model: type[AnyFacts]) -> AnyFacts:
         """Return the facts beside the weights."""
@@ -81,6 +78,12 @@ class Weights:
                 f"{wanted.get(name, 'nothing')} in the model",
                 fix="infer with the model's code and the kind of data the run was trained with",
             )
+        parameters = {name for name, _ in module.named_parameters()}
+        for name, tensor in self.tensors.items():
+            # A buffer of a user's model may well hold infinities, as a mask does.
+            bad = ~torch.isfinite(tensor) if name in parameters else torch.isnan(tensor)
+            if bool(bad.any()):
+                raise self._damaged(f"{name} has a number that is NaN or infinite")
         module.load_state_dict(self.tensors)
 
     def _damaged(self, seen: str) -> StoreError:

@@ -10,8 +10,8 @@ import stat
 from pathlib import Path
 from typing import IO, Any
 
-MOST_BYTES = 1 << 26
-"""Of a small file: manifests of a million class names have a third of it."""
+MOST_BYTES = 1 << 28
+"""Of a small file; the manifest of a graph with a million class names has a tenth of it."""
 MOST_DEPTH = 32
 """Of lists and objects within each other; ours have up to 5."""
 

@@ -28,10 +28,10 @@ from siafu.graph import (
     write_folder,
 )
 from siafu.graph.columns import OFFSETS
+from siafu.graph.manifest import MOST_ROWS
 from siafu.minibatch.layerwise import row_spans
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import CSR, DrawKey, uniform_pairs
-from siafu.partition import open_parts
 from siafu.shard import ScratchRows, Shard, new_rows
 
 DEFAULT_SPLIT = "0.8,0.1"
@@ -58,8 +58,7 @@ class HeldOut:
     def load(cls, parts: Path | str) -> "HeldOut":
         """Return what lies beside a parts folder."""
         folder = open_folder(_beside(Path(parts)), "links")
-        last = open_parts(parts).facts["graph"]["num_nodes"] - 1
-        pairs = Column((None, 2), OFFSETS, span=(0, last), is_needed=True)
+        pairs = Column((None, 2), OFFSETS, span=(0, MOST_ROWS), is_needed=True)
         columns = {"val": pairs, "test": pairs}
         check_columns(folder, columns)
         verify_columns(folder, columns)
@@ -67,6 +66,13 @@ class HeldOut:
 
     def share(self, shard: Shard) -> "HeldOut":
         """Return those whose source this rank owns."""
+        last = max(int(pairs.max(initial=0)) for pairs in (self.val, self.test))
+        if last >= shard.num_vertices:
+            raise DataError(
+                "A held-out edge names a node that does not exist.",
+                seen=f"row {last} of {shard.num_vertices}",
+                fix="start the run again: the held-out edges are of another graph",
+            )
         mine = (shard.part_of[pairs[:, 0]] == shard.world.rank for pairs in (self.val, self.test))
         return HeldOut(*(p[chosen] for p, chosen in zip((self.val, self.test), mine, strict=True)))
 

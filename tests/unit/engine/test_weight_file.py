@@ -131,8 +131,15 @@ def test_a_weight_that_is_no_number_is_named(file: Path, value: float) -> None:
     state["2.bias"][1] = value
     put(file, state)
     with pytest.raises(StoreError) as caught:
-        Weights(file)
+        Weights(file).load_into(model())
     assert "2.bias" in caught.value.seen
+
+
+def test_a_buffer_may_be_infinite(tmp_path: Path) -> None:
+    masked = nn.Linear(2, 2)
+    masked.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    write_weights(masked, FACTS, tmp_path / "weights")
+    Weights(tmp_path / "weights").load_into(masked)
 
 
 @pytest.mark.parametrize("change", ["missing", "more", "shape", "dtype"])
