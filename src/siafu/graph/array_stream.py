@@ -28,7 +28,8 @@ class ArrayStream:
     def __init__(
         self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, kept_rows: int = 0
     ) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
+        # Little-endian, as all that is read is expected to be.
+        self.shape, self.dtype = shape, np.dtype(dtype).newbyteorder("<")
         self.written_rows = kept_rows
         self._path, self._hash = path, hashlib.sha256()
         self._file: IO[bytes] = path.open("r+b" if kept_rows else "wb")

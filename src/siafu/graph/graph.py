@@ -18,7 +18,14 @@ from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_t
 from siafu.graph.features import Features, SparseFeatures
 from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
 from siafu.graph.ids import Ids, IntegerIds, load_ids
-from siafu.graph.stored import MASKS, GraphFacts, check_nodes, edge_columns, node_columns
+from siafu.graph.stored import (
+    MASKS,
+    GraphFacts,
+    as_stored,
+    check_nodes,
+    edge_columns,
+    node_columns,
+)
 
 _EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type")
 _ROWS_AT_ONCE = 1 << 16
@@ -225,9 +232,9 @@ def save_store(graph: Graph, target: Path | str, *, overwrite: bool = False) -> 
     """Check the graph and write it as a store."""
     check_graph(graph)
     with write_folder(target, "store", overwrite=overwrite) as writer:
-        writer.save("indptr", graph.indptr)
+        writer.save("indptr", as_stored("indptr", graph.indptr))
         for name, array in graph.edge_arrays():
-            writer.save(name, array)
+            writer.save(name, as_stored(name, array))
         save_vertices(graph, writer)
 
 
@@ -239,11 +246,11 @@ def save_vertices(graph: Graph, writer: FolderWriter) -> None:
         writer.save("x_index", graph.x.index)
         writer.save("x_value", graph.x.value)
     elif graph.x is not None:
-        writer.save("x", graph.x)
+        writer.save("x", as_stored("x", graph.x))
     for name in ("y", *MASKS):
         array = getattr(graph, name)
         if array is not None:
-            writer.save(name, array)
+            writer.save(name, as_stored(name, array))
     writer.facts |= graph_facts(graph)
 
 

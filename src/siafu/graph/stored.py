@@ -61,6 +61,18 @@ class GraphFacts(Facts):
         return self
 
 
+def as_stored(name: str, array: Array) -> Array:
+    """Return an array of a graph in a dtype that is stored; itself where it has one already."""
+    allowed = BOOLS if name in MASKS else FLOATS
+    if name == "y":
+        allowed = OFFSETS if array.ndim == 1 else BYTES + BOOLS
+    elif name in ("indptr", "src"):
+        allowed = OFFSETS if name == "indptr" or array.dtype.str not in INDEX else INDEX
+    elif name not in (*MASKS, "x", "edge_weight", "edge_attr"):
+        return array
+    return array if array.dtype.str in allowed else array.astype(allowed[0])
+
+
 def node_columns(folder: Folder, facts: GraphFacts, rows: int) -> dict[str, Column]:
     """Return what must hold of the arrays with one row per node."""
     columns = {name: Column((rows,), BOOLS, span=(0, 1)) for name in MASKS}

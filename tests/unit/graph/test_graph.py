@@ -20,6 +20,7 @@ from siafu.graph import (
     load_store,
     save_store,
 )
+from siafu.partition import open_parts, partition_graph
 from tests.folders import put_array
 
 NAMES = ["ant", "", "蟻 siafu", "zażółć", "🐜" * 3, "a\nb"]
@@ -194,6 +195,23 @@ def test_a_store_whose_arrays_do_not_fit_is_named(tmp_path: Path, name, array, t
     with pytest.raises(StoreError) as caught:
         load_store(tmp_path / "store")
     assert told in caught.value.seen
+
+
+def test_other_dtypes_are_stored_in_ours(tmp_path: Path) -> None:
+    graph = small(
+        x=np.arange(12, dtype=">f4").reshape(6, 2),
+        y=np.array([0, 1, 2, -1, 1, 0], np.int16),
+        train=np.array([1, 1, 0, 0, 0, 0], np.uint8),
+        edge_weight=np.arange(5),
+    )
+    save_store(graph, tmp_path / "store")
+    partition_graph(graph, tmp_path / "parts", num_parts=1)
+    part = open_parts(tmp_path / "parts").open_part(0)
+    stored = load_store(tmp_path / "store")
+    kinds = {"x": "<f4", "y": "<i8", "train": "|b1", "edge_weight": "<f4"}
+    for name, dtype in kinds.items():
+        assert getattr(stored, name).dtype.str == part.load(name).dtype.str == dtype
+        assert np.array_equal(getattr(stored, name), getattr(graph, name))
 
 
 @pytest.mark.parametrize("change", [-4, 4])
