@@ -132,9 +132,8 @@ def check_nodes(folder: Folder) -> None:
             if bare.any():
                 seen = f"row {start + int(np.argmax(bare))} is marked and has no label in y.npy"
                 raise folder.damaged(f"{name}.npy", seen)
-        if mask is not None:
             forget(mask)
-    forget(y)
+            forget(y)
 
 
 def _check_text(folder: Folder) -> None:
