@@ -8,7 +8,7 @@ import siafu
 
 PACKAGE = Path(siafu.__file__).parent
 LAYERS = [
-    {"errors", "collector"},
+    {"errors", "collector", "files"},
     {"config", "record", "ops", "graph"},
     {"ingest", "partition", "comm"},
     {"shard", "nn"},

@@ -5,6 +5,7 @@ from siafu.checkpoint.checkpoint import (
     has_checkpoint,
     load_checkpoint,
     newest_checkpoint,
+    restore_optimiser,
     save_checkpoint,
 )
 
@@ -13,5 +14,6 @@ __all__ = [
     "has_checkpoint",
     "load_checkpoint",
     "newest_checkpoint",
+    "restore_optimiser",
     "save_checkpoint",
 ]

@@ -3,18 +3,23 @@
 Random draws are counter-based, so the epoch number is all the state they have.
 """
 
+import json
+import math
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from siafu.errors import StoreError
-from siafu.graph import Folder, folder_kind, open_folder, write_folder
+from siafu.graph import Facts, Folder, folder_kind, open_folder, read_facts, write_folder
+from siafu.graph.manifest import MANIFEST
 
 _KEPT = 2
+_ADAM = {"step", "exp_avg", "exp_avg_sq"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,51 +87,113 @@ def newest_checkpoint(parent: Path) -> Path:
     return complete[-1]
 
 
-def _check_model(folder: Folder, shapes: dict[str, torch.Size]) -> None:
-    """Raise unless the checkpoint holds exactly the tensors of the model."""
-    names = folder.facts["names"]["model"]
-    found = {name: folder.entries[f"model-{number}"].shape for number, name in enumerate(names)}
-    wanted = {name: tuple(shape) or (1,) for name, shape in shapes.items()}
-    if found != wanted:
-        name = next(n for n in [*wanted, *found] if found.get(n) != wanted.get(n))
-        raise StoreError(
-            "The checkpoint is of another model.",
-            seen=f"{name}: {found.get(name, 'nothing')} in it, {wanted.get(name, 'nothing')} here",
-            fix="resume with the settings of the run (its config.yaml)",
-        )
+class _Names(Facts):
+    model: list[str]
+    best: list[str]
+
+
+class _CheckpointFacts(Facts):
+    run: dict[str, Any]
+    """What the engine that wrote it reads again."""
+    names: _Names
+    param_groups: list[dict[str, Any]]
+
+
+def _check_tensors(folder: Folder, names: _Names, state: dict[str, Tensor]) -> None:
+    """Raise unless the checkpoint holds exactly the tensors of the model, of the best epoch too."""
+    wanted = {name: _form(_as_rows(tensor)) for name, tensor in state.items()}
+    for group, told in (("model", names.model), ("best", names.best)):
+        entries = [folder.entry(f"{group}-{number}") for number in range(len(told))]
+        found = {name: _form(entry) for name, entry in zip(told, entries, strict=True)}
+        if len(found) != len(told):
+            raise folder.damaged(MANIFEST, f"a tensor of {group} is named twice")
+        if found != wanted and (found or group == "model"):
+            name = next(n for n in [*wanted, *found] if found.get(n) != wanted.get(n))
+            raise StoreError(
+                "The checkpoint is of another model.",
+                seen=f"{name}: {found.get(name, 'nothing')} in it, "
+                f"{wanted.get(name, 'nothing')} here",
+                fix="resume with the settings of the run (its config.yaml)",
+            )
+
+
+def _form(array: Any) -> str:
+    """Return how the shape and dtype of an array are told."""
+    dtype = np.dtype(array.dtype)
+    shown = f"({', '.join(str(size) for size in array.shape)})"
+    return shown if dtype == np.float32 else f"{shown} {dtype}"
+
+
+def _optimiser_state(folder: Folder, model: nn.Module) -> dict[int, dict[str, Tensor]]:
+    """Return what the optimiser kept of each parameter."""
+    state: dict[int, dict[str, Tensor]] = {}
+    parameters = list(model.parameters())
+    for entry in folder.entries:
+        if not entry.startswith("optimiser-"):
+            continue
+        _, number, name = entry.split("-", 2) if entry.count("-") > 1 else ("", "", "")
+        if not number.isdecimal() or int(number) >= len(parameters):
+            raise folder.damaged(MANIFEST, f"{entry}: the model has {len(parameters)} parameters")
+        value = torch.tensor(folder.load(entry))
+        shape = parameters[int(number)].shape if name != "step" else torch.Size()
+        if tuple(value.shape) != (tuple(shape) or (1,)) or not value.is_floating_point():
+            seen = f"{value.dtype} {list(value.shape)} for a parameter {list(shape)}"
+            raise folder.damaged(f"{entry}.npy", seen)
+        if name == "step" and not 0 <= float(value[0]) < math.inf:
+            raise folder.damaged(f"{entry}.npy", f"{float(value[0])} steps")
+        state.setdefault(int(number), {})[name] = value.reshape(shape)
+    return state
 
 
 def load_checkpoint(path: Path, model: nn.Module) -> Checkpoint:
     """Return the checkpoint after checking its sums; shapes are taken from `model`."""
     folder = open_folder(path, "checkpoint")
+    facts = read_facts(folder, _CheckpointFacts)
+    state = model.state_dict()
+    _check_tensors(folder, facts.names, state)
     folder.verify()
-    shapes = {name: tensor.shape for name, tensor in model.state_dict().items()}
-    _check_model(folder, shapes)
     groups = {
         group: {
-            name: torch.tensor(folder.load(f"{group}-{number}")).reshape(shapes[name])
+            name: torch.tensor(folder.load(f"{group}-{number}")).reshape(state[name].shape)
             for number, name in enumerate(names)
         }
-        for group, names in folder.facts["names"].items()
+        for group, names in (("model", facts.names.model), ("best", facts.names.best))
     }
-    state: dict[int, dict[str, Tensor]] = {}
-    parameters = list(model.parameters())
-    for entry in folder.entries:
-        if entry.startswith("optimiser-"):
-            _, number, name = entry.split("-", 2)
-            value = torch.tensor(folder.load(entry))
-            shape = parameters[int(number)].shape if name != "step" else ()
-            state.setdefault(int(number), {})[name] = value.reshape(shape)
     wire = {
         entry.removeprefix("wire-"): torch.tensor(folder.load(entry))
         for entry in folder.entries
         if entry.startswith("wire-")
     }
-    optimiser = {"state": state, "param_groups": folder.facts["param_groups"]}
+    kept = {"state": _optimiser_state(folder, model), "param_groups": facts.param_groups}
     return Checkpoint(
-        model=groups["model"],
-        best=groups["best"],
-        optimiser=optimiser,
-        wire=wire,
-        facts=folder.facts["run"],
+        model=groups["model"], best=groups["best"], optimiser=kept, wire=wire, facts=facts.run
     )
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
+    """Give the optimiser what a checkpoint kept, if it was of one with the same settings."""
+    mine = optimiser.state_dict()["param_groups"]
+    groups = json.loads(json.dumps(mine))  # as a manifest holds them
+    told = kept["param_groups"]
+    # Another version of torch may have settings that this one has not.
+    differ = [
+        f"{key} is {its[key]!r} in it, {ours[key]!r} here"
+        for ours, its in zip(groups, told, strict=False)
+        for key in ours.keys() & its.keys()
+        if its[key] != ours[key]
+    ]
+    if differ or len(told) != len(groups):
+        raise StoreError(
+            "The optimiser of the checkpoint has other settings.",
+            seen="; ".join(differ) or f"{len(told)} groups of parameters, {len(groups)} here",
+            fix="resume with the settings of the run (its config.yaml)",
+        )
+    fields = [set(state) for state in kept["state"].values()]
+    if any(names != _ADAM for names in fields):
+        missing = next(names for names in fields if names != _ADAM) ^ _ADAM
+        raise StoreError(
+            "The optimiser of the checkpoint is another one.",
+            seen=f"it differs in {', '.join(sorted(missing))}",
+            fix="resume with the version that wrote it",
+        )
+    optimiser.load_state_dict({"state": kept["state"], "param_groups": mine})

@@ -1,6 +1,5 @@
 """`siafu inspect`: what a store, a parts folder, a run or a folder of runs holds."""
 
-import json as json_text
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -24,6 +23,7 @@ from siafu.graph import (
     folder_kind,
     graph_from_folder,
     load_dynamic_store,
+    load_store,
     open_folder,
 )
 from siafu.partition import Parts, Quality, open_parts
@@ -94,7 +94,7 @@ def _run_rows(run: RunFolder) -> dict[str, Any]:
     told = {"kind": "run", "data": config.data, "model": config.model, "finished": finished}
     told["epochs"] = len(run.read_metrics())
     if finished:
-        result = json_text.loads(run.result.read_text())
+        result = run.read_result()
         told |= run_rows(result, run.path)
     elif last := _last_scores(run):
         told["scores so far"] = last
@@ -134,7 +134,7 @@ def _run_facts(run: RunFolder) -> dict[str, Any]:
     facts = {"run": run.path.name, **facts, "finished": run.result.exists()}
     if not run.result.exists():
         return {**facts, "epochs": len(run.read_metrics()), "metric": None, "scores": {}}
-    result = json_text.loads(run.result.read_text())
+    result = run.read_result()
     names = {"epochs": "epochs", "best epoch": "best_epoch", "metric": "metric"}
     found = {name: result[key] for name, key in names.items()}
     return {**facts, **found, "scores": result["accuracy"]}
@@ -261,10 +261,11 @@ def quality_rows(quality: Quality, width: int) -> dict[str, Any]:
 def _verify(path: Path) -> None:
     kind = folder_kind(path)
     if kind == "parts":
-        parts = open_parts(path)
-        open_folder(path, "parts").verify()
-        for number in range(parts.num_parts):
-            parts.part(number).verify()
+        open_parts(path).verify()
+    elif kind == "store":
+        load_store(path)
+    elif kind == "dynamic":
+        load_dynamic_store(path)
     elif kind is not None:
         open_folder(path, kind).verify()
     else:

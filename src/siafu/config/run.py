@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from siafu.config.dynamic import DYNAMIC_DEFAULTS
 from siafu.errors import ConfigError
+from siafu.files import read_text, write_text_atomically
 
 MODEL_DEFAULTS: dict[str, dict[str, Any]] = {
     "gcn": {"hidden": 64, "lr": 0.01, "dropout": 0.5, "weight_decay": 5e-4},
@@ -360,9 +361,9 @@ def _explained(error: ValidationError) -> ConfigError:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the settings of a YAML or TOML file, unchecked."""
     try:
-        text = path.read_text()
+        text = read_text(path)
         settings = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(
             "The config file can't be read.", seen=f"{path}: {error}", fix="check path and syntax"
         ) from error
@@ -375,6 +376,5 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def write_config(config: RunConfig, path: Path) -> None:
     """Write the settings, at once, as YAML that `read_config` takes back."""
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text(yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False))
-    temporary.replace(path)
+    text = yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False)
+    write_text_atomically(path, text)

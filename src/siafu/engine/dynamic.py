@@ -11,7 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
+from siafu.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    newest_checkpoint,
+    restore_optimiser,
+    save_checkpoint,
+)
 from siafu.comm import BACKWARD, FORWARD, World, reduce_gradients
 from siafu.config import DYNAMIC_DEFAULTS, RunConfig
 from siafu.engine.adam import Adam
@@ -22,6 +28,7 @@ from siafu.engine.graph_checks import check_own_settings
 from siafu.engine.grid import Grid, make_grid
 from siafu.engine.link_task import LinkTask
 from siafu.engine.own_model import own_model
+from siafu.engine.run_facts import read_run_facts
 from siafu.engine.snapshots import Reading, Snapshots, num_inputs
 from siafu.engine.tasks import Tally, Task, TaskInput
 from siafu.engine.time_split import SPLITS
@@ -183,24 +190,24 @@ class DynamicTraining:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up a run where the checkpoint left it."""
-        facts, mine = checkpoint.facts, self.fingerprint()
-        if facts["fingerprint"] != mine:
+        facts, mine = read_run_facts(checkpoint), self.fingerprint()
+        if facts.fingerprint != mine:
             raise PlanError(
                 "The checkpoint is of a run on another graph.",
-                seen=f"{facts['fingerprint'][:12]}, the data is {mine[:12]}",
+                seen=f"{facts.fingerprint[:12]}, the data is {mine[:12]}",
                 fix="resume with the data the run was started on",
             )
-        if checkpoint.wire and facts["ranks"] != self.world.size:
+        if checkpoint.wire and facts.ranks != self.world.size:
             raise PlanError(
                 "The checkpoint has adaptive widths for another number of ranks.",
-                seen=f"{facts['ranks']} ranks then, {self.world.size} now",
-                fix=f"resume on {facts['ranks']} ranks",
+                seen=f"{facts.ranks} ranks then, {self.world.size} now",
+                fix=f"resume on {facts.ranks} ranks",
             )
         self.network.load_state_dict(checkpoint.model)
-        self.optimiser.load_state_dict(checkpoint.optimiser)
-        self.best, self.best_details = checkpoint.best, facts["best_details"]
+        restore_optimiser(self.optimiser, checkpoint.optimiser)
+        self.best, self.best_details = checkpoint.best, facts.best_details
         names = ("epochs", "best_epoch", "best_scores", "losses", "seconds")
-        self.progress = Progress(**{name: facts[name] for name in names})
+        self.progress = Progress(**{name: getattr(facts, name) for name in names})
         if self.progress.best_scores:
             self.progress.best_merit = self._merit(self.progress.best_scores)
         restore_widths(self.runner.wire.book, checkpoint.wire, self.world)

@@ -2,20 +2,22 @@
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from pydantic import Field, field_validator
 
 from siafu.config import RunConfig
-from siafu.engine.dynamic import DynamicNetwork, make_network, make_runner
+from siafu.engine.dynamic import TASKS, DynamicNetwork, make_network, make_runner
 from siafu.engine.grid import Grid
 from siafu.engine.infer import as_lists
 from siafu.engine.snapshots import num_inputs
 from siafu.engine.tasks import Task, time_column
+from siafu.engine.weight_file import WeightFacts, Weights, write_weights
 from siafu.errors import StoreError
+from siafu.files import replacing
 from siafu.graph import DynamicGraph, writing
 from siafu.nn import Draws
 from siafu.strategy import TimeRunner
@@ -38,9 +40,8 @@ def write_dynamic_predictions(
         return
     with writing(file):
         target.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
-        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary)
-        temporary.replace(file)
+        with replacing(file) as temporary:
+            pq.write_table(pa.concat_tables(tables, promote_options="permissive"), temporary)
 
 
 @torch.no_grad()
@@ -51,29 +52,37 @@ def write_dynamic_embeddings(
     network.eval()
     file = target / f"part{grid.world.rank}.parquet"
     ids = graph.ids.take(grid.share.ids_n.cpu().numpy()).to_arrow()
-    writer: pq.ParquetWriter | None = None
     with writing(file), ExitStack() as stack:
         target.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
+        writer: pq.ParquetWriter | None = None
         for block, rows_tND in runner.evaluate():
             for step, rows_ND in zip(block.owned(runner.world.rank), rows_tND, strict=True):
                 times = time_column(graph, step, len(ids))
                 table = pa.table({"id": ids, "time": times, "embedding": as_lists(rows_ND)})
                 if writer is None:
+                    temporary = stack.enter_context(replacing(file))
                     writer = stack.enter_context(pq.ParquetWriter(temporary, table.schema))
                 writer.write_table(table)
-        stack.close()
-        if writer is not None:
-            temporary.replace(file)
+
+
+class _Facts(WeightFacts):
+    num_features: Annotated[int, Field(ge=0, lt=1 << 31)]
+    task: str | None = None
+
+    @field_validator("task")
+    @classmethod
+    def _known(cls, task: str | None) -> str | None:
+        if task not in (None, *TASKS):
+            raise ValueError(f"tasks are {', '.join(TASKS)}")
+        return task
 
 
 def save_dynamic_network(
     network: DynamicNetwork, task: Task, graph: DynamicGraph, lags: int, file: Path
 ) -> None:
     """Write the weights, and with them what data they are for."""
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in network.state_dict().items()}
     facts = {"num_features": str(num_inputs(graph, lags)), "task": task.name}
-    save_file(tensors, file, metadata=facts)
+    write_weights(network, facts, file)
 
 
 def infer_dynamic(
@@ -86,27 +95,20 @@ def infer_dynamic(
     embeddings: bool = False,
 ) -> None:
     """Write the predictions of trained weights for a dynamic graph, or its embeddings."""
-    with safe_open(file, "pt") as opened:
-        facts = opened.metadata() or {}
-    config = config.model_copy(update={"task": facts.get("task", config.task)})
+    weights = Weights(file)
+    facts = weights.facts(_Facts)
+    config = config.model_copy(update={"task": facts.task or config.task})
     draws = Draws(seed=config.seed, training=False)
     made = make_network(config, graph, grid, draws)
     task, network, lags = made
-    if num_inputs(graph, lags) != int(facts.get("num_features", -1)):
+    if num_inputs(graph, lags) != facts.num_features:
         raise StoreError(
             "The features do not fit the model.",
             seen=f"{num_inputs(graph, lags)} columns in {graph.name}, "
-            f"the model was trained on {facts.get('num_features')}",
+            f"the model was trained on {facts.num_features}",
             fix="infer on a graph with the features the run was trained on",
         )
-    try:
-        network.load_state_dict(load_file(file, device=str(grid.world.device)))
-    except RuntimeError as error:
-        raise StoreError(
-            "The weights do not fit the model.",
-            seen=str(error).splitlines()[-1].strip(),
-            fix="infer with the model and the kind of data the run was trained with",
-        ) from error
+    weights.load_into(network)
     runner = make_runner(config, graph, grid, made, draws, to_the_end=embeddings)
     if embeddings:
         write_dynamic_embeddings(network, graph, grid, runner, out)

@@ -12,7 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
+from siafu.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    newest_checkpoint,
+    restore_optimiser,
+    save_checkpoint,
+)
 from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
 from siafu.engine.adam import Adam
@@ -23,6 +29,7 @@ from siafu.engine.links import num_eval_negatives
 from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
 from siafu.engine.pipeline_report import pipeline_report, run_bill
 from siafu.engine.pipelined import PipelinedNetwork
+from siafu.engine.run_facts import read_run_facts
 from siafu.engine.sampled import SampledNetwork
 from siafu.engine.score import scores, training_loss, validation_loss
 from siafu.engine.widths import gather_widths, histogram, restore_widths
@@ -198,22 +205,22 @@ class Training:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up a run where the checkpoint left it."""
-        facts = checkpoint.facts
-        if facts["fingerprint"] != self.shard.fingerprint:
+        facts = read_run_facts(checkpoint)
+        if facts.fingerprint != self.shard.fingerprint:
             raise PlanError(
                 "The checkpoint is of a run on another graph.",
-                seen=f"{facts['fingerprint'][:12]}, the data is {self.shard.fingerprint[:12]}",
+                seen=f"{facts.fingerprint[:12]}, the data is {self.shard.fingerprint[:12]}",
                 fix="resume with the data the run was started on",
             )
         self.network.module.load_state_dict(checkpoint.model)
-        self.optimiser.load_state_dict(checkpoint.optimiser)
+        restore_optimiser(self.optimiser, checkpoint.optimiser)
         self.best = checkpoint.best
         names = ("epochs", "best_epoch", "best_scores", "losses", "seconds")
-        self.progress = Progress(**{name: facts[name] for name in names})
-        if facts.get("best_merit") is not None:
-            self.progress.best_merit = facts["best_merit"]
+        self.progress = Progress(**{name: getattr(facts, name) for name in names})
+        if facts.best_merit is not None:
+            self.progress.best_merit = facts.best_merit
         restore_widths(self.network.book, checkpoint.wire, self.world)
-        self.earlier = facts.get("pipeline", {})
+        self.earlier = facts.pipeline
         if isinstance(self.network, PipelinedNetwork) and self.progress.best_scores:
             self.network.note_score(self.progress.best_scores["val"])
 

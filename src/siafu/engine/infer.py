@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from siafu.engine.network import Network
+from siafu.files import replacing
 from siafu.graph import Array, writing
 from siafu.nn import Draws
 from siafu.shard import Shard
@@ -44,9 +45,8 @@ def write_part(columns: dict[str, pa.Array], target: Path, rank: int) -> None:
     file = target / f"part{rank}.parquet"
     with writing(file):
         target.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
-        pq.write_table(pa.table(columns), temporary)
-        temporary.replace(file)
+        with replacing(file) as temporary:
+            pq.write_table(pa.table(columns), temporary)
 
 
 def prediction_columns(logits_NO: Tensor, shard: Shard) -> dict[str, pa.Array]:

@@ -3,23 +3,41 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from pydantic import Field, Json, model_validator
 
 from siafu.config import RunConfig
 from siafu.engine.network import Network, build_network
+from siafu.engine.weight_file import WeightFacts, Weights, write_weights
 from siafu.errors import StoreError
 from siafu.nn import Draws
 from siafu.nn.models import TYPED
 from siafu.ops import CSR
 from siafu.shard import Shard, require
 
+_Width = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Name = str | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+
+
+class _Facts(WeightFacts):
+    num_features: _Width
+    num_classes: _Width
+    multi_label: Literal["0", "1"]
+    class_names: Json[list[_Name]]
+    edge_types: Json[Annotated[list[_Name], Field(min_length=1)]] = Field(default=[0])
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if len(self.class_names) not in (0, self.num_classes):
+            raise ValueError(f"{len(self.class_names)} names for {self.num_classes} classes")
+        if len({type(name) for name in self.class_names}) > 1:
+            raise ValueError("names of classes are text and numbers")
+        return self
+
 
 def save_network(network: Network, shard: Shard, file: Path) -> None:
     """Write the weights, and with them the widths that inference builds the model from."""
-    state = network.module.state_dict()
-    tensors = {name: tensor.contiguous().cpu() for name, tensor in state.items()}
     facts = {
         "num_features": str(_num_features(shard)),
         "num_classes": str(shard.num_classes),
@@ -27,7 +45,7 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "class_names": json.dumps(shard.class_names),
         "edge_types": json.dumps([shard.num_edge_types, *shard.edge_type_names]),
     }
-    save_file(tensors, file, metadata=facts)
+    write_weights(network.module, facts, file)
 
 
 def load_network(
@@ -37,23 +55,17 @@ def load_network(
 
     The shard needs features of the right width; its own labels, if any, do not matter.
     """
-    with safe_open(file, "pt") as opened:
-        facts = opened.metadata() or {}
-    if "num_features" not in facts:
-        raise StoreError(
-            "The weights do not say which data they are for.",
-            seen=str(file),
-            fix="train again with this version",
-        )
+    weights = Weights(file)
+    facts = weights.facts(_Facts)
     require(shard, "x")
-    if _num_features(shard) != int(facts["num_features"]):
+    if _num_features(shard) != facts.num_features:
         raise StoreError(
             "The features do not fit the model.",
             seen=f"{_num_features(shard)} columns in {shard.name}, "
-            f"the model was trained on {facts['num_features']}",
+            f"the model was trained on {facts.num_features}",
             fix="infer on a graph with the features the run was trained on",
         )
-    known = json.loads(facts.get("edge_types", "[0]"))
+    known: list[Any] = facts.edge_types
     if config.model in TYPED and known != [shard.num_edge_types, *shard.edge_type_names]:
         raise StoreError(
             "The edge types do not fit the model.",
@@ -61,22 +73,14 @@ def load_network(
             f"the model was trained on {known[0]} {known[1:9]}",
             fix="infer on a graph whose edges have the types, by name, that the run was trained on",
         )
-    multi_label = facts["multi_label"] == "1"
     shard = replace(
         shard,
-        num_classes=int(facts["num_classes"]),
-        multi_label=multi_label,
-        class_names=tuple(json.loads(facts["class_names"])),
+        num_classes=facts.num_classes,
+        multi_label=facts.multi_label == "1",
+        class_names=tuple(facts.class_names),
     )
     network = build_network(config, shard, draws, training=False)
-    try:
-        network.module.load_state_dict(load_file(file, device=str(shard.world.device)))
-    except RuntimeError as error:
-        raise StoreError(
-            "The weights do not fit the model.",
-            seen=str(error).splitlines()[-1].strip(),
-            fix="infer with the model's code and the kind of data the run was trained with",
-        ) from error
+    weights.load_into(network.module)
     return network, shard
 
 

@@ -11,6 +11,8 @@ from torch import Tensor
 from siafu.comm import World
 from siafu.comm.widths import CHOICES
 from siafu.engine.score import gather_rows
+from siafu.errors import StoreError
+from siafu.ops.wire import WIDTHS
 from siafu.strategy import WidthBook
 
 _ROWS = 4
@@ -44,10 +46,31 @@ def gather_widths(book: WidthBook, world: World) -> dict[str, Tensor]:
     return {"legs": heads, "rows": gather_rows(rows, world)} if len(heads) else {}
 
 
+def _check_widths(wire: dict[str, Tensor], world: World) -> None:
+    """Raise unless every leg is of a rank that is there, with the widths of all its rows."""
+    legs, rows = wire.get("legs"), wire.get("rows")
+    problem = None
+    if legs is None or rows is None or legs.shape[1:] != (7,) or rows.shape[1:] != (3,):
+        problem = f"arrays {', '.join(f'{name} {list(wire[name].shape)}' for name in sorted(wire))}"
+    elif not ((legs >= 0) & (legs < 2**31)).all() or int(legs[:, 0].max()) >= world.size:
+        problem = "a number of a leg is out of range"
+    elif int(legs[:, _ROWS].long().sum()) != len(rows):
+        problem = f"{int(legs[:, _ROWS].long().sum())} rows told, {len(rows)} there"
+    elif not torch.isin(rows[:, :2], torch.tensor(WIDTHS, dtype=rows.dtype)).all():
+        problem = f"a width that is none of {WIDTHS}"
+    if problem is not None:
+        raise StoreError(
+            "The widths of messages in the checkpoint can't be used.",
+            seen=problem,
+            fix="resume with as many ranks, or remove the newest folder in checkpoints/ of the run",
+        )
+
+
 def restore_widths(book: WidthBook, wire: dict[str, Tensor], world: World) -> None:
     """Take this rank's share of what `gather_widths` returned."""
     if not wire:
         return
+    _check_widths(wire, world)
     legs_G, mine_G = wire["legs"], wire["legs"][:, 0] == world.rank
     rows_K = mine_G.repeat_interleave(legs_G[:, _ROWS].long())
     book.restore(legs_G[mine_G, 1:], wire["rows"][rows_K])

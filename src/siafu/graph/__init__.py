@@ -2,6 +2,14 @@
 
 from siafu.graph.array_stream import Array, forget
 from siafu.graph.classes import class_rows, count_classes
+from siafu.graph.columns import (
+    Column,
+    Facts,
+    check_columns,
+    counts_of,
+    read_facts,
+    verify_columns,
+)
 from siafu.graph.dynamic import (
     DegreeScale,
     Deltas,
@@ -26,11 +34,9 @@ from siafu.graph.folder import (
     open_folder,
     unwritable,
     write_folder,
-    write_text_atomically,
     writing,
 )
 from siafu.graph.graph import (
-    MASKS,
     Graph,
     check_graph,
     fingerprint_graph,
@@ -44,6 +50,7 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
+from siafu.graph.manifest import first_fault
 from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, partial_path, sync
 from siafu.graph.smoothing import normalised, smooth
 from siafu.graph.snapshot import (
@@ -55,21 +62,34 @@ from siafu.graph.snapshot import (
     snapshot_from_keys,
 )
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
+from siafu.graph.stored import (
+    MASKS,
+    Count,
+    GraphFacts,
+    check_nodes,
+    edge_columns,
+    id_columns,
+    node_columns,
+)
 from siafu.graph.vertex_parts import VertexPart, vertex_part
 
 __all__ = [
     "MASKS",
     "Array",
+    "Column",
+    "Count",
     "DegreeScale",
     "Delta",
     "Deltas",
     "DynamicGraph",
     "EdgeEvents",
     "EdgeTypeName",
+    "Facts",
     "Features",
     "Folder",
     "FolderWriter",
     "Graph",
+    "GraphFacts",
     "Ids",
     "IntegerIds",
     "Job",
@@ -80,24 +100,30 @@ __all__ = [
     "TextIds",
     "VertexPart",
     "add_reverse_edges",
+    "check_columns",
     "check_dynamic",
     "check_graph",
+    "check_nodes",
     "class_rows",
     "count_classes",
     "count_edge_types",
+    "counts_of",
     "degree_features",
     "difference",
     "draw_split",
+    "edge_columns",
     "edge_type_dtype",
     "empty_snapshot",
     "file_facts",
     "fingerprint_dynamic",
     "fingerprint_graph",
+    "first_fault",
     "folder_kind",
     "forget",
     "graph_facts",
     "graph_from_edges",
     "graph_from_folder",
+    "id_columns",
     "index_dtype",
     "join_deltas",
     "load_dynamic_store",
@@ -105,11 +131,13 @@ __all__ = [
     "load_ids",
     "load_store",
     "make_in_steps",
+    "node_columns",
     "normalised",
     "number_edge_types",
     "open_folder",
     "parse_split",
     "partial_path",
+    "read_facts",
     "rows_to_sum_one",
     "save_dynamic",
     "save_store",
@@ -118,8 +146,8 @@ __all__ = [
     "snapshot_from_keys",
     "sync",
     "unwritable",
+    "verify_columns",
     "vertex_part",
     "write_folder",
-    "write_text_atomically",
     "writing",
 ]

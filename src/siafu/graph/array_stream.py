@@ -1,31 +1,21 @@
-"""One array on its way into a `.npy` file, row by row, and what a manifest keeps of it."""
+"""One array on its way into a `.npy` file, row by row, and one mapped from it."""
 
 import hashlib
 import math
 import mmap
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 from numpy.lib import format as npy_format
 
-from siafu.errors import StoreError
+from siafu.graph.manifest import ArrayEntry, Dtype, damaged
 
 CHUNK_BYTES = 1 << 24
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayEntry:
-    """What the manifest says about one array."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    sha256: str
 
 
 class ArrayStream:
@@ -38,7 +28,8 @@ class ArrayStream:
     def __init__(
         self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], *, kept_rows: int = 0
     ) -> None:
-        self.shape, self.dtype = shape, np.dtype(dtype)
+        # Little-endian, as all that is read is expected to be.
+        self.shape, self.dtype = shape, np.dtype(dtype).newbyteorder("<")
         self.written_rows = kept_rows
         self._path, self._hash = path, hashlib.sha256()
         self._file: IO[bytes] = path.open("r+b" if kept_rows else "wb")
@@ -98,7 +89,8 @@ class ArrayStream:
         )
         self.flush()
         self._file.close()
-        return ArrayEntry(self.shape, self.dtype.str, self._hash.hexdigest())
+        dtype = cast(Dtype, self.dtype.str)
+        return ArrayEntry(shape=self.shape, dtype=dtype, sha256=self._hash.hexdigest())
 
     def abandon(self) -> None:
         """Close the file without checking that it is complete."""
@@ -113,12 +105,3 @@ def forget(array: Array) -> None:
         mapping = getattr(array, "_mmap", None)
         if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
             mapping.madvise(mmap.MADV_DONTNEED)
-
-
-def damaged(file: Path, seen: str) -> StoreError:
-    """Return the error that names a file of a folder and what is wrong with it."""
-    return StoreError(
-        f"{file.name} is damaged.",
-        seen=f"{file}: {seen}",
-        fix=f"make {file.parent.name!r} again from its source (siafu ingest, siafu partition)",
-    )

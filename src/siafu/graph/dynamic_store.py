@@ -1,21 +1,36 @@
 """A dynamic graph as a checksummed, memory-mapped folder; what may stand in one is checked."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
 from siafu.errors import DataError
-from siafu.graph.array_stream import Array
+from siafu.graph.array_stream import Array, forget
+from siafu.graph.columns import (
+    FLOATS,
+    INDEX,
+    OFFSETS,
+    Column,
+    Facts,
+    check_columns,
+    read_facts,
+    verify_columns,
+)
 from siafu.graph.dynamic import Deltas, DynamicGraph
 from siafu.graph.folder import Folder, open_folder, write_folder
 from siafu.graph.ids import load_ids
+from siafu.graph.manifest import MOST_ROWS
 from siafu.graph.snapshot import Snapshot
+from siafu.graph.stored import Count, Name, Width, check_names, check_nodes, id_columns
 
 KIND = "dynamic"
 _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "overlapping")
 _NAMES = ("class_names", "edge_class_names")
+_CHANGES = ("removed", "added", "changed")
+_KEYS_AT_ONCE = 1 << 20
 _OPTIONAL = ("event_label", "event_weight", "x", "y", "signal", "part_of")
 
 
@@ -41,18 +56,104 @@ def dynamic_facts(graph: DynamicGraph) -> dict[str, Any]:
     return counts | names | {name: getattr(graph, name) for name in _FACTS}
 
 
+class DynamicFacts(Facts):
+    """What the manifest of a dynamic graph says."""
+
+    name: str
+    num_nodes: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    num_snapshots: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    num_events: Count
+    num_classes: Width
+    num_edge_classes: Width
+    class_names: list[Name]
+    edge_class_names: list[Name]
+    symmetric: bool = False
+    dates: bool = False
+    overlapping: bool = False
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        check_names("classes", self.class_names, self.num_classes)
+        check_names("classes of edges", self.edge_class_names, self.num_edge_classes)
+        return self
+
+
 def load_dynamic_store(path: Path | str, *, verify: bool = True) -> DynamicGraph:
-    """Return the dynamic graph of a folder, memory-mapped; `verify` reads all of it once."""
+    """Return the dynamic graph of a folder, memory-mapped; `verify` reads all of it once.
+
+    Without it the checksums and the numbers that rows are found by are trusted.
+    """
     folder = open_folder(path, KIND)
+    facts = read_facts(folder, DynamicFacts)
+    columns = _columns(folder, facts)
+    check_columns(folder, columns)
     if verify:
-        folder.verify()
-    return _from_folder(folder)
+        verify_columns(folder, columns)
+        check_nodes(folder)
+    graph = _from_folder(folder, facts)
+    if verify:
+        _check_order(folder, graph)
+    return graph
 
 
-def _from_folder(folder: Folder) -> DynamicGraph:
+def _columns(folder: Folder, facts: DynamicFacts) -> dict[str, Column]:
+    """Return what must hold of the arrays."""
+    n, t, m = facts.num_nodes, facts.num_snapshots, facts.num_events
+    edges = folder.entry("base_src").shape[0]
+    columns = {
+        "times": Column((t,), FLOATS),
+        "base_indptr": Column((n + 1,), OFFSETS, ends=edges),
+        "base_src": Column((edges,), INDEX, span=(0, n - 1)),
+        "base_weight": Column((edges,), FLOATS),
+        "event_starts": Column((t + 1,), OFFSETS, ends=m),
+        "event_src": Column((m,), INDEX, span=(0, n - 1)),
+        "event_dst": Column((m,), INDEX, span=(0, n - 1)),
+    }
+    for name in _CHANGES:
+        length = folder.entry(name).shape[0]
+        columns[name] = Column((length,), OFFSETS, span=(0, min(n * n, 1 << 63) - 1))
+        columns[f"{name}_starts"] = Column((t,), OFFSETS, ends=length)
+        if name != "removed":
+            columns[f"{name}_weight"] = Column((length,), FLOATS)
+    needed = {name: replace(column, is_needed=True) for name, column in columns.items()}
+    return needed | {
+        "event_label": Column((m,), OFFSETS, span=(-1, facts.num_edge_classes - 1)),
+        "event_weight": Column((m,), FLOATS),
+        "x": Column((*_steps(folder, "x", 3, t), n, None), FLOATS),
+        "y": Column((*_steps(folder, "y", 2, t), n), OFFSETS, span=(-1, facts.num_classes - 1)),
+        "signal": Column((t, n, None), FLOATS),
+        "part_of": Column((n,), INDEX, span=(0, n - 1)),
+        **id_columns(folder, n),
+    }
+
+
+def _steps(folder: Folder, name: str, dims: int, steps: int) -> tuple[int, ...]:
+    """Return the first size of an array that changes over time, nothing for one that does not."""
+    changes = name in folder and len(folder.entry(name).shape) == dims
+    return (steps,) if changes else ()
+
+
+def _check_order(folder: Folder, graph: DynamicGraph) -> None:
+    """Raise unless the edges of the base and of each change are in rising order, each once."""
+    starts = {"base_src": graph.base.indptr}
+    starts |= {name: getattr(graph.deltas, f"{name}_starts") for name in _CHANGES}
+    for file, begins in starts.items():
+        keys = folder.load(file)
+        for low in range(0, len(keys), _KEYS_AT_ONCE):
+            piece = keys[low : low + _KEYS_AT_ONCE + 1]
+            falls = low + 1 + np.flatnonzero(piece[1:] <= piece[:-1])
+            wrong = falls[~np.isin(falls, begins)]
+            if len(wrong):
+                at = int(wrong[0])
+                seen = f"number {at} is {keys[at]} after {keys[at - 1]}, which is not in order"
+                raise folder.damaged(f"{file}.npy", seen)
+            forget(keys)
+
+
+def _from_folder(folder: Folder, facts: DynamicFacts) -> DynamicGraph:
     rest: dict[str, Any] = {name: folder.load_if_present(name) for name in _OPTIONAL}
-    rest |= {name: folder.facts[name] for name in _FACTS if name in folder.facts}
-    rest |= {name: tuple(folder.facts[name]) for name in _NAMES}
+    rest |= {name: getattr(facts, name) for name in _FACTS}
+    rest |= {name: tuple(getattr(facts, name)) for name in _NAMES}
     return DynamicGraph(
         ids=load_ids(folder),
         times=folder.load("times"),

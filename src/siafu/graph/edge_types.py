@@ -85,11 +85,7 @@ def check_edge_types(
     for start in range(0, len(edge_type), _EDGES_AT_ONCE):
         high = int(edge_type[start : start + _EDGES_AT_ONCE].max())
         if high >= num_edge_types:
-            raise DataError(
-                "An edge type is out of range.",
-                seen=f"type {high} where there are {num_edge_types}",
-                fix="count all types of the whole graph in num_edge_types",
-            )
+            raise _out_of_range(high, num_edge_types)
     if len(names) not in (0, num_edge_types):
         raise DataError(
             "Not every edge type has a name.",
@@ -98,10 +94,20 @@ def check_edge_types(
         )
 
 
+def _out_of_range(found: int, num_edge_types: int) -> DataError:
+    return DataError(
+        "An edge type is out of range.",
+        seen=f"type {found} where there are {num_edge_types}",
+        fix="count all types of the whole graph in num_edge_types",
+    )
+
+
 def count_edge_types(edge_type: Array, num_edge_types: int) -> Array:
     """Return int64 [T]: how many edges have each type; a mapped array passes through in pieces."""
     counts = np.zeros(num_edge_types, np.int64)
     for start in range(0, len(edge_type), _EDGES_AT_ONCE):
         piece = edge_type[start : start + _EDGES_AT_ONCE]
+        if (high := int(piece.max())) >= num_edge_types:
+            raise _out_of_range(high, num_edge_types)
         counts += np.bincount(piece, minlength=num_edge_types)
     return counts

@@ -2,28 +2,38 @@
 
 Stores, parts and checkpoints are such folders. The manifest names each array's shape, dtype and
 sha256; nothing is ever pickled. A folder is written under a temporary name beside its target and
-renamed when complete, so a reader never sees half of one.
+renamed when complete, so a reader never sees half of one. What is read is not trusted: only plain
+files in the folder are opened, and only as long as the manifest says.
 """
 
 import errno
 import hashlib
 import json
+import math
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol
 
 import numpy as np
+from numpy.lib import format as npy_format
 
 from siafu.errors import StoreError
-from siafu.graph.array_stream import CHUNK_BYTES, Array, ArrayEntry, ArrayStream, damaged
-
-MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+from siafu.files import open_regular, publish, write_text_atomically
+from siafu.graph.array_stream import CHUNK_BYTES, Array, ArrayStream
+from siafu.graph.manifest import (
+    MANIFEST,
+    ArrayEntry,
+    Manifest,
+    damaged,
+    make_manifest,
+    manifest_kind,
+    read_manifest,
+)
 
 
 @dataclass(slots=True)
@@ -96,14 +106,9 @@ class FolderWriter:
             child.finish()
         for name in list(self._streams):
             self.close(name)
-        manifest = {
-            "format": f"siafu-{self.kind}",
-            "version": FORMAT_VERSION,
-            "fingerprint": fingerprint(self._entries, self.facts),
-            "facts": self.facts,
-            "arrays": _rows_of_entries(self._entries),
-        }
-        write_text_atomically(self.path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+        manifest = make_manifest(self.kind, self._entries, self.facts)
+        text = json.dumps(manifest.model_dump(), indent=1)
+        write_text_atomically(self.path / MANIFEST, text + "\n")
 
     def abandon(self) -> None:
         """Close every open file, complete or not."""
@@ -114,113 +119,127 @@ class FolderWriter:
 
 
 def _rows_of_entries(entries: dict[str, ArrayEntry]) -> dict[str, Any]:
-    return {
-        name: {"shape": list(entry.shape), "dtype": entry.dtype, "sha256": entry.sha256}
-        for name, entry in sorted(entries.items())
-    }
+    return {name: entry.model_dump(mode="json") for name, entry in sorted(entries.items())}
 
 
 def _entries_of_rows(rows: dict[str, Any]) -> dict[str, ArrayEntry]:
-    return {
-        name: ArrayEntry(tuple(row["shape"]), row["dtype"], row["sha256"])
-        for name, row in rows.items()
-    }
+    return {name: ArrayEntry.model_validate(row) for name, row in rows.items()}
 
 
-def fingerprint(entries: dict[str, ArrayEntry], facts: dict[str, Any]) -> str:
-    """Return one hash over all contents, so that two folders of one graph can be told apart."""
-    text = json.dumps([sorted((n, e.sha256) for n, e in entries.items()), facts], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()
+class Check(Protocol):
+    """What is asked of an array's numbers while they pass by once, in pieces."""
+
+    def see(self, numbers: Array) -> None:
+        """Look at the next piece."""
+        ...
+
+    def fault(self) -> str | None:
+        """Return what is wrong with what was seen, or None."""
+        ...
 
 
 class Folder:
     """A complete folder, opened for reading; arrays are memory-mapped."""
 
-    def __init__(self, path: Path, kind: str, manifest: dict[str, Any]) -> None:
+    def __init__(self, path: Path, kind: str, manifest: Manifest) -> None:
         self.path, self.kind = path, kind
-        self.facts: dict[str, Any] = manifest["facts"]
-        self.fingerprint: str = manifest["fingerprint"]
-        self.entries = _entries_of_rows(manifest["arrays"])
+        self.facts = manifest.facts
+        self.fingerprint = manifest.fingerprint
+        self.entries = manifest.arrays
 
     def __contains__(self, name: str) -> bool:
         return name in self.entries
 
+    def entry(self, name: str) -> ArrayEntry:
+        """Return what the manifest says about an array that must be there."""
+        if name not in self.entries:
+            raise self.damaged(MANIFEST, f"it names no array {name!r}")
+        return self.entries[name]
+
+    def damaged(self, file: str, seen: str) -> StoreError:
+        """Return the error that names a file of this folder and what is wrong with it."""
+        return damaged(self.path / file, seen, kind=self.kind)
+
     def load(self, name: str) -> Array:
         """Return the array, memory-mapped read-only, after checking its header and length."""
-        entry = self.entries[name]
-        file = self.path / f"{name}.npy"
-        try:
-            array = np.load(file, mmap_mode="r" if 0 not in entry.shape else None)
-        except (OSError, ValueError, EOFError) as error:
-            raise damaged(file, str(error)) from error
-        if array.shape != entry.shape or array.dtype.str != entry.dtype:
-            seen = f"{array.dtype.str} {array.shape}, manifest says {entry.dtype} {entry.shape}"
-            raise damaged(file, seen)
-        _check_length(file, array)
-        return array
+        entry = self.entry(name)
+        with self._opened(name) as file:
+            offset = file.tell()
+            if 0 in entry.shape:
+                return np.empty(entry.shape, entry.dtype)
+            return np.memmap(file, np.dtype(entry.dtype), "r", offset, entry.shape)
 
     def load_if_present(self, name: str) -> Array | None:
         """Return the array, or None when the folder has none of that name."""
         return self.load(name) if name in self else None
 
-    def verify(self) -> None:
-        """Raise unless every array has the length, dtype and checksum the manifest states."""
-        for name, entry in self.entries.items():
-            array = self.load(name)
-            digest = hashlib.sha256()
+    def verify(
+        self, checks: Mapping[str, Check] | None = None, *, names: Iterable[str] | None = None
+    ) -> None:
+        """Raise unless every array (or those named) is as long as stated, with the right checksum.
+
+        Each file is read once; `checks` look at the numbers of some arrays on the way.
+        """
+        for name in self.entries if names is None else names:
+            digest, check = hashlib.sha256(), (checks or {}).get(name)
+            entry = self.entry(name)
+            # A truth value is a byte: another than 0 and 1 would be counted wrongly.
+            dtype = np.dtype("|u1" if entry.dtype == "|b1" else entry.dtype)
             # Read, not mapped: mapped pages would count as this process's memory.
-            with (self.path / f"{name}.npy").open("rb") as file:
-                file.seek(-array.nbytes, os.SEEK_END)
+            with self._opened(name) as file:
                 while piece := file.read(CHUNK_BYTES):
                     digest.update(piece)
+                    if check is not None:
+                        check.see(np.frombuffer(piece, dtype))
             if digest.hexdigest() != entry.sha256:
                 seen = f"sha256 {digest.hexdigest()[:12]}..., manifest says {entry.sha256[:12]}..."
-                raise damaged(self.path / f"{name}.npy", f"wrong checksum: {seen}")
+                raise self.damaged(f"{name}.npy", f"wrong checksum: {seen}")
+            if check is not None and (fault := check.fault()) is not None:
+                raise self.damaged(f"{name}.npy", fault)
+
+    @contextmanager
+    def _opened(self, name: str) -> Iterator[IO[bytes]]:
+        """Yield an array's file at its first number, if it is a plain one as the manifest says."""
+        entry = self.entry(name)
+        try:
+            with open_regular(self.path / f"{name}.npy", follow=False) as file:
+                self._check_header(name, entry, file)
+                yield file
+        except (OSError, ValueError) as error:
+            raise self.damaged(f"{name}.npy", str(error)) from error
+
+    def _check_header(self, name: str, entry: ArrayEntry, file: IO[bytes]) -> None:
+        try:
+            version = npy_format.read_magic(file)
+            shape, is_fortran, dtype = npy_format.read_array_header_1_0(file)
+        except Exception as error:  # numpy reads the header as a piece of Python
+            raise self.damaged(f"{name}.npy", f"its header: {error}") from error
+        is_ours = version == (1, 0) and not (is_fortran and len(shape) > 1)
+        if shape != entry.shape or dtype.str != entry.dtype or not is_ours:
+            seen = f"{dtype.str} {shape}, manifest says {entry.dtype} {entry.shape}"
+            raise self.damaged(f"{name}.npy", seen)
+        length = file.tell() + math.prod(shape) * dtype.itemsize
+        found = os.fstat(file.fileno()).st_size
+        if found != length:
+            raise self.damaged(f"{name}.npy", f"{found} bytes long, {length} were written")
 
     def child(self, name: str, kind: str) -> "Folder":
         """Return a sub-folder."""
-        return open_folder(self.path / name, kind)
-
-
-def _check_length(file: Path, array: Array) -> None:
-    # A file that goes on after its array would be mapped without a word.
-    if isinstance(array, np.memmap) and file.stat().st_size != array.offset + array.nbytes:
-        seen = f"{file.stat().st_size} bytes long, {array.offset + array.nbytes} were written"
-        raise damaged(file, seen)
+        path = self.path / name
+        if path.is_symlink():
+            raise self.damaged(name, "a symbolic link, not a folder")
+        return open_folder(path, kind)
 
 
 def folder_kind(path: Path) -> str | None:
     """Return the kind of siafu folder at `path`, or None when it is no such folder."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        return str(manifest["format"]).removeprefix("siafu-")
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return manifest_kind(path)
 
 
 def open_folder(path: Path | str, kind: str) -> Folder:
-    """Return the folder at `path`, refusing one of another kind or version."""
+    """Return the folder at `path`, refusing one of another kind, a later version, or damaged."""
     path = Path(path)
-    make = f"check the path, or make it with `siafu {'ingest' if kind == 'store' else 'partition'}`"
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise StoreError(f"No siafu {kind} there.", seen=str(path), fix=make) from error
-    except (OSError, ValueError) as error:
-        raise damaged(path / MANIFEST, str(error)) from error
-    found = manifest.get("format") if isinstance(manifest, dict) else None
-    if found != f"siafu-{kind}":
-        raise StoreError(f"Not a siafu {kind}.", seen=f"{path} holds {found!r}", fix=make)
-    if manifest.get("version") != FORMAT_VERSION:
-        raise StoreError(
-            f"This {kind} was written by another version.",
-            seen=f"format version {manifest.get('version')}, this siafu reads {FORMAT_VERSION}",
-            fix="make it again with this version",
-        )
-    try:
-        return Folder(path, kind, manifest)
-    except (KeyError, TypeError, AttributeError) as error:
-        raise damaged(path / MANIFEST, f"a section is missing or wrong: {error}") from error
+    return Folder(path, kind, read_manifest(path, kind))
 
 
 def check_free(target: Path, overwrite: bool) -> None:
@@ -231,17 +250,6 @@ def check_free(target: Path, overwrite: bool) -> None:
             seen=str(target),
             fix="name another folder, remove it, or pass --overwrite",
         )
-
-
-def publish(made: Path, target: Path) -> None:
-    """Let a complete folder take the target's place."""
-    if not target.exists():
-        made.rename(target)
-        return
-    old = target.with_name(f".{target.name}.{secrets.token_hex(4)}.old")
-    target.rename(old)
-    made.rename(target)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager
@@ -298,17 +306,3 @@ def unwritable(target: Path, error: OSError, *, go_on: str | None = None) -> Sto
 
 def _existing_parent(path: Path) -> Path:
     return next(parent for parent in [path, *path.absolute().parents] if parent.exists())
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Replace the file's contents at once; a reader sees the old text or the new one."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -13,12 +13,20 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph.array_stream import Array, forget
+from siafu.graph.columns import check_columns, read_facts, verify_columns
 from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
 from siafu.graph.features import Features, SparseFeatures
 from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
 from siafu.graph.ids import Ids, IntegerIds, load_ids
+from siafu.graph.stored import (
+    MASKS,
+    GraphFacts,
+    as_stored,
+    check_nodes,
+    edge_columns,
+    node_columns,
+)
 
-MASKS = ("train", "val", "test")
 _EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type")
 _ROWS_AT_ONCE = 1 << 16
 
@@ -224,9 +232,9 @@ def save_store(graph: Graph, target: Path | str, *, overwrite: bool = False) -> 
     """Check the graph and write it as a store."""
     check_graph(graph)
     with write_folder(target, "store", overwrite=overwrite) as writer:
-        writer.save("indptr", graph.indptr)
+        writer.save("indptr", as_stored("indptr", graph.indptr))
         for name, array in graph.edge_arrays():
-            writer.save(name, array)
+            writer.save(name, as_stored(name, array))
         save_vertices(graph, writer)
 
 
@@ -238,11 +246,11 @@ def save_vertices(graph: Graph, writer: FolderWriter) -> None:
         writer.save("x_index", graph.x.index)
         writer.save("x_value", graph.x.value)
     elif graph.x is not None:
-        writer.save("x", graph.x)
+        writer.save("x", as_stored("x", graph.x))
     for name in ("y", *MASKS):
         array = getattr(graph, name)
         if array is not None:
-            writer.save(name, array)
+            writer.save(name, as_stored(name, array))
     writer.facts |= graph_facts(graph)
 
 
@@ -300,38 +308,40 @@ def load_features(folder: Folder) -> Features | None:
 
 
 def load_store(path: Path | str, *, verify: bool = True) -> Graph:
-    """Return the graph of a store, memory-mapped; `verify` reads all of it once."""
-    folder = open_folder(path, "store")
-    if verify:
-        folder.verify()
-    graph = graph_from_folder(folder)
-    if verify:
-        check_index(graph.indptr, graph.num_edges)
-    return graph
+    """Return the graph of a store, memory-mapped; `verify` reads all of it once.
+
+    Without it the checksums and the numbers that rows are found by are trusted.
+    """
+    return graph_from_folder(open_folder(path, "store"), verify=verify)
 
 
-def graph_from_folder(folder: Folder) -> Graph:
-    """Return the graph kept in an opened store, whose arrays must have one row a vertex or edge."""
-    graph = Graph(
-        name=folder.facts["name"],
+def graph_from_folder(folder: Folder, *, verify: bool = False) -> Graph:
+    """Return the graph kept in an opened store, whose facts and arrays must fit each other."""
+    facts = read_facts(folder, GraphFacts)
+    nodes, edges = facts.num_nodes, facts.num_edges
+    columns = node_columns(folder, facts, nodes) | edge_columns(facts, nodes, edges, nodes)
+    check_columns(folder, columns)
+    if verify:
+        verify_columns(folder, columns)
+        check_nodes(folder)
+    return Graph(
+        name=facts.name,
         indptr=folder.load("indptr"),
         src=folder.load("src"),
         ids=load_ids(folder),
         x=load_features(folder),
         y=folder.load_if_present("y"),
-        num_classes=int(folder.facts["num_classes"]),
+        num_classes=facts.num_classes,
         train=folder.load_if_present("train"),
         val=folder.load_if_present("val"),
         test=folder.load_if_present("test"),
         edge_weight=folder.load_if_present("edge_weight"),
         edge_attr=folder.load_if_present("edge_attr"),
         edge_type=folder.load_if_present("edge_type"),
-        num_edge_types=int(folder.facts.get("num_edge_types", 0)),
-        edge_type_names=tuple(folder.facts.get("edge_type_names", ())),
-        class_names=tuple(folder.facts.get("class_names", ())),
+        num_edge_types=facts.num_edge_types,
+        edge_type_names=tuple(facts.edge_type_names),
+        class_names=tuple(facts.class_names),
     )
-    _check_lengths(graph)
-    return graph
 
 
 def graph_from_edges(

@@ -16,16 +16,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from siafu.errors import SiafuError, StoreError
+from siafu.files import publish, read_json, write_text_atomically
 from siafu.graph.array_stream import Array
-from siafu.graph.folder import (
-    FolderWriter,
-    check_free,
-    publish,
-    unwritable,
-    write_text_atomically,
-)
+from siafu.graph.folder import FolderWriter, check_free, unwritable
+from siafu.graph.manifest import ArrayEntry
 
 try:
     import fcntl
@@ -45,6 +42,26 @@ Job = dict[str, Any]
 def partial_path(target: Path) -> Path:
     """Return where a folder is while it is made in steps."""
     return target.with_name(f"{target.name}.partial")
+
+
+class _FolderState(BaseModel):
+    """What `FolderWriter.state` returns."""
+
+    kind: str
+    facts: dict[str, Any]
+    arrays: dict[str, ArrayEntry]
+    children: dict[str, "_FolderState"]
+
+
+class _StepState(BaseModel):
+    ended: bool
+    facts: dict[str, Any]
+
+
+class _State(BaseModel):
+    job: dict[str, Any] | None
+    steps: dict[str, _StepState]
+    folder: _FolderState
 
 
 class Partial:
@@ -115,7 +132,10 @@ class Partial:
         if stamp is None:
             return None
         file = self.scratch / f"{step}.{name}.{stamp}.npy"
-        return np.load(file, mmap_mode="r" if file.stat().st_size > 128 else None)
+        try:
+            return np.load(file, mmap_mode="r" if file.stat().st_size > 128 else None)
+        except (OSError, ValueError, EOFError) as error:
+            raise _unreadable(self.path, f"{file}: {error}") from error
 
     def forget(self, step: str) -> None:
         """Remove the arrays of a step, once others make them needless."""
@@ -240,16 +260,19 @@ def _begin(path: Path, kind: str, job: Job | None, overwrite: bool) -> Partial:
 
 def _read_state(path: Path) -> dict[str, Any] | None:
     try:
-        state: dict[str, Any] = json.loads((path / _STATE).read_text())
+        return _State.model_validate(read_json(path / _STATE, follow=False)).model_dump()
     except FileNotFoundError:
         return None
-    except ValueError as error:
-        raise StoreError(
-            "The unfinished work can't be read.",
-            seen=f"{path / _STATE}: {error}",
-            fix=f"remove {path} and run the command again",
-        ) from error
-    return state
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, f"{path / _STATE}: {error}") from error
+
+
+def _unreadable(path: Path, seen: str) -> StoreError:
+    return StoreError(
+        "The unfinished work can't be read.",
+        seen=seen,
+        fix=f"remove {path} and run the command again",
+    )
 
 
 def _clear_leftover(target: Path, path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from siafu.errors import StoreError
 from siafu.graph.array_stream import Array
 from siafu.graph.graph import index_dtype
 
@@ -123,20 +124,32 @@ class Replay:
     def apply(self, delta: Delta) -> Snapshot:
         """Return the next snapshot; the one before stays as it was."""
         now, num_nodes = self.snapshot, self.snapshot.num_nodes
-        gone = np.searchsorted(self._keys, delta.removed)
+        gone = _places(self._keys, delta.removed)
         keys = np.delete(self._keys, gone)
         at = np.searchsorted(keys, delta.added)
         added_dst, added_src = np.divmod(delta.added, num_nodes)
         self._keys = np.insert(keys, at, delta.added)
         src = np.insert(np.delete(now.src, gone), at, added_src)
         weight = np.insert(np.delete(now.weight, gone), at, delta.added_weight)
-        weight[np.searchsorted(self._keys, delta.changed)] = delta.changed_weight
+        weight[_places(self._keys, delta.changed)] = delta.changed_weight
         growth = np.bincount(added_dst, minlength=num_nodes)
         growth -= np.bincount(delta.removed // num_nodes, minlength=num_nodes)
         indptr = now.indptr.copy()
         indptr[1:] += np.cumsum(growth)
         self.snapshot = Snapshot(indptr, src, weight)
         return self.snapshot
+
+
+def _places(keys: Array, named: Array) -> Array:
+    """Return where each of the keys named stands; every one must be there."""
+    at = np.searchsorted(keys, named)
+    if len(named) and (at[-1] >= len(keys) or (keys[at] != named).any()):
+        raise StoreError(
+            "A change of the dynamic graph is about an edge that is not there.",
+            seen=f"one of {len(named)} edges that are removed or changed in a step",
+            fix="make the folder again from its events",
+        )
+    return at
 
 
 def replay(start: Snapshot, deltas: Iterator[Delta]) -> Iterator[Snapshot]:

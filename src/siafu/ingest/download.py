@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from siafu.errors import DataError
-from siafu.graph import unwritable, write_text_atomically
+from siafu.files import replacing, sync_folder, write_text_atomically
+from siafu.graph import unwritable
 from siafu.ingest.progress import Progress, silent
 
 _CHUNK_BYTES = 1 << 20
@@ -38,21 +39,18 @@ def fetch(
         known = sha256 or (recorded.read_text().strip() if recorded.exists() else None)
         _check_sum(target, _sum_of(target), known)
         return target
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
+        with replacing(target) as temporary:
             digest = hashlib.sha256()
-            for chunk in _chunks(url, timeout_seconds, progress or silent):
-                file.write(chunk)
-                digest.update(chunk)
-        _check_sum(Path(url), digest.hexdigest(), sha256)
-        write_text_atomically(recorded, digest.hexdigest() + "\n")
-        temporary.replace(target)
+            with temporary.open("wb") as file:
+                for chunk in _chunks(url, timeout_seconds, progress or silent):
+                    file.write(chunk)
+                    digest.update(chunk)
+            _check_sum(Path(url), digest.hexdigest(), sha256)
+            write_text_atomically(recorded, digest.hexdigest() + "\n")
     except OSError as error:
         raise unwritable(target, error) from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return target
 
 
@@ -110,6 +108,7 @@ def unpack(archive: Path, target: Path) -> None:
             temporary.mkdir(parents=True)
             opened.extractall(temporary)
         temporary.replace(target)
+        sync_folder(target.parent)
     except (zipfile.BadZipFile, EOFError) as error:
         raise DataError(
             "The archive can't be read.",

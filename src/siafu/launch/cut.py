@@ -132,8 +132,8 @@ def _cut_tables(
             partial.hold()
             graph = _loaded(source, replace(reading, options=options), allowance)
             return _cut_graph(partial, graph, cut, reading, allowance)
-        store = partial.path / "store"
-        if not partial.has("ingest"):
+        store, is_old = partial.path / "store", partial.has("ingest")
+        if not is_old:
             partial.hold()
             notes = ingest_to_store(
                 source,
@@ -148,7 +148,7 @@ def _cut_tables(
             )
             _say_all(allowance, notes)
             partial.end("ingest")
-        graph, is_drawn = load_store(store, verify=False), Reading(draws_masks=False)
+        graph, is_drawn = load_store(store, verify=is_old), Reading(draws_masks=False)
         return _cut_graph(partial, graph, cut, is_drawn, allowance)
 
 

@@ -1,7 +1,6 @@
 """One call from data to a trained model: prepare, start the ranks, gather the result."""
 
 import importlib
-import json
 import os
 import shutil
 import tempfile
@@ -18,6 +17,7 @@ from siafu.checkpoint import has_checkpoint, newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
+from siafu.files import sync_folder, write_text_atomically
 from siafu.graph import folder_kind, partial_path, writing
 from siafu.launch.checks import check_run
 from siafu.launch.classes import told_classes_of_parts
@@ -233,6 +233,7 @@ def infer(
             if target.exists():
                 target.rename(Path(scratch) / "old")
             made.rename(target)
+            sync_folder(target.parent)
     return target
 
 
@@ -312,14 +313,14 @@ def _save_config(folder: RunFolder, config: RunConfig) -> None:
 
 def _save_job(folder: RunFolder, job: Job) -> None:
     with writing(folder.path):
-        folder.job.write_text(job.to_text())
+        write_text_atomically(folder.job, job.to_text())
 
 
 def _parts_of(folder: RunFolder) -> str:
     """Return the parts a run was trained on; its own stay with it when it is moved."""
     if folder.parts.exists():
         return str(folder.parts.absolute())
-    return Job.from_text(folder.job.read_text()).parts
+    return Job.from_text(folder.read_job()).parts
 
 
 def _carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
@@ -350,7 +351,7 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
             except BaseException:
                 clear_rests()
                 raise
-    result = json.loads(folder.result.read_text()) if job.verb == "train" else {}
+    result = folder.read_result() if job.verb == "train" else {}
     return Run(folder.path, result)
 
 
@@ -399,4 +400,4 @@ def _share_work(path: str, job: Job | None, world: World) -> Run:
     work(folder, Job.from_text(world.share_text(job.to_text() if job else "")), world)
     world.step = "the end"
     world.check_agreement("run folder", str(folder.path))
-    return Run(folder.path, json.loads(folder.result.read_text()), world.rank == 0)
+    return Run(folder.path, folder.read_result(), world.rank == 0)

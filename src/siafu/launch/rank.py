@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import TypeAdapter, ValidationError
+
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_config
 from siafu.engine import (
@@ -23,8 +25,9 @@ from siafu.engine import (
     write_predictions,
     write_trace,
 )
-from siafu.errors import SiafuError
-from siafu.graph import folder_kind, write_text_atomically, writing
+from siafu.errors import SiafuError, StoreError
+from siafu.files import write_text_atomically
+from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
@@ -67,7 +70,14 @@ class Job:
     @classmethod
     def from_text(cls, text: str) -> "Job":
         """Return the job that `to_text` wrote."""
-        return cls(**json.loads(text))
+        try:
+            return TypeAdapter(cls).validate_json(text, strict=True)
+        except ValidationError as error:
+            raise StoreError(
+                "What the run was asked to do (job.json) can't be read.",
+                seen=first_fault(error),
+                fix="start the run again in another folder with --out",
+            ) from error
 
 
 def work(folder: RunFolder, job: Job, world: World) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siafu.errors import ConfigError
-from siafu.graph import write_text_atomically
+from siafu.files import write_text_atomically
 
 CONFIG_VARIABLE = "SIAFU_CONFIG"
 

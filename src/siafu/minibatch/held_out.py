@@ -15,7 +15,20 @@ from torch import Tensor
 
 from siafu.comm import World, exchange_halo
 from siafu.errors import ConfigError, DataError
-from siafu.graph import Array, Graph, folder_kind, forget, open_folder, parse_split, write_folder
+from siafu.graph import (
+    Array,
+    Column,
+    Graph,
+    check_columns,
+    folder_kind,
+    forget,
+    open_folder,
+    parse_split,
+    verify_columns,
+    write_folder,
+)
+from siafu.graph.columns import OFFSETS
+from siafu.graph.manifest import MOST_ROWS
 from siafu.minibatch.layerwise import row_spans
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import CSR, DrawKey, uniform_pairs
@@ -45,11 +58,21 @@ class HeldOut:
     def load(cls, parts: Path | str) -> "HeldOut":
         """Return what lies beside a parts folder."""
         folder = open_folder(_beside(Path(parts)), "links")
-        folder.verify()
+        pairs = Column((None, 2), OFFSETS, span=(0, MOST_ROWS), is_needed=True)
+        columns = {"val": pairs, "test": pairs}
+        check_columns(folder, columns)
+        verify_columns(folder, columns)
         return cls(folder.load("val"), folder.load("test"))
 
     def share(self, shard: Shard) -> "HeldOut":
         """Return those whose source this rank owns."""
+        last = max(int(pairs.max(initial=0)) for pairs in (self.val, self.test))
+        if last >= shard.num_vertices:
+            raise DataError(
+                "A held-out edge names a node that does not exist.",
+                seen=f"row {last} of {shard.num_vertices}",
+                fix="start the run again: the held-out edges are of another graph",
+            )
         mine = (shard.part_of[pairs[:, 0]] == shard.world.rank for pairs in (self.val, self.test))
         return HeldOut(*(p[chosen] for p, chosen in zip((self.val, self.test), mine, strict=True)))
 

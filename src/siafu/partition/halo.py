@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from siafu.graph import Array, FolderWriter, Graph, Partial, index_dtype
+from siafu.graph.stored import as_stored
 from siafu.ops.numba_jit import strict_kernel
 from siafu.partition import chunks
 from siafu.partition.chunks import Progress, ranges, windows
@@ -54,7 +55,7 @@ def write_edges(
         partial.end("edges")
     for name, column in graph.edge_arrays():
         if name != "src" and not partial.has(f"edges {name}"):
-            split_entries(rows, writers, name, graph.indptr, column)
+            split_entries(rows, writers, name, graph.indptr, as_stored(name, column))
             partial.end(f"edges {name}")
     for part, (writer, file) in enumerate(zip(writers, files, strict=True)):
         if not partial.has(f"part {part}"):

@@ -21,6 +21,7 @@ from siafu.graph import (
     graph_facts,
     make_in_steps,
 )
+from siafu.graph.stored import as_stored
 from siafu.partition.assign import check_num_parts
 from siafu.partition.chunks import Progress, quiet
 from siafu.partition.halo import write_edges, write_sends
@@ -153,5 +154,9 @@ def _vertex_columns(graph: Graph) -> list[tuple[Any, ...]]:
         columns.append(("x_value", split_entries, indptr, graph.x.value))
     else:
         plain["x"] = graph.x
-    columns += [(name, split_rows, array) for name, array in plain.items() if array is not None]
+    columns += [
+        (name, split_rows, as_stored(name, array))
+        for name, array in plain.items()
+        if array is not None
+    ]
     return columns

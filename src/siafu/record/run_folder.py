@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from siafu.errors import StoreError
+from siafu.files import read_json, read_text, sync_file, sync_folder, write_text_atomically
 
 _PACKAGES = ("siafu", "torch", "numpy", "numba", "pyarrow", "torch_geometric", "pymetis", "triton")
 
@@ -37,6 +38,7 @@ class RunFolder:
         try:
             if path is not None:
                 path.mkdir(parents=True)
+                sync_folder(path.parent)
                 return cls(path)
             parent = Path("runs")
             parent.mkdir(exist_ok=True)
@@ -70,7 +72,8 @@ class RunFolder:
 
     def write_environment(self) -> None:
         """Write what the run runs on, to explain its figures later."""
-        (self.path / "environment.json").write_text(json.dumps(environment(), indent=1) + "\n")
+        text = json.dumps(environment(), indent=1)
+        write_text_atomically(self.path / "environment.json", text + "\n")
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row; each is a complete line, so a killed run leaves readable metrics."""
@@ -87,15 +90,38 @@ class RunFolder:
     def keep_metrics(self, epochs: int) -> None:
         """Drop rows after the first `epochs`: a resumed run writes them again."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
-        temporary = self.metrics.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        temporary.replace(self.metrics)
+        write_text_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
     def write_result(self, result: dict[str, Any]) -> None:
-        """Write the summary at once."""
-        temporary = self.result.with_suffix(".tmp")
-        temporary.write_text(json.dumps(result, indent=1) + "\n")
-        temporary.replace(self.result)
+        """Write the summary at once, after the metrics it sums up are on the disk."""
+        if self.metrics.exists():
+            sync_file(self.metrics)
+        write_text_atomically(self.result, json.dumps(result, indent=1) + "\n")
+
+    def read_result(self) -> dict[str, Any]:
+        """Return the summary of a run that ended."""
+        try:
+            result = read_json(self.result)
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.result, str(error)) from error
+        if not isinstance(result, dict):
+            raise _unreadable(self.result, "no summary of a run")
+        return result
+
+    def read_job(self) -> str:
+        """Return the text of what the ranks were last asked to do."""
+        try:
+            return read_text(self.job)
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.job, str(error)) from error
+
+
+def _unreadable(file: Path, seen: str) -> StoreError:
+    return StoreError(
+        f"{file.name} of the run can't be read.",
+        seen=f"{file}: {seen}",
+        fix="copy the run folder again, or start the run again in another one with --out",
+    )
 
 
 def environment() -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from siafu.errors import StoreError
+from siafu.files import write_text_atomically
 
 SPAN_LIMIT = 200_000
 """Spans that one rank keeps; about 80 MB of memory, 30 MB of file."""
@@ -181,12 +182,9 @@ def _write(path: Path, spans: list[Span], left_out: dict[int, int]) -> None:
             "left_out": {str(rank): count for rank, count in left_out.items()},
         },
     }
-    temporary = path.with_name(f"{path.name}.tmp")
     try:
-        temporary.write_text(json.dumps(content, allow_nan=False))
-        temporary.replace(path)
+        write_text_atomically(path, json.dumps(content, allow_nan=False))
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise StoreError(
             "The trace can't be written.",
             seen=f"{error.strerror}: {path}",

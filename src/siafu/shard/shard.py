@@ -144,7 +144,8 @@ def open_shard(
     """Return this rank's shard of a parts folder; there must be one part a rank.
 
     It lies on the rank's device, on its host, or there but for edges and dense features, which stay
-    on disk, for work that reads them through `reader`.
+    on disk, for work that reads them through `reader`. `verify` reads the part once and checks
+    every checksum and index; without it they are trusted.
     """
     parts = open_parts(path)
     if parts.num_parts != world.size:
@@ -153,9 +154,7 @@ def open_shard(
             seen=f"{world.size} ranks, {parts.num_parts} parts in {path}",
             fix=f"start {parts.num_parts} ranks, or partition again with --parts {world.size}",
         )
-    folder = parts.part(world.rank)
-    if verify:
-        folder.verify()
+    folder = parts.open_part(world.rank, verify=verify)
     world.check_agreement("parts folder", folder.facts["graph_fingerprint"])
     device = world.device if place == "device" else torch.device("cpu")
     on_disk = _ON_DISK if place == "disk" else ()

@@ -28,6 +28,7 @@ from siafu.comm.widths import (
     random_assignment,
     sensitivity,
 )
+from siafu.errors import StoreError
 from siafu.ops import DrawKey, WireLayout
 from siafu.strategy.strategy import Strategy
 
@@ -335,12 +336,22 @@ class WidthBook:
         for direction, legs in enumerate((exchange.there, exchange.back)):
             for stage, leg in enumerate(legs):
                 if (known := self._saved.pop((number, direction, stage), None)) is not None:
+                    _check_rows(known, leg)
                     leg.times = known.times
                     leg.ranges_S.copy_(known.rows[:, 2])
                     widths.append((leg, known.rows[:, 0].to(torch.uint8)))
                     if known.has_next:
                         leg.next_bits_S = known.rows[:, 1].to(torch.uint8)
         self._tell(widths)
+
+
+def _check_rows(known: "_Known", leg: Traced) -> None:
+    if len(known.rows) != len(leg.bits_S):
+        raise StoreError(
+            "The widths of messages in the checkpoint are of other messages.",
+            seen=f"{len(known.rows)} rows in it, {len(leg.bits_S)} are sent",
+            fix="resume with the data, ranks and settings of the run",
+        )
 
 
 def _rows_of(leg: Traced) -> Tensor:

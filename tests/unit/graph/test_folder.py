@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from siafu.errors import StoreError
-from siafu.graph import folder_kind, open_folder, unwritable, write_folder, write_text_atomically
+from siafu.files import write_text_atomically
+from siafu.graph import folder_kind, open_folder, unwritable, write_folder
 
 
 def write(target: Path, **options) -> None:

@@ -1,7 +1,5 @@
 """Graphs, ids and sparse features: checked, saved and loaded as they were."""
 
-import hashlib
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +20,8 @@ from siafu.graph import (
     load_store,
     save_store,
 )
+from siafu.partition import open_parts, partition_graph
+from tests.folders import put_array
 
 NAMES = ["ant", "", "蟻 siafu", "zażółć", "🐜" * 3, "a\nb"]
 
@@ -180,31 +180,38 @@ def test_bad_graph_is_not_stored(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def _with_array(store: Path, name: str, array: np.ndarray) -> None:
-    """Put another array into a store, its manifest made to match."""
-    np.save(store / f"{name}.npy", array)
-    manifest = json.loads((store / "manifest.json").read_text())
-    sha256 = hashlib.sha256(np.ascontiguousarray(array).data).hexdigest()
-    row = {"shape": list(array.shape), "dtype": array.dtype.str, "sha256": sha256}
-    manifest["arrays"][name] = row
-    (store / "manifest.json").write_text(json.dumps(manifest))
-
-
 @pytest.mark.parametrize(
     ("name", "array", "told"),
     [
-        ("x", np.zeros((5, 2), np.float32), "'x': 5"),
-        ("train", np.zeros(7, bool), "'train': 7"),
-        ("src", np.zeros(4, np.int32), "indptr runs from 0 to 5 for 4 edges"),
-        ("indptr", np.array([0, 4, 3, 5, 5, 5, 5]), "row 1 has its edges from 4 to 3"),
+        ("x", np.zeros((5, 2), np.float32), "x.npy: <f4 [5, 2] where"),
+        ("train", np.zeros(7, bool), "train.npy: |b1 [7] where"),
+        ("src", np.zeros(4, np.int32), "src.npy: <i4 [4] where"),
+        ("indptr", np.array([0, 4, 3, 5, 5, 5, 5]), "indptr.npy: row 1 goes from 4 to 3"),
     ],
 )
 def test_a_store_whose_arrays_do_not_fit_is_named(tmp_path: Path, name, array, told) -> None:
     save_store(small(), tmp_path / "store")
-    _with_array(tmp_path / "store", name, array)
-    with pytest.raises(DataError) as caught:
+    put_array(tmp_path / "store", name, array)
+    with pytest.raises(StoreError) as caught:
         load_store(tmp_path / "store")
     assert told in caught.value.seen
+
+
+def test_other_dtypes_are_stored_in_ours(tmp_path: Path) -> None:
+    graph = small(
+        x=np.arange(12, dtype=">f4").reshape(6, 2),
+        y=np.array([0, 1, 2, -1, 1, 0], np.int16),
+        train=np.array([1, 1, 0, 0, 0, 0], np.uint8),
+        edge_weight=np.arange(5),
+    )
+    save_store(graph, tmp_path / "store")
+    partition_graph(graph, tmp_path / "parts", num_parts=1)
+    part = open_parts(tmp_path / "parts").open_part(0)
+    stored = load_store(tmp_path / "store")
+    kinds = {"x": "<f4", "y": "<i8", "train": "|b1", "edge_weight": "<f4"}
+    for name, dtype in kinds.items():
+        assert getattr(stored, name).dtype.str == part.load(name).dtype.str == dtype
+        assert np.array_equal(getattr(stored, name), getattr(graph, name))
 
 
 @pytest.mark.parametrize("change", [-4, 4])

@@ -11,8 +11,9 @@ from siafu.comm import World
 from siafu.errors import ConfigError, DataError, StoreError
 from siafu.graph import Graph, graph_from_edges
 from siafu.minibatch import HeldOut, held_out, hold_out_edges, hold_out_of_shard
-from siafu.partition import write_parts
+from siafu.partition import partition_graph, write_parts
 from siafu.shard import open_shard
+from tests.folders import change_array
 from tests.parity.graphs import assignment, awkward_graph
 
 
@@ -61,6 +62,18 @@ def test_what_is_saved_comes_back_checked(tmp_path: Path) -> None:
     raw[-1] ^= 1
     file.write_bytes(raw)
     with pytest.raises(StoreError, match="checksum"):
+        HeldOut.load(tmp_path / "data.parts")
+
+
+def test_held_out_edges_of_nodes_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    graph = awkward_graph()
+    partition_graph(graph, tmp_path / "data.parts", num_parts=1)
+    HeldOut(np.array([[0, 1]]), np.array([[0, graph.num_nodes]])).save(tmp_path / "data.parts")
+    shard = open_shard(tmp_path / "data.parts", World())
+    with pytest.raises(DataError, match="does not exist"):
+        HeldOut.load(tmp_path / "data.parts").share(shard)
+    change_array(tmp_path / "data.links", "val", (0, 0), -1)
+    with pytest.raises(StoreError, match=r"val\.npy is damaged"):
         HeldOut.load(tmp_path / "data.parts")
 
 
