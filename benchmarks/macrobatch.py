@@ -40,7 +40,7 @@ from benchmarks.reach import reach_of
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Training, begin
-from siafu.engine.full_graph import synchronise
+from siafu.engine.evaluations import synchronise
 from siafu.engine.sampled import SampledNetwork
 from siafu.graph import Array, Graph
 from siafu.launch.rank import prepare_process
