@@ -27,6 +27,7 @@ KEYS = {
     "stopped_by_patience",
     "seconds_per_epoch",
     "bytes_sent",
+    "evaluation",
     "peak_mb",
     "ranks",
     "strategy",
