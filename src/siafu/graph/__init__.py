@@ -43,7 +43,9 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
+from siafu.graph.lock import LockedError, locked
 from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, partial_path, sync
+from siafu.graph.scratch import scratch_folder
 from siafu.graph.smoothing import normalised, smooth
 from siafu.graph.snapshot import (
     Delta,
@@ -72,6 +74,7 @@ __all__ = [
     "Ids",
     "IntegerIds",
     "Job",
+    "LockedError",
     "Partial",
     "Replay",
     "Snapshot",
@@ -101,6 +104,7 @@ __all__ = [
     "load_features",
     "load_ids",
     "load_store",
+    "locked",
     "make_in_steps",
     "normalised",
     "number_edge_types",
@@ -111,6 +115,7 @@ __all__ = [
     "save_dynamic",
     "save_store",
     "save_vertices",
+    "scratch_folder",
     "smooth",
     "snapshot_from_keys",
     "sync",
