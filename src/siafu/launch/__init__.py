@@ -5,5 +5,16 @@ from siafu.collector import collector_rests
 with collector_rests():  # every rank begins here
     from siafu.launch.fit import Run, fit, infer, resume_run, start_run, under_torchrun
     from siafu.launch.prepare import prepare_parts
+    from siafu.launch.stop import TERMINATED_CODE, ending_cleanly
 
-__all__ = ["Run", "fit", "infer", "prepare_parts", "resume_run", "start_run", "under_torchrun"]
+__all__ = [
+    "TERMINATED_CODE",
+    "Run",
+    "ending_cleanly",
+    "fit",
+    "infer",
+    "prepare_parts",
+    "resume_run",
+    "start_run",
+    "under_torchrun",
+]

@@ -29,6 +29,7 @@ from siafu.ingest import (
     load_dynamic,
     looks_like_events,
 )
+from siafu.launch.stop import heeding
 from siafu.ops import num_threads, set_threads
 from siafu.partition import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
@@ -199,7 +200,8 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
             note += "".join(f"  val {name} {value:.4f}" for name, value in list(scores.items())[:1])
             line.update(training.progress.epochs, note)
 
-        result = train_dynamic(training, folder, show)
+        with heeding() as is_told:
+            result = train_dynamic(training, folder, show, is_told)
     write_dynamic_predictions(
         training.network, training.task, training.runner, folder.predictions, world.rank
     )
