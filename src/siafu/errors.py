@@ -53,8 +53,8 @@ class Stopped(Exception):  # noqa: N818 - no error: what was asked for
         self.epochs = epochs
 
 
-class Terminated(KeyboardInterrupt):
-    """The end that SIGTERM asks for: as after Ctrl-C, with another exit code."""
+class Terminated(BaseException):
+    """The end that SIGTERM asks for: as KeyboardInterrupt, with another exit code."""
 
     rank_was_told = True
     """False on a rank that stopped with others, of which one was told."""

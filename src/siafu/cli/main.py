@@ -38,6 +38,9 @@ def main() -> None:
     except SiafuError as error:
         notes.print(f"error: {error}", style="red", soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt as error:
+    except KeyboardInterrupt:
         notes.print("stopped")
-        sys.exit(TERMINATED_CODE if isinstance(error, Terminated) else 130)
+        sys.exit(130)
+    except Terminated:
+        notes.print("stopped")
+        sys.exit(TERMINATED_CODE)

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from siafu.config import RunConfig
 from siafu.engine.dynamic import DynamicNetwork, make_network, make_runner
@@ -15,6 +15,7 @@ from siafu.engine.grid import Grid
 from siafu.engine.infer import as_lists
 from siafu.engine.snapshots import num_inputs
 from siafu.engine.tasks import Task, time_column
+from siafu.engine.weights import write_weights
 from siafu.errors import StoreError
 from siafu.graph import DynamicGraph, writing
 from siafu.nn import Draws
@@ -73,7 +74,7 @@ def save_dynamic_network(
     """Write the weights, and with them what data they are for."""
     tensors = {name: tensor.contiguous().cpu() for name, tensor in network.state_dict().items()}
     facts = {"num_features": str(num_inputs(graph, lags)), "task": task.name}
-    save_file(tensors, file, metadata=facts)
+    write_weights(tensors, facts, file)
 
 
 def infer_dynamic(

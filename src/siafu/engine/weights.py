@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
+from torch import Tensor
 
 from siafu.config import RunConfig
 from siafu.engine.network import Network, build_network
@@ -27,7 +28,18 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "class_names": json.dumps(shard.class_names),
         "edge_types": json.dumps([shard.num_edge_types, *shard.edge_type_names]),
     }
-    save_file(tensors, file, metadata=facts)
+    write_weights(tensors, facts, file)
+
+
+def write_weights(tensors: dict[str, Tensor], facts: dict[str, str], file: Path) -> None:
+    """Write the file at once; a full disk is an OSError, which safetensors' own writer hides."""
+    temporary = file.with_suffix(".tmp")
+    try:
+        temporary.write_bytes(save(tensors, metadata=facts))
+        temporary.replace(file)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def load_network(

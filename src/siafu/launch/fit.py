@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config
-from siafu.errors import ConfigError, StoreError
+from siafu.errors import ConfigError, StoreError, Terminated
 from siafu.graph import writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say
@@ -237,7 +237,7 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
     except BaseException as error:
         if is_new:
             discard_if_empty(folder)
-        if isinstance(error, KeyboardInterrupt):
+        if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
         elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
             say(f"What was done is kept. To go on: {resume_command(folder.path)}")

@@ -23,7 +23,7 @@ from siafu.engine import (
     write_predictions,
     write_trace,
 )
-from siafu.errors import SiafuError
+from siafu.errors import SiafuError, Terminated
 from siafu.graph import folder_kind, write_text_atomically, writing
 from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
@@ -200,7 +200,7 @@ def _end_with_parent() -> None:
 
 def _tell(error: BaseException, rank: int) -> None:
     ours = (error.problem, error.seen, error.fix) if isinstance(error, SiafuError) else None
-    is_told_to_end = isinstance(error, KeyboardInterrupt)
+    is_told_to_end = isinstance(error, KeyboardInterrupt | Terminated)
     failure = RankFailure(
         rank=rank,
         time=time.time(),
@@ -220,7 +220,7 @@ def main(run: str, job_text: str) -> int:
     try:
         with ending_cleanly():
             _join_and_work(folder, job, rank)
-    except KeyboardInterrupt as error:
+    except (KeyboardInterrupt, Terminated) as error:
         if getattr(error, "rank_was_told", True):  # else the rank that was told tells
             _tell(error, rank)
         os._exit(TERMINATED_CODE)

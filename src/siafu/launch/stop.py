@@ -28,7 +28,7 @@ class Order:
         """Return whether this process was told to end."""
         return self.signal is not None
 
-    def interrupt(self) -> KeyboardInterrupt:
+    def interrupt(self) -> KeyboardInterrupt | Terminated:
         """Return the exception that ends the command."""
         return KeyboardInterrupt() if self.signal == signal.SIGINT else Terminated()
 
