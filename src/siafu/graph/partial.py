@@ -27,6 +27,7 @@ from siafu.graph.folder import (
     write_text_atomically,
 )
 from siafu.graph.lock import LockedError, locked
+from siafu.graph.scratch import clear_unheld
 
 STEP_SECONDS = 1.0
 """The state is not written more often, so that small folders are made as fast as without."""
@@ -186,6 +187,7 @@ def make_in_steps(
     path = kept or target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         _clear_leftover(target, path)
+        clear_unheld(target.parent, f".{target.name}.*.tmp", _LOCK)  # of processes that were killed
         check_free(target, overwrite)
         path.mkdir(parents=True, exist_ok=True)
         with _locked(path):

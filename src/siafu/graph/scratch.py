@@ -13,7 +13,7 @@ from siafu.graph.lock import is_locked, locked
 _PREFIX = "siafu-scratch-"
 _LOCK = "lock"
 _LEAST_AGE_SECONDS = 60.0
-"""A folder without a lock that is younger may be on its way to be locked."""
+"""A folder that is younger may be on its way to be locked."""
 
 
 @contextmanager
@@ -26,9 +26,15 @@ def scratch_folder() -> Iterator[Path]:
 
 def clear_scratch() -> None:
     """Remove this user's scratch folders that no process holds any more."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+    clear_unheld(Path(tempfile.gettempdir()), f"{_PREFIX}*", _LOCK)
+
+
+def clear_unheld(parent: Path, pattern: str, lock: str) -> None:
+    """Remove this user's folders by that name whose lock no process holds any more."""
+    for folder in parent.glob(pattern):
         with suppress(OSError):  # another process may be removing it
             facts = folder.stat()
             is_old = time.time() - facts.st_mtime > _LEAST_AGE_SECONDS
-            if facts.st_uid == os.geteuid() and is_old and not is_locked(folder / _LOCK):
+            is_ours = facts.st_uid == os.geteuid() and (folder / lock).exists()
+            if is_ours and is_old and not is_locked(folder / lock):
                 shutil.rmtree(folder, ignore_errors=True)

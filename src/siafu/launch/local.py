@@ -74,28 +74,37 @@ def run_ranks(
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     with own_signals(), scratch_folder() as scratch:
         arguments = ("-m", "siafu.launch", str(run), job)
-        context = start_processes(
-            name="siafu",
-            entrypoint=sys.executable,
-            args={rank: arguments for rank in range(num_ranks)},
-            envs={
-                rank: _environment(rank, num_ranks, str(scratch), threads) | (variables or {})
-                for rank in range(num_ranks)
-            },
-            logs_specs=DefaultLogsSpecs(log_dir=str(scratch), redirects=Std.NONE, tee=Std.NONE),
-        )
-        assert isinstance(context, SubprocessContext), "a program, not a function, is started"
-        ranks: Ranks = {rank: h.proc for rank, h in context.subprocess_handlers.items()}
-        try:
+        environments = {
+            rank: _environment(rank, num_ranks, str(scratch), threads) | (variables or {})
+            for rank in range(num_ranks)
+        }
+        with _started(arguments, environments, scratch) as ranks:
             ended = _wait(ranks, saves_when_told=again is not None)
-        except SignalException as error:
-            is_interrupt = error.sigval == signal.SIGINT
-            raise KeyboardInterrupt if is_interrupt else Terminated from error
-        finally:
-            context.close(signal.SIGKILL, timeout=_KILL_SECONDS)
         if any(ended.values()):
             unheard = sorted(ranks.keys() - ended.keys())
             raise first_error(read_failures(scratch), ended, unheard=unheard, again=again or "")
+
+
+@contextmanager
+def _started(
+    arguments: tuple[str, ...], environments: dict[int, dict[str, str]], scratch: Path
+) -> Iterator[Ranks]:
+    """Yield the processes of ranks, which are killed at the end where they still run."""
+    with ExitStack() as stack:
+        try:
+            context = start_processes(
+                name="siafu",
+                entrypoint=sys.executable,
+                args=dict.fromkeys(environments, arguments),
+                envs=environments,
+                logs_specs=DefaultLogsSpecs(log_dir=str(scratch), redirects=Std.NONE, tee=Std.NONE),
+            )
+            assert isinstance(context, SubprocessContext), "a program, not a function, is started"
+            stack.callback(context.close, signal.SIGKILL, timeout=_KILL_SECONDS)
+            yield {rank: handler.proc for rank, handler in context.subprocess_handlers.items()}
+        except SignalException as error:  # of the handlers that torch has set
+            is_interrupt = error.sigval == signal.SIGINT
+            raise KeyboardInterrupt if is_interrupt else Terminated from error
 
 
 @contextmanager
