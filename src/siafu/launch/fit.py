@@ -241,6 +241,8 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
             say(how_to_go_on(folder))
         elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
             say(f"What was done is kept. To go on: {resume_command(folder.path)}")
+            if folder.parts.exists():
+                say(f"To use its data with other settings: siafu train {folder.parts}")
         raise
 
 
