@@ -47,3 +47,18 @@ class TaskError(SiafuError):
 
 class PoolError(SiafuError):
     """A pool of workers that can't be had, or that keeps failing."""
+
+
+class Stopped(Exception):  # noqa: N818 - no error: what was asked for
+    """Training that ended between two epochs since a rank was told to."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__(f"stopped after epoch {epochs}")
+        self.epochs = epochs
+
+
+class Terminated(BaseException):
+    """The end that SIGTERM asks for: as KeyboardInterrupt, with another exit code."""
+
+    rank_was_told = True
+    """False on a rank that stopped with others, of which one was told."""

@@ -1,13 +1,14 @@
 """Models of a user whose code goes wrong."""
 
 import os
+import signal
 
 import torch
 from torch import Tensor, nn
 
 
-class RaisesOnRankOne(nn.Module):
-    """Works for two epochs, then fails on one rank only."""
+class Sums(nn.Module):
+    """Sums over in-neighbours, and a count of training epochs."""
 
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__()
@@ -17,7 +18,25 @@ class RaisesOnRankOne(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         self.calls += self.training
         out = self.linear(x)
-        summed = torch.zeros_like(out).index_add(0, edge_index[1], out[edge_index[0]])
+        return torch.zeros_like(out).index_add(0, edge_index[1], out[edge_index[0]])
+
+
+class RaisesOnRankOne(Sums):
+    """Works for two epochs, then fails on one rank only."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        summed = super().forward(x, edge_index)
         if self.calls == 3 and os.environ["RANK"] == "1":
             raise ZeroDivisionError("the mistake of rank one")
+        return summed
+
+
+class KilledInFirstAttempt(Sums):
+    """Ends its process on rank 1, in the sixth epoch, before torchrun has started it again."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        summed = super().forward(x, edge_index)
+        is_first_attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0"
+        if self.calls == 6 and is_first_attempt and os.environ["RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
         return summed

@@ -15,8 +15,11 @@ from siafu.partition import partition_graph
 from tests.command import Answer, Command, listing
 
 
-def refused(siafu: Command, *arguments: object) -> str:
-    """Return what the command told, after checking that it failed in the agreed form."""
+def refused(siafu: Command, *arguments: object, is_prepared: bool = False) -> str:
+    """Return what the command told, after checking that it failed in the agreed form.
+
+    Nothing is left, but for a run whose data was prepared by then.
+    """
     before = listing(siafu.here)
     answer: Answer = siafu(*arguments)
     assert answer.code == 2, answer
@@ -26,6 +29,10 @@ def refused(siafu: Command, *arguments: object) -> str:
     assert lines[start + 1].startswith("  seen: "), answer.err
     assert lines[-1].startswith("  fix:  "), answer.err
     assert "Traceback" not in answer.err
+    if is_prepared:
+        [parts] = siafu.here.glob("runs/*/data.parts")
+        assert f"siafu train --resume {parts.parent.relative_to(siafu.here)}" in answer.err
+        shutil.rmtree(siafu.here / "runs")
     assert listing(siafu.here) == before
     return answer.err
 
@@ -137,14 +144,14 @@ def test_label_out_of_range(siafu: Command, value: int) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_no_training_vertices(siafu: Command, ranks: int) -> None:
     data = write_npz(siafu.here / "data.npz", train_mask=np.zeros(30, bool))
-    told = refused(siafu, "train", data, "--ranks", ranks)
+    told = refused(siafu, "train", data, "--ranks", ranks, is_prepared=True)
     assert "no training vertices" in told
 
 
 def test_no_labels(siafu: Command) -> None:
     data = siafu.here / "data.npz"
     np.savez(data, edge_index=np.array([[0, 1], [1, 2]]), x=np.ones((3, 2), np.float32))
-    assert "no labels" in refused(siafu, "train", data)
+    assert "no labels" in refused(siafu, "train", data, is_prepared=True)
 
 
 @pytest.mark.parametrize("command", [["train", "--ranks"], ["partition", "target", "--parts"]])
@@ -193,12 +200,16 @@ def test_missing_part(siafu: Command, copies: Path) -> None:
 
 @pytest.mark.parametrize("model", ["absent.py:Net", "no_such_package:Net"])
 def test_own_model_that_does_not_exist(siafu: Command, model: str) -> None:
-    assert model in refused(siafu, "train", "planted:200", "--model", model)
+    is_prepared = not model.startswith("absent")  # a file is looked for before
+    assert model in refused(
+        siafu, "train", "planted:200", "--model", model, is_prepared=is_prepared
+    )
 
 
 def test_own_model_without_that_class(siafu: Command) -> None:
     (siafu.here / "mine.py").write_text("import torch\n")
-    assert "no such class" in refused(siafu, "train", "planted:200", "--model", "mine.py:Net")
+    command = ("train", "planted:200", "--model", "mine.py:Net")
+    assert "no such class" in refused(siafu, *command, is_prepared=True)
 
 
 @pytest.mark.parametrize("command", [["train", "planted:200"], ["ingest", "planted:200", "target"]])
@@ -247,4 +258,4 @@ def test_resume_of_nothing(siafu: Command) -> None:
 
 def test_loss_that_diverges(siafu: Command) -> None:
     data = write_npz(siafu.here / "data.npz", x=np.full((30, 4), 3e38, np.float32))
-    assert "no longer a number" in refused(siafu, "train", data, "--quiet")
+    assert "no longer a number" in refused(siafu, "train", data, "--quiet", is_prepared=True)

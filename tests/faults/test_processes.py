@@ -95,6 +95,59 @@ def test_exception_in_one_rank_shows_its_own_traceback(tmp_path: Path) -> None:
     assert epochs_done(run) == 2
 
 
+def test_stuck_rank_is_named_soon_after_the_deadline(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ("--ranks", 2, "--epochs", 100_000, "--deadline", 4, "--quiet", "--out", run)
+    command = start("train", "planted:600", *settings, here=tmp_path)
+    wait_for_epochs(command, run, 3)
+    ranks = ranks_of(command)
+    ranks[1].send_signal(signal.SIGSTOP)
+    # Torch's own way to end ranks waits 30 s for one that does not react.
+    _, err = command.communicate(timeout=4 + ENDS_WITHIN)
+    assert command.returncode == 2
+    assert "deadline" in err
+    assert "no sign of rank 1" in err
+    assert "memory" not in err
+    assert gone(ranks)
+
+
+def saved_epoch(run: Path) -> int:
+    """Return the epoch of the only checkpoint."""
+    [checkpoint] = (run / "checkpoints").iterdir()
+    return int(checkpoint.name.removeprefix("epoch-"))
+
+
+def test_terminated_command_saves_its_epoch_first(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ("--ranks", 2, "--epochs", 100_000, "--checkpoint-every", 90_000, "--quiet")
+    command = start("train", "planted:600", *settings, "--out", run, here=tmp_path)
+    wait_for_epochs(command, run, 3)
+    ranks = ranks_of(command)
+    command.send_signal(signal.SIGTERM)
+    _, err = command.communicate(timeout=ENDS_WITHIN)
+    assert command.returncode == 143
+    assert saved_epoch(run) == epochs_done(run)
+    assert f"epoch {saved_epoch(run)} is saved" in err
+    assert f"siafu train --resume {run}" in err
+    assert "Traceback" not in err
+    assert gone(ranks)
+
+
+def test_terminated_rank_is_named_and_its_epoch_saved(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    settings = ("--ranks", 2, "--epochs", 100_000, "--checkpoint-every", 90_000, "--quiet")
+    command = start("train", "planted:600", *settings, "--out", run, here=tmp_path)
+    wait_for_epochs(command, run, 3)
+    ranks = ranks_of(command)
+    ranks[1].send_signal(signal.SIGTERM)
+    _, err = command.communicate(timeout=ENDS_WITHIN)
+    assert command.returncode == 2
+    assert "Rank 1 was told to end" in err
+    assert f"stopped after epoch {saved_epoch(run)}" in err
+    assert f"siafu train --resume {run}" in err
+    assert gone(ranks)
+
+
 def test_interrupt_ends_cleanly(tmp_path: Path) -> None:
     run = tmp_path / "run"
     settings = ("--ranks", 2, "--epochs", 100_000, "--quiet", "--out", run)

@@ -2,6 +2,7 @@
 
 from siafu.checkpoint.checkpoint import (
     Checkpoint,
+    clear_leftovers,
     has_checkpoint,
     load_checkpoint,
     newest_checkpoint,
@@ -11,6 +12,7 @@ from siafu.checkpoint.checkpoint import (
 
 __all__ = [
     "Checkpoint",
+    "clear_leftovers",
     "has_checkpoint",
     "load_checkpoint",
     "newest_checkpoint",

@@ -6,6 +6,7 @@ Random draws are counter-based, so the epoch number is all the state they have.
 import json
 import math
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.errors import StoreError
-from siafu.graph import Facts, Folder, folder_kind, open_folder, read_facts, write_folder
+from siafu.graph import Facts, Folder, open_folder, read_facts, write_folder
 from siafu.graph.manifest import MANIFEST
 
 _KEPT = 2
@@ -37,7 +38,7 @@ class Checkpoint:
 
 
 def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
-    """Write the checkpoint as `parent/epoch-NNNNNN` and drop all but the newest ones."""
+    """Write the checkpoint as `parent/epoch-NNNNNN`; keep it and the one before, drop others."""
     target = parent / f"epoch-{checkpoint.facts['epochs']:06d}"
     groups = {"model": checkpoint.model, "best": checkpoint.best}
     names: dict[str, list[str]] = {}
@@ -56,7 +57,9 @@ def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
             "names": names,
             "param_groups": checkpoint.optimiser["param_groups"],
         }
-    for old in sorted(parent.glob("epoch-*"))[:-_KEPT]:
+    # Later ones are of a training that was taken up again before them, where they were damaged.
+    earlier = sorted(path for path in parent.glob("epoch-*") if path.name <= target.name)
+    for old in set(parent.glob("epoch-*")) - set(earlier[-_KEPT:]):
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -67,24 +70,42 @@ def _as_rows(tensor: Tensor) -> Any:
 
 
 def has_checkpoint(parent: Path) -> bool:
-    """Return whether there is a complete checkpoint under `parent`."""
-    return bool(_complete(parent))
+    """Return whether there is a checkpoint under `parent`, be it damaged."""
+    return any(parent.glob("epoch-*"))
 
 
-def _complete(parent: Path) -> list[Path]:
-    return [path for path in sorted(parent.glob("epoch-*")) if folder_kind(path)]
-
-
-def newest_checkpoint(parent: Path) -> Path:
-    """Return the newest complete checkpoint under `parent`."""
-    complete = _complete(parent)
-    if not complete:
+def newest_checkpoint(parent: Path, say: Callable[[str], None] = lambda line: None) -> Path:
+    """Return the newest whole checkpoint under `parent`; `say` is told which are passed over."""
+    found = sorted(parent.glob("epoch-*"), reverse=True)
+    if not found:
         raise StoreError(
             "There is no checkpoint to go on from.",
             seen=str(parent),
             fix="start the run again; --checkpoint-every sets how often one is written",
         )
-    return complete[-1]
+    damaged = []
+    for path in found:
+        try:
+            open_folder(path, "checkpoint").verify()
+        except StoreError as error:
+            damaged.append(f"{path.name}: {error.seen}")
+            continue
+        for line in damaged:
+            say(f"Passed over a damaged checkpoint, {line}")
+        return path
+    raise StoreError(
+        "No checkpoint of the run is whole.",
+        seen="; ".join(damaged),
+        fix=f"to train from the first epoch: rm -r {parent}, then siafu train --resume "
+        f"{parent.parent}",
+    )
+
+
+def clear_leftovers(parent: Path) -> None:
+    """Remove what killed processes had not finished saving."""
+    for pattern in (".epoch-*.tmp", ".epoch-*.old"):
+        for leftover in parent.glob(pattern):
+            shutil.rmtree(leftover, ignore_errors=True)
 
 
 class _Names(Facts):

@@ -15,7 +15,8 @@ with collector_rests():
     from siafu.cli.infer import infer
     from siafu.cli.inspect import inspect
     from siafu.cli.train import train_command
-    from siafu.errors import SiafuError
+    from siafu.errors import SiafuError, Terminated
+    from siafu.launch import TERMINATED_CODE, ending_cleanly
     from siafu.record import installed, notes
 spare_collector()
 
@@ -57,10 +58,14 @@ app.command(name="train")(train_command)
 def main() -> None:
     """Run the command line; an error of ours is shown without a traceback, exit code 2."""
     try:
-        app()
+        with ending_cleanly():
+            app()
     except SiafuError as error:
         notes.print(f"error: {error}", style="red", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         notes.print("stopped")
         sys.exit(130)
+    except Terminated:
+        notes.print("stopped")
+        sys.exit(TERMINATED_CODE)

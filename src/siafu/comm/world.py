@@ -17,6 +17,7 @@ import torch.distributed.nn.functional  # before there is a group: see close
 from torch import Tensor
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from siafu.comm.meeting import GiveUp, in_time, lasting_store, meet
 from siafu.comm.meter import Meter
 from siafu.comm.peers import post
 from siafu.errors import CommError, ConfigError
@@ -44,6 +45,8 @@ class World:
     meter: Meter = field(default_factory=Meter)
     step: str = "start"
     """What the run is doing now; errors quote it."""
+    lasting: Store | None = None
+    """Notes that are still there when torchrun starts the ranks again; None elsewhere."""
     _owns_group: bool = False
     _next_tag: int = 0
     _line: int = 0
@@ -56,9 +59,16 @@ class World:
 
     @classmethod
     def join(
-        cls, *, device: str = "auto", deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
+        cls,
+        *,
+        device: str = "auto",
+        deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
+        give_up: GiveUp | None = None,
     ) -> "World":
-        """Return the world that torchrun or siafu's launcher describes; else a world of one."""
+        """Return the world that torchrun or siafu's launcher describes; else a world of one.
+
+        Should torch wait past the deadline, `give_up` ends this process, after telling the error.
+        """
         size = int(os.environ.get("WORLD_SIZE", "1"))
         rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
         chosen = choose_device(device, local_rank)
@@ -68,14 +78,14 @@ class World:
         local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
         backend = _backend(chosen, local_size)
         timeout = timedelta(seconds=deadline_seconds)
-        where = f"{size} ranks on {file or os.environ.get('MASTER_ADDR')}"
-        with _translated(f"rank {rank} joining {where}", deadline_seconds):
+        what = f"rank {rank} joining {size} ranks on {file or os.environ.get('MASTER_ADDR')}"
+        with _translated(what, deadline_seconds), in_time(what, deadline_seconds, give_up):
+            store, lasting = _store(rank, size, timeout), None
+            if store is None:
+                lasting = lasting_store(rank, size, timeout)
+                store = meet(lasting, rank, size, deadline_seconds)
             dist.init_process_group(
-                backend,
-                store=_store(rank, size, timeout),
-                rank=rank,
-                world_size=size,
-                timeout=timeout,
+                backend, store=store, rank=rank, world_size=size, timeout=timeout
             )
         return cls(
             rank=rank,
@@ -84,6 +94,7 @@ class World:
             device=chosen,
             group=dist.group.WORLD,
             deadline_seconds=deadline_seconds,
+            lasting=lasting,
             _owns_group=True,
         )
 
@@ -275,7 +286,7 @@ class World:
 
 
 def _store(rank: int, size: int, timeout: timedelta) -> Store | None:
-    """Return where the launcher has the ranks meet; None where torch finds that by itself."""
+    """Return where siafu's launcher has the ranks meet; None where it did not start them."""
     if file := os.environ.get(STORE_VARIABLE):
         return FileStore(file, size)
     if socket := os.environ.get(SOCKET_VARIABLE):
@@ -332,5 +343,5 @@ def _translated(what: str, deadline_seconds: float) -> Iterator[None]:
         raise CommError(
             "A rank went away or refused.",
             seen=f"{what} ({first_line})",
-            fix="the first rank that failed tells why; its error is shown above the others",
+            fix="the rank that failed first tells why; then go on with `siafu train --resume RUN`",
         ) from error

@@ -11,13 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from siafu.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    newest_checkpoint,
-    restore_optimiser,
-    save_checkpoint,
-)
+from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, restore_optimiser
 from siafu.comm import BACKWARD, FORWARD, World, reduce_gradients
 from siafu.config import DYNAMIC_DEFAULTS, RunConfig
 from siafu.engine.adam import Adam
@@ -30,6 +24,7 @@ from siafu.engine.link_task import LinkTask
 from siafu.engine.own_model import own_model
 from siafu.engine.run_facts import read_run_facts
 from siafu.engine.snapshots import Reading, Snapshots, num_inputs
+from siafu.engine.stopping import IsTold, save_or_stop
 from siafu.engine.tasks import Tally, Task, TaskInput
 from siafu.engine.time_split import SPLITS
 from siafu.engine.vertex_tasks import NodeTask, SignalTask
@@ -330,20 +325,24 @@ def make_runner(
 
 
 def train_dynamic(
-    training: DynamicTraining, folder: RunFolder, on_epoch: OnEpoch
+    training: DynamicTraining,
+    folder: RunFolder,
+    on_epoch: OnEpoch,
+    is_told: IsTold = lambda: False,
 ) -> dict[str, Any]:
-    """Run the remaining epochs and return the summary; rank 0 writes metrics and checkpoints."""
+    """Run the remaining epochs and return the summary; rank 0 writes metrics and checkpoints.
+
+    Raises `Stopped` after the epoch in which a rank was told to end, which is saved.
+    """
     config, progress, is_first = training.config, training.progress, training.world.rank == 0
-    while progress.epochs < config.epochs and not progress.is_stale(config.patience):
+    while not progress.is_over(config):
         row = training.run_epoch()
         if is_first:
             with writing(folder.metrics):
                 folder.append_metrics(row)
             on_epoch(row)
-        if config.checkpoint_every and not progress.epochs % config.checkpoint_every:
-            saved = training.checkpoint()
-            if is_first:
-                save_checkpoint(saved, folder.checkpoints)
+        may_stop = not progress.is_over(config)
+        save_or_stop(training, folder, progress.epochs, may_stop=may_stop, is_told=is_told)
     if not progress.best_scores:
         with training.evaluations.counted(training.world):
             found = training.evaluate()

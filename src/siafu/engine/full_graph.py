@@ -12,13 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu.checkpoint import (
-    Checkpoint,
-    load_checkpoint,
-    newest_checkpoint,
-    restore_optimiser,
-    save_checkpoint,
-)
+from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, restore_optimiser
 from siafu.comm import World, reduce_gradients
 from siafu.config import RunConfig
 from siafu.engine.adam import Adam
@@ -32,6 +26,7 @@ from siafu.engine.pipelined import PipelinedNetwork
 from siafu.engine.run_facts import read_run_facts
 from siafu.engine.sampled import SampledNetwork
 from siafu.engine.score import scores, training_loss, validation_loss
+from siafu.engine.stopping import IsTold, save_or_stop
 from siafu.engine.widths import gather_widths, histogram, restore_widths
 from siafu.errors import PlanError, SiafuError
 from siafu.graph import writing
@@ -67,6 +62,10 @@ class Progress:
         """Return the epochs without gain that ended a run before its last; 0 where none did."""
         ended = self.epochs < config.epochs and self.is_stale(config.patience)
         return self.epochs - self.best_epoch if ended else 0
+
+    def is_over(self, config: RunConfig) -> bool:
+        """True when no epoch is left to train."""
+        return self.epochs >= config.epochs or self.is_stale(config.patience)
 
 
 @dataclass(slots=True)
@@ -123,6 +122,11 @@ class Training:
         every.append(self.config.checkpoint_every)
         ends = [-(-epoch // count) * count for count in every if count]
         return min([max(epoch, self.config.epochs), *ends])
+
+    def stands_still(self) -> bool:
+        """Return whether all is done up to this epoch; intervals of a pipeline may be ahead."""
+        epochs = self.progress.epochs
+        return not isinstance(self.network, PipelinedNetwork) or self._horizon(epochs) == epochs
 
     @torch.no_grad()
     def evaluate(self) -> tuple[dict[str, float], float]:
@@ -258,19 +262,22 @@ def begin(
     return training
 
 
-def train(training: Training, folder: RunFolder, on_epoch: OnEpoch) -> dict[str, Any]:
-    """Run the remaining epochs and return the summary; rank 0 writes metrics and checkpoints."""
+def train(
+    training: Training, folder: RunFolder, on_epoch: OnEpoch, is_told: IsTold = lambda: False
+) -> dict[str, Any]:
+    """Run the remaining epochs and return the summary; rank 0 writes metrics and checkpoints.
+
+    Raises `Stopped` after the epoch in which a rank was told to end, which is saved.
+    """
     config, progress, is_first = training.config, training.progress, training.world.rank == 0
-    while progress.epochs < config.epochs and not progress.is_stale(config.patience):
+    while not progress.is_over(config):
         row = training.run_epoch()
         if is_first:
             with writing(folder.metrics):
                 folder.append_metrics(row)
             on_epoch(row)
-        if config.checkpoint_every and progress.epochs % config.checkpoint_every == 0:
-            saved = training.checkpoint()
-            if is_first:
-                save_checkpoint(saved, folder.checkpoints)
+        may_stop = training.stands_still() and not progress.is_over(config)
+        save_or_stop(training, folder, progress.epochs, may_stop=may_stop, is_told=is_told)
     if config.inference == "full":
         if not progress.best_scores:  # resumed at its last epoch, which was not evaluated before
             with training.evaluations.counted(training.world):

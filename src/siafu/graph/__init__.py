@@ -50,8 +50,10 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
+from siafu.graph.lock import LockedError, locked
 from siafu.graph.manifest import first_fault
 from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, partial_path, sync
+from siafu.graph.scratch import scratch_folder
 from siafu.graph.smoothing import normalised, smooth
 from siafu.graph.snapshot import (
     Delta,
@@ -93,6 +95,7 @@ __all__ = [
     "Ids",
     "IntegerIds",
     "Job",
+    "LockedError",
     "Partial",
     "Replay",
     "Snapshot",
@@ -130,6 +133,7 @@ __all__ = [
     "load_features",
     "load_ids",
     "load_store",
+    "locked",
     "make_in_steps",
     "node_columns",
     "normalised",
@@ -142,6 +146,7 @@ __all__ = [
     "save_dynamic",
     "save_store",
     "save_vertices",
+    "scratch_folder",
     "smooth",
     "snapshot_from_keys",
     "sync",

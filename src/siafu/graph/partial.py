@@ -11,7 +11,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,12 +22,9 @@ from siafu.errors import SiafuError, StoreError
 from siafu.files import publish, read_json, write_text_atomically
 from siafu.graph.array_stream import Array
 from siafu.graph.folder import FolderWriter, check_free, unwritable
+from siafu.graph.lock import LockedError, locked
 from siafu.graph.manifest import ArrayEntry
-
-try:
-    import fcntl
-except ImportError:  # without it two processes at one folder are not noticed
-    fcntl = None  # type: ignore[assignment]
+from siafu.graph.scratch import clear_unheld
 
 STEP_SECONDS = 1.0
 """The state is not written more often, so that small folders are made as fast as without."""
@@ -210,6 +207,7 @@ def make_in_steps(
     path = kept or target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         _clear_leftover(target, path)
+        clear_unheld(target.parent, f".{target.name}.*.tmp", _LOCK)  # of processes that were killed
         check_free(target, overwrite)
         path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
@@ -287,16 +285,15 @@ _LOCK = "lock"
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold the folder for this process; the system lets go of it when the process ends."""
-    with (path / _LOCK).open("w") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise StoreError(
-                    "Another process is making this folder.",
-                    seen=f"{path} is in use",
-                    fix="wait for it to end, or name another target",
-                ) from error
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path / _LOCK))
+        except LockedError as error:
+            raise StoreError(
+                "Another process is making this folder.",
+                seen=f"{path} is in use by {error}",
+                fix="wait for it to end, or name another target",
+            ) from error
         yield
 
 

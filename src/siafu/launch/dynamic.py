@@ -32,6 +32,7 @@ from siafu.ingest import (
 )
 from siafu.launch.classes import told_classes
 from siafu.launch.meaning import check_meaning
+from siafu.launch.stop import heeding
 from siafu.ops import num_threads, set_threads, telling_compilation
 from siafu.partition import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, ProgressLine, RunFolder
@@ -196,7 +197,8 @@ def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World
                 note += f"  val {name} " + (f"{value:.4f}" if is_error else f"{100 * value:.2f} %")
             line.update(training.progress.epochs, note)
 
-        result = train_dynamic(training, folder, show)
+        with heeding() as is_told:
+            result = train_dynamic(training, folder, show, is_told)
         line.remark("writing predictions")
         if world.rank == 0:  # before predictions: what fails there loses nothing
             lags = config.lags if training.task.name == "signal" else 0

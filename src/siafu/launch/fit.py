@@ -1,10 +1,9 @@
 """One call from data to a trained model: prepare, start the ranks, gather the result."""
 
 import importlib
+import itertools
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siafu.checkpoint import has_checkpoint, newest_checkpoint
 from siafu.comm import World, choose_device
-from siafu.config import RunConfig, make_config, read_config, write_config
-from siafu.errors import ConfigError, StoreError
-from siafu.files import sync_folder, write_text_atomically
-from siafu.graph import folder_kind, partial_path, writing
+from siafu.config import RunConfig, make_config, read_config
+from siafu.errors import ConfigError, Terminated
+from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.classes import told_classes_of_parts
 from siafu.launch.cut import Say
@@ -26,6 +23,19 @@ from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.preparation import preparing, wait_for_preparation
 from siafu.launch.prepare import prepare_parts, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, saves_memory, work
+from siafu.launch.run_state import (
+    begun_run,
+    clear_unfinished,
+    discard_if_empty,
+    existing_run,
+    held,
+    how_to_go_on,
+    is_prepared,
+    resume_command,
+    resumed_job,
+    save_config,
+    save_job,
+)
 from siafu.launch.trust import model_to_run, trust_named
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
@@ -71,48 +81,34 @@ def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
     return start_run(config, data=data, say=lambda line: None, quiet=quiet)
 
 
-def start_run(
-    config: RunConfig,
-    *,
-    data: Any = None,
-    say: Say,
-    quiet: bool = False,
-    folder: RunFolder | None = None,
-) -> Run:
-    """Prepare the data and train as configured, on this process or on new ranks.
-
-    `folder` is that of a run that was stopped before its data was prepared.
-    """
+def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
+    """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
-    if folder is None:  # what was begun by an earlier version goes on as it was asked
-        check_run(data, config)
+    check_run(data, config)
     trust_named(config.model)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
-    with _folder_of(config, folder) as folder:
+    folder = _new_folder(config)
+    with _working_on(folder, is_new=True, say=say):
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
-        try:
-            return _carry_out(folder, config, job, say)
-        except KeyboardInterrupt:
-            say(_how_to_go_on(folder))
-            raise
+        return carry_out(folder, config, job, say)
 
 
 def resume_run(
     path: Path, changes: dict[str, Any], *, say: Say = lambda line: None, quiet: bool = False
 ) -> Run:
-    """Go on with a run from its newest checkpoint; `changes` may raise the number of epochs.
+    """Go on with a run from its newest whole checkpoint; `changes` may raise the number of epochs.
 
     One that was stopped while its data was prepared goes on with that.
     """
-    folder = RunFolder(path) if is_half_prepared(RunFolder(path)) else existing_run(path)
+    folder = begun_run(path)
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
     found = make_config(**read_config(folder.config)).model
-    model = model_to_run(found, changes.get("model"), f"siafu train --resume {path}", path)
+    model = model_to_run(found, changes.get("model"), resume_command(path), path)
     fixed = sorted(set(changes) - free - ({"model"} if ":" in model else set()))
     if fixed:
         raise ConfigError(
@@ -123,150 +119,44 @@ def resume_run(
     config = make_config(**{**read_config(folder.config), **changes})
     if under_torchrun():
         with _joined(config) as world:
-            # Rank 0 says which: it may be done with preparing before another rank looks.
-            if world.share_text("prepare" if is_half_prepared(folder) else ""):
-                return _prepare_and_share(config, config.data, folder, world, say=say, quiet=quiet)
-            job = _resumed_job(folder, quiet)
-            if world.rank == 0:
-                _save_resumed(folder, config, job, say)
-            return _share_work(str(path.absolute()), job, world)
-    if is_half_prepared(folder):
-        return start_run(config, say=say, quiet=quiet, folder=folder)
-    job = _resumed_job(folder, quiet)
-    _save_resumed(folder, config, job, say)
-    return _carry_out(folder, config, job, say)
+            opened = (folder, False)
+            return _work_as_rank(config, config.data, lambda: opened, world, say=say, quiet=quiet)
+    with _working_on(folder, is_new=False, say=say):
+        return carry_out(folder, config, _next_job(folder, config.data, config, say, quiet), say)
 
 
-def _resumed_job(folder: RunFolder, quiet: bool) -> Job:
-    has_begun = has_checkpoint(folder.checkpoints)
-    if folder.weights.exists():  # a finished run is not trained all over again
-        newest_checkpoint(folder.checkpoints)
-    return Job(verb="train", parts=_parts_of(folder), resume=has_begun, quiet=quiet)
-
-
-def _save_resumed(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> None:
-    """Note the settings; without a checkpoint forget the epochs that were trained before."""
-    _save_config(folder, config)
-    if not job.resume:
-        say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
-        with writing(folder.metrics):
-            folder.keep_metrics(0)
-
-
-def is_half_prepared(folder: RunFolder) -> bool:
-    """True where a run was stopped while its data was cut, or just after."""
-    if folder.job.exists() or not folder.config.exists():
-        return False
-    return partial_path(folder.parts).exists() or folder.parts.exists()
+def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
+    """Return what the ranks are to do now: go on, or begin where the data was not prepared yet."""
+    if is_prepared(folder):
+        return resumed_job(folder, config, quiet, say)
+    # Its settings were checked when it began: what an earlier version took goes on as it was asked.
+    return _prepare(folder, data, config, say, quiet)
 
 
 def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
     """Return what the ranks are to do, once there are parts for them."""
-    command = f"siafu train --resume {folder.path}"
+    is_named = isinstance(data, str | Path)
+    if is_named:  # who is killed now can prepare them again
+        _describe(folder, config)
+    clear_unfinished(folder)
     parts = folder.parts
-    if parts.exists():
-        shutil.rmtree(partial_path(parts), ignore_errors=True)
-    else:
-        try:
-            parts = prepare_parts(
-                data, config, parts, say=say, quiet=quiet, go_on=f"run `{command}`"
-            )
-        except KeyboardInterrupt:
-            if is_half_prepared(folder):
-                say(f"Stopped; what was prepared is kept. Go on with: {command}")
-            raise
+    if not parts.exists():
+        go_on = f"run `{resume_command(folder.path)}`"
+        parts = prepare_parts(data, config, parts, say=say, quiet=quiet, go_on=go_on)
+    if not is_named:
+        _describe(folder, config)
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts):
             say(line)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
-    _save_job(folder, job)
+    save_job(folder, job)
     return job
 
 
-def infer(
-    path: Path,
-    target: Path,
-    *,
-    data: Any = None,
-    embeddings: bool = False,
-    overwrite: bool = False,
-    model: str | None = None,
-    say: Say,
-) -> Path:
-    """Write predictions of a finished run for its own graph or another; return their folder.
-
-    `model` names the file of a model of the user's own, where that is not trusted yet.
-
-    The folder appears when all ranks are done, and not at all when one fails.
-    """
-    folder = existing_run(path)
-    if not folder.weights.exists():
-        raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
-    if under_torchrun():
-        raise ConfigError(
-            "Inference starts its ranks itself.",
-            seen=f"infer under torchrun, {os.environ['WORLD_SIZE']} ranks",
-            fix="run the same command without torchrun",
-        )
-    _check_free(target, overwrite=overwrite)
-    config = make_config(**read_config(folder.config))
-    named = model_to_run(config.model, model, f"siafu infer {path}", path)
-    config = config.model_copy(update={"model": named})
-    parent = target.absolute().parent
-    with writing(target):
-        parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
-        parts = Path(_parts_of(folder))
-        if data is not None:
-            own = Path(scratch) / "data.parts"
-            parts = prepare_parts(data, config, own, say=say, draw_masks=False)
-        made = Path(scratch) / "predictions"
-        job = Job(
-            verb="infer",
-            parts=str(parts.absolute()),
-            embeddings=embeddings,
-            target=str(made),
-            model=named,
-        )
-        _carry_out(folder, config, job, say)
-        with writing(target):
-            if target.exists():
-                target.rename(Path(scratch) / "old")
-            made.rename(target)
-            sync_folder(target.parent)
-    return target
-
-
-def _check_free(target: Path, *, overwrite: bool) -> None:
-    """Raise unless predictions may be put at `target`: never in place of anything else."""
-    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
-        return
-    if overwrite and target.is_dir() and all(p.suffix == ".parquet" for p in target.iterdir()):
-        return
-    if overwrite:
-        raise StoreError(
-            "The target holds more than predictions.", seen=str(target), fix="name another --out"
-        )
-    raise StoreError(
-        "The target exists already.",
-        seen=str(target),
-        fix="name another folder with --out, or pass --overwrite",
-    )
-
-
-def existing_run(path: Path) -> RunFolder:
-    """Return the run folder at `path`, refusing anything else."""
-    folder = RunFolder(path)
-    if not folder.config.exists():
-        raise StoreError("No run there.", seen=str(path), fix="name a folder that train wrote")
-    if not folder.job.exists():
-        kept = is_half_prepared(folder)
-        raise StoreError(
-            "The run was stopped before its data was prepared.",
-            seen=f"{path}; the work so far {'is kept' if kept else 'was not kept'}",
-            fix=f"go on with `siafu train --resume {path}`" if kept else "start it again",
-        )
-    return folder
+def _describe(folder: RunFolder, config: RunConfig) -> None:
+    save_config(folder, config.resolved())
+    with writing(folder.path):
+        folder.write_environment()
 
 
 def under_torchrun() -> bool:
@@ -274,56 +164,35 @@ def under_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-@contextmanager
-def _folder_of(config: RunConfig, folder: RunFolder | None) -> Iterator[RunFolder]:
-    """Yield the run folder, a new one where none is given.
-
-    It is removed when the run fails before its first epoch, unless preparing it can go on.
-    """
+def _new_folder(config: RunConfig) -> RunFolder:
     stem = Path(config.data).name.split(".")[0].replace(":", "-") or "graph"
     model = config.model.rpartition(":")[2].lower()
-    if folder is None:
-        folder = RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
+    return RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
+
+
+@contextmanager
+def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
+    """Hold the run, and tell how to go on with it when the work inside is stopped or fails.
+
+    A folder that was made for it goes then, unless data was prepared in it.
+    """
     try:
-        _save_config(folder, config.resolved())
-        with writing(folder.path):
-            folder.write_environment()
-        yield folder
-    except BaseException:
-        if not folder.metrics.exists() and not is_half_prepared(folder):
-            folder.discard()
+        with held(folder):
+            yield
+    except BaseException as error:
+        if is_new:
+            discard_if_empty(folder)
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            say(how_to_go_on(folder))
+        elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
+            say(f"What was done is kept. To go on: {resume_command(folder.path)}")
+            if folder.parts.exists():
+                say(f"To use its data with other settings: siafu train {folder.parts}")
         raise
 
 
-def _how_to_go_on(folder: RunFolder) -> str:
-    """Return what a user who stopped a run can do with it."""
-    saved = sorted(folder.checkpoints.glob("epoch-*"))
-    if not saved:
-        return (
-            "Stopped before the first checkpoint (--checkpoint-every sets how often one is made)."
-        )
-    epoch = int(saved[-1].name.removeprefix("epoch-"))
-    return f"Stopped; epoch {epoch} is saved. Go on with: siafu train --resume {folder.path}"
-
-
-def _save_config(folder: RunFolder, config: RunConfig) -> None:
-    with writing(folder.config):
-        write_config(config, folder.config)
-
-
-def _save_job(folder: RunFolder, job: Job) -> None:
-    with writing(folder.path):
-        write_text_atomically(folder.job, job.to_text())
-
-
-def _parts_of(folder: RunFolder) -> str:
-    """Return the parts a run was trained on; its own stay with it when it is moved."""
-    if folder.parts.exists():
-        return str(folder.parts.absolute())
-    return Job.from_text(folder.read_job()).parts
-
-
-def _carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
+def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
+    """Do a job on this process, or on ranks that are started for it, and return the run."""
     if config.ranks == 1 and config.launcher == "local":
         threads = num_threads()
         try:
@@ -344,9 +213,15 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
             on_ray = importlib.import_module("siafu.launch.ray")  # who has no Ray needs none
             on_ray.run_ranks_on_ray(config, folder.path, job.to_text(), variables)
         else:
+            again = f"go on with `{resume_command(folder.path)}`" if job.verb == "train" else None
             try:
                 run_ranks(
-                    config.ranks, folder.path, job.to_text(), threads=threads, variables=variables
+                    config.ranks,
+                    folder.path,
+                    job.to_text(),
+                    threads=threads,
+                    variables=variables,
+                    again=again,
                 )
             except BaseException:
                 clear_rests()
@@ -356,7 +231,10 @@ def _carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
 
 
 def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
-    """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder."""
+    """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder.
+
+    Ranks that torchrun started again go on with the run that the earlier ones began.
+    """
     size = int(os.environ["WORLD_SIZE"])
     if "ranks" in config.model_fields_set and config.ranks != size:
         raise ConfigError(
@@ -366,25 +244,43 @@ def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
         )
     config = config.model_copy(update={"ranks": size})
     with _joined(config) as world:
-        return _prepare_and_share(config, data, None, world, say=say, quiet=quiet)
+        key = f"run/{next(_NUMBERS)}"
+
+        def open_run() -> tuple[RunFolder, bool]:
+            if world.lasting is not None and world.lasting.check([key]):
+                earlier = RunFolder(Path(world.lasting.get(key).decode()))
+                if earlier.path.exists():
+                    return earlier, not is_prepared(earlier)
+            folder = _new_folder(config)
+            if world.lasting is not None:
+                world.lasting.set(key, str(folder.path.absolute()))
+            return folder, True
+
+        return _work_as_rank(config, data, open_run, world, say=say, quiet=quiet)
 
 
-def _prepare_and_share(
+_NUMBERS = itertools.count()
+"""Of the runs that this process starts, alike whenever torchrun starts it again."""
+
+
+def _work_as_rank(
     config: RunConfig,
     data: Any,
-    folder: RunFolder | None,
+    open_run: Callable[[], tuple[RunFolder, bool]],
     world: World,
     *,
     say: Say,
     quiet: bool,
 ) -> Run:
+    """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
     if world.rank != 0:
         wait_for_preparation(world)
         return _share_work("", None, world)
     with ExitStack() as stack:
         with preparing(world):
-            folder = stack.enter_context(_folder_of(config, folder))
-            job = _prepare(folder, data, config, say, quiet)
+            folder, is_new = open_run()
+            stack.enter_context(_working_on(folder, is_new=is_new, say=say))
+            job = _next_job(folder, data, config, say, quiet)
         return _share_work(str(folder.path.absolute()), job, world)
 
 

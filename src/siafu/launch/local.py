@@ -7,11 +7,12 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
-import tempfile
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,16 +22,21 @@ from torch.distributed.elastic.multiprocessing import (
     Std,
     start_processes,
 )
-from torch.distributed.elastic.multiprocessing.api import PContext, RunProcsResult
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from siafu.comm import STORE_VARIABLE
-from siafu.errors import RankError, SiafuError
+from siafu.errors import RankError, SiafuError, Terminated
+from siafu.graph import scratch_folder
+from siafu.launch.stop import Order, heeding
 
 ERRORS_VARIABLE = "SIAFU_ERRORS"
 """Where ranks tell their failures: not the run folder, whose disk may be full."""
-_POLL_SECONDS = 0.2
-_GRACE_SECONDS = 5
-"""Time ranks get to end by themselves before they are killed."""
+_POLL_SECONDS = 0.1
+_GRACE_SECONDS = 3.0
+"""After a rank failed, time for the others to notice and to say so before they are killed."""
+_KILL_SECONDS = 5
+
+Ranks = dict[int, subprocess.Popen[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +58,53 @@ def threads_for(num_ranks: int, asked: int = 0) -> int:
 
 
 def run_ranks(
-    num_ranks: int, run: Path, job: str, *, threads: int, variables: dict[str, str] | None = None
+    num_ranks: int,
+    run: Path,
+    job: str,
+    *,
+    threads: int,
+    variables: dict[str, str] | None = None,
+    again: str | None = None,
 ) -> None:
     """Run `python -m siafu.launch RUN JOB` on every rank; raise the first failure at the end.
 
-    `variables` are added to the ranks' environment.
+    `variables` are added to the ranks' environment. `again` tells a user how to go on with what
+    the ranks have saved; with it they may save once more when the command is told to end.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with own_signals(), tempfile.TemporaryDirectory(prefix="siafu-") as scratch:
+    with own_signals(), scratch_folder() as scratch:
         arguments = ("-m", "siafu.launch", str(run), job)
-        context = start_processes(
-            name="siafu",
-            entrypoint=sys.executable,
-            args={rank: arguments for rank in range(num_ranks)},
-            envs={
-                rank: _environment(rank, num_ranks, scratch, threads) | (variables or {})
-                for rank in range(num_ranks)
-            },
-            logs_specs=DefaultLogsSpecs(log_dir=scratch, redirects=Std.NONE, tee=Std.NONE),
-        )
-        result = _wait(context)
-        if result.is_failed():
-            raise first_failure(result, Path(scratch))
+        environments = {
+            rank: _environment(rank, num_ranks, str(scratch), threads) | (variables or {})
+            for rank in range(num_ranks)
+        }
+        with _started(arguments, environments, scratch) as ranks:
+            ended = _wait(ranks, saves_when_told=again is not None)
+        if any(ended.values()):
+            unheard = sorted(ranks.keys() - ended.keys())
+            raise first_error(read_failures(scratch), ended, unheard=unheard, again=again or "")
+
+
+@contextmanager
+def _started(
+    arguments: tuple[str, ...], environments: dict[int, dict[str, str]], scratch: Path
+) -> Iterator[Ranks]:
+    """Yield the processes of ranks, which are killed at the end where they still run."""
+    with ExitStack() as stack:
+        try:
+            context = start_processes(
+                name="siafu",
+                entrypoint=sys.executable,
+                args=dict.fromkeys(environments, arguments),
+                envs=environments,
+                logs_specs=DefaultLogsSpecs(log_dir=str(scratch), redirects=Std.NONE, tee=Std.NONE),
+            )
+            assert isinstance(context, SubprocessContext), "a program, not a function, is started"
+            stack.callback(context.close, signal.SIGKILL, timeout=_KILL_SECONDS)
+            yield {rank: handler.proc for rank, handler in context.subprocess_handlers.items()}
+        except SignalException as error:  # of the handlers that torch has set
+            is_interrupt = error.sigval == signal.SIGINT
+            raise KeyboardInterrupt if is_interrupt else Terminated from error
 
 
 @contextmanager
@@ -89,18 +120,29 @@ def own_signals() -> Iterator[None]:
                 signal.signal(name, handler)
 
 
-def _wait(context: PContext) -> RunProcsResult:
-    try:
-        while True:
-            result = context.wait(timeout=1.0, period=_POLL_SECONDS)
-            if result is not None:
-                return result
-    except SignalException as error:
-        context.close(signal.SIGTERM, timeout=_GRACE_SECONDS)
-        raise KeyboardInterrupt from error
-    except BaseException:
-        context.close(signal.SIGKILL)
-        raise
+def _wait(ranks: Ranks, *, saves_when_told: bool) -> dict[int, int]:
+    """Return the exit codes of ranks, the first end first.
+
+    A rank that does not end by itself soon after another failed is not among them.
+    """
+    with ExitStack() as stack:
+        # Else a signal raises at once, in the handlers that torch has set.
+        order = stack.enter_context(heeding()) if saves_when_told else Order()
+        ended: dict[int, int] = {}
+        latest, is_passed_on = float("inf"), False
+        while len(ended) < len(ranks) and time.monotonic() < latest:
+            time.sleep(_POLL_SECONDS)
+            new = {r: c for r, p in ranks.items() if r not in ended and (c := p.poll()) is not None}
+            if any(new.values()):
+                latest = min(latest, time.monotonic() + _GRACE_SECONDS)
+            ended |= new
+            if order() and not is_passed_on:
+                is_passed_on = True
+                for process in ranks.values():
+                    process.send_signal(signal.SIGTERM)
+        if order() and (any(ended.values()) or len(ended) < len(ranks)):
+            raise order.interrupt()
+        return ended
 
 
 def _environment(rank: int, size: int, scratch: str, threads: int) -> dict[str, str]:
@@ -117,50 +159,65 @@ def _environment(rank: int, size: int, scratch: str, threads: int) -> dict[str, 
     }
 
 
-def first_failure(result: RunProcsResult, errors: Path) -> SiafuError:
-    """Return the error that began it: a rank's own before those who only lost a peer."""
-    ended = sorted(result.failures.items(), key=lambda item: item[1].timestamp)
-    return first_error(read_failures(errors), {rank: end.exitcode for rank, end in ended})
+def first_error(
+    failures: list[RankFailure],
+    ended: dict[int, int],
+    *,
+    unheard: list[int] | None = None,
+    again: str = "",
+) -> SiafuError:
+    """Return the error that began it, of what ranks told and of exit codes, the first end first.
 
-
-def first_error(failures: list[RankFailure], ended: dict[int, int]) -> SiafuError:
-    """Return the error that began it, of what ranks told and of exit codes, the first end first."""
+    A rank's own error comes before those of ranks that only lost a peer. `unheard` ranks had to be
+    killed, since they did not end after others failed. `again` tells how to go on.
+    """
     told = sorted(failures, key=lambda failure: (failure.kind == "CommError", failure.time))
-    silent = {
-        rank: code
-        for rank, code in ended.items()
-        if rank not in {failure.rank for failure in told} and code != -signal.SIGTERM
-    }
     own = [failure for failure in told if failure.kind != "CommError"]
+    silent = {r: c for r, c in ended.items() if c and r not in {f.rank for f in told}}
     if silent and not own:
-        return _killed(*next(iter(silent.items())))
+        return _killed(*next(iter(silent.items())), again)
     if not told:
         return RankError(
             "The ranks ended.", seen="no rank told why", fix="run again with --ranks 1"
         )
     first = told[0]
-    if first.user_error is not None:
-        return RankError(first.user_error[0], seen=first.user_error[1], fix=first.user_error[2])
-    return RankError(
-        f"Rank {first.rank} failed; the others were stopped.",
-        seen=f"{first.kind}: {first.text}\n{first.traceback.rstrip()}",
-        fix="the traceback above is that rank's own",
-    )
-
-
-def _killed(rank: int, exit_code: int) -> RankError:
-    if exit_code < 0:
-        name = signal.Signals(-exit_code).name
-        hint = "memory ran out" if name == "SIGKILL" else "native code crashed"
+    if first.kind in ("Terminated", "KeyboardInterrupt"):
         return RankError(
-            f"Rank {rank} was killed; the others were stopped.",
-            seen=f"signal {name}",
-            fix=f"if nobody killed it, {hint}: use more ranks or a narrower model, then --resume",
+            f"Rank {first.rank} was told to end by a signal, and the others with it.",
+            seen=first.text,
+            fix=again or "run the command again",
         )
+    if first.user_error is None:
+        return RankError(
+            f"Rank {first.rank} failed; the others were stopped.",
+            seen=f"{first.kind}: {first.text}\n{first.traceback.rstrip()}",
+            fix="the traceback above is that rank's own",
+        )
+    problem, seen, fix = first.user_error
+    if unheard and not own:
+        names = ", ".join(map(str, unheard))
+        seen += f"; no sign of rank {names}, which had to be killed"
+        fix = f"see what kept rank {names}, or raise --deadline if it was only slow; {again}"
+    return RankError(problem, seen=seen, fix=fix)
+
+
+def _killed(rank: int, exit_code: int, again: str) -> RankError:
+    if exit_code >= 0:
+        return RankError(
+            f"Rank {rank} ended without a word; the others were stopped.",
+            seen=f"exit code {exit_code}",
+            fix="run again with --ranks 1 to see its output",
+        )
+    name = signal.Signals(-exit_code).name
+    hints = {
+        "SIGKILL": "if nobody killed it, memory ran out: end other programs, or start a new run "
+        "that needs less (more ranks, a narrower model, --strategy sar); as it is, ",
+        "SIGTERM": "",
+    }
     return RankError(
-        f"Rank {rank} ended without a word; the others were stopped.",
-        seen=f"exit code {exit_code}",
-        fix="run again with --ranks 1 to see its output",
+        f"Rank {rank} was killed; the others were stopped.",
+        seen=f"signal {name}",
+        fix=hints.get(name, "native code crashed; ") + (again or "run the command again"),
     )
 
 

@@ -9,7 +9,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -25,12 +25,13 @@ from siafu.engine import (
     write_predictions,
     write_trace,
 )
-from siafu.errors import SiafuError, StoreError
+from siafu.errors import SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.dynamic import work_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
+from siafu.launch.stop import TERMINATED_CODE, ending_cleanly, heeding
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
@@ -132,7 +133,8 @@ def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
                 note += f"  val {100 * accuracy['val']:.2f} %"
             line.update(training.progress.epochs, note)
 
-        result = train(training, folder, show)
+        with heeding() as is_told:
+            result = train(training, folder, show, is_told)
         line.remark("writing predictions" if config.inference == "full" else "")
         write_trace(training.network, world, folder.path)
         _save(training, folder, result)
@@ -219,11 +221,12 @@ def _end_with_parent() -> None:
 
 def _tell(error: BaseException, rank: int) -> None:
     ours = (error.problem, error.seen, error.fix) if isinstance(error, SiafuError) else None
+    is_told_to_end = isinstance(error, KeyboardInterrupt | Terminated)
     failure = RankFailure(
         rank=rank,
         time=time.time(),
         kind=type(error).__name__,
-        text=str(error),
+        text=str(error.__cause__ or "at once") if is_told_to_end else str(error),
         traceback="".join(traceback.format_exception(error)),
         user_error=ours,
     )
@@ -231,18 +234,35 @@ def _tell(error: BaseException, rank: int) -> None:
     write_text_atomically(Path(os.environ[ERRORS_VARIABLE]) / f"rank{rank}.json", text)
 
 
-def main(run: str, job: str) -> int:
+def main(run: str, job_text: str) -> int:
     """Run this rank's share of a job in a run folder and return the exit code."""
     _end_with_parent()
-    folder, rank = RunFolder(Path(run)), int(os.environ["RANK"])
+    folder, job, rank = RunFolder(Path(run)), Job.from_text(job_text), int(os.environ["RANK"])
+    try:
+        with ending_cleanly():
+            _join_and_work(folder, job, rank)
+    except (KeyboardInterrupt, Terminated) as error:
+        if getattr(error, "rank_was_told", True):  # else the rank that was told tells
+            _tell(error, rank)
+        os._exit(TERMINATED_CODE)
+    except Exception as error:  # noqa: BLE001 - every failure is told to the launcher
+        _fail(error, rank)
+    return 0
+
+
+def _join_and_work(folder: RunFolder, job: Job, rank: int) -> None:
     config = make_config(**read_config(folder.config))
     prepare_process(config)
-    try:
-        with World.join(device=config.device, deadline_seconds=config.deadline) as world:
-            work(folder, Job.from_text(job), world)
-    except Exception as error:  # noqa: BLE001 - every failure is told to the launcher
-        _tell(error, rank)
-        # Peers may still wait for this rank; leaving at once closes its sockets and frees them.
-        sys.stderr.flush()
-        os._exit(2 if isinstance(error, SiafuError) else 1)
-    return 0
+    with World.join(
+        device=config.device,
+        deadline_seconds=config.deadline,
+        give_up=lambda error: _fail(error, rank),
+    ) as world:
+        work(folder, job, world)
+
+
+def _fail(error: Exception, rank: int) -> NoReturn:
+    _tell(error, rank)
+    # Peers may still wait for this rank; leaving at once closes its sockets and frees them.
+    sys.stderr.flush()
+    os._exit(2 if isinstance(error, SiafuError) else 1)

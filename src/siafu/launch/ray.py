@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from siafu.comm import SOCKET_VARIABLE
 from siafu.config import RunConfig
 from siafu.elastic.ray_connect import RayConnection
-from siafu.errors import PoolError, RankError, SiafuError, StoreError
+from siafu.errors import PoolError, RankError, SiafuError, StoreError, Terminated
 from siafu.launch import ray_rank
 from siafu.launch.local import RankFailure, first_error, own_signals
 from siafu.launch.rank import Job
@@ -86,7 +86,7 @@ def run_ranks_on_ray(config: RunConfig, run: Path, job: str, variables: dict[str
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
+    raise Terminated
 
 
 class _Ranks:
@@ -94,6 +94,7 @@ class _Ranks:
 
     def __init__(self, config: RunConfig, run: Path) -> None:
         self._config, self._run = config, run
+        self._again = f"go on with `siafu train --resume {run}`"
         self._group: Any = None
         self._actors: list[Any] = []
         self._places: list[Place] = []
@@ -234,14 +235,13 @@ class _Ranks:
 
     def _first_error(self) -> SiafuError:
         if not self._lost:
-            return first_error(self._failures, self._ended)
+            return first_error(self._failures, self._ended, again=self._again)
         rank, reason = next(iter(self._lost.items()))
         where = self._places[rank].address
         return RankError(
             f"Rank {rank} was lost; the others were stopped.",
             seen=f"on {where}: {reason}",
-            fix="see `ray status` for nodes that died, then go on with: "
-            f"siafu train --resume {self._run}",
+            fix=f"see `ray status` for nodes that died, then {self._again}",
         )
 
     def close(self) -> None:

@@ -49,8 +49,8 @@ class HeldOut:
     test: Array
 
     def save(self, parts: Path) -> None:
-        """Write them beside a parts folder."""
-        with write_folder(_beside(parts), "links") as writer:
+        """Write them beside a parts folder, in place of those of a process that was killed."""
+        with write_folder(_beside(parts), "links", overwrite=True) as writer:
             writer.save("val", self.val)
             writer.save("test", self.test)
 

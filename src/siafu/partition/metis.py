@@ -1,10 +1,10 @@
 """METIS, run in a child process so that its crash becomes an error with a name."""
 
 import importlib
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 from siafu.errors import PartitionError
-from siafu.graph import Array, Graph
+from siafu.graph import Array, Graph, scratch_folder
 from siafu.partition.adjacency import symmetric_adjacency
 from siafu.partition.assign import assign_contiguous, check_num_parts
 from siafu.partition.chunks import EDGES_AT_ONCE, ranges
@@ -23,8 +23,7 @@ _CHILD = Path(__file__).with_name("metis_child.py")
 def assign_metis(graph: Graph, num_parts: int, *, seed: int = 0) -> Array:
     """Return part_of with few edges cut; vertices, in-edges and training vertices balanced."""
     check_num_parts(num_parts, graph.num_nodes)
-    with tempfile.TemporaryDirectory(prefix="siafu-metis-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         if num_parts == 1 or not _write_inputs(graph, folder):
             return assign_contiguous(graph, num_parts)
         _run_child(_child_command(folder, num_parts, seed))
@@ -75,7 +74,8 @@ def _check_fits(num_neighbours: int, index: np.dtype[np.integer]) -> None:
 
 def _child_command(folder: Path, num_parts: int, seed: int) -> list[str]:
     # -P: this folder must not become the first place where the child looks for modules.
-    return [sys.executable, "-P", str(_CHILD), str(folder), str(num_parts), str(seed)]
+    arguments = (folder, num_parts, seed, os.getpid())
+    return [sys.executable, "-P", str(_CHILD), *map(str, arguments)]
 
 
 def _run_child(command: list[str]) -> None:

@@ -1,10 +1,13 @@
 """METIS in a process of its own: native code that aborts takes only this process with it.
 
-Run as a file, `python -P metis_child.py FOLDER PARTS SEED`, so that siafu itself and Numba are
-not loaded beside METIS. Reads offsets, neighbours and weights (.npy) and writes part_of.npy.
+Run as a file, `python -P metis_child.py FOLDER PARTS SEED PARENT`, so that siafu itself and Numba
+are not loaded beside METIS. Reads offsets, neighbours and weights (.npy) and writes part_of.npy. It
+ends with the process that started it, PARENT.
 """
 
 import ctypes
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ from pymetis import _internal
 _EXTENSION: Any = _internal  # its stubs leave out most of it
 _METIS_OK = 1
 _NUM_OPTIONS = 40
+_PR_SET_PDEATHSIG = 1
 _UFACTOR = 50
 """Parts may exceed the mean by this many thousandths, in each constraint."""
 
@@ -23,6 +27,7 @@ _UFACTOR = 50
 def main() -> int:
     """Return 0 after writing part_of.npy."""
     folder, num_parts, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    _end_with(int(sys.argv[4]))
     offsets, neighbours, weights = (
         np.load(folder / f"{name}.npy", mmap_mode="c")
         for name in ("offsets", "neighbours", "weights")
@@ -34,6 +39,14 @@ def main() -> int:
         part_of = _one_constraint(num_parts, seed, offsets, neighbours, weights)
     np.save(folder / "part_of.npy", part_of)
     return 0
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel end this process when its parent dies, however it dies (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit(1)
 
 
 def _several_constraints(

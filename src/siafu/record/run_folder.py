@@ -37,7 +37,8 @@ class RunFolder:
         """Return a new, empty run folder: `path`, or the next free number under runs/."""
         try:
             if path is not None:
-                path.mkdir(parents=True)
+                # A kill may have left it empty; a folder with anything inside is not ours to fill.
+                path.mkdir(parents=True, exist_ok=path.is_dir() and not any(path.iterdir()))
                 sync_folder(path.parent)
                 return cls(path)
             parent = Path("runs")
@@ -50,11 +51,8 @@ class RunFolder:
                     continue
                 return cls(candidate)
         except FileExistsError as error:
-            raise StoreError(
-                "The run folder exists already.",
-                seen=str(path),
-                fix="name another with --out, or go on with --resume",
-            ) from error
+            assert path is not None, "free names are looked for elsewhere"
+            raise _taken(cls(path)) from error
         except OSError as error:
             raise StoreError(
                 "The run folder can't be made.",
@@ -81,11 +79,12 @@ class RunFolder:
             file.write(json.dumps(row) + "\n")
 
     def read_metrics(self) -> list[dict[str, Any]]:
-        """Return the rows written so far; a line that a kill cut short is not one."""
+        """Return the rows written so far; a line that was cut short or damaged is not one."""
         if not self.metrics.exists():
             return []
-        lines = self.metrics.read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        lines = self.metrics.read_bytes().splitlines(keepends=True)
+        rows = [_row(line) for line in lines if line.endswith(b"\n")]
+        return [row for row in rows if row is not None]
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop rows after the first `epochs`: a resumed run writes them again."""
@@ -121,6 +120,32 @@ def _unreadable(file: Path, seen: str) -> StoreError:
         f"{file.name} of the run can't be read.",
         seen=f"{file}: {seen}",
         fix="copy the run folder again, or start the run again in another one with --out",
+    )
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    try:
+        row = json.loads(line)
+    except ValueError:  # bytes that are no text, too
+        return None
+    is_row = isinstance(row, dict) and isinstance(row.get("epoch"), int)
+    return row if is_row else None
+
+
+def _taken(folder: RunFolder) -> StoreError:
+    """Return the error for a new run in a folder with something inside."""
+    if not folder.config.exists():
+        return StoreError(
+            "The run folder exists already, and holds no run to go on with.",
+            seen=str(folder.path),
+            fix="name another with --out, or remove it",
+        )
+    is_finished = folder.weights.exists() and folder.result.exists()
+    go_on = f"go on with `siafu train --resume {folder.path}`"
+    return StoreError(
+        "The run folder exists already.",
+        seen=f"{folder.path}, a run that is {'finished' if is_finished else 'not finished'}",
+        fix=f"name another with --out{'' if is_finished else f', or {go_on}'}",
     )
 
 

@@ -51,6 +51,38 @@ def test_newest_of_the_complete_ones_is_found(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path).name == "epoch-000010"
 
 
+def damage(checkpoint: Path) -> None:
+    file = checkpoint / "model-0.npy"
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+def test_damaged_ones_are_passed_over_and_told(tmp_path: Path) -> None:
+    for epochs in (5, 10):
+        save_checkpoint(make(epochs)[1], tmp_path)
+    damage(tmp_path / "epoch-000010")
+    said: list[str] = []
+    assert newest_checkpoint(tmp_path, said.append).name == "epoch-000005"
+    [line] = said
+    assert "epoch-000010" in line
+    assert "model-0.npy" in line
+
+
+def test_damaged_one_of_a_later_epoch_never_outlives_a_whole_one(tmp_path: Path) -> None:
+    for epochs in (5, 10):
+        save_checkpoint(make(epochs)[1], tmp_path)
+    damage(tmp_path / "epoch-000010")
+    for epochs in (6, 7):
+        save_checkpoint(make(epochs)[1], tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-000006", "epoch-000007"]
+
+
+def test_all_damaged_is_told_with_a_fix_that_works(tmp_path: Path) -> None:
+    damage(save_checkpoint(make()[1], tmp_path / "checkpoints"))
+    with pytest.raises(StoreError, match="No checkpoint of the run is whole") as caught:
+        newest_checkpoint(tmp_path / "checkpoints")
+    assert f"rm -r {tmp_path / 'checkpoints'}" in caught.value.fix
+
+
 def test_none_is_told(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no checkpoint"):
         newest_checkpoint(tmp_path / "absent")

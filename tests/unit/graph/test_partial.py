@@ -1,5 +1,6 @@
 """Folders made in steps: what ended stays, what did not is made again, and nothing else remains."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -118,3 +119,13 @@ def test_a_stream_that_lost_rows_is_named(tmp_path: Path) -> None:
     stream.abandon()
     with pytest.raises(StoreError, match=r"x\.npy is damaged"):
         ArrayStream(file, (-1,), np.dtype(np.int64), kept_rows=6)
+
+
+def test_what_a_killed_process_left_of_the_same_folder_goes(tmp_path: Path) -> None:
+    left = tmp_path / ".x.parts.abcd.tmp"
+    left.mkdir()
+    (left / "lock").touch()
+    os.utime(left, (0, 0))
+    with make_in_steps(tmp_path / "x.parts", "parts"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["x.parts"]

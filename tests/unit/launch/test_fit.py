@@ -8,13 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from torch.distributed.elastic.multiprocessing.api import RunProcsResult
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import siafu
 from siafu.errors import ConfigError, RankError
 from siafu.launch import under_torchrun
-from siafu.launch.local import first_failure, threads_for
+from siafu.launch.local import first_error, read_failures, threads_for
 from siafu.ops import num_threads
 
 
@@ -104,19 +102,10 @@ def leave(folder: Path, rank: int, kind: str, time: float, user: bool = False) -
     (folder / f"rank{rank}.json").write_text(json.dumps({**failure, **rest}))
 
 
-def ended(codes: dict[int, int]) -> RunProcsResult:
-    return RunProcsResult(
-        failures={
-            rank: ProcessFailure(local_rank=rank, pid=1, exitcode=code, error_file="<N/A>")
-            for rank, code in codes.items()
-        }
-    )
-
-
 def test_own_error_is_told_before_those_who_lost_a_peer(tmp_path: Path) -> None:
     leave(tmp_path, 0, "CommError", 1.0, user=True)
     leave(tmp_path, 2, "KeyError", 2.0)
-    error = first_failure(ended({0: 2, 1: -15, 2: 1}), tmp_path)
+    error = first_error(read_failures(tmp_path), {0: 2, 2: 1})
     assert isinstance(error, RankError)
     assert error.problem == "Rank 2 failed; the others were stopped."
     assert "traceback 2" in error.seen
@@ -124,28 +113,46 @@ def test_own_error_is_told_before_those_who_lost_a_peer(tmp_path: Path) -> None:
 
 def test_error_for_the_user_is_told_as_it_is(tmp_path: Path) -> None:
     leave(tmp_path, 1, "DataError", 1.0, user=True)
-    error = first_failure(ended({1: 2}), tmp_path)
+    error = first_error(read_failures(tmp_path), {1: 2})
     assert (error.problem, error.seen, error.fix) == ("a problem", "something", "do this")
 
 
 @pytest.mark.parametrize(
     ("code", "told"),
-    [(-9, "signal SIGKILL"), (-11, "signal SIGSEGV"), (7, "exit code 7")],
+    [(-9, "signal SIGKILL"), (-11, "signal SIGSEGV"), (-15, "signal SIGTERM"), (7, "exit code 7")],
 )
 def test_silent_rank_is_told_before_those_who_lost_it(tmp_path: Path, code: int, told: str) -> None:
     leave(tmp_path, 0, "CommError", 1.0, user=True)
-    error = first_failure(ended({0: 2, 1: code, 2: -15}), tmp_path)
+    error = first_error(read_failures(tmp_path), {0: 2, 1: code}, again="go on")
     assert error.problem.startswith("Rank 1 ")
     assert told in error.seen
 
 
 def test_lost_peers_are_told_when_nobody_else_failed(tmp_path: Path) -> None:
     leave(tmp_path, 0, "CommError", 2.0, user=True)
-    assert first_failure(ended({0: 2, 1: -15}), tmp_path).problem == "a problem"
+    assert first_error(read_failures(tmp_path), {0: 2}).problem == "a problem"
+
+
+def test_rank_that_gave_no_sign_is_named_with_the_error_of_those_who_waited(tmp_path: Path) -> None:
+    leave(tmp_path, 0, "CommError", 1.0, user=True)
+    leave(tmp_path, 1, "CommError", 2.0, user=True)
+    error = first_error(read_failures(tmp_path), {0: 2, 1: 2}, unheard=[2], again="go on")
+    assert error.problem == "a problem"
+    assert "no sign of rank 2" in error.seen
+    assert "memory" not in str(error)
+    assert error.fix.endswith("go on")
+
+
+def test_rank_that_a_signal_told_to_end_is_named(tmp_path: Path) -> None:
+    leave(tmp_path, 0, "CommError", 1.0, user=True)
+    leave(tmp_path, 1, "Terminated", 2.0)
+    error = first_error(read_failures(tmp_path), {0: 2, 1: 143}, again="go on")
+    assert error.problem.startswith("Rank 1 was told to end")
+    assert (error.seen, error.fix) == ("text 1", "go on")
 
 
 def test_silence_of_all_is_told(tmp_path: Path) -> None:
-    assert "no rank told why" in first_failure(ended({0: -15}), tmp_path).seen
+    assert "no rank told why" in first_error(read_failures(tmp_path), {}).seen
 
 
 def test_one_rank_leaves_the_threads_of_the_caller(tmp_path: Path) -> None:

@@ -1,10 +1,15 @@
 """Every assignment on small awkward graphs: loops, repeats, isolated vertices, a hub."""
 
+import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from siafu.errors import PartitionError
@@ -194,3 +199,37 @@ partition_graph(siafu.load("planted:60"), sys.argv[1], num_parts=2, method="stre
 def test_only_metis_needs_pymetis(tmp_path):
     target = str(tmp_path / "parts")
     subprocess.run([sys.executable, "-W", "error", "-c", WITHOUT_PYMETIS, target], check=True)
+
+
+STARTS_METIS = """
+import subprocess, sys
+code = '''import os, sys, time
+sys.path.insert(0, sys.argv[1])
+import metis_child
+metis_child._end_with(int(sys.argv[2]))
+print(os.getpid(), flush=True)
+time.sleep(600)'''
+import os
+subprocess.run([sys.executable, "-c", code, sys.argv[1], str(os.getpid())])
+"""
+
+
+def test_metis_ends_with_the_process_that_started_it() -> None:
+    command = [sys.executable, "-c", STARTS_METIS, str(Path(metis_child.__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        child = psutil.Process(int(launcher.stdout.readline()))
+        launcher.kill()
+    with suppress(psutil.NoSuchProcess):  # a zombie is one that ended
+        deadline = time.monotonic() + 30.0
+        while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def test_metis_whose_launcher_is_gone_does_not_begin(tmp_path: Path) -> None:
+    not_its_parent = str(os.getpid() + 1)
+    command = [sys.executable, "-P", metis_child.__file__, str(tmp_path), "2", "0", not_its_parent]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "offsets" not in ended.stderr

@@ -100,3 +100,12 @@ def test_quiet_work_prints_nothing(
     progress("edges", 1, 3)
     progress.close()
     assert capsys.readouterr() == ("", "")
+
+
+def test_damaged_lines_of_metrics_are_dropped(here: Path) -> None:
+    run = RunFolder(here)
+    run.append_metrics({"epoch": 1, "loss": 1.0})
+    with run.metrics.open("ab") as file:
+        file.write(b'{"epoch": 2, "lo\n\xff\xfe\n[3]\n{"loss": 0.1}\n{"epoch": 3, "loss": 0.3}\n')
+    run.keep_metrics(3)
+    assert [row["epoch"] for row in run.read_metrics()] == [1, 3]

@@ -1,0 +1,81 @@
+"""Locks that the system lets go of when the process that holds them ends, however it ends."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # without it two processes at one folder are not noticed
+    fcntl = None  # type: ignore[assignment]
+
+
+class LockedError(Exception):
+    """Another process holds the lock; the text says which, as far as it told."""
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock that the file at `path` stands for; raise `LockedError` where it is held.
+
+    The file is there while the lock is held, and says by whom.
+    """
+    file = _hold(path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process may hold the lock of that file now."""
+    try:
+        with path.open("r+") as file:
+            return not _take(file)
+    except FileNotFoundError:
+        return False
+    except LockedError:
+        return True
+
+
+def _hold(path: Path) -> IO[str]:
+    while True:
+        file = path.open("a+")
+        try:
+            _take(file)
+        except BaseException:
+            file.close()
+            raise
+        if _is_at(file, path):
+            break
+        file.close()  # another process let go of it, and removed it, in between
+    with suppress(OSError):  # a full disk; the lock is what counts
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+    return file
+
+
+def _take(file: IO[str]) -> bool:
+    """Return whether the lock was taken: some systems and disks have none."""
+    if fcntl is None:
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        raise LockedError(file.read() or "another process") from error
+    except OSError:
+        return False
+    return True
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,88 @@
+"""Predictions of a finished run, for its own graph or another."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from siafu.config import make_config, read_config
+from siafu.errors import ConfigError, StoreError
+from siafu.files import sync_folder
+from siafu.graph import writing
+from siafu.launch.cut import Say
+from siafu.launch.fit import carry_out, under_torchrun
+from siafu.launch.prepare import prepare_parts
+from siafu.launch.rank import Job
+from siafu.launch.run_state import existing_run, parts_of
+from siafu.launch.trust import model_to_run
+
+
+def infer(
+    path: Path,
+    target: Path,
+    *,
+    data: Any = None,
+    embeddings: bool = False,
+    overwrite: bool = False,
+    model: str | None = None,
+    say: Say,
+) -> Path:
+    """Write predictions of a finished run for its own graph or another; return their folder.
+
+    `model` names the file of a model of the user's own, where that is not trusted yet.
+
+    The folder appears when all ranks are done, and not at all when one fails.
+    """
+    folder = existing_run(path)
+    if not folder.weights.exists():
+        raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
+    if under_torchrun():
+        raise ConfigError(
+            "Inference starts its ranks itself.",
+            seen=f"infer under torchrun, {os.environ['WORLD_SIZE']} ranks",
+            fix="run the same command without torchrun",
+        )
+    _check_free(target, overwrite=overwrite)
+    config = make_config(**read_config(folder.config))
+    named = model_to_run(config.model, model, f"siafu infer {path}", path)
+    config = config.model_copy(update={"model": named})
+    parent = target.absolute().parent
+    with writing(target):
+        parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
+        parts = Path(parts_of(folder))
+        if data is not None:
+            own = Path(scratch) / "data.parts"
+            parts = prepare_parts(data, config, own, say=say, draw_masks=False)
+        made = Path(scratch) / "predictions"
+        job = Job(
+            verb="infer",
+            parts=str(parts.absolute()),
+            embeddings=embeddings,
+            target=str(made),
+            model=named,
+        )
+        carry_out(folder, config, job, say)
+        with writing(target):
+            if target.exists():
+                target.rename(Path(scratch) / "old")
+            made.rename(target)
+            sync_folder(target.parent)
+    return target
+
+
+def _check_free(target: Path, *, overwrite: bool) -> None:
+    """Raise unless predictions may be put at `target`: never in place of anything else."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return
+    if overwrite and target.is_dir() and all(p.suffix == ".parquet" for p in target.iterdir()):
+        return
+    if overwrite:
+        raise StoreError(
+            "The target holds more than predictions.", seen=str(target), fix="name another --out"
+        )
+    raise StoreError(
+        "The target exists already.",
+        seen=str(target),
+        fix="name another folder with --out, or pass --overwrite",
+    )

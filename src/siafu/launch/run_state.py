@@ -1,0 +1,140 @@
+"""How far a run is by its folder, how to go on with it, and holding it for one process."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from siafu.checkpoint import clear_leftovers, has_checkpoint, newest_checkpoint
+from siafu.config import RunConfig, write_config
+from siafu.errors import StoreError
+from siafu.files import write_text_atomically
+from siafu.graph import LockedError, locked, partial_path, writing
+from siafu.launch.rank import Job
+from siafu.record import RunFolder
+
+Say = Callable[[str], None]
+
+
+def existing_run(path: Path) -> RunFolder:
+    """Return the folder of a run whose data is prepared, refusing anything else."""
+    folder = begun_run(path)
+    if not is_prepared(folder):
+        raise StoreError(
+            "The run was stopped before its data was prepared.",
+            seen=str(path),
+            fix=f"go on with `{resume_command(path)}`",
+        )
+    return folder
+
+
+def begun_run(path: Path) -> RunFolder:
+    """Return the folder of a run, be its data prepared or not."""
+    folder = RunFolder(path)
+    if not folder.config.exists():
+        raise StoreError("No run there.", seen=str(path), fix="name a folder that train wrote")
+    return folder
+
+
+def is_prepared(folder: RunFolder) -> bool:
+    """Return whether the ranks of a run have been told what to do, on which data."""
+    return _job_of(folder) is not None
+
+
+def parts_of(folder: RunFolder) -> str:
+    """Return the parts a run was trained on; its own stay with it when it is moved."""
+    if folder.parts.exists():
+        return str(folder.parts.absolute())
+    job = _job_of(folder)
+    assert job is not None, "existing_run comes first"
+    return job.parts
+
+
+def _job_of(folder: RunFolder) -> Job | None:
+    try:
+        return Job.from_text(folder.read_job())
+    except StoreError:  # none yet, or damaged: it is made again
+        return None
+
+
+def save_job(folder: RunFolder, job: Job) -> None:
+    """Note what the ranks are to do: from now on the data is prepared."""
+    with writing(folder.path):
+        write_text_atomically(folder.job, job.to_text())
+
+
+def save_config(folder: RunFolder, config: RunConfig) -> None:
+    """Note the settings."""
+    with writing(folder.config):
+        write_config(config, folder.config)
+
+
+def resume_command(path: Path) -> str:
+    """Return the command that goes on with a run."""
+    return f"siafu train --resume {path}"
+
+
+def how_to_go_on(folder: RunFolder) -> str:
+    """Return what a user who stopped a run can do with it."""
+    command = resume_command(folder.path)
+    if not folder.path.exists():
+        return "Stopped; nothing was kept."
+    if not is_prepared(folder):
+        kept = "what was prepared is kept" if has_data(folder) else "no data was prepared yet"
+        return f"Stopped; {kept}. Go on with: {command}"
+    saved = sorted(folder.checkpoints.glob("epoch-*"))
+    if not saved:
+        return (
+            f"Stopped before the first checkpoint; the data stays prepared. Go on with: {command}"
+        )
+    epoch = int(saved[-1].name.removeprefix("epoch-"))
+    return f"Stopped; epoch {epoch} is saved. Go on with: {command}"
+
+
+def has_data(folder: RunFolder) -> bool:
+    """Return whether a run holds data that was prepared for it, wholly or in part."""
+    return folder.parts.exists() or partial_path(folder.parts).exists()
+
+
+def discard_if_empty(folder: RunFolder) -> None:
+    """Remove the folder of a run that failed before its data was prepared, with nothing kept."""
+    if not (is_prepared(folder) or has_data(folder) or folder.metrics.exists()):
+        folder.discard()
+
+
+def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> Job:
+    """Return what the ranks are to do to go on with a run, once its folder is ready for that."""
+    clear_leftovers(folder.checkpoints)
+    has_begun = has_checkpoint(folder.checkpoints)
+    if has_begun or folder.weights.exists():  # a finished run is not trained all over again
+        newest_checkpoint(folder.checkpoints, say)
+    save_config(folder, config)
+    if not has_begun:
+        say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
+        with writing(folder.metrics):
+            folder.keep_metrics(0)
+    return Job(verb="train", parts=parts_of(folder), resume=has_begun, quiet=quiet)
+
+
+@contextmanager
+def held(folder: RunFolder) -> Iterator[None]:
+    """Hold a run for this process: two at once would write over each other's epochs."""
+    with ExitStack() as stack:
+        try:
+            with writing(folder.path):
+                stack.enter_context(locked(folder.path / "lock"))
+        except LockedError as error:
+            raise StoreError(
+                "Another process works on this run.",
+                seen=f"{folder.path} is held by {error}",
+                fix="wait for it to end, or end it",
+            ) from error
+        yield
+
+
+def clear_unfinished(folder: RunFolder) -> None:
+    """Remove what killed processes left of data, but for what can be gone on with."""
+    if folder.parts.exists():
+        shutil.rmtree(partial_path(folder.parts), ignore_errors=True)
+    for leftover in folder.path.glob(f".{folder.parts.name}.*.tmp"):
+        shutil.rmtree(leftover, ignore_errors=True)
