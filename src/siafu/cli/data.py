@@ -14,13 +14,17 @@ from siafu.graph import Array, Graph, count_edge_types, folder_kind, graph_from_
 from siafu.ingest import TableOptions, ingest_to_store
 from siafu.launch.cut import Allowance, Reading, cut_source
 from siafu.partition import Cut, Parts, Quality, open_parts
+from siafu.plan import read_bytes
 from siafu.record import PhaseProgress, RunFolder
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing folder")]
 _SHOWN_TYPES = 8
-_NOT_HELD = ("name", "num_classes", "num_edge_types", "edge_type_names")
+_NOT_HELD = (
+    *("name", "num_classes", "num_edge_types", "edge_type_names"),
+    *("feature_names", "edge_attr_names"),
+)
 
 
 def ingest(  # noqa: PLR0913 - one flag an option
@@ -111,7 +115,7 @@ def partition(  # noqa: PLR0913 - one flag an option
             Cut(num_parts=parts, method=method, seed=seed),
             Reading(undirected=undirected, split=split),
             Allowance(
-                memory_bytes=None if memory is None else parse_bytes(memory),
+                memory_bytes=None if memory is None else read_bytes(memory),
                 overwrite=overwrite,
                 say=say,
                 progress=progress,
@@ -166,6 +170,8 @@ def describe(path: Path) -> dict[str, Any]:
 def _parts_graph_rows(parts: Parts) -> dict[str, Any]:
     rows = dict(parts.facts["graph"])
     total, names = rows.pop("num_edge_types", 0), rows.pop("edge_type_names", ())
+    for columns in ("feature_names", "edge_attr_names"):
+        rows.pop(columns, None)
     folders = [parts.part(number) for number in range(parts.num_parts)] if total else []
     types = [folder.load("edge_type") for folder in folders]
     return {**rows, **_edge_type_rows(types, total, names)}
@@ -225,15 +231,3 @@ def _show(path: Path, rows: dict[str, Any], *, as_json: bool) -> None:
         print_json({"path": str(path), **rows})
     else:
         print_table(str(path), rows)
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes that `4GB`, `512MiB` or a plain number names."""
-    units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-    units |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", 1)}
-    letters = text.upper().removesuffix("B").strip()
-    number = letters.rstrip("KMGTI ")
-    try:
-        return int(float(number) * units[letters[len(number) :].strip()])
-    except (ValueError, KeyError) as error:
-        raise StoreError("Not a size.", seen=text, fix="write it as 4GB or 512MiB") from error

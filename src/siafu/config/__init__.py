@@ -1,5 +1,6 @@
 """What a run is asked to do, checked when it is made."""
 
+from siafu.config.config_file import read_config, write_config
 from siafu.config.dynamic import (
     DYNAMIC_DEFAULTS,
     DYNAMIC_FIELDS,
@@ -11,8 +12,6 @@ from siafu.config.run import (
     RunConfig,
     did_you_mean,
     make_config,
-    read_config,
-    write_config,
 )
 
 __all__ = [

@@ -1,5 +1,6 @@
 """Predictions on a dynamic graph by the user's own ids, and the weights they come from."""
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from siafu.config import RunConfig
+from siafu.engine.column_names import check_names
 from siafu.engine.dynamic import DynamicNetwork, make_network, make_runner
 from siafu.engine.grid import Grid
 from siafu.engine.infer import as_lists
@@ -73,6 +75,7 @@ def save_dynamic_network(
     """Write the weights, and with them what data they are for."""
     tensors = {name: tensor.contiguous().cpu() for name, tensor in network.state_dict().items()}
     facts = {"num_features": str(num_inputs(graph, lags)), "task": task.name}
+    facts["feature_names"] = json.dumps(graph.feature_names)
     save_file(tensors, file, metadata=facts)
 
 
@@ -92,6 +95,7 @@ def infer_dynamic(
     draws = Draws(seed=config.seed, training=False)
     made = make_network(config, graph, grid, draws)
     task, network, lags = made
+    check_names(graph.feature_names, facts.get("feature_names"), "features", graph.name)
     if num_inputs(graph, lags) != int(facts.get("num_features", -1)):
         raise StoreError(
             "The features do not fit the model.",

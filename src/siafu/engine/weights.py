@@ -8,6 +8,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from siafu.config import RunConfig
+from siafu.engine.column_names import check_names
 from siafu.engine.network import Network, build_network
 from siafu.errors import StoreError
 from siafu.nn import Draws
@@ -26,6 +27,8 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "multi_label": str(int(shard.multi_label)),
         "class_names": json.dumps(shard.class_names),
         "edge_types": json.dumps([shard.num_edge_types, *shard.edge_type_names]),
+        "feature_names": json.dumps(shard.feature_names),
+        "edge_attr_names": json.dumps(shard.edge_attr_names),
     }
     save_file(tensors, file, metadata=facts)
 
@@ -46,6 +49,7 @@ def load_network(
             fix="train again with this version",
         )
     require(shard, "x")
+    check_names(shard.feature_names, facts.get("feature_names"), "features", shard.name)
     if _num_features(shard) != int(facts["num_features"]):
         raise StoreError(
             "The features do not fit the model.",
@@ -53,6 +57,9 @@ def load_network(
             f"the model was trained on {facts['num_features']}",
             fix="infer on a graph with the features the run was trained on",
         )
+    if config.edge_features:
+        attr = (shard.edge_attr_names, facts.get("edge_attr_names"))
+        check_names(*attr, "edge features", shard.name)
     known = json.loads(facts.get("edge_types", "[0]"))
     if config.model in TYPED and known != [shard.num_edge_types, *shard.edge_type_names]:
         raise StoreError(

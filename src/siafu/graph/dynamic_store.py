@@ -15,7 +15,7 @@ from siafu.graph.snapshot import Snapshot
 
 KIND = "dynamic"
 _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "overlapping")
-_NAMES = ("class_names", "edge_class_names")
+_NAMES = ("class_names", "edge_class_names", "feature_names")
 _OPTIONAL = ("event_label", "event_weight", "x", "y", "signal", "part_of")
 
 
@@ -52,7 +52,7 @@ def load_dynamic_store(path: Path | str, *, verify: bool = True) -> DynamicGraph
 def _from_folder(folder: Folder) -> DynamicGraph:
     rest: dict[str, Any] = {name: folder.load_if_present(name) for name in _OPTIONAL}
     rest |= {name: folder.facts[name] for name in _FACTS if name in folder.facts}
-    rest |= {name: tuple(folder.facts[name]) for name in _NAMES}
+    rest |= {name: tuple(folder.facts.get(name, ())) for name in _NAMES}
     return DynamicGraph(
         ids=load_ids(folder),
         times=folder.load("times"),

@@ -18,7 +18,8 @@ from siafu.checkpoint import has_checkpoint, newest_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config, write_config
 from siafu.errors import ConfigError, StoreError
-from siafu.graph import partial_path, writing
+from siafu.graph import folder_kind, partial_path, writing
+from siafu.ingest import shortened
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say
 from siafu.launch.local import run_ranks, threads_for
@@ -33,6 +34,7 @@ from siafu.ops import (
     warm_up_sampling,
     warm_up_wire,
 )
+from siafu.partition import open_parts
 from siafu.plan import named_strategy
 from siafu.record import RunFolder
 
@@ -205,6 +207,7 @@ def infer(
         if data is not None:
             own = Path(scratch) / "data.parts"
             parts = prepare_parts(data, config, own, say=say, draw_masks=False)
+            _tell_unnamed(Path(_parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(
             verb="infer", parts=str(parts.absolute()), embeddings=embeddings, target=str(made)
@@ -215,6 +218,17 @@ def infer(
                 target.rename(Path(scratch) / "old")
             made.rename(target)
     return target
+
+
+def _tell_unnamed(trained_on: Path, given: Path, say: Say) -> None:
+    """Say which columns are taken for which where the data does not name its own."""
+    if folder_kind(trained_on) != "parts" or folder_kind(given) != "parts":
+        return
+    known, seen = (
+        open_parts(path).facts["graph"].get("feature_names") for path in (trained_on, given)
+    )
+    if known and not seen:
+        say(f"The features have no names; they are taken in the model's order: {shortened(known)}.")
 
 
 def _check_free(target: Path, *, overwrite: bool) -> None:
