@@ -50,7 +50,8 @@ def column_kind(table: Table, name: str) -> IdKind:
     raise DataError(
         "Node ids must be integers or text.",
         seen=f"column {name!r} of the {table.what} is {kind}",
-        fix="convert the column, or set id_type='text'; a missing id makes integers floats",
+        fix="convert the column, or use --id-type text (id_type='text' in Python); a missing id "
+        "makes integers floats, and so does one of 20 digits",
     )
 
 

@@ -68,6 +68,9 @@ def _name(entry: zipfile.ZipInfo) -> str:
 
 def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
     """Raise where the arrays would not fit in memory, or unpack to far more than the file has."""
+    names = [entry.filename for entry in archive.infolist()]
+    if len(set(names)) < len(names):
+        raise damaged(path, "it has two arrays of one name")
     size, total = path.stat().st_size, sum(entry.file_size for entry in archive.infolist())
     free = int(psutil.virtual_memory().available)
     if total > free:
