@@ -26,6 +26,7 @@ OWN_MODEL_DEFAULTS: dict[str, Any] = {
     "dropout": 0.5,
     "weight_decay": 5e-4,
 }
+_QUOTE = "'"
 
 
 class RunConfig(BaseModel):
@@ -160,9 +161,13 @@ class RunConfig(BaseModel):
     seed: int = Field(
         0, ge=0, lt=2**63, description="seed of weights, dropout, splits and partition"
     )
-    hidden: int | None = Field(None, ge=1, description="hidden width (default: the model's)")
-    layers: int = Field(2, ge=1, description="graph layers")
-    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2, transformer, typed-gat)")
+    hidden: int | None = Field(
+        None, ge=1, le=10**6, description="hidden width (default: the model's)"
+    )
+    layers: int = Field(2, ge=1, le=1000, description="graph layers")
+    heads: int = Field(
+        8, ge=1, le=10**6, description="attention heads (gat, gatv2, transformer, typed-gat)"
+    )
     edge_features: bool = Field(False, description="let attention use the edges' features")
     lr: float | None = Field(None, gt=0, description="learning rate (default: the model's)")
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout (default: the model's)")
@@ -200,7 +205,7 @@ class RunConfig(BaseModel):
         "auto", description="how to cut the graph when it is not yet"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
-    threads: int = Field(0, ge=0, description="threads a rank; 0 shares the cores")
+    threads: int = Field(0, ge=0, le=4096, description="threads a rank; 0 shares the cores")
     deadline: float = Field(
         300.0, gt=0, le=10**7, description="seconds any wait between ranks may last"
     )
@@ -345,7 +350,7 @@ def _explained(error: ValidationError) -> ConfigError:
         return ConfigError(
             "Unknown setting." if len(unknown) == 1 else "Unknown settings.",
             seen=", ".join(f"{key}{guess}" for key, guess in pairs),
-            fix="write them so, or leave them out"
+            fix=f"write {', '.join(guess.split(_QUOTE)[1] for guess in guesses)}"
             if all(guesses)
             else f"known settings: {', '.join(known)}",
         )

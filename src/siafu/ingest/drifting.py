@@ -16,8 +16,8 @@ NAME = "drifting"
 _SIZE = re.compile(r"(\d{1,15})([km]?)", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 1_000, "m": 1_000_000}
 _PERIOD = 8
-_NODE_BYTES = 20_000
-"""What a node takes while the graph is made: 96 events, its labels and signal in 24 steps."""
+_NODE_BYTES = 7_000
+"""What a node takes while the graph is made; 6,663 bytes were seen for 40 k nodes."""
 
 
 def drifting(

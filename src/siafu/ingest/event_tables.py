@@ -24,7 +24,7 @@ from siafu.ingest.id_rows import (
     rows_of,
     with_types,
 )
-from siafu.ingest.labels import SingleLabels
+from siafu.ingest.labels import SingleLabels, check_label_kind
 from siafu.ingest.numbers import is_number, number_block
 from siafu.ingest.progress import Progress
 from siafu.ingest.table_files import TABLE_ENDINGS, Piece, Table, table_files
@@ -67,7 +67,10 @@ def events_from_tables(
             vertices = _seen_vertices(table, ends, kind, progress)
             vertices = replace(vertices, notes=(padded.note(),))
     rows = rows_of(vertices.ids)
-    label = SingleLabels(names["label"]) if "label" in names else None
+    label = None
+    if "label" in names:
+        label = SingleLabels(names["label"])
+        check_label_kind(table, names["label"], table.schema().field(names["label"]).type)
     columns = _Columns()
     for piece in _pieces(table, tuple(names.values()), "reading events", progress):
         found = [find_rows(piece, name, rows, kind) for name in ends]

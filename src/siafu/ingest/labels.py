@@ -50,13 +50,14 @@ def labels_of(table: Table, columns: tuple[str, ...]) -> Labels:
     if len(columns) > 1:
         return LabelColumns(columns)
     kind = table.schema().field(columns[0]).type
-    _check_kind(table, columns[0], kind.value_type if is_list(kind) else kind)
+    check_label_kind(table, columns[0], kind.value_type if is_list(kind) else kind)
     if pa.types.is_fixed_size_list(kind):
         return LabelColumns(columns, num_classes=kind.list_size)
     return LabelLists(columns[0]) if is_list(kind) else SingleLabels(columns[0])
 
 
-def _check_kind(table: Table, name: str, kind: pa.DataType) -> None:
+def check_label_kind(table: Table, name: str, kind: pa.DataType) -> None:
+    """Raise unless values of this type can be classes."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
     if not (is_number(kind) or is_text(kind) or pa.types.is_null(kind)):

@@ -118,6 +118,7 @@ def prepare_dynamic(
         )
     finally:
         progress.close()
+    _check_lags(config, graph)
     for note in notes:
         say(note)
     say(
@@ -136,6 +137,18 @@ def prepare_dynamic(
         return Path(data)
     save_dynamic(graph, target)
     return target
+
+
+def _check_lags(config: RunConfig, graph: DynamicGraph) -> None:
+    """Raise where a signal would be looked back on beyond its start, which makes columns of 0."""
+    if graph.signal is not None and config.lags > graph.num_snapshots:
+        width = config.lags * graph.signal.shape[-1]
+        raise ConfigError(
+            "There are more lags than snapshots.",
+            seen=f"--lags {config.lags:,} with {graph.num_snapshots:,} snapshots: {width:,} "
+            f"features, {4 * graph.num_nodes * width:,} bytes per snapshot",
+            fix=f"use --lags {min(4, graph.num_snapshots)}, at most {graph.num_snapshots:,}",
+        )
 
 
 _ROLES = ("src", "dst", "time", "weight", "label")
