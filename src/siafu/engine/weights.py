@@ -4,8 +4,10 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from siafu.config import RunConfig
 from siafu.engine.column_names import check_names
@@ -69,11 +71,13 @@ def load_network(
             fix="infer on a graph whose edges have the types, by name, that the run was trained on",
         )
     multi_label = facts["multi_label"] == "1"
+    num_classes, class_names = int(facts["num_classes"]), tuple(json.loads(facts["class_names"]))
     shard = replace(
         shard,
-        num_classes=int(facts["num_classes"]),
+        y=_as_known(shard, class_names, num_classes),
+        num_classes=num_classes,
         multi_label=multi_label,
-        class_names=tuple(json.loads(facts["class_names"])),
+        class_names=class_names,
     )
     network = build_network(config, shard, draws, training=False)
     try:
@@ -85,6 +89,22 @@ def load_network(
             fix="infer with the model's code and the kind of data the run was trained with",
         ) from error
     return network, shard
+
+
+def _as_known(shard: Shard, names: tuple[str | int, ...], num_classes: int) -> Tensor | None:
+    """Return the data's own labels by the model's numbers of classes, -1 for one it has not.
+
+    The data numbers the classes it has itself: without `ant`, `bee` is the first.
+    """
+    y, own = shard.y, shard.class_names
+    if y is None or y.dim() != 1:
+        return y
+    known = [number if number < num_classes else -1 for number in range(shard.num_classes)]
+    if own and names:
+        number_of = {name: number for number, name in enumerate(names)}
+        known = [number_of.get(name, -1) for name in own]
+    # The last entry serves -1.
+    return torch.tensor([*known, -1], dtype=y.dtype, device=y.device)[y]
 
 
 def _num_features(shard: Shard) -> int:

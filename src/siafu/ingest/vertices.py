@@ -123,7 +123,8 @@ def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
     labels = _label_columns(schema, options)
     masks = _mask_columns(schema, options)
     taken = {options.node_id, *labels, *(masks.columns if masks else ())}
-    features, index = options.features, ()
+    features: tuple[str, ...] | None = options.features
+    index: tuple[str, ...] = ()
     if features is None:
         free = {column.name: column.type for column in schema if column.name not in taken}
         index = index_columns(schema, list(free))
