@@ -34,7 +34,7 @@ def read_bytes(text: str, what: str = "memory budget") -> int:
         ) from None
     powers = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
     size = number * (1024 ** powers[unit] if binary else _UNITS[unit])
-    if not unit and 0 < size < _UNITS["M"]:
+    if text.strip()[-1] in ".0123456789" and 0 < size < _UNITS["M"]:
         raise ConfigError(
             f"The {what} has no unit.",
             seen=f"{text}: {number:g} bytes",
