@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks.measure import append_json, machine
 from benchmarks.resident import PhaseError, run_phase
 from benchmarks.synthetic import write_store, write_tables
-from siafu.cli.data import parse_bytes
 from siafu.graph import load_store
 from siafu.partition import open_parts
+from siafu.plan import read_bytes
 
 PARTS = 2
 MOST_GIB = 12.0
@@ -138,7 +138,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 def measure_budget(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return how a graph trains whose features are four times the budget of all ranks."""
-    budget = parse_bytes(args.budget)
+    budget = read_bytes(args.budget)
     args.features = BUDGET_FEATURES
     args.vertices = 4 * budget // (4 * BUDGET_FEATURES)
     args.edges = BUDGET_EDGES_A_VERTEX * args.vertices

@@ -259,3 +259,97 @@ def test_resume_of_nothing(siafu: Command) -> None:
 def test_loss_that_diverges(siafu: Command) -> None:
     data = write_npz(siafu.here / "data.npz", x=np.full((30, 4), 3e38, np.float32))
     assert "no longer a number" in refused(siafu, "train", data, "--quiet", is_prepared=True)
+
+
+@pytest.mark.parametrize("name", ["data.pt", "data.json", "data.graphml"])
+@pytest.mark.parametrize("command", [["train"], ["train", "--model", "tm-gcn"]])
+def test_a_kind_of_file_that_is_not_read(siafu: Command, command: list[str], name: str) -> None:
+    (siafu.here / name).write_text("{}")
+    told = refused(siafu, command[0], name, *command[1:])
+    assert "This kind of file is not read" in told
+    assert ".npz" in told
+    assert ".parquet" in told
+
+
+def test_names_of_data_sets_are_complete(siafu: Command) -> None:
+    assert "drifting" in refused(siafu, "train", "nothing-near")
+
+
+def test_no_features(siafu: Command) -> None:
+    data = siafu.here / "data.npz"
+    np.savez(data, edge_index=np.array([[0, 1], [1, 2]]), y=np.array([0, 1, 0]))
+    told = refused(siafu, "train", data)
+    assert "no node features" in told
+    assert "--split" not in told
+
+
+@pytest.mark.parametrize("flags", [["--strategy", "sar"], ["--strategy", "batchgnn"]])
+def test_memory_without_a_unit(siafu: Command, flags: list[str]) -> None:
+    told = refused(siafu, "train", "planted:200", "--memory", 4, *flags)
+    assert "did you mean 4GB?" in told
+    told = refused(siafu, "partition", "planted:200", "target", "--memory", 4)
+    assert "did you mean 4GB?" in told
+
+
+@pytest.mark.parametrize("data", ["planted:1000000m", "drifting:1000000m"])
+def test_a_built_in_graph_larger_than_memory(siafu: Command, data: str) -> None:
+    model = ["--model", "tm-gcn"] if data.startswith("drifting") else []
+    assert "bytes" in refused(siafu, "train", data, *model)
+
+
+def test_more_lags_than_snapshots(siafu: Command) -> None:
+    flags = ["--model", "tm-gcn", "--task", "signal", "--lags", 100_000_000]
+    assert "use --lags 4" in refused(siafu, "train", "drifting:60", *flags)
+
+
+def test_a_model_larger_than_memory(siafu: Command) -> None:
+    told = refused(siafu, "train", "planted:60", "--hidden", 1_000_000, "--layers", 9)
+    assert "would not fit in memory" in told
+
+
+def _columns(folder: Path, *names: str) -> Path:
+    folder.mkdir()
+    values = {name: [0.1 * len(name), 1.5, 2.5, 3.5, 4.5, 5.5] for name in names}
+    nodes = {"id": range(6), "label": [0, 1] * 3, "split": ["train", "val", "test"] * 2}
+    pq.write_table(pa.table({k: list(v) for k, v in (nodes | values).items()}), folder / "n.pq")
+    (folder / "n.pq").rename(folder / "nodes.parquet")
+    edges = {"src": [0, 1, 2, 3, 4, 5], "dst": [1, 2, 3, 4, 5, 0]}
+    pq.write_table(pa.table(edges), folder / "edges.parquet")
+    return folder
+
+
+def test_inference_on_columns_in_another_order(siafu: Command) -> None:
+    trained = _columns(siafu.here / "tables", "age", "income")
+    assert siafu("train", trained, "--epochs", 1, "--out", "run", "--quiet").code == 0
+    cases = {
+        "turned": (("income", "age"), "column 0 is 'income', the model's is 'age'"),
+        "fewer": (("age",), "'income' missing"),
+        "others": (("age", "pay"), "'income' missing; 'pay' not known to the model"),
+    }
+    for name, (columns, told) in cases.items():
+        store = siafu.here / f"{name}.store"
+        assert siafu("ingest", _columns(siafu.here / name, *columns), store, "--quiet").code == 0
+        assert told in refused(siafu, "infer", "run", "--data", store, "--out", "out")
+    again = ["ingest", "turned", "again.store", "--features", "age,income", "--quiet"]
+    assert siafu(*again).code == 0
+    assert siafu("infer", "run", "--data", "again.store", "--out", "out").code == 0
+    plain = write_npz(siafu.here / "data.npz", x=np.ones((30, 2), np.float32))
+    answer = siafu("infer", "run", "--data", plain, "--out", "more")
+    assert answer.code == 0
+    assert "taken in the model's order: age, income" in answer.err
+    wide = write_npz(siafu.here / "wide.npz")
+    assert "4 columns" in refused(siafu, "infer", "run", "--data", wide, "--out", "none")
+
+
+def test_labels_of_other_data_keep_their_names(siafu: Command) -> None:
+    trained = _columns(siafu.here / "tables", "age")
+    names = {"tables": ["ant", "bee"] * 3, "new": ["bee", "cow"] * 3}
+    _columns(siafu.here / "new", "age")
+    for folder, labels in names.items():
+        file = siafu.here / folder / "nodes.parquet"
+        table = pq.read_table(file)
+        pq.write_table(table.set_column(1, "label", pa.array(labels)), file)
+    assert siafu("train", trained, "--epochs", 1, "--out", "run", "--quiet").code == 0
+    assert siafu("infer", "run", "--data", "new", "--out", "out").code == 0
+    rows = pq.read_table(siafu.here / "out").sort_by("id")
+    assert rows["label"].to_pylist() == ["bee", None] * 3

@@ -7,10 +7,10 @@ import typer
 
 from siafu.cli.inspect import describe, quality_rows, show
 from siafu.cli.show import say
-from siafu.errors import StoreError
 from siafu.ingest import TableOptions, ingest_to_store
 from siafu.launch.cut import Allowance, Reading, cut_source
 from siafu.partition import Cut
+from siafu.plan import read_bytes
 from siafu.record import PhaseProgress
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
@@ -106,7 +106,7 @@ def partition(  # noqa: PLR0913 - one flag an option
             Cut(num_parts=parts, method=method, seed=seed),
             Reading(undirected=undirected, split=split),
             Allowance(
-                memory_bytes=None if memory is None else parse_bytes(memory),
+                memory_bytes=None if memory is None else read_bytes(memory),
                 overwrite=overwrite,
                 say=say,
                 progress=progress,
@@ -115,15 +115,3 @@ def partition(  # noqa: PLR0913 - one flag an option
     finally:
         progress.close()
     show(target, quality_rows(quality, width), as_json=json)
-
-
-def parse_bytes(text: str) -> int:
-    """Return the bytes that `4GB`, `512MiB` or a plain number names."""
-    units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-    units |= {f"{unit}I": 1024**power for power, unit in enumerate("KMGT", 1)}
-    letters = text.upper().removesuffix("B").strip()
-    number = letters.rstrip("KMGTI ")
-    try:
-        return int(float(number) * units[letters[len(number) :].strip()])
-    except (ValueError, KeyError) as error:
-        raise StoreError("Not a size.", seen=text, fix="write it as 4GB or 512MiB") from error

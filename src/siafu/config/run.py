@@ -1,16 +1,13 @@
 """The settings of a run: each is a key of the config file, a flag and a Python argument alike."""
 
 import difflib
-import tomllib
-from pathlib import Path
+import re
 from typing import Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from siafu.config.dynamic import DYNAMIC_DEFAULTS
 from siafu.errors import ConfigError
-from siafu.files import read_text, write_text_atomically
 
 MODEL_DEFAULTS: dict[str, dict[str, Any]] = {
     "gcn": {"hidden": 64, "lr": 0.01, "dropout": 0.5, "weight_decay": 5e-4},
@@ -29,12 +26,13 @@ OWN_MODEL_DEFAULTS: dict[str, Any] = {
     "dropout": 0.5,
     "weight_decay": 5e-4,
 }
+_QUOTE = "'"
 
 
 class RunConfig(BaseModel):
     """What a training run is asked to do."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     data: str = Field(
         description="built-in name, .npz, Parquet or CSV folder, store, or parts folder"
@@ -161,10 +159,16 @@ class RunConfig(BaseModel):
         "full", description="score and predict all vertices with all neighbours, or nothing"
     )
     epochs: int = Field(200, ge=1, description="the most epochs to train")
-    seed: int = Field(0, ge=0, description="seed of weights, dropout, splits and partition")
-    hidden: int | None = Field(None, ge=1, description="hidden width (default: the model's)")
-    layers: int = Field(2, ge=1, description="graph layers")
-    heads: int = Field(8, ge=1, description="attention heads (gat, gatv2, transformer, typed-gat)")
+    seed: int = Field(
+        0, ge=0, lt=2**63, description="seed of weights, dropout, splits and partition"
+    )
+    hidden: int | None = Field(
+        None, ge=1, le=10**6, description="hidden width (default: the model's)"
+    )
+    layers: int = Field(2, ge=1, le=1000, description="graph layers")
+    heads: int = Field(
+        8, ge=1, le=10**6, description="attention heads (gat, gatv2, transformer, typed-gat)"
+    )
     edge_features: bool = Field(False, description="let attention use the edges' features")
     lr: float | None = Field(None, gt=0, description="learning rate (default: the model's)")
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout (default: the model's)")
@@ -202,8 +206,10 @@ class RunConfig(BaseModel):
         "auto", description="how to cut the graph when it is not yet"
     )
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto, cpu or cuda")
-    threads: int = Field(0, ge=0, description="threads a rank; 0 shares the cores")
-    deadline: float = Field(300.0, gt=0, description="seconds any wait between ranks may last")
+    threads: int = Field(0, ge=0, le=4096, description="threads a rank; 0 shares the cores")
+    deadline: float = Field(
+        300.0, gt=0, le=10**7, description="seconds any wait between ranks may last"
+    )
     launcher: Literal["local", "ray"] = Field(
         "local", description="start ranks on this machine, or on the nodes of a Ray cluster"
     )
@@ -253,6 +259,13 @@ class RunConfig(BaseModel):
     class_weights: str | None = Field(
         None, description="of edge classes: balanced (default), none, or numbers as 0.9,0.1"
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_text(cls, value: Any) -> Any:
+        if isinstance(value, str) and not value.isprintable() and re.search(r"[\0\n\r]", value):
+            raise ValueError("It has a zero byte or a line break in it")
+        return value
 
     @field_validator("wire", mode="before")
     @classmethod
@@ -327,8 +340,9 @@ class RunConfig(BaseModel):
 
 def did_you_mean(word: str, known: list[str]) -> str:
     """Return ` (did you mean ...?)` for a near miss, else nothing."""
-    close = difflib.get_close_matches(word, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1)
+    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
 
 
 def make_config(**settings: Any) -> RunConfig:
@@ -340,41 +354,37 @@ def make_config(**settings: Any) -> RunConfig:
 
 
 def _explained(error: ValidationError) -> ConfigError:
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "extra_forbidden":
-        known = list(RunConfig.model_fields)
+    """Return one error for all mistakes; unknown settings come first."""
+    known, mistakes = list(RunConfig.model_fields), error.errors()
+    keys = [".".join(str(part) for part in one["loc"]) for one in mistakes]
+    unknown = [
+        key for key, one in zip(keys, mistakes, strict=True) if one["type"] == "extra_forbidden"
+    ]
+    if unknown:
+        guesses = [did_you_mean(key, known) for key in unknown]
+        pairs = zip(unknown, guesses, strict=True)
         return ConfigError(
-            "Unknown setting.",
-            seen=f"{key}{did_you_mean(key, known)}",
-            fix=f"known settings: {', '.join(known)}",
+            "Unknown setting." if len(unknown) == 1 else "Unknown settings.",
+            seen=", ".join(f"{key}{guess}" for key, guess in pairs),
+            fix=f"write {', '.join(guess.split(_QUOTE)[1] for guess in guesses)}"
+            if all(guesses)
+            else f"known settings: {', '.join(known)}",
         )
+    key, first = keys[0], mistakes[0]
     if first["type"] == "missing":
         return ConfigError(f"The setting {key!r} is missing.", seen="nothing", fix=f"give {key}")
     return ConfigError(
-        f"The setting {key!r} can't be used.",
-        seen=f"{key}={first['input']!r}",
-        fix=f"{first['msg']} ({RunConfig.model_fields[key].description})",
+        f"The setting {key!r} can't be used."
+        if len(keys) == 1
+        else f"The settings {', '.join(map(repr, keys))} can't be used.",
+        seen=", ".join(
+            f"{name}={str(one['input'])[:80]!r}"
+            if isinstance(one["input"], str)
+            else f"{name}={str(one['input'])[:80]}"
+            for name, one in zip(keys, mistakes, strict=True)
+        ),
+        fix="; ".join(
+            f"{one['msg']} ({RunConfig.model_fields[name.partition('.')[0]].description})"
+            for name, one in zip(keys, mistakes, strict=True)
+        ),
     )
-
-
-def read_config(path: Path) -> dict[str, Any]:
-    """Return the settings of a YAML or TOML file, unchecked."""
-    try:
-        text = read_text(path)
-        settings = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise ConfigError(
-            "The config file can't be read.", seen=f"{path}: {error}", fix="check path and syntax"
-        ) from error
-    if not isinstance(settings, dict):
-        raise ConfigError(
-            "The config file holds no settings.", seen=str(path), fix="write lines as `key: value`"
-        )
-    return {str(key): value for key, value in settings.items()}
-
-
-def write_config(config: RunConfig, path: Path) -> None:
-    """Write the settings, at once, as YAML that `read_config` takes back."""
-    text = yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False)
-    write_text_atomically(path, text)

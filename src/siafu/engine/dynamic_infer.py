@@ -1,5 +1,6 @@
 """Predictions on a dynamic graph by the user's own ids, and the weights they come from."""
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +8,10 @@ from typing import Annotated
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from pydantic import Field, field_validator
+from pydantic import Field, Json, field_validator
 
 from siafu.config import RunConfig
+from siafu.engine.column_names import check_names
 from siafu.engine.dynamic import TASKS, DynamicNetwork, make_network, make_runner
 from siafu.engine.grid import Grid
 from siafu.engine.infer import as_lists
@@ -68,6 +70,7 @@ def write_dynamic_embeddings(
 class _Facts(WeightFacts):
     num_features: Annotated[int, Field(ge=0, lt=1 << 31)]
     task: str | None = None
+    feature_names: Json[list[str]] = Field(default=[])
 
     @field_validator("task")
     @classmethod
@@ -82,6 +85,7 @@ def save_dynamic_network(
 ) -> None:
     """Write the weights, and with them what data they are for."""
     facts = {"num_features": str(num_inputs(graph, lags)), "task": task.name}
+    facts["feature_names"] = json.dumps(graph.feature_names)
     write_weights(network, facts, file)
 
 
@@ -101,6 +105,7 @@ def infer_dynamic(
     draws = Draws(seed=config.seed, training=False)
     made = make_network(config, graph, grid, draws)
     task, network, lags = made
+    check_names(graph.feature_names, facts.feature_names, "features", graph.name)
     if num_inputs(graph, lags) != facts.num_features:
         raise StoreError(
             "The features do not fit the model.",

@@ -5,9 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import Field, Json, model_validator
+from torch import Tensor
 
 from siafu.config import RunConfig
+from siafu.engine.column_names import check_names
 from siafu.engine.network import Network, build_network
 from siafu.engine.weight_file import WeightFacts, Weights, write_weights
 from siafu.errors import StoreError
@@ -26,6 +29,8 @@ class _Facts(WeightFacts):
     multi_label: Literal["0", "1"]
     class_names: Json[list[_Name]]
     edge_types: Json[Annotated[list[_Name], Field(min_length=1)]] = Field(default=[0])
+    feature_names: Json[list[str]] = Field(default=[])
+    edge_attr_names: Json[list[str]] = Field(default=[])
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -44,6 +49,8 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "multi_label": str(int(shard.multi_label)),
         "class_names": json.dumps(shard.class_names),
         "edge_types": json.dumps([shard.num_edge_types, *shard.edge_type_names]),
+        "feature_names": json.dumps(shard.feature_names),
+        "edge_attr_names": json.dumps(shard.edge_attr_names),
     }
     write_weights(network.module, facts, file)
 
@@ -58,6 +65,7 @@ def load_network(
     weights = Weights(file)
     facts = weights.facts(_Facts)
     require(shard, "x")
+    check_names(shard.feature_names, facts.feature_names, "features", shard.name)
     if _num_features(shard) != facts.num_features:
         raise StoreError(
             "The features do not fit the model.",
@@ -65,6 +73,8 @@ def load_network(
             f"the model was trained on {facts.num_features}",
             fix="infer on a graph with the features the run was trained on",
         )
+    if config.edge_features:
+        check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)
     known: list[Any] = facts.edge_types
     if config.model in TYPED and known != [shard.num_edge_types, *shard.edge_type_names]:
         raise StoreError(
@@ -73,15 +83,33 @@ def load_network(
             f"the model was trained on {known[0]} {known[1:9]}",
             fix="infer on a graph whose edges have the types, by name, that the run was trained on",
         )
+    class_names = tuple(facts.class_names)
     shard = replace(
         shard,
+        y=_as_known(shard, class_names, facts.num_classes),
         num_classes=facts.num_classes,
         multi_label=facts.multi_label == "1",
-        class_names=tuple(facts.class_names),
+        class_names=class_names,
     )
     network = build_network(config, shard, draws, training=False)
     weights.load_into(network.module)
     return network, shard
+
+
+def _as_known(shard: Shard, names: tuple[str | int, ...], num_classes: int) -> Tensor | None:
+    """Return the data's own labels by the model's numbers of classes, -1 for one it has not.
+
+    The data numbers the classes it has itself: without `ant`, `bee` is the first.
+    """
+    y, own = shard.y, shard.class_names
+    if y is None or y.dim() != 1:
+        return y
+    known = [number if number < num_classes else -1 for number in range(shard.num_classes)]
+    if own and names:
+        number_of = {name: number for number, name in enumerate(names)}
+        known = [number_of.get(name, -1) for name in own]
+    # The last entry serves -1.
+    return torch.tensor([*known, -1], dtype=y.dtype, device=y.device)[y]
 
 
 def _num_features(shard: Shard) -> int:

@@ -114,6 +114,8 @@ class DynamicGraph:
     edge_class_names: tuple[str | int, ...] = ()
     x: Array | None = None
     """float32 [N, F], or [T, N, F] where features change."""
+    feature_names: tuple[str, ...] = ()
+    """The columns of `x` by name; empty where the data names none."""
     y: Array | None = None
     """int64 [N], or [T, N] where labels change; -1 for no label."""
     num_classes: int = 0

@@ -28,7 +28,7 @@ from siafu.graph.stored import Count, Name, Width, check_names, check_nodes, id_
 
 KIND = "dynamic"
 _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "overlapping")
-_NAMES = ("class_names", "edge_class_names")
+_NAMES = ("class_names", "edge_class_names", "feature_names")
 _CHANGES = ("removed", "added", "changed")
 _KEYS_AT_ONCE = 1 << 20
 _OPTIONAL = ("event_label", "event_weight", "x", "y", "signal", "part_of")
@@ -67,6 +67,7 @@ class DynamicFacts(Facts):
     num_edge_classes: Width
     class_names: list[Name]
     edge_class_names: list[Name]
+    feature_names: list[str] = Field(default_factory=list)
     symmetric: bool = False
     dates: bool = False
     overlapping: bool = False

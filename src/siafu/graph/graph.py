@@ -28,6 +28,7 @@ from siafu.graph.stored import (
 )
 
 _EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type")
+_COLUMN_NAMES = ("feature_names", "edge_attr_names")
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -62,6 +63,10 @@ class Graph:
     """What the user calls each edge type, by number; empty where numbers are all there is."""
     class_names: tuple[str | int, ...] = ()
     """What the user calls each class, by number; empty where numbers are all there is."""
+    feature_names: tuple[str, ...] = ()
+    """The columns of `x` by name; empty where the data names none."""
+    edge_attr_names: tuple[str, ...] = ()
+    """The columns of `edge_attr` by name; empty where the data names none."""
 
     def __repr__(self) -> str:
         counts = f"vertices={self.num_nodes}, edges={self.num_edges}"
@@ -255,8 +260,8 @@ def save_vertices(graph: Graph, writer: FolderWriter) -> None:
 
 
 def graph_facts(graph: Graph) -> dict[str, Any]:
-    """Return what a manifest says about a graph; of edge types only where there are some."""
-    facts = {
+    """Return what a manifest says; of edge types and names of columns only where there are some."""
+    facts: dict[str, Any] = {
         "name": graph.name,
         "num_nodes": graph.num_nodes,
         "num_edges": graph.num_edges,
@@ -268,7 +273,8 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
     if graph.edge_type is not None:
         facts["num_edge_types"] = graph.num_edge_types
         facts["edge_type_names"] = list(graph.edge_type_names)
-    return facts
+    names = {name: list(getattr(graph, name)) for name in _COLUMN_NAMES}
+    return facts | {name: columns for name, columns in names.items() if columns}
 
 
 def fingerprint_graph(graph: Graph) -> str:
@@ -341,6 +347,7 @@ def graph_from_folder(folder: Folder, *, verify: bool = False) -> Graph:
         num_edge_types=facts.num_edge_types,
         edge_type_names=tuple(facts.edge_type_names),
         class_names=tuple(facts.class_names),
+        **{name: tuple(getattr(facts, name)) for name in _COLUMN_NAMES},
     )
 
 

@@ -53,11 +53,14 @@ class GraphFacts(Facts):
     class_names: list[Name] = Field(default_factory=list)
     num_edge_types: Width = 0
     edge_type_names: list[Name] = Field(default_factory=list)
+    feature_names: list[str] = Field(default_factory=list)
+    edge_attr_names: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         check_names("classes", self.class_names, self.num_classes)
         check_names("edge types", self.edge_type_names, self.num_edge_types)
+        check_names("features", self.feature_names, self.num_features)
         return self
 
 

@@ -16,6 +16,7 @@ from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.progress import Progress
 from siafu.ingest.pyg_hetero import graph_from_pyg
 from siafu.ingest.store_builder import Drawing
+from siafu.ingest.table_files import shortened
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import Tables, build_store, find_tables
 from siafu.ingest.windows import Span
@@ -58,5 +59,6 @@ __all__ = [
     "predict_ingest_bytes",
     "processes_using",
     "relations",
+    "shortened",
     "with_split",
 ]

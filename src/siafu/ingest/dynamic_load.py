@@ -8,11 +8,12 @@ from siafu.graph import DynamicGraph, folder_kind, load_dynamic_store
 from siafu.ingest.drifting import NAME, is_drifting, load_drifting
 from siafu.ingest.event_checks import check_options
 from siafu.ingest.event_graph import graph_from_events
-from siafu.ingest.event_npz import array_names, events_from_npz
+from siafu.ingest.event_npz import events_from_npz
 from siafu.ingest.event_pyg import events_from_pyg, is_pyg_dynamic
 from siafu.ingest.event_tables import events_from_tables
 from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.named import canonical, data_files
+from siafu.ingest.npz_file import array_names
 from siafu.ingest.progress import Progress, silent
 from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.table_files import TABLE_ENDINGS
@@ -134,6 +135,13 @@ def _events_of_path(
     named = data_files()
     if path.name == str(path) and canonical(path.name) in named:
         return events_from_npz(named[canonical(path.name)], options), []
+    if path.exists():
+        raise DataError(
+            "This kind of file is not read as events.",
+            seen=str(path),
+            fix=f"give an .npz file, tables ({', '.join(TABLE_ENDINGS)}) or a store of a dynamic "
+            "graph",
+        )
     names = [NAME, *sorted(named)]
     raise DataError(
         "No such data set, file or folder.",

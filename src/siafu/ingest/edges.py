@@ -11,11 +11,19 @@ from siafu.errors import DataError
 from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
 from siafu.ingest.buckets import Buckets, SortedRows, record_type
 from siafu.ingest.edge_types import TypeColumn, find_type_column
-from siafu.ingest.id_rows import IdKind, IdRows, SeenIds, column_kind, id_column, with_types
-from siafu.ingest.numbers import number_block
+from siafu.ingest.id_rows import (
+    IdKind,
+    IdRows,
+    PaddedIdError,
+    SeenIds,
+    column_kind,
+    id_column,
+    with_types,
+)
+from siafu.ingest.numbers import is_list, number_block
 from siafu.ingest.progress import Progress
 from siafu.ingest.store_builder import Vertices
-from siafu.ingest.table_files import Piece, Table
+from siafu.ingest.table_files import Piece, Table, shortened
 from siafu.ingest.table_options import TableOptions
 
 _ROWS_AT_ONCE = 1 << 20
@@ -39,30 +47,61 @@ class EdgeTable:
         columns = options.edge_columns()
         table.check_columns(options.edge_flags())
         self.types = None if options.edge_type is None else TypeColumn(options.edge_type)
-        self.kind: IdKind = kind or options.id_type or column_kind(table, options.src)
         numbers = [name for name in columns[2:] if name != options.edge_type]
-        self.table = with_types(table, ids=columns[:2], kind=self.kind, numbers=numbers)
+        for name in numbers:
+            _refuse_lists(table, name)
+        self.kind: IdKind = kind or options.id_type or column_kind(table, options.src)
+        self.table, self._numbers = table, numbers
+        self.read_ids_as(self.kind)
         self._found_types = found is not None
-        self._unused = [name for name in table.schema().names if name not in columns]
+        used = set(columns)
+        self._unused = [name for name in table.schema().names if name not in used]
+
+    def read_ids_as(self, kind: IdKind) -> None:
+        """Take the ids as those of the nodes are: numbers or text."""
+        self.kind = kind
+        self.table = with_types(
+            self.table,
+            ids=self.options.edge_columns()[:2],
+            kind=kind,
+            numbers=self._numbers,
+            is_asked=self.options.id_type is not None,
+        )
+
+    def attr_names(self) -> tuple[str, ...]:
+        """Return what the features of an edge are called."""
+        return self.options.edge_attr
 
     def notes(self) -> list[str]:
         """Return sentences for the user, once the edges are written."""
         notes = []
+        if delimiter := self.table.delimiter():
+            notes.append(f"The columns of the edge table are separated by {delimiter!r}.")
+        if names := self.attr_names():
+            notes.append(f"Edge features ({len(names):,}): {shortened(names)}.")
         if self.types is not None and self._found_types:
             notes.append(f"Edge types are in column {self.types.column}: {len(self.types)}.")
         if self._unused:
-            notes.append(f"Edge columns not used: {', '.join(self._unused)}.")
+            notes.append(f"Edge columns not used: {shortened(self._unused)}.")
         return notes
 
     def write_seen_ids(self, writer: FolderWriter) -> Vertices:
         """Write all ids that edges name, sorted: the vertices where there is no node table."""
+        try:
+            seen, notes = self._see_ids(), []
+        except PaddedIdError as padded:
+            self.read_ids_as("text")
+            seen, notes = self._see_ids(), [padded.note()]
+        seen.finish().save(writer)
+        return Vertices(notes=notes)
+
+    def _see_ids(self) -> SeenIds:
         seen = SeenIds(self.kind)
         columns = (self.options.src, self.options.dst)
         for piece in self._pieces("finding vertices", columns):
             for name in columns:
                 seen.add(id_column(piece, name, self.kind, makes_vertices=True))
-        seen.finish().save(writer)
-        return Vertices()
+        return seen
 
     def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
         """Write indptr, src and the edge data into the folder and return how many edges it has."""
@@ -195,6 +234,16 @@ class EdgeTable:
                 fix="add the vertex to the node table, or drop the edge",
             )
         return found
+
+
+def _refuse_lists(table: Table, name: str) -> None:
+    kind = table.schema().field(name).type
+    if is_list(kind):
+        raise DataError(
+            "A column of edges holds lists.",
+            seen=f"column {name!r} of {table.files[0]} is {kind}",
+            fix="give an edge one number a column, and name them all: --edge-attr a,b,c",
+        )
 
 
 class EdgeArrays:

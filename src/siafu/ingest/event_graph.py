@@ -9,9 +9,12 @@ import numpy as np
 
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, DynamicGraph, check_dynamic, index_dtype
+from siafu.ingest.arrays import check_finite
 from siafu.ingest.events import EventOptions, Events, Weighting
 from siafu.ingest.life import snapshots_of_life
 from siafu.ingest.windows import Span, Windows, cut_windows
+
+_LATEST = 2**62
 
 
 def graph_from_events(
@@ -60,6 +63,7 @@ def graph_from_events(
         num_edge_classes=events.num_edge_classes,
         edge_class_names=events.edge_class_names,
         x=events.x,
+        feature_names=events.feature_names,
         y=events.y,
         num_classes=events.num_classes,
         class_names=events.class_names,
@@ -99,6 +103,9 @@ def _check_events(events: Events) -> None:
             seen=f"event {int(np.argmin(np.isfinite(events.time)))} (from 0)",
             fix="give every event a time, or drop it",
         )
+    _check_reach(events)
+    if events.weight is not None:
+        check_finite(events.name, "weight", events.weight)
     for name in ("src", "dst"):
         ends = getattr(events, name)
         low, high = int(ends.min(initial=0)), int(ends.max(initial=-1))
@@ -108,6 +115,19 @@ def _check_events(events: Events) -> None:
                 seen=f"{name} runs from {low} to {high}, there are {events.num_nodes} vertices",
                 fix="number the vertices 0 to N-1, or give num_nodes",
             )
+
+
+def _check_reach(events: Events) -> None:
+    """Raise where times are so far apart that a difference of two is no longer a number."""
+    if not events.num_events:
+        return
+    low, high = events.time.min().item(), events.time.max().item()
+    if max(abs(low), abs(high)) >= _LATEST:
+        raise DataError(
+            "The times are too far apart.",
+            seen=f"from {low} to {high}",
+            fix="use times below 2^62 in size; seconds of 1970 are usual",
+        )
 
 
 def _sorted(events: Events) -> tuple[Events, list[str]]:

@@ -11,10 +11,12 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph import Array, IntegerIds
+from siafu.ingest.arrays import MOST_CLASSES, as_int64, check_array, check_num_nodes
 from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.pyg import as_numpy, edges_of
 
 Noted = tuple[Events, list[str]]
+_WHERE = "PyG data"
 
 
 def is_pyg_dynamic(data: Any) -> bool:
@@ -44,16 +46,26 @@ def _is_signal(data: Any) -> bool:
 
 
 def _from_temporal_data(data: Any, options: EventOptions) -> Noted:
-    src, dst = as_numpy(data.src).astype(np.int64), as_numpy(data.dst).astype(np.int64)
-    num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
     time, y = as_numpy(data.t), getattr(data, "y", None)
+    ends = {"src": as_numpy(data.src), "dst": as_numpy(data.dst)}
+    for name, array in (*ends.items(), ("t", time)):
+        check_array(_WHERE, name, array, kinds="iuf" if name == "t" else "iu")
+    src, dst = (as_int64(_WHERE, name, array) for name, array in ends.items())
+    if not len(src) == len(dst) == len(time):
+        raise DataError(
+            "src, dst and t differ in length.",
+            seen=f"{len(src)}, {len(dst)} and {len(time)} entries",
+            fix="give each event one of each",
+        )
+    num_nodes = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+    check_num_nodes(_WHERE, num_nodes)
     label = None if y is None else _classes(as_numpy(y), "y")
     events = Events(
         name="pyg",
         ids=IntegerIds(np.arange(num_nodes)),
         src=src,
         dst=dst,
-        time=time.astype(np.float64 if time.dtype.kind == "f" else np.int64),
+        time=time.astype(np.float64) if time.dtype.kind == "f" else as_int64(_WHERE, "t", time),
         ticks_per_second=options.ticks_per_second,
         label=label,
         num_edge_classes=0 if label is None else int(label.max(initial=-1)) + 1,
@@ -155,7 +167,9 @@ def _stacked(values: list[Any], name: str) -> Array | None:
 def _classes(labels: Array, name: str) -> Array:
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
-    if np.any(labels != np.floor(labels)):
+    if labels.dtype.kind not in "iufb" or np.any(
+        (labels != np.floor(labels)) | (np.abs(labels) > MOST_CLASSES)
+    ):
         raise DataError(
             "The labels are not classes.",
             seen=f"{name} is {labels.dtype} {labels.shape}",

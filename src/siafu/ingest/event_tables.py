@@ -11,12 +11,20 @@ import numpy as np
 import pyarrow as pa
 
 from siafu.errors import DataError
-from siafu.graph import Array, Ids
+from siafu.graph import Array
 from siafu.ingest.event_times import DATE_TICKS, TimeColumn, time_column
 from siafu.ingest.event_vertices import Vertices, find_rows, read_vertices
 from siafu.ingest.events import EventOptions, Events
-from siafu.ingest.id_rows import IdKind, SeenIds, column_kind, id_column, rows_of, with_types
-from siafu.ingest.labels import SingleLabels
+from siafu.ingest.id_rows import (
+    IdKind,
+    PaddedIdError,
+    SeenIds,
+    column_kind,
+    id_column,
+    rows_of,
+    with_types,
+)
+from siafu.ingest.labels import SingleLabels, check_label_kind
 from siafu.ingest.numbers import is_number, number_block
 from siafu.ingest.progress import Progress
 from siafu.ingest.table_files import TABLE_ENDINGS, Piece, Table, table_files
@@ -47,12 +55,22 @@ def events_from_tables(
     vertices = None if nodes is None else read_vertices(nodes, options.id_type, progress)
     kind = kind if vertices is None else vertices.kind
     ends = (names["src"], names["dst"])
-    table = with_types(table, ids=ends, kind=kind, numbers=_number_columns(table, names))
+    numbers = _number_columns(table, names)
+    asked = options.id_type is not None
+    table = with_types(table, ids=ends, kind=kind, numbers=numbers, is_asked=asked)
     if vertices is None:
-        pieces = _pieces(table, ends, "finding vertices", progress)
-        vertices = Vertices(ids=_seen_ids(pieces, ends, kind), kind=kind)
+        try:
+            vertices = _seen_vertices(table, ends, kind, progress)
+        except PaddedIdError as padded:
+            kind = "text"
+            table = with_types(table, ids=ends, kind=kind, numbers=numbers, is_asked=asked)
+            vertices = _seen_vertices(table, ends, kind, progress)
+            vertices = replace(vertices, notes=(padded.note(),))
     rows = rows_of(vertices.ids)
-    label = SingleLabels(names["label"]) if "label" in names else None
+    label = None
+    if "label" in names:
+        label = SingleLabels(names["label"])
+        check_label_kind(table, names["label"], table.schema().field(names["label"]).type)
     columns = _Columns()
     for piece in _pieces(table, tuple(names.values()), "reading events", progress):
         found = [find_rows(piece, name, rows, kind) for name in ends]
@@ -71,7 +89,7 @@ def looks_like_events(path: Path) -> bool:
     """Return whether a single table has columns for both ends of an event and its time."""
     if not (path.is_file() and path.name.lower().endswith(TABLE_ENDINGS)):
         return False
-    names = Table("event table", (path,)).schema().names
+    names = Table("event table", (path,)).names_as_read()
     lowered = {name.strip().lower() for name in names}
     return all(lowered.intersection(_SPELLINGS[role]) for role in _NEEDED)
 
@@ -97,7 +115,7 @@ def _notes(table: Table, names: dict[str, str]) -> list[str]:
 
 def _with_header(table: Table) -> Table:
     """Return the table with column names where the first row holds numbers instead of names."""
-    names = table.schema().names
+    names = table.names_as_read()
     header = _HEADERS.get(len(names))
     is_headless = header is not None and all(_is_number(name) for name in names)
     return replace(table, header=header) if is_headless else table
@@ -158,12 +176,14 @@ def _pieces(
         )
 
 
-def _seen_ids(pieces: Iterator[Piece], columns: tuple[str, str], kind: IdKind) -> Ids:
+def _seen_vertices(
+    table: Table, columns: tuple[str, str], kind: IdKind, progress: Progress
+) -> Vertices:
     seen = SeenIds(kind)
-    for piece in pieces:
+    for piece in _pieces(table, columns, "finding vertices", progress):
         for name in columns:
             seen.add(id_column(piece, name, kind, makes_vertices=True))
-    return seen.finish()
+    return Vertices(ids=seen.finish(), kind=kind)
 
 
 def _labels(table: Table, label: SingleLabels | None, progress: Progress) -> Array | None:
@@ -220,6 +240,7 @@ class _Columns:
             num_edge_classes=len(class_names),
             edge_class_names=class_names,
             x=vertices.x,
+            feature_names=vertices.feature_names,
             y=vertices.y,
             num_classes=len(vertices.class_names),
             class_names=vertices.class_names,

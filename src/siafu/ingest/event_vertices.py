@@ -21,6 +21,7 @@ class Vertices:
     ids: Ids
     kind: IdKind
     x: Array | None = None
+    feature_names: tuple[str, ...] = ()
     y: Array | None = None
     class_names: tuple[ClassName, ...] = ()
     notes: tuple[str, ...] = ()
@@ -38,15 +39,14 @@ def read_vertices(table: Table, id_type: IdKind | None, progress: Progress) -> V
             seen=f"{y.shape[1]} classes at once in the node table",
             fix="give one label column of whole numbers or text",
         )
-    columns = nodes.columns
-    notes = [*(columns.labels.notes() if columns.labels else ()), *columns.notes]
-    notes += [f"Node columns not used: {', '.join(columns.unused)}."] if columns.unused else []
+    notes = nodes.notes()
     if scanned.masks:
         notes.append("Masks of the node table are not used.")
     return Vertices(
         ids=scanned.ids,
         kind=nodes.kind,
         x=arrays.get("x"),
+        feature_names=nodes.feature_names(),
         y=y,
         class_names=tuple(scanned.class_names),
         notes=tuple(notes),

@@ -99,6 +99,8 @@ class Events:
     num_edge_classes: int = 0
     x: Array | None = None
     """float32 [N, F] or [T, N, F]."""
+    feature_names: tuple[str, ...] = ()
+    """The columns of `x` by name; empty where the data names none."""
     y: Array | None = None
     """int64 [N] or [T, N]."""
     num_classes: int = 0

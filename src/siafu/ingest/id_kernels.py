@@ -35,6 +35,33 @@ def make_slots(num_ids: int) -> Array:
 
 
 @strict_kernel
+def parse_integers(offsets: Array, utf8: Array, values: Array) -> int:
+    """Set values[i] to the number that text i is; return the first that is none, or -1.
+
+    Only what a number is printed as counts: no leading zero, no plus sign, no -0.
+    """
+    for i in range(len(values)):
+        at, end = offsets[i], offsets[i + 1]
+        negative = at < end and utf8[at] == 45  # a minus sign
+        at += int(negative)
+        digits = end - at
+        # Nineteen digits may be too many: those are looked at as a sum that must not turn over.
+        if digits < 1 or digits > 19 or (utf8[at] == 48 and (digits > 1 or negative)):
+            return i
+        value = np.int64(0)
+        while at < end:
+            digit = np.int64(utf8[at]) - 48
+            if digit < 0 or digit > 9:
+                return i
+            value = value * 10 + digit
+            at += 1
+        if value < 0:
+            return i
+        values[i] = -value if negative else value
+    return -1
+
+
+@strict_kernel
 def insert_integers(ids: Array, slots: Array) -> int:
     """Fill the slots; return the row of the first id that was there already, or -1."""
     mask = np.uint64(len(slots) - 1)

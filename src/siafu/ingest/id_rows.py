@@ -1,5 +1,6 @@
 """Node ids of any type: read from columns, kept as `Ids`, and looked up as rows."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -17,8 +18,10 @@ from siafu.ingest.id_kernels import (
     insert_integers,
     insert_text,
     make_slots,
+    parse_integers,
 )
 from siafu.ingest.table_files import Piece, Table
+from siafu.ingest.text_columns import BLANKS, is_text
 
 IdKind = Literal["integer", "text"]
 
@@ -47,17 +50,30 @@ def column_kind(table: Table, name: str) -> IdKind:
     raise DataError(
         "Node ids must be integers or text.",
         seen=f"column {name!r} of the {table.what} is {kind}",
-        fix="convert the column, or set id_type='text'; a missing id makes integers floats",
+        fix="convert the column, or use --id-type text (id_type='text' in Python); a missing id "
+        "makes integers floats, and so does one of 20 digits",
     )
 
 
-def with_types(table: Table, *, ids: Sequence[str], kind: IdKind, numbers: Sequence[str]) -> Table:
+class PaddedIdError(DataError):
+    """An id that other text could be the same number as: 007, +7."""
+
+    def note(self) -> str:
+        """Return the sentence for the user where ids are read as text because of it."""
+        return f"Ids are kept as text because of {self.seen}."
+
+
+def with_types(
+    table: Table, *, ids: Sequence[str], kind: IdKind, numbers: Sequence[str], is_asked: bool
+) -> Table:
     """Return the table with the types of CSV columns set, where guessing could go wrong.
 
-    The guess sees the first rows only: 1 may be followed by 0.5, and 12 by 012 or x12.
+    The guess sees the first rows only: 1 may be followed by 0.5, and 12 by x12. Ids are read as
+    text, so that 012 is seen to be another id than 12, unless whole numbers were asked for.
     """
     found = {column.name: column.type for column in table.schema()}
-    types = {name: pa.int64() if kind == "integer" else pa.large_string() for name in ids}
+    as_numbers = kind == "integer" and is_asked
+    types = dict.fromkeys(ids, pa.int64() if as_numbers else pa.large_string())
     for name in numbers:
         if pa.types.is_integer(found[name]) or pa.types.is_null(found[name]):
             types[name] = pa.float64()
@@ -78,10 +94,12 @@ def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = F
     Where they make vertices of their own, an empty text is no id but a cell left out.
     """
     column = piece.column(name)
+    if kind == "integer" and is_text(column.type):
+        return _whole_numbers(piece, name, column.cast(pa.large_string()))
     wanted = pa.int64() if kind == "integer" else pa.large_string()
     try:
         column = column.cast(wanted)
-    except pa.ArrowInvalid as error:
+    except pa.ArrowException as error:
         raise DataError(
             "The ids are of mixed types, or too large.",
             seen=f"column {name!r} of {piece.file} is {column.type}: {error}",
@@ -91,12 +109,45 @@ def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = F
     if makes_vertices and kind == "text":
         is_missing = pc.equal(column.fill_null(""), "")
     if (row := pc.index(is_missing, True).as_py()) >= 0:
-        raise DataError(
-            "An id is missing.",
-            seen=f"column {name!r}, {piece.where(row)}",
-            fix="drop the row or give it an id",
-        )
+        raise _missing(piece, name, row)
     return column
+
+
+def _missing(piece: Piece, name: str, row: int) -> DataError:
+    return DataError(
+        "An id is missing.",
+        seen=f"column {name!r}, {piece.where(row)}",
+        fix="drop the row or give it an id",
+    )
+
+
+def _whole_numbers(piece: Piece, name: str, column: pa.Array) -> pa.Array:
+    """Return ids written as text as int64; raise where one is no number, or written otherwise."""
+    if column.null_count:
+        raise _missing(piece, name, pc.index(column.is_null(), True).as_py())
+    text, values = TextIds.from_arrow(column), np.empty(len(column), np.int64)
+    row = parse_integers(text.offsets, text.utf8, values)
+    if row < 0:
+        return pa.array(values)
+    trimmed = pc.utf8_trim_whitespace(column)
+    if trimmed[row] != column[row]:
+        return _whole_numbers(piece, name, trimmed)
+    seen = column[row].as_py()
+    if pc.is_in(trimmed.slice(row, 1), BLANKS)[0].as_py():
+        raise _missing(piece, name, row)
+    at = f"{seen!r} in column {name!r}, {piece.where(row)}"
+    if re.fullmatch(r"[+-]?\d+", seen, re.ASCII) and abs(int(seen[:40])) < 2**63:
+        raise PaddedIdError(
+            "An id is written with a leading zero or a plus sign, the ids of nodes are not.",
+            seen=at,
+            fix="write each id alike in both tables, or read ids as whole numbers: "
+            "siafu ingest SOURCE out.store --id-type integer",
+        )
+    raise DataError(
+        "The ids are of mixed types, or too large.",
+        seen=f"{at}; others are whole numbers",
+        fix="use one type in all files; --id-type text (id_type='text' in Python) takes any id",
+    )
 
 
 class IntegerRows:
@@ -110,7 +161,8 @@ class IntegerRows:
         self._size = high - self._low + 1
         if not self._is_range:
             self._row_of = np.full(self._size, -1, dtype=self._row_of.dtype)
-            self._row_of[values - self._low] = np.arange(len(values))
+            # Backwards, so that an id that comes again keeps its first row.
+            self._row_of[values[::-1] - self._low] = np.arange(len(values))[::-1]
             twice = np.flatnonzero(self._row_of[values - self._low] != np.arange(len(values)))
             if len(twice):
                 raise _twice(ids, int(twice[0]))
@@ -170,10 +222,10 @@ def _hashes(text: TextIds) -> Array:
 
 def _twice(ids: Ids, row: int) -> DataError:
     return DataError(
-        "Two vertices have the same id.",
-        seen=f"id {ids.to_arrow()[row].as_py()!r}, the second time in data row {row} (from 0) "
-        "of the node table",
-        fix="keep one row a vertex",
+        "Two nodes have the same id.",
+        seen=f"id {ids.to_arrow()[row].as_py()!r}, the second time in row {row} (from 0) of the "
+        "nodes",
+        fix="keep one row per node",
     )
 
 

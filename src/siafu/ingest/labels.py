@@ -11,11 +11,13 @@ import pyarrow.compute as pc
 
 from siafu.errors import DataError
 from siafu.graph import Array
-from siafu.ingest.numbers import is_list, number_block
+from siafu.ingest.numbers import is_list, is_number, number_block
 from siafu.ingest.table_files import Piece, Table
+from siafu.ingest.text_columns import is_text
 
 ClassName = int | str
 NO_LABEL = -1
+_LARGEST = 2**53
 
 
 class Labels(Protocol):
@@ -48,9 +50,22 @@ def labels_of(table: Table, columns: tuple[str, ...]) -> Labels:
     if len(columns) > 1:
         return LabelColumns(columns)
     kind = table.schema().field(columns[0]).type
+    check_label_kind(table, columns[0], kind.value_type if is_list(kind) else kind)
     if pa.types.is_fixed_size_list(kind):
         return LabelColumns(columns, num_classes=kind.list_size)
     return LabelLists(columns[0]) if is_list(kind) else SingleLabels(columns[0])
+
+
+def check_label_kind(table: Table, name: str, kind: pa.DataType) -> None:
+    """Raise unless values of this type can be classes."""
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (is_number(kind) or is_text(kind) or pa.types.is_null(kind)):
+        raise DataError(
+            "Labels are neither whole numbers nor text.",
+            seen=f"column {name!r} of the {table.what} is {kind}",
+            fix="convert the column, or name another: siafu ingest SOURCE out.store --label COLUMN",
+        )
 
 
 class Vocabulary:
@@ -102,16 +117,17 @@ class Vocabulary:
 def _class_name(value: object, piece: Piece) -> ClassName | None:
     if value is None or value == "" or value != value:
         return None
-    if isinstance(value, bool | int):
-        return int(value)
-    if isinstance(value, float) and value.is_integer():
+    whole = isinstance(value, bool | int) or (isinstance(value, float) and value.is_integer())
+    # Numbers of many digits become floats in CSV files, where neighbours are alike.
+    if isinstance(value, bool | int | float) and whole and abs(value) < _LARGEST:
         return int(value)
     if isinstance(value, str):
         return value
     raise DataError(
         "A label is not a class.",
         seen=f"{value!r} in {piece.file}",
-        fix="labels are whole numbers or text; predicting other numbers is not supported",
+        fix="labels are whole numbers below 2^53, or text; predicting other numbers is not "
+        "supported",
     )
 
 

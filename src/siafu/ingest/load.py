@@ -12,6 +12,7 @@ import pyarrow as pa
 from siafu.errors import DataError
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
 from siafu.ingest.builtin import BUILTINS, is_builtin, load_builtin
+from siafu.ingest.drifting import NAME as DRIFTING
 from siafu.ingest.drifting import is_drifting
 from siafu.ingest.masks import with_split
 from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names_in_data_folder
@@ -211,6 +212,16 @@ def _open(source: Any, progress: Progress | None) -> Noted:
     )
 
 
+def unknown_kind(path: Path) -> DataError:
+    """Return the error for something at a path that holds no graph in a form that is read."""
+    kinds = f"an .npz file, tables ({', '.join(TABLE_ENDINGS)}), a store or a parts folder"
+    fix = f"give {kinds}"
+    if path.suffix in (".pt", ".pth", ".pkl", ".pickle"):
+        fix = f"pickles are never read: load it in Python and call siafu.fit(data), or {fix}"
+    what = "This kind of file is not read." if path.is_file() else "This is no file with a graph."
+    return DataError(what, seen=str(path), fix=fix)
+
+
 def _open_path(path: Path, progress: Progress | None) -> Noted:
     if path.suffix == ".npz":
         return graph_from_npz(path)
@@ -231,7 +242,9 @@ def _open_path(path: Path, progress: Progress | None) -> Noted:
         )
     if path.name == str(path) and canonical(path.name) in names_in_data_folder():
         return load_named(path.name, progress)
-    names = sorted({*BUILTINS, *NAMED, *names_in_data_folder()})
+    if path.exists():
+        raise unknown_kind(path)
+    names = sorted({*BUILTINS, DRIFTING, *NAMED, *names_in_data_folder()})
     raise DataError(
         "No such data set, file or folder.",
         seen=str(path),

@@ -1,7 +1,10 @@
 """Masks drawn where the data has none, those it has without bare vertices, and notes on both."""
 
+from itertools import combinations
+
 import numpy as np
 
+from siafu.errors import DataError
 from siafu.graph import MASKS, Array, Graph, draw_split
 
 DEFAULT_SPLIT = "0.6,0.2"
@@ -20,7 +23,11 @@ def with_split(graph: Graph, split: str | None, seed: int) -> tuple[Graph, list[
 
 
 def labelled_only(masks: dict[str, Array], y: Array | None) -> tuple[dict[str, Array], list[str]]:
-    """Return the masks without vertices that have no label, and a note where there were some."""
+    """Return the masks without nodes that have no label, and a note where there were some.
+
+    Raises where a node is in two of them.
+    """
+    _check_apart(masks)
     # Masks of a wrong length are left for check_graph to name.
     if y is None or y.ndim != 1 or any(mask.shape != y.shape for mask in masks.values()):
         return masks, []
@@ -32,6 +39,21 @@ def labelled_only(masks: dict[str, Array], y: Array | None) -> tuple[dict[str, A
     who = "1 vertex has" if bare == 1 else f"{bare:,} vertices have"
     note = f"{who} a split but no label: left out of the masks."
     return {name: mask & labelled for name, mask in masks.items()}, [note]
+
+
+def _check_apart(masks: dict[str, Array]) -> None:
+    for first, second in combinations(masks, 2):
+        if masks[first].shape != masks[second].shape:
+            continue
+        both = masks[first] & masks[second]
+        if both.any():
+            raise DataError(
+                "A node is in two splits.",
+                seen=f"{int(both.sum()):,} nodes are in {first} and in {second}, the first in row "
+                f"{int(np.argmax(both))}",
+                fix="put each node into at most one of train, val and test, or draw masks anew: "
+                "leave them out of the data and use --split 0.6,0.2",
+            )
 
 
 def _sizes(graph: Graph, seed: int) -> str:

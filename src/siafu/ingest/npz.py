@@ -6,8 +6,6 @@ edge_weight, edge_attr, edge_type [E] (numbers from 0, or text). N vertices, E e
 C classes.
 """
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +23,18 @@ from siafu.graph import (
     graph_from_edges,
     number_edge_types,
 )
+from siafu.ingest.arrays import (
+    as_int64,
+    as_mask,
+    check_array,
+    check_finite,
+    check_num_classes,
+    check_num_nodes,
+    given_ids,
+    whole_number,
+)
 from siafu.ingest.masks import labelled_only
-
-Arrays = dict[str, Array]
+from siafu.ingest.npz_file import Arrays, read_arrays
 
 _SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
 
@@ -37,58 +44,29 @@ def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
     path = Path(path)
     arrays = read_arrays(path)
     _check_layout(path, arrays)
-    source, destination = np.asarray(arrays["edge_index"])
+    source, destination = as_int64(path, "edge_index", arrays["edge_index"])
+    x, y = features_of_arrays(path, arrays), _labels(path, arrays)
     num_nodes = _num_nodes(path, arrays)
     _check_ends(path, arrays["edge_index"], num_nodes)
-    y = _labels(path, arrays)
-    masks, left_out = labelled_only(_masks(arrays), y)
+    check_num_nodes(path, num_nodes)
+    masks, left_out = labelled_only(_masks(path, arrays), y)
+    ids = np.arange(num_nodes) if "node_id" not in arrays else arrays["node_id"]
     graph = graph_from_edges(
         source,
         destination,
         num_nodes,
         name=path.stem,
-        ids=IntegerIds(arrays.get("node_id", np.arange(num_nodes)).astype(np.int64)),
-        x=features_of_arrays(path, arrays),
+        ids=given_ids(path, "node_id", ids, num_nodes) if "node_id" in arrays else IntegerIds(ids),
+        x=x,
         y=y,
-        num_classes=_num_classes(arrays, y),
-        edge_weight=_as_float(arrays.get("edge_weight")),
-        edge_attr=_as_float(arrays.get("edge_attr")),
+        num_classes=_num_classes(path, arrays, y),
+        edge_weight=_edge_column(path, arrays, "edge_weight"),
+        edge_attr=_edge_column(path, arrays, "edge_attr"),
         **_edge_types(arrays),
         **masks,
     )
     check_graph(graph)
     return graph, _notes(path, arrays, masks) + left_out
-
-
-def read_arrays(path: Path) -> Arrays:
-    """Return every array of the file; raise where it is damaged or holds Python objects."""
-    try:
-        # Opened here, because np.load leaves a damaged file open.
-        with path.open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise _damaged(path, "one array, not an archive of named arrays")
-            return {name: archive[name] for name in archive.files}
-    except FileNotFoundError as error:
-        raise DataError("The file does not exist.", seen=str(path), fix="check the path") from error
-    except ValueError as error:
-        if "pickle" not in str(error):
-            raise _damaged(path, str(error)) from error
-        raise DataError(
-            "The file holds Python objects, which are never unpickled.",
-            seen=str(path),
-            fix="save it again with plain arrays only (np.savez of numbers and text)",
-        ) from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-        raise _damaged(path, str(error)) from error
-
-
-def _damaged(path: Path, seen: str) -> DataError:
-    return DataError(
-        "The .npz file can't be read.",
-        seen=f"{path}: {seen or 'it ends too early'}",
-        fix="copy or download it again; a file cut short looks like this",
-    )
 
 
 def _check_layout(path: Path, arrays: Arrays) -> None:
@@ -123,7 +101,7 @@ def _check_layout(path: Path, arrays: Arrays) -> None:
 
 def _num_nodes(path: Path, arrays: Arrays) -> int:
     if "num_nodes" in arrays:
-        return int(arrays["num_nodes"])
+        return whole_number(path, "num_nodes", arrays["num_nodes"], lowest=1)
     for key in ("y", "x"):
         if key in arrays:
             return len(arrays[key])
@@ -149,20 +127,35 @@ def _check_ends(path: Path, edges: Array, num_nodes: int) -> None:
 def features_of_arrays(path: Path, arrays: Arrays) -> Features | None:
     """Return x as float32, dense or sparse, or None where the file has none."""
     if "x" in arrays:
-        return arrays["x"].astype(np.float32, copy=False)
+        check_array(path, "x", arrays["x"], ndims=(2,))
+        return _as_float(arrays["x"])
     if "x_shape" not in arrays:
         return None
+    _check_sparse(path, arrays)
     width = int(arrays["x_shape"][1])
     index, indptr = arrays["x_indices"], arrays["x_indptr"].astype(np.int64, copy=False)
     in_range = index.size == 0 or (int(index.min()) >= 0 and int(index.max()) < width)
     sorted_rows = len(indptr) > 0 and indptr[0] == 0 and not np.any(np.diff(indptr) < 0)
-    if not (in_range and sorted_rows and indptr[-1] == len(index) == len(arrays["x_data"])):
+    fits = sorted_rows and len(indptr) == int(arrays["x_shape"][0]) + 1
+    if not (in_range and fits and indptr[-1] == len(index) == len(arrays["x_data"])):
         raise DataError(
             "The sparse features contradict themselves.",
             seen=f"{path}: {len(indptr)} row starts, {len(index)} columns for width {width}",
             fix="save the indptr, indices, data and shape of one CSR matrix",
         )
-    return SparseFeatures(indptr, index, arrays["x_data"].astype(np.float32, copy=False), width)
+    return SparseFeatures(indptr, index, _as_float(arrays["x_data"]), width)
+
+
+def _check_sparse(path: Path, arrays: Arrays) -> None:
+    for name in ("x_indptr", "x_indices", "x_shape"):
+        check_array(path, name, arrays[name], kinds="iu")
+    check_array(path, "x_data", arrays["x_data"])
+    if len(arrays["x_shape"]) != 2 or np.any(arrays["x_shape"] < 1):
+        raise DataError(
+            "x_shape is no shape of a matrix.",
+            seen=f"{path}: {arrays['x_shape'].tolist()[:8]}",
+            fix="save two numbers: nodes and features",
+        )
 
 
 def _labels(path: Path, arrays: Arrays) -> Array | None:
@@ -175,22 +168,32 @@ def _labels(path: Path, arrays: Arrays) -> Array | None:
             seen=f"{path}: y is {y.dtype} {y.shape}",
             fix="save integers of shape [N], or 0 and 1 of shape [N, C]",
         )
+    if y.ndim == 2 and np.any((y != 0) & (y != 1)):
+        raise DataError(
+            "Several labels per node are marked by 0 and 1.",
+            seen=f"{path}: y is {y.dtype} {y.shape}, with {int(y.min())} to {int(y.max())}",
+            fix="save integers of shape [N], or 0 and 1 of shape [N, C]",
+        )
     return y.astype(np.int64 if y.ndim == 1 else np.uint8, copy=False)
 
 
-def _num_classes(arrays: Arrays, y: Array | None) -> int:
+def _num_classes(path: Path, arrays: Arrays, y: Array | None) -> int:
     if y is None:
         return 0
     if y.ndim == 2:
         return int(y.shape[1])
-    return int(arrays["num_classes"]) if "num_classes" in arrays else int(y.max(initial=-1)) + 1
+    stated = arrays.get("num_classes")
+    largest = int(y.max(initial=-1)) + 1
+    num_classes = largest if stated is None else whole_number(path, "num_classes", stated, lowest=1)
+    check_num_classes(path, num_classes)
+    return num_classes
 
 
-def _masks(arrays: Arrays) -> Arrays:
-    found = {name: arrays.get(f"{name}_mask") for name in MASKS}
-    if any(mask is None for mask in found.values()):
+def _masks(path: Path, arrays: Arrays) -> Arrays:
+    names = {name: f"{name}_mask" for name in MASKS}
+    if any(key not in arrays for key in names.values()):
         return {}
-    return {name: mask.astype(bool) for name, mask in found.items() if mask is not None}
+    return {name: as_mask(path, key, arrays[key]) for name, key in names.items()}
 
 
 def _edge_types(arrays: Arrays) -> dict[str, Any]:
@@ -201,13 +204,26 @@ def _edge_types(arrays: Arrays) -> dict[str, Any]:
     return {"edge_type": numbers, "edge_type_names": names}
 
 
-def _as_float(values: Array | None) -> Array | None:
-    return None if values is None else values.astype(np.float32, copy=False)
+def _edge_column(path: Path, arrays: Arrays, name: str) -> Array | None:
+    """Return float32 [E] of weights, [E, K] of features."""
+    if name not in arrays:
+        return None
+    column = arrays[name]
+    check_array(path, name, column, ndims=(1,) if name == "edge_weight" else (1, 2))
+    column = _as_float(column[:, None] if name == "edge_attr" and column.ndim == 1 else column)
+    check_finite(path, name, column)
+    return column
+
+
+def _as_float(values: Array) -> Array:
+    # Too large ones become infinite, which is found with the others.
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32, copy=False)
 
 
 def _notes(path: Path, arrays: Arrays, masks: Arrays) -> list[str]:
     notes = []
-    if "symmetric" in arrays and not int(arrays["symmetric"]):
+    if "symmetric" in arrays and not whole_number(path, "symmetric", arrays["symmetric"]):
         notes.append(
             f"{path.name} does not store both directions of each edge; "
             "ask for undirected edges where the model needs them."
@@ -215,7 +231,7 @@ def _notes(path: Path, arrays: Arrays, masks: Arrays) -> list[str]:
     some = [name for name in MASKS if f"{name}_mask" in arrays]
     if some and not masks:
         notes.append(f"{path.name} has only the mask {', '.join(some)}, so masks are ignored.")
-    if "train_masks" in arrays and masks:
+    if "train_masks" in arrays and arrays["train_masks"].ndim and masks:
         notes.append(
             f"{path.name} has {len(arrays['train_masks'])} public splits; the first is used."
         )

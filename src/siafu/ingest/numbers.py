@@ -48,6 +48,16 @@ def number_block(piece: Piece, names: Sequence[str]) -> Array:
     return block_BF
 
 
+def list_widths(piece: Piece, names: Sequence[str]) -> tuple[int, ...]:
+    """Return how long the lists of each column are, all alike by now; -1 where it has none."""
+    schema = piece.batch.schema
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    return tuple(
+        int(_list_lengths(piece.column(name).slice(0, 1))[0]) if is_list(kinds[name]) else -1
+        for name in names
+    )
+
+
 def _column_name(names: Sequence[str], parts: Sequence[Array], column: int) -> str:
     ends = np.cumsum([part.shape[1] for part in parts])
     return names[int(np.searchsorted(ends, column, side="right"))]
@@ -94,6 +104,8 @@ def _as_float32(column: pa.Array) -> Array:
     """Return the numbers, NaN for null; too large ones become infinite and are found later."""
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.float64())
+    if pa.types.is_boolean(column.type):
+        column = column.cast(pa.uint8())
     with np.errstate(over="ignore"):
         return np.asarray(column.to_numpy(zero_copy_only=False)).astype(np.float32)
 

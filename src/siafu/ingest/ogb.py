@@ -83,7 +83,7 @@ def _numbers(file: Path) -> Array:
 
 
 def _write_features(writer: FolderWriter, file: Path, num_nodes: int, progress: Progress) -> int:
-    width = len(Table("features", (file,)).schema().names)
+    width = len(Table("features", (file,)).names_as_read())
     names = tuple(f"f{i}" for i in range(width))
     table = Table("features", (file,), header=names, types=dict.fromkeys(names, pa.float32()))
     stream = writer.stream("x", (num_nodes, width), np.float32)

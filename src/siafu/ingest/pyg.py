@@ -18,7 +18,19 @@ from siafu.graph import (
     check_graph,
     graph_from_edges,
 )
+from siafu.ingest.arrays import (
+    MOST_CLASSES,
+    as_int64,
+    as_mask,
+    check_array,
+    check_finite,
+    check_num_classes,
+    check_num_nodes,
+    given_ids,
+)
 from siafu.ingest.masks import labelled_only
+
+_WHERE = "PyG data"
 
 
 def graph_from_data(data: Any) -> tuple[Graph, list[str]]:
@@ -28,7 +40,10 @@ def graph_from_data(data: Any) -> tuple[Graph, list[str]]:
     """
     edges = edges_of(data)
     y = labels_of(data)
+    x = features_of(data)
     num_nodes = _num_nodes(data, edges, y)
+    check_num_nodes(_WHERE, num_nodes)
+    num_classes = num_classes_of(y)
     masks, notes = labelled_only(masks_of(data), y)
     edge_type = getattr(data, "edge_type", None)
     graph = graph_from_edges(
@@ -36,10 +51,10 @@ def graph_from_data(data: Any) -> tuple[Graph, list[str]]:
         edges[1],
         num_nodes,
         name=str(getattr(data, "name", None) or "pyg"),
-        ids=IntegerIds(vertex_numbers(data, num_nodes)),
-        x=features_of(data),
+        ids=vertex_ids(data, num_nodes),
+        x=x,
         y=y,
-        num_classes=num_classes_of(y),
+        num_classes=num_classes,
         edge_weight=float_column(data, "edge_weight"),
         edge_attr=float_column(data, "edge_attr"),
         edge_type=None if edge_type is None else as_numpy(edge_type),
@@ -70,7 +85,7 @@ def edges_of(data: Any) -> Array:
             seen=f"{edges.dtype} {edges.shape}",
             fix="give integers of shape [2, E]: sources, then destinations",
         )
-    return edges
+    return as_int64(_WHERE, "edge_index", edges)
 
 
 def _num_nodes(data: Any, edges: Array, y: Array | None) -> int:
@@ -99,6 +114,13 @@ def features_of(data: Any) -> Features | None:
     if str(getattr(x, "layout", "torch.strided")) != "torch.strided":
         # By way of COO: torch warns that its own CSR is not finished.
         entries = x.detach().cpu().to_sparse_coo().coalesce()
+        if entries.indices().shape[0] != 2:
+            raise DataError(
+                "The sparse features are no matrix.",
+                seen=f"x has shape {tuple(x.shape)}",
+                fix="give x of shape [N, F]",
+            )
+        check_array(_WHERE, "x", as_numpy(entries.values()))
         rows, columns = as_numpy(entries.indices())
         counts = np.bincount(rows, minlength=int(x.shape[0]))
         return SparseFeatures(
@@ -108,7 +130,9 @@ def features_of(data: Any) -> Features | None:
             int(x.shape[1]),
         )
     dense = as_numpy(x)
-    return (dense[:, None] if dense.ndim == 1 else dense).astype(np.float32, copy=False)
+    check_array(_WHERE, "x", dense, ndims=(1, 2))
+    with np.errstate(over="ignore"):
+        return (dense[:, None] if dense.ndim == 1 else dense).astype(np.float32, copy=False)
 
 
 def labels_of(data: Any) -> Array | None:
@@ -117,11 +141,13 @@ def labels_of(data: Any) -> Array | None:
     if y is None:
         return None
     labels = as_numpy(y)
+    check_array(_WHERE, "y", labels, ndims=(1, 2))
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dtype.kind == "f":
         labels = np.where(np.isnan(labels), -1, labels)
-    if labels.ndim not in (1, 2) or np.any(labels != np.floor(labels)):
+    several = labels.ndim == 2 and np.any((labels != 0) & (labels != 1))
+    if several or np.any(labels != np.floor(labels)) or np.any(np.abs(labels) > MOST_CLASSES):
         raise DataError(
             "The labels are not classes.",
             seen=f"y is {labels.dtype} {labels.shape}",
@@ -134,20 +160,23 @@ def num_classes_of(y: Array | None) -> int:
     """Return how many classes there are."""
     if y is None:
         return 0
-    return int(y.shape[1]) if y.ndim == 2 else int(y.max(initial=-1)) + 1
+    num_classes = int(y.shape[1]) if y.ndim == 2 else int(y.max(initial=-1)) + 1
+    check_num_classes(_WHERE, num_classes)
+    return num_classes
 
 
 def masks_of(data: Any) -> dict[str, Array]:
     """Return the train, val and test masks where all three are there."""
     found = {name: getattr(data, f"{name}_mask", None) for name in MASKS}
-    masks = {name: as_numpy(mask).astype(bool) for name, mask in found.items() if mask is not None}
-    for name, mask in masks.items():
+    given = {name: as_numpy(mask) for name, mask in found.items() if mask is not None}
+    for name, mask in given.items():
         if mask.ndim != 1:
             raise DataError(
                 "A mask holds several splits.",
                 seen=f"{name}_mask has shape {mask.shape}",
                 fix=f"choose one: data.{name}_mask = data.{name}_mask[:, 0]",
             )
+    masks = {name: as_mask(_WHERE, f"{name}_mask", mask) for name, mask in given.items()}
     return masks if len(masks) == len(MASKS) else {}
 
 
@@ -156,11 +185,22 @@ def float_column(data: Any, name: str) -> Array | None:
     value = getattr(data, name, None)
     if value is None:
         return None
-    column = as_numpy(value).astype(np.float32)
+    column = as_numpy(value)
+    if name == "edge_weight" and column.ndim == 2 and column.shape[1] == 1:
+        column = column[:, 0]
+    check_array(_WHERE, name, column, ndims=(1,) if name == "edge_weight" else (1, 2))
+    with np.errstate(over="ignore"):
+        column = column.astype(np.float32)
+    check_finite(_WHERE, name, column)
     return column[:, None] if name == "edge_attr" and column.ndim == 1 else column
 
 
-def vertex_numbers(data: Any, num_nodes: int) -> Array:
-    """Return int64 [N]: the user's numbers of the vertices, n_id or 0 to N - 1."""
+def vertex_ids(data: Any, num_nodes: int) -> IntegerIds:
+    """Return the user's numbers of the nodes, n_id or 0 to N - 1."""
     ids = getattr(data, "n_id", None)
-    return np.arange(num_nodes) if ids is None else as_numpy(ids).astype(np.int64)
+    if ids is None:
+        return IntegerIds(np.arange(num_nodes))
+    check_array(_WHERE, "n_id", as_numpy(ids), kinds="iu")
+    found = given_ids(_WHERE, "n_id", as_numpy(ids), num_nodes)
+    assert isinstance(found, IntegerIds), "n_id is whole numbers"
+    return found

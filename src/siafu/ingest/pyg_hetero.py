@@ -29,7 +29,7 @@ from siafu.ingest.pyg import (
     labels_of,
     masks_of,
     num_classes_of,
-    vertex_numbers,
+    vertex_ids,
 )
 
 Noted = tuple[Graph, list[str]]
@@ -143,7 +143,7 @@ def _check_ends(rows: Array, num_vertices: int, kind: tuple[str, str, str], end:
 def _ids(data: Any, blocks: Blocks) -> TextIds:
     columns = []
     for kind, rows in blocks.items():
-        numbers = pa.array(vertex_numbers(data[kind], len(rows))).cast(pa.large_string())
+        numbers = vertex_ids(data[kind], len(rows)).to_arrow().cast(pa.large_string())
         prefix = pa.scalar(f"{kind}:", pa.large_string())
         columns.append(pc.binary_join_element_wise(prefix, numbers, pa.scalar("", prefix.type)))
     return TextIds.from_arrow(pa.concat_arrays(columns))

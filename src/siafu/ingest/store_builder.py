@@ -16,18 +16,19 @@ from siafu.graph import (
     IntegerIds,
     Job,
     Partial,
+    TextIds,
     file_facts,
     graph_facts,
     load_ids,
 )
 from siafu.ingest.edge_types import TypeColumn
-from siafu.ingest.id_rows import IdRows, rows_of
+from siafu.ingest.id_rows import IdKind, IdRows, rows_of
 from siafu.ingest.labels import ClassName
 from siafu.ingest.masks import labelled_only, with_split
 from siafu.ingest.table_options import TableOptions
 
 _VERTICES = "vertices"
-_RULES = 3
+_RULES = 4
 """Raised when the same tables become another store."""
 
 
@@ -47,7 +48,9 @@ class Vertices:
     masks: dict[str, Array] = field(default_factory=dict)
     class_names: list[ClassName] = field(default_factory=list)
     width: int = 0
-    """Features of a vertex."""
+    """Features of a node."""
+    feature_names: list[str] = field(default_factory=list)
+    """What they are called, where the data says it."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -69,6 +72,14 @@ class Edges(Protocol):
 
     types: TypeColumn | None
 
+    def read_ids_as(self, kind: IdKind) -> None:
+        """Take the ids as those of the nodes are: numbers or text."""
+        ...
+
+    def attr_names(self) -> tuple[str, ...]:
+        """Return what the features of an edge are called."""
+        ...
+
     def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
         """Write indptr, src and the edge data and return how many edges there are."""
         ...
@@ -87,6 +98,7 @@ class StoreBuilder:
         self.notes: list[str] = []
         self.num_edges, self.num_edge_types = 0, 0
         self.edge_type_names: tuple[EdgeTypeName, ...] = ()
+        self.edge_attr_names: tuple[str, ...] = ()
 
     def take_vertices(self, write: Callable[[FolderWriter], Vertices]) -> None:
         """Let the vertices be written, ids, x and y, unless an earlier process has."""
@@ -98,13 +110,17 @@ class StoreBuilder:
                 masks=list(written.masks),
                 class_names=written.class_names,
                 width=written.width,
+                feature_names=written.feature_names,
                 notes=written.notes,
             )
         facts = self.partial.facts(_VERTICES)
         self.masks = {name: self._mask(name) for name in facts["masks"]}
         self.class_names: list[ClassName] = facts["class_names"]
         self.width, self.notes = int(facts["width"]), list(facts["notes"])
-        self.num_nodes = len(load_ids(self.partial.writer))
+        self.feature_names = tuple(facts["feature_names"])
+        ids = load_ids(self.partial.writer)
+        self.num_nodes = len(ids)
+        self.id_kind: IdKind = "text" if isinstance(ids, TextIds) else "integer"
         self.y = self._labels()
 
     def _mask(self, name: str) -> Array:
@@ -127,10 +143,12 @@ class StoreBuilder:
 
     def take_edges(self, edges: "Edges") -> None:
         """Write the edges."""
+        edges.read_ids_as(self.id_kind)
         self.num_edges = edges.write(self.partial, self._rows, self.num_nodes)
         if edges.types is not None:
             self.num_edge_types = len(edges.types)
             self.edge_type_names = edges.types.names()
+        self.edge_attr_names = edges.attr_names()
         self.notes += edges.notes()
 
     def finish(self) -> list[str]:
@@ -170,4 +188,6 @@ class StoreBuilder:
             train=self.masks.get("train"),
             val=self.masks.get("val"),
             test=self.masks.get("test"),
+            feature_names=self.feature_names,
+            edge_attr_names=self.edge_attr_names,
         )

@@ -1,5 +1,6 @@
 """Parquet and CSV files read as one table, in pieces that know where they came from."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,11 @@ TABLE_ENDINGS = PARQUET_ENDINGS + CSV_ENDINGS
 _BLOCK_BYTES = 1 << 23
 # Without a buffer size a whole column chunk is read at once, and a chunk may be the whole file.
 _BUFFER_BYTES = 1 << 20
+_OTHER_DELIMITERS = (";", "\t", "|")
+"""What separates the columns of CSV files whose header has no comma."""
 
 Types = Mapping[str, pa.DataType]
+_READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,20 @@ class Table:
     """Types that CSV columns are read as, instead of guessing from the first rows."""
 
     def schema(self) -> pa.Schema:
-        """Return the columns of the first file."""
-        return self._schema_of(self.files[0])
+        """Return the columns of the first file; raise where two have one name."""
+        schema = self._schema_of(self.files[0])
+        _refuse_twins(self.files[0], schema.names)
+        return schema
+
+    def names_as_read(self) -> list[str]:
+        """Return the names of the first file's columns; of one without a header they are cells."""
+        return list(self._schema_of(self.files[0]).names)
+
+    def delimiter(self) -> str | None:
+        """Return what separates the columns of the first CSV file, None where it is as usual."""
+        first = self.files[0]
+        found = _delimiter(first) if _is_csv(first) else None
+        return None if found in (None, _usual_delimiter(first)) else found
 
     def check_columns(
         self, flag_of: Mapping[str, str], fix: str = "siafu ingest SOURCE out.store {} COLUMN"
@@ -67,11 +83,13 @@ class Table:
         """Raise unless every file has these columns; each comes with the flag that names it."""
         for file in self.files:
             present = self._schema_of(file).names
+            _refuse_twins(file, present)
+            known = set(present)
             for name, flag in flag_of.items():
-                if name not in present:
+                if name not in known:
                     raise DataError(
                         f"The {self.what} has no column {name!r}.",
-                        seen=f"{file} with columns {', '.join(map(repr, present))}",
+                        seen=f"{file} with columns {shortened(list(map(repr, present)))}",
                         fix=did_you_mean(name, present) + fix.format(flag),
                     )
 
@@ -103,7 +121,7 @@ class Table:
                     if left.num_rows:
                         yield Piece(file, at, left, number)
                     first_row += batch.num_rows
-            except (pa.ArrowException, OSError) as error:
+            except _READ_ERRORS as error:
                 raise _unreadable(file, error) from error
 
     def rows_before(self, start: tuple[int, int]) -> int:
@@ -117,9 +135,11 @@ class Table:
         try:
             if _is_csv(file):
                 with self._open_csv(file, None) as reader:
-                    return reader.schema
+                    schema: pa.Schema = reader.schema
+                    list(schema.names)  # a name that is no UTF-8 is found here
+                    return schema
             return self._open_parquet(file).schema_arrow
-        except (pa.ArrowException, OSError) as error:
+        except _READ_ERRORS as error:
             raise _unreadable(file, error) from error
 
     def _batches(self, file: Path, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
@@ -135,19 +155,17 @@ class Table:
     def _open_parquet(self, file: Path) -> pa_parquet.ParquetFile:
         try:
             return pa_parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES)
-        except (pa.ArrowException, OSError) as error:
+        except _READ_ERRORS as error:
             raise _unreadable(file, error) from error
 
     def _open_csv(self, file: Path, columns: Sequence[str] | None) -> pa_csv.CSVStreamingReader:
-        present = {name: self.types[name] for name in self.types}
         return pa_csv.open_csv(
             file,
             read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=self.header),
-            parse_options=pa_csv.ParseOptions(
-                delimiter="\t" if file.name.endswith(TAB_ENDINGS) else ","
-            ),
+            parse_options=pa_csv.ParseOptions(delimiter=_delimiter(file)),
             convert_options=pa_csv.ConvertOptions(
-                column_types=present, include_columns=None if columns is None else list(columns)
+                column_types=dict(self.types),
+                include_columns=None if columns is None else list(columns),
             ),
         )
 
@@ -156,12 +174,47 @@ def _is_csv(file: Path) -> bool:
     return file.name.lower().endswith(CSV_ENDINGS)
 
 
+def _usual_delimiter(file: Path) -> str:
+    return "\t" if file.name.lower().endswith(TAB_ENDINGS) else ","
+
+
+def _delimiter(file: Path) -> str:
+    """Return what separates the columns: the first usual mark that the first line has."""
+    usual = _usual_delimiter(file)
+    with pa.input_stream(file) as stream:
+        line = stream.read(_BUFFER_BYTES).split(b"\n", 1)[0]
+    marks = (usual, *_OTHER_DELIMITERS)
+    return next((mark for mark in marks if mark.encode() in line), usual)
+
+
+def _refuse_twins(file: Path, names: Sequence[str]) -> None:
+    twins = [name for name, count in Counter(names).items() if count > 1]
+    if twins:
+        raise DataError(
+            "Two columns have one name.",
+            seen=f"{shortened(list(map(repr, twins)))} in {file}",
+            fix="rename one of them, or take it out of the table",
+        )
+
+
+def shortened(names: Sequence[str], most: int = 12) -> str:
+    """Return the names with commas between; of many the first ones and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
 def _is_packed(file: Path) -> bool:
     return not file.name.lower().endswith((".csv", ".tsv"))
 
 
 def _unreadable(file: Path, error: Exception) -> DataError:
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
+        return DataError(
+            "A table file is not UTF-8.",
+            seen=f"{file}: {text}",
+            fix="save it again as UTF-8: iconv -f latin1 -t utf-8 OLD > NEW",
+        )
     mixed = "conversion error" in text
     return DataError(
         "A column mixes types." if mixed else "A table file can't be read.",
@@ -176,10 +229,13 @@ def table_files(path: Path, what: str) -> tuple[Path, ...]:
     """Return the files of a table that is one file or a folder of files, in name order."""
     if path.is_file():
         return (path,)
+    # Only files: whoever opens a named pipe waits for ever.
     files = sorted(
         file
         for file in path.rglob("*")
-        if file.name.lower().endswith(TABLE_ENDINGS) and not file.name.startswith((".", "_"))
+        if file.name.lower().endswith(TABLE_ENDINGS)
+        and not file.name.startswith((".", "_"))
+        and file.is_file()
     )
     if not files:
         raise DataError(

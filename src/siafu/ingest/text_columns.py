@@ -21,7 +21,7 @@ _MOST_MISTAKES = 3
 """Different texts that may be mistakes; more are a way of writing."""
 _MISSING = frozenset({"-", "?", "none", "na", "n/a", "nan", "null"})
 _NUMBER = r"(?i)^\s*[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+(e[-+]?\d+)?|inf(inity)?)\s*$"
-_BLANKS = pa.array(pa_csv.ConvertOptions().null_values, pa.large_string())
+BLANKS = pa.array(pa_csv.ConvertOptions().null_values, pa.large_string())
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,9 @@ def is_text(kind: pa.DataType) -> bool:
     """Return whether a column of this type is text, plain or dictionary-encoded."""
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )
 
 
 def odd_value(piece: Piece, name: str) -> OddValue | None:
@@ -154,7 +156,7 @@ def _share_of_numbers(column: pa.Array) -> float:
 def _numbers_and_others(column: pa.Array) -> tuple[Array, Array]:
     """Return which values are numbers and which are other text; blanks are neither."""
     text = column.cast(pa.large_string())
-    blank = pc.or_(pc.is_in(text, _BLANKS), text.is_null()).to_numpy(zero_copy_only=False)
+    blank = pc.or_(pc.is_in(text, BLANKS), text.is_null()).to_numpy(zero_copy_only=False)
     matches = pc.match_substring_regex(text, _NUMBER).fill_null(False)
     numbers = matches.to_numpy(zero_copy_only=False) & ~blank
     return numbers, ~numbers & ~blank

@@ -1,6 +1,6 @@
 """The node table of any size as the vertex arrays of a store: ids, labels, masks, features."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -10,13 +10,21 @@ import pyarrow as pa
 from siafu.errors import DataError
 from siafu.graph import MASKS, Array, FolderWriter, Ids
 from siafu.graph.array_stream import ArrayStream
-from siafu.ingest.id_rows import IdKind, column_kind, id_column, ids_from_columns, with_types
+from siafu.ingest.id_rows import (
+    IdKind,
+    PaddedIdError,
+    column_kind,
+    id_column,
+    ids_from_columns,
+    with_types,
+)
 from siafu.ingest.labels import ClassName, Labels, labels_of
-from siafu.ingest.numbers import is_list, is_numeric, not_numbers, number_block
+from siafu.ingest.numbers import is_list, is_numeric, list_widths, not_numbers, number_block
+from siafu.ingest.pandas_index import index_columns
 from siafu.ingest.progress import Progress
 from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.store_builder import Vertices
-from siafu.ingest.table_files import Piece, Table
+from siafu.ingest.table_files import Piece, Table, shortened
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.text_columns import is_text, odd_values, why_not_numbers
 
@@ -53,7 +61,14 @@ class SplitWords:
 
     def read(self, piece: Piece) -> list[Array]:
         """Return the train, val and test masks of a piece."""
-        encoded = piece.column(self.columns[0]).cast(pa.large_string()).dictionary_encode()
+        column = piece.column(self.columns[0])
+        if not (is_text(column.type) or pa.types.is_null(column.type)):
+            raise DataError(
+                "The column of splits holds no words.",
+                seen=f"column {self.columns[0]!r} of {piece.file} is {column.type}",
+                fix="write train, val or test in it, or leave a cell empty",
+            )
+        encoded = column.cast(pa.large_string()).dictionary_encode()
         words = [self._mask_of(word) for word in encoded.dictionary.to_pylist()]
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
         chosen = np.array([*words, ""])[codes]
@@ -108,26 +123,37 @@ def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
     labels = _label_columns(schema, options)
     masks = _mask_columns(schema, options)
     taken = {options.node_id, *labels, *(masks.columns if masks else ())}
-    features = options.features
+    features: tuple[str, ...] | None = options.features
+    index: tuple[str, ...] = ()
     if features is None:
+        free = {column.name: column.type for column in schema if column.name not in taken}
+        index = index_columns(schema, list(free))
         features = tuple(
-            column.name for column in schema if column.name not in taken and is_numeric(column.type)
+            name for name, kind in free.items() if name not in index and is_numeric(kind)
         )
     flags = {options.node_id: "--node-id"} | dict.fromkeys(labels, "--label")
     flags |= dict.fromkeys(masks.columns if masks else (), "--split-column")
     table.check_columns(flags | dict.fromkeys(features, "--features"))
     if options.features is not None:
         _refuse_text(table, options.features)
-    unused = [name for name in schema.names if name not in taken | set(features)]
+    used = taken | set(features) | set(index)
+    unused = [name for name in schema.names if name not in used]
     reasons = why_not_numbers(table, unused) if options.features is None else {}
+    notes = list(reasons.values())
+    if index:
+        notes.append(f"No feature: {_quoted(index)}, the index of a pandas table.")
     return VertexColumns(
         options.node_id,
         labels_of(table, labels) if labels else None,
         masks,
         features,
         tuple(name for name in unused if name not in reasons),
-        tuple(reasons.values()),
+        tuple(notes),
     )
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return shortened([name or "the column without a name" for name in names])
 
 
 def _refuse_text(table: Table, features: tuple[str, ...]) -> None:
@@ -178,12 +204,51 @@ class NodeTable:
         self.options, self.progress = options, progress
         self.columns = choose_columns(table, options)
         self.kind: IdKind = options.id_type or column_kind(table, options.node_id)
-        self.table = with_types(
-            table, ids=(options.node_id,), kind=self.kind, numbers=self.columns.features
+        self.table = self._typed(table)
+        self._widths: tuple[int, ...] = ()
+        self._padded: list[str] = []
+
+    def _typed(self, table: Table) -> Table:
+        return with_types(
+            table,
+            ids=(self.options.node_id,),
+            kind=self.kind,
+            numbers=self.columns.features,
+            is_asked=self.options.id_type is not None,
         )
 
     def scan(self) -> ScannedVertices:
         """Return ids and masks, and learn the classes."""
+        try:
+            return self._scan()
+        except PaddedIdError as padded:
+            self.kind = "text"
+            self.table = self._typed(self.table)
+            self._padded = [padded.note()]
+            return self._scan()
+
+    def feature_names(self) -> tuple[str, ...]:
+        """Return the columns of x by name, once they were read: a list is several."""
+        return tuple(
+            name if width < 0 else f"{name}[{place}]"
+            for name, width in zip(self.columns.features, self._widths, strict=False)
+            for place in range(max(1, width))
+        )
+
+    def notes(self) -> list[str]:
+        """Return sentences for the user, once all was read."""
+        columns, names = self.columns, self.feature_names()
+        notes = [*self._padded, *(columns.labels.notes() if columns.labels else ()), *columns.notes]
+        if delimiter := self.table.delimiter():
+            notes.append(f"The columns of the node table are separated by {delimiter!r}.")
+        notes.append(
+            f"Features ({len(names):,}): {shortened(names)}." if names else "No features are used."
+        )
+        if columns.unused:
+            notes.append(f"Node columns not used: {shortened(columns.unused)}.")
+        return notes
+
+    def _scan(self) -> ScannedVertices:
         columns, labels = self.columns, self.columns.labels
         names = [columns.node_id, *(labels.columns if labels else ())]
         names += columns.masks.columns if columns.masks else ()
@@ -207,23 +272,22 @@ class NodeTable:
         scanned = self.scan()
         scanned.ids.save(writer)
         width = self._write_rows(writer, len(scanned.ids))
-        columns = self.columns
-        notes = [*(columns.labels.notes() if columns.labels else ()), *columns.notes]
-        if columns.unused:
-            notes.append(f"Node columns not used: {', '.join(columns.unused)}.")
         return Vertices(
-            masks=scanned.masks, class_names=scanned.class_names, width=width, notes=notes
+            masks=scanned.masks,
+            class_names=scanned.class_names,
+            width=width,
+            feature_names=list(self.feature_names()),
+            notes=self.notes(),
         )
 
     def _write_rows(self, writer: FolderWriter, num_nodes: int) -> int:
         """Write x and y and return the width of x."""
         streams: dict[str, ArrayStream] = {}
-        for piece, blocks in self._blocks("writing nodes"):
+        for blocks in self._blocks("writing nodes"):
             for name, block in blocks.items():
                 if name not in streams:
                     shape = (num_nodes, *block.shape[1:])
                     streams[name] = writer.stream(name, shape, block.dtype)
-                self._check_width(piece, streams[name].shape, block)
                 streams[name].append(block)
         for name in streams:
             writer.close(name)
@@ -232,14 +296,12 @@ class NodeTable:
     def read(self) -> dict[str, Array]:
         """Return x and y, where the table has them, in memory; `scan` comes first."""
         parts: dict[str, list[Array]] = {}
-        for piece, blocks in self._blocks("reading nodes"):
+        for blocks in self._blocks("reading nodes"):
             for name, block in blocks.items():
-                known = parts.setdefault(name, [])
-                self._check_width(piece, known[0].shape if known else block.shape, block)
-                known.append(block)
+                parts.setdefault(name, []).append(block)
         return {name: np.concatenate(blocks) for name, blocks in parts.items()}
 
-    def _blocks(self, phase: str) -> Iterator[tuple[Piece, dict[str, Array]]]:
+    def _blocks(self, phase: str) -> Iterator[dict[str, Array]]:
         """Yield the rows of x and y of each piece."""
         labels, features = self.columns.labels, self.columns.features
         names = [*(labels.columns if labels else ()), *features]
@@ -247,15 +309,22 @@ class NodeTable:
             blocks = {"x": number_block(piece, features)} if features else {}
             if labels:
                 blocks["y"] = labels.block(piece)
-            yield piece, blocks
+            self._check_widths(piece)
+            yield blocks
 
-    def _check_width(self, piece: Piece, shape: tuple[int, ...], block: Array) -> None:
-        if block.shape[1:] != shape[1:]:
-            raise DataError(
-                "The lists of a column differ in length.",
-                seen=f"{shape[1]} numbers at first, {block.shape[1]} from {piece.where(0)} on",
-                fix="give every row a list of one length",
-            )
+    def _check_widths(self, piece: Piece) -> None:
+        """Learn the lengths of lists in the first piece; raise where another has others."""
+        names = self.columns.features
+        widths = list_widths(piece, names)
+        self._widths = self._widths or widths
+        for name, first, width in zip(names, self._widths, widths, strict=True):
+            if first != width or width == 0:
+                raise DataError(
+                    "The lists of a column differ in length, or are empty.",
+                    seen=f"column {name!r}: {abs(first)} numbers at first, {abs(width)} from "
+                    f"{piece.where(0)} on",
+                    fix="give every row a list of one length, or name the features with --features",
+                )
 
     def _pieces(self, phase: str, names: list[str]) -> Iterator[Piece]:
         total, done = self.table.num_rows(), 0

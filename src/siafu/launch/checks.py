@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import psutil
+
 from siafu.config import RunConfig
 from siafu.engine import (
     check_link_settings,
@@ -9,6 +11,7 @@ from siafu.engine import (
     check_network_settings,
     check_sampled_settings,
 )
+from siafu.errors import ConfigError
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.meaning import check_meaning
 from siafu.launch.prepare import check_parts_settings
@@ -18,6 +21,7 @@ from siafu.plan import named_strategy
 def check_run(data: Any, config: RunConfig) -> None:
     """Raise where the settings tell that the run would fail once its ranks have started."""
     strategy = named_strategy(config)
+    _check_model_size(config.resolved())
     check_model_file(config)
     over_time = is_dynamic_run(data, config)
     if not over_time:
@@ -28,3 +32,17 @@ def check_run(data: Any, config: RunConfig) -> None:
             check_sampled_settings(config.resolved())
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
+
+
+def _check_model_size(config: RunConfig) -> None:
+    """Raise where the weights between hidden layers alone would not fit in memory."""
+    width, free = config.hidden or 1, int(psutil.virtual_memory().available)
+    # Weights, their gradients and the two moments of Adam.
+    need = 4 * 4 * width * width * (config.layers - 1)
+    if need > free and ":" not in config.model:
+        raise ConfigError(
+            "The model would not fit in memory.",
+            seen=f"--hidden {width:,} with --layers {config.layers}: some {need:,} bytes for its "
+            f"weights, {free:,} are available",
+            fix="use a narrower model, such as --hidden 256",
+        )

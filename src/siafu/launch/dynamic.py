@@ -105,6 +105,7 @@ def prepare_dynamic(
         progress.close()
     if trains:
         check_meaning(config, over_time=True, task=config.task or default_task(graph))
+    _check_lags(config, graph)
     for note in [*notes, *_classes_told(config, graph)]:
         say(note)
     say(
@@ -132,6 +133,18 @@ def _classes_told(config: RunConfig, graph: DynamicGraph) -> list[str]:
     if task == "node" and graph.y is not None:
         return told_classes([np.asarray(graph.y).reshape(-1)], graph.class_names)
     return []
+
+
+def _check_lags(config: RunConfig, graph: DynamicGraph) -> None:
+    """Raise where a signal would be looked back on beyond its start, which makes columns of 0."""
+    if graph.signal is not None and config.lags > graph.num_snapshots:
+        width = config.lags * graph.signal.shape[-1]
+        raise ConfigError(
+            "There are more lags than snapshots.",
+            seen=f"--lags {config.lags:,} with {graph.num_snapshots:,} snapshots: {width:,} "
+            f"features, {4 * graph.num_nodes * width:,} bytes per snapshot",
+            fix=f"use --lags {min(4, graph.num_snapshots)}, at most {graph.num_snapshots:,}",
+        )
 
 
 _ROLES = ("src", "dst", "time", "weight", "label")

@@ -8,13 +8,15 @@ from typing import Any
 from siafu.config import make_config, read_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import sync_folder
-from siafu.graph import writing
+from siafu.graph import folder_kind, writing
 from siafu.launch.cut import Say
 from siafu.launch.fit import carry_out, under_torchrun
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.launch.trust import model_to_run
+from siafu.partition import open_parts
+from siafu.record import shortened
 
 
 def infer(
@@ -54,6 +56,7 @@ def infer(
         if data is not None:
             own = Path(scratch) / "data.parts"
             parts = prepare_parts(data, config, own, say=say, draw_masks=False)
+            _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(
             verb="infer",
@@ -69,6 +72,17 @@ def infer(
             made.rename(target)
             sync_folder(target.parent)
     return target
+
+
+def _tell_unnamed(trained_on: Path, given: Path, say: Say) -> None:
+    """Say which columns are taken for which where the data does not name its own."""
+    if folder_kind(trained_on) != "parts" or folder_kind(given) != "parts":
+        return
+    known, seen = (
+        open_parts(path).facts["graph"].get("feature_names") for path in (trained_on, given)
+    )
+    if known and not seen:
+        say(f"The features have no names; they are taken in the model's order: {shortened(known)}.")
 
 
 def _check_free(target: Path, *, overwrite: bool) -> None:

@@ -34,7 +34,14 @@ def read_bytes(text: str, what: str = "memory budget") -> int:
             f"The {what} can't be read.", seen=text, fix="write it as 4GB or 512MiB"
         ) from None
     powers = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-    return int(number * (1024 ** powers[unit] if binary else _UNITS[unit]))
+    size = number * (1024 ** powers[unit] if binary else _UNITS[unit])
+    if text.strip()[-1] in ".0123456789" and 0 < size < _UNITS["M"]:
+        raise ConfigError(
+            f"The {what} has no unit.",
+            seen=f"{text}: {number:g} bytes",
+            fix=f"did you mean {number:g}GB? Write it as 4GB or 512MiB",
+        )
+    return int(min(size, 2**63))
 
 
 def named_strategy(config: RunConfig) -> Strategy:

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -56,6 +56,10 @@ class Shard:
     """Types of the whole graph, also those that no edge here has; 0 where edges have none."""
     edge_type_names: tuple[str | int, ...]
     """What the user calls each edge type; empty where numbers are all there is."""
+    feature_names: tuple[str, ...] = ()
+    """The columns of `x` by name; empty where the data names none."""
+    edge_attr_names: tuple[str, ...] = ()
+    """The columns of `edge_attr` by name; empty where the data names none."""
     part_of: Array
     """The part that owns each vertex of the whole graph, memory-mapped."""
     fingerprint: str
@@ -221,6 +225,8 @@ def _shard(
         edge_type=load("edge_type", np.int32),
         num_edge_types=int(facts.get("num_edge_types", 0)),
         edge_type_names=tuple(facts.get("edge_type_names", ())),
+        feature_names=tuple(facts.get("feature_names", ())),
+        edge_attr_names=tuple(facts.get("edge_attr_names", ())),
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,
@@ -272,12 +278,29 @@ def _features(folder: Folder, device: torch.device, files: dict[str, Array]) -> 
 
 def require(shard: Shard, *names: str) -> None:
     """Raise unless the shard has what training needs of these: x, y, train."""
-    missing: dict[str, tuple[bool, dict[str, Any]]] = {
-        "x": (shard.x is None, {"problem": "The graph has no node features."}),
-        "y": (shard.y is None, {"problem": "The graph has no labels."}),
+    missing: dict[str, tuple[bool, dict[str, str]]] = {
+        "x": (
+            shard.x is None,
+            {
+                "problem": "The graph has no node features.",
+                "fix": "give the node table columns of numbers (an .npz file or PyG data: x); "
+                "what says nothing may be a column of ones",
+            },
+        ),
+        "y": (
+            shard.y is None,
+            {
+                "problem": "The graph has no labels.",
+                "fix": "give the node table a column label, or name it: siafu ingest SOURCE "
+                "out.store --label COLUMN (an .npz file or PyG data: y)",
+            },
+        ),
         "train": (
             shard.mask_totals["train"] == 0,
-            {"problem": "The graph has no training vertices."},
+            {
+                "problem": "The graph has no training vertices.",
+                "fix": "label some, or draw masks anew from the labels: --split 0.6,0.2",
+            },
         ),
     }
     for name in names:
@@ -286,5 +309,5 @@ def require(shard: Shard, *names: str) -> None:
             raise DataError(
                 words["problem"],
                 seen=f"{shard.name}: {shard.num_vertices} vertices, masks {shard.mask_totals}",
-                fix="add them to the data (`siafu inspect` shows what is there), or use --split",
+                fix=words["fix"],
             )

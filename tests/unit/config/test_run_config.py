@@ -1,5 +1,6 @@
 """Settings are checked when made, and a mistake is explained."""
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,56 @@ def test_far_words_get_no_suggestion() -> None:
 )
 def test_evaluation_is_rarer_where_rows_are_rounded(settings: dict[str, Any], epochs: int) -> None:
     assert make_config(data="planted", **settings).resolved().eval_every == epochs
+
+
+def test_capitals_are_no_other_word() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'gcn'"):
+        make_config(data="planted", model="GCN")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("deadline", float("inf")),
+        ("deadline", 1e300),
+        ("lr", float("nan")),
+        ("seed", 10**26),
+        ("out", "a\0b"),
+        ("data", "plan\nted"),
+    ],
+)
+def test_values_that_no_machine_can_use_are_refused(setting: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"The setting '{setting}' can't be used"):
+        make_config(**{"data": "planted", setting: value})
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_config(data="planted", dropout=1.5, epochs=0)
+    assert "epochs=0" in caught.value.seen
+    assert "dropout=1.5" in caught.value.seen
+    with pytest.raises(ConfigError) as caught:
+        make_config(data="planted", epoch=1, droput=0.5)
+    assert "'epochs'" in caught.value.seen
+    assert "'dropout'" in caught.value.seen
+
+
+@pytest.mark.parametrize("text", ["{" * 5000, "[" * 5000])
+@pytest.mark.parametrize("name", ["run.yaml", "run.toml"])
+def test_files_nested_too_deeply_are_refused(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_config(tmp_path / name)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "huge"])
+def test_config_files_that_are_none_are_not_read(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "run.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.write_text("#" * (2 << 20))
+    with pytest.raises(ConfigError, match="can't be read"):
+        read_config(path)

@@ -186,7 +186,7 @@ CITES = ("paper", "cites", "paper")
         (_without(CITES, "edge_index"), "no edge_index"),
         (_set("paper", "y", torch.tensor([0, 1])), "2 rows, 3 vertices"),
         (_set("paper", "train_mask", torch.ones(2, dtype=torch.bool)), "2 rows, 3 vertices"),
-        (_set("author", "n_id", torch.arange(3)), "'ids': 6"),
+        (_set("author", "n_id", torch.arange(3)), "3 ids, 2 nodes"),
         (_set("author", "x", torch.full((2, 2), float("nan"))), "NaN or infinite"),
         (_set("author", "x", torch.full((2, 3), float("nan"))), r"NaN(.|\n)*author:0"),
     ],

@@ -59,7 +59,7 @@ def test_every_column_finds_its_place(tmp_path, ending):
     facts = open_folder(tmp_path / "store", "store").facts
     assert facts["class_names"] == ["ant", "cat", "dog"]
     assert (facts["num_edges"], facts["num_features"], facts["num_classes"]) == (5, 2, 3)
-    assert notes == ["Node columns not used: comment."]
+    assert notes == ["Features (2): a, b.", "Node columns not used: comment."]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_masks_are_drawn_when_asked(tmp_path):
     notes = build_store(tables, tmp_path / "store", drawing=Drawing(split="0.5,0.25", seed=1))
     graph = load_store(tmp_path / "store")
     assert [int(mask.sum()) for mask in (graph.train, graph.val, graph.test)] == [2, 1, 1]
-    assert notes[1:] == ["No masks in the data: drew 50/25/25 % (2/1/1 vertices) from seed 1."]
+    assert notes[-1:] == ["No masks in the data: drew 50/25/25 % (2/1/1 vertices) from seed 1."]
 
 
 def test_progress_ends_at_the_total(tmp_path):
@@ -292,7 +292,7 @@ def test_one_word_in_a_column_of_numbers_is_named(tmp_path, ending, values):
     assert notes[0] == (
         "f7 is text (first value that is no number: 'oops', row 1): not used as a feature."
     )
-    assert notes[1] == "Node columns not used: comment."
+    assert notes[1:3] == ["Features (2): a, b.", "Node columns not used: comment."]
 
 
 def test_numbers_written_as_text_are_noted(tmp_path):
@@ -332,7 +332,7 @@ def test_text_far_down_an_id_column_of_a_csv_is_refused(tmp_path, monkeypatch):
     (source / "edges.csv").write_text(
         "src,dst\n" + "".join(f"{a},{b}\n" for a, b in zip(edges["src"], edges["dst"], strict=True))
     )
-    with pytest.raises(DataError, match="mixes types"):
+    with pytest.raises(DataError, match="'x' in column 'src', data row 50"):
         _build(tmp_path, source)
     graph, _ = _build(tmp_path, source, id_type="text")
     assert graph.num_edges == 51

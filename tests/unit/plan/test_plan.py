@@ -42,7 +42,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
         ("4GB", 4 * 10**9),
         ("512MiB", 512 * 2**20),
         ("1.5 GB", 1_500_000_000),
-        ("100", 100),
+        ("2000000", 2_000_000),
         (" 2 kib ", 2048),
         ("1T", 10**12),
         ("7B", 7),
@@ -135,7 +135,7 @@ def choices(world: World, parts: Path, budgets: list[int], base: int, settings: 
         patch.setattr("siafu.strategy.blocks._SMALLEST_PIECE", 20)
         shard, found = open_shard(parts, world), []
         for budget in budgets:
-            config = make_config(data="planted", ranks=world.size, memory=str(budget), **settings)
+            config = make_config(data="planted", ranks=world.size, memory=f"{budget}B", **settings)
             config = config.resolved()
             try:
                 found.append(choose_strategy(config, model_spec(config, shard), shard))
