@@ -17,7 +17,7 @@ from siafu.engine.full_graph import Training, begin, peak_bytes, train
 from siafu.engine.grid import check_grid, make_grid
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
-from siafu.engine.network import Network, build_network
+from siafu.engine.network import Network, build_network, logit_rows
 from siafu.engine.pipeline_report import write_trace
 from siafu.engine.sampled import check_sampled_settings
 from siafu.engine.weights import load_network, save_network
@@ -37,6 +37,7 @@ __all__ = [
     "default_task",
     "infer_dynamic",
     "load_network",
+    "logit_rows",
     "make_grid",
     "num_embedded",
     "peak_bytes",

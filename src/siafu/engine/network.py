@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
 from siafu.engine.pipelined import PipelinedNetwork, check_pipeline
-from siafu.engine.sampled import sampled_network
+from siafu.engine.sampled import SampledNetwork, sampled_network
 from siafu.errors import ConfigError
 from siafu.nn import (
     GNN,
@@ -31,7 +31,7 @@ from siafu.nn import (
 from siafu.nn.sparse import dense
 from siafu.ops import CSR
 from siafu.plan import choose_strategy
-from siafu.shard import Shard
+from siafu.shard import HeldRows, Shard, WrittenRows
 from siafu.strategy import BlockNeighbours, Strategy, View, WidthBook, message_flow, parallelize
 
 
@@ -130,6 +130,20 @@ class OwnNetwork:
     def embeddings(self) -> Tensor:
         """Return logits_NO: which rows of a foreign model are its embedding is unknown."""
         return self.logits()
+
+
+def logit_rows(network: Network) -> WrittenRows:
+    """Return the rows of a network's logits, which may lie on disk; every rank calls this."""
+    if isinstance(network, SampledNetwork):
+        return network.logit_rows()
+    return HeldRows(network.logits())
+
+
+def embedding_rows(network: Network) -> WrittenRows:
+    """Return the rows of a network's embeddings, likewise."""
+    if isinstance(network, SampledNetwork):
+        return network.embedding_rows()
+    return HeldRows(network.embeddings())
 
 
 def build_network(

@@ -17,6 +17,7 @@ from siafu.engine import (
     Training,
     begin,
     load_network,
+    logit_rows,
     save_network,
     train,
     write_embeddings,
@@ -141,7 +142,7 @@ def _write_predictions(training: Training, folder: RunFolder, job: Job) -> None:
         return
     training.network.module.eval()
     training.draws.training = False
-    rows = training.network.logits()
+    rows = logit_rows(training.network)
     training.links.write(rows, open_parts(job.parts).ids, folder.predictions)
 
 
@@ -184,8 +185,8 @@ def prepare_process(config: RunConfig) -> None:
 
 
 def saves_memory(config: RunConfig) -> bool:
-    """True when the run's strategy was chosen to need less memory."""
-    return named_strategy(config).stages != 1
+    """True when the run's strategy was chosen to need less memory, or its memory is limited."""
+    return config.memory is not None or named_strategy(config).stages != 1
 
 
 def _end_with_parent() -> None:

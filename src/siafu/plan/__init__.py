@@ -9,7 +9,7 @@ from siafu.plan.choice import (
     predict_training_bytes,
     read_bytes,
 )
-from siafu.plan.memory import Sizes, measure_sizes, predict_bytes
+from siafu.plan.memory import Sizes, layer_rows, measure_sizes, predict_bytes
 from siafu.plan.prices import InstancePrice, LambdaPrice, Prices, Route, read_prices
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Sizes",
     "check_budget",
     "choose_strategy",
+    "layer_rows",
     "make_bill",
     "measure_sizes",
     "memory_in_use",
