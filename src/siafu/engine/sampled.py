@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from siafu.comm import sum_in_order
 from siafu.config import RunConfig
+from siafu.engine.fanout import read_fanout
 from siafu.engine.links import link_batching, link_loss
 from siafu.engine.sampled_memory import memory_left, settle_macrobatch
 from siafu.engine.step_state import StepState
@@ -326,24 +327,6 @@ def _fanouts(config: RunConfig) -> tuple[int, ...]:
             seen=f"--sample-weighted with fan-out {','.join(map(str, fanouts))}"
             + ("" if config.sample_replace else " and no --sample-replace"),
             fix="add --sample-replace and use fan-outs from 1, or leave --sample-weighted out",
-        )
-    return fanouts
-
-
-def read_fanout(text: str | None, layers: int) -> tuple[int, ...]:
-    """Return the in-edges drawn at each hop."""
-    if text is None:
-        return (15, 10, *[5] * layers)[:layers]
-    try:
-        fanouts = tuple(int(piece) for piece in text.split(","))
-    except ValueError:
-        fanouts = ()
-    if len(fanouts) != layers or any(fanout < -1 or fanout == 0 for fanout in fanouts):
-        raise ConfigError(
-            "The fan-out can't be used.",
-            seen=f"--fanout {text} with {layers} layers",
-            fix="give a number for each layer, as "
-            f"--fanout {','.join(['15', '10', *['5'] * layers][:layers])}; -1 takes all in-edges",
         )
     return fanouts
 

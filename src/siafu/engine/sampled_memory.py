@@ -3,18 +3,21 @@
 import math
 
 from siafu.config import RunConfig
-from siafu.errors import PlanError
+from siafu.engine.fanout import read_fanout
+from siafu.errors import BudgetError
 from siafu.minibatch import Feed, Trial, largest_that_pays, vertex_bytes
 from siafu.minibatch.feed import Left
 from siafu.nn import ModelSpec
+from siafu.nn.models import layer_widths
+from siafu.ops import warm_up, warm_up_sampling
 from siafu.plan import layer_rows, memory_in_use, read_bytes
 from siafu.shard import Shard
 
 _DEFAULT_BUDGET = 10**9
 """Bytes of rows in flight where no budget is named."""
 _RUNTIME_BYTES = 60 * 10**6
-"""What comes once training starts, whatever the graph: compiled kernels, threads of backward,
-sockets' buffers, the writer of Parquet."""
+"""What comes once training starts, whatever the graph: threads of backward, sockets' buffers, the
+writer of Parquet."""
 _BUILDING = 1.5
 """What two macrobatches take over their own size while one of them is put together."""
 _EDGE_BYTES = 48
@@ -28,6 +31,9 @@ def memory_left(config: RunConfig, shard: Shard) -> Left | None:
     if config.memory is None:
         return None
     budget, world = read_bytes(config.memory), shard.world
+    # Kernels are loaded now, so that they count as used.
+    warm_up()
+    warm_up_sampling()
 
     def left() -> int:
         used = max(row[0] for row in world.gather_numbers([float(memory_in_use(world))]))
@@ -67,14 +73,43 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
         # A foreign layer makes a message of each edge, and keeps it.
         assert config.hidden is not None
         return numbers + 4.0 * 4 * config.hidden * (edges + reached[-1])
-    total, widest = 0.0, 0.0
+    kept = peak = 0.0
     for number in range(spec.layers):
         hop = min(spec.layers - 1 - number, len(reached) - 1)
-        rows, layer = reached[min(hop + 1, len(reached) - 1)], layer_rows(spec, number)
-        total += 4 * layer.kept * rows
-        widest = max(widest, 3 * 4 * layer.widest * rows)
+        written, read = reached[hop], reached[min(hop + 1, len(reached) - 1)]
+        layer, projected = layer_rows(spec, number), _projected_first(spec, number)
+        inner = read if projected else written
+        kept += layer.entered * read + (layer.kept - layer.entered) * inner
+        # The input of the first layer is given no gradient.
+        peak = max(peak, kept + 3 * layer.widest * (inner if number == 0 else read))
     heads = 8 * spec.heads * edges if spec.name in _ATTENTION else 0
-    return numbers + total + widest + heads
+    return numbers + 4 * peak + heads
+
+
+def least_sampled_bytes(config: RunConfig, spec: ModelSpec, num_nodes: int) -> float:
+    """Return what training on the smallest macrobatches takes at most, beside what a rank holds."""
+    reached, edges = [min(config.batch_size, num_nodes)], 0.0
+    for fanout in read_fanout(config.fanout, config.layers):
+        drawn = reached[-1] * fanout if fanout > 0 else num_nodes
+        edges += drawn
+        reached.append(min(num_nodes, reached[-1] + drawn))
+    row_bytes = 4 * spec.in_width + 32
+    trial = Trial(
+        curve=[float(reached[-1])],
+        graph_bytes=16.0 * edges,
+        row_bytes=row_bytes,
+        reached=tuple(reached),
+        edges=int(edges),
+    )
+    step = step_bytes(config, spec, trial)
+    return _RUNTIME_BYTES + step + _BUILDING * trial.macrobatch_bytes(1)
+
+
+def _projected_first(spec: ModelSpec, number: int) -> bool:
+    """Whether a layer maps the rows it reads before it gathers them, not the ones it writes."""
+    width_in, width_out, _ = layer_widths(spec, number)
+    narrows = spec.name in ("gcn", "sage") and width_out < width_in
+    return narrows or spec.name == "sage-max" or spec.name in _ATTENTION
 
 
 def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float:
@@ -88,7 +123,7 @@ def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float
     return most * vertex_bytes(4 * width + 32, width)
 
 
-def _too_small(config: RunConfig, held: int, training: float, inferring: float) -> PlanError:
+def _too_small(config: RunConfig, held: int, training: float, inferring: float) -> BudgetError:
     need = held + max(training, inferring)
     what = (
         f"{training / 1e9:.2f} GB for a minibatch"
@@ -96,7 +131,7 @@ def _too_small(config: RunConfig, held: int, training: float, inferring: float) 
         else f"{inferring / 1e9:.2f} GB for the node of most edges at inference"
     )
     smaller = "a smaller --batch-size or --fanout" if training >= inferring else "--inference none"
-    return PlanError(
+    return BudgetError(
         "The memory budget is too small to train in.",
         seen=f"--memory {config.memory}; a rank needs {need / 1e9:.2f} GB: {held / 1e9:.2f} GB "
         f"before it starts, {what}",

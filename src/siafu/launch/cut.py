@@ -59,6 +59,8 @@ class Allowance:
     """Whether the predicted memory is said."""
     say: Say = lambda line: None
     progress: Progress | None = None
+    check: Callable[[Graph], None] = lambda graph: None
+    """Raises where there is no use in cutting the graph."""
 
 
 def cut_source(
@@ -158,6 +160,7 @@ def _cut_graph(
     if reading.draws_masks:
         graph, notes = with_split(graph, reading.split, cut.seed)
         _say_all(allowance, notes)
+    allowance.check(graph)
     return partition_in_steps(
         partial,
         graph,

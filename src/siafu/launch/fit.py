@@ -106,12 +106,15 @@ def resume_run(
     """
     folder = RunFolder(path) if is_half_prepared(RunFolder(path)) else existing_run(path)
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
+    # The first epoch may have failed for want of memory.
+    free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
     fixed = sorted(set(changes) - free)
     if fixed:
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, deadline, threads and the launcher may change",
+            fix="only epochs, patience, deadline, threads and the launcher may change (before the "
+            "first checkpoint the memory too)",
         )
     config = make_config(**{**read_config(folder.config), **changes})
     if under_torchrun():
@@ -270,7 +273,7 @@ def _folder_of(config: RunConfig, folder: RunFolder | None) -> Iterator[RunFolde
             folder.write_environment()
         yield folder
     except BaseException:
-        if not folder.metrics.exists() and not is_half_prepared(folder):
+        if not (folder.metrics.exists() or folder.parts.exists() or is_half_prepared(folder)):
             folder.discard()
         raise
 

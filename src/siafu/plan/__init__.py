@@ -2,6 +2,8 @@
 
 from siafu.plan.bill import Bill, PoolUsage, Servers, make_bill, pool_usage
 from siafu.plan.choice import (
+    RUNTIME_BYTES,
+    candidates,
     check_budget,
     choose_strategy,
     memory_in_use,
@@ -13,6 +15,7 @@ from siafu.plan.memory import Sizes, layer_rows, measure_sizes, predict_bytes
 from siafu.plan.prices import InstancePrice, LambdaPrice, Prices, Route, read_prices
 
 __all__ = [
+    "RUNTIME_BYTES",
     "Bill",
     "InstancePrice",
     "LambdaPrice",
@@ -21,6 +24,7 @@ __all__ = [
     "Route",
     "Servers",
     "Sizes",
+    "candidates",
     "check_budget",
     "choose_strategy",
     "layer_rows",

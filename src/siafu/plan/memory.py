@@ -39,6 +39,8 @@ class LayerRows:
     kept: int
     travels: int
     widest: int
+    entered: int
+    """Of those kept, what dropout makes of the input."""
 
 
 def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
@@ -69,7 +71,8 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     }.get(spec.name, narrow)
     norms = 0 if spec.norm == "none" or is_last else 2 * width_out
     leaves = 0 if is_last and spec.jk == "none" else width_out
-    return LayerRows(entered + inner + norms + leaves, travels, max(width_in, width_out))
+    kept = entered + inner + norms + leaves
+    return LayerRows(kept, travels, max(width_in, width_out), entered)
 
 
 def _drops(spec: ModelSpec, number: int) -> bool:
