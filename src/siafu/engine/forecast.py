@@ -14,7 +14,7 @@ from siafu.strategy import Strategy, group_rounds, smallest_piece
 _PROCESS_BYTES = 360 * 10**6
 """A rank before it opens its part: Python, torch and the rest."""
 _ROW_BYTES = 56
-"""An owned row beside its features: offsets, numbers, label, who it is sent to, a row of degrees."""
+"""An owned row beside its features: offsets, numbers, label, who it is sent to, its degrees."""
 HELD_SHARE = 0.4
 """Of a memory budget, what edges and features may take before those of minibatches stay on disk."""
 

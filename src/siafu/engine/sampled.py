@@ -41,7 +41,6 @@ from siafu.plan import read_bytes
 from siafu.shard import HeldRows, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook
 
-_ROWS_AT_ONCE = 1 << 14
 _SCALED = frozenset({"gcn", "gin"})
 """Models that ask for sums, which sampled edges give only when scaled by true degrees."""
 
@@ -248,8 +247,9 @@ class SampledNetwork:
         device, num_owned = self._shard.world.device, self._shard.num_owned
         shape, dtype = (num_owned, self.module.spec.out_width), hidden[0].dtype
         out = new_rows(shape, dtype, on_disk=room.on_disk)
-        for low in range(0, num_owned, _ROWS_AT_ONCE):
-            high = min(low + _ROWS_AT_ONCE, num_owned)
+        step = room.rows_at_once(2 * sum(layer.shape[1] for layer in hidden) + shape[1])
+        for low in range(0, num_owned, step):
+            high = min(low + step, num_owned)
             rows = [layer.slice(low, high).to(device) for layer in hidden]
             out.write(low, self.module.read_out(rows).cpu())
         return out

@@ -56,6 +56,12 @@ class Room:
         rows = min(_ROWS_AT_ONCE, vertices // 8)
         return row_spans(indptr, min(_EDGES_AT_ONCE, vertices - rows), rows)
 
+    def rows_at_once(self, width: int) -> int:
+        """Return how many rows may be worked on that are `width` wide, all that is made counted."""
+        if self.piece_bytes is None:
+            return _ROWS_AT_ONCE
+        return min(_ROWS_AT_ONCE, max(1, self.piece_bytes // (4 * width)))
+
 
 def vertex_bytes(row_bytes: int, width: int) -> int:
     """Return what a piece takes for each vertex it reads, at most."""
