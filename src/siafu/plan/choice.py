@@ -15,9 +15,9 @@ from siafu.plan.memory import measure_sizes, predict_bytes
 from siafu.shard import Shard
 from siafu.strategy import Strategy, find_strategy
 
-RUNTIME_BYTES = 200 * 10**6
+RUNTIME_BYTES = 120 * 10**6
 """What a process takes beyond tensors once it trains, evaluates and writes: compiled kernels, the
-sockets' buffers, the writer of Parquet. 150 to 190 MB were seen."""
+sockets' buffers, the writer of Parquet. 80 to 110 MB were seen."""
 Say = Callable[[str], None]
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 

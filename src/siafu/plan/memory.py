@@ -41,6 +41,8 @@ class LayerRows:
     widest: int
     entered: int
     """Of those kept, what dropout makes of the input."""
+    backward: int
+    """Columns of gradients: that which comes in, that which goes out, and one on the way."""
 
 
 def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
@@ -72,7 +74,9 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     norms = 0 if spec.norm == "none" or is_last else 2 * width_out
     leaves = 0 if is_last and spec.jk == "none" else width_out
     kept = entered + inner + norms + leaves
-    return LayerRows(kept, travels, max(width_in, width_out), entered)
+    # The input of the first layer is given no gradient.
+    backward = width_out + 2 * (width_in if number else width_out)
+    return LayerRows(kept, travels, max(width_in, width_out), entered, backward)
 
 
 def _drops(spec: ModelSpec, number: int) -> bool:
@@ -89,8 +93,7 @@ def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: in
         kept += layer.kept * sizes.rows
         if refetches and not strategy.recompute:
             kept += layer.travels * sizes.read
-        # In backward: the gradients that come in and go out, and one on the way.
-        now = 3 * layer.widest * sizes.rows + _travelling(layer, sizes, refetches, strategy)
+        now = layer.backward * sizes.rows + _travelling(layer, sizes, refetches, strategy)
         peak = max(peak, kept + now)
     extra = 0
     if strategy.input_cache:
