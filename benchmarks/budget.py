@@ -4,11 +4,11 @@ Run: python -m benchmarks.budget [--json FILE] [--models gcn,sage,gat] [--places
      [--folder FOLDER]
 
 One epoch, scored over the whole graph, and predictions of every node, on 2 ranks. In memory: 1 M
-nodes, 20 M edges, 64 features. On disk: 2 M nodes, 20 M edges, 256 features in minibatches of 250,
-a part of which is larger than its rank's budget. A rank's figure is the high-water mark of its resident pages (VmHWM):
-anonymous ones, libraries, and pages of the part's files while they are mapped; what the kernel
-keeps in its own cache of files is not counted. The graphs go with the run, but for those in
-`--folder`, which are used again.
+nodes, 20 M edges, 64 features. On disk: 2 M nodes, 20 M edges, 256 features in minibatches of 250:
+a part is larger than the budget of its rank. A rank's figure is the high-water mark of its resident
+pages (VmHWM): anonymous ones, libraries, and pages of the part's files while they are mapped; what
+the kernel keeps in its own cache of files is not counted. The graphs go with the run, but for those
+in `--folder`, which are used again.
 """
 
 import argparse

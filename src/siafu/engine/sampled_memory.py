@@ -79,9 +79,10 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
         written, read = reached[hop], reached[min(hop + 1, len(reached) - 1)]
         layer, projected = layer_rows(spec, number), _projected_first(spec, number)
         inner = read if projected else written
+        dropped = kept + layer_widths(spec, number)[0] * read
         kept += layer.entered * read + (layer.kept - layer.entered) * inner
         # The input of the first layer is given no gradient.
-        peak = max(peak, kept + 3 * layer.widest * (inner if number == 0 else read))
+        peak = max(peak, dropped, kept + layer.backward * (inner if number == 0 else read))
     heads = 8 * spec.heads * edges if spec.name in _ATTENTION else 0
     return numbers + 4 * peak + heads
 

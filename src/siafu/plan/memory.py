@@ -52,8 +52,10 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     narrow = min(width_in, width_out)
     # Dropout makes a copy of the input; without it the input of the first layer is the data itself.
     entered = 0 if number == 0 and not _drops(spec, 0) else width_in
+    if spec.name == "gcn" and width_in < width_out:
+        entered = 0  # it aggregates first: its gradient reads the sums alone
     inner = {
-        "gcn": width_in if narrow == width_in else 0,
+        "gcn": width_in if width_in < width_out else 0,
         "sage": width_in if narrow == width_in and width_in != width_out else 0,
         "sage-max": 3 * width_out,
         "gin": 2 * width_out,
@@ -75,7 +77,8 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     leaves = 0 if is_last and spec.jk == "none" else width_out
     kept = entered + inner + norms + leaves
     # The input of the first layer is given no gradient.
-    backward = width_out + 2 * (width_in if number else width_out)
+    ways = 1 if spec.name == "gcn" else 2  # from other rows alone, or from the own one too
+    backward = width_out + ways * (width_in if number else width_out)
     return LayerRows(kept, travels, max(width_in, width_out), entered, backward)
 
 
