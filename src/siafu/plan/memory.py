@@ -14,6 +14,11 @@ from siafu.strategy import Strategy, group_rounds, smallest_piece
 
 _EDGE_BYTES = 4
 _POINTER_BYTES = 8
+_WIDTH_BYTES = 420
+"""Of a halo row in each layer while widths are assigned: ids, ranges and layouts of both ways."""
+_NUMBERED = frozenset({"sage-max", "rgcn", "typed-gat"})
+"""Models that read edges by number: each block tells the number of its edges, and where columns
+are."""
 _REFETCHES = frozenset({"gat", "gatv2", "transformer", "rgcn", "typed-gat"})
 """Models whose gradients need the rows of others again."""
 _LOOPED = frozenset({"gat", "gatv2", "typed-gat"})
@@ -79,6 +84,9 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     # The input of the first layer is given no gradient.
     ways = 1 if spec.name == "gcn" else 2  # from other rows alone, or from the own one too
     backward = width_out + ways * (width_in if number else width_out)
+    if spec.name == "sage-max":
+        # Forward: a block's maxima and their edges beside the best so far, whose edges are int64.
+        backward = max(backward, 5 * width_out)
     return LayerRows(kept, travels, max(width_in, width_out), entered, backward)
 
 
@@ -103,6 +111,8 @@ def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: in
         extra += item * spec.in_width * sizes.rows  # what is aggregated once
     if strategy.prune:
         extra += spec.layers * sizes.edges * (2 * _EDGE_BYTES + _POINTER_BYTES)  # at most
+    if strategy.assigns_widths:
+        extra += spec.layers * sizes.read * _WIDTH_BYTES
     return item * peak + extra + _edge_bytes(spec, sizes)
 
 
@@ -122,7 +132,10 @@ def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
         # The own block is there once more with its loops.
         looped //= 1 if sizes.stages == 0 else max(1, round(1 + sizes.read / max(1, sizes.rows)))
     pointers = (sizes.stages + 1) * sizes.rows * 2 + sizes.read + sizes.rows
-    return _EDGE_BYTES * (copies * sizes.edges + looped) + _POINTER_BYTES * pointers
+    numbers = 0
+    if spec.name in _NUMBERED or spec.edge_width:
+        numbers = sizes.edges + (sizes.stages + 1) * (sizes.rows + sizes.read)
+    return _EDGE_BYTES * (copies * sizes.edges + looped + numbers) + _POINTER_BYTES * pointers
 
 
 def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:
