@@ -93,6 +93,7 @@ class Feed:
         """`left` tells how much memory may still be taken, where that is limited."""
         self.shard, self.needs, self.draws, self._left = shard, needs, draws, left
         self.rounding_error, self.weighted = 0.0, sampling.weighted
+        self._hot: HotRows | None = None
         self.line = shard.world.second_line()
         self._packed = self._packed_features()
         x = _features(shard, normalise=needs.normalise)
@@ -117,8 +118,9 @@ class Feed:
         self.links = self._link_seeds(batching)
         seed_columns = ("y",) if shard.y is not None and self.links is None else ()
         schedule = _schedule(shard, batching, draws.seed, self.links)
+        self._hot = self._hot_rows()
         self.sampler = MacrobatchSampler(
-            self.relay, schedule, self.columns, seed_columns, self._hot_rows(), self.links
+            self.relay, schedule, self.columns, seed_columns, self._hot, self.links
         )
 
     def close(self) -> None:
@@ -186,8 +188,7 @@ class Feed:
     def left(self) -> int:
         """Return the bytes that every rank may still take; all call this together."""
         assert self._left is not None, "memory is limited"
-        hot = getattr(self, "sampler", None) and self.sampler.hot
-        return self._left() - (hot.free_bytes if hot else 0)
+        return self._left() - (0 if self._hot is None else self._hot.free_bytes)
 
     def room(self, width: int, count: int) -> Room:
         """Return where `count` times all owned rows of this width go, and what is left for pieces.

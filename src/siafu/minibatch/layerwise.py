@@ -60,7 +60,7 @@ class Room:
         """Return how many rows may be worked on that are `width` wide, all that is made counted."""
         if self.piece_bytes is None:
             return _ROWS_AT_ONCE
-        return min(_ROWS_AT_ONCE, max(1, self.piece_bytes // (4 * width)))
+        return min(_ROWS_AT_ONCE, max(_LEAST_VERTICES, self.piece_bytes // (4 * width)))
 
 
 def vertex_bytes(row_bytes: int, width: int) -> int:
