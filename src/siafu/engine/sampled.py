@@ -247,7 +247,7 @@ class SampledNetwork:
         device, num_owned = self._shard.world.device, self._shard.num_owned
         shape, dtype = (num_owned, self.module.spec.out_width), hidden[0].dtype
         out = new_rows(shape, dtype, on_disk=room.on_disk)
-        step = room.rows_at_once(2 * sum(layer.shape[1] for layer in hidden) + shape[1])
+        step = room.rows_at_once(4 * sum(layer.shape[1] for layer in hidden) + shape[1])
         for low in range(0, num_owned, step):
             high = min(low + step, num_owned)
             rows = [layer.slice(low, high).to(device) for layer in hidden]
