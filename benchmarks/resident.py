@@ -43,6 +43,7 @@ def run_phase(command: list[str], *, cwd: Path, env: Mapping[str, str]) -> dict[
         "shared_once_peak_gib": round(watch.shared_once / 2**30, 3),
         "anonymous_peak_gib": round(watch.anonymous / 2**30, 3),
         "largest_process_gib": round(watch.largest / 2**30, 3),
+        "process_peaks_mb": sorted((round(b / 1e6, 1) for b in watch.peaks.values()), reverse=True),
         "said": lines[-1] if lines else "",
     }
 
@@ -54,6 +55,8 @@ class _Watch(threading.Thread):
         super().__init__(daemon=True)
         self.stop = threading.Event()
         self.resident = self.shared_once = self.anonymous = self.largest = 0
+        self.peaks: dict[int, int] = {}
+        """The high-water mark of each process: anonymous pages and those of files."""
         self._root = psutil.Process(pid)
 
     def run(self) -> None:
@@ -69,6 +72,8 @@ class _Watch(threading.Thread):
             anonymous = sum(row["RssAnon"] + row["RssShmem"] for row in figures)
             self.anonymous = max(self.anonymous, anonymous)
             self.largest = max(self.largest, *(row["VmHWM"] for row in figures))
+            for process, row in zip(processes, figures, strict=True):
+                self.peaks[process.pid] = max(self.peaks.get(process.pid, 0), row["VmHWM"])
 
 
 def _proportional(pid: int) -> int:

@@ -29,6 +29,10 @@ class PlanError(SiafuError):
     """A combination of strategy, parts, ranks or model that makes no sense."""
 
 
+class BudgetError(PlanError):
+    """A run needs more memory than it may take."""
+
+
 class PartitionError(SiafuError):
     """A graph that could not be split as asked."""
 

@@ -20,7 +20,13 @@ from siafu.engine.evaluations import Evaluations, synchronise
 from siafu.engine.graph_checks import check_own_settings, check_residual
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
-from siafu.engine.network import BuiltInNetwork, Network, OwnNetwork, build_network
+from siafu.engine.network import (
+    BuiltInNetwork,
+    Network,
+    OwnNetwork,
+    build_network,
+    logit_rows,
+)
 from siafu.engine.pipeline_report import pipeline_report, run_bill
 from siafu.engine.pipelined import PipelinedNetwork
 from siafu.engine.run_facts import read_run_facts
@@ -133,13 +139,13 @@ class Training:
         """Return the scores of the present weights, nothing dropped, and their merit."""
         self.network.module.eval()
         self.draws.training = False
-        logits_NO = self.network.logits()
+        logits = logit_rows(self.network)
         if self.links is not None:
-            found = self.links.scores(logits_NO)
+            found = self.links.scores(logits)
             return found, found["val"]
-        found = scores(logits_NO, self.shard, self.config.metric)
+        found = scores(logits, self.shard, self.config.metric)
         if self.config.keep == "loss":
-            return found, -validation_loss(logits_NO, self.shard)
+            return found, -validation_loss(logits, self.shard)
         return found, found["val"]
 
     def run_epoch(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from siafu.graph import Ids
 from siafu.minibatch import Feed, HeldOut, other_vertices
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import DrawKey, uniform_pairs
-from siafu.shard import HeldRows
+from siafu.shard import RowReader
 
 _PURPOSE = ORDER_PURPOSE - 4
 _ROWS_AT_ONCE = 1 << 16
@@ -40,23 +40,23 @@ class LinkTest:
         columns = zip(*table, strict=True)
         self.totals = {split: int(sum(c)) for split, c in zip(pairs, columns, strict=True)}
 
-    def scores(self, rows_ND: Tensor) -> dict[str, float]:
+    def scores(self, rows: RowReader) -> dict[str, float]:
         """Return the mean reciprocal rank of each split, and hits@k; every rank calls together.
 
         `val` and `test` alone are the mean reciprocal ranks.
         """
         found: dict[str, float] = {}
         for split in self._edges:
-            scores = self._split_scores(rows_ND, split)
+            scores = self._split_scores(rows, split)
             found[split] = scores.pop("mrr")
             found |= {f"{split} {name}": value for name, value in scores.items()}
         return dict(sorted(found.items(), key=lambda item: " " in item[0]))
 
-    def _split_scores(self, rows_ND: Tensor, split: str) -> dict[str, float]:
+    def _split_scores(self, rows: RowReader, split: str) -> dict[str, float]:
         world, num_negatives = self._feed.shard.world, self._num_negatives
         counts = torch.zeros(2 * num_negatives + 3, dtype=torch.int64)
         positives, shared = [], []
-        for positive_B, negative_BK in self._compared(rows_ND, split):
+        for positive_B, negative_BK in self._compared(rows, split):
             counts += histogram(doubled_ranks(positive_B, negative_BK), num_negatives)
             positives.append(positive_B)
             shared.append(negative_BK[:, 0])
@@ -67,7 +67,7 @@ class LinkTest:
         share = hits_of_all / max(1, self.totals[split])
         return ranking_scores(counts.tolist()) | {f"shared hits@{SHARED}": share}
 
-    def _compared(self, rows_ND: Tensor, split: str) -> Iterator[tuple[Tensor, Tensor]]:
+    def _compared(self, rows: RowReader, split: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield scores of some edges and of their negatives; equally often on every rank."""
         edges_H2, count = self._edges[split], 2 * self._num_negatives
         key = DrawKey(self._links.seed, 0, _PURPOSE)
@@ -75,9 +75,9 @@ class LinkTest:
             draws = uniform_pairs(key, src_B, dst_B, count, dtype=torch.float64)
             others_BK = other_vertices(draws, dst_B, self._links.num_vertices)
             wanted = torch.cat([src_B, dst_B, others_BK.flatten()])
-            rows = self._fetch(rows_ND, wanted).double()
-            src_BD, dst_BD, other = rows.split([len(src_B), len(dst_B), others_BK.numel()])
-            other_BKD = other.view(*others_BK.shape, rows.size(1))
+            found = self._fetch(rows, wanted).double()
+            src_BD, dst_BD, other = found.split([len(src_B), len(dst_B), others_BK.numel()])
+            other_BKD = other.view(*others_BK.shape, found.size(1))
             yield (src_BD * dst_BD).sum(1), (src_BD[:, None] * other_BKD).sum(2)
 
     def _pieces(self, edges_H2: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -88,16 +88,16 @@ class LinkTest:
             piece = edges_H2[number * size : (number + 1) * size]
             yield piece[:, 0].contiguous(), piece[:, 1].contiguous()
 
-    def _fetch(self, rows_ND: Tensor, numbers: Tensor) -> Tensor:
+    def _fetch(self, rows: RowReader, numbers: Tensor) -> Tensor:
         """Return the rows of vertices by number, from whoever owns them."""
         addresses, place = self._links.directory.addresses(numbers).unique(return_inverse=True)
         served = self._feed.relay.served.vertex_columns
-        served["embedding"] = HeldRows(rows_ND.detach().cpu())
+        served["embedding"] = rows
         found = self._feed.relay.fetch(addresses, ("embedding",))["embedding"]
         del served["embedding"]
         return found.index_select(0, place)
 
-    def write(self, rows_ND: Tensor, ids: Ids, target: Path) -> None:
+    def write(self, rows: RowReader, ids: Ids, target: Path) -> None:
         """Write one row a held-out edge, by the user's ids: src, dst, score, split.
 
         There is one Parquet file a rank; `ids` are of all vertices.
@@ -107,8 +107,8 @@ class LinkTest:
             edges.append(edges_H2)
             splits += [split] * len(edges_H2)
             for src_B, dst_B in self._pieces(edges_H2):
-                rows = self._fetch(rows_ND, torch.cat([src_B, dst_B])).double()
-                scores.append((rows[: len(src_B)] * rows[len(src_B) :]).sum(1))
+                found = self._fetch(rows, torch.cat([src_B, dst_B])).double()
+                scores.append((found[: len(src_B)] * found[len(src_B) :]).sum(1))
         src, dst = torch.cat(edges).unbind(1)
         columns = {
             "src": ids.take(src.numpy()).to_arrow(),
@@ -116,4 +116,4 @@ class LinkTest:
             "score": pa.array(torch.cat(scores).numpy()),
             "split": pa.array(splits, pa.string()),
         }
-        write_part(columns, target, self._feed.line.rank)
+        write_part([pa.table(columns)], target, self._feed.line.rank)

@@ -1,15 +1,17 @@
 """Making the model of a run and calling it on a shard."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from siafu.config import RunConfig
+from siafu.engine.forecast import Counts, minibatch_remedy
 from siafu.engine.own_model import EdgeFacts, OutputShape, own_model
 from siafu.engine.pipelined import PipelinedNetwork, check_pipeline
-from siafu.engine.sampled import sampled_network
+from siafu.engine.sampled import SampledNetwork, sampled_network
 from siafu.errors import ConfigError
 from siafu.nn import (
     GNN,
@@ -26,7 +28,7 @@ from siafu.nn import (
 from siafu.nn.sparse import dense
 from siafu.ops import CSR
 from siafu.plan import choose_strategy
-from siafu.shard import Shard
+from siafu.shard import HeldRows, Shard, WrittenRows
 from siafu.strategy import (
     BlockNeighbours,
     Strategy,
@@ -141,6 +143,20 @@ class OwnNetwork:
         return self.logits()
 
 
+def logit_rows(network: Network) -> WrittenRows:
+    """Return the rows of a network's logits, which may lie on disk; every rank calls this."""
+    if isinstance(network, SampledNetwork):
+        return network.logit_rows()
+    return HeldRows(network.logits())
+
+
+def embedding_rows(network: Network) -> WrittenRows:
+    """Return the rows of a network's embeddings, likewise."""
+    if isinstance(network, SampledNetwork):
+        return network.embedding_rows()
+    return HeldRows(network.embeddings())
+
+
 def build_network(
     config: RunConfig,
     shard: Shard,
@@ -151,7 +167,14 @@ def build_network(
 ) -> Network:
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
     spec = None if ":" in config.model else model_spec(config, shard)
-    strategy = choose_strategy(config, spec, shard, training=training, say=say)
+    strategy = choose_strategy(
+        config,
+        spec,
+        shard,
+        training=training,
+        say=say,
+        remedy=partial(_remedy, config, spec, shard),
+    )
     if strategy.unit == "interval":
         check_pipeline(config)
     check_strategy(strategy, spec)
@@ -168,6 +191,22 @@ def build_network(
     if strategy.unit == "interval":
         return PipelinedNetwork(gnn, dense(x), shard, draws, strategy, config)
     return BuiltInNetwork(gnn, x, shard, draws, strategy)
+
+
+def _remedy(config: RunConfig, spec: ModelSpec | None, shard: Shard) -> str:
+    assert spec is not None, "only the memory of a known model is predicted"
+    csr, x = shard.csr, shard.x
+    weights = [part for part in (csr.weight, shard.edge_attr, shard.edge_type) if part is not None]
+    row_bytes = 0 if x is None or isinstance(x, CSR) else x[:1].nbytes
+    edge_bytes = csr.index.itemsize + sum(part[:1].nbytes for part in weights)
+    counts = Counts(
+        rows=shard.num_owned,
+        edges=csr.num_edges,
+        row_bytes=row_bytes,
+        edge_bytes=edge_bytes,
+        ranks=shard.world.size,
+    )
+    return minibatch_remedy(config, spec, counts)
 
 
 def _own_network(
@@ -223,14 +262,27 @@ def out_width(config: RunConfig, shard: Shard) -> int:
 
 def model_spec(config: RunConfig, shard: Shard) -> ModelSpec:
     """Return the part of the settings that shapes the model."""
-    names = ("hidden", "layers", "heads", "dropout", "input_dropout", "norm", "residual", "jk")
     assert shard.x is not None, "require(shard, 'x') comes first"
-    return ModelSpec(
-        name=config.model,
+    return make_spec(
+        config,
         in_width=shard.x.num_cols if isinstance(shard.x, CSR) else shard.x.size(1),
         out_width=out_width(config, shard),
         edge_width=_edge_width(shard) if config.edge_features else 0,
         num_types=shard.num_edge_types,
+    )
+
+
+def make_spec(
+    config: RunConfig, *, in_width: int, out_width: int, edge_width: int, num_types: int
+) -> ModelSpec:
+    """Return the model that the settings make for data of these widths."""
+    names = ("hidden", "layers", "heads", "dropout", "input_dropout", "norm", "residual", "jk")
+    return ModelSpec(
+        name=config.model,
+        in_width=in_width,
+        out_width=out_width,
+        edge_width=edge_width,
+        num_types=num_types,
         **{name: getattr(config, name) for name in names},
     )
 

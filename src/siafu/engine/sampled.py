@@ -15,8 +15,10 @@ from torch.nn import functional
 
 from siafu.comm import sum_in_order
 from siafu.config import RunConfig
+from siafu.engine.fanout import read_fanout
 from siafu.engine.links import link_batching, link_loss
 from siafu.engine.own_model import OutputShape
+from siafu.engine.sampled_memory import memory_left, settle_macrobatch
 from siafu.engine.step_state import StepState
 from siafu.errors import ConfigError, PlanError
 from siafu.minibatch import (
@@ -26,6 +28,7 @@ from siafu.minibatch import (
     Macrobatch,
     Minibatch,
     Needs,
+    Room,
     Sampling,
     Step,
     Subgraph,
@@ -34,16 +37,10 @@ from siafu.minibatch import (
 )
 from siafu.minibatch.served import EdgeColumn
 from siafu.nn import GNN, Draws, ModelSpec, Neighbours
-from siafu.nn.models import INPUT_AGGREGATIONS
-from siafu.plan import memory_in_use, read_bytes
-from siafu.shard import HeldRows, RowReader, Shard
+from siafu.nn.models import INPUT_AGGREGATIONS, layer_widths
+from siafu.plan import read_bytes
+from siafu.shard import HeldRows, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
-
-_DEFAULT_BUDGET = 10**9
-"""Bytes of rows in flight where no budget is named."""
-
-_LEAST_SPARE = 10**8
-"""Bytes without which not even one small minibatch could be worked on."""
 
 _ASKS_SUMS = dict.fromkeys(("gcn", "gin"), True) | dict.fromkeys(
     ("sage", "sage-max", "gat", "gatv2", "transformer", "rgcn", "typed-gat"), False
@@ -84,6 +81,8 @@ class SampledNetwork:
         self.module, self.strategy, self.feed, self._whole = module, strategy, feed, whole
         self.book = WidthBook(strategy, shard.world, draws.seed)
         self._shard, self._draws = shard, draws
+        self._inferred: tuple[list[Tensor], WrittenRows] | None = None
+        """The logits of all vertices, and the weights that gave them."""
 
     def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
         """Return a row of scores for each seed of a minibatch."""
@@ -131,10 +130,11 @@ class SampledNetwork:
         """
         self.module.train()
         self._draws.training = True
+        self._inferred = None
         assert self.strategy.macrobatch != "auto", "the engine settles that"
         losses, seeds, sampler = [], 0, self.feed.sampler
-        # On a disk it would take memory that inference between the epochs is to have.
-        goes_on = goes_on and not self._shard.is_mapped
+        # It would take memory that inference between the epochs is to have.
+        goes_on = goes_on and not self.feed.is_limited
         for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch, goes_on=goes_on):
             for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
                 sampler.check()
@@ -181,17 +181,38 @@ class SampledNetwork:
             torch.manual_seed(hash((self._draws.seed, epoch, number)))
             yield
 
-    @torch.no_grad()
     def logits(self) -> Tensor:
         """Return logits_NO of every owned vertex with all its neighbours, layer by layer."""
-        self._rest()
-        return self._infer(embed=False) if self._whole is None else self._whole.logits()
+        return _all_rows(self.logit_rows())
 
-    @torch.no_grad()
     def embeddings(self) -> Tensor:
         """Return hidden_ND of every owned vertex; the logits of a foreign model."""
+        return _all_rows(self.embedding_rows())
+
+    @torch.no_grad()
+    def logit_rows(self) -> WrittenRows:
+        """Return the rows of `logits`, on disk where memory is limited.
+
+        Asked for again, the same weights need no second inference.
+        """
         self._rest()
-        return self._infer(embed=True) if self._whole is None else self._whole.embeddings()
+        weights = [tensor.detach() for tensor in self.module.state_dict().values()]
+        if self._inferred is not None:
+            pairs = zip(weights, self._inferred[0], strict=True)
+            if all(torch.equal(now, before) for now, before in pairs):
+                return self._inferred[1]
+        self._inferred = None
+        whole = self._whole
+        rows = self._infer(embed=False) if whole is None else HeldRows(whole.logits().cpu())
+        self._inferred = [tensor.clone() for tensor in weights], rows
+        return rows
+
+    @torch.no_grad()
+    def embedding_rows(self) -> WrittenRows:
+        """Return the rows of `embeddings`, likewise."""
+        self._rest()
+        whole = self._whole
+        return self._infer(embed=True) if whole is None else HeldRows(whole.embeddings().cpu())
 
     def _rest(self) -> None:
         """Wait for what is fetched ahead: inference and its scores use the same line."""
@@ -206,33 +227,45 @@ class SampledNetwork:
         """End the thread that fetches ahead, after a failure."""
         self.feed.sampler.abandon()
 
-    def _infer(self, *, embed: bool) -> Tensor:
+    def _infer(self, *, embed: bool) -> WrittenRows:
         self.module.eval()
         self._draws.training = False
         assert isinstance(self.module, GNN)
         module, served = self.module, self.feed.whole.served.vertex_columns
         facts = ("facts",) if self.feed.needs.facts else ()
-        hidden: list[RowReader] = []
+        hidden: list[WrittenRows] = []
         num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers
+        widths = [max(layer_widths(module.spec, number)[:2]) for number in range(num_layers)]
+        made_widths = [layer_widths(module.spec, number)[1] for number in range(num_layers)]
+        # Jumping knowledge reads the rows of all layers, others the last one's.
+        keeps_all = module.readout is not None
+        room = self.feed.room(max(made_widths), num_layers + 1 if keeps_all else 2)
         for number in range(num_layers):
             name = self.feed.rows_name if number == 0 else "hidden"
             made = map_rows(
                 self.feed.whole,
                 (name, "id", *facts),
                 partial(self._one_layer, number),
-                on_disk=self._shard.is_mapped,
+                room,
+                width=widths[number],
             )
             served["hidden"] = made
-            # Jumping knowledge reads the rows of all layers, others the last one's.
-            hidden = [*hidden, made] if module.readout is not None else [made]
+            hidden = [*hidden, made] if keeps_all else [made]
         served.pop("hidden", None)
-        if embed or module.readout is None:
-            return _all_rows(hidden[-1])
-        pieces = torch.arange(self._shard.num_owned).split(1 << 14)
-        device = self._shard.world.device
-        return torch.cat(
-            [module.read_out([h.read(rows).to(device) for h in hidden]).cpu() for rows in pieces]
-        )
+        return hidden[-1] if embed or not keeps_all else self._read_out(hidden, room)
+
+    def _read_out(self, hidden: list[WrittenRows], room: Room) -> WrittenRows:
+        """Return what jumping knowledge makes of the rows of all layers."""
+        assert isinstance(self.module, GNN)
+        device, num_owned = self._shard.world.device, self._shard.num_owned
+        shape, dtype = (num_owned, self.module.spec.out_width), hidden[0].dtype
+        out = new_rows(shape, dtype, on_disk=room.on_disk)
+        step = room.rows_at_once(4 * sum(layer.shape[1] for layer in hidden) + shape[1])
+        for low in range(0, num_owned, step):
+            high = min(low + step, num_owned)
+            rows = [layer.slice(low, high).to(device) for layer in hidden]
+            out.write(low, self.module.read_out(rows).cpu())
+        return out
 
     def _one_layer(self, number: int, piece: Subgraph, found: Columns) -> Tensor:
         columns = self._on_device(found)
@@ -268,25 +301,10 @@ def sampled_network(
         needs = _needs_of_own(config, edge_arguments(module, shard))
     else:
         needs = _needs(config, spec, strategy)
-    feed = Feed(shard, sampling, batching, needs, draws)
-    if strategy.macrobatch == "auto":
-        strategy = strategy.with_choices(macrobatch=feed.choose_macrobatch(_spare(config, shard)))
+    feed = Feed(shard, sampling, batching, needs, draws, memory_left(config, shard))
+    size = settle_macrobatch(config, spec, feed, strategy.macrobatch)
+    strategy = strategy.with_choices(macrobatch=size)
     return SampledNetwork(module, feed, shard, draws, strategy, whole)
-
-
-def _spare(config: RunConfig, shard: Shard) -> int:
-    """Return the bytes that macrobatches may take; a third of what is left, layers take theirs."""
-    if config.memory is None:
-        return _DEFAULT_BUDGET
-    used = max(row[0] for row in shard.world.gather_numbers([float(memory_in_use(shard.world))]))
-    spare = read_bytes(config.memory) - int(used)
-    if spare < _LEAST_SPARE:
-        raise PlanError(
-            "The memory budget is too small to train in.",
-            seen=f"--memory {config.memory}; a rank holds {used / 1e9:.2f} GB before it starts",
-            fix=f"give --memory {math.ceil((used + _LEAST_SPARE) / 1e7) / 100:.2f}GB or more",
-        )
-    return spare // 3
 
 
 def _needs(config: RunConfig, spec: ModelSpec, strategy: Strategy) -> Needs:
@@ -362,24 +380,6 @@ def _fanouts(config: RunConfig) -> tuple[int, ...]:
     return fanouts
 
 
-def read_fanout(text: str | None, layers: int) -> tuple[int, ...]:
-    """Return the in-edges drawn at each hop."""
-    if text is None:
-        return (15, 10, *[5] * layers)[:layers]
-    try:
-        fanouts = tuple(int(piece) for piece in text.split(","))
-    except ValueError:
-        fanouts = ()
-    if len(fanouts) != layers or any(fanout < -1 or fanout == 0 for fanout in fanouts):
-        raise ConfigError(
-            "The fan-out can't be used.",
-            seen=f"--fanout {text} with {layers} layers",
-            fix="give a number for each layer, as "
-            f"--fanout {','.join(['15', '10', *['5'] * layers][:layers])}; -1 takes all in-edges",
-        )
-    return fanouts
-
-
 def _minibatches_a_step(config: RunConfig) -> int | None:
     if config.step_minibatches is not None and config.seed_order == "local":
         raise ConfigError(
@@ -390,7 +390,5 @@ def _minibatches_a_step(config: RunConfig) -> int | None:
     return config.step_minibatches
 
 
-def _all_rows(reader: RowReader) -> Tensor:
-    if isinstance(reader, HeldRows):
-        return reader.rows
-    return reader.read(torch.arange(reader.shape[0]))
+def _all_rows(rows: WrittenRows) -> Tensor:
+    return rows.slice(0, rows.shape[0])

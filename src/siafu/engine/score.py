@@ -11,7 +11,9 @@ from torch.nn import functional
 
 from siafu.comm import World
 from siafu.errors import ConfigError
-from siafu.shard import Shard
+from siafu.shard import HeldRows, RowReader, Shard
+
+_ROWS_AT_ONCE = 1 << 16
 
 
 def training_loss(picked: Tensor, shard: Shard) -> Tensor:
@@ -22,15 +24,22 @@ def training_loss(picked: Tensor, shard: Shard) -> Tensor:
     return _share_of_loss(picked, shard, "train")
 
 
-def validation_loss(logits_NO: Tensor, shard: Shard) -> float:
+def validation_loss(logits: RowReader, shard: Shard) -> float:
     """Return the mean loss over the validation vertices of all ranks."""
-    share = _share_of_loss(logits_NO[shard.val], shard, "val")
-    return math.fsum(row[0] for row in shard.world.gather_numbers([float(share)], "metric"))
+    pieces = _pieces(logits, shard.val)
+    shares = [float(_share_of_loss(logits.read(rows), shard, "val", rows)) for rows in pieces]
+    table = shard.world.gather_numbers([math.fsum(shares)], "metric")
+    return math.fsum(row[0] for row in table)
 
 
-def _share_of_loss(picked: Tensor, shard: Shard, mask: str) -> Tensor:
+def _pieces(logits: RowReader, rows: Tensor) -> tuple[Tensor, ...]:
+    """Return the row numbers, some at a time where their logits are not in memory."""
+    return (rows,) if isinstance(logits, HeldRows) else rows.split(_ROWS_AT_ONCE)
+
+
+def _share_of_loss(picked: Tensor, shard: Shard, mask: str, rows: Tensor | None = None) -> Tensor:
     assert shard.y is not None
-    target = shard.y[shard.masks[mask]]
+    target = shard.y[shard.masks[mask] if rows is None else rows]
     count = max(1, shard.mask_totals[mask])
     if shard.multi_label:
         target = target.to(picked.dtype)
@@ -39,11 +48,11 @@ def _share_of_loss(picked: Tensor, shard: Shard, mask: str) -> Tensor:
     return functional.cross_entropy(picked, target, reduction="sum") / count
 
 
-def scores(logits_NO: Tensor, shard: Shard, metric: str) -> dict[str, float]:
+def scores(logits: RowReader, shard: Shard, metric: str) -> dict[str, float]:
     """Return the score of each mask, in [0, 1]: accuracy, micro-F1 (multi-label) or ROC AUC."""
     if metric == "roc-auc":
-        return {name: _roc_auc(logits_NO, shard, name) for name in shard.masks}
-    local = [count for name in shard.masks for count in _counts(logits_NO, shard, name)]
+        return {name: _roc_auc(logits, shard, name) for name in shard.masks}
+    local = [count for name in shard.masks for count in _counts(logits, shard, name)]
     table = torch.tensor(shard.world.gather_numbers(local, "metric")).sum(dim=0).tolist()
     pairs = zip(table[0::2], table[1::2], strict=True)
     return {
@@ -51,19 +60,23 @@ def scores(logits_NO: Tensor, shard: Shard, metric: str) -> dict[str, float]:
     }
 
 
-def _counts(logits_NO: Tensor, shard: Shard, mask: str) -> tuple[float, float]:
+def _counts(logits: RowReader, shard: Shard, mask: str) -> tuple[float, float]:
     """Return numerator and denominator: correct of all, or 2 TP of 2 TP + FP + FN."""
     assert shard.y is not None
-    rows = shard.masks[mask]
-    if not shard.multi_label:
-        right = (logits_NO[rows].argmax(dim=1) == shard.y[rows]).sum()
-        return float(right), float(rows.numel())
-    said, true = logits_NO[rows] > 0, shard.y[rows] > 0
-    both = 2.0 * float((said & true).sum())
-    return both, float(said.sum() + true.sum())
+    good = of = 0.0
+    for rows in _pieces(logits, shard.masks[mask]):
+        picked, true = logits.read(rows), shard.y[rows]
+        if shard.multi_label:
+            said, true = picked > 0, true > 0
+            good += 2.0 * float((said & true).sum())
+            of += float(said.sum() + true.sum())
+        else:
+            good += float((picked.argmax(dim=1) == true).sum())
+            of += float(rows.numel())
+    return good, of
 
 
-def _roc_auc(logits_NO: Tensor, shard: Shard, mask: str) -> float:
+def _roc_auc(logits: RowReader, shard: Shard, mask: str) -> float:
     """Return the probability that a positive outranks a negative, ties counting half."""
     if shard.num_classes != 2 or shard.multi_label:
         raise ConfigError(
@@ -73,7 +86,8 @@ def _roc_auc(logits_NO: Tensor, shard: Shard, mask: str) -> float:
         )
     assert shard.y is not None
     rows = shard.masks[mask]
-    margin = (logits_NO[rows, 1] - logits_NO[rows, 0]).double()
+    picked = logits.read(rows)
+    margin = (picked[:, 1] - picked[:, 0]).double()
     table = gather_rows(torch.stack([margin, shard.y[rows].double()], dim=1), shard.world)
     _, place, counts = table[:, 0].unique(return_inverse=True, return_counts=True)
     middle_rank = counts.cumsum(0) - (counts - 1) / 2.0

@@ -98,10 +98,13 @@ class ArrayStream:
             self._file.close()
 
 
-def forget(array: Array) -> None:
-    """Let go of the pages of a memory-mapped array; they are read again when needed."""
-    # A copy-on-write map ("c") would lose its changes.
-    if isinstance(array, np.memmap) and array.mode in ("r", "r+"):
+def forget(array: Array, *, unchanged: bool = False) -> None:
+    """Let go of the pages of a memory-mapped array; they are read again when needed.
+
+    A copy-on-write map ("c") would lose its changes: it is left alone unless there are none.
+    """
+    modes = ("r", "r+", "c") if unchanged else ("r", "r+")
+    if isinstance(array, np.memmap) and array.mode in modes:
         mapping = getattr(array, "_mmap", None)
         if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
             mapping.madvise(mmap.MADV_DONTNEED)

@@ -8,7 +8,14 @@ from siafu.ingest.event_graph import graph_from_events
 from siafu.ingest.event_npz import events_from_npz
 from siafu.ingest.event_tables import looks_like_events
 from siafu.ingest.events import EventOptions, Events
-from siafu.ingest.load import as_tables, ingest_to_store, load, load_as_it_is, load_with_notes
+from siafu.ingest.load import (
+    as_tables,
+    has_cached_store,
+    ingest_to_store,
+    load,
+    load_as_it_is,
+    load_with_notes,
+)
 from siafu.ingest.masks import with_split
 from siafu.ingest.memory import count_vertices, fit_buckets, predict_ingest_bytes
 from siafu.ingest.named import NAMED, cache_folder, load_named
@@ -44,6 +51,7 @@ __all__ = [
     "graph_from_events",
     "graph_from_npz",
     "graph_from_pyg",
+    "has_cached_store",
     "ingest_to_store",
     "is_dynamic",
     "list_cache",

@@ -173,13 +173,22 @@ def _write_tables(
 def _through_store(
     source: Path, store: Path | str | None, options: TableOptions, progress: Progress | None
 ) -> Noted:
-    target = Path(store) if store else cache_folder() / "tables" / _key(source, options)
+    target = Path(store) if store else _cached_at(source, options)
     if store is None and folder_kind(target) == "store":
         return load_store(target), [f"Used the store made earlier from {source}: {target}."]
     notes = _write_tables(
         source, target, options=options, drawing=None, overwrite=False, progress=progress
     )
     return load_store(target), [*notes, f"Made a store of {source}: {target}."]
+
+
+def has_cached_store(source: Path, options: TableOptions, *, undirected: bool) -> bool:
+    """Return whether the cache has the store of these tables, as they are now."""
+    return folder_kind(_cached_at(source, _with_direction(options, undirected))) == "store"
+
+
+def _cached_at(source: Path, options: TableOptions) -> Path:
+    return cache_folder() / "tables" / _key(source, options)
 
 
 def _key(source: Path, options: TableOptions) -> str:

@@ -17,6 +17,7 @@ from siafu.ingest import (
     as_tables,
     count_vertices,
     fit_buckets,
+    has_cached_store,
     ingest_to_store,
     load_as_it_is,
     predict_ingest_bytes,
@@ -43,7 +44,7 @@ class Reading:
     draws_masks: bool = True
     """False keeps to the masks of the data."""
     through_cache: bool = False
-    """True leaves the store of tables in the cache, and uses one that is there."""
+    """True leaves the store of tables in the cache; one that is there is used in any case."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +60,8 @@ class Allowance:
     """Whether the predicted memory is said."""
     say: Say = lambda line: None
     progress: Progress | None = None
+    check: Callable[[Graph], None] = lambda graph: None
+    """Raises where there is no use in cutting the graph."""
 
 
 def cut_source(
@@ -128,7 +131,8 @@ def _cut_tables(
     roots = [source, *([reading.options.nodes] if reading.options.nodes else [])]
     job = {"files": file_facts(*roots), **asdict(cut), **settings}
     with _in_steps(target, job, allowance) as partial:
-        if reading.through_cache:
+        is_made = has_cached_store(source, options, undirected=reading.undirected)
+        if reading.through_cache or (is_made and not partial.has("ingest")):
             partial.hold()
             graph = _loaded(source, replace(reading, options=options), allowance)
             return _cut_graph(partial, graph, cut, reading, allowance)
@@ -158,6 +162,7 @@ def _cut_graph(
     if reading.draws_masks:
         graph, notes = with_split(graph, reading.split, cut.seed)
         _say_all(allowance, notes)
+    allowance.check(graph)
     return partition_in_steps(
         partial,
         graph,

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_config
 from siafu.errors import ConfigError, Terminated
@@ -107,6 +108,8 @@ def resume_run(
     """
     folder = begun_run(path)
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
+    # The first epoch may have failed for want of memory.
+    free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
     found = make_config(**read_config(folder.config)).model
     model = model_to_run(found, changes.get("model"), resume_command(path), path)
     fixed = sorted(set(changes) - free - ({"model"} if ":" in model else set()))
@@ -114,7 +117,8 @@ def resume_run(
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, deadline, threads and the launcher may change",
+            fix="only epochs, patience, deadline, threads and the launcher may change (before the "
+            "first checkpoint the memory too)",
         )
     config = make_config(**{**read_config(folder.config), **changes})
     if under_torchrun():

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from siafu.config import RunConfig
+from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.errors import ConfigError, PlanError
-from siafu.graph import Graph, folder_kind
+from siafu.graph import Graph, SparseFeatures, folder_kind
 from siafu.ingest import load_as_it_is
 from siafu.launch.cut import Allowance, Reading, Say, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
@@ -59,7 +60,13 @@ def prepare_parts(
             target,
             Cut(num_parts=config.ranks, method=config.partition, seed=config.seed),
             reading,
-            Allowance(go_on=go_on, tells_memory=False, say=say, progress=progress),
+            Allowance(
+                go_on=go_on,
+                tells_memory=False,
+                say=say,
+                progress=progress,
+                check=lambda graph: check_memory(config, graph) if draw_masks else None,
+            ),
         )
     finally:
         progress.close()
@@ -71,6 +78,34 @@ def prepare_parts(
             f"{config.ranks} parts ({facts['method']}); {quality.cut_edges:,} edges are cut."
         )
     return target
+
+
+def check_memory(config: RunConfig, graph: Graph) -> None:
+    """Raise where the run's memory is too small for the graph, before hours of cutting it."""
+    config = config.resolved()
+    if config.memory is None or ":" in config.model or graph.x is None:
+        return
+    attr = graph.edge_attr if config.edge_features else None
+    spec = make_spec(
+        config,
+        in_width=graph.num_features,
+        out_width=graph.num_classes,
+        edge_width=0 if attr is None else attr.shape[1],
+        num_types=graph.num_edge_types,
+    )
+    columns = (graph.src, graph.edge_weight, graph.edge_attr, graph.edge_type)
+    if isinstance(graph.x, SparseFeatures):
+        row_bytes = 8 + 8 * len(graph.x.index) // max(1, graph.num_nodes)
+    else:
+        row_bytes = graph.x[:1].nbytes
+    counts = Counts(
+        rows=graph.num_nodes // config.ranks,
+        edges=graph.num_edges // config.ranks,
+        row_bytes=row_bytes,
+        edge_bytes=sum(column[:1].nbytes for column in columns if column is not None),
+        ranks=config.ranks,
+    )
+    check_before_cut(config, spec, counts)
 
 
 def _without_held_out(

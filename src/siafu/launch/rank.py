@@ -19,13 +19,15 @@ from siafu.engine import (
     Training,
     begin,
     load_network,
+    logit_rows,
     save_network,
     train,
     write_embeddings,
     write_predictions,
     write_trace,
 )
-from siafu.errors import SiafuError, StoreError, Terminated
+from siafu.engine.forecast import HELD_SHARE
+from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.dynamic import work_on_dynamic
@@ -43,10 +45,6 @@ from siafu.shard import Shard, open_shard, part_bytes
 _PR_SET_PDEATHSIG = 1
 _ELEMENTS_A_THREAD = 4_000_000
 """Numbers a layer must touch before another thread is worth waking: about a millisecond of work."""
-
-
-_HELD_SHARE = 0.4
-"""Of a memory budget, what edges and features may take before they stay on disk."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +100,14 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
         shard, held_out = _without_held_out(config, job, shard)
     resumed = folder.checkpoints if job.resume else None
     say = _say_nothing if job.quiet or world.rank != 0 else _say
-    training = begin(config, shard, resumed, held_out, say)
+    try:
+        training = begin(config, shard, resumed, held_out, say)
+    except BudgetError as error:
+        if job.resume or not folder.parts.exists():
+            raise
+        # Cut for this run: neither it nor what it took is lost.
+        again = f"; the cut is kept: add --resume {folder.path} to a larger --memory to use it"
+        raise BudgetError(error.problem, seen=error.seen, fix=error.fix + again) from None
     if job.resume and world.rank == 0:
         with writing(folder.metrics):
             folder.keep_metrics(training.progress.epochs)
@@ -164,7 +169,7 @@ def _write_predictions(training: Training, folder: RunFolder, job: Job) -> None:
         return
     training.network.module.eval()
     training.draws.training = False
-    rows = training.network.logits()
+    rows = logit_rows(training.network)
     training.links.write(rows, open_parts(job.parts).ids, folder.predictions)
 
 
@@ -195,7 +200,7 @@ def _place(config: RunConfig, job: Job, world: World) -> Literal["device", "host
         return "host"
     sizes = [float(part_bytes(job.parts, world.rank))]
     largest = max(row[0] for row in world.gather_numbers(sizes))
-    return "disk" if largest > _HELD_SHARE * read_bytes(config.memory) else "host"
+    return "disk" if largest > HELD_SHARE * read_bytes(config.memory) else "host"
 
 
 def prepare_process(config: RunConfig) -> None:
@@ -207,8 +212,8 @@ def prepare_process(config: RunConfig) -> None:
 
 
 def saves_memory(config: RunConfig) -> bool:
-    """True when the run's strategy was chosen to need less memory."""
-    return named_strategy(config).stages != 1
+    """True when the run's strategy was chosen to need less memory, or its memory is limited."""
+    return config.memory is not None or named_strategy(config).stages != 1
 
 
 def _end_with_parent() -> None:

@@ -4,7 +4,7 @@ from siafu.minibatch.directory import Directory
 from siafu.minibatch.feed import Batching, Columns, Feed, Needs
 from siafu.minibatch.held_out import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.minibatch.hot_rows import HotRows
-from siafu.minibatch.layerwise import map_rows
+from siafu.minibatch.layerwise import Room, map_rows, vertex_bytes
 from siafu.minibatch.links import LinkBatching, LinkSeeds, other_vertices, rows_of_seeds
 from siafu.minibatch.loader import MinibatchLoader, SampledData
 from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
@@ -12,6 +12,7 @@ from siafu.minibatch.relay import Relay, epoch_of_draws
 from siafu.minibatch.schedule import Minibatch, Schedule, Step
 from siafu.minibatch.served import ROW_BITS, Sampling, Served, owners_of
 from siafu.minibatch.subgraph import Subgraph
+from siafu.minibatch.trial import Trial, largest_that_pays
 
 __all__ = [
     "ROW_BITS",
@@ -29,18 +30,22 @@ __all__ = [
     "MinibatchLoader",
     "Needs",
     "Relay",
+    "Room",
     "SampledData",
     "Sampling",
     "Schedule",
     "Served",
     "Step",
     "Subgraph",
+    "Trial",
     "epoch_of_draws",
     "has_held_out",
     "hold_out_edges",
     "hold_out_of_shard",
+    "largest_that_pays",
     "map_rows",
     "other_vertices",
     "owners_of",
     "rows_of_seeds",
+    "vertex_bytes",
 ]

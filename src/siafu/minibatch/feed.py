@@ -3,7 +3,7 @@
 Shapes: V vertices of a minibatch, N owned rows, M rows a layer writes, F features.
 """
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from siafu.comm import tell
 from siafu.minibatch.coded_rows import CodedRows, decode_rows
 from siafu.minibatch.edge_order import EdgeOrder
 from siafu.minibatch.hot_rows import HotRows
-from siafu.minibatch.layerwise import map_rows
+from siafu.minibatch.layerwise import Room, map_rows
 from siafu.minibatch.links import LinkBatching, LinkSeeds
 from siafu.minibatch.macrobatch import MacrobatchSampler
 from siafu.minibatch.packed_rows import PackedRows, packed_rows, unpack_rows
@@ -21,6 +21,7 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Order, Schedule
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
+from siafu.minibatch.trial import Trial, draw_trial
 from siafu.nn import (
     CachedRows,
     Draws,
@@ -30,18 +31,18 @@ from siafu.nn import (
     rows_to_sum_one,
 )
 from siafu.nn.models import InputAggregation
-from siafu.nn.normalisation import added_loop, owned_degree
+from siafu.nn.normalisation import added_loop, summed_weights
 from siafu.nn.sparse import dense
-from siafu.ops import CSR, Numbering
+from siafu.ops import CSR
 from siafu.shard import HeldRows, RowReader, Shard
 
 Columns = dict[str, Tensor]
 """Rows of a minibatch's vertices, by what they are: x, id, y ..."""
+Left = Callable[[], int]
+"""Returns the bytes that every rank may still take; all call it together."""
 
-_TRIAL_STEPS = 8
-_MOST_STEPS = 64
-_PAYS = 0.97
-"""Rows a step after doubling, over those before, that still make it worth the memory."""
+_READING_BYTES = 1 << 26
+"""Pages of a file that are resident while several threads read rows of it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,10 +82,18 @@ class Feed:
     """One rank's side of sampling: every rank makes one together, and closes it."""
 
     def __init__(
-        self, shard: Shard, sampling: Sampling, batching: Batching, needs: Needs, draws: Draws
+        self,
+        shard: Shard,
+        sampling: Sampling,
+        batching: Batching,
+        needs: Needs,
+        draws: Draws,
+        left: Left | None = None,
     ) -> None:
-        self.shard, self.needs, self.draws = shard, needs, draws
+        """`left` tells how much memory may still be taken, where that is limited."""
+        self.shard, self.needs, self.draws, self._left = shard, needs, draws, left
         self.rounding_error, self.weighted = 0.0, sampling.weighted
+        self._hot: HotRows | None = None
         self.line = shard.world.second_line()
         self._packed = self._packed_features()
         x = _features(shard, normalise=needs.normalise)
@@ -109,8 +118,9 @@ class Feed:
         self.links = self._link_seeds(batching)
         seed_columns = ("y",) if shard.y is not None and self.links is None else ()
         schedule = _schedule(shard, batching, draws.seed, self.links)
+        self._hot = self._hot_rows()
         self.sampler = MacrobatchSampler(
-            self.relay, schedule, self.columns, seed_columns, self._hot_rows(), self.links
+            self.relay, schedule, self.columns, seed_columns, self._hot, self.links
         )
 
     def close(self) -> None:
@@ -145,7 +155,7 @@ class Feed:
         if shard.y is not None:
             columns["y"] = HeldRows(shard.y)
         if self.needs.facts:
-            columns["facts"] = HeldRows(_facts(shard.csr))
+            columns["facts"] = HeldRows(_facts(shard))
         return columns
 
     def _columns(self) -> tuple[str, ...]:
@@ -168,7 +178,29 @@ class Feed:
             out: Tensor = getattr(neighbours, aggregation)(found["x"])
             return out
 
-        return map_rows(self.whole, columns, aggregate, on_disk=self.shard.is_mapped)
+        return map_rows(self.whole, columns, aggregate, self.room(self.width, 1), width=self.width)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether memory is limited."""
+        return self._left is not None
+
+    def left(self) -> int:
+        """Return the bytes that every rank may still take; all call this together."""
+        assert self._left is not None, "memory is limited"
+        return self._left() - (0 if self._hot is None else self._hot.free_bytes)
+
+    def room(self, width: int, count: int) -> Room:
+        """Return where `count` times all owned rows of this width go, and what is left for pieces.
+
+        Every rank calls this together.
+        """
+        if not self.is_limited:
+            return Room(on_disk=self.shard.is_mapped)
+        rows = max(row[0] for row in tell([float(self.shard.num_owned)], self.line, "control"))
+        left, held = self.left(), int(4 * width * rows * count)
+        on_disk = self.shard.is_mapped or held > left // 2
+        return Room(on_disk, left - (_READING_BYTES if on_disk else held))
 
     def _hot_rows(self) -> HotRows | None:
         row_bytes = sum(self._row_bytes(name) for name in self.columns)
@@ -177,7 +209,9 @@ class Feed:
             return None
         served, num_owned = self.relay.served, self.shard.num_owned
         others = self.shard.num_vertices - num_owned
-        reads_C = torch.bincount(self.shard.csr.index, minlength=len(served.address_C))
+        reads_C = torch.zeros(len(served.address_C), dtype=torch.int64)
+        for _, _, piece in self.shard.edge_pieces():
+            reads_C += torch.bincount(piece.index, minlength=len(reads_C))
         best = reads_C[num_owned:].argsort(descending=True, stable=True)
         return HotRows(
             min(capacity, others),
@@ -189,28 +223,9 @@ class Feed:
         reader = self.relay.served.vertex_columns[name]
         return reader.dtype.itemsize * (reader.shape[1] if len(reader.shape) > 1 else 1)
 
-    def choose_macrobatch(self, budget_bytes: int) -> int:
-        """Return how many steps to fetch at once: the most that pay, within the budget.
-
-        Some steps of the first epoch are drawn, without their rows; the more their vertices
-        overlap, the more a larger macrobatch saves. Two are in memory at a time.
-        """
-        steps = self.sampler.seeded(1, self.sampler.schedule.steps(1)[:_TRIAL_STEPS])
-        flat = [batch for step in steps for batch in step.mine]
-        drawn = self.relay.sample(1, flat)
-        row_bytes = sum(self._row_bytes(name) for name in self.columns)
-        graph_bytes = sum(one.num_bytes for one in drawn) / len(steps)
-        union, curve = Numbering(), []
-        for place in range(len(steps)):
-            per_step = len(drawn) // len(steps)
-            for one in drawn[place * per_step : (place + 1) * per_step]:
-                union.add(one.addresses)
-            curve.append(float(len(union)))
-        table = tell([*curve, graph_bytes], self.line, "control")
-        worst = [max(column) for column in zip(*table, strict=True)]
-        return largest_that_pays(
-            worst[:-1], row_bytes, worst[-1], budget_bytes, self.sampler.schedule.num_steps
-        )
+    def trial(self) -> Trial:
+        """Return what some steps of the first epoch read; all ranks call this together."""
+        return draw_trial(self.sampler, sum(self._row_bytes(name) for name in self.columns))
 
     def decoded(self, columns: Columns) -> Columns:
         """Return the columns with features as numbers."""
@@ -245,34 +260,14 @@ class Feed:
         return LocalNeighbours(csr, ids_N, self.draws, **edges, sampled=sampled)
 
 
-def largest_that_pays(
-    curve: list[float], row_bytes: int, graph_bytes: float, budget_bytes: int, num_steps: int
-) -> int:
-    """Return the size of macrobatches from the distinct vertices of the first 1, 2, ... steps.
-
-    Beyond the steps drawn the curve goes on as a power of their number. Doubling pays while it
-    saves 3 % of the rows a step.
-    """
-    known = len(curve)
-    power = 1.0
-    if known > 1 and curve[0] > 0:
-        power = math.log(curve[-1] / curve[0]) / math.log(known)
-
-    def rows(size: int) -> float:
-        return curve[size - 1] if size <= known else curve[-1] * (size / known) ** power
-
-    size = 1
-    while 2 * size <= min(num_steps, _MOST_STEPS):
-        fits = 2 * (rows(2 * size) * row_bytes + 2 * size * graph_bytes) <= budget_bytes
-        if not fits or rows(2 * size) > 2 * _PAYS * rows(size):
-            break
-        size *= 2
-    return size
-
-
-def _facts(csr: CSR) -> Tensor:
+def _facts(shard: Shard) -> Tensor:
     """Return [N, 3]: in-edges, GCN's degree, its added loop."""
-    return torch.stack([csr.degree().double(), owned_degree(csr), added_loop(csr)], dim=1)
+    facts_N3 = torch.empty(shard.num_owned, 3, dtype=torch.float64)
+    for low, high, csr in shard.edge_pieces():
+        loop = added_loop(csr, first_row=low)
+        rows = [csr.degree().double(), summed_weights(csr) + loop, loop]
+        facts_N3[low:high] = torch.stack(rows, dim=1)
+    return facts_N3
 
 
 def _sampled(csr: CSR, facts_V3: Tensor, removed_M: Tensor | None, *, by_weight: bool) -> Sampled:

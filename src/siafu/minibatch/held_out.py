@@ -167,6 +167,7 @@ class _KeptEdges:
             edge_attr=held["edge_attr"],
             edge_type=held["edge_type"],
             _files=whole._files | files,
+            _mapped=[*whole._mapped, *files.values()],
         )
 
 

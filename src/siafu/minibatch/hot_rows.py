@@ -41,6 +41,12 @@ class HotRows:
         """K."""
         return len(self._kept_K)
 
+    @property
+    def free_bytes(self) -> int:
+        """What rows that are kept later will take."""
+        rows = (kept[: self.capacity - self.num_kept] for kept in self._rows.values())
+        return sum(part.nbytes for part in rows)
+
     def get(self, addresses_U: Tensor, fetch: Fetch) -> dict[str, Tensor]:
         """Return the rows of these addresses, which rise; every rank calls this together."""
         known, slots = self._known(addresses_U)

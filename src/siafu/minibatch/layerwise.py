@@ -9,6 +9,7 @@ Shapes: N owned rows, M rows of a piece, V vertices it reads.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Minibatch
 from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
-from siafu.shard import HeldRows, RowReader, ScratchRows, new_rows
+from siafu.shard import RowReader, WrittenRows, new_rows
 
 Compute = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its vertices by column, to a row for each of its M rows."""
@@ -27,33 +28,78 @@ _ROWS_AT_ONCE = 1 << 14
 _EDGES_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 1 << 28
 """Of the rows a piece reads, if no two of its edges start at one vertex."""
+_COPIES = 4
+"""Of a row while it is fetched: as it comes, joined with the own ones, as asked by others, read."""
+_NUMBER_BYTES = 200
+"""What an edge and its source take in numbers: addresses, places, what sorting makes of them."""
+_LEAST_VERTICES = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a mapping of all rows may take; the same on every rank."""
+
+    on_disk: bool = False
+    """Whether the rows that come out go to a file."""
+    piece_bytes: int | None = None
+    """Of all that a piece makes; None where memory is not limited."""
+
+    def spans(self, indptr: Tensor, row_bytes: int, width: int) -> list[tuple[int, int]]:
+        """Return pieces that read rows of so many bytes and compute with rows `width` wide."""
+        if self.piece_bytes is None:
+            edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
+            return row_spans(indptr, edges, _ROWS_AT_ONCE)
+        fits = max(_LEAST_VERTICES, self.piece_bytes // vertex_bytes(row_bytes, width))
+        # A power of two, since what is free differs a little from run to run, and pieces of another
+        # size may round sums of products another way.
+        vertices = 1 << (fits.bit_length() - 1)
+        rows = min(_ROWS_AT_ONCE, vertices // 8)
+        return row_spans(indptr, min(_EDGES_AT_ONCE, vertices - rows), rows)
+
+    def rows_at_once(self, width: int) -> int:
+        """Return how many rows may be worked on that are `width` wide, all that is made counted."""
+        if self.piece_bytes is None:
+            return _ROWS_AT_ONCE
+        return min(_ROWS_AT_ONCE, max(_LEAST_VERTICES, self.piece_bytes // (4 * width)))
+
+
+def vertex_bytes(row_bytes: int, width: int) -> int:
+    """Return what a piece takes for each vertex it reads, at most."""
+    computing = 2 * row_bytes + 4 * 4 * width
+    return max(_COPIES * row_bytes, computing) + _NUMBER_BYTES
 
 
 def map_rows(
-    relay: Relay, columns: tuple[str, ...], compute: Compute, *, on_disk: bool = False
-) -> RowReader:
+    relay: Relay,
+    columns: tuple[str, ...],
+    compute: Compute,
+    room: Room | None = None,
+    *,
+    width: int = 0,
+) -> WrittenRows:
     """Return compute(...) of every owned row; every rank calls this together.
 
-    The relay must draw one hop of all in-edges.
+    The relay must draw one hop of all in-edges. `width` is that of the widest rows that `compute`
+    makes.
     """
     assert relay.sampling.fanouts == (-1,), "a piece reads all in-edges, once"
-    line, num_owned = relay.line, relay.served.shard.num_owned
+    line, num_owned, room = relay.line, relay.served.shard.num_owned, room or Room()
     row_bytes = sum(_row_bytes(relay.served.vertex_columns[name]) for name in columns)
-    edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
-    spans = row_spans(relay.served.shard.csr.indptr, edges, _ROWS_AT_ONCE)
+    spans = room.spans(relay.served.shard.csr.indptr, row_bytes, width)
     rounds = int(max(row[0] for row in tell([float(len(spans))], line, "control")))
-    out: ScratchRows | HeldRows | None = None
+    out: WrittenRows | None = None
     for number in range(rounds):
         low, high = spans[number] if number < len(spans) else (0, 0)
         seeds = torch.arange(low, high) | line.rank << ROW_BITS
         piece = relay.sample(0, [Minibatch(number, seeds)])[0]
         addresses, place = piece.addresses.unique(return_inverse=True)
         found = relay.fetch(addresses, columns)
-        rows = {name: column.index_select(0, place) for name, column in found.items()}
+        # Popped, so that of each column only one copy stays.
+        rows = {name: found.pop(name).index_select(0, place) for name in columns}
         result = compute(piece, rows).cpu()
         if out is None:
             shape = (num_owned, *result.shape[1:])
-            out = new_rows(shape, result.dtype, on_disk=on_disk)
+            out = new_rows(shape, result.dtype, on_disk=room.on_disk)
         out.write(low, result)
     assert out is not None, "there is one round at least"
     return out

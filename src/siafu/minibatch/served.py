@@ -91,6 +91,8 @@ class Served:
             replace=how.replace,
             weight_E=self.weight_E if how.weighted else None,
         )
+        if how.weighted:
+            self.shard.let_go()
         sources = self.shard.reader("src")
         assert sources is not None
         columns_S = sources.read(positions_S)

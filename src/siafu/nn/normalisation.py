@@ -27,20 +27,27 @@ def gcn_scales(root_C: Tensor, loop_N: Tensor, dtype: torch.dtype) -> GcnScales:
 
 def owned_degree(csr: CSR) -> Tensor:
     """Return degree_N: edge weights summed over each vertex's in-edges, the added loop included."""
+    return summed_weights(csr) + added_loop(csr)
+
+
+def summed_weights(csr: CSR) -> Tensor:
+    """Return float64 [N]: the weights of each row's in-edges, or their number, summed."""
     ones_C1 = torch.ones(csr.num_cols, 1, dtype=torch.float64, device=csr.indptr.device)
     weight = None if csr.weight is None else csr.weight.double()
-    degree_N = neighbour_sum(CSR(csr.indptr, csr.index, csr.num_cols, weight), ones_C1)[:, 0]
-    return degree_N + added_loop(csr)
+    return neighbour_sum(CSR(csr.indptr, csr.index, csr.num_cols, weight), ones_C1)[:, 0]
 
 
-def added_loop(csr: CSR) -> Tensor:
-    """Return loop_N: 1 where a vertex has no loop of its own, else 0."""
+def added_loop(csr: CSR, *, first_row: int = 0) -> Tensor:
+    """Return loop_N: 1 where a vertex has no loop of its own, else 0.
+
+    `first_row` is which column the first row is.
+    """
     has_loop_N = torch.zeros(csr.num_rows, dtype=torch.bool, device=csr.device)
     # In pieces, since a row number for every edge would be as large as the edges themselves.
     for lo, hi in csr.row_spans():
         bounds = csr.indptr[lo : hi + 1]
         rows_E = torch.arange(lo, hi, device=csr.device).repeat_interleave(bounds.diff())
-        loops = csr.index[bounds[0] : bounds[-1]] == rows_E
+        loops = csr.index[bounds[0] : bounds[-1]] == rows_E + first_row
         has_loop_N[rows_E[loops]] = True
     return (~has_loop_N).double()
 

@@ -2,6 +2,8 @@
 
 from siafu.plan.bill import Bill, PoolUsage, Servers, make_bill, pool_usage
 from siafu.plan.choice import (
+    RUNTIME_BYTES,
+    candidates,
     check_budget,
     choose_strategy,
     memory_in_use,
@@ -9,10 +11,11 @@ from siafu.plan.choice import (
     predict_training_bytes,
     read_bytes,
 )
-from siafu.plan.memory import Sizes, measure_sizes, predict_bytes
+from siafu.plan.memory import Sizes, layer_rows, measure_sizes, predict_bytes
 from siafu.plan.prices import InstancePrice, LambdaPrice, Prices, Route, read_prices
 
 __all__ = [
+    "RUNTIME_BYTES",
     "Bill",
     "InstancePrice",
     "LambdaPrice",
@@ -21,8 +24,10 @@ __all__ = [
     "Route",
     "Servers",
     "Sizes",
+    "candidates",
     "check_budget",
     "choose_strategy",
+    "layer_rows",
     "make_bill",
     "measure_sizes",
     "memory_in_use",

@@ -9,16 +9,16 @@ import torch
 
 from siafu.comm import World
 from siafu.config import RunConfig
-from siafu.errors import ConfigError, PlanError
+from siafu.errors import BudgetError, ConfigError
 from siafu.nn import ModelSpec
 from siafu.plan.memory import measure_sizes, predict_bytes
 from siafu.record import counted
 from siafu.shard import Shard
 from siafu.strategy import Strategy, find_strategy
 
-_RUNTIME_BYTES = 200 * 10**6
+RUNTIME_BYTES = 120 * 10**6
 """What a process takes beyond tensors once it trains, evaluates and writes: compiled kernels, the
-sockets' buffers, the writer of Parquet. 150 to 190 MB were seen."""
+sockets' buffers, the writer of Parquet. 80 to 110 MB were seen."""
 Say = Callable[[str], None]
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
@@ -86,12 +86,14 @@ def choose_strategy(
     *,
     training: bool = True,
     say: Say = lambda line: None,
+    remedy: Callable[[], str] = lambda: "",
 ) -> Strategy:
     """Return the strategy of a run with every choice made; all ranks choose alike.
 
     `spec` is None for a model of the user's own, whose memory can't be told beforehand. Inference
     keeps no rows for backward, so it takes one peer at a time and asks for no budget. What a rank
-    is predicted to need is said where there is a budget to compare it with.
+    is predicted to need is said where there is a budget to compare it with; where none fits,
+    `remedy` tells what would.
     """
     strategy = named_strategy(config)
     if not training:
@@ -100,7 +102,10 @@ def choose_strategy(
     check_budget(config, strategy)
     if config.memory is None or strategy.unit == "macrobatch" or spec is None:
         return strategy
-    return _within_budget(config, spec, shard, strategy, say)
+    try:
+        return _within_budget(config, spec, shard, strategy, say)
+    except BudgetError as error:
+        raise BudgetError(error.problem, seen=error.seen, fix=remedy() + error.fix) from None
 
 
 def check_budget(config: RunConfig, strategy: Strategy) -> None:
@@ -121,8 +126,12 @@ def check_budget(config: RunConfig, strategy: Strategy) -> None:
         )
 
 
-def _candidates(named: Strategy, config: RunConfig, ranks: int) -> list[Strategy]:
+def candidates(named: Strategy, config: RunConfig, ranks: int) -> list[Strategy]:
     """Return what may be chosen, the fastest first."""
+    if named.prune:
+        # Its own edges for every layer may take more than the rows that it leaves out.
+        whole = candidates(named.with_choices(prune=False), config, ranks)
+        return [choice.with_choices(prune=True) for choice in whole] + whole
     if named.stages != "auto":
         return [named]
     if config.recompute is not None:
@@ -137,23 +146,25 @@ def _within_budget(
 ) -> Strategy:
     """Return the strategy with the fewest stages that the budget allows."""
     assert config.memory is not None
-    candidates = _candidates(named, config, shard.world.size)
-    counts = [candidate.stages_of(shard.world.size) for candidate in candidates]
+    possible = candidates(named, config, shard.world.size)
+    counts = [candidate.stages_of(shard.world.size) for candidate in possible]
     sizes = measure_sizes(shard, counts)
-    budget, base = read_bytes(config.memory), memory_in_use(shard.world) + _RUNTIME_BYTES
+    budget, base = read_bytes(config.memory), memory_in_use(shard.world) + RUNTIME_BYTES
     needs = [
         float(base + predict_bytes(spec, size, candidate))
-        for size, candidate in zip(sizes, candidates, strict=True)
+        for size, candidate in zip(sizes, possible, strict=True)
     ]
     worst = [max(column) for column in zip(*shard.world.gather_numbers(needs), strict=True)]
-    for candidate, need, count in zip(candidates, worst, counts, strict=True):
+    for candidate, need, count in zip(possible, worst, counts, strict=True):
         if need <= budget:
+            without_prune = named.prune and not candidate.prune
             say(
                 f"Planned {counted(count, 'stage')}: a rank is predicted to need "
                 f"{need / 1e9:.2f} GB at its peak, of --memory {config.memory}."
+                + (" --prune is left out: it would take more." if without_prune else "")
             )
             return candidate
-    raise PlanError(
+    raise BudgetError(
         "The memory budget is too small for this model on so many ranks.",
         seen=f"--memory {config.memory}; a rank needs {min(worst) / 1e9:.2f} GB at least, "
         f"{base / 1e9:.2f} GB of it before training starts",

@@ -14,6 +14,11 @@ from siafu.strategy import Strategy, group_rounds, smallest_piece
 
 _EDGE_BYTES = 4
 _POINTER_BYTES = 8
+_WIDTH_BYTES = 420
+"""Of a halo row in each layer while widths are assigned: ids, ranges and layouts of both ways."""
+_NUMBERED = frozenset({"sage-max", "rgcn", "typed-gat"})
+"""Models that read edges by number: each block tells the number of its edges, and where columns
+are."""
 _REFETCHES = frozenset({"gat", "gatv2", "transformer", "rgcn", "typed-gat"})
 """Models whose gradients need the rows of others again."""
 _LOOPED = frozenset({"gat", "gatv2", "typed-gat"})
@@ -39,6 +44,10 @@ class LayerRows:
     kept: int
     travels: int
     widest: int
+    entered: int
+    """Of those kept, what dropout makes of the input."""
+    backward: int
+    """Columns of gradients: that which comes in, that which goes out, and one on the way."""
 
 
 def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
@@ -48,8 +57,10 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     narrow = min(width_in, width_out)
     # Dropout makes a copy of the input; without it the input of the first layer is the data itself.
     entered = 0 if number == 0 and not _drops(spec, 0) else width_in
+    if spec.name == "gcn" and width_in < width_out:
+        entered = 0  # it aggregates first: its gradient reads the sums alone
     inner = {
-        "gcn": width_in if narrow == width_in else 0,
+        "gcn": width_in if width_in < width_out else 0,
         "sage": width_in if narrow == width_in and width_in != width_out else 0,
         "sage-max": 3 * width_out,
         "gin": 2 * width_out,
@@ -69,7 +80,14 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     }.get(spec.name, narrow)
     norms = 0 if spec.norm == "none" or is_last else 2 * width_out
     leaves = 0 if is_last and spec.jk == "none" else width_out
-    return LayerRows(entered + inner + norms + leaves, travels, max(width_in, width_out))
+    kept = entered + inner + norms + leaves
+    # The input of the first layer is given no gradient.
+    ways = 1 if spec.name == "gcn" else 2  # from other rows alone, or from the own one too
+    backward = width_out + ways * (width_in if number else width_out)
+    if spec.name == "sage-max":
+        # Forward: a block's maxima and their edges beside the best so far, whose edges are int64.
+        backward = max(backward, 5 * width_out)
+    return LayerRows(kept, travels, max(width_in, width_out), entered, backward)
 
 
 def _drops(spec: ModelSpec, number: int) -> bool:
@@ -86,14 +104,15 @@ def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: in
         kept += layer.kept * sizes.rows
         if refetches and not strategy.recompute:
             kept += layer.travels * sizes.read
-        # In backward: the gradients that come in and go out, and one on the way.
-        now = 3 * layer.widest * sizes.rows + _travelling(layer, sizes, refetches, strategy)
+        now = layer.backward * sizes.rows + _travelling(layer, sizes, refetches, strategy)
         peak = max(peak, kept + now)
     extra = 0
     if strategy.input_cache:
         extra += item * spec.in_width * sizes.rows  # what is aggregated once
     if strategy.prune:
         extra += spec.layers * sizes.edges * (2 * _EDGE_BYTES + _POINTER_BYTES)  # at most
+    if strategy.assigns_widths:
+        extra += spec.layers * sizes.read * _WIDTH_BYTES
     return item * peak + extra + _edge_bytes(spec, sizes)
 
 
@@ -113,7 +132,10 @@ def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
         # The own block is there once more with its loops.
         looped //= 1 if sizes.stages == 0 else max(1, round(1 + sizes.read / max(1, sizes.rows)))
     pointers = (sizes.stages + 1) * sizes.rows * 2 + sizes.read + sizes.rows
-    return _EDGE_BYTES * (copies * sizes.edges + looped) + _POINTER_BYTES * pointers
+    numbers = 0
+    if spec.name in _NUMBERED or spec.edge_width:
+        numbers = sizes.edges + (sizes.stages + 1) * (sizes.rows + sizes.read)
+    return _EDGE_BYTES * (copies * sizes.edges + looped + numbers) + _POINTER_BYTES * pointers
 
 
 def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:

@@ -1,6 +1,13 @@
 """Where a rank's rows live and how rows of other ranks are reached."""
 
-from siafu.shard.readers import FileRows, HeldRows, RowReader, ScratchRows, new_rows
+from siafu.shard.readers import (
+    FileRows,
+    HeldRows,
+    RowReader,
+    ScratchRows,
+    WrittenRows,
+    new_rows,
+)
 from siafu.shard.shard import Shard, open_shard, part_bytes, require
 from siafu.shard.vertices import VertexShare
 
@@ -11,6 +18,7 @@ __all__ = [
     "ScratchRows",
     "Shard",
     "VertexShare",
+    "WrittenRows",
     "new_rows",
     "open_shard",
     "part_bytes",

@@ -109,9 +109,10 @@ class ScratchRows(FileRows):
         forget(self.array)
 
 
-def new_rows(
-    shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool
-) -> HeldRows | ScratchRows:
+WrittenRows = HeldRows | ScratchRows
+
+
+def new_rows(shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool) -> WrittenRows:
     """Return rows to be written, in memory or on disk."""
     return ScratchRows(shape, dtype) if on_disk else HeldRows(torch.empty(shape, dtype=dtype))
 

@@ -4,6 +4,7 @@ Shapes: N owned rows, R halo rows, E edges into owned rows, F features.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from siafu.comm import HaloPlan, World, exchange_halo
 from siafu.errors import DataError, PlanError
-from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, load_features, load_ids
+from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, forget, load_features, load_ids
 from siafu.ops import CSR
 from siafu.partition import open_parts
 from siafu.shard.readers import FileRows, HeldRows, RowReader
@@ -67,6 +68,8 @@ class Shard:
     _halo_ids: list[Tensor] = field(default_factory=list)
     _files: dict[str, Array] = field(default_factory=dict)
     """Memory-mapped arrays of a shard that stays on disk."""
+    _mapped: list[Array] = field(default_factory=list)
+    """What the tensors of such a shard are views of."""
 
     @property
     def num_owned(self) -> int:
@@ -124,6 +127,32 @@ class Shard:
         }[name]
         return HeldRows(held) if isinstance(held, Tensor) else None
 
+    def edge_pieces(self) -> Iterator[tuple[int, int, CSR]]:
+        """Yield (low, high, in-edges of these rows) over all rows.
+
+        Of a shard on disk one piece at a time is in memory.
+        """
+        for low, high in self.csr.row_spans(_PIECE_EDGES):
+            bounds = self.csr.indptr[low : high + 1]
+            span = slice(int(bounds[0]), int(bounds[-1]))
+            index = self._edges("src", self.csr.index, span)
+            weight = self.csr.weight
+            if weight is not None:
+                weight = self._edges("edge_weight", weight, span)
+            yield low, high, CSR(bounds - span.start, index, self.csr.num_cols, weight)
+
+    def _edges(self, name: str, held: Tensor, span: slice) -> Tensor:
+        if name not in self._files:
+            return held[span]
+        piece = torch.from_numpy(np.array(self._files[name][span]))
+        forget(self._files[name])
+        return piece
+
+    def let_go(self) -> None:
+        """Let go of pages of files that were read through the tensors of a shard on disk."""
+        for array in self._mapped:
+            forget(array, unchanged=True)
+
     def mean(self, losses: Tensor) -> Tensor:
         """Return the mean of per-row losses over the rows of all ranks.
 
@@ -176,6 +205,10 @@ def part_bytes(path: Path | str, part: int) -> int:
 
 
 _ON_DISK = ("src", "x", "edge_weight", "edge_attr", "edge_type")
+_PIECE_BYTES = 1 << 24
+"""Of a file that is copied at once."""
+_PIECE_EDGES = 1 << 20
+"""Edges gone through at once: what is made of them takes some tens of megabytes."""
 
 
 def _shard(
@@ -187,7 +220,8 @@ def _shard(
 ) -> Shard:
     facts = folder.facts
     files = {name: folder.load(name) for name in on_disk if name in folder}
-    load = partial(_column, folder, device, files)
+    mapped: list[Array] = []
+    load = partial(_column, folder, device, files, mapped)
     masks = {name: _rows_of(folder.load_if_present(name), device) for name in MASKS}
     counts = world.gather_numbers([float(rows.numel()) for rows in masks.values()])
     totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
@@ -217,7 +251,7 @@ def _shard(
         plan=plan,
         row_ids=_tensor(folder.load("rows"), device),
         ids=load_ids(folder),
-        x=_features(folder, device, files),
+        x=_features(folder, device, files, mapped),
         y=None if y is None else _tensor(y, device),
         masks=masks,
         mask_totals=totals,
@@ -230,6 +264,7 @@ def _shard(
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,
+        _mapped=mapped,
     )
 
 
@@ -237,6 +272,7 @@ def _column(
     folder: Folder,
     device: torch.device,
     files: dict[str, Array],
+    mapped: list[Array],
     name: str,
     dtype: DTypeLike | None = None,
 ) -> Tensor | None:
@@ -251,12 +287,19 @@ def _column(
     # Copy on write: torch has no tensors that can't be written to.
     assert array.filename is not None
     private = np.memmap(array.filename, array.dtype, "c", array.offset, array.shape)
+    mapped.append(private)
     return torch.from_numpy(private)
 
 
 def _tensor(array: Array, device: torch.device, dtype: DTypeLike | None = None) -> Tensor:
-    # A copy, so that training never waits for a page of the file.
-    return torch.from_numpy(np.array(array, dtype)).to(device)
+    # A copy, so that training never waits for a page of the file; in pieces, so that file and copy
+    # are not resident together.
+    copy = np.empty(array.shape, dtype or array.dtype)
+    rows = max(1, _PIECE_BYTES // max(1, copy[:1].nbytes))
+    for low in range(0, len(array), rows):
+        copy[low : low + rows] = array[low : low + rows]
+        forget(array)
+    return torch.from_numpy(copy).to(device)
 
 
 def _rows_of(mask: Array | None, device: torch.device) -> Tensor:
@@ -264,10 +307,12 @@ def _rows_of(mask: Array | None, device: torch.device) -> Tensor:
     return torch.from_numpy(rows).to(device)
 
 
-def _features(folder: Folder, device: torch.device, files: dict[str, Array]) -> Tensor | CSR | None:
+def _features(
+    folder: Folder, device: torch.device, files: dict[str, Array], mapped: list[Array]
+) -> Tensor | CSR | None:
     x = load_features(folder)
     if x is None or not isinstance(x, SparseFeatures):
-        return _column(folder, device, files, "x")
+        return _column(folder, device, files, mapped, "x")
     return CSR(
         indptr=_tensor(x.indptr, device),
         index=_tensor(x.index, device),

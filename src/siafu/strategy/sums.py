@@ -86,6 +86,9 @@ def staged_sum(x_ND: Tensor, reach: Reach, scales: Scales) -> Tensor:
     return out_MD
 
 
+_NUMBERS_AT_ONCE = 1 << 20
+
+
 class Best:
     """The largest value of each entry so far, and which edge and column held it.
 
@@ -121,11 +124,13 @@ class _Max(torch.autograd.Function):
             value_MD, place_MD = max_with_argument(block.csr, rows[0])
             if not block.csr.num_edges:
                 return
-            known_MD = place_MD.clamp(min=0).long()
-            number_MD = torch.where(place_MD >= 0, block.edges_E.long()[known_MD], -1)
-            wins = best.fold(slice(None), value_MD, number_MD)
-            held_MD = block.columns_K[block.csr.index.long()[known_MD]].int()
-            torch.where(wins, held_MD, column_MD, out=column_MD)
+            for span in _spans(num_rows, width):
+                known_MD = place_MD[span].clamp(min=0).long()
+                numbers_MD = block.edges_E[known_MD].long()
+                number_MD = torch.where(place_MD[span] >= 0, numbers_MD, -1)
+                wins = best.fold(span, value_MD[span], number_MD)
+                held_MD = block.columns_K[block.csr.index[known_MD].long()].int()
+                column_MD[span] = torch.where(wins, held_MD, column_MD[span])
 
         visit(reach, (x_ND,), fold, trip)
         ctx.reach, ctx.trip = reach, trip
@@ -146,10 +151,19 @@ class _Max(torch.autograd.Function):
 
 def _given_back(block: Block, column_MD: Tensor, grad_MD: Tensor) -> Tensor:
     """Return grad_KD: each entry of the gradient added to the column that held it."""
-    place_C, known = block.places_C, column_MD >= 0
-    place_MD = place_C[column_MD.clamp(min=0).long()] if len(place_C) else column_MD
+    place_C, place_MD = block.places_C, torch.full_like(column_MD, -1)
+    for span in _spans(*column_MD.shape):
+        column = column_MD[span]
+        place = place_C[column.clamp(min=0).long()] if len(place_C) else column
+        place_MD[span] = torch.where(column >= 0, place, -1)
     numbers_K = torch.arange(block.csr.num_cols, dtype=torch.int32, device=grad_MD.device)
-    return csr_max_grad(numbers_K, torch.where(known, place_MD, -1), grad_MD, len(numbers_K))
+    return csr_max_grad(numbers_K, place_MD, grad_MD, len(numbers_K))
+
+
+def _spans(num_rows: int, width: int) -> list[slice]:
+    """Return spans of rows whose numbers of edges are small beside the rows themselves."""
+    step = max(1, _NUMBERS_AT_ONCE // max(1, width))
+    return [slice(low, min(low + step, num_rows)) for low in range(0, num_rows, step)]
 
 
 def staged_max(x_ND: Tensor, reach: Reach) -> Tensor:

@@ -13,7 +13,7 @@ from siafu.engine.score import gather_rows, scores, training_loss
 from siafu.errors import ConfigError
 from siafu.graph import Graph, graph_from_edges
 from siafu.partition import assign_hash, write_parts
-from siafu.shard import open_shard
+from siafu.shard import HeldRows, open_shard
 from tests.harness import RankPool
 
 NUM_NODES = 37
@@ -45,7 +45,7 @@ def score(world: World, folder: Path, num_classes: int, metric: str) -> tuple[di
     loss = sum(
         row[0] for row in world.gather_numbers([float(training_loss(owned[shard.train], shard))])
     )
-    return scores(owned, shard, metric), loss
+    return scores(HeldRows(owned), shard, metric), loss
 
 
 SIZES = [1, 3]

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from siafu.config import make_config
-from siafu.engine.sampled import read_fanout
+from siafu.engine.fanout import read_fanout
 from siafu.errors import ConfigError
 from siafu.launch import fit
 from siafu.minibatch.coded_rows import CodedRows, decode_rows
-from siafu.minibatch.feed import largest_that_pays
+from siafu.minibatch.trial import Trial, largest_that_pays
 from siafu.shard import FileRows, HeldRows
 
 
@@ -26,7 +26,8 @@ from siafu.shard import FileRows, HeldRows
     ],
 )
 def test_macrobatches_grow_while_it_pays_and_fits(curve, budget, steps, want) -> None:
-    assert largest_that_pays(curve, 10, 0.0, budget, steps) == want
+    trial = Trial(curve=curve, graph_bytes=0.0, row_bytes=10, reached=(1,), edges=0)
+    assert largest_that_pays(trial, budget, steps) == want
 
 
 def test_features_at_8_bits_are_right_on_average_and_alike_from_disk(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ def choices(world: World, parts: Path, budgets: list[int], base: int, settings: 
     """Return the strategy for each budget, or the error's texts; `base` is in use before."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("siafu.plan.choice.memory_in_use", lambda world: base)
-        patch.setattr("siafu.plan.choice._RUNTIME_BYTES", 0)
+        patch.setattr("siafu.plan.choice.RUNTIME_BYTES", 0)
         # As on a large graph, where a peer's rows come in pieces.
         patch.setattr("siafu.strategy.blocks._SMALLEST_PIECE", 20)
         shard, found = open_shard(parts, world), []

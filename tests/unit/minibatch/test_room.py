@@ -1,0 +1,189 @@
+"""Inference over all rows, seeds of a cache and degrees take what a budget leaves, no more."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine import begin, write_predictions
+from siafu.engine.sampled import SampledNetwork
+from siafu.errors import BudgetError
+from siafu.graph import graph_from_edges
+from siafu.ingest import load
+from siafu.launch import fit
+from siafu.minibatch import Room, vertex_bytes
+from siafu.minibatch.feed import _facts
+from siafu.nn.normalisation import added_loop, owned_degree
+from siafu.partition import partition_graph
+from siafu.shard import ScratchRows, open_shard
+from tests.harness import RankPool
+from tests.unit.plan.test_alive import Alive
+
+SAMPLED = {"strategy": "batchgnn", "batch_size": 16, "fanout": "2,2", "hidden": 64}
+EDGES = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One part of 20,000 nodes."""
+    folder = tmp_path_factory.mktemp("room") / "1.parts"
+    partition_graph(load("planted:20000"), folder, num_parts=1, method="hash")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def long_parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """One part and two, whose edge files are large beside everything else."""
+    root, generator = tmp_path_factory.mktemp("long"), np.random.default_rng(0)
+    src, dst = generator.integers(0, 20_000, (2, EDGES))
+    kind = np.arange(20_000) % 3
+    masks = {name: kind == number for number, name in enumerate(("train", "val", "test"))}
+    x = generator.standard_normal((20_000, 4), np.float32)
+    graph = graph_from_edges(src, dst, 20_000, x=x, y=kind.astype(np.int64), num_classes=3, **masks)
+    folders = {size: root / f"{size}.parts" for size in (1, 2)}
+    for size, folder in folders.items():
+        partition_graph(graph, folder, num_parts=size, method="hash")
+    return folders
+
+
+@pytest.fixture
+def only_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Budgets are of tensors alone: nothing else is in use."""
+    monkeypatch.setattr("siafu.engine.sampled_memory.memory_in_use", lambda world: 0)
+    monkeypatch.setattr("siafu.engine.sampled_memory._RUNTIME_BYTES", 0)
+    monkeypatch.setattr("siafu.minibatch.feed._READING_BYTES", 0)
+
+
+def network_of(parts: Path, **settings: Any) -> tuple[SampledNetwork, Any]:
+    config = make_config(data="planted", **SAMPLED, **settings).resolved()
+    shard = open_shard(parts, World(), place="host")
+    training = begin(config, shard)
+    assert isinstance(training.network, SampledNetwork)
+    return training.network, shard
+
+
+@pytest.mark.usefixtures("only_tensors")
+@pytest.mark.parametrize("settings", [{"model": "gcn"}, {"model": "gat", "heads": 2, "jk": "cat"}])
+def test_inference_takes_what_the_budget_leaves(parts: Path, settings: dict[str, Any]) -> None:
+    budget = 6_000_000
+    free, shard = network_of(parts, **settings)
+    bound, _ = network_of(parts, memory=str(budget), **settings)
+    rows = bound.logit_rows()
+    assert isinstance(rows, ScratchRows)
+    bound._inferred = None
+    held = [shard.x, shard.csr.index, shard.csr.indptr, *bound.module.parameters()]
+    with Alive(held) as alive:
+        bound.logit_rows()
+    assert alive.peak < budget
+    torch.testing.assert_close(rows.slice(0, 20_000), free.logits(), rtol=1e-5, atol=1e-6)
+    bound.close()
+    free.close()
+
+
+@pytest.mark.usefixtures("only_tensors")
+def test_budget_too_small_for_a_minibatch_names_one_that_works(parts: Path) -> None:
+    with pytest.raises(BudgetError, match="too small to train") as caught:
+        network_of(parts, memory="20KB", model="gcn")
+    assert "for a minibatch" in caught.value.seen
+    told = re.search(r"--memory ([0-9.]+GB)", caught.value.fix)
+    assert told is not None
+    network_of(parts, memory=told[1], model="gcn")[0].close()
+
+
+@pytest.mark.parametrize("piece_bytes", [200_000, 2_000_000, 50_000_000])
+def test_pieces_are_as_large_as_there_is_room(piece_bytes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    degree = torch.randint(0, 40, (50_000,), generator=generator)
+    indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
+    spans = Room(False, piece_bytes).spans(indptr, 264, 64)
+    assert [low for low, _ in spans] == [0, *(high for _, high in spans[:-1])]
+    assert spans[-1][1] == 50_000
+    read = [high - low + int(indptr[high] - indptr[low]) for low, high in spans]
+    fits = max(1024, piece_bytes // vertex_bytes(264, 64))
+    assert max(read) <= fits
+    assert max(read) > 0.4 * min(fits, 1 << 20)
+
+
+def test_last_weights_are_inferred_with_once(monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    calls, infer = [], SampledNetwork._infer
+
+    def counted(self: SampledNetwork, *, embed: bool) -> Any:
+        calls.append(embed)
+        return infer(self, embed=embed)
+
+    monkeypatch.setattr(SampledNetwork, "_infer", counted)
+    run = fit("planted:300", strategy="batchgnn", epochs=1, hidden=8)
+    assert calls == [False]
+    assert run.predictions.num_rows == 300
+
+
+def test_other_weights_are_inferred_with_again(parts: Path) -> None:
+    network, _ = network_of(parts, model="sage")
+    first = network.logits()
+    assert network.logits() is not None
+    with torch.no_grad():
+        next(network.module.parameters()).mul_(2)
+    assert not torch.equal(network.logits(), first)
+    network.close()
+
+
+def test_predictions_in_pieces_are_those_of_one(parts: Path, tmp_path: Path, monkeypatch) -> None:
+    network, shard = network_of(parts, model="gcn")
+    write_predictions(network, shard, network._draws, tmp_path / "one", embeddings=True)
+    monkeypatch.setattr("siafu.engine.infer._ROWS_AT_ONCE", 7_000)
+    write_predictions(network, shard, network._draws, tmp_path / "more", embeddings=True)
+    assert pq.ParquetFile(tmp_path / "more" / "part0.parquet").num_row_groups == 3
+    one, more = pq.read_table(tmp_path / "one"), pq.read_table(tmp_path / "more")
+    assert one.schema == more.schema
+    assert one.equals(more)
+    assert set(one["split"].to_pylist()) <= {"", "train", "val", "test"}
+    network.close()
+
+
+def resident_edges(world: World, parts: Path, settings: dict[str, Any]) -> int:
+    """Return bytes of the edge files that are resident once training may start."""
+    config = make_config(data="long", **SAMPLED, **settings).resolved()
+    shard = open_shard(parts, world, place="disk", verify=False)
+    training = begin(config, shard)
+    text, total, is_edges = Path("/proc/self/smaps").read_text(), 0, False
+    for line in text.splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            is_edges = line.endswith("src.npy")
+        elif is_edges and line.startswith("Rss:"):
+            total += int(line.split()[1]) * 1024
+    training.close()
+    return total
+
+
+@pytest.mark.parametrize("model", ["gcn", "gin"])
+def test_edges_on_disk_do_not_stay_resident(long_parts: dict[int, Path], model: str) -> None:
+    assert resident_edges(World(), long_parts[1], {"model": model}) < EDGES
+
+
+def test_seeding_a_cache_leaves_edges_on_disk(ranks: RankPool, long_parts) -> None:
+    settings = {"model": "sage", "hot_rows": "10KB"}
+    # Compiles the kernels here, where nothing waits for two ranks to do so at once.
+    resident_edges(World(), long_parts[1], settings)
+    for resident in ranks.run(resident_edges, 2, long_parts[2], settings):
+        assert resident < EDGES // 2, "a quarter of the file, of 4 bytes an edge"
+
+
+@pytest.mark.parametrize("place", ["host", "disk"])
+def test_degrees_through_pieces_are_those_of_the_whole(tmp_path: Path, monkeypatch, place) -> None:
+    generator = np.random.default_rng(1)
+    src, dst = generator.integers(0, 50, (2, 700))  # some are loops
+    weight = generator.random(700).astype(np.float32)
+    graph = graph_from_edges(src, dst, 50, edge_weight=weight)
+    partition_graph(graph, tmp_path / "parts", num_parts=1, method="hash")
+    shard = open_shard(tmp_path / "parts", World(), place=place)
+    want = [shard.csr.degree().double(), owned_degree(shard.csr), added_loop(shard.csr)]
+    monkeypatch.setattr("siafu.shard.shard._PIECE_EDGES", 60)
+    assert len(list(shard.edge_pieces())) > 10
+    assert torch.equal(_facts(shard), torch.stack(want, dim=1))
