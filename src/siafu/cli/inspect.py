@@ -1,6 +1,7 @@
 """`siafu inspect`: what a store, a parts folder, a run or a folder of runs holds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,11 +94,11 @@ def _run_rows(run: RunFolder) -> dict[str, Any]:
     finished = run.result.exists()
     told = {"kind": "run", "data": config.data, "model": config.model, "finished": finished}
     told["epochs"] = len(run.read_metrics())
-    if finished:
-        result = run.read_result()
-        told |= run_rows(result, run.path)
-    elif last := _last_scores(run):
-        told["scores so far"] = last
+    with _understood(run.result if finished else run.metrics):
+        if finished:
+            told |= run_rows(run.read_result(), run.path)
+        elif last := _last_scores(run):
+            told["scores so far"] = last
     plain = make_config(data=config.data, model=config.model).resolved()
     hidden = ("data", "model")
     told["settings"] = "  ".join(
@@ -111,6 +112,19 @@ def _run_rows(run: RunFolder) -> dict[str, Any]:
         if place.exists():
             told[name] = str(place)
     return told
+
+
+@contextmanager
+def _understood(file: Path) -> Iterator[None]:
+    """Turn what a file of a run lacks, or has of another kind, into an error that names it."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise StoreError(
+            f"{file.name} of the run can't be read.",
+            seen=f"{file}: {type(error).__name__} {error}",
+            fix="copy the run folder again, or train again with this version",
+        ) from error
 
 
 def _last_scores(run: RunFolder) -> str:
@@ -134,10 +148,11 @@ def _run_facts(run: RunFolder) -> dict[str, Any]:
     facts = {"run": run.path.name, **facts, "finished": run.result.exists()}
     if not run.result.exists():
         return {**facts, "epochs": len(run.read_metrics()), "metric": None, "scores": {}}
-    result = run.read_result()
-    names = {"epochs": "epochs", "best epoch": "best_epoch", "metric": "metric"}
-    found = {name: result[key] for name, key in names.items()}
-    return {**facts, **found, "scores": result["accuracy"]}
+    with _understood(run.result):
+        result = run.read_result()
+        names = {"epochs": "epochs", "best epoch": "best_epoch", "metric": "metric"}
+        found = {name: result[key] for name, key in names.items()}
+        return {**facts, **found, "scores": dict(result["accuracy"])}
 
 
 def _print_runs(path: Path, runs: list[RunFolder]) -> None:

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from siafu.errors import DataError
 from siafu.graph.array_stream import Array, forget
 from siafu.graph.columns import (
-    FLOATS,
     INDEX,
     OFFSETS,
+    REALS,
     Column,
     Facts,
     check_columns,
@@ -102,10 +102,10 @@ def _columns(folder: Folder, facts: DynamicFacts) -> dict[str, Column]:
     n, t, m = facts.num_nodes, facts.num_snapshots, facts.num_events
     edges = folder.entry("base_src").shape[0]
     columns = {
-        "times": Column((t,), FLOATS),
+        "times": Column((t,), REALS),
         "base_indptr": Column((n + 1,), OFFSETS, ends=edges),
         "base_src": Column((edges,), INDEX, span=(0, n - 1)),
-        "base_weight": Column((edges,), FLOATS),
+        "base_weight": Column((edges,), REALS),
         "event_starts": Column((t + 1,), OFFSETS, ends=m),
         "event_src": Column((m,), INDEX, span=(0, n - 1)),
         "event_dst": Column((m,), INDEX, span=(0, n - 1)),
@@ -115,14 +115,14 @@ def _columns(folder: Folder, facts: DynamicFacts) -> dict[str, Column]:
         columns[name] = Column((length,), OFFSETS, span=(0, min(n * n, 1 << 63) - 1))
         columns[f"{name}_starts"] = Column((t,), OFFSETS, ends=length)
         if name != "removed":
-            columns[f"{name}_weight"] = Column((length,), FLOATS)
+            columns[f"{name}_weight"] = Column((length,), REALS)
     needed = {name: replace(column, is_needed=True) for name, column in columns.items()}
     return needed | {
         "event_label": Column((m,), OFFSETS, span=(-1, facts.num_edge_classes - 1)),
-        "event_weight": Column((m,), FLOATS),
-        "x": Column((*_steps(folder, "x", 3, t), n, None), FLOATS),
+        "event_weight": Column((m,), REALS),
+        "x": Column((*_steps(folder, "x", 3, t), n, None), REALS),
         "y": Column((*_steps(folder, "y", 2, t), n), OFFSETS, span=(-1, facts.num_classes - 1)),
-        "signal": Column((t, n, None), FLOATS),
+        "signal": Column((t, n, None), REALS),
         "part_of": Column((n,), INDEX, span=(0, n - 1)),
         **id_columns(folder, n),
     }

@@ -66,7 +66,7 @@ class GraphFacts(Facts):
 
 def as_stored(name: str, array: Array) -> Array:
     """Return an array of a graph in a dtype that is stored; itself where it has one already."""
-    allowed = BOOLS if name in MASKS else FLOATS
+    allowed: tuple[str, ...] = BOOLS if name in MASKS else FLOATS
     if name == "y":
         allowed = OFFSETS if array.ndim == 1 else BYTES + BOOLS
     elif name in ("indptr", "src"):
