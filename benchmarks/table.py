@@ -6,7 +6,7 @@ Run: python -m benchmarks.table [--check]
 import argparse
 import sys
 
-from benchmarks.beside import ROOT, Row, faster, mb, ms, rows_of
+from benchmarks.beside import ROOT, Row, faster, mb, ms, rows_of, times
 from benchmarks.table_sampled import (
     billion_lines,
     reach_lines,
@@ -180,6 +180,21 @@ def _slow_lines(name: str, graph: str, command: str) -> list[str]:
     return lines
 
 
+def traffic_lines() -> list[str]:
+    """Return one line for each graph: bytes of whole runs, and what rounding did to the score."""
+    lines = []
+    for result in rows_of("traffic"):
+        whole, rounded = result["rows"]
+        lines.append(
+            f"| bytes of a whole run, SAGE, {whole['set']}, 4 ranks, {result['epochs']} epochs, "
+            f"`adaqp` | {mb(rounded['sent_mb'])} with evaluation and gradients, "
+            f"{times(rounded['times_fewer'])} fewer than `halo` ({mb(whole['sent_mb'])}); test "
+            f"accuracy {rounded['test']:.2f}, `halo` {whole['test']:.2f} ({result['seeds']} seeds) "
+            f"| `benchmarks.traffic --sets {whole['set']}` |"
+        )
+    return lines
+
+
 def ingest_lines() -> list[str]:
     """Return one line for building a store and one for cutting it."""
     lines = []
@@ -315,8 +330,8 @@ def pipeline_lines() -> list[str]:
 def table() -> str:
     """Return the whole table."""
     parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines)
-    more = (slow_network_lines, sampling_lines, reach_lines, ingest_lines, sampled_accuracy_lines)
-    last = (billion_lines, delta_lines, time_parallel_lines, pipeline_lines)
+    more = (slow_network_lines, traffic_lines, sampling_lines, reach_lines, ingest_lines)
+    last = (sampled_accuracy_lines, billion_lines, delta_lines, time_parallel_lines, pipeline_lines)
     every = (*parts, *more, *last, accuracy_lines, dynamic_lines)
     lines = [line for part in every for line in part()]
     head = ["| measured | result | `python -m` |", "|---|---|---|"]
