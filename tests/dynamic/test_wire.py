@@ -132,11 +132,15 @@ def both_passes(world: World, wire: Any) -> list[Any]:
 
 @pytest.mark.parametrize("wire", [2, "adaptive"])
 def test_a_block_that_is_run_twice_sees_the_same_rows(ranks: RankPool, wire) -> None:
-    """Bit for bit, states at the borders too: else gradients were those of another forward."""
+    """States at the borders too: else gradients were those of another forward.
+
+    Not to the bit: torch may have other kernels for an LSTM whose gradient nobody wants, which on
+    some processors differ by 1e-7. Other draws would differ by 0.1, a step of 2 bits.
+    """
     for found in ranks.run(both_passes, 3, wire):
         for first, second in found:
             assert len(first) == 2, "three blocks, the last is run once"
             assert len(second) == 3
             for before, again in zip(first, second[:2], strict=True):
                 for a, b in zip(before, again, strict=True):
-                    assert torch.equal(a, b)
+                    torch.testing.assert_close(a, b, rtol=0, atol=2e-6)

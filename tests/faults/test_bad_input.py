@@ -278,7 +278,7 @@ def test_names_of_data_sets_are_complete(siafu: Command) -> None:
 def test_no_features(siafu: Command) -> None:
     data = siafu.here / "data.npz"
     np.savez(data, edge_index=np.array([[0, 1], [1, 2]]), y=np.array([0, 1, 0]))
-    told = refused(siafu, "train", data)
+    told = refused(siafu, "train", data, is_prepared=True)
     assert "no node features" in told
     assert "--split" not in told
 

@@ -50,7 +50,7 @@ def test_run_that_ends_before_its_first_epoch_keeps_its_data(
     run = siafu.here / "run"
     start = ("train", "planted:200", *SMALL, "--out", run)
     with monkeypatch.context() as patched:
-        patched.setattr(fit, "_carry_out", raising(STOPS[code]))
+        patched.setattr(fit, "carry_out", raising(STOPS[code]))
         answer = siafu(*start)
         if is_resumed:
             answer = siafu("train", "--resume", run)

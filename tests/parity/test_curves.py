@@ -15,9 +15,10 @@ from siafu.shard import open_shard
 from tests.harness import RankPool
 
 EPOCHS = 100
-CLOSE = 1e-4
+CLOSE = 5e-4
 """Absolute, on losses near 1 (mean cross entropy). Float32 sums in another order differ by 1e-7
-a step, and Adam divides small gradients by their own size, so the gap grows with the epochs."""
+a step, and Adam divides small gradients by their own size, so the gap grows with the epochs: to
+0.3e-4 on one kind of processor, 1.03e-4 on another. A wrong gradient gives 1e-2 within ten."""
 
 CASES = {
     "gcn": {"model": "gcn"},

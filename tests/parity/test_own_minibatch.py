@@ -13,7 +13,7 @@ from tests.parity.minibatch_steps import joined_logits, run_epochs
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 MODELS = Path(__file__).with_name("own_models.py").absolute()
-OWN = {"hidden": 8, "dropout": 0.0}
+OWN = {"hidden": 8}
 
 
 def sampled(layers: int) -> dict[str, Any]:

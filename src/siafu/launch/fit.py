@@ -131,10 +131,12 @@ def resume_run(
 
 def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
     """Return what the ranks are to do now: go on, or begin where the data was not prepared yet."""
-    if is_prepared(folder):
-        return resumed_job(folder, config, quiet, say)
-    # Its settings were checked when it began: what an earlier version took goes on as it was asked.
-    return _prepare(folder, data, config, say, quiet)
+    if not is_prepared(folder):
+        # Its settings were checked when it began: what an earlier version took goes on as asked.
+        job = _prepare(folder, data, config, say, quiet)
+        if not has_checkpoint(folder.checkpoints) and not folder.weights.exists():
+            return job
+    return resumed_job(folder, config, quiet, say)
 
 
 def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:

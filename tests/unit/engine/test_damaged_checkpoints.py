@@ -169,7 +169,7 @@ def test_a_changed_weight_is_noticed(shard: Shard, checkpoint: Path) -> None:
     file.write_bytes(raw)
     with pytest.raises(StoreError, match="wrong checksum") as caught:
         resume(shard, checkpoint)
-    assert "checkpoint before it" in caught.value.fix
+    assert "first epoch" in caught.value.fix, "there is no other one to go on with"
 
 
 def test_every_flipped_bit_of_the_manifest_is_refused_or_harmless(

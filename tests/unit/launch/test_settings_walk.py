@@ -17,7 +17,7 @@ import siafu.plan
 from siafu.config import SCOPES, RunConfig
 from siafu.errors import SiafuError
 from tests.harness import RankPool
-from tests.unit.launch.walk import ENGINES, OWN, Engine, refusing_pool, seen_of, small_events
+from tests.unit.launch.walk import ENGINES, MODELS, Engine, refusing_pool, seen_of, small_events
 from tests.unit.launch.walk import small_graph as small
 
 LEARNT = ("losses", "weights", "predictions", "scores")
@@ -44,7 +44,7 @@ OTHERS: dict[str, Other] = {
             "adaqp": "gcn",
             "batchgnn": "gcn",
             "links": "gcn",
-            "own": "net.py:Other",
+            "own": f"{MODELS}:Other",
             "tm-gcn": "gcrn",
             "groups": "gcrn",
             "evolvegcn": "evolvegcn-h",
@@ -184,7 +184,6 @@ def here(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A folder with files that settings name, and ranks that outlive a refusal."""
     with pytest.MonkeyPatch.context() as patched, refusing_pool(ranks):
         patched.chdir(tmp_path_factory.mktemp("walk"))
-        Path("net.py").write_text(OWN)
         prices = Path(siafu.plan.__file__).with_name("prices.toml").read_text()
         Path("prices.toml").write_text(prices.replace("0.17", "0.34"))
         yield

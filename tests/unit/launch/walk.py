@@ -25,31 +25,9 @@ from tests.harness import RankPool
 
 launch = importlib.import_module("siafu.launch.fit")
 
-OWN = """
-import torch
-from torch_geometric.nn import SAGEConv
+MODELS = Path(__file__).with_name("own_net.py").absolute()
+OWN = MODELS.read_text()
 
-class Net(torch.nn.Module):
-    def __init__(self, in_channels, hidden_channels, out_channels, num_layers, dropout):
-        super().__init__()
-        widths = [in_channels, *[hidden_channels] * (num_layers - 1), out_channels]
-        self.convs = torch.nn.ModuleList(SAGEConv(a, b) for a, b in zip(widths, widths[1:]))
-        self.dropout = dropout
-
-    def forward(self, x, edge_index):
-        for conv in self.convs[:-1]:
-            x = torch.nn.functional.dropout(conv(x, edge_index).relu(), self.dropout, self.training)
-        return self.convs[-1](x, edge_index)
-
-class Other(Net):
-    def forward(self, x, edge_index):
-        return super().forward(x, edge_index) * 2
-
-class Fixed(Net):
-    def __init__(self, in_channels, out_channels):
-        super().__init__(in_channels, 8, out_channels, 2, 0.5)
-"""
-"""Models of a user's own: one that takes every setting, and one that takes none."""
 
 STATIC = {"epochs": 2, "hidden": 16, "layers": 2, "checkpoint_every": 0}
 TIMED = {"epochs": 2, "checkpoint_every": 0}
@@ -90,7 +68,7 @@ ENGINES: dict[str, Engine] = {
         strategy="batchgnn", task="link", model="sage", batch_size=40, walks_common=False
     ),
     "dorylus": _static(strategy="dorylus", pool="none", intervals=2, walks_common=False),
-    "own": _static(model="net.py:Net", walks_common=False),
+    "own": _static(model=f"{MODELS}:Net", walks_common=False),
     "tm-gcn": _timed(model="tm-gcn", ranks=2),
     "groups": _timed(model="tm-gcn", ranks=2, vertex_parts=2, partition="hash", walks_common=False),
     "evolvegcn": _timed(model="evolvegcn-o", task="link", walks_common=False),

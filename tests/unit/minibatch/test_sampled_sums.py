@@ -1,5 +1,7 @@
 """Sums and means of drawn edges are those of all edges, on average."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -21,7 +23,8 @@ def test_drawn_edges_stand_for_all(ask: str, by_weight: bool) -> None:
     whole = CSR(indptr, index, columns, weight)
     x = torch.randn(columns, 2, generator=generator, dtype=torch.float64)
     facts = torch.ones(columns, 3, dtype=torch.float64)
-    facts[:rows] = _facts(whole)
+    shard = SimpleNamespace(num_owned=rows, edge_pieces=lambda: [(0, rows, whole)])
+    facts[:rows] = _facts(shard)
     ids, draws = torch.arange(columns), Draws()
     want = _of_all(ask, whole, facts, x)
     keys = [DrawKey(0, 0, 5)]
