@@ -135,7 +135,8 @@ def test_a_block_that_is_run_twice_sees_the_same_rows(ranks: RankPool, wire) -> 
     """States at the borders too: else gradients were those of another forward.
 
     Not to the bit: torch may have other kernels for an LSTM whose gradient nobody wants, which on
-    some processors differ by 1e-7. Other draws would differ by 0.1, a step of 2 bits.
+    some processors differ by 1e-7, and layers on top by more. Other draws would differ by 0.1, a
+    step of 2 bits.
     """
     for found in ranks.run(both_passes, 3, wire):
         for first, second in found:
@@ -143,4 +144,4 @@ def test_a_block_that_is_run_twice_sees_the_same_rows(ranks: RankPool, wire) -> 
             assert len(second) == 3
             for before, again in zip(first, second[:2], strict=True):
                 for a, b in zip(before, again, strict=True):
-                    torch.testing.assert_close(a, b, rtol=0, atol=2e-6)
+                    torch.testing.assert_close(a, b, rtol=0, atol=1e-4)

@@ -13,7 +13,9 @@ from typing import Any, NoReturn
 import pytest
 
 import siafu as package
+from siafu.config import make_config, read_config
 from siafu.errors import RankError, Terminated
+from siafu.launch import run_state
 from siafu.launch.run_state import held
 from siafu.record import RunFolder
 from tests.command import Command
@@ -207,7 +209,7 @@ def test_run_without_a_whole_checkpoint_is_told_what_works(siafu: Command) -> No
     Path("run/weights.safetensors").unlink()
     answer = siafu("train", "--resume", "run")
     assert answer.code == 2
-    assert "rm -r run/checkpoints" in answer.err
+    assert "rm -rf run/checkpoints run/weights.safetensors" in answer.err
     shutil.rmtree(checkpoints)
     before = losses(Path("run"))
     assert siafu("train", "--resume", "run").code == 0
@@ -216,7 +218,8 @@ def test_run_without_a_whole_checkpoint_is_told_what_works(siafu: Command) -> No
 
 def test_job_that_was_cut_short_is_made_again(siafu: Command) -> None:
     assert siafu("partition", "planted:200", "my.parts", "--parts", 1, "--quiet").code == 0
-    assert siafu("train", "my.parts", *SMALL, "--out", "run").code == 0
+    flags = (*SMALL, "--checkpoint-every", 2)
+    assert siafu("train", "my.parts", *flags, "--out", "run").code == 0
     Path("run/job.json").write_text("")
     answer = siafu("train", "--resume", "run")
     assert answer.code == 0, answer
@@ -226,17 +229,36 @@ def test_disk_that_is_full_at_the_weights_is_told(
     siafu: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
-    write = Path.write_bytes
-
-    def write_bytes(path: Path, data: bytes) -> int:
-        if path.name.startswith("weights"):
-            raise full
-        return write(path, data)
-
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_bytes", write_bytes)
+        patched.setattr("siafu.engine.weight_file.write_bytes_atomically", raising(full))
         answer = siafu("train", "planted:200", *SMALL, "--checkpoint-every", 2, "--out", "run")
     assert answer.code == 2
     assert "The disk is full." in answer.err
     assert not list(Path("run").glob("weights*"))
     assert siafu("train", "--resume", "run").code == 0
+
+
+def test_a_resumed_run_keeps_what_its_settings_resolved_to(siafu: Command) -> None:
+    flags = ("--strategy", "batchgnn", "--model", "sage", "--fanout", "3,3,3", "--epochs", 1)
+    assert siafu("train", "planted:200", *flags, "--checkpoint-every", 1, "--out", "run").code == 0
+    folder, config = (
+        RunFolder(Path("run")),
+        make_config(
+            data="planted:200", strategy="batchgnn", model="sage", fanout="3,3,3", epochs=2
+        ),
+    )
+    run_state.resumed_job(folder, config, True, lambda line: None)  # as a restarted rank does
+    assert read_config(folder.config)["layers"] == 3
+    assert siafu("train", "--resume", "run", "--epochs", 2).code == 0
+
+
+def test_a_run_that_ended_while_it_wrote_predictions_goes_on(
+    siafu: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = ("train", "planted:200", *SMALL, "--checkpoint-every", 0, "--out", "run")
+    with monkeypatch.context() as patched:
+        patched.setattr("siafu.launch.rank.write_predictions", raising(KeyboardInterrupt()))
+        assert siafu(*start).code == 130
+    assert "not finished" in siafu(*start).err
+    assert siafu("train", "--resume", "run").code == 0
+    assert list(Path("run/predictions").iterdir())

@@ -2,6 +2,7 @@
 
 from siafu.checkpoint.checkpoint import (
     Checkpoint,
+    checkpoints_in,
     clear_leftovers,
     has_checkpoint,
     load_checkpoint,
@@ -12,6 +13,7 @@ from siafu.checkpoint.checkpoint import (
 
 __all__ = [
     "Checkpoint",
+    "checkpoints_in",
     "clear_leftovers",
     "has_checkpoint",
     "load_checkpoint",

@@ -5,6 +5,7 @@ Random draws are counter-based, so the epoch number is all the state they have.
 
 import json
 import math
+import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,8 +59,8 @@ def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
             "param_groups": checkpoint.optimiser["param_groups"],
         }
     # Later ones are of a training that was taken up again before them, where they were damaged.
-    earlier = sorted(path for path in parent.glob("epoch-*") if path.name <= target.name)
-    for old in set(parent.glob("epoch-*")) - set(earlier[-_KEPT:]):
+    earlier = [path for path in checkpoints_in(parent) if path.name <= target.name]
+    for old in set(checkpoints_in(parent)) - set(earlier[-_KEPT:]):
         shutil.rmtree(old, ignore_errors=True)
     return target
 
@@ -71,12 +72,18 @@ def _as_rows(tensor: Tensor) -> Any:
 
 def has_checkpoint(parent: Path) -> bool:
     """Return whether there is a checkpoint under `parent`, be it damaged."""
-    return any(parent.glob("epoch-*"))
+    return bool(checkpoints_in(parent))
+
+
+def checkpoints_in(parent: Path) -> list[Path]:
+    """Return the checkpoints under `parent`, the oldest first, and nothing else that lies there."""
+    found = (path for path in parent.glob("epoch-*") if path.name[6:].isdecimal())
+    return sorted(found, key=lambda path: int(path.name[6:]))
 
 
 def newest_checkpoint(parent: Path, say: Callable[[str], None] = lambda line: None) -> Path:
     """Return the newest whole checkpoint under `parent`; `say` is told which are passed over."""
-    found = sorted(parent.glob("epoch-*"), reverse=True)
+    found = checkpoints_in(parent)[::-1]
     if not found:
         raise StoreError(
             "There is no checkpoint to go on from.",
@@ -96,8 +103,9 @@ def newest_checkpoint(parent: Path, say: Callable[[str], None] = lambda line: No
     raise StoreError(
         "No checkpoint of the run is whole.",
         seen="; ".join(damaged),
-        fix=f"to train from the first epoch: rm -r {parent}, then siafu train --resume "
-        f"{parent.parent}",
+        fix=f"to train from the first epoch: rm -rf {shlex.quote(str(parent))} "
+        f"{shlex.quote(str(parent.parent / 'weights.safetensors'))}, then "
+        f"siafu train --resume {shlex.quote(str(parent.parent))}",
     )
 
 

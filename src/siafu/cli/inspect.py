@@ -10,6 +10,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
+from siafu.checkpoint import checkpoints_in
 from siafu.cli.scores import run_rows, score_of, shown_score
 from siafu.cli.show import out, percent, print_json, print_table, size
 from siafu.config import make_config, read_config
@@ -148,11 +149,14 @@ def _run_facts(run: RunFolder) -> dict[str, Any]:
     facts = {"run": run.path.name, **facts, "finished": run.result.exists()}
     if not run.result.exists():
         return {**facts, "epochs": len(run.read_metrics()), "metric": None, "scores": {}}
-    with _understood(run.result):
-        result = run.read_result()
-        names = {"epochs": "epochs", "best epoch": "best_epoch", "metric": "metric"}
-        found = {name: result[key] for name, key in names.items()}
-        return {**facts, **found, "scores": dict(result["accuracy"])}
+    try:
+        with _understood(run.result):
+            result = run.read_result()
+            names = {"epochs": "epochs", "best epoch": "best_epoch", "metric": "metric"}
+            found = {name: result[key] for name, key in names.items()}
+            return {**facts, **found, "scores": dict(result["accuracy"])}
+    except StoreError:  # one damaged run is no reason to hide the others
+        return {**facts, "epochs": "?", "metric": "damaged", "scores": {}}
 
 
 def _print_runs(path: Path, runs: list[RunFolder]) -> None:
@@ -162,7 +166,7 @@ def _print_runs(path: Path, runs: list[RunFolder]) -> None:
     for facts in map(_run_facts, runs):
         metric, found = facts["metric"] or "not finished", facts["scores"]
         splits = [shown_score(metric, found[s]) if s in found else "" for s in ("val", "test")]
-        names = [facts["run"], Path(facts["data"]).name, facts["model"]]
+        names = [facts["run"], Path(str(facts["data"])).name, str(facts["model"])]
         ran = [facts["ranks"], facts["epochs"], facts.get("best epoch", "")]
         table.add_row(*names, *map(str, ran), metric, *splits)
     out.print(table)
@@ -285,6 +289,6 @@ def _verify(path: Path) -> None:
         open_folder(path, kind).verify()
     else:
         run = RunFolder(path)
-        for folder in [run.parts, *sorted(run.checkpoints.glob("epoch-*"))]:
+        for folder in [run.parts, *checkpoints_in(run.checkpoints)]:
             if folder_kind(folder) is not None:
                 _verify(folder)

@@ -51,12 +51,20 @@ def _settings(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
     if data is None:
         raise ConfigError("No data is named.", seen="siafu train", fix="try: siafu train planted")
     if data.endswith(_CONFIG_FILES):
-        settings = {**read_config(Path(data)), **given}
+        settings = {**_read(Path(data)), **given}
         if "model" not in given:
             model = str(settings.get("model", ""))
             check_trusted(model, data, f"run `siafu train {data} --model {model}`")
         return settings
     return {"data": data, **given}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    settings = read_config(path)
+    # Every run once noted this default, also where nothing is weighed. Where it is, it still is.
+    if settings.get("class_weights") == "balanced":
+        del settings["class_weights"]
+    return settings
 
 
 def show_run(run: Run, *, as_json: bool) -> None:

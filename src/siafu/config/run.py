@@ -335,7 +335,8 @@ class RunConfig(BaseModel):
 
     def _rounds_rows(self) -> bool:
         """True where rows are rounded between ranks while training."""
-        return self.strategy == "adaqp" if self.wire is None else self.wire != "32"
+        is_asked = self.strategy == "adaqp" if self.wire is None else self.wire != "32"
+        return is_asked and self.ranks > 1
 
 
 def did_you_mean(word: str, known: list[str]) -> str:

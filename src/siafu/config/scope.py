@@ -226,7 +226,7 @@ def check_scopes(kind: Kind, given: RunConfig) -> None:
 def _meaningless(kind: Kind, given: RunConfig, names: list[str], scope: Scope) -> ConfigError:
     flags = [f"--{name.replace('_', '-')}" for name in names]
     shown = [shown_flag(flag, getattr(given, n)) for flag, n in zip(flags, names, strict=True)]
-    leave = f"leave {', '.join(flags)} out"
+    leave = f"leave {', '.join(flags)} out (in a file of settings too)"
     return ConfigError(
         f"{', '.join(flags)} {'has' if len(flags) == 1 else 'have'} no meaning {scope.elsewhere}.",
         seen=f"{' '.join(shown)} with {_described(kind)}",

@@ -71,6 +71,7 @@ class _Facts(WeightFacts):
     num_features: Annotated[int, Field(ge=0, lt=1 << 31)]
     task: str | None = None
     feature_names: Json[list[str]] = Field(default=[])
+    class_names: Json[list[str | int]] = Field(default=[])
 
     @field_validator("task")
     @classmethod
@@ -80,12 +81,19 @@ class _Facts(WeightFacts):
         return task
 
 
+def _class_names(task: Task, graph: DynamicGraph) -> list[str | int]:
+    """Return the names of the classes that a task predicts, none where they have none."""
+    names = {"edge": graph.edge_class_names, "node": graph.class_names}.get(task.name, ())
+    return list(names)
+
+
 def save_dynamic_network(
     network: DynamicNetwork, task: Task, graph: DynamicGraph, lags: int, file: Path
 ) -> None:
     """Write the weights, and with them what data they are for."""
     facts = {"num_features": str(num_inputs(graph, lags)), "task": task.name}
     facts["feature_names"] = json.dumps(graph.feature_names)
+    facts["class_names"] = json.dumps(_class_names(task, graph))
     write_weights(network, facts, file)
 
 
@@ -106,6 +114,13 @@ def infer_dynamic(
     made = make_network(config, graph, grid, draws)
     task, network, lags = made
     check_names(graph.feature_names, facts.feature_names, "features", graph.name)
+    named = _class_names(task, graph)
+    if named and facts.class_names and named != facts.class_names:
+        raise StoreError(
+            "The classes are not those the model was trained on.",
+            seen=f"{named[:8]} in {graph.name}, the model knows {facts.class_names[:8]}",
+            fix="infer on data whose labels have the model's classes, or on data without labels",
+        )
     if num_inputs(graph, lags) != facts.num_features:
         raise StoreError(
             "The features do not fit the model.",

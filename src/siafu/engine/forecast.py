@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from siafu.comm import choose_device
 from siafu.config import RunConfig
 from siafu.engine.sampled_memory import least_sampled_bytes
 from siafu.errors import BudgetError, SiafuError
@@ -47,7 +48,9 @@ class Counts:
 def check_before_cut(config: RunConfig, spec: ModelSpec, counts: Counts) -> None:
     """Raise where full-graph training can't fit into its budget, however well the graph is cut."""
     strategy = named_strategy(config)
-    if config.memory is None or strategy.unit != "graph" or config.device == "cuda":
+    if config.memory is None or strategy.unit != "graph":
+        return
+    if choose_device(config.device, 0).type == "cuda":
         return
     budget = read_bytes(config.memory)
     least = min(_needs(config, spec, counts, strategy, halo=0))

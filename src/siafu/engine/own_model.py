@@ -156,7 +156,8 @@ def _module_at(place: str, model: str) -> Any:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    # From the file itself: bytecode beside it may be of something else than was looked at.
+    exec(compile(Path(place).read_bytes(), place, "exec"), module.__dict__)
     return module
 
 

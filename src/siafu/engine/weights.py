@@ -18,6 +18,7 @@ from siafu.nn import Draws
 from siafu.nn.models import TYPED
 from siafu.ops import CSR
 from siafu.shard import Shard, require
+from siafu.strategy import edge_arguments
 
 _Width = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Name = str | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
@@ -75,14 +76,8 @@ def load_network(
         )
     if config.edge_features:
         check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)
-    known: list[Any] = facts.edge_types
-    if config.model in TYPED and known != [shard.num_edge_types, *shard.edge_type_names]:
-        raise StoreError(
-            "The edge types do not fit the model.",
-            seen=f"{shard.num_edge_types} types in {shard.name} {list(shard.edge_type_names)[:8]}, "
-            f"the model was trained on {known[0]} {known[1:9]}",
-            fix="infer on a graph whose edges have the types, by name, that the run was trained on",
-        )
+    if config.model in TYPED:
+        _check_types(shard, facts.edge_types)
     class_names = tuple(facts.class_names)
     shard = replace(
         shard,
@@ -92,8 +87,28 @@ def load_network(
         class_names=class_names,
     )
     network = build_network(config, shard, draws, training=False)
+    if ":" in config.model:
+        _check_edges_of_own(edge_arguments(network.module, shard), shard, facts)
     weights.load_into(network.module)
     return network, shard
+
+
+def _check_edges_of_own(given: tuple[str, ...], shard: Shard, facts: _Facts) -> None:
+    """Raise where a model of the user's own would be given other columns than it has learnt."""
+    if "edge_attr" in given:
+        check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)
+    if "edge_type" in given:
+        _check_types(shard, facts.edge_types)
+
+
+def _check_types(shard: Shard, known: list[Any]) -> None:
+    if known != [shard.num_edge_types, *shard.edge_type_names]:
+        raise StoreError(
+            "The edge types do not fit the model.",
+            seen=f"{shard.num_edge_types} types in {shard.name} {list(shard.edge_type_names)[:8]}, "
+            f"the model was trained on {known[0]} {known[1:9]}",
+            fix="infer on a graph whose edges have the types, by name, that the run was trained on",
+        )
 
 
 def _as_known(shard: Shard, names: tuple[str | int, ...], num_classes: int) -> Tensor | None:

@@ -143,7 +143,8 @@ def _check_order(folder: Folder, graph: DynamicGraph) -> None:
         for low in range(0, len(keys), _KEYS_AT_ONCE):
             piece = keys[low : low + _KEYS_AT_ONCE + 1]
             falls = low + 1 + np.flatnonzero(piece[1:] <= piece[:-1])
-            wrong = falls[~np.isin(falls, begins)]
+            near = slice(*np.searchsorted(begins, (low, low + len(piece) + 1)))
+            wrong = falls[~np.isin(falls, begins[near])]
             if len(wrong):
                 at = int(wrong[0])
                 seen = f"number {at} is {keys[at]} after {keys[at - 1]}, which is not in order"

@@ -34,7 +34,7 @@ def locked(path: Path) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Return whether a process may hold the lock of that file now."""
     try:
-        with path.open("r+") as file:
+        with _opened(path, os.O_RDWR) as file:
             return not _take(file)
     except FileNotFoundError:
         return False
@@ -44,7 +44,7 @@ def is_locked(path: Path) -> bool:
 
 def _hold(path: Path) -> IO[str]:
     while True:
-        file = path.open("a+")
+        file = _opened(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         try:
             _take(file)
         except BaseException:
@@ -58,6 +58,12 @@ def _hold(path: Path) -> IO[str]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
     return file
+
+
+def _opened(path: Path, flags: int) -> IO[str]:
+    """Return the file itself: a link, put there by someone else, would have another written to."""
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC, 0o666)
+    return os.fdopen(descriptor, "a+" if flags & os.O_APPEND else "r+")
 
 
 def _take(file: IO[str]) -> bool:

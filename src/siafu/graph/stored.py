@@ -18,6 +18,7 @@ from siafu.graph.columns import (
     INDEX,
     INTEGERS,
     OFFSETS,
+    REALS,
     UNSIGNED,
     Column,
     Facts,
@@ -111,8 +112,8 @@ def edge_columns(facts: GraphFacts, rows: int, edges: int, sources: int) -> dict
     return {
         "indptr": Column((rows + 1,), OFFSETS, ends=edges, is_needed=True),
         "src": Column((edges,), INDEX, span=(0, sources - 1), is_needed=True),
-        "edge_weight": Column((edges,), FLOATS),
-        "edge_attr": Column((edges, None), FLOATS),
+        "edge_weight": Column((edges,), REALS),
+        "edge_attr": Column((edges, None), REALS),
         "edge_type": Column(
             (edges,), UNSIGNED, span=(0, facts.num_edge_types - 1), is_needed=typed
         ),

@@ -94,7 +94,7 @@ def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = F
     Where they make vertices of their own, an empty text is no id but a cell left out.
     """
     column = piece.column(name)
-    if kind == "integer" and is_text(column.type):
+    if kind == "integer" and is_text(column.type) and piece.types.get(name) != pa.int64():
         return _whole_numbers(piece, name, column.cast(pa.large_string()))
     wanted = pa.int64() if kind == "integer" else pa.large_string()
     try:

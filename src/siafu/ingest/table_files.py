@@ -36,6 +36,8 @@ class Piece:
     batch: pa.RecordBatch
     file_number: int = 0
     """Which file of the table it is, from 0."""
+    types: Types = field(default_factory=dict)
+    """Types that columns were asked to be read as."""
 
     def column(self, name: str) -> pa.Array:
         """Return one column, dictionary-encoded text as plain text."""
@@ -119,7 +121,7 @@ class Table:
                     left = batch.slice(max(0, skipped - first_row))
                     at = first_row + batch.num_rows - left.num_rows
                     if left.num_rows:
-                        yield Piece(file, at, left, number)
+                        yield Piece(file, at, left, number, self.types)
                     first_row += batch.num_rows
             except _READ_ERRORS as error:
                 raise _unreadable(file, error) from error

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import pyarrow as pa
@@ -134,7 +135,7 @@ def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: 
     if not is_prepared(folder):
         # Its settings were checked when it began: what an earlier version took goes on as asked.
         job = _prepare(folder, data, config, say, quiet)
-        if not has_checkpoint(folder.checkpoints) and not folder.weights.exists():
+        if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
             return job
     return resumed_job(folder, config, quiet, say)
 
@@ -184,16 +185,19 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
     """
     try:
         with held(folder):
-            yield
+            try:
+                yield
+            except BaseException:
+                if is_new:  # while it is held: whoever else waits for it must not lose his
+                    discard_if_empty(folder)
+                raise
     except BaseException as error:
-        if is_new:
-            discard_if_empty(folder)
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
         elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
             say(f"What was done is kept. To go on: {resume_command(folder.path)}")
             if folder.parts.exists():
-                say(f"To use its data with other settings: siafu train {folder.parts}")
+                say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
         raise
 
 

@@ -197,7 +197,8 @@ def first_error(
     if unheard and not own:
         names = ", ".join(map(str, unheard))
         seen += f"; no sign of rank {names}, which had to be killed"
-        fix = f"see what kept rank {names}, or raise --deadline if it was only slow; {again}"
+        fix = f"see what kept rank {names}, or raise --deadline if it was only slow"
+        fix += f"; {again}" if again else ""
     return RankError(problem, seen=seen, fix=fix)
 
 

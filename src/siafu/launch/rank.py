@@ -9,6 +9,7 @@ import time
 import traceback
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
@@ -106,7 +107,8 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
         if job.resume or not folder.parts.exists():
             raise
         # Cut for this run: neither it nor what it took is lost.
-        again = f"; the cut is kept: add --resume {folder.path} to a larger --memory to use it"
+        run = quote(str(folder.path))
+        again = f"; the cut is kept: add --resume {run} to a larger --memory to use it"
         raise BudgetError(error.problem, seen=error.seen, fix=error.fix + again) from None
     if job.resume and world.rank == 0:
         with writing(folder.metrics):

@@ -1,11 +1,12 @@
 """How far a run is by its folder, how to go on with it, and holding it for one process."""
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from siafu.checkpoint import clear_leftovers, has_checkpoint, newest_checkpoint
+from siafu.checkpoint import checkpoints_in, clear_leftovers, has_checkpoint, newest_checkpoint
 from siafu.config import RunConfig, write_config
 from siafu.errors import StoreError
 from siafu.files import write_text_atomically
@@ -71,7 +72,7 @@ def save_config(folder: RunFolder, config: RunConfig) -> None:
 
 def resume_command(path: Path) -> str:
     """Return the command that goes on with a run."""
-    return f"siafu train --resume {path}"
+    return f"siafu train --resume {shlex.quote(str(path))}"
 
 
 def how_to_go_on(folder: RunFolder) -> str:
@@ -82,7 +83,7 @@ def how_to_go_on(folder: RunFolder) -> str:
     if not is_prepared(folder):
         kept = "what was prepared is kept" if has_data(folder) else "no data was prepared yet"
         return f"Stopped; {kept}. Go on with: {command}"
-    saved = sorted(folder.checkpoints.glob("epoch-*"))
+    saved = checkpoints_in(folder.checkpoints)
     if not saved:
         return (
             f"Stopped before the first checkpoint; the data stays prepared. Go on with: {command}"
@@ -106,9 +107,9 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
     """Return what the ranks are to do to go on with a run, once its folder is ready for that."""
     clear_leftovers(folder.checkpoints)
     has_begun = has_checkpoint(folder.checkpoints)
-    if has_begun or folder.weights.exists():  # a finished run is not trained all over again
+    if has_begun or folder.is_finished:  # a finished run is not trained all over again
         newest_checkpoint(folder.checkpoints, say)
-    save_config(folder, config)
+    save_config(folder, config.resolved())
     if not has_begun:
         say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
         with writing(folder.metrics):

@@ -7,6 +7,7 @@ the same place, with the same content, as one that he named or confirmed before.
 
 import hashlib
 import os
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
@@ -93,15 +94,19 @@ def _files_of_module(place: str) -> list[Path] | None:
 
 
 def trust_named(model: str) -> None:
-    """Remember a model that the user has named himself."""
-    if ":" in model and (source := find_source(model)) is not None:
+    """Remember a model that the user has named himself; of several ranks, the first does."""
+    if ":" in model and _decides() and (source := find_source(model)) is not None:
         source.remember()
+
+
+def _decides() -> bool:
+    """Return whether this process decides: under torchrun the first rank does for all."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
 
 
 def check_trusted(model: str, where: str, fix: str) -> None:
     """Raise unless a model that a file names may be run; `fix` is the command that allows it."""
-    # Under torchrun the first rank decides for all: others may have another home.
-    if ":" not in model or os.environ.get("RANK", "0") != "0":
+    if ":" not in model or not _decides():
         return
     source = find_source(model)
     if source is None:
@@ -116,7 +121,7 @@ def model_to_run(found: str, named: str | None, command: str, path: Path) -> str
     One of the user's own may be named anew: where it lies now, and as one to trust.
     """
     if named is None:
-        check_trusted(found, str(path), f"run `{command} --model {found}`")
+        check_trusted(found, str(path), f"run `{command} --model {shlex.quote(found)}`")
         return found
     if ":" not in found or named.rpartition(":")[2] != found.rpartition(":")[2]:
         raise ConfigError(

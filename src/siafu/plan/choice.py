@@ -99,7 +99,6 @@ def choose_strategy(
     if not training:
         stages = shard.world.size if strategy.stages == "auto" else None
         return strategy.with_choices(stages=stages, prune=False, input_cache=False)
-    check_budget(config, strategy)
     if config.memory is None or strategy.unit == "macrobatch" or spec is None:
         return strategy
     try:

@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import shlex
 import shutil
 import sys
 from contextlib import suppress
@@ -60,6 +61,18 @@ class RunFolder:
                 fix="name a folder you may write to with --out",
             ) from error
         raise AssertionError("a million runs of one name")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run has come to its end: weights and result come before predictions."""
+        is_written = self.weights.exists() and self.result.exists()
+        return is_written and (self.predictions.exists() or not self._predicts())
+
+    def _predicts(self) -> bool:
+        try:
+            return "inference: none" not in read_text(self.config).splitlines()
+        except (OSError, ValueError):
+            return True
 
     def discard(self) -> None:
         """Remove the folder, and `runs/` where nothing else is in it."""
@@ -140,12 +153,11 @@ def _taken(folder: RunFolder) -> StoreError:
             seen=str(folder.path),
             fix="name another with --out, or remove it",
         )
-    is_finished = folder.weights.exists() and folder.result.exists()
-    go_on = f"go on with `siafu train --resume {folder.path}`"
+    go_on = f"go on with `siafu train --resume {shlex.quote(str(folder.path))}`"
     return StoreError(
         "The run folder exists already.",
-        seen=f"{folder.path}, a run that is {'finished' if is_finished else 'not finished'}",
-        fix=f"name another with --out{'' if is_finished else f', or {go_on}'}",
+        seen=f"{folder.path}, a run that is {'finished' if folder.is_finished else 'not finished'}",
+        fix=f"name another with --out{'' if folder.is_finished else f', or {go_on}'}",
     )
 
 

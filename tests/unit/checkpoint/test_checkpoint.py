@@ -80,7 +80,7 @@ def test_all_damaged_is_told_with_a_fix_that_works(tmp_path: Path) -> None:
     damage(save_checkpoint(make()[1], tmp_path / "checkpoints"))
     with pytest.raises(StoreError, match="No checkpoint of the run is whole") as caught:
         newest_checkpoint(tmp_path / "checkpoints")
-    assert f"rm -r {tmp_path / 'checkpoints'}" in caught.value.fix
+    assert f"rm -rf {tmp_path / 'checkpoints'}" in caught.value.fix
 
 
 def test_none_is_told(tmp_path: Path) -> None:
@@ -102,3 +102,11 @@ def test_other_model_is_refused_with_the_tensor_that_differs(tmp_path: Path) -> 
     with pytest.raises(StoreError, match="another model") as caught:
         load_checkpoint(path, nn.Sequential(nn.Linear(3, 5)))
     assert "0.weight: (4, 3) in it, (5, 3) here" in caught.value.seen
+
+
+def test_what_is_called_like_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    kept = tmp_path / "epoch-000044.bad"
+    kept.mkdir(parents=True)
+    path = save_checkpoint(make(50)[1], tmp_path)
+    assert newest_checkpoint(tmp_path) == path
+    assert kept.exists()

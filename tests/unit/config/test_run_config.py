@@ -155,9 +155,10 @@ def test_far_words_get_no_suggestion() -> None:
     [
         ({}, 1),
         ({"strategy": "sar"}, 1),
-        ({"strategy": "adaqp"}, 10),
-        ({"wire": "4"}, 10),
-        ({"strategy": "adaqp", "wire": "32"}, 1),
+        ({"strategy": "adaqp", "ranks": 2}, 10),
+        ({"strategy": "adaqp"}, 1),
+        ({"wire": "4", "ranks": 2}, 10),
+        ({"strategy": "adaqp", "wire": "32", "ranks": 2}, 1),
         ({"strategy": "adaqp", "eval_every": 3}, 3),
     ],
 )

@@ -62,3 +62,12 @@ def test_scratch_of_killed_processes_goes(tmp_path: Path, monkeypatch: pytest.Mo
             assert used.exists()
         assert not left.exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "siafu-scratch-new"]
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "letters.txt"
+    victim.write_text("mine")
+    (tmp_path / "lock").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "lock"):
+        pass
+    assert victim.read_text() == "mine"

@@ -388,3 +388,12 @@ def test_full_disk_keeps_what_is_done_and_goes_on(tmp_path, monkeypatch):
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(ConfigError):
         TableOptions(**wrong)
+
+
+def test_text_ids_that_were_asked_for_as_numbers_are_so(tmp_path):
+    nodes = {**NODES, "id": ["0010", "020", "30", "0040"]}
+    edges = {"src": ["10", "020"], "dst": ["0020", "30"]}
+    source = _write(tmp_path / "tables", nodes, edges)
+    graph, _ = _build(tmp_path, source, id_type="integer")
+    assert graph.ids.to_arrow().to_pylist() == [10, 20, 30, 40]
+    assert graph.num_edges == 2

@@ -1,14 +1,18 @@
 """Python that a run's settings name runs where its user has named or confirmed it, else never."""
 
+import importlib.util
+import py_compile
 import shutil
 from pathlib import Path
 
 import pytest
 
 import siafu
+from siafu.config import make_config
+from siafu.engine.own_model import own_model
 from siafu.errors import ConfigError
 from siafu.launch import infer, resume_run
-from siafu.launch.trust import UntrustedModelError, find_source
+from siafu.launch.trust import UntrustedModelError, check_trusted, find_source, trust_named
 from tests.command import Command
 
 MODEL = """
@@ -168,3 +172,26 @@ def test_home_that_can_not_be_written_to_fails_nothing(
     run = trained("model.py:Net")
     with pytest.raises(UntrustedModelError):
         infer(run, tmp_path / "out", say=print)
+
+
+def test_a_rank_that_decides_nothing_remembers_nothing(
+    tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path / "model.py", mark)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    trust_named("model.py:Net")
+    monkeypatch.delenv("WORLD_SIZE")  # a stray RANK alone does not let anything pass
+    with pytest.raises(UntrustedModelError):
+        check_trusted("model.py:Net", "run.yaml", "name it")
+
+
+def test_bytecode_beside_a_model_is_not_run(tmp_path: Path, mark: Path) -> None:
+    write_model(tmp_path / "other.py", mark)
+    source = (tmp_path / "other.py").read_text()
+    cached = importlib.util.cache_from_source(str(tmp_path / "model.py"))
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(tmp_path / "other.py"), cached, invalidation_mode=unchecked)
+    (tmp_path / "model.py").write_text(source.replace(f"pathlib.Path({str(mark)!r}).touch()", ""))
+    own_model(make_config(data="planted", model="model.py:Net"), 3, 2)
+    assert not mark.exists()
