@@ -84,6 +84,12 @@ def test_a_job_that_can_not_be_read(siafu: Command, run: Path, content: str) -> 
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 6, "it went on after epoch 4"
 
 
+def test_metrics_that_are_a_pipe_are_not_waited_for(siafu: Command, run: Path) -> None:
+    (run / "metrics.jsonl").unlink()
+    os.mkfifo(run / "metrics.jsonl")
+    assert "metrics.jsonl" in told(siafu, "train", "--resume", run, *EPOCHS, "--quiet")
+
+
 def test_weights_that_are_damaged(siafu: Command, run: Path) -> None:
     raw = (run / "weights.safetensors").read_bytes()
     (run / "weights.safetensors").write_bytes(raw[:-3])

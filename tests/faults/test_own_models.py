@@ -141,3 +141,12 @@ def test_predictions_that_can_not_be_written_lose_no_weights(siafu: Command) -> 
     assert folder.result.exists()
     (siafu.here / "mine.py").write_text(lines)
     assert siafu("infer", "run", "--model", "mine.py:Net").code == 0
+
+
+@pytest.mark.parametrize("content", [b"x = '\\0'\0", b"\xf4\x00name", b"# \xf0(\x8c\xbc"])
+def test_a_model_file_that_is_no_source(siafu: Command, content: bytes) -> None:
+    (siafu.here / "mine.py").write_bytes(content)
+    answer = siafu("train", "planted:60", "--model", "mine.py:Net", "--epochs", 1)
+    assert answer.code == 2
+    assert "Traceback" not in answer.err
+    assert "mine.py" in answer.err

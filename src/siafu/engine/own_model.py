@@ -157,7 +157,17 @@ def _module_at(place: str, model: str) -> Any:
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     # From the file itself: bytecode beside it may be of something else than was looked at.
-    exec(compile(Path(place).read_bytes(), place, "exec"), module.__dict__)
+    try:
+        code = compile(Path(place).read_bytes(), place, "exec")
+    except (SyntaxError, ValueError) as error:
+        if isinstance(error, SyntaxError) and error.filename:
+            raise
+        raise ConfigError(
+            "The model's file is no Python source.",
+            seen=f"{place}: {error}",
+            fix="name a file of Python code in UTF-8",
+        ) from error
+    exec(code, module.__dict__)
     return module
 
 

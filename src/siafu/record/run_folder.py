@@ -14,9 +14,18 @@ from typing import Any
 import psutil
 
 from siafu.errors import StoreError
-from siafu.files import read_json, read_text, sync_file, sync_folder, write_text_atomically
+from siafu.files import (
+    read_json,
+    read_regular,
+    read_text,
+    sync_file,
+    sync_folder,
+    write_text_atomically,
+)
 
 _PACKAGES = ("siafu", "torch", "numpy", "numba", "pyarrow", "torch_geometric", "pymetis", "triton")
+
+_MOST_METRICS_BYTES = 1 << 34
 
 
 class RunFolder:
@@ -93,9 +102,13 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rows written so far; a line that was cut short or damaged is not one."""
-        if not self.metrics.exists():
+        try:
+            raw = read_regular(self.metrics, most_bytes=_MOST_METRICS_BYTES)
+        except FileNotFoundError:
             return []
-        lines = self.metrics.read_bytes().splitlines(keepends=True)
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.metrics, str(error)) from error
+        lines = raw.splitlines(keepends=True)
         rows = [_row(line) for line in lines if line.endswith(b"\n")]
         return [row for row in rows if row is not None]
 
