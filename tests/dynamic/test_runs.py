@@ -241,7 +241,7 @@ def test_a_state_without_a_row_a_vertex_is_not_handed_on() -> None:
 
 
 def test_a_model_of_another_kind_is_refused(store: Path, tmp_path: Path) -> None:
-    settings = {**SETTINGS, "model": "torch.nn:Identity"}
+    settings = {**SETTINGS, "model": "torch.nn:PReLU"}
     del settings["hidden"]
     with pytest.raises(SiafuError, match="not one for dynamic graphs"):
         run_engine(World(), store, tmp_path / "run", False, settings)

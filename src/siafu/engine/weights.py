@@ -36,9 +36,9 @@ class _Facts(WeightFacts):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if len(self.class_names) not in (0, self.num_classes):
-            raise ValueError(f"{len(self.class_names)} names for {self.num_classes} classes")
+            raise ValueError(f"{len(self.class_names)} class_names for {self.num_classes} classes")
         if len({type(name) for name in self.class_names}) > 1:
-            raise ValueError("names of classes are text and numbers")
+            raise ValueError("class_names are text and numbers")
         return self
 
 

@@ -36,14 +36,7 @@ def prepare_parts(
     if is_dynamic_run(data, config):
         return prepare_dynamic(data, config, target, say=say, quiet=quiet, trains=draw_masks)
     if _names_parts(data):
-        parts = open_parts(data)
-        if parts.num_parts != config.ranks:
-            raise PlanError(
-                "The number of ranks differs from the number of parts.",
-                seen=f"{config.ranks} ranks, {parts.num_parts} parts in {data}",
-                fix=f"use --ranks {parts.num_parts}, or partition with --parts {config.ranks}",
-            )
-        return Path(data)
+        return _with_part_per_rank(Path(data), config.ranks)
     progress = PhaseProgress(quiet=quiet)
     try:
         reading = Reading(
@@ -78,6 +71,18 @@ def prepare_parts(
             f"{config.ranks} parts ({facts['method']}); {quality.cut_edges:,} edges are cut."
         )
     return target
+
+
+def _with_part_per_rank(path: Path, ranks: int) -> Path:
+    """Return the user's own parts, refusing any but one per rank."""
+    count = open_parts(path).num_parts
+    if count != ranks:
+        raise PlanError(
+            "The number of ranks differs from the number of parts.",
+            seen=f"{ranks} ranks, {count} parts in {path}",
+            fix=f"use --ranks {count}, or partition with --parts {ranks}",
+        )
+    return path
 
 
 def check_memory(config: RunConfig, graph: Graph) -> None:

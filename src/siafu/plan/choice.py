@@ -99,6 +99,10 @@ def choose_strategy(
     if not training:
         stages = shard.world.size if strategy.stages == "auto" else None
         return strategy.with_choices(stages=stages, prune=False, input_cache=False)
+    if spec is None and strategy.stages == "auto":
+        check_budget(
+            config, strategy
+        )  # else a resumed run has chosen, by an earlier version's rules
     if config.memory is None or strategy.unit == "macrobatch" or spec is None:
         return strategy
     try:
