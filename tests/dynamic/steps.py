@@ -14,7 +14,7 @@ from siafu.comm import World, reduce_gradients
 from siafu.engine.grid import Grid, make_grid
 from siafu.engine.snapshots import Reading, Snapshots
 from siafu.graph import DynamicGraph
-from siafu.nn import DYNAMIC_MODELS, Draws, DynamicGNN, DynamicSpec, build_dynamic
+from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partition import TimeBlock, plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 from siafu.strategy.time_strategy import TimeExchange
@@ -24,7 +24,7 @@ from tests.dynamic.reference import embed
 STEPS = 3
 TRAIN = 10
 """Snapshots that are trained on; the others are only embedded."""
-MODELS = list(DYNAMIC_MODELS)
+MODELS = list(DYNAMIC_CARDS)
 OUTWARD = ("tm-gcn", "gcrn")
 """Models whose vertices sum over those that their edges lead to."""
 _SEEDING = threading.Lock()

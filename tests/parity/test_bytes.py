@@ -8,7 +8,7 @@ import torch
 
 from siafu.comm import World
 from siafu.engine.score import training_loss
-from siafu.nn import GNN, LAYERS, Draws, Dropout, ModelSpec
+from siafu.nn import CARDS, GNN, Draws, Dropout, ModelSpec
 from siafu.ops import Gat
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
@@ -175,7 +175,7 @@ def layer_row(name: str, in_width: int, out_width: int, heads: int) -> tuple[int
 
 
 @pytest.mark.parametrize(("kind", "size", "hidden"), [("hash", 3, 4), ("gap", 4, 8)])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CARDS)
 def test_layer_sends_the_narrower_side(
     ranks: RankPool, parts, name: str, hidden: int, kind: str, size: int
 ) -> None:

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from siafu.nn import LAYERS, ModelSpec
-from siafu.nn.models import INPUT_AGGREGATIONS
+from siafu.nn import CARDS, ModelSpec, cards_that
 from siafu.strategy import Strategy
 from tests.harness import RankPool
 from tests.parity.steps import assert_same, distributed_steps, single_steps
@@ -20,9 +19,9 @@ OPTIONS = {
     "jk-max": {"jk": "max"},
     "wide": {"hidden": 4, "dropout": 0.0},
 }
-CASES = [(model, "plain", "hash", size) for model in LAYERS for size in (1, 2, 3, 4)]
-CASES += [(model, "plain", *world) for model in LAYERS for world in (("metis", 3), ("gap", 4))]
-CASES += [(model, option, "hash", 3) for model in LAYERS for option in OPTIONS if option != "plain"]
+CASES = [(model, "plain", "hash", size) for model in CARDS for size in (1, 2, 3, 4)]
+CASES += [(model, "plain", *world) for model in CARDS for world in (("metis", 3), ("gap", 4))]
+CASES += [(model, option, "hash", 3) for model in CARDS for option in OPTIONS if option != "plain"]
 CASES += [("gcn", "batch-residual", *world) for world in (("hash", 1), ("metis", 2), ("gap", 4))]
 """What a model does between its aggregations knows of ranks only in batch norm."""
 
@@ -60,7 +59,7 @@ WORLDS = [
 
 
 @pytest.mark.parametrize(("stages", "kind", "size"), WORLDS)
-@pytest.mark.parametrize("model", LAYERS)
+@pytest.mark.parametrize("model", CARDS)
 def test_stages_change_nothing(ranks: RankPool, parts_of, model, stages, kind, size) -> None:
     spec = spec_of(model, "plain")
     want = single_steps(parts_of("hash", 1, True), spec)
@@ -88,9 +87,9 @@ def test_edge_features_equal_one_process(ranks: RankPool, parts_of, model, stage
 
 
 @pytest.mark.parametrize(("stages", "size"), [(1, 1), (4, 2), (1, 3), (4, 4)])
-@pytest.mark.parametrize("model", [*LAYERS, "sum"])
+@pytest.mark.parametrize("model", [*CARDS, "sum"])
 def test_pruning_changes_nothing(ranks: RankPool, parts_of, model, stages, size) -> None:
-    plan = spec_of(model, "layer-jk-cat") if model in LAYERS else model
+    plan = spec_of(model, "layer-jk-cat") if model in CARDS else model
     want = single_steps(parts_of("hash", 1, True), plan)
     strategy = Strategy(stages=stages, recompute=stages > 1, prune=True)
     kind = "gap" if size == 4 else "hash"
@@ -99,7 +98,7 @@ def test_pruning_changes_nothing(ranks: RankPool, parts_of, model, stages, size)
 
 
 @pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("model", INPUT_AGGREGATIONS)
+@pytest.mark.parametrize("model", cards_that(lambda card: card.input_aggregation is not None))
 def test_cached_input_changes_nothing(ranks: RankPool, parts_of, model, size) -> None:
     spec = replace(spec_of(model, "plain"), input_dropout=0.0)
     want = single_steps(parts_of("hash", 1, True), spec)

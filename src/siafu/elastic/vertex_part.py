@@ -21,7 +21,7 @@ from torch import Tensor
 
 from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws, Dropout, EdgeRows, ModelSpec, Reduce
-from siafu.nn.models import layer_widths
+from siafu.nn.cards import layer_widths
 from siafu.ops import Attention, dropout_rows
 
 Operation = Literal["sum", "mean", "normalised_sum", "attend"]
@@ -210,7 +210,7 @@ def inspect_parts(spec: ModelSpec) -> list[PartFacts]:
     answer: Tensor | None = None
     learnt = False
     for number in range(spec.layers + 1):
-        width = layer_widths(spec, max(0, number - 1))[0]
+        width = layer_widths(spec, max(0, number - 1)).into
         x = torch.rand(2, width, requires_grad=True)
         out, question = run_part(model, number, (x, answer, ids), draws)
         asked = () if question is None else (*question.sources, *question.rows)

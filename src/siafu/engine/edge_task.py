@@ -15,7 +15,7 @@ from siafu.engine.pairs import judge
 from siafu.engine.tasks import Tally, TaskInput, named, refuse_overlap, split_of, time_column
 from siafu.engine.time_split import split_steps
 from siafu.errors import ConfigError, DataError
-from siafu.nn import PairHead
+from siafu.nn import DYNAMIC_CARDS, PairHead
 
 
 class EdgeTask:
@@ -53,8 +53,8 @@ class EdgeTask:
         weight_C = class_weights(given.config.class_weights or "balanced", count_C)
         self.weight_C = torch.from_numpy(weight_C).to(self.device)
         self.total = float((weight_C * count_C).sum())
-        linear = given.config.model == "tm-gcn"  # as Malik et al. (2021) classify edges
-        self.hidden = head_width(given.config, default="linear" if linear else "mlp")
+        card = DYNAMIC_CARDS.get(given.config.model)
+        self.hidden = head_width(given.config, default=card.edge_head if card else "mlp")
         name = graph.edge_class_names[self.rarest] if graph.edge_class_names else self.rarest
         self.metric = f"f1 of class {name}" if self.num_classes == 2 else "accuracy"
 

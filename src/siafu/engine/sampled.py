@@ -20,7 +20,7 @@ from siafu.engine.links import link_batching, link_loss
 from siafu.engine.own_model import OutputShape
 from siafu.engine.sampled_memory import memory_left, settle_macrobatch
 from siafu.engine.step_state import StepState
-from siafu.errors import ConfigError, PlanError
+from siafu.errors import ConfigError
 from siafu.minibatch import (
     Batching,
     Columns,
@@ -36,16 +36,10 @@ from siafu.minibatch import (
     map_rows,
 )
 from siafu.minibatch.served import EdgeColumn
-from siafu.nn import GNN, Draws, ModelSpec, Neighbours
-from siafu.nn.models import INPUT_AGGREGATIONS, layer_widths
+from siafu.nn import GNN, Draws, ModelSpec, Neighbours, layer_widths
 from siafu.plan import read_bytes
 from siafu.shard import HeldRows, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
-
-_ASKS_SUMS = dict.fromkeys(("gcn", "gin"), True) | dict.fromkeys(
-    ("sage", "sage-max", "gat", "gatv2", "transformer", "rgcn", "typed-gat"), False
-)
-"""Whether a model asks for sums, which sampled edges give only when scaled by true degrees."""
 
 
 class WholeNetwork(Protocol):
@@ -235,11 +229,10 @@ class SampledNetwork:
         facts = ("facts",) if self.feed.needs.facts else ()
         hidden: list[WrittenRows] = []
         num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers
-        widths = [max(layer_widths(module.spec, number)[:2]) for number in range(num_layers)]
-        made_widths = [layer_widths(module.spec, number)[1] for number in range(num_layers)]
+        widths = [layer_widths(module.spec, number) for number in range(num_layers)]
         # Jumping knowledge reads the rows of all layers, others the last one's.
         keeps_all = module.readout is not None
-        room = self.feed.room(max(made_widths), num_layers + 1 if keeps_all else 2)
+        room = self.feed.room(max(at.out for at in widths), num_layers + 1 if keeps_all else 2)
         for number in range(num_layers):
             name = self.feed.rows_name if number == 0 else "hidden"
             made = map_rows(
@@ -247,7 +240,7 @@ class SampledNetwork:
                 (name, "id", *facts),
                 partial(self._one_layer, number),
                 room,
-                width=widths[number],
+                width=max(widths[number].into, widths[number].out),
             )
             served["hidden"] = made
             hidden = [*hidden, made] if keeps_all else [made]
@@ -314,29 +307,15 @@ def _needs(config: RunConfig, spec: ModelSpec, strategy: Strategy) -> Needs:
     if spec.num_types:
         edge_columns = (*edge_columns, "edge_type")
     return Needs(
-        facts=asks_sums(spec.name) or config.sample_weighted,
-        aggregate=INPUT_AGGREGATIONS[spec.name] if strategy.input_cache else None,
-        rows_too=spec.name != "gcn" or spec.residual,
+        facts=spec.card.scales_sampled or config.sample_weighted,
+        aggregate=spec.card.input_aggregation if strategy.input_cache else None,
+        rows_too=spec.card.reads_own_row or spec.residual,
         edge_columns=edge_columns,
         normalise=config.normalize_features,
         feature_bits=config.feature_bits,
         sparse=True,
         hot_bytes=_hot_bytes(config),
     )
-
-
-def asks_sums(model: str) -> bool:
-    """Return whether a built-in model asks for sums; raise where that is not known.
-
-    Sums of sampled edges that nobody scales would be too small, and nothing would tell.
-    """
-    if model not in _ASKS_SUMS:
-        raise PlanError(
-            "How sums of sampled edges are scaled is not known of this model.",
-            seen=f"--model {model} on minibatches",
-            fix="use --strategy halo, or one of: " + ", ".join(_ASKS_SUMS),
-        )
-    return _ASKS_SUMS[model]
 
 
 def _needs_of_own(config: RunConfig, edge_columns: tuple[EdgeColumn, ...]) -> Needs:

@@ -7,8 +7,7 @@ from siafu.engine.fanout import read_fanout
 from siafu.errors import BudgetError
 from siafu.minibatch import Feed, Trial, largest_that_pays, vertex_bytes
 from siafu.minibatch.feed import Left
-from siafu.nn import ModelSpec
-from siafu.nn.models import layer_widths
+from siafu.nn import ModelSpec, layer_widths
 from siafu.ops import warm_up, warm_up_sampling
 from siafu.plan import layer_rows, memory_in_use, read_bytes
 from siafu.shard import Shard
@@ -22,8 +21,6 @@ _BUILDING = 1.5
 """What two macrobatches take over their own size while one of them is put together."""
 _EDGE_BYTES = 48
 """An edge of a minibatch: its source and its transpose, with what they are sorted by."""
-
-_ATTENTION = frozenset({"gat", "gatv2", "transformer", "typed-gat"})
 
 
 def memory_left(config: RunConfig, shard: Shard) -> Left | None:
@@ -79,11 +76,11 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
         written, read = reached[hop], reached[min(hop + 1, len(reached) - 1)]
         layer, projected = layer_rows(spec, number), _projected_first(spec, number)
         inner = read if projected else written
-        dropped = kept + layer_widths(spec, number)[0] * read
+        dropped = kept + layer_widths(spec, number).into * read
         kept += layer.entered * read + (layer.kept - layer.entered) * inner
         # The input of the first layer is given no gradient.
         peak = max(peak, dropped, kept + layer.backward * (inner if number == 0 else read))
-    heads = 8 * spec.heads * edges if spec.name in _ATTENTION else 0
+    heads = 8 * spec.heads * edges if spec.card.attends else 0
     return numbers + 4 * peak + heads
 
 
@@ -108,9 +105,8 @@ def least_sampled_bytes(config: RunConfig, spec: ModelSpec, num_nodes: int) -> f
 
 def _projected_first(spec: ModelSpec, number: int) -> bool:
     """Whether a layer maps the rows it reads before it gathers them, not the ones it writes."""
-    width_in, width_out, _ = layer_widths(spec, number)
-    narrows = spec.name in ("gcn", "sage") and width_out < width_in
-    return narrows or spec.name == "sage-max" or spec.name in _ATTENTION
+    width, when = layer_widths(spec, number), spec.card.maps_first
+    return when == "always" or (when == "narrower" and width.out < width.into)
 
 
 def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float:

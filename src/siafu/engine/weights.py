@@ -14,8 +14,7 @@ from siafu.engine.column_names import check_names
 from siafu.engine.network import Network, build_network
 from siafu.engine.weight_file import WeightFacts, Weights, write_weights
 from siafu.errors import StoreError
-from siafu.nn import Draws
-from siafu.nn.models import TYPED
+from siafu.nn import CARDS, Draws
 from siafu.ops import CSR
 from siafu.shard import Shard, require
 from siafu.strategy import edge_arguments
@@ -76,7 +75,7 @@ def load_network(
         )
     if config.edge_features:
         check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)
-    if config.model in TYPED:
+    if config.model in CARDS and CARDS[config.model].needs_types:
         _check_types(shard, facts.edge_types)
     class_names = tuple(facts.class_names)
     shard = replace(

@@ -30,7 +30,7 @@ from siafu.nn import (
     Sampled,
     rows_to_sum_one,
 )
-from siafu.nn.models import InputAggregation
+from siafu.nn.cards import InputAggregation
 from siafu.nn.normalisation import added_loop, summed_weights
 from siafu.nn.sparse import dense
 from siafu.ops import CSR

@@ -3,9 +3,11 @@
 The Neighbours protocol and the PyG adapter are here.
 """
 
+from siafu.nn.cards import CARDS, ModelCard, ModelSpec, cards_that, layer_widths
 from siafu.nn.draws import Draws, Dropout
 from siafu.nn.dynamic import (
-    DYNAMIC_MODELS,
+    DYNAMIC_CARDS,
+    DynamicCard,
     DynamicGNN,
     DynamicSpec,
     SnapshotGCN,
@@ -19,7 +21,7 @@ from siafu.nn.heads import PairHead, VertexHead
 from siafu.nn.input_cache import cache_input, check_input_cache
 from siafu.nn.local import LocalNeighbours, Sampled
 from siafu.nn.messages import EdgeFunction
-from siafu.nn.models import GNN, LAYERS, ModelSpec
+from siafu.nn.models import GNN
 from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce
 from siafu.nn.norm import GraphBatchNorm, batch_statistics
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, project, rows_to_sum_one
@@ -33,13 +35,14 @@ from siafu.nn.temporal import (
 )
 
 __all__ = [
-    "DYNAMIC_MODELS",
+    "CARDS",
+    "DYNAMIC_CARDS",
     "GNN",
-    "LAYERS",
     "BandedMean",
     "CachedRows",
     "Draws",
     "Dropout",
+    "DynamicCard",
     "DynamicGNN",
     "DynamicSpec",
     "EdgeFunction",
@@ -47,6 +50,7 @@ __all__ = [
     "EvolvingGCN",
     "GraphBatchNorm",
     "LocalNeighbours",
+    "ModelCard",
     "ModelSpec",
     "Neighbours",
     "PairHead",
@@ -66,7 +70,9 @@ __all__ = [
     "batch_statistics",
     "build_dynamic",
     "cache_input",
+    "cards_that",
     "check_input_cache",
+    "layer_widths",
     "project",
     "rows_to_sum_one",
     "summaries",

@@ -6,7 +6,7 @@ Shapes: T snapshots in a row, N vertices, D input width, O output width.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -165,27 +165,67 @@ def _tm_gcn(spec: DynamicSpec) -> list[nn.Module]:
     return parts
 
 
-def _evolving(spec: DynamicSpec) -> list[nn.Module]:
+def _evolving(spec: DynamicSpec, variant: Literal["o", "h"]) -> list[nn.Module]:
     widths = [spec.in_width, *[spec.hidden] * spec.layers]
-    variant: Literal["o", "h"] = "h" if spec.name == "evolvegcn-h" else "o"
     return [EvolvingGCN(a, b, variant) for a, b in pairwise(widths)]
 
 
-DYNAMIC_MODELS: dict[str, Callable[[DynamicSpec], list[nn.Module]]] = {
-    "tm-gcn": _tm_gcn,
-    "cd-gcn": lambda spec: _recurrent(spec, VertexLSTM, skip=True),
-    "wd-gcn": lambda spec: _recurrent(spec, VertexLSTM, skip=False),
-    "evolvegcn-o": _evolving,
-    "evolvegcn-h": _evolving,
-    "gcrn": lambda spec: _recurrent(spec, VertexGRU, skip=False),
-}
-"""TM-GCN (Malik et al. 2021); CD-GCN and WD-GCN, GCN and LSTM with and without the input beside
-(Manessi et al. 2020); EvolveGCN-O and -H (Pareja et al. 2020); GCRN, GCN and GRU (Seo et al. 2018,
-its first form; T-GCN of Zhao et al. 2020 is this with one layer)."""
+@dataclass(frozen=True, kw_only=True)
+class DynamicCard:
+    """All that is known of a built-in dynamic model: how it is made, and its defaults."""
+
+    name: str
+    parts: Callable[[DynamicSpec], list[nn.Module]]
+    hidden: int = 16
+    lr: float = 0.01
+    dropout: float = 0.0
+    weight_decay: float = 0.0
+    aggregate: Literal["in", "out"] = "in"
+    averages_band: bool = False
+    """Adjacencies and rows are averaged over a band of snapshots."""
+    only_weights_evolve: bool = False
+    """No rows travel along time, and nothing is dropped."""
+    edge_head: Literal["linear", "mlp"] = "mlp"
+    """What judges the classes of edges, unless asked otherwise."""
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """What it is trained with unless asked otherwise, by setting."""
+        names = ("hidden", "lr", "dropout", "weight_decay", "aggregate")
+        return {name: getattr(self, name) for name in names}
+
+
+_DYNAMIC_CARDS = (
+    # Malik et al., 2021, who also classify edges by a linear map.
+    DynamicCard(
+        name="tm-gcn", parts=_tm_gcn, aggregate="out", averages_band=True, edge_head="linear"
+    ),
+    # Manessi et al., 2020: GCN and LSTM, with the input beside, and without.
+    DynamicCard(name="cd-gcn", parts=lambda spec: _recurrent(spec, VertexLSTM, skip=True)),
+    DynamicCard(name="wd-gcn", parts=lambda spec: _recurrent(spec, VertexLSTM, skip=False)),
+    # Pareja et al., 2020.
+    DynamicCard(
+        name="evolvegcn-o",
+        parts=lambda spec: _evolving(spec, "o"),
+        hidden=32,
+        lr=0.005,
+        only_weights_evolve=True,
+    ),
+    DynamicCard(
+        name="evolvegcn-h",
+        parts=lambda spec: _evolving(spec, "h"),
+        hidden=32,
+        lr=0.005,
+        only_weights_evolve=True,
+    ),
+    # Seo et al., 2018, the first form; T-GCN of Zhao et al., 2020, is this with one layer.
+    DynamicCard(name="gcrn", parts=lambda spec: _recurrent(spec, VertexGRU, skip=False)),
+)
+DYNAMIC_CARDS: dict[str, DynamicCard] = {card.name: card for card in _DYNAMIC_CARDS}
 
 
 def build_dynamic(spec: DynamicSpec) -> DynamicGNN:
     """Return the built-in model of that name."""
-    parts = DYNAMIC_MODELS[spec.name](spec)
-    band = spec.band if spec.name == "tm-gcn" else 0
-    return DynamicGNN(parts, out_width=spec.hidden, band=band)
+    card = DYNAMIC_CARDS[spec.name]
+    band = spec.band if card.averages_band else 0
+    return DynamicGNN(card.parts(spec), out_width=spec.hidden, band=band)

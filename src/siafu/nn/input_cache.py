@@ -4,17 +4,18 @@ import torch
 from torch import Tensor
 
 from siafu.errors import ConfigError
-from siafu.nn.models import INPUT_AGGREGATIONS, ModelSpec
+from siafu.nn.cards import ModelSpec, cards_that
 from siafu.nn.neighbours import Neighbours
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense
 
 
 def check_input_cache(spec: ModelSpec) -> None:
     """Raise unless the first layer of the model asks for the same sum in every epoch."""
-    if spec.name not in INPUT_AGGREGATIONS:
+    if spec.card.input_aggregation is None:
+        known = cards_that(lambda card: card.input_aggregation is not None)
         raise _refused(
             f"--model {spec.name}: weights take part in what its first layer aggregates",
-            f"use it with {', '.join(INPUT_AGGREGATIONS)}, or leave --input-cache out",
+            f"use it with {', '.join(known)}, or leave --input-cache out",
         )
     p = spec.dropout if spec.input_dropout is None else spec.input_dropout
     if p > 0:
@@ -39,7 +40,8 @@ def cache_input(x: Rows, neighbours: Neighbours, spec: ModelSpec) -> CachedRows:
             "leave --residual or --input-cache out",
         )
     rows_ND = dense(x)
-    aggregate_MD: Tensor = getattr(neighbours, INPUT_AGGREGATIONS[spec.name])(rows_ND)
+    assert spec.card.input_aggregation is not None, "just checked"
+    aggregate_MD: Tensor = getattr(neighbours, spec.card.input_aggregation)(rows_ND)
     return CachedRows(rows_ND, aggregate_MD)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from siafu.elastic import Bundle, Fact, Task, Tensors, encode_rows, inspect_parts
 from siafu.nn import ModelSpec
-from siafu.nn.models import layer_widths
+from siafu.nn.cards import layer_widths
 from siafu.ops import DrawKey
 from siafu.pipeline.stash import Stash
 from siafu.shard import Shard
@@ -96,7 +96,7 @@ class TaskMaker:
             "part": part,
             "epoch": epoch,
             "seed": self._seed,
-            "width": layer_widths(self._spec, max(0, part - 1))[0],
+            "width": layer_widths(self._spec, max(0, part - 1)).into,
         }
         if self._bits != 32:
             facts["bits"] = self._bits

@@ -7,8 +7,7 @@ docs/strategies.md writes the formula out, and benchmarks/memory_scaling.py comp
 
 from dataclasses import dataclass
 
-from siafu.nn import ModelSpec
-from siafu.nn.models import layer_widths
+from siafu.nn import ModelSpec, layer_widths
 from siafu.shard import Shard
 from siafu.strategy import Strategy, group_rounds, smallest_piece
 
@@ -16,12 +15,6 @@ _EDGE_BYTES = 4
 _POINTER_BYTES = 8
 _WIDTH_BYTES = 420
 """Of a halo row in each layer while widths are assigned: ids, ranges and layouts of both ways."""
-_NUMBERED = frozenset({"sage-max", "rgcn", "typed-gat"})
-"""Models that read edges by number: each block tells the number of its edges, and where columns
-are."""
-_REFETCHES = frozenset({"gat", "gatv2", "transformer", "rgcn", "typed-gat"})
-"""Models whose gradients need the rows of others again."""
-_LOOPED = frozenset({"gat", "gatv2", "typed-gat"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,42 +45,22 @@ class LayerRows:
 
 def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     """Return what a layer of the model keeps, in columns of owned rows."""
-    width_in, width_out, heads = layer_widths(spec, number)
+    card, width = spec.card, layer_widths(spec, number)
     is_last = number == spec.layers - 1
-    narrow = min(width_in, width_out)
     # Dropout makes a copy of the input; without it the input of the first layer is the data itself.
-    entered = 0 if number == 0 and not _drops(spec, 0) else width_in
-    if spec.name == "gcn" and width_in < width_out:
+    entered = 0 if number == 0 and not _drops(spec, 0) else width.into
+    if not card.reads_own_row and width.into < width.out:
         entered = 0  # it aggregates first: its gradient reads the sums alone
-    inner = {
-        "gcn": width_in if width_in < width_out else 0,
-        "sage": width_in if narrow == width_in and width_in != width_out else 0,
-        "sage-max": 3 * width_out,
-        "gin": 2 * width_out,
-        "gat": 2 * width_out + 2 * heads,
-        "typed-gat": 2 * width_out + 2 * heads,
-        "gatv2": 3 * width_out,
-        "transformer": 4 * width_out,
-        "rgcn": 0,
-    }[spec.name]
-    travels = {
-        "sage-max": width_out,
-        "gat": width_out + heads,
-        "typed-gat": width_out + heads,
-        "gatv2": width_out,
-        "transformer": 2 * width_out,
-        "rgcn": width_in,
-    }.get(spec.name, narrow)
-    norms = 0 if spec.norm == "none" or is_last else 2 * width_out
-    leaves = 0 if is_last and spec.jk == "none" else width_out
-    kept = entered + inner + norms + leaves
+    norms = 0 if spec.norm == "none" or is_last else 2 * width.out
+    leaves = 0 if is_last and spec.jk == "none" else width.out
+    kept = entered + card.keeps(width) + norms + leaves
     # The input of the first layer is given no gradient.
-    ways = 1 if spec.name == "gcn" else 2  # from other rows alone, or from the own one too
-    backward = width_out + ways * (width_in if number else width_out)
-    if spec.name == "sage-max":
+    ways = 2 if card.reads_own_row else 1  # from other rows alone, or from the own one too
+    backward = width.out + ways * (width.into if number else width.out)
+    if card.aggregation == "max":
         # Forward: a block's maxima and their edges beside the best so far, whose edges are int64.
-        backward = max(backward, 5 * width_out)
-    return LayerRows(kept, travels, max(width_in, width_out), entered, backward)
+        backward = max(backward, 5 * width.out)
+    return LayerRows(kept, card.sends(width), max(width.into, width.out), entered, backward)
 
 
 def _drops(spec: ModelSpec, number: int) -> bool:
@@ -98,7 +71,7 @@ def _drops(spec: ModelSpec, number: int) -> bool:
 def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int = 4) -> int:
     """Return the peak of a training step beyond what the shard itself takes."""
     layers = [layer_rows(spec, number) for number in range(spec.layers)]
-    refetches = spec.name in _REFETCHES
+    refetches = spec.card.refetches
     peak = kept = 0
     for layer in layers:
         kept += layer.kept * sizes.rows
@@ -127,13 +100,13 @@ def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strat
 def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     """Return bytes of blocks and their transposes; one rank's own block is the shard itself."""
     copies = 1 if sizes.stages == 0 else 2
-    looped = sizes.edges + sizes.rows if spec.name in _LOOPED else 0
+    looped = sizes.edges + sizes.rows if spec.card.adds_loops else 0
     if looped:
         # The own block is there once more with its loops.
         looped //= 1 if sizes.stages == 0 else max(1, round(1 + sizes.read / max(1, sizes.rows)))
     pointers = (sizes.stages + 1) * sizes.rows * 2 + sizes.read + sizes.rows
     numbers = 0
-    if spec.name in _NUMBERED or spec.edge_width:
+    if spec.card.numbers_edges or spec.edge_width:
         numbers = sizes.edges + (sizes.stages + 1) * (sizes.rows + sizes.read)
     return _EDGE_BYTES * (copies * sizes.edges + looped + numbers) + _POINTER_BYTES * pointers
 

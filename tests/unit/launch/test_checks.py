@@ -11,7 +11,7 @@ import siafu
 from siafu.config import make_config, read_config
 from siafu.errors import ConfigError, DataError
 from siafu.launch.checks import check_run
-from siafu.nn import LAYERS
+from siafu.nn import CARDS
 from tests.unit.launch.walk import OWN
 
 launch = importlib.import_module("siafu.launch.fit")
@@ -73,7 +73,7 @@ def test_refusals_come_before_anything_is_started(
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
 
 
-@pytest.mark.parametrize("model", LAYERS)
+@pytest.mark.parametrize("model", CARDS)
 def test_what_depends_on_the_graph_is_left_to_the_ranks(model: str) -> None:
     before = torch.random.get_rng_state()
     check_run("planted", make_config(data="planted", model=model, ranks=2))

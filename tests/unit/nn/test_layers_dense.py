@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from siafu.errors import ConfigError
 from siafu.nn import (
+    CARDS,
     GNN,
-    LAYERS,
     Draws,
     Dropout,
     GraphBatchNorm,
@@ -106,7 +106,7 @@ def test_gat_is_a_softmax_over_edges_and_one_loop(concat: bool) -> None:
     torch.testing.assert_close(layer(rows(), neighbours()), want, **EXACT)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CARDS)
 def test_sparse_features_give_what_dense_ones_give(name: str) -> None:
     torch.manual_seed(0)
     x = rows() * (torch.rand(N, D) < 0.4)
@@ -179,7 +179,7 @@ def test_batch_norm_is_that_of_torch(momentum: float | None) -> None:
 
 @pytest.mark.parametrize("jk", ["none", "cat", "max"])
 @pytest.mark.parametrize("layers", [1, 3])
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", CARDS)
 def test_every_model_of_any_depth_gives_logits_and_embeddings(name, layers, jk) -> None:
     spec = ModelSpec(
         name=name,

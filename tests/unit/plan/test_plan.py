@@ -12,7 +12,7 @@ from siafu.config import make_config
 from siafu.engine.network import model_spec
 from siafu.errors import ConfigError, PlanError
 from siafu.ingest import load
-from siafu.nn import LAYERS, Draws, ModelSpec
+from siafu.nn import CARDS, Draws, ModelSpec
 from siafu.partition import partition_graph
 from siafu.plan import (
     Sizes,
@@ -85,7 +85,7 @@ def spec_of(model: str) -> ModelSpec:
     return ModelSpec(name=model, in_width=100, out_width=10, hidden=64, num_types=3)
 
 
-@pytest.mark.parametrize("model", LAYERS)
+@pytest.mark.parametrize("model", CARDS)
 def test_prediction_falls_with_more_stages(model: str) -> None:
     ranks = 16
     strategy = Strategy(recompute=True)
@@ -98,7 +98,7 @@ def test_prediction_falls_with_more_stages(model: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", [Strategy(), Strategy(stages=1000, recompute=True)])
-@pytest.mark.parametrize("model", LAYERS)
+@pytest.mark.parametrize("model", CARDS)
 def test_prediction_falls_with_more_ranks(model: str, strategy: Strategy) -> None:
     needs = [
         needed(model, even_sizes(ranks, strategy.stages_of(ranks)), strategy)
