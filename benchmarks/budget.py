@@ -24,7 +24,7 @@ from typing import Any
 from benchmarks.measure import append_json, machine
 from benchmarks.resident import run_phase
 from benchmarks.synthetic import write_store
-from siafu.plan import read_bytes
+from siafu.options import read_bytes
 from siafu.shard import part_bytes
 
 RANKS = 2

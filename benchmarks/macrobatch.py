@@ -39,8 +39,8 @@ from benchmarks.reach import SIZES as REACH_SIZES
 from benchmarks.reach import reach_of
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import Training, begin
-from siafu.engine.evaluations import synchronise
+from siafu.engine import Trainer, begin
+from siafu.engine.progress import synchronise
 from siafu.engine.sampled import SampledNetwork
 from siafu.graph import Array, Graph
 from siafu.launch.rank import prepare_process
@@ -91,9 +91,9 @@ def cut(graph: Graph, parts: Array, size: int, folder: Path) -> Path:
     return target
 
 
-def fetch_epoch(training: Training) -> float:
+def fetch_epoch(training: Trainer) -> float:
     """Return the seconds that an epoch's macrobatches take when nothing is trained."""
-    network = training.network
+    network = training.workload.network
     assert isinstance(network, SampledNetwork)
     assert network.strategy.macrobatch != "auto"
     began = time.perf_counter()
@@ -102,20 +102,20 @@ def fetch_epoch(training: Training) -> float:
     return time.perf_counter() - began
 
 
-def start(shard: Shard, name: str, job: dict[str, Any]) -> Training:
+def start(shard: Shard, name: str, job: dict[str, Any]) -> Trainer:
     """Return a contestant, ready to train."""
     settings = contestants()[name] | {"threads": job["threads"]}
     training = begin(make_config(data="graph", **COMMON, **settings).resolved(), shard)
-    assert isinstance(training.network, SampledNetwork)
-    training.network.feed.sampler.is_ahead = name != IN_TURN
+    assert isinstance(training.workload.network, SampledNetwork)
+    training.workload.network.feed.sampler.is_ahead = name != IN_TURN
     return training
 
 
 def train_a_little(shard: Shard, job: dict[str, Any]) -> None:
     """Train two steps, so that no contestant pays for what is done once in a process."""
     training = start(shard, AHEAD, job)
-    assert isinstance(training.network, SampledNetwork)
-    sampler, count = training.network.feed.sampler, 2 * BATCH
+    assert isinstance(training.workload.network, SampledNetwork)
+    sampler, count = training.workload.network.feed.sampler, 2 * BATCH
     whole = sampler.schedule
     sampler.schedule = replace(
         whole,
@@ -144,7 +144,7 @@ def measure(shard: Shard, name: str, job: dict[str, Any]) -> dict[str, Any]:
             synchronise(shard.world)
             found["epoch_seconds"] = time.perf_counter() - began
             training.progress.epochs += 1
-        weights = training.network.module.state_dict().values()
+        weights = training.workload.network.module.state_dict().values()
         found["weights"] = hashlib.sha256(
             b"".join(weight.cpu().numpy().tobytes() for weight in weights)
         ).hexdigest()[:16]

@@ -81,7 +81,7 @@ def measure_rank(job: dict[str, Any]) -> None:
             training.step()
             seconds.append(time.perf_counter() - start)
         peak = status_bytes("VmHWM") - before
-        parameters = sum(p.numel() for p in training.network.module.parameters())
+        parameters = sum(p.numel() for p in training.workload.network.module.parameters())
         answer(
             {
                 "peak": peak,

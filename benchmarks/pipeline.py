@@ -42,7 +42,7 @@ import torch
 from benchmarks.measure import append_json, machine, starved
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import Training, begin
+from siafu.engine import Trainer, begin
 from siafu.engine.pipelined import PipelinedNetwork
 from siafu.graph import Graph, graph_from_edges
 from siafu.ops import set_threads
@@ -115,7 +115,7 @@ def _group(name: str) -> str:
     return "cpu" if name.startswith(("synchronous", "pipelined CPU")) else "pools"
 
 
-def step(training: Training) -> float:
+def step(training: Trainer) -> float:
     """Train one epoch and return its loss."""
     loss = training.step()
     training.progress.epochs += 1
@@ -157,11 +157,11 @@ def config_of(settings: dict[str, Any]) -> Any:
     return make_config(data="bench", model="gcn", epochs=1000, **COMMON, **settings).resolved()
 
 
-def _fresh_trace(training: Training) -> Trace | None:
-    if not isinstance(training.network, PipelinedNetwork):
+def _fresh_trace(training: Trainer) -> Trace | None:
+    if not isinstance(training.workload.network, PipelinedNetwork):
         return None
-    training.network.trace = Trace(0)
-    return training.network.trace
+    training.workload.network.trace = Trace(0)
+    return training.workload.network.trace
 
 
 def _overlap(trace: Trace | None) -> dict[str, float]:
@@ -173,8 +173,8 @@ def _overlap(trace: Trace | None) -> dict[str, float]:
     return {"graph_s": busy_seconds(spans, "graph"), "overlapped": both / tensor if tensor else 0.0}
 
 
-def _traffic(training: Training) -> dict[str, float]:
-    network = training.network
+def _traffic(training: Trainer) -> dict[str, float]:
+    network = training.workload.network
     if not isinstance(network, PipelinedNetwork) or network.runner is None:
         return {}
     use, epochs = network.runner.use, training.progress.epochs

@@ -27,7 +27,7 @@ from benchmarks.measure import append_json, machine
 from benchmarks.ranks import answer, run_module
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import Training, begin
+from siafu.engine import Trainer, begin
 from siafu.graph import Graph, graph_from_edges
 from siafu.ingest import load
 from siafu.launch.rank import prepare_process
@@ -135,7 +135,7 @@ def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, di
     return found
 
 
-def _step(training: Training) -> None:
+def _step(training: Trainer) -> None:
     training.step()
     training.progress.epochs += 1
 
@@ -173,7 +173,7 @@ def accuracies(shard: Shard, config: dict[str, Any], job: dict[str, Any]) -> dic
         training = begin(make_config(**config, seed=seed).resolved(), shard)
         for _ in range(job["epochs"]):
             _step(training)
-        found.append(training.evaluate()[0]["test"])
+        found.append(training.workload.evaluate().scores["test"])
     return {"test": found}
 
 

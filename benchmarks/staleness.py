@@ -60,11 +60,11 @@ def train(shard: Shard, mode: str, seed: int, epochs: int, lr: float) -> dict[st
     for _ in range(epochs):
         losses.append(training.step())
         training.progress.epochs += 1
-    assert isinstance(training.network, PipelinedNetwork)
-    assert training.network.pipeline is not None
-    ages = dict(training.network.pipeline.ages)
+    assert isinstance(training.workload.network, PipelinedNetwork)
+    assert training.workload.network.pipeline is not None
+    ages = dict(training.workload.network.pipeline.ages)
     training.close()
-    return {"losses": losses, "test": training.evaluate()[0]["test"], "ages": ages}
+    return {"losses": losses, "test": training.workload.evaluate().scores["test"], "ages": ages}
 
 
 def measure_rank(job: dict[str, Any]) -> None:

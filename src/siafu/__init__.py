@@ -1,4 +1,30 @@
-"""Train graph neural networks on one big graph over many ranks, exactly by default."""
+"""Train graph neural networks on one big graph, static or changing over time, over many ranks.
+
+A run of four ranks equals a run of one to rounding, unless you allow it to be cheaper:
+
+    import siafu
+
+    run = siafu.fit("planted", model="gat", ranks=4)     # data: a name, files, PyG objects
+    run.accuracy["test"], run.predictions                # scores, and a table by your own ids
+    siafu.infer(run, "new.npz")                          # the same model on other data
+    siafu.resume(run, epochs=400)                        # go on where it ended
+
+Data
+    load, load_dynamic    a graph, or a dynamic graph, from names, files and objects
+    partition             a graph cut into parts, one per rank, within a memory budget
+Runs
+    fit                   train; every flag of `siafu train` is an argument
+    resume, open_run      go on with a run; read one that has ended
+    infer                 predictions of a run, for its own graph or another
+Your own loop
+    World                 the ranks, under torchrun or alone
+    open_shard            this rank's part of a graph
+    parallelize           a PyG model over all ranks, unmodified and exact
+    MinibatchLoader       sampled minibatches of a partitioned graph
+
+Each has an example in its help. Mistakes raise `SiafuError`: the problem, what was seen, the fix.
+The command line (`siafu --help`) does the same without Python.
+"""
 
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING, Any
@@ -8,14 +34,15 @@ from siafu.collector import collector_rests
 if TYPE_CHECKING:
     from siafu.comm import World
     from siafu.errors import SiafuError
-    from siafu.graph import Graph
+    from siafu.graph import DynamicGraph, Graph
     from siafu.ingest import load
-    from siafu.launch import Run, fit
+    from siafu.launch import Run, fit, infer, load_dynamic, open_run, partition, resume
     from siafu.minibatch import MinibatchLoader
     from siafu.shard import Shard, open_shard
     from siafu.strategy import parallelize
 
 __all__ = [
+    "DynamicGraph",
     "Graph",
     "MinibatchLoader",
     "Run",
@@ -23,12 +50,18 @@ __all__ = [
     "SiafuError",
     "World",
     "fit",
+    "infer",
     "load",
+    "load_dynamic",
+    "open_run",
     "open_shard",
     "parallelize",
+    "partition",
+    "resume",
 ]
 
 _HOMES = {
+    "DynamicGraph": "graph",
     "Graph": "graph",
     "MinibatchLoader": "minibatch",
     "Run": "launch",
@@ -36,9 +69,14 @@ _HOMES = {
     "SiafuError": "errors",
     "World": "comm",
     "fit": "launch",
+    "infer": "launch",
     "load": "ingest",
+    "load_dynamic": "launch",
+    "open_run": "launch",
     "open_shard": "shard",
     "parallelize": "strategy",
+    "partition": "launch",
+    "resume": "launch",
 }
 """Where each name is, loaded when it is first asked for: a worker needs a part of siafu."""
 

@@ -1,5 +1,8 @@
 """Every error a user can act on, in one form: the problem, what was seen, how to fix it."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class SiafuError(Exception):
     """Base of every error raised on purpose; the command line prints it without a traceback."""
@@ -66,3 +69,10 @@ class Terminated(BaseException):
 
     rank_was_told = True
     """False on a rank that stopped with others, of which one was told."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean ...?)` for a near miss, else nothing."""
+    lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), lowered, n=1)
+    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""

@@ -8,12 +8,14 @@ import siafu
 
 PACKAGE = Path(siafu.__file__).parent
 LAYERS = [
-    {"errors", "collector", "files"},
-    {"config", "record", "ops", "graph"},
+    {"errors", "collector", "files", "signals"},
+    {"options", "record", "ops", "graph"},
     {"ingest", "partition", "comm"},
     {"shard", "nn"},
     {"strategy", "checkpoint", "minibatch", "elastic"},
-    {"plan", "pipeline"},
+    {"pipeline"},
+    {"config"},
+    {"plan"},
     {"engine"},
     {"launch"},
     {"cli"},

@@ -5,7 +5,7 @@ from typing import Any
 
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import begin_dynamic, train_dynamic
+from siafu.engine import begin_dynamic
 from siafu.graph import load_dynamic_store
 from siafu.record import RunFolder
 
@@ -17,6 +17,6 @@ def run_engine(world: World, store: Path, folder: Path, resume: bool, settings: 
     graph = load_dynamic_store(store)
     training = begin_dynamic(config, graph, world, run.checkpoints if resume else None)
     folder.mkdir(exist_ok=True)
-    result: dict[str, Any] = train_dynamic(training, run, lambda row: None)
-    weights = {name: value.clone() for name, value in training.network.state_dict().items()}
+    result: dict[str, Any] = training.train(run, lambda row: None).to_json()
+    weights = {name: value.clone() for name, value in training.workload.module.state_dict().items()}
     return {"result": result, "weights": weights}

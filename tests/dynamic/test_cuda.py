@@ -68,7 +68,7 @@ def test_runs_on_the_gpu_are_those_of_the_cpu(
         **settings,
         device="cuda",
         ranks=ranks,
-        vertex_parts=parts,
+        node_parts=parts,
         out=str(tmp_path / "cuda"),
     )
     # float32 sums in another order, five steps apart.

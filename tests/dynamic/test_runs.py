@@ -277,7 +277,7 @@ def test_runs_of_a_grid_of_ranks_are_those_of_one(
     settings = {**SETTINGS, "model": model, "task": task, "dropout": 0.2, **more}
     settings |= {"dropout": 0.0} if model.startswith("evolvegcn") else {}
     one = run_engine(World(), tmp_path / "store", tmp_path / "one", False, settings)
-    settings |= {"time_block": 5, "vertex_parts": 2}
+    settings |= {"time_block": 5, "node_parts": 2}
     many = ranks.run(run_engine, 4, tmp_path / "store", tmp_path / "many", False, settings)
     for part in many:
         assert part["result"]["losses"] == pytest.approx(one["result"]["losses"], rel=2e-5)
@@ -300,7 +300,7 @@ def test_a_grid_through_the_launcher(command: Command) -> None:
     assert command("infer", "run", "--out", "rows", "--embeddings").code == 0
     table = pq.read_table("rows")
     result = json.loads(Path("run/result.json").read_text())
-    assert result["choices"]["vertex_parts"] == 2
+    assert result["choices"]["node_parts"] == 2
     assert len(table) == 60 * result["choices"]["snapshots"]
     assert len(set(table["id"].to_pylist())) == 60
 
@@ -314,7 +314,7 @@ def test_adaptive_widths_of_uneven_groups_are_told_together(
     groups[:3] = 1
     save_dynamic(replace(graph, part_of=groups), tmp_path / "store")
     settings = {**SETTINGS, "model": "cd-gcn", "task": "node", "hidden": 16, "epochs": 8}
-    settings |= {"wire": "adaptive", "wire_period": 3, "vertex_parts": 2}
+    settings |= {"wire": "adaptive", "wire_period": 3, "node_parts": 2}
     settings |= {"time_exchange": "all-to-all"}
     many = ranks.run(run_engine, 4, tmp_path / "store", tmp_path / "run", False, settings)
     assert many[0]["result"]["exactness"] == "unbiased"

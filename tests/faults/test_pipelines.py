@@ -15,7 +15,7 @@ from siafu.comm import World
 from siafu.config import make_config
 from siafu.elastic.dispatch import Dispatcher
 from siafu.elastic.process_pool import ProcessPool
-from siafu.engine import Training, begin
+from siafu.engine import Trainer, begin
 from siafu.engine.pipelined import PipelinedNetwork
 from siafu.errors import PlanError
 from siafu.ingest import load
@@ -38,7 +38,7 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
 
 
 @contextmanager
-def training_of(shard: Shard, **settings: Any) -> Iterator[Training]:
+def training_of(shard: Shard, **settings: Any) -> Iterator[Trainer]:
     chosen = {"model": "gat", "heads": 2, "hidden": 8, "eval_every": EPOCHS, **settings}
     config = make_config(data="planted", strategy="dorylus", epochs=1000, **chosen).resolved()
     training = begin(config, shard)
@@ -48,7 +48,7 @@ def training_of(shard: Shard, **settings: Any) -> Iterator[Training]:
         training.close()
 
 
-def losses_of(training: Training, epochs: int = EPOCHS) -> list[float]:
+def losses_of(training: Trainer, epochs: int = EPOCHS) -> list[float]:
     found = []
     for _ in range(epochs):
         found.append(training.step())
@@ -56,10 +56,10 @@ def losses_of(training: Training, epochs: int = EPOCHS) -> list[float]:
     return found
 
 
-def dispatcher_of(training: Training) -> Dispatcher:
-    assert isinstance(training.network, PipelinedNetwork)
-    assert training.network.runner is not None
-    return training.network.runner.dispatcher
+def dispatcher_of(training: Trainer) -> Dispatcher:
+    assert isinstance(training.workload.network, PipelinedNetwork)
+    assert training.workload.network.runner is not None
+    return training.workload.network.runner.dispatcher
 
 
 @pytest.fixture(scope="module")
@@ -139,13 +139,13 @@ def test_a_run_that_diverges_leaves_no_worker(tmp_path: Path) -> None:
 def test_rows_are_never_older_than_the_bound_in_a_million_reads(shard: Shard) -> None:
     settings = {"pool": "none", "staleness": 1, "model": "gcn", "eval_every": 1000}
     with training_of(shard, **settings, checkpoint_every=0) as training:
-        assert isinstance(training.network, PipelinedNetwork)
+        assert isinstance(training.workload.network, PipelinedNetwork)
         reads = 0
         while reads < 1_000_000:
             losses_of(training, 10)
-            assert training.network.pipeline is not None
-            reads = sum(training.network.pipeline.ages.values())
-        assert set(training.network.pipeline.ages) == {0, 1}
+            assert training.workload.network.pipeline is not None
+            reads = sum(training.workload.network.pipeline.ages.values())
+        assert set(training.workload.network.pipeline.ages) == {0, 1}
 
 
 @pytest.fixture
@@ -167,6 +167,6 @@ def test_functions_of_an_emulated_lambda_train_the_same(
         got = losses_of(training, 2)
         assert not dispatcher_of(training).degraded
         # The last ones are counted when their calls return, just after their results came.
-        assert training.network.runner.use.totals()[0] >= 2 * 2 * 4
+        assert training.workload.network.runner.use.totals()[0] >= 2 * 2 * 4
     with training_of(shard, pool="none", intervals=2) as training:
         assert got == losses_of(training, 2)

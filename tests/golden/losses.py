@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from siafu.comm import World
-from siafu.config import MODEL_DEFAULTS, make_config
-from siafu.engine import begin, begin_dynamic, train, train_dynamic
+from siafu.config import make_config
+from siafu.engine import begin, begin_dynamic
 from siafu.graph import load_dynamic_store, save_dynamic
 from siafu.ingest import load, load_dynamic
+from siafu.nn import CARDS
 from siafu.partition import partition_graph
 from siafu.record import RunFolder
 from siafu.shard import open_shard
@@ -43,7 +44,7 @@ def _of_model(model: str) -> Curve:
 
 _SAMPLED = {"strategy": "batchgnn", "model": "sage", "fanout": "5,3", "batch_size": 40}
 CURVES: dict[str, Curve] = {
-    **{model: _of_model(model) for model in MODEL_DEFAULTS},
+    **{model: _of_model(model) for model in CARDS},
     "sar": Curve(data="planted:500", settings={"model": "gat", "strategy": "sar"}, ranks=(1, 3)),
     # On one rank nothing is rounded: what three ranks give is theirs alone.
     "adaqp": Curve(
@@ -95,11 +96,11 @@ def compute(world: World, name: str, data: Path, folder: Path) -> list[float]:
         folder.mkdir()
     if curve.dynamic:
         training = begin_dynamic(config, load_dynamic_store(data), world, None)
-        return list(train_dynamic(training, run, lambda row: None)["losses"])
+        return list(training.train(run, lambda row: None).losses)
     static = begin(config, open_shard(data, world))
-    result = train(static, run, lambda row: None)
+    result = static.train(run, lambda row: None)
     static.close()
-    return list(result["losses"])
+    return list(result.losses)
 
 
 def compute_on(pool: RankPool, name: str, ranks: int, scratch: Path) -> list[float]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine.full_graph import begin
+from siafu.engine import begin
 from siafu.ops import CSR
 from siafu.shard import open_shard
 
@@ -42,12 +42,12 @@ def run_epochs(
             training.progress.epochs += 1
         grads = {
             name: parameter.grad.clone()
-            for name, parameter in training.network.module.named_parameters()
+            for name, parameter in training.workload.network.module.named_parameters()
             if parameter.grad is not None
         }
-        network = training.network
+        network = training.workload.network
         network.module.eval()
-        training.draws.training = False
+        training.workload.draws.training = False
         result = {
             "losses": training.progress.losses,
             "grads": grads,

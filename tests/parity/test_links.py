@@ -10,7 +10,7 @@ from torch_geometric.datasets import KarateClub
 
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine.full_graph import begin
+from siafu.engine import begin
 from siafu.graph import Graph
 from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes
 from siafu.minibatch import HeldOut, edge_order, has_held_out, hold_out_edges, hold_out_of_shard
@@ -73,15 +73,20 @@ def run_links(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, 
     torch.set_num_threads(1)
     settings = dict(settings)
     shard, held = opened(world, parts, settings)
-    training = begin(make_config(data="awkward", **settings).resolved(), shard, held_out=held)
+    training = begin(
+        make_config(data="awkward", **settings).resolved(),
+        shard,
+        held_out=held,
+        ids=lambda: shard.ids,
+    )
     losses = []
     for _ in range(EPOCHS):
         losses.append(training.step())
         training.progress.epochs += 1
     result = {
         "losses": losses,
-        "weights": {n: t.clone() for n, t in training.network.module.state_dict().items()},
-        "scores": training.evaluate()[0],
+        "weights": {n: t.clone() for n, t in training.workload.module.state_dict().items()},
+        "scores": training.workload.evaluate().scores,
     }
     training.close()
     return result
@@ -90,8 +95,13 @@ def run_links(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, 
 def sampled_pairs(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the pairs that messages passed over in an epoch, and leaks of targets."""
     shard, held = opened(world, parts, settings)
-    training = begin(make_config(data="awkward", **settings).resolved(), shard, held_out=held)
-    feed, pairs, leaks, edges = training.network.feed, set(), 0, 0
+    training = begin(
+        make_config(data="awkward", **settings).resolved(),
+        shard,
+        held_out=held,
+        ids=lambda: shard.ids,
+    )
+    feed, pairs, leaks, edges = training.workload.network.feed, set(), 0, 0
     for macrobatch in feed.sampler.macrobatches(1, 2):
         for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
             for batch, subgraph in zip(step.mine, subgraphs, strict=True):

@@ -11,7 +11,7 @@ from torch_geometric.nn import GraphSAGE
 import siafu
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine.full_graph import begin
+from siafu.engine import begin
 from siafu.shard import Shard, open_shard
 from tests.harness import RankPool
 
@@ -41,7 +41,7 @@ def by_engine(world: World, parts: Path) -> dict[str, Any]:
         training = begin(make_config(data="g", **settings).resolved(), double_shard(world, parts))
         training.step()
         training.close()
-        return told(training.network.module)
+        return told(training.workload.network.module)
     finally:
         torch.set_default_dtype(torch.float32)
 

@@ -27,8 +27,8 @@ def traffic(world: World, parts: Path, size: int) -> dict[str, Any]:
     shard = open_shard(parts, world, place="host")
     settings = {"strategy": "batchgnn", "fanout": "3,2", "batch_size": 4, "model": "sage"}
     training = begin(make_config(data="a", macrobatch="1", **settings).resolved(), shard)
-    assert isinstance(training.network, SampledNetwork)
-    sampler = training.network.feed.sampler
+    assert isinstance(training.workload.network, SampledNetwork)
+    sampler = training.workload.network.feed.sampler
     before = world.meter.bytes_sent.get("feature", 0)
     far = 0
     for macrobatch in sampler.macrobatches(1, size):

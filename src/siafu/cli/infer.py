@@ -8,7 +8,7 @@ import typer
 
 from siafu.cli.show import print_json, print_table, say
 from siafu.cli.trust import confirmed
-from siafu.launch import infer as run_inference
+from siafu.launch import write_inference
 
 
 def infer(
@@ -31,7 +31,7 @@ def infer(
 ) -> None:
     """Write predictions (and embeddings) to Parquet, one file a rank, keyed by original ids."""
     target = confirmed(
-        lambda: run_inference(
+        lambda: write_inference(
             run, out, data=data, embeddings=embeddings, overwrite=overwrite, model=model, say=say
         )
     )

@@ -13,7 +13,7 @@ from rich.table import Table
 from siafu.checkpoint import checkpoints_in
 from siafu.cli.scores import run_rows, score_of, shown_score
 from siafu.cli.show import out, percent, print_json, print_table, size
-from siafu.config import make_config, read_config
+from siafu.config import make_config, read_run_config
 from siafu.errors import StoreError
 from siafu.graph import (
     Array,
@@ -91,7 +91,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 def _run_rows(run: RunFolder) -> dict[str, Any]:
     """Return a run's scores, then the settings that are not the defaults."""
-    config = make_config(**read_config(run.config))
+    config = make_config(**read_run_config(run.config))
     finished = run.result.exists()
     told = {"kind": "run", "data": config.data, "model": config.model, "finished": finished}
     told["epochs"] = len(run.read_metrics())
@@ -144,7 +144,7 @@ def _runs_in(path: Path) -> list[RunFolder]:
 
 
 def _run_facts(run: RunFolder) -> dict[str, Any]:
-    config = read_config(run.config)
+    config = read_run_config(run.config)
     facts = {name: config.get(name) for name in ("data", "model", "strategy", "ranks")}
     facts = {"run": run.path.name, **facts, "finished": run.result.exists()}
     if not run.result.exists():

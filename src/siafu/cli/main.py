@@ -1,32 +1,28 @@
 """The `siafu` command: parsing, calling one function, printing, exit codes."""
 
 import sys
+from importlib import import_module
 from typing import Annotated
 
+import typer
+
 from siafu.collector import collector_rests, spare_collector
+from siafu.errors import SiafuError, Terminated
+from siafu.record import installed, notes
+from siafu.signals import TERMINATED_CODE, ending_cleanly
 
-with collector_rests():
-    import typer
-
-    from siafu.cli.cache import cache
-    from siafu.cli.data import ingest, partition
-    from siafu.cli.demo import demo
-    from siafu.cli.doctor import doctor
-    from siafu.cli.infer import infer
-    from siafu.cli.inspect import inspect
-    from siafu.cli.train import train_command
-    from siafu.errors import SiafuError, Terminated
-    from siafu.launch import TERMINATED_CODE, ending_cleanly
-    from siafu.record import installed, notes
-spare_collector()
-
-app = typer.Typer(
-    name="siafu",
-    help="Train graph neural networks on one big graph over many ranks.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+_DATA = "siafu.cli.data"
+COMMANDS = {
+    "train": ("siafu.cli.train", "Train a GNN: on a built-in name, files, a store or parts."),
+    "infer": ("siafu.cli.infer", "Predict with a trained run, on its own graph or on another."),
+    "inspect": ("siafu.cli.inspect", "Show what a store, parts, a checkpoint or a run holds."),
+    "ingest": (_DATA, "Turn tables, arrays or PyG objects into a store."),
+    "partition": (_DATA, "Cut a graph into parts, one per rank."),
+    "demo": ("siafu.cli.demo", "Train on a small graph over several ranks, and on one."),
+    "doctor": ("siafu.cli.doctor", "Show what this installation can use."),
+    "cache": ("siafu.cli.cache", "Show what is kept for later runs, and empty it."),
+}
+"""Where each command is, which is loaded when it is called, and what it is for."""
 
 
 def _tell_version(*, asked: bool) -> None:
@@ -35,7 +31,6 @@ def _tell_version(*, asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def _siafu(
     version: Annotated[
         bool,
@@ -50,15 +45,38 @@ def _siafu(
     pass
 
 
-for command in (demo, doctor, ingest, partition, inspect, infer, cache):
-    app.command()(command)
-app.command(name="train")(train_command)
+def make_app(called: str | None) -> typer.Typer:
+    """Return the command line; of all commands but the one that is called, the name alone."""
+    app = typer.Typer(
+        name="siafu",
+        help="Train graph neural networks on one big graph over many ranks.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_siafu)
+    for name, (place, told) in COMMANDS.items():
+        if name == called:
+            with collector_rests():
+                module = import_module(place)
+            epilog = getattr(module, "EPILOG", None) if name == "train" else None
+            app.command(name, epilog=epilog)(getattr(module, name))
+        else:
+            app.command(name, help=told)(_not_loaded)
+    return app
+
+
+def _not_loaded() -> None:
+    raise AssertionError("a command that is called is loaded")
 
 
 def main() -> None:
     """Run the command line; an error of ours is shown without a traceback, exit code 2."""
+    called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         with ending_cleanly():
+            app = make_app(called)
+            spare_collector()
             app()
     except SiafuError as error:
         notes.print(f"error: {error}", style="red", soft_wrap=True)

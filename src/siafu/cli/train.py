@@ -10,7 +10,17 @@ from typer.models import OptionInfo
 from siafu.cli.scores import run_rows
 from siafu.cli.show import print_json, print_table, say
 from siafu.cli.trust import confirmed
-from siafu.config import RunConfig, make_config, read_config
+from siafu.config import (
+    OWNERS,
+    RENAMED,
+    RunConfig,
+    flag_of,
+    make_config,
+    owner_of,
+    read_config,
+    settings_of,
+    usual_settings,
+)
 from siafu.errors import ConfigError
 from siafu.launch import Run, resume_run, start_run
 from siafu.launch.trust import check_trusted
@@ -25,6 +35,15 @@ def train(
     resume: Annotated[Path | None, typer.Option(help="go on with this run folder")] = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    help_all: Annotated[
+        bool,
+        typer.Option(
+            "--help-all",
+            help="all settings, by what they are for",
+            is_eager=True,
+            callback=lambda ctx, asked: _show_all(ctx, asked=asked),
+        ),
+    ] = False,
     **flags: Any,
 ) -> None:
     """Train a GNN: a built-in name, .npz, Parquet or CSV folder, store or parts folder.
@@ -75,24 +94,80 @@ def show_run(run: Run, *, as_json: bool) -> None:
         print_table("", run_rows(run.result, run.path))
 
 
+def _show_all(ctx: typer.Context, *, asked: bool) -> None:
+    """Print the help with every setting, a panel per owner."""
+    if asked:
+        for parameter in ctx.command.params:
+            if parameter.name not in RENAMED:
+                parameter.hidden = False  # type: ignore[attr-defined]
+        ctx.command.epilog = None
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+def _refuse_renamed(name: str, *, given: str | None) -> None:
+    if given is not None:
+        raise ConfigError(
+            "The setting has another name now.",
+            seen=f"{flag_of(name)} {given}",
+            fix=f"write {flag_of(RENAMED[name])} {given}",
+        )
+
+
 def _with_flags(command: Any) -> Any:
     """Return the command with one option for each setting of a run."""
     signature = inspect.signature(command)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    options = []
-    for name, field in RunConfig.model_fields.items():
-        if name == "data":
-            continue
-        note = "" if field.default is None else f" (default: {str(field.default).lower()})"
-        option: OptionInfo = typer.Option(help=f"{field.description}{note}", show_default=False)
-        annotation: Any = field.annotation
-        kind = Annotated[annotation | None, option]
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        options.append(inspect.Parameter(name, keyword, default=None, annotation=kind))
-    own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
-    command.__signature__ = signature.replace(parameters=[*own, *options])
-    command.__annotations__ = {p.name: p.annotation for p in [*own, *options]}
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    settings = [name for owner in OWNERS for name in settings_of(owner) if name != "data"]
+    usual_first = dict.fromkeys([*usual_settings(), *settings])
+    own = [p.replace(kind=keyword) for p in own]
+    options = [
+        inspect.Parameter(name, keyword, default=None, annotation=_option(name))
+        for name in usual_first
+    ]
+    old = [
+        inspect.Parameter(name, keyword, default=None, annotation=_old_option(name))
+        for name in RENAMED
+    ]
+    command.__signature__ = signature.replace(parameters=[*own, *options, *old])
+    command.__annotations__ = {p.name: p.annotation for p in [*own, *options, *old]}
     return command
 
 
-train_command = _with_flags(train)
+def _option(name: str) -> Any:
+    field = RunConfig.model_fields[name]
+    note = "" if field.default is None else f" (default: {str(field.default).lower()})"
+    option: OptionInfo = typer.Option(
+        help=f"{field.description}{note}",
+        show_default=False,
+        hidden=name not in usual_settings(),
+        rich_help_panel=USUAL if name in usual_settings() else owner_of(name).panel,
+    )
+    annotation: Any = field.annotation
+    return Annotated[annotation | None, option]
+
+
+def _old_option(name: str) -> Any:
+    option: OptionInfo = typer.Option(
+        hidden=True, callback=lambda given: _refuse_renamed(name, given=given)
+    )
+    return Annotated[str | None, option]
+
+
+USUAL = "Settings people use most"
+
+
+def more_settings() -> str:
+    """Return the names of all other settings, a paragraph per owner."""
+    shown = {"data", *usual_settings()}
+    rest = {
+        owner.panel: [flag_of(name) for name in settings_of(owner) if name not in shown]
+        for owner in OWNERS
+    }
+    told = [f"{panel}: {', '.join(flags)}" for panel, flags in rest.items()]
+    return "\n\n".join(["All other settings, by `siafu train --help-all`:", *told])
+
+
+EPILOG = more_settings()
+train = _with_flags(train)

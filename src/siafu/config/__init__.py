@@ -1,25 +1,36 @@
-"""What a run is asked to do, checked when it is made."""
+"""What a run is asked to do: the sum of what its parts can be told, checked when it is made."""
 
-from siafu.config.config_file import read_config, write_config
-from siafu.config.dynamic import DYNAMIC_DEFAULTS
+from siafu.config.config_file import read_run_config, write_config
 from siafu.config.run import (
-    MODEL_DEFAULTS,
+    OWNERS,
+    RENAMED,
+    ResolvedConfig,
     RunConfig,
-    did_you_mean,
+    check_scopes,
+    flag_of,
+    is_asked,
     make_config,
+    owner_of,
+    scopes_of,
+    settings_of,
+    usual_settings,
 )
-from siafu.config.scope import SCOPES, Kind, check_scopes, is_asked
+from siafu.options import read_config
 
 __all__ = [
-    "DYNAMIC_DEFAULTS",
-    "MODEL_DEFAULTS",
-    "SCOPES",
-    "Kind",
+    "OWNERS",
+    "RENAMED",
+    "ResolvedConfig",
     "RunConfig",
     "check_scopes",
-    "did_you_mean",
+    "flag_of",
     "is_asked",
     "make_config",
+    "owner_of",
     "read_config",
+    "read_run_config",
+    "scopes_of",
+    "settings_of",
+    "usual_settings",
     "write_config",
 ]

@@ -5,17 +5,18 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from siafu.comm import World
-from siafu.config import RunConfig, read_config
 from siafu.elastic.autotune import Autotuner
 from siafu.elastic.cloud_model import CloudModel
 from siafu.elastic.dispatch import Dispatcher, Patience
 from siafu.elastic.local_pool import LocalPool
+from siafu.elastic.options import PoolOptions
 from siafu.elastic.pool import Deliver, Pool
 from siafu.elastic.pool_address import is_loopback, split_address
 from siafu.elastic.pool_use import PoolUse
@@ -23,18 +24,24 @@ from siafu.elastic.process_pool import ProcessPool
 from siafu.elastic.runner import Runner
 from siafu.elastic.simulated_pool import SimulatedPool
 from siafu.errors import ConfigError, PoolError
+from siafu.options import read_config
 
 
 def open_runner(
-    config: RunConfig,
+    config: PoolOptions,
     pool: str,
     intervals: int,
     world: World,
     deliver: Deliver,
     step_seconds: float = 0.001,
+    seed: int = 0,
 ) -> Runner:
-    """Return the pool of that name, watched, sized and counted in steps of so many seconds."""
-    use, make = PoolUse(step_seconds), _MAKERS[pool]
+    """Return the pool of that name, watched, sized and counted in steps of so many seconds.
+
+    `seed` is that of a simulated pool's delays and failures.
+    """
+    use = PoolUse(step_seconds)
+    make = partial(_simulated, seed=seed) if pool == "simulated" else _MAKERS[pool]
     workers = _workers(config, pool, intervals)
 
     def make_pool(deliver_to: Deliver) -> Pool:
@@ -52,7 +59,7 @@ def open_runner(
     return Runner(Dispatcher(make_pool, deliver, say=say, patience=patience), use, tuner)
 
 
-def check_pool_settings(config: RunConfig, pool: str) -> None:
+def check_pool_settings(config: PoolOptions, pool: str) -> None:
     """Raise where the settings of a pool can't be used, before anything of it is started.
 
     Ranks on other machines may have a cloud's file where this one has not.
@@ -64,7 +71,7 @@ def check_pool_settings(config: RunConfig, pool: str) -> None:
         _check_lambda(config)
 
 
-def _workers(config: RunConfig, pool: str, intervals: int) -> int:
+def _workers(config: PoolOptions, pool: str, intervals: int) -> int:
     """Return how many workers to begin with."""
     if config.pool_workers in (None, "auto"):
         return min(intervals, _cores() if pool in ("none", "process") else _MOST_WORKERS)
@@ -92,16 +99,24 @@ _MOST_WORKERS = 100
 """Workers a rank begins with at most, where they cost nothing until they are asked."""
 
 
-def _local(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+def _local(config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
     return LocalPool(deliver, workers=workers)
 
 
-def _process(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+def _process(
+    config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse
+) -> Pool:
     return ProcessPool(deliver, workers=workers, deadline_seconds=config.deadline)
 
 
 def _simulated(
-    config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse
+    config: PoolOptions,
+    world: World,
+    workers: int,
+    deliver: Deliver,
+    use: PoolUse,
+    *,
+    seed: int,
 ) -> Pool:
     model = replace(read_cloud(config.cloud), billing_seconds=use.step_seconds)
 
@@ -112,14 +127,14 @@ def _simulated(
         )
 
     pool = SimulatedPool(
-        deliver, model=model, workers=workers, seed=config.seed + world.rank, make_inner=make_inner
+        deliver, model=model, workers=workers, seed=seed + world.rank, make_inner=make_inner
     )
     use.memory_gb = model.memory_gb or None
     use.paid = lambda: (pool.bill.requests, pool.bill.seconds)
     return pool
 
 
-def _ray(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+def _ray(config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
     address = None if config.ray_address == "local" else config.ray_address
     pool: Pool = _imported("ray_pool", "ray").RayPool(
         deliver, workers=workers, address=address, deadline_seconds=config.deadline
@@ -127,7 +142,7 @@ def _ray(config: RunConfig, world: World, workers: int, deliver: Deliver, use: P
     return pool
 
 
-def _check_lambda(config: RunConfig) -> None:
+def _check_lambda(config: PoolOptions) -> None:
     if config.lambda_function is None:
         raise ConfigError(
             "The function in AWS Lambda has no name.",
@@ -144,7 +159,7 @@ def _check_lambda(config: RunConfig) -> None:
     _check_reach(config)
 
 
-def _check_reach(config: RunConfig) -> None:
+def _check_reach(config: PoolOptions) -> None:
     """Raise where the setting is no address, or functions in AWS would look for a rank in vain."""
     host = split_address(config.pool_address)[0] if config.pool_address else "127.0.0.1"
     elsewhere = config.lambda_endpoint or any(name in os.environ for name in _SERVICES)
@@ -157,7 +172,9 @@ def _check_reach(config: RunConfig) -> None:
         )
 
 
-def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+def _lambda(
+    config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse
+) -> Pool:
     _check_lambda(config)
     assert config.lambda_function is not None
     module = _imported("lambda_pool", "aws")
@@ -223,10 +240,9 @@ def _imported(name: str, extra: str) -> Any:
         ) from error
 
 
-_MAKERS: dict[str, Callable[[RunConfig, World, int, Deliver, PoolUse], Pool]] = {
+_MAKERS: dict[str, Callable[[PoolOptions, World, int, Deliver, PoolUse], Pool]] = {
     "none": _local,
     "process": _process,
     "ray": _ray,
     "aws-lambda": _lambda,
-    "simulated": _simulated,
 }

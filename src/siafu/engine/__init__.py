@@ -1,33 +1,29 @@
 """The training and inference loops; they evaluate and write records."""
 
-from siafu.engine.dynamic import (
-    DynamicTraining,
-    begin_dynamic,
-    default_task,
-    num_embedded,
-    train_dynamic,
-)
-from siafu.engine.dynamic_infer import (
-    infer_dynamic,
-    save_dynamic_network,
-    write_dynamic_predictions,
-)
+from siafu.engine.dynamic import begin_dynamic
+from siafu.engine.dynamic_infer import infer_dynamic
+from siafu.engine.dynamic_network import default_task, num_embedded
 from siafu.engine.early_checks import check_model_file, check_network_settings
 from siafu.engine.forecast import Counts, check_before_cut
-from siafu.engine.full_graph import Training, begin, peak_bytes, train
 from siafu.engine.grid import check_grid, make_grid
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
-from siafu.engine.network import Network, build_network, logit_rows, make_spec
-from siafu.engine.pipeline_report import write_trace
+from siafu.engine.network import Network, build_network, make_spec
+from siafu.engine.progress import Progress, RunResult, peak_bytes
 from siafu.engine.sampled import check_sampled_settings
-from siafu.engine.weights import load_network, save_network
+from siafu.engine.trainer import Trainer
+from siafu.engine.weights import load_network
+from siafu.engine.workload import Evaluation, Workload
+from siafu.engine.workloads import begin
 
 __all__ = [
     "Counts",
-    "DynamicTraining",
+    "Evaluation",
     "Network",
-    "Training",
+    "Progress",
+    "RunResult",
+    "Trainer",
+    "Workload",
     "begin",
     "begin_dynamic",
     "build_network",
@@ -40,17 +36,10 @@ __all__ = [
     "default_task",
     "infer_dynamic",
     "load_network",
-    "logit_rows",
     "make_grid",
     "make_spec",
     "num_embedded",
     "peak_bytes",
-    "save_dynamic_network",
-    "save_network",
-    "train",
-    "train_dynamic",
-    "write_dynamic_predictions",
     "write_embeddings",
     "write_predictions",
-    "write_trace",
 ]

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import torch
 from pydantic import Field, Json, field_validator
 
-from siafu.config import RunConfig
+from siafu.config import ResolvedConfig
 from siafu.engine.column_names import check_names
-from siafu.engine.dynamic import TASKS, DynamicNetwork, make_network, make_runner
+from siafu.engine.dynamic_network import TASKS, DynamicNetwork, make_network, make_runner
 from siafu.engine.grid import Grid
 from siafu.engine.infer import as_lists
 from siafu.engine.snapshots import num_inputs
@@ -98,7 +98,7 @@ def save_dynamic_network(
 
 
 def infer_dynamic(
-    config: RunConfig,
+    config: ResolvedConfig,
     graph: DynamicGraph,
     grid: Grid,
     file: Path,

@@ -11,7 +11,7 @@ from siafu.engine.network import check_strategy
 from siafu.engine.own_model import no_such_file
 from siafu.engine.pipelined import check_pipeline
 from siafu.nn import GNN, ModelSpec
-from siafu.plan import check_budget, named_strategy, read_prices
+from siafu.plan import check_budget, read_prices
 
 
 def check_network_settings(config: RunConfig) -> None:
@@ -19,7 +19,7 @@ def check_network_settings(config: RunConfig) -> None:
 
     The settings are resolved ones. Ranks check the same again, and what depends on the graph.
     """
-    strategy = named_strategy(config)
+    strategy = config.chosen
     check_budget(config, strategy)
     if strategy.unit == "interval":
         check_pipeline(config)

@@ -9,7 +9,8 @@ from siafu.config import RunConfig
 from siafu.engine.sampled_memory import least_sampled_bytes
 from siafu.errors import BudgetError, SiafuError
 from siafu.nn import ModelSpec
-from siafu.plan import RUNTIME_BYTES, Sizes, candidates, named_strategy, predict_bytes, read_bytes
+from siafu.options import read_bytes
+from siafu.plan import RUNTIME_BYTES, Sizes, candidates, predict_bytes
 from siafu.strategy import Strategy, group_rounds, smallest_piece
 
 _PROCESS_BYTES = 360 * 10**6
@@ -47,7 +48,7 @@ class Counts:
 
 def check_before_cut(config: RunConfig, spec: ModelSpec, counts: Counts) -> None:
     """Raise where full-graph training can't fit into its budget, however well the graph is cut."""
-    strategy = named_strategy(config)
+    strategy = config.chosen
     if config.memory is None or strategy.unit != "graph":
         return
     if choose_device(config.device, 0).type == "cuda":
@@ -73,7 +74,7 @@ def minibatch_remedy(config: RunConfig, spec: ModelSpec, counts: Counts) -> str:
     # What belongs to full-graph training means nothing there.
     changes = {"strategy": "batchgnn", "stages": None, "recompute": None, "prune": None}
     try:
-        named_strategy(config.model_copy(update=changes))
+        _ = config.model_copy(update=changes).chosen
     except SiafuError:
         return ""
     need = sampled_bytes(config, spec, counts)

@@ -5,7 +5,6 @@ from torch import Tensor
 from siafu.config import RunConfig, is_asked
 from siafu.engine.own_model import OWN_ARGUMENTS, arguments_taken
 from siafu.errors import ConfigError
-from siafu.plan import named_strategy
 from siafu.shard import Shard
 
 
@@ -26,7 +25,7 @@ def check_residual(config: RunConfig, shard: Shard) -> None:
 def check_own_settings(config: RunConfig) -> None:
     """Raise where a setting is asked for that the user's own class does not take."""
     asked = [name for name in OWN_ARGUMENTS if is_asked(config, name)]
-    if named_strategy(config).unit == "macrobatch" and "layers" in asked:
+    if config.chosen.unit == "macrobatch" and "layers" in asked:
         asked.remove("layers")  # as many hops are sampled
     if ":" not in config.model or not asked:
         return

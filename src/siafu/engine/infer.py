@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from siafu.engine.network import Network, embedding_rows, logit_rows
+from siafu.engine.network import Network
 from siafu.files import replacing
 from siafu.graph import MASKS, Array, writing
 from siafu.nn import Draws
@@ -29,8 +29,8 @@ def write_predictions(
     """Write one Parquet file a rank into `target`; together they hold each vertex once."""
     network.module.eval()
     draws.training = False
-    logits = logit_rows(network)
-    hidden = embedding_rows(network) if embeddings else None
+    logits = network.logit_rows()
+    hidden = network.embedding_rows() if embeddings else None
     split_N = _split_codes(shard)
 
     def table(low: int, high: int) -> pa.Table:
@@ -50,7 +50,7 @@ def write_embeddings(network: Network, shard: Shard, draws: Draws, target: Path)
     """Write what `write_predictions` does of a model of edges: each vertex's row, no classes."""
     network.module.eval()
     draws.training = False
-    rows = logit_rows(network)
+    rows = network.logit_rows()
 
     def table(low: int, high: int) -> pa.Table:
         columns = {"id": _ids(shard, low, high), "embedding": as_lists(rows.slice(low, high))}

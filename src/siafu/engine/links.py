@@ -10,7 +10,6 @@ from torch.nn.functional import softplus
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
 from siafu.minibatch import LinkBatching, rows_of_seeds
-from siafu.plan import named_strategy
 
 
 def link_loss(rows_VD: Tensor, seeds: Tensor, num_negatives: int) -> Tensor:
@@ -77,7 +76,7 @@ def check_link_settings(config: RunConfig) -> None:
         return
     _num_negatives(config)
     num_eval_negatives(config)
-    if named_strategy(config).unit != "macrobatch":
+    if config.chosen.unit != "macrobatch":
         raise ConfigError(
             "Link prediction trains on minibatches of edges.",
             seen=f"--task link with --strategy {config.strategy}",

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from siafu.config import RunConfig
 from siafu.engine.forecast import Counts, minibatch_remedy
 from siafu.engine.own_model import EdgeFacts, OutputShape, own_model
-from siafu.engine.pipelined import PipelinedNetwork, check_pipeline
-from siafu.engine.sampled import SampledNetwork, sampled_network
+from siafu.engine.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
+from siafu.engine.sampled import sampled_network
 from siafu.errors import ConfigError
 from siafu.nn import (
     GNN,
@@ -28,7 +28,7 @@ from siafu.nn import (
 from siafu.nn.sparse import dense
 from siafu.ops import CSR
 from siafu.plan import choose_strategy
-from siafu.shard import HeldRows, Shard, WrittenRows
+from siafu.shard import Shard, WrittenRows
 from siafu.strategy import (
     BlockNeighbours,
     Strategy,
@@ -59,16 +59,28 @@ class Network(Protocol):
         """The widths at which rows travel while training."""
         ...
 
+    def training_logits(self) -> Tensor:
+        """Return rows of scores of the training nodes alone, to learn from."""
+        ...
+
     def logits(self) -> Tensor:
-        """Return one row of scores for each owned vertex."""
+        """Return one row of scores for each owned node."""
         ...
 
     def embeddings(self) -> Tensor:
         """Return the rows before the last layer, or the logits where a model has no such rows."""
         ...
 
+    def logit_rows(self) -> WrittenRows:
+        """Return the rows of `logits`, which may lie on disk."""
+        ...
 
-class BuiltInNetwork:
+    def embedding_rows(self) -> WrittenRows:
+        """Return the rows of `embeddings`, likewise."""
+        ...
+
+
+class BuiltInNetwork(RowsInMemory):
     """One of siafu's own models with the neighbours of a shard."""
 
     def __init__(
@@ -113,7 +125,7 @@ def _needed(x: Rows, views: list[View]) -> Rows:
     return x.select(read) if isinstance(x, SparseRows) else x[read]
 
 
-class OwnNetwork:
+class OwnNetwork(RowsInMemory):
     """A user's PyG model, run over the ranks unmodified."""
 
     def __init__(
@@ -141,20 +153,6 @@ class OwnNetwork:
     def embeddings(self) -> Tensor:
         """Return logits_NO: which rows of a foreign model are its embedding is unknown."""
         return self.logits()
-
-
-def logit_rows(network: Network) -> WrittenRows:
-    """Return the rows of a network's logits, which may lie on disk; every rank calls this."""
-    if isinstance(network, SampledNetwork):
-        return network.logit_rows()
-    return HeldRows(network.logits())
-
-
-def embedding_rows(network: Network) -> WrittenRows:
-    """Return the rows of a network's embeddings, likewise."""
-    if isinstance(network, SampledNetwork):
-        return network.embedding_rows()
-    return HeldRows(network.embeddings())
 
 
 def build_network(

@@ -6,7 +6,7 @@ from typing import Any
 from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.engine.pipelined import PipelinedNetwork
-from siafu.plan import Bill, PoolUsage, Servers, make_bill, named_strategy, read_prices
+from siafu.plan import Bill, PoolUsage, Servers, make_bill, read_prices
 from siafu.record import join_traces
 
 DEFAULT_INSTANCE = "c5.xlarge"
@@ -15,12 +15,14 @@ _BILLED_POOLS = ("aws-lambda", "simulated")
 _MB_PER_GB = 1024
 
 
-def pipeline_report(network: object, world: World, earlier: dict[str, Any]) -> dict[str, Any]:
-    """Return the figures of all ranks together; nothing of another strategy's. All ranks call.
+def pipeline_report(
+    network: PipelinedNetwork, world: World, earlier: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the figures of all ranks together; all call this.
 
     `earlier` are those of the run before it was resumed, which are added.
     """
-    if not isinstance(network, PipelinedNetwork) or network.pipeline is None:
+    if network.pipeline is None:
         return earlier
     pipeline, runner = network.pipeline, network.runner
     assert runner is not None
@@ -61,7 +63,7 @@ def run_bill(
     config: RunConfig, report: dict[str, Any], *, ranks: int, seconds: float, epochs: int
 ) -> Bill | None:
     """Return the bill of a run, each rank on a machine of its own; None where nobody asked."""
-    strategy = named_strategy(config)
+    strategy = config.chosen
     if strategy.unit != "interval" and config.prices is None and config.instance is None:
         return None
     prices = read_prices(config.prices)
@@ -79,9 +81,9 @@ def run_bill(
     return make_bill(prices, servers, seconds=seconds, epochs=epochs, usage=usage)
 
 
-def write_trace(network: object, world: World, folder: Path) -> None:
+def write_trace(network: PipelinedNetwork, world: World, folder: Path) -> None:
     """Write trace.json of all ranks into a run's folder; all ranks call this together."""
-    if not isinstance(network, PipelinedNetwork) or network.trace is None:
+    if network.trace is None:
         return
     paths = [folder / f"trace-{rank}.json" for rank in range(world.size)]
     network.trace.write(paths[world.rank])

@@ -12,11 +12,31 @@ from siafu.nn import GNN, Draws
 from siafu.pipeline import Pipeline, Settings
 from siafu.plan import read_prices
 from siafu.record import Trace
-from siafu.shard import Shard
+from siafu.shard import HeldRows, Shard, WrittenRows
 from siafu.strategy import BlockNeighbours, Strategy
 
 
-class PipelinedNetwork:
+class RowsInMemory:
+    """Rows of a network that computes them all at once."""
+
+    def logits(self) -> Tensor:
+        """Return one row of scores for each owned node."""
+        raise NotImplementedError
+
+    def embeddings(self) -> Tensor:
+        """Return the rows before the last layer."""
+        raise NotImplementedError
+
+    def logit_rows(self) -> WrittenRows:
+        """Return the rows of `logits`."""
+        return HeldRows(self.logits())
+
+    def embedding_rows(self) -> WrittenRows:
+        """Return the rows of `embeddings`."""
+        return HeldRows(self.embeddings())
+
+
+class PipelinedNetwork(RowsInMemory):
     """One of siafu's own models on the intervals of a shard."""
 
     def __init__(
@@ -45,6 +65,10 @@ class PipelinedNetwork:
             bits=strategy.pool_bits,
         )
 
+    def training_logits(self) -> Tensor:
+        """Return rows of training nodes, of one step over the whole graph."""
+        return self.logits()[self._shard.train]
+
     def logits(self) -> Tensor:
         """Return logits_NO."""
         logits_NO: Tensor = self.module(self._x, self._whole, self._draws)
@@ -60,7 +84,13 @@ class PipelinedNetwork:
         def make(deliver: Deliver) -> Runner:
             step = read_prices(self._config.prices).lambda_price.step_seconds
             self.runner = open_runner(
-                self._config, strategy.pool, strategy.intervals, self._shard.world, deliver, step
+                self._config,
+                strategy.pool,
+                strategy.intervals,
+                self._shard.world,
+                deliver,
+                step,
+                self._config.seed,
             )
             return self.runner
 

@@ -37,7 +37,7 @@ from siafu.minibatch import (
 )
 from siafu.minibatch.served import EdgeColumn
 from siafu.nn import GNN, Draws, ModelSpec, Neighbours, layer_widths
-from siafu.plan import read_bytes
+from siafu.options import read_bytes
 from siafu.shard import HeldRows, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
 
@@ -174,6 +174,10 @@ class SampledNetwork:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash((self._draws.seed, epoch, number)))
             yield
+
+    def training_logits(self) -> Tensor:
+        """Return rows of training nodes with all their neighbours."""
+        return self.logits()[self._shard.train]
 
     def logits(self) -> Tensor:
         """Return logits_NO of every owned vertex with all its neighbours, layer by layer."""

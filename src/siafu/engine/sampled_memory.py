@@ -9,7 +9,8 @@ from siafu.minibatch import Feed, Trial, largest_that_pays, vertex_bytes
 from siafu.minibatch.feed import Left
 from siafu.nn import ModelSpec, layer_widths
 from siafu.ops import warm_up, warm_up_sampling
-from siafu.plan import layer_rows, memory_in_use, read_bytes
+from siafu.options import read_bytes
+from siafu.plan import layer_rows, memory_in_use
 from siafu.shard import Shard
 
 _DEFAULT_BUDGET = 10**9

@@ -3,19 +3,22 @@
 from siafu.collector import collector_rests
 
 with collector_rests():  # every rank begins here
+    from siafu.launch.api import infer, load_dynamic, open_run, partition, resume
     from siafu.launch.fit import Run, fit, resume_run, start_run, under_torchrun
-    from siafu.launch.infer import infer
+    from siafu.launch.infer import write_inference
     from siafu.launch.prepare import prepare_parts
-    from siafu.launch.stop import TERMINATED_CODE, ending_cleanly
 
 __all__ = [
-    "TERMINATED_CODE",
     "Run",
-    "ending_cleanly",
     "fit",
     "infer",
+    "load_dynamic",
+    "open_run",
+    "partition",
     "prepare_parts",
+    "resume",
     "resume_run",
     "start_run",
     "under_torchrun",
+    "write_inference",
 ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import psutil
 
-from siafu.config import RunConfig
+from siafu.config import RunConfig, check_scopes
 from siafu.engine import (
     check_link_settings,
     check_model_file,
@@ -13,20 +13,19 @@ from siafu.engine import (
 )
 from siafu.errors import ConfigError
 from siafu.launch.dynamic import is_dynamic_run
-from siafu.launch.meaning import check_meaning
 from siafu.launch.prepare import check_parts_settings
-from siafu.plan import named_strategy
 
 
 def check_run(data: Any, config: RunConfig) -> None:
     """Raise where the settings tell that the run would fail once its ranks have started."""
-    strategy = named_strategy(config)
+    strategy = config.chosen
     _check_model_size(config.resolved())
     check_model_file(config)
     over_time = is_dynamic_run(data, config)
     if not over_time:
         check_link_settings(config)
-    check_meaning(config, over_time=over_time, task=config.task or (None if over_time else "node"))
+    task = config.task or (None if over_time else "node")
+    check_scopes(config.kind(over_time=over_time, task=task), config)
     if not over_time:
         if strategy.unit == "macrobatch":
             check_sampled_settings(config.resolved())

@@ -8,20 +8,18 @@ from typing import Any
 import numpy as np
 
 from siafu.comm import World
-from siafu.config import DYNAMIC_DEFAULTS, MODEL_DEFAULTS, RunConfig, is_asked
+from siafu.config import ResolvedConfig, RunConfig, check_scopes, is_asked
 from siafu.engine import (
+    Trainer,
     begin_dynamic,
     check_grid,
     default_task,
     infer_dynamic,
     make_grid,
     num_embedded,
-    save_dynamic_network,
-    train_dynamic,
-    write_dynamic_predictions,
 )
 from siafu.errors import ConfigError
-from siafu.graph import DynamicGraph, Graph, folder_kind, load_dynamic_store, save_dynamic, writing
+from siafu.graph import DynamicGraph, Graph, folder_kind, load_dynamic_store, save_dynamic
 from siafu.ingest import (
     BUILTINS,
     NAMED,
@@ -31,37 +29,34 @@ from siafu.ingest import (
     looks_like_events,
 )
 from siafu.launch.classes import told_classes
-from siafu.launch.meaning import check_meaning
-from siafu.launch.stop import heeding
-from siafu.ops import num_threads, set_threads, telling_compilation
+from siafu.nn import CARDS, DYNAMIC_CARDS
+from siafu.ops import num_threads, set_threads
 from siafu.partition import Cut, assign_vertices, too_few_snapshots
-from siafu.record import PhaseProgress, ProgressLine, RunFolder
+from siafu.record import PhaseProgress, RunFolder
 
 _ELEMENTS_A_THREAD = 4_000_000
 
 
 def is_dynamic_run(data: Any, config: RunConfig) -> bool:
     """Return whether a run is on a dynamic graph; raise where model and data disagree."""
-    dynamic = config.model in DYNAMIC_DEFAULTS or (
-        config.model not in MODEL_DEFAULTS and is_dynamic(data)
-    )
+    dynamic = config.model in DYNAMIC_CARDS or (config.model not in CARDS and is_dynamic(data))
     if not dynamic and is_dynamic(data):
         raise ConfigError(
             "The model is for graphs that do not change, and the data is a dynamic graph.",
             seen=f"--model {config.model} with {_shown(data)}",
-            fix=f"use one of: {', '.join(DYNAMIC_DEFAULTS)}",
+            fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
         )
     if not dynamic and isinstance(data, str | Path) and looks_like_events(Path(data)):
         raise ConfigError(
             "The model is for graphs that do not change, and the data has times of events.",
             seen=f"--model {config.model} with {data}, one table without a table of vertices",
-            fix=f"use one of: {', '.join(DYNAMIC_DEFAULTS)}",
+            fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
         )
     if dynamic and _is_static(data):
         raise ConfigError(
             "The model is for dynamic graphs, and the data has no times.",
             seen=f"--model {config.model} with {_shown(data)}",
-            fix=f"use timed events, or one of: {', '.join(MODEL_DEFAULTS)}",
+            fix=f"use timed events, or one of: {', '.join(CARDS)}",
         )
     return dynamic
 
@@ -89,7 +84,7 @@ def prepare_dynamic(
     trains: bool = True,
 ) -> Path:
     """Return the store of the dynamic graph: the user's own, or one made at `target`."""
-    check_grid(config.ranks, config.vertex_parts)
+    check_grid(config.ranks, config.node_parts)
     stored = isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic"
     progress = PhaseProgress(quiet=quiet)
     try:
@@ -104,7 +99,7 @@ def prepare_dynamic(
     finally:
         progress.close()
     if trains:
-        check_meaning(config, over_time=True, task=config.task or default_task(graph))
+        check_scopes(config.kind(over_time=True, task=config.task or default_task(graph)), config)
     _check_lags(config, graph)
     for note in [*notes, *_classes_told(config, graph)]:
         say(note)
@@ -112,12 +107,12 @@ def prepare_dynamic(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
         f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
     )
-    stretches = config.ranks // config.vertex_parts
+    stretches = config.ranks // config.node_parts
     if num_embedded(config, graph) < stretches:
         raise too_few_snapshots(num_embedded(config, graph), stretches)
     cuts = is_asked(config, "partition")
-    if config.vertex_parts > 1 and (cuts or _num_groups(graph) != config.vertex_parts):
-        cut = Cut(num_parts=config.vertex_parts, method=config.partition, seed=config.seed)
+    if config.node_parts > 1 and (cuts or _num_groups(graph) != config.node_parts):
+        cut = Cut(num_parts=config.node_parts, method=config.partition, seed=config.seed)
         graph = _grouped(graph, cut, say, quiet=quiet)
         stored = False
     if stored:
@@ -183,41 +178,24 @@ def _num_groups(graph: DynamicGraph) -> int:
     return 1 if graph.part_of is None else int(graph.part_of.max()) + 1
 
 
-def work_on_dynamic(config: RunConfig, folder: RunFolder, job: Any, world: World) -> None:
-    """Do this rank's share of a job on a dynamic graph."""
+def begin_on_dynamic(config: ResolvedConfig, folder: RunFolder, job: Any, world: World) -> Trainer:
+    """Return the training of a dynamic graph."""
+    graph = _open(config, job)
+    return begin_dynamic(config, graph, world, folder.checkpoints if job.resume else None)
+
+
+def infer_on_dynamic(config: ResolvedConfig, folder: RunFolder, job: Any, world: World) -> None:
+    """Do this rank's share of predicting on a dynamic graph."""
+    graph = _open(config, job)
+    grid = make_grid(world, graph, config.node_parts)
+    target = Path(job.target)
+    infer_dynamic(config, graph, grid, folder.weights, target, embeddings=job.embeddings)
+
+
+def _open(config: ResolvedConfig, job: Any) -> DynamicGraph:
     graph = load_dynamic_store(job.parts)
     if not config.threads:
         edges = int(graph.edges_per_snapshot().max(initial=0))
-        elements = (graph.num_nodes + edges) * (config.hidden or 1) // config.vertex_parts
+        elements = (graph.num_nodes + edges) * config.hidden // config.node_parts
         set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
-    if job.verb == "infer":
-        grid = make_grid(world, graph, config.vertex_parts)
-        target = Path(job.target)
-        infer_dynamic(config, graph, grid, folder.weights, target, embeddings=job.embeddings)
-        return
-    training = begin_dynamic(config, graph, world, folder.checkpoints if job.resume else None)
-    if job.resume and world.rank == 0:
-        with writing(folder.metrics):
-            folder.keep_metrics(training.progress.epochs)
-    quiet = job.quiet or world.rank != 0
-    with ProgressLine("epoch", config.epochs, quiet=quiet) as line, telling_compilation(line.say):
-
-        def show(row: dict[str, Any]) -> None:
-            note = f"loss {row['loss']:.4f}"
-            scores = row.get("scores", {}).get("val", {})
-            for name, value in list(scores.items())[:1]:
-                is_error = training.task.lower_is_better
-                note += f"  val {name} " + (f"{value:.4f}" if is_error else f"{100 * value:.2f} %")
-            line.update(training.progress.epochs, note)
-
-        with heeding() as is_told:
-            result = train_dynamic(training, folder, show, is_told)
-        line.remark("writing predictions")
-        if world.rank == 0:  # before predictions: what fails there loses nothing
-            lags = config.lags if training.task.name == "signal" else 0
-            with writing(folder.path):
-                save_dynamic_network(training.network, training.task, graph, lags, folder.weights)
-                folder.write_result(result)
-        write_dynamic_predictions(
-            training.network, training.task, training.runner, folder.predictions, world.rank
-        )
+    return graph

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
-from siafu.config import RunConfig, make_config, read_config
+from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
@@ -48,7 +48,6 @@ from siafu.ops import (
     warm_up_sampling,
     warm_up_wire,
 )
-from siafu.plan import named_strategy
 from siafu.record import RunFolder, clear_rests, counted
 
 
@@ -62,22 +61,33 @@ class Run:
     """False on the other ranks under torchrun: one of them is enough to print."""
 
     @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row per epoch: loss, seconds, bytes sent and, where it was evaluated, scores."""
+        return RunFolder(self.path).read_metrics()
+
+    @property
     def accuracy(self) -> dict[str, float]:
-        """Scores of train, val and test vertices, or edges, at the best validation epoch."""
+        """Scores of train, val and test nodes, or edges, at the best validation epoch."""
         scores: dict[str, float] = self.result["accuracy"]
         return scores
 
     @property
     def predictions(self) -> pa.Table:
-        """One row a vertex: original id, prediction, confidence, label, split.
+        """One row per node: original id, prediction, confidence, label, split.
 
-        Where edges are predicted, one a held-out edge: src, dst, score, split.
+        Where edges are predicted, one per held-out edge: src, dst, score, split.
         """
         return pq.read_table(RunFolder(self.path).predictions)
 
 
 def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
-    """Train on `data` (whatever `siafu.load` takes, or a parts folder) and return the run."""
+    """Train on `data` and return the run; settings are those of `siafu train`, by the same names.
+
+    `data` is whatever `siafu.load` or `siafu.load_dynamic` takes or returns, or a parts folder.
+
+    >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
+    >>> run.accuracy["test"], run.predictions
+    """
     name = data if isinstance(data, str | Path) else getattr(data, "name", type(data).__name__)
     config = make_config(data=str(name), **settings)
     return start_run(config, data=data, say=lambda line: None, quiet=quiet)
@@ -111,7 +121,7 @@ def resume_run(
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
     # The first epoch may have failed for want of memory.
     free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
-    found = make_config(**read_config(folder.config)).model
+    found = make_config(**read_run_config(folder.config)).model
     model = model_to_run(found, changes.get("model"), resume_command(path), path)
     fixed = sorted(set(changes) - free - ({"model"} if ":" in model else set()))
     if fixed:
@@ -121,7 +131,7 @@ def resume_run(
             fix="only epochs, patience, deadline, threads and the launcher may change (before the "
             "first checkpoint the memory too)",
         )
-    config = make_config(**{**read_config(folder.config), **changes})
+    config = make_config(**{**read_run_config(folder.config), **changes})
     if under_torchrun():
         with _joined(config) as world:
             opened = (folder, False)
@@ -213,9 +223,9 @@ def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
     else:
         with telling_compilation(say):
             warm_up()
-            if named_strategy(config).wire != 32 or config.feature_bits != 32:
+            if config.chosen.wire != 32 or config.feature_bits != 32:
                 warm_up_wire()
-            if named_strategy(config).unit == "macrobatch":
+            if config.chosen.unit == "macrobatch":
                 warm_up_sampling()
         threads = threads_for(config.ranks, config.threads)
         variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from siafu.config import make_config, read_config
+from siafu.config import make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import sync_folder
 from siafu.graph import folder_kind, writing
@@ -19,7 +19,7 @@ from siafu.partition import open_parts
 from siafu.record import shortened
 
 
-def infer(
+def write_inference(
     path: Path,
     target: Path,
     *,
@@ -45,7 +45,7 @@ def infer(
             fix="run the same command without torchrun",
         )
     _check_free(target, overwrite=overwrite)
-    config = make_config(**read_config(folder.config))
+    config = make_config(**read_run_config(folder.config))
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
     config = config.model_copy(update={"model": named})
     parent = target.absolute().parent

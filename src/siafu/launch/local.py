@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from siafu.comm import STORE_VARIABLE
 from siafu.errors import RankError, SiafuError, Terminated
 from siafu.graph import scratch_folder
-from siafu.launch.stop import Order, heeding
+from siafu.signals import Order, heeding
 
 ERRORS_VARIABLE = "SIAFU_ERRORS"
 """Where ranks tell their failures: not the run folder, whose disk may be full."""

@@ -15,33 +15,23 @@ from typing import Any, Literal, NoReturn
 from pydantic import TypeAdapter, ValidationError
 
 from siafu.comm import World
-from siafu.config import RunConfig, make_config, read_config
-from siafu.engine import (
-    Training,
-    begin,
-    load_network,
-    logit_rows,
-    save_network,
-    train,
-    write_embeddings,
-    write_predictions,
-    write_trace,
-)
+from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
+from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
 from siafu.engine.forecast import HELD_SHARE
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
-from siafu.launch.dynamic import work_on_dynamic
+from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
-from siafu.launch.stop import TERMINATED_CODE, ending_cleanly, heeding
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
+from siafu.options import read_bytes
 from siafu.partition import open_parts
-from siafu.plan import named_strategy, read_bytes
 from siafu.record import ProgressLine, RunFolder
 from siafu.shard import Shard, open_shard, part_bytes
+from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
 
 _PR_SET_PDEATHSIG = 1
 _ELEMENTS_A_THREAD = 4_000_000
@@ -82,19 +72,22 @@ class Job:
 
 def work(folder: RunFolder, job: Job, world: World) -> None:
     """Do this rank's share of a job."""
-    settings = read_config(folder.config) | ({"model": job.model} if job.model else {})
+    settings = read_run_config(folder.config) | ({"model": job.model} if job.model else {})
     config = make_config(**settings).resolved()
     world.check_agreement("settings", config.model_dump_json() + repr(job))
     with told_as_the_users(config.model, world):
-        if folder_kind(Path(job.parts)) == "dynamic":
-            work_on_dynamic(config, folder, job, world)
-        elif job.verb == "train":
-            _train(config, folder, job, world)
+        is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
+        if job.verb == "train":
+            start = begin_on_dynamic if is_dynamic else _begin
+            _train(start(config, folder, job, world), folder, job)
+        elif is_dynamic:
+            infer_on_dynamic(config, folder, job, world)
         else:
             _infer(config, folder, job, world)
 
 
-def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
+def _begin(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> Trainer:
+    """Return the training of a static graph."""
     shard = _open(config, job, world)
     held_out = None
     if config.task == "link":
@@ -102,7 +95,7 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
     resumed = folder.checkpoints if job.resume else None
     say = _say_nothing if job.quiet or world.rank != 0 else _say
     try:
-        training = begin(config, shard, resumed, held_out, say)
+        return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts).ids)
     except BudgetError as error:
         if job.resume or not folder.parts.exists():
             raise
@@ -110,14 +103,6 @@ def _train(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
         run = quote(str(folder.path))
         again = f"; the cut is kept: add --resume {run} to a larger --memory to use it"
         raise BudgetError(error.problem, seen=error.seen, fix=error.fix + again) from None
-    if job.resume and world.rank == 0:
-        with writing(folder.metrics):
-            folder.keep_metrics(training.progress.epochs)
-    try:
-        _train_on(training, folder, job)
-    except BaseException:
-        training.abandon()
-        raise
 
 
 def _say(line: str) -> None:
@@ -129,53 +114,47 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def _train_on(training: Training, folder: RunFolder, job: Job) -> None:
-    config, world = training.config, training.world
-    quiet = job.quiet or world.rank != 0
+def _train(trainer: Trainer, folder: RunFolder, job: Job) -> None:
+    if job.resume and trainer.world.rank == 0:
+        with writing(folder.metrics):
+            folder.keep_metrics(trainer.progress.epochs)
+    try:
+        _train_on(trainer, folder, job)
+    except BaseException:
+        trainer.abandon()
+        raise
+
+
+def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
+    config, world, workload = trainer.config, trainer.world, trainer.workload
+    quiet, predicts = job.quiet or world.rank != 0, config.inference == "full"
     with ProgressLine("epoch", config.epochs, quiet=quiet) as line, telling_compilation(line.say):
 
-        def show(row: dict[str, object]) -> None:
-            note = f"loss {row['loss']:.4f}"
-            if isinstance(accuracy := row.get("accuracy"), dict):
-                note += f"  val {100 * accuracy['val']:.2f} %"
-            line.update(training.progress.epochs, note)
+        def show(row: dict[str, Any]) -> None:
+            note = f"loss {row['loss']:.4f}  {workload.note_of(row)}"
+            line.update(trainer.progress.epochs, note.rstrip())
 
         with heeding() as is_told:
-            result = train(training, folder, show, is_told)
-        line.remark("writing predictions" if config.inference == "full" else "")
-        write_trace(training.network, world, folder.path)
-        _save(training, folder, result)
-        if config.inference == "full":
-            _write_predictions(training, folder, job)
-    training.close()
+            result = trainer.train(folder, show, is_told)
+        line.remark("writing predictions" if predicts else "")
+        workload.write_trace(folder.path)
+        if world.rank == 0:  # before predictions: what fails there loses nothing
+            with writing(folder.path):
+                workload.save_weights(folder.weights)
+                folder.write_result(result.to_json())
+        if predicts:
+            workload.write_predictions(folder.predictions)
+    trainer.close()
 
 
-def _save(training: Training, folder: RunFolder, result: dict[str, Any]) -> None:
-    """Write weights and result, before predictions: what fails there loses nothing."""
-    if training.world.rank == 0:
-        with writing(folder.path):
-            save_network(training.network, training.shard, folder.weights)
-            folder.write_result(result)
-
-
-def _without_held_out(config: RunConfig, job: Job, shard: Shard) -> tuple[Shard, HeldOut]:
+def _without_held_out(config: ResolvedConfig, job: Job, shard: Shard) -> tuple[Shard, HeldOut]:
     """Return the shard to train on, and this rank's share of the edges to evaluate on."""
     if has_held_out(job.parts):
         return shard, HeldOut.load(job.parts).share(shard)
     return hold_out_of_shard(shard, config.split, config.seed)
 
 
-def _write_predictions(training: Training, folder: RunFolder, job: Job) -> None:
-    if training.links is None:
-        write_predictions(training.network, training.shard, training.draws, folder.predictions)
-        return
-    training.network.module.eval()
-    training.draws.training = False
-    rows = logit_rows(training.network)
-    training.links.write(rows, open_parts(job.parts).ids, folder.predictions)
-
-
-def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None:
+def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
     draws = Draws(seed=config.seed, training=False)
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
     if config.task == "link":
@@ -184,19 +163,19 @@ def _infer(config: RunConfig, folder: RunFolder, job: Job, world: World) -> None
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 
 
-def _open(config: RunConfig, job: Job, world: World) -> Shard:
+def _open(config: ResolvedConfig, job: Job, world: World) -> Shard:
     shard = open_shard(job.parts, world, place=_place(config, job, world))
     if not config.threads:
         # Threads that wait for each other at every small operation only slow it down, all the
         # more when other programs want the cores.
-        elements = (shard.num_owned + shard.csr.num_edges) * (config.hidden or 1)
+        elements = (shard.num_owned + shard.csr.num_edges) * config.hidden
         set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
     return shard
 
 
-def _place(config: RunConfig, job: Job, world: World) -> Literal["device", "host", "disk"]:
+def _place(config: ResolvedConfig, job: Job, world: World) -> Literal["device", "host", "disk"]:
     """Return where a rank's edges and features lie: minibatches read few of them at a time."""
-    if named_strategy(config).unit != "macrobatch":
+    if config.chosen.unit != "macrobatch":
         return "device"
     if config.memory is None:
         return "host"
@@ -215,7 +194,7 @@ def prepare_process(config: RunConfig) -> None:
 
 def saves_memory(config: RunConfig) -> bool:
     """True when the run's strategy was chosen to need less memory, or its memory is limited."""
-    return config.memory is not None or named_strategy(config).stages != 1
+    return config.memory is not None or config.chosen.stages != 1
 
 
 def _end_with_parent() -> None:
@@ -258,7 +237,7 @@ def main(run: str, job_text: str) -> int:
 
 
 def _join_and_work(folder: RunFolder, job: Job, rank: int) -> None:
-    config = make_config(**read_config(folder.config))
+    config = make_config(**read_run_config(folder.config))
     prepare_process(config)
     with World.join(
         device=config.device,

@@ -7,9 +7,7 @@ from siafu.plan.choice import (
     check_budget,
     choose_strategy,
     memory_in_use,
-    named_strategy,
     predict_training_bytes,
-    read_bytes,
 )
 from siafu.plan.memory import Sizes, layer_rows, measure_sizes, predict_bytes
 from siafu.plan.prices import InstancePrice, LambdaPrice, Prices, Route, read_prices
@@ -31,10 +29,8 @@ __all__ = [
     "make_bill",
     "measure_sizes",
     "memory_in_use",
-    "named_strategy",
     "pool_usage",
     "predict_bytes",
     "predict_training_bytes",
-    "read_bytes",
     "read_prices",
 ]

@@ -1,7 +1,6 @@
 """From the settings of a run to a strategy with every choice made."""
 
 import math
-import re
 from collections.abc import Callable
 
 import psutil
@@ -11,72 +10,16 @@ from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.errors import BudgetError, ConfigError
 from siafu.nn import ModelSpec
+from siafu.options import read_bytes
 from siafu.plan.memory import measure_sizes, predict_bytes
 from siafu.record import counted
 from siafu.shard import Shard
-from siafu.strategy import Strategy, find_strategy
+from siafu.strategy import Strategy
 
 RUNTIME_BYTES = 120 * 10**6
 """What a process takes beyond tensors once it trains, evaluates and writes: compiled kernels, the
 sockets' buffers, the writer of Parquet. 80 to 110 MB were seen."""
 Say = Callable[[str], None]
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-
-
-def read_bytes(text: str, what: str = "memory budget") -> int:
-    """Return the bytes that `4GB`, `512 MiB` or a plain number mean."""
-    match = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?)(i?)B?\s*", text, re.IGNORECASE)
-    try:
-        assert match is not None
-        number, unit, binary = float(match[1]), match[2].upper(), bool(match[3])
-    except (AssertionError, ValueError):
-        raise ConfigError(
-            f"The {what} can't be read.", seen=text, fix="write it as 4GB or 512MiB"
-        ) from None
-    powers = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-    size = number * (1024 ** powers[unit] if binary else _UNITS[unit])
-    if text.strip()[-1] in ".0123456789" and 0 < size < _UNITS["M"]:
-        raise ConfigError(
-            f"The {what} has no unit.",
-            seen=f"{text}: {number:g} bytes",
-            fix=f"did you mean {number:g}GB? Write it as 4GB or 512MiB",
-        )
-    return int(min(size, 2**63))
-
-
-def named_strategy(config: RunConfig) -> Strategy:
-    """Return the strategy that the settings name, with their own choices on top."""
-    if config.memory is not None:
-        read_bytes(config.memory)
-    if config.memory is None and config.stages == "auto":
-        raise ConfigError(
-            "The number of stages can't be chosen.",
-            seen="--stages auto without a memory budget",
-            fix="add --memory 4GB, or set --stages to a number from 1 to the ranks",
-        )
-    strategy = find_strategy(config.strategy).with_choices(
-        stages=_stages(config),
-        recompute=config.recompute,
-        input_cache=config.input_cache,
-        prune=config.prune,
-        wire=_wire(config),
-        wire_bits=config.wire_bits,
-        wire_period=config.wire_period,
-        overlap=config.overlap,
-        intervals=config.intervals,
-        staleness=config.staleness,
-        gather=config.gather,
-        pool=config.pool,
-        pool_bits=config.pool_bits,
-        macrobatch=_count("macrobatch", config.macrobatch, "1 or more minibatches, or auto"),
-    )
-    if strategy.unit == "interval" and config.device == "cuda":
-        raise ConfigError(
-            "A pipeline's graph work is done on CPUs.",
-            seen="--device cuda with --strategy dorylus",
-            fix="use --device cpu, or another strategy on the GPU",
-        )
-    return strategy
 
 
 def choose_strategy(
@@ -95,7 +38,7 @@ def choose_strategy(
     is predicted to need is said where there is a budget to compare it with; where none fits,
     `remedy` tells what would.
     """
-    strategy = named_strategy(config)
+    strategy = config.chosen
     if not training:
         stages = shard.world.size if strategy.stages == "auto" else None
         return strategy.with_choices(stages=stages, prune=False, input_cache=False)
@@ -188,27 +131,3 @@ def memory_in_use(world: World) -> int:
     if world.device.type == "cuda":
         return torch.cuda.memory_allocated(world.device)
     return int(psutil.Process().memory_info().rss)
-
-
-def _wire(config: RunConfig) -> int | str | None:
-    return int(config.wire) if config.wire is not None and config.wire.isdigit() else config.wire
-
-
-def _stages(config: RunConfig) -> int | str | None:
-    if config.stages is None:
-        whole_graph = find_strategy(config.strategy).unit == "graph"
-        return "auto" if config.memory is not None and whole_graph else None
-    return _count("stages", config.stages, "1 to the number of ranks, or auto")
-
-
-def _count(name: str, text: str | None, fix: str) -> int | str | None:
-    """Return a number, or `auto`, as settings have it."""
-    if text is None or text == "auto":
-        return text
-    try:
-        return int(text)
-    except ValueError:
-        what = {"stages": "number of stages", "macrobatch": "size of macrobatches"}[name]
-        raise ConfigError(
-            f"The {what} can't be read.", seen=f"{name}={text}", fix=f"use {fix}"
-        ) from None

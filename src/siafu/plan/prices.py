@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from siafu.config import did_you_mean
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, did_you_mean
 
 PACKAGED = Path(__file__).with_name("prices.toml")
 CURRENCY = "USD"

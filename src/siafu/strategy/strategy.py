@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from siafu.config import did_you_mean
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, did_you_mean
 
 Exactness = Literal["exact", "unbiased", "bounded"]
 

@@ -4,7 +4,7 @@ import pytest
 
 from siafu.cli.show import size
 from siafu.errors import ConfigError
-from siafu.plan import read_bytes
+from siafu.options import read_bytes
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ from typing import Any
 import pytest
 
 from siafu.config import (
-    MODEL_DEFAULTS,
     RunConfig,
-    did_you_mean,
     make_config,
     read_config,
     write_config,
 )
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, did_you_mean
+from siafu.nn import CARDS
 
 FULL = {
     "data": "planted",
@@ -128,7 +127,7 @@ def test_missing_config_file_is_told(tmp_path: Path) -> None:
         read_config(tmp_path / "absent.yaml")
 
 
-@pytest.mark.parametrize("model", [*MODEL_DEFAULTS, "mine.py:Net"])
+@pytest.mark.parametrize("model", [*CARDS, "mine.py:Net"])
 def test_model_defaults_fill_what_is_unset(model: str) -> None:
     config = make_config(data="planted", model=model, dropout=0.0).resolved()
     assert config.dropout == 0.0

@@ -7,7 +7,7 @@ import torch
 
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import begin, train
+from siafu.engine import begin
 from siafu.record import RunFolder
 from siafu.shard import open_shard
 
@@ -28,10 +28,10 @@ def run_engine(
     last: dict[str, torch.Tensor] = {}
 
     def keep(row: dict[str, Any]) -> None:
-        state = training.network.module.state_dict()
+        state = training.workload.module.state_dict()
         last.update({name: tensor.clone() for name, tensor in state.items()})
 
-    summary = train(training, run, keep)
+    summary = training.train(run, keep).to_json()
     training.close()
-    best = {name: tensor.clone() for name, tensor in training.network.module.state_dict().items()}
+    best = {name: tensor.clone() for name, tensor in training.workload.module.state_dict().items()}
     return {"losses": summary["losses"], "last": last, "best": best, "summary": summary}

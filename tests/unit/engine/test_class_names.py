@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import siafu
-from siafu.launch import infer
+from siafu.launch import write_inference
 
 
 def test_predictions_name_the_classes(tmp_path: Path) -> None:
@@ -27,6 +27,6 @@ def test_predictions_name_the_classes(tmp_path: Path) -> None:
     assert set(table["prediction"]) <= set(words.tolist())
     # Another graph without labels: the names are the run's.
     pq.write_table(nodes.drop_columns(["label"]), tmp_path / "data" / "nodes.parquet")
-    infer(run.path, tmp_path / "out", data=str(tmp_path / "data"), say=lambda line: None)
+    write_inference(run.path, tmp_path / "out", data=str(tmp_path / "data"), say=lambda line: None)
     again = pq.read_table(tmp_path / "out").sort_by("id").to_pydict()
     assert again["prediction"] == table["prediction"]

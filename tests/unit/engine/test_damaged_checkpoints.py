@@ -11,8 +11,7 @@ import pytest
 
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import begin
-from siafu.engine.full_graph import Training
+from siafu.engine import Trainer, begin
 from siafu.errors import SiafuError, StoreError
 from siafu.ingest import load
 from siafu.partition import partition_graph
@@ -42,7 +41,7 @@ def checkpoint(made: Path, tmp_path: Path) -> Path:
     return tmp_path / "checkpoints" / "epoch-000004"
 
 
-def resume(shard: Shard, checkpoint: Path, **settings: Any) -> Training:
+def resume(shard: Shard, checkpoint: Path, **settings: Any) -> Trainer:
     config = make_config(data="planted", **{**SETTINGS, "epochs": 8, **settings}).resolved()
     return begin(config, shard, checkpoint.parent)
 

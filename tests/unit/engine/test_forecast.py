@@ -14,8 +14,9 @@ from siafu.engine.network import model_spec
 from siafu.errors import BudgetError
 from siafu.ingest import load
 from siafu.launch import fit, resume_run
+from siafu.options import read_bytes
 from siafu.partition import partition_graph
-from siafu.plan import choose_strategy, read_bytes
+from siafu.plan import choose_strategy
 from siafu.shard import open_shard
 
 LARGE = Counts(rows=2_500_000, edges=25_000_000, row_bytes=256, edge_bytes=4, ranks=2)

@@ -8,7 +8,7 @@ import pytest
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.elastic import LocalPool, Task
-from siafu.engine import Training, begin
+from siafu.engine import Trainer, begin
 from siafu.engine.pipelined import PipelinedNetwork
 from siafu.ingest import load
 from siafu.launch import fit
@@ -25,15 +25,15 @@ def shard(tmp_path_factory: pytest.TempPathFactory) -> Shard:
     return open_shard(folder, World())
 
 
-def training_of(shard: Shard, **settings: Any) -> Training:
+def training_of(shard: Shard, **settings: Any) -> Trainer:
     chosen = {"strategy": "dorylus", "pool": "none", "hidden": 8, "epochs": 40, **settings}
     return begin(make_config(data="planted", **chosen).resolved(), shard)
 
 
-def pipeline_of(training: Training) -> Pipeline:
-    assert isinstance(training.network, PipelinedNetwork)
-    assert training.network.pipeline is not None
-    return training.network.pipeline
+def pipeline_of(training: Trainer) -> Pipeline:
+    assert isinstance(training.workload.network, PipelinedNetwork)
+    assert training.workload.network.pipeline is not None
+    return training.workload.network.pipeline
 
 
 def test_backward_uses_the_weights_that_forward_used(
@@ -75,7 +75,14 @@ def test_nothing_lags_once_the_score_is_high_enough(shard: Shard) -> None:
 
 def test_a_pipeline_stands_still_where_it_is_scored_or_saved(shard: Shard) -> None:
     training = training_of(shard, staleness=1, eval_every=6, checkpoint_every=4)
-    assert [training._horizon(epoch) for epoch in (1, 4, 5, 7, 13, 39)] == [4, 4, 6, 8, 16, 40]
+    assert [training.workload.horizon(epoch) for epoch in (1, 4, 5, 7, 13, 39)] == [
+        4,
+        4,
+        6,
+        8,
+        16,
+        40,
+    ]
     for epoch in range(1, 9):
         training.run_epoch()
         if epoch in (4, 6, 8):

@@ -7,7 +7,7 @@ import pytest
 
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import begin, train
+from siafu.engine import begin
 from siafu.errors import Stopped
 from siafu.ingest import load
 from siafu.partition import partition_graph
@@ -31,7 +31,7 @@ def stop_at_3(world: World, parts: Path, folder: Path, settings: dict[str, Any])
         return world.rank == 1 and training.progress.epochs >= 3
 
     try:
-        train(training, RunFolder(folder), lambda row: None, is_told)
+        training.train(RunFolder(folder), lambda row: None, is_told)
     except Stopped as stopped:
         return stopped.epochs
     finally:

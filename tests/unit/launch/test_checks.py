@@ -101,7 +101,7 @@ def test_a_cloud_that_is_no_file_is_refused_before_ray_starts_ranks() -> None:
 
 
 REFUSED_OVER_TIME: list[tuple[dict[str, Any], str]] = [
-    ({"vertex_parts": 2, "wire": "4"}, "--wire has no meaning between groups of nodes"),
+    ({"node_parts": 2, "wire": "4"}, "--wire has no meaning between groups of nodes"),
     ({"model": "gcrn", "bandwidth": 3}, "--bandwidth has no meaning"),
     ({"model": "evolvegcn-o", "time_exchange": "all-to-all"}, "--time-exchange has no meaning"),
     ({"task": "node", "head": "mlp"}, "--head has no meaning"),

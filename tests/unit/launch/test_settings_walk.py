@@ -14,7 +14,7 @@ import pytest
 
 import siafu
 import siafu.plan
-from siafu.config import SCOPES, RunConfig
+from siafu.config import RunConfig, owner_of, scopes_of
 from siafu.errors import SiafuError
 from tests.harness import RankPool
 from tests.unit.launch.walk import ENGINES, MODELS, Engine, refusing_pool, seen_of, small_events
@@ -130,7 +130,7 @@ OTHERS: dict[str, Other] = {
     "partial_window": Other("drop"),
     "edge_life": Other(2),
     "time_block": Other(2, ("plan",)),
-    "vertex_parts": Other(2, ("bytes",), {"groups": 1}),
+    "node_parts": Other(2, ("bytes",), {"groups": 1}),
     "aggregate": Other("out", by_engine={"tm-gcn": "in", "groups": "in"}),
     "time_exchange": Other("all-to-all", ("plan",)),
     "bandwidth": Other(2),
@@ -222,7 +222,9 @@ def verdict(setting: str, name: str, base: dict[str, str]) -> str:
 
 
 def test_every_setting_has_a_scope_and_another_value() -> None:
-    assert set(SCOPES) == set(RunConfig.model_fields)
+    for name in RunConfig.model_fields:
+        assert owner_of(name).panel, name
+        assert isinstance(scopes_of(name), tuple), name
     assert set(OTHERS) == set(RunConfig.model_fields)
     assert set(IDLE) | set(IDLE_ALONE) | set(NOT_RUN) | set(COMMON) <= set(OTHERS)
 

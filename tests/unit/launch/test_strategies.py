@@ -71,7 +71,7 @@ def test_pruned_run_has_the_losses_of_a_whole_one_and_infers(halo_losses, model:
     assert run.result["choices"]["prune"] is True
     assert sorted(run.predictions["id"].to_pylist()) == list(range(500))
 
-    target = siafu.launch.infer(run.path, Path("again"), say=lambda line: None)
+    target = siafu.launch.write_inference(run.path, Path("again"), say=lambda line: None)
     again = pq.read_table(target).sort_by("id")
     told = run.predictions.sort_by("id")
     assert again["prediction"].to_pylist() == told["prediction"].to_pylist()

@@ -11,7 +11,7 @@ import siafu
 from siafu.config import make_config
 from siafu.engine.own_model import own_model
 from siafu.errors import ConfigError
-from siafu.launch import infer, resume_run
+from siafu.launch import resume_run, write_inference
 from siafu.launch.trust import UntrustedModelError, check_trusted, find_source, trust_named
 from tests.command import Command
 
@@ -72,7 +72,7 @@ def test_own_run_is_inferred_and_resumed_without_a_question(tmp_path: Path, mark
     write_model(tmp_path / "model.py", mark)
     run = trained("model.py:Net")
     mark.unlink()
-    infer(run, tmp_path / "out", say=print)
+    write_inference(run, tmp_path / "out", say=print)
     assert mark.exists()
     resume_run(run, {"epochs": 2}, quiet=True)
 
@@ -92,7 +92,7 @@ def test_foreign_model_is_not_run(command: Command, foreign: Path, mark: Path) -
         assert str(found.path) in answer.err
         assert found.sha256 in answer.err
     with pytest.raises(UntrustedModelError):
-        infer(foreign, Path("out"), say=print)
+        write_inference(foreign, Path("out"), say=print)
     with pytest.raises(UntrustedModelError):
         resume_run(foreign, {"epochs": 2}, quiet=True)
     assert not mark.exists()
@@ -160,7 +160,7 @@ def test_callables_of_python_itself_are_not_run_either(command: Command, tmp_pat
 
 def test_another_class_is_not_put_in_the_place_of_a_runs_model(foreign: Path) -> None:
     with pytest.raises(ConfigError, match="keeps its model"):
-        infer(foreign, Path("out"), model="run/notes.py:Other", say=print)
+        write_inference(foreign, Path("out"), model="run/notes.py:Other", say=print)
 
 
 def test_home_that_can_not_be_written_to_fails_nothing(
@@ -171,7 +171,7 @@ def test_home_that_can_not_be_written_to_fails_nothing(
     write_model(tmp_path / "model.py", mark)
     run = trained("model.py:Net")
     with pytest.raises(UntrustedModelError):
-        infer(run, tmp_path / "out", say=print)
+        write_inference(run, tmp_path / "out", say=print)
 
 
 def test_a_rank_that_decides_nothing_remembers_nothing(

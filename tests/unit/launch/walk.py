@@ -70,7 +70,7 @@ ENGINES: dict[str, Engine] = {
     "dorylus": _static(strategy="dorylus", pool="none", intervals=2, walks_common=False),
     "own": _static(model=f"{MODELS}:Net", walks_common=False),
     "tm-gcn": _timed(model="tm-gcn", ranks=2),
-    "groups": _timed(model="tm-gcn", ranks=2, vertex_parts=2, partition="hash", walks_common=False),
+    "groups": _timed(model="tm-gcn", ranks=2, node_parts=2, partition="hash", walks_common=False),
     "evolvegcn": _timed(model="evolvegcn-o", task="link", walks_common=False),
     "signal": _timed(model="gcrn", task="signal", walks_common=False),
     "node over time": _timed(model="gcrn", task="node", walks_common=False),

@@ -64,8 +64,8 @@ def network_of(parts: Path, **settings: Any) -> tuple[SampledNetwork, Any]:
     config = make_config(data="planted", **SAMPLED, **settings).resolved()
     shard = open_shard(parts, World(), place="host")
     training = begin(config, shard)
-    assert isinstance(training.network, SampledNetwork)
-    return training.network, shard
+    assert isinstance(training.workload.network, SampledNetwork)
+    return training.workload.network, shard
 
 
 @pytest.mark.usefixtures("only_tensors")

@@ -65,7 +65,7 @@ def alive_and_predicted(world: World, parts: Path, settings: dict[str, Any]) -> 
     shard = open_shard(parts, world)
     training = begin(config, shard)
     predicted = predict_training_bytes(config, model_spec(config, shard), shard)
-    weights = list(training.network.module.parameters())
+    weights = list(training.workload.network.module.parameters())
     with Alive([shard.x, shard.csr.index, shard.csr.indptr, *weights]) as alive:
         training.step()
     return alive.peak, predicted

@@ -5,7 +5,6 @@ import pytest
 from siafu.config import make_config
 from siafu.errors import ConfigError
 from siafu.launch.checks import check_run
-from siafu.plan import named_strategy
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def test_settings_without_a_meaning_are_refused(settings: dict, match: str) -> N
 def test_exactness_follows_the_choices() -> None:
     def exactness(**settings: object) -> str:
         config = make_config(data="planted", strategy="dorylus", **settings)
-        return named_strategy(config).exactness
+        return config.chosen.exactness
 
     assert exactness() == "exact"
     assert exactness(staleness=1) == "bounded"

@@ -13,15 +13,9 @@ from siafu.engine.network import model_spec
 from siafu.errors import ConfigError, PlanError
 from siafu.ingest import load
 from siafu.nn import CARDS, Draws, ModelSpec
+from siafu.options import read_bytes
 from siafu.partition import partition_graph
-from siafu.plan import (
-    Sizes,
-    choose_strategy,
-    measure_sizes,
-    named_strategy,
-    predict_bytes,
-    read_bytes,
-)
+from siafu.plan import Sizes, choose_strategy, measure_sizes, predict_bytes
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy, group_rounds, smallest_piece
 from tests.harness import RankPool
@@ -222,17 +216,17 @@ def test_auto_needs_a_known_model(parts) -> None:
 @pytest.mark.parametrize("stages", ["many", "1.5", "", "0", "-1"])
 def test_stages_that_can_not_be_used(stages: str) -> None:
     with pytest.raises(ConfigError, match="number of stages") as caught:
-        named_strategy(make_config(data="planted", stages=stages))
+        _ = make_config(data="planted", stages=stages).chosen
     assert caught.value.seen == f"stages={stages}"
     assert "auto" in caught.value.fix
 
 
 def test_names_and_choices_make_a_strategy() -> None:
-    assert named_strategy(make_config(data="planted")) == Strategy()
-    sar = named_strategy(make_config(data="planted", strategy="sar"))
+    assert make_config(data="planted").chosen == Strategy()
+    sar = make_config(data="planted", strategy="sar").chosen
     assert sar.recompute
     assert sar.stages_of(6) == 6
     settings = {"strategy": "sar", "stages": "2", "recompute": False, "prune": True}
-    changed = named_strategy(make_config(data="planted", **settings))
+    changed = make_config(data="planted", **settings).chosen
     assert changed == Strategy(stages=2, prune=True)
-    assert named_strategy(make_config(data="planted", memory="4GB")).stages == "auto"
+    assert make_config(data="planted", memory="4GB").chosen.stages == "auto"

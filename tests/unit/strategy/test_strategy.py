@@ -5,7 +5,6 @@ import pytest
 from siafu.config import make_config
 from siafu.errors import ConfigError
 from siafu.launch.checks import check_run
-from siafu.plan import named_strategy
 from siafu.strategy import PRESETS, Strategy
 
 
@@ -37,9 +36,9 @@ def test_nonsense_is_refused(choice: dict, told: str) -> None:
 
 @pytest.mark.parametrize("wire", [8, "8"])
 def test_settings_become_choices(wire) -> None:
-    strategy = named_strategy(make_config(data="planted", wire=wire, overlap=False))
+    strategy = make_config(data="planted", wire=wire, overlap=False).chosen
     assert (strategy.wire, strategy.overlap) == (8, False)
-    adaptive = named_strategy(make_config(data="planted", strategy="adaqp", wire_bits=3))
+    adaptive = make_config(data="planted", strategy="adaqp", wire_bits=3).chosen
     assert (adaptive.wire, adaptive.wire_bits, adaptive.overlap) == ("adaptive", 3, True)
 
 

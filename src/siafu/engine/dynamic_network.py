@@ -1,0 +1,124 @@
+"""The model of a run on a dynamic graph, what it learns, and its runner over snapshots."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from siafu.config import ResolvedConfig, RunConfig
+from siafu.engine.edge_task import EdgeTask
+from siafu.engine.grid import Grid
+from siafu.engine.link_task import LinkTask
+from siafu.engine.own_model import own_model
+from siafu.engine.snapshots import Reading, Snapshots, num_inputs
+from siafu.engine.tasks import Task, TaskInput
+from siafu.engine.vertex_tasks import NodeTask, SignalTask
+from siafu.errors import ConfigError
+from siafu.graph import DynamicGraph
+from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
+from siafu.partition import plan_time
+from siafu.strategy import TimeRunner, TimeStrategy
+
+TASKS: dict[str, Callable[[TaskInput], Task]] = {
+    "edge": EdgeTask,
+    "link": LinkTask,
+    "node": NodeTask,
+    "signal": SignalTask,
+}
+
+
+class DynamicNetwork(nn.Module):
+    """A dynamic model and the head that answers from its embeddings."""
+
+    def __init__(self, model: DynamicGNN, head: nn.Module) -> None:
+        super().__init__()
+        self.model, self.head = model, head
+
+
+def default_task(graph: DynamicGraph) -> str:
+    """Return what the data asks for: classes of edges or vertices, a signal, else links."""
+    if graph.event_label is not None and graph.num_edge_classes > 1:
+        return "edge"
+    if graph.y is not None:
+        return "node"
+    return "signal" if graph.signal is not None else "link"
+
+
+def num_embedded(config: RunConfig, graph: DynamicGraph) -> int:
+    """Return how many snapshots a run embeds: about the next one, the last has nothing to ask."""
+    looks_ahead = (config.task or default_task(graph)) in ("link", "signal")
+    return graph.num_snapshots - int(looks_ahead)
+
+
+class Made(NamedTuple):
+    """What a run is about, and the network that learns it."""
+
+    task: Task
+    network: DynamicNetwork
+    lags: int
+    """Past values of a signal in the network's input."""
+
+
+def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws: Draws) -> Made:
+    """Return the task and the network with weights drawn from the seed."""
+    given = TaskInput(graph=graph, config=config, draws=draws, share=grid.share)
+    task = TASKS[config.task or default_task(graph)](given)
+    lags = config.lags if task.name == "signal" else 0
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = _make_model(config, num_inputs(graph, lags))
+        network = DynamicNetwork(model, task.make_head(model.out_width))
+    return Made(task, network.to(grid.world.device), lags)
+
+
+def _make_model(config: ResolvedConfig, in_width: int) -> DynamicGNN:
+    if config.model in DYNAMIC_CARDS:
+        spec = DynamicSpec(
+            name=config.model,
+            in_width=in_width,
+            hidden=config.hidden,
+            layers=config.layers,
+            band=config.bandwidth,
+            dropout=config.dropout or 0.0,
+        )
+        return build_dynamic(spec)
+    model = own_model(config, in_width, config.hidden)
+    if not isinstance(model, DynamicGNN):
+        raise ConfigError(
+            "The model is not one for dynamic graphs.",
+            seen=f"{config.model} is a {type(model).__name__}",
+            fix="derive it from siafu.nn.DynamicGNN, or use one of " + ", ".join(DYNAMIC_CARDS),
+        )
+    return model
+
+
+def make_runner(
+    config: RunConfig,
+    graph: DynamicGraph,
+    grid: Grid,
+    made: Made,
+    draws: Draws,
+    *,
+    to_the_end: bool = False,
+) -> TimeRunner:
+    """Return the model over this rank's snapshots; one costs its edges, loops included.
+
+    `to_the_end`: the last snapshot too, where nothing is left to be asked of it.
+    """
+    task, model = made.task, made.network.model
+    strategy = TimeStrategy(
+        block=config.time_block,
+        exchange=config.time_exchange,
+        rounding=config.chosen,
+    )
+    costs = [int(edges) + graph.num_nodes for edges in graph.edges_per_snapshot()]
+    plan = plan_time(
+        costs if to_the_end else costs[: task.num_steps],
+        grid.times.size,
+        train_steps=task.train_steps,
+        block_steps=strategy.block,
+    )
+    reading = Reading(lags=made.lags, outward=config.aggregate == "out")
+    source = Snapshots(graph, plan.owned(grid.times.rank), model, draws, grid.share, reading)
+    return TimeRunner(model, source, plan, grid.times, strategy, draws)

@@ -1,0 +1,139 @@
+"""How far a run is, what it cost, and what it came to."""
+
+import math
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from siafu.comm import World
+from siafu.config import ResolvedConfig
+from siafu.engine.workload import Details
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What a run came to."""
+
+    accuracy: dict[str, float]
+    """The score that counts, by split."""
+    metric: str
+    best_epoch: int
+    losses: list[float]
+    epochs: int
+    stopped_by_patience: int
+    seconds_per_epoch: float
+    bytes_sent: dict[str, int]
+    """By purpose, of all ranks."""
+    evaluation: dict[str, Any]
+    """What scoring took of it."""
+    peak_mb: list[float]
+    """Of each rank."""
+    ranks: int
+    strategy: str
+    choices: dict[str, Any]
+    exactness: str
+    widths: list[dict[str, Any]]
+    model: str
+    data: str
+    run: str
+    task: str | None = None
+    scores: Details | None = None
+    """All scores, where there are more than the one that counts."""
+    sampling: dict[str, Any] | None = None
+    pipeline: dict[str, Any] | None = None
+    bill: dict[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is known, by name."""
+        known = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run is, and its best so far; all of it goes into a checkpoint."""
+
+    epochs: int = 0
+    best_epoch: int = 0
+    best_scores: dict[str, float] = field(default_factory=dict)
+    best_merit: float = -math.inf
+    """What the best epoch was chosen by, the higher the better."""
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def is_stale(self, patience: int) -> bool:
+        """True when nothing better has been found for `patience` epochs."""
+        known = patience > 0 and bool(self.best_scores)
+        return known and self.epochs - self.best_epoch >= patience
+
+    def patience_spent(self, config: ResolvedConfig) -> int:
+        """Return the epochs without gain that ended a run before its last; 0 where none did."""
+        ended = self.epochs < config.epochs and self.is_stale(config.patience)
+        return self.epochs - self.best_epoch if ended else 0
+
+    def is_over(self, config: ResolvedConfig) -> bool:
+        """True when no epoch is left to train."""
+        return self.epochs >= config.epochs or self.is_stale(config.patience)
+
+
+@dataclass(slots=True)
+class ScoringCost:
+    """What scoring costs beside training: counters of this rank since its process began."""
+
+    passes: int = 0
+    seconds: float = 0.0
+    bytes_sent: int = 0
+
+    @contextmanager
+    def counted(self, world: World) -> Iterator[None]:
+        """Count what happens inside as one evaluation."""
+        before, started = sum(world.meter.bytes_sent.values()), time.perf_counter()
+        yield
+        synchronise(world)
+        self.passes += 1
+        self.seconds += time.perf_counter() - started
+        self.bytes_sent += sum(world.meter.bytes_sent.values()) - before
+
+    def report(self, world: World) -> dict[str, Any]:
+        """Return passes, seconds of the slowest rank, bytes of all; every rank calls this."""
+        table = world.gather_numbers([self.seconds, float(self.bytes_sent)])
+        return {
+            "passes": self.passes,
+            "seconds": max(row[0] for row in table),
+            "bytes_sent": int(sum(row[1] for row in table)),
+        }
+
+
+def traffic_and_peaks(
+    world: World, purposes: tuple[str, ...]
+) -> tuple[dict[str, int], list[float]]:
+    """Return the bytes that all ranks sent, by purpose, and the peak memory of each in MiB."""
+    sent = [float(world.meter.bytes_sent.get(purpose, 0)) for purpose in purposes]
+    table = world.gather_numbers([*sent, peak_bytes(world) / 2**20])
+    by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
+    peaks = [round(row[-1], 1) for row in table]
+    return dict(zip(purposes, by_purpose, strict=True)), peaks
+
+
+def peak_bytes(world: World) -> int:
+    """Return this rank's peak memory: the device's where it trains on one, else resident."""
+    if world.device.type == "cuda":
+        return torch.cuda.max_memory_allocated(world.device)
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Not getrusage: its maximum is inherited from the process that started this one.
+        lines = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(next(lines).split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def synchronise(world: World) -> None:
+    """Wait until the device has done all that it was told."""
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)

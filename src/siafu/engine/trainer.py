@@ -1,0 +1,233 @@
+"""One trainer for every kind of run: epochs, scores, the best weights, checkpoints, the result.
+
+What is trained is a `Workload`: the whole graph, minibatches, a pipeline, a dynamic graph. It knows
+how an epoch is run and what it is scored by; nothing else differs between runs.
+"""
+
+import math
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    newest_checkpoint,
+    restore_optimiser,
+    save_checkpoint,
+)
+from siafu.config import ResolvedConfig
+from siafu.engine.adam import Adam
+from siafu.engine.progress import (
+    Progress,
+    RunResult,
+    ScoringCost,
+    synchronise,
+    traffic_and_peaks,
+)
+from siafu.engine.run_facts import RunFacts, read_run_facts
+from siafu.engine.widths import gather_widths, histogram, restore_widths
+from siafu.engine.workload import Details, Evaluation, Workload
+from siafu.errors import PlanError, SiafuError, Stopped
+from siafu.graph import writing
+from siafu.record import RunFolder
+
+OnEpoch = Callable[[dict[str, Any]], None]
+IsTold = Callable[[], bool]
+"""Whether this rank was told to end."""
+
+
+class Trainer:
+    """One rank's side of a run: the workload, its optimiser and the progress made."""
+
+    def __init__(self, config: ResolvedConfig, workload: Workload) -> None:
+        self.config, self.workload, self.world = config, workload, workload.world
+        self.optimiser: torch.optim.Optimizer = Adam(
+            workload.module.parameters(), lr=config.lr, weight_decay=config.weight_decay
+        )
+        self.progress = Progress()
+        self.best: dict[str, Tensor] = {}
+        self.best_details: Details = {}
+        self.scoring = ScoringCost()
+
+    def step(self) -> float:
+        """Run the next epoch without counting it, and return its loss over all ranks."""
+        return self.workload.run_epoch(self.optimiser, self.progress.epochs + 1)
+
+    def run_epoch(self) -> dict[str, Any]:
+        """Train and, when due, evaluate one epoch; return its row of metrics."""
+        config, progress, epoch = self.config, self.progress, self.progress.epochs + 1
+        self.world.step = f"epoch {epoch}"
+        started = time.perf_counter()
+        loss = self.step()
+        synchronise(self.world)
+        seconds = time.perf_counter() - started
+        if not math.isfinite(loss):
+            raise _diverged(epoch, loss)
+        progress.epochs = epoch
+        progress.losses.append(loss)
+        progress.seconds.append(seconds)
+        row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
+        is_last = epoch == config.epochs or progress.is_stale(config.patience)
+        if config.inference == "full" and (is_last or epoch % config.eval_every == 0):
+            row |= self.workload.row_of(self.score())
+        row["bytes_sent"] = dict(self.world.meter.bytes_sent)
+        return row
+
+    def score(self) -> Evaluation:
+        """Evaluate the present weights, and keep them if they are the best yet."""
+        with self.scoring.counted(self.world):
+            found = self.workload.evaluate()
+        progress = self.progress
+        is_better = found.merit > progress.best_merit
+        if is_better or not (found.chooses and progress.best_scores):
+            progress.best_epoch, progress.best_scores = progress.epochs, found.scores
+            progress.best_merit, self.best_details = found.merit, found.details
+            state = self.workload.module.state_dict()
+            self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
+        return found
+
+    def train(
+        self, folder: RunFolder, on_epoch: OnEpoch, is_told: IsTold = lambda: False
+    ) -> RunResult:
+        """Run the remaining epochs and return the result; rank 0 writes metrics and checkpoints.
+
+        Raises `Stopped` after the epoch in which a rank was told to end, which is saved.
+        """
+        while not self.progress.is_over(self.config):
+            row = self.run_epoch()
+            if self.world.rank == 0:
+                with writing(folder.metrics):
+                    folder.append_metrics(row)
+                on_epoch(row)
+            self._save_or_stop(folder, is_told)
+        if self.config.inference == "full":
+            if not self.progress.best_scores:  # resumed at its last epoch, not evaluated before
+                self.score()
+            self.workload.module.load_state_dict(self.best)
+        return self.result(folder)
+
+    def _save_or_stop(self, folder: RunFolder, is_told: IsTold) -> None:
+        """Save a checkpoint if one is due, or if a rank was told to end; then raise `Stopped`."""
+        epochs, every, world = self.progress.epochs, self.config.checkpoint_every, self.world
+        may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
+        ends = may_stop and any(row[0] for row in world.gather_numbers([float(is_told())]))
+        if every and (ends or epochs % every == 0):
+            saved = self.checkpoint()
+            if world.rank == 0:
+                save_checkpoint(saved, folder.checkpoints)
+        if ends:
+            world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
+            raise Stopped(epochs)
+
+    def result(self, folder: RunFolder) -> RunResult:
+        """Return what the run came to; every rank calls this together."""
+        world, progress, config = self.world, self.progress, self.config
+        bytes_sent, peaks = traffic_and_peaks(world, self.workload.purposes)
+        seconds = math.fsum(progress.seconds)
+        told = {
+            "strategy": config.strategy,
+            "scores": self.best_details or None,
+            **self.workload.report(seconds, progress.epochs),
+        }
+        return RunResult(
+            accuracy=progress.best_scores,
+            task=self.workload.task,
+            best_epoch=progress.best_epoch,
+            losses=progress.losses,
+            epochs=progress.epochs,
+            stopped_by_patience=progress.patience_spent(config),
+            seconds_per_epoch=statistics.median(progress.seconds),
+            bytes_sent=bytes_sent,
+            evaluation=self.scoring.report(world),
+            peak_mb=peaks,
+            ranks=world.size,
+            widths=histogram(self.workload.book, world),
+            model=config.model,
+            run=str(folder.path),
+            **told,
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """Return the state of the run; every rank calls this together."""
+        progress, workload = self.progress, self.workload
+        merit = progress.best_merit
+        facts = {
+            "epochs": progress.epochs,
+            "best_epoch": progress.best_epoch,
+            "best_scores": progress.best_scores,
+            "best_merit": merit if math.isfinite(merit) else None,
+            "losses": progress.losses,
+            "seconds": progress.seconds,
+            "fingerprint": workload.fingerprint(),
+            "ranks": self.world.size,
+            **({"best_details": self.best_details} if self.best_details else {}),
+            **workload.state(),
+        }
+        return Checkpoint(
+            model=workload.module.state_dict(),
+            best=self.best,
+            optimiser=self.optimiser.state_dict(),
+            wire=gather_widths(workload.book, self.world),
+            facts=facts,
+        )
+
+    def resume(self, checkpoints: Path) -> None:
+        """Take up a run where its newest checkpoint left it."""
+        # Rank 0's choice: disks of other machines may not show its newest checkpoint yet.
+        mine = newest_checkpoint(checkpoints).name if self.world.rank == 0 else ""
+        chosen = checkpoints / self.world.share_text(mine)
+        self.restore(load_checkpoint(chosen, self.workload.module))
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Take up a run where the checkpoint left it."""
+        facts, workload = read_run_facts(checkpoint), self.workload
+        _check_same_run(checkpoint, facts, workload)
+        workload.module.load_state_dict(checkpoint.model)
+        restore_optimiser(self.optimiser, checkpoint.optimiser)
+        self.best, self.best_details = checkpoint.best, facts.best_details
+        names = ("epochs", "best_epoch", "best_scores", "losses", "seconds")
+        self.progress = Progress(**{name: getattr(facts, name) for name in names})
+        if facts.best_merit is not None:
+            self.progress.best_merit = facts.best_merit
+        elif facts.best_scores:
+            self.progress.best_merit = workload.merit_of(facts.best_scores)
+        restore_widths(workload.book, checkpoint.wire, self.world)
+        workload.restore(facts)
+
+    def abandon(self) -> None:
+        """End what works for this rank alone, after a failure."""
+        self.workload.abandon()
+
+    def close(self) -> None:
+        """Give up what is shared with other ranks."""
+        self.workload.close()
+
+
+def _check_same_run(checkpoint: Checkpoint, facts: RunFacts, workload: Workload) -> None:
+    mine, size = workload.fingerprint(), workload.world.size
+    if facts.fingerprint != mine:
+        raise PlanError(
+            "The checkpoint is of a run on another graph.",
+            seen=f"{facts.fingerprint[:12]}, the data is {mine[:12]}",
+            fix="resume with the data the run was started on",
+        )
+    if checkpoint.wire and facts.ranks != size:
+        raise PlanError(
+            "The checkpoint has adaptive widths for another number of ranks.",
+            seen=f"{facts.ranks} ranks then, {size} now",
+            fix=f"resume on {facts.ranks} ranks",
+        )
+
+
+def _diverged(epoch: int, loss: float) -> SiafuError:
+    return PlanError(
+        "The loss is no longer a number.",
+        seen=f"loss {loss} in epoch {epoch}",
+        fix="lower --lr, or look for extreme feature values",
+    )

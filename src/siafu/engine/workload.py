@@ -1,0 +1,112 @@
+"""What a trainer trains: the whole graph, minibatches, a pipeline or a dynamic graph."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from siafu.comm import World
+from siafu.engine.run_facts import RunFacts
+from siafu.strategy import WidthBook
+
+Details = dict[str, dict[str, float]]
+"""All scores, by split and name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evaluation:
+    """Scores of the present weights."""
+
+    scores: dict[str, float]
+    """Of each split, the score that counts."""
+    merit: float
+    """What epochs are compared by, the higher the better."""
+    chooses: bool
+    """Whether there is a validation set to choose by; otherwise the last weights count."""
+    details: Details = field(default_factory=dict)
+
+
+class Workload(Protocol):
+    """One rank's share of what is trained. All ranks call its methods together."""
+
+    task: str | None
+    """What is learnt, where results name it."""
+    purposes: tuple[str, ...]
+    """What bytes are sent for."""
+
+    @property
+    def world(self) -> World:
+        """The ranks of the run."""
+        ...
+
+    @property
+    def module(self) -> nn.Module:
+        """What has the weights."""
+        ...
+
+    @property
+    def book(self) -> WidthBook:
+        """The widths at which rows travel while training."""
+        ...
+
+    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """Take the steps of an epoch and return the loss over all ranks."""
+        ...
+
+    def stands_still(self, epochs: int) -> bool:
+        """Return whether all is done up to this epoch, so that it can be saved."""
+        ...
+
+    def evaluate(self) -> Evaluation:
+        """Return the scores of the present weights, nothing dropped."""
+        ...
+
+    def merit_of(self, scores: dict[str, float]) -> float:
+        """Return what an epoch with these scores is compared by."""
+        ...
+
+    def row_of(self, found: Evaluation) -> dict[str, Any]:
+        """Return what a row of metrics tells of an evaluation."""
+        ...
+
+    def note_of(self, row: dict[str, Any]) -> str:
+        """Return the validation score of a row of metrics in words, where it has one."""
+        ...
+
+    def fingerprint(self) -> str:
+        """Return the hash of the graph."""
+        ...
+
+    def state(self) -> dict[str, Any]:
+        """Return facts of its own for a checkpoint, beside weights and widths."""
+        ...
+
+    def restore(self, facts: RunFacts) -> None:
+        """Take up those facts."""
+        ...
+
+    def report(self, seconds: float, epochs: int) -> dict[str, Any]:
+        """Return what a result tells of this workload alone, by field of `RunResult`."""
+        ...
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights and what inference needs to know; rank 0 calls this alone."""
+        ...
+
+    def write_predictions(self, target: Path) -> None:
+        """Write this rank's predictions."""
+        ...
+
+    def write_trace(self, folder: Path) -> None:
+        """Write when each piece of work was done, where that was asked for."""
+        ...
+
+    def abandon(self) -> None:
+        """End what works for this rank alone, after a failure: others may not be reached."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is shared with other ranks."""
+        ...

@@ -1,0 +1,339 @@
+"""Training on a static graph: whole, in sampled minibatches, or as a pipeline of intervals."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from siafu.comm import World, reduce_gradients
+from siafu.config import ResolvedConfig
+from siafu.engine.graph_checks import check_own_settings, check_residual
+from siafu.engine.infer import write_predictions
+from siafu.engine.link_test import LinkTest
+from siafu.engine.links import num_eval_negatives
+from siafu.engine.network import Network, build_network
+from siafu.engine.pipeline_report import pipeline_report, run_bill, write_trace
+from siafu.engine.pipelined import PipelinedNetwork
+from siafu.engine.run_facts import RunFacts
+from siafu.engine.sampled import SampledNetwork
+from siafu.engine.score import scores, training_loss, validation_loss
+from siafu.engine.trainer import Trainer
+from siafu.engine.weights import save_network
+from siafu.engine.workload import Evaluation
+from siafu.graph import Ids
+from siafu.minibatch import HeldOut
+from siafu.nn import Draws
+from siafu.ops import DrawKey
+from siafu.shard import Shard, require
+from siafu.strategy import WidthBook
+
+_OF_GRADIENTS = 1 << 60
+"""Draws that round gradients of weights, apart from those of layers and exchanges."""
+
+
+class FullGraph:
+    """Every epoch is one step over all labelled nodes of all ranks; base of the other two."""
+
+    task: str | None = None
+    purposes: tuple[str, ...] = (
+        "control",
+        "feature",
+        "gradient",
+        "halo_backward",
+        "halo_forward",
+        "halo_refetch",
+        "metric",
+        "norm",
+        "sample",
+    )
+
+    def __init__(
+        self, config: ResolvedConfig, shard: Shard, network: Network, draws: Draws
+    ) -> None:
+        self.config, self.shard, self.network, self.draws = config, shard, network, draws
+
+    @property
+    def world(self) -> World:
+        """The ranks of the run."""
+        return self.shard.world
+
+    @property
+    def module(self) -> nn.Module:
+        """The model itself, with the user's parameter names."""
+        return self.network.module
+
+    @property
+    def book(self) -> WidthBook:
+        """The widths at which rows travel while training."""
+        return self.network.book
+
+    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """Take one step and return the loss over all ranks."""
+        network = self.network
+        network.module.train()
+        self.draws.training, self.draws.epoch = True, epoch
+        optimiser.zero_grad(set_to_none=True)
+        loss = training_loss(network.training_logits(), self.shard)
+        loss.backward()
+        reduce_gradients(list(network.module.parameters()), self.world, self._rounding())
+        optimiser.step()
+        network.book.end_epoch(epoch)
+        total = self.world.gather_numbers([float(loss.detach())], "metric")
+        return math.fsum(row[0] for row in total)
+
+    def _rounding(self) -> DrawKey | None:
+        """Return the draws that round the gradients of weights, where rows are rounded too."""
+        return None if self.network.strategy.wire == 32 else self.draws.key(_OF_GRADIENTS)
+
+    def stands_still(self, epochs: int) -> bool:
+        """Return True: an epoch ends with a step of all ranks."""
+        return True
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        """Return the scores of the present weights, nothing dropped."""
+        self._rest()
+        logits = self.network.logit_rows()
+        found = scores(logits, self.shard, self.config.metric)
+        merit = self.merit_of(found)
+        if self.config.keep == "loss":
+            merit = -validation_loss(logits, self.shard)
+        return Evaluation(scores=found, merit=merit, chooses=self.shard.mask_totals["val"] > 0)
+
+    def _rest(self) -> None:
+        self.network.module.eval()
+        self.draws.training = False
+
+    def merit_of(self, scores: dict[str, float]) -> float:
+        """Return the validation score."""
+        return scores["val"]
+
+    def row_of(self, found: Evaluation) -> dict[str, Any]:
+        """Return the scores by split."""
+        return {"accuracy": found.scores}
+
+    def note_of(self, row: dict[str, Any]) -> str:
+        """Return the validation score in words."""
+        return f"val {100 * row['accuracy']['val']:.2f} %" if "accuracy" in row else ""
+
+    def fingerprint(self) -> str:
+        """Return the hash of the graph."""
+        return self.shard.fingerprint
+
+    def state(self) -> dict[str, Any]:
+        """Return nothing: weights, widths and the epoch are all of it."""
+        return {}
+
+    def restore(self, facts: RunFacts) -> None:
+        """Take up nothing."""
+
+    def report(self, seconds: float, epochs: int) -> dict[str, Any]:
+        """Return the strategy as it was run, and its bill where prices were asked for."""
+        strategy, ranks = self.network.strategy, self.world.size
+        pipeline = self._pipeline_report()
+        bill = run_bill(self.config, pipeline, ranks=ranks, seconds=seconds, epochs=epochs)
+        return {
+            "metric": self._metric(),
+            "choices": strategy.choices(ranks),
+            "exactness": strategy.exactness,
+            "sampling": {},
+            "pipeline": pipeline,
+            "bill": None if bill is None else {**bill.as_dict(), "rows": bill.rows()},
+            "data": self.shard.name,
+        }
+
+    def _metric(self) -> str:
+        return "micro-f1" if self.shard.multi_label else self.config.metric
+
+    def _pipeline_report(self) -> dict[str, Any]:
+        return {}
+
+    def save_weights(self, path: Path) -> None:
+        """Write the weights and what inference needs to know; rank 0 calls this alone."""
+        save_network(self.network, self.shard, path)
+
+    def write_predictions(self, target: Path) -> None:
+        """Write a row for each owned node."""
+        write_predictions(self.network, self.shard, self.draws, target)
+
+    def write_trace(self, folder: Path) -> None:
+        """Write nothing: there is one kind of work, by one thread."""
+
+    def abandon(self) -> None:
+        """End nothing: this rank has no thread or process of its own."""
+
+    def close(self) -> None:
+        """Give up nothing."""
+
+
+class Minibatches(FullGraph):
+    """An epoch is a step for each minibatch, of which every rank has one."""
+
+    network: SampledNetwork
+
+    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """Take a step per minibatch and return the mean loss."""
+        return self.network.run_epoch(optimiser, epoch, goes_on=epoch < self.config.epochs)
+
+    def report(self, seconds: float, epochs: int) -> dict[str, Any]:
+        """Return how neighbours were drawn and what the caches did too."""
+        feed = self.network.feed
+        sampling, hot = feed.relay.sampling, feed.sampler.hot
+        told = {
+            "fanout": list(sampling.fanouts),
+            "replace": sampling.replace,
+            "weighted": sampling.weighted,
+            "batch_size": self.config.batch_size,
+            "steps": feed.sampler.schedule.num_steps,
+            "on_disk": self.shard.is_mapped,
+            "feature_bits": feed.needs.feature_bits,
+        }
+        if feed.needs.feature_bits != 32:
+            told["rounding_error"] = feed.rounding_error
+        if hot is not None:
+            told["hot_hits"] = hot.hits / max(1, hot.hits + hot.misses)
+        return super().report(seconds, epochs) | {"exactness": "sampled", "sampling": told}
+
+    def abandon(self) -> None:
+        """End the thread that fetches ahead."""
+        self.network.abandon()
+
+    def close(self) -> None:
+        """Give up the second connection to the other ranks."""
+        self.network.close()
+
+
+class Links(Minibatches):
+    """Minibatches of edges, scored by held-out edges."""
+
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        shard: Shard,
+        network: SampledNetwork,
+        draws: Draws,
+        held_out: HeldOut,
+        ids: Callable[[], Ids],
+    ) -> None:
+        super().__init__(config, shard, network, draws)
+        self.links = LinkTest(held_out, network.feed, num_eval_negatives(config))
+        self._ids = ids
+
+    @torch.no_grad()
+    def evaluate(self) -> Evaluation:
+        """Return how held-out edges rank among drawn ones."""
+        self._rest()
+        found = self.links.scores(self.network.logit_rows())
+        return Evaluation(
+            scores=found, merit=self.merit_of(found), chooses=self.links.totals["val"] > 0
+        )
+
+    def _metric(self) -> str:
+        return "mrr"
+
+    def write_predictions(self, target: Path) -> None:
+        """Write a row for each held-out edge."""
+        self._rest()
+        self.links.write(self.network.logit_rows(), self._ids(), target)
+
+
+class IntervalPipeline(FullGraph):
+    """Intervals go through epochs in a pipeline; their tensor work is done by a pool."""
+
+    network: PipelinedNetwork
+
+    def __init__(
+        self, config: ResolvedConfig, shard: Shard, network: PipelinedNetwork, draws: Draws
+    ) -> None:
+        super().__init__(config, shard, network, draws)
+        self._earlier: dict[str, Any] = {}
+        """What the pipeline of a run that was resumed had come to."""
+
+    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
+        """Return the loss of an epoch, while intervals may be ahead of it."""
+        self.network.module.train()
+        return self.network.run_epoch(optimiser, epoch, self.horizon(epoch))
+
+    def horizon(self, epoch: int) -> int:
+        """Return the next epoch after which all must stand still, to be scored or saved."""
+        every = [self.config.eval_every if self.config.inference == "full" else None]
+        every.append(self.config.checkpoint_every)
+        ends = [-(-epoch // count) * count for count in every if count]
+        return min([max(epoch, self.config.epochs), *ends])
+
+    def stands_still(self, epochs: int) -> bool:
+        """Return whether no interval is ahead."""
+        return self.horizon(epochs) == epochs
+
+    def evaluate(self) -> Evaluation:
+        """Return the scores; where they are as high as asked, nothing lags from now on."""
+        found = super().evaluate()
+        self.network.note_score(found.scores["val"])
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """Return what the pipeline has come to."""
+        return {"pipeline": self._pipeline_report()}
+
+    def restore(self, facts: RunFacts) -> None:
+        """Go on counting, and lag no more where that had been reached."""
+        self._earlier = facts.pipeline
+        if facts.best_scores:
+            self.network.note_score(facts.best_scores["val"])
+
+    def _pipeline_report(self) -> dict[str, Any]:
+        return pipeline_report(self.network, self.world, self._earlier)
+
+    def write_trace(self, folder: Path) -> None:
+        """Write trace.json of all ranks, where that was asked for."""
+        write_trace(self.network, self.world, folder)
+
+    def abandon(self) -> None:
+        """End the pool."""
+        self.network.abandon()
+
+    def close(self) -> None:
+        """End the pool and the mail between ranks."""
+        self.network.close()
+
+
+WORKLOADS: dict[str, type[FullGraph]] = {
+    "graph": FullGraph,
+    "macrobatch": Minibatches,
+    "interval": IntervalPipeline,
+}
+"""By what is worked on together."""
+
+
+def begin(
+    config: ResolvedConfig,
+    shard: Shard,
+    resume_from: Path | None = None,
+    held_out: HeldOut | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    ids: Callable[[], Ids] | None = None,
+) -> Trainer:
+    """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
+
+    With `task` link, `held_out` has this rank's share of the edges to evaluate on, and `ids` gives
+    those of all nodes. `say` is told what is planned.
+    """
+    require(shard, *(("x",) if config.task == "link" else ("x", "y", "train")))
+    if resume_from is None:
+        check_residual(config, shard)
+        check_own_settings(config)
+    draws = Draws(seed=config.seed)
+    network = build_network(config, shard, draws, say=say)
+    bound: Any = network  # the strategy's unit decides on its class as on the workload's
+    if held_out is not None:
+        assert ids is not None, "edges are told by the ids of their ends"
+        workload: FullGraph = Links(config, shard, bound, draws, held_out, ids)
+    else:
+        workload = WORKLOADS[network.strategy.unit](config, shard, bound, draws)
+    trainer = Trainer(config, workload)
+    if resume_from is not None:
+        trainer.resume(resume_from)
+    return trainer

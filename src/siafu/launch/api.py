@@ -1,0 +1,120 @@
+"""What Python offers beside `fit`: cutting, resuming, predicting, and reading what runs left."""
+
+import tempfile
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from siafu.errors import StoreError
+from siafu.graph import DynamicGraph
+from siafu.ingest import load_dynamic as load_dynamic_with_notes
+from siafu.launch.cut import Allowance, Reading, cut_source
+from siafu.launch.fit import Run, resume_run
+from siafu.launch.infer import write_inference
+from siafu.launch.run_state import existing_run, resume_command
+from siafu.options import read_bytes
+from siafu.partition import Cut, Parts, open_parts
+
+
+def load_dynamic(data: Any, **how: Any) -> DynamicGraph:
+    """Return the dynamic graph that `data` names or holds.
+
+    A built-in name (`drifting`), a file or folder of events, a store, PyG's `TemporalData`, a list
+    of PyG `Data`, or `Events`. `window` is the length of a snapshot: `"14d"`, `"12h"`, `"500e"`
+    events, or `"each"` for one per different time.
+
+    >>> graph = siafu.load_dynamic("events.csv", window="14d")
+    >>> run = siafu.fit(graph, model="tm-gcn", task="link")
+    """
+    return load_dynamic_with_notes(data, **how)[0]
+
+
+def partition(  # noqa: PLR0913 - one argument per flag
+    data: Any,
+    target: Path | str,
+    *,
+    parts: int = 2,
+    method: Literal["auto", "metis", "streaming", "contiguous", "hash"] = "auto",
+    undirected: bool = False,
+    split: str | None = None,
+    seed: int = 0,
+    memory: str | None = None,
+    overwrite: bool = False,
+) -> Parts:
+    """Cut a graph into parts, one per rank, and return them.
+
+    Takes what `siafu.load` takes; tables and stores may be larger than memory, which `memory`
+    (`"4GB"`) bounds. Killed or out of disk, the same call goes on where it was.
+
+    >>> siafu.partition("graph.store", "graph.parts", parts=4)
+    >>> run = siafu.fit("graph.parts", model="sage", ranks=4)
+    """
+    allowance = Allowance(
+        memory_bytes=None if memory is None else read_bytes(memory), overwrite=overwrite
+    )
+    cut = Cut(num_parts=parts, method=method, seed=seed)
+    cut_source(data, target, cut, Reading(undirected=undirected, split=split), allowance)
+    return open_parts(target)
+
+
+def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Any) -> Run:
+    """Go on with a run from its newest whole checkpoint and return it.
+
+    Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change.
+
+    >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
+    """
+    return resume_run(_path_of(run), changes, quiet=quiet)
+
+
+def infer(
+    run: Run | Path | str,
+    data: Any = None,
+    *,
+    out: Path | str | None = None,
+    embeddings: bool = False,
+    overwrite: bool = False,
+    model: str | None = None,
+) -> pa.Table:
+    """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
+
+    `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
+    of your own that is not trusted yet is named again by `model`.
+
+    >>> table = siafu.infer(run, "new.npz")
+    >>> table.column("prediction")
+    """
+    with tempfile.TemporaryDirectory(prefix="siafu-infer-") as scratch:
+        target = Path(scratch) / "predictions" if out is None else Path(out)
+        write_inference(
+            _path_of(run),
+            target,
+            data=data,
+            embeddings=embeddings,
+            overwrite=overwrite,
+            model=model,
+            say=lambda line: None,
+        )
+        return pq.read_table(target)
+
+
+def open_run(path: Path | str) -> Run:
+    """Return a finished run: its result, metrics and predictions.
+
+    >>> run = siafu.open_run("runs/planted-gcn-001")
+    >>> run.accuracy["test"], len(run.metrics)
+    """
+    folder = existing_run(Path(path))
+    if not folder.is_finished:
+        raise StoreError(
+            "The run is not finished.",
+            seen=str(path),
+            fix=f"go on with `{resume_command(folder.path)}`, or siafu.resume({str(path)!r})",
+        )
+    return Run(folder.path, folder.read_result())
+
+
+def _path_of(run: Run | Path | str) -> Path:
+    return run.path if isinstance(run, Run) else Path(run)

@@ -1,0 +1,71 @@
+"""What can be told of sampled minibatches."""
+
+from typing import ClassVar, Literal
+
+from pydantic import field_validator
+
+from siafu.errors import ConfigError
+from siafu.options import STATIC, Options, Scope, setting
+
+MINIBATCHES = Scope(
+    lambda kind: kind.unit == "macrobatch",
+    "where there are no minibatches",
+    "add --strategy batchgnn",
+)
+
+
+class SamplingOptions(Options):
+    """How minibatches are drawn and fetched."""
+
+    panel: ClassVar[str] = "Minibatches (--strategy batchgnn)"
+
+    fanout: str | None = setting(
+        None,
+        "in-edges drawn per node at each hop, as 15,10,5; -1: all; without --layers there are as "
+        "many as numbers",
+        STATIC,
+        MINIBATCHES,
+    )
+    batch_size: int = setting(
+        1000, "training nodes or edges per minibatch", STATIC, MINIBATCHES, ge=1
+    )
+    macrobatch: str | None = setting(
+        None, "steps sampled and fetched in one go, or auto (the default)", STATIC, MINIBATCHES
+    )
+    seed_order: Literal["local", "global"] = setting(
+        "local", "minibatches of a rank's own nodes, or alike for any ranks", STATIC, MINIBATCHES
+    )
+    step_minibatches: int | None = setting(
+        None,
+        "minibatches per step with seed_order global (default: ranks)",
+        STATIC,
+        MINIBATCHES,
+        ge=1,
+    )
+    sample_replace: bool = setting(
+        False, "an edge may be drawn more than once", STATIC, MINIBATCHES
+    )
+    sample_weighted: bool = setting(
+        False, "draw edges in proportion to their weights", STATIC, MINIBATCHES
+    )
+    hot_rows: str | None = setting(
+        None,
+        "memory for rows of other ranks kept across macrobatches, as 200MB",
+        STATIC,
+        MINIBATCHES,
+    )
+    feature_bits: int = setting(
+        32,
+        "bits per input feature as minibatches fetch it: 32, or 8, rounded once",
+        STATIC,
+        MINIBATCHES,
+    )
+
+    @field_validator("feature_bits")
+    @classmethod
+    def _known_bits(cls, value: int) -> int:
+        if value not in (8, 32):
+            raise ConfigError(
+                "Unknown width of features.", seen=f"feature_bits={value}", fix="use 8 or 32"
+            )
+        return value

@@ -1,0 +1,89 @@
+"""What can be told of how the work is cut up and how rows travel."""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import field_validator
+
+from siafu.nn.options import TEMPORAL
+from siafu.options import OVER_TIME, STATIC, Options, Scope, setting
+
+NO_MINIBATCHES = Scope(lambda kind: kind.unit != "macrobatch", "where minibatches are drawn")
+NO_PIPELINE = Scope(lambda kind: kind.unit != "interval", "where intervals are in a pipeline")
+WIDTHS = Scope(
+    lambda kind: kind.assigns_widths, "where all rows have one width", "add --wire adaptive"
+)
+UNCUT_ROWS = Scope(
+    lambda kind: not kind.over_time or kind.config.node_parts == 1,
+    "between groups of nodes, whose rows travel whole",
+    "leave --node-parts out",
+)
+
+
+class StrategyOptions(Options):
+    """How an epoch is cut up, and what may be lost."""
+
+    panel: ClassVar[str] = "Strategy"
+
+    strategy: str = setting(
+        "halo",
+        "how an epoch is cut up: halo, sar, adaqp, batchgnn or dorylus",
+        STATIC,
+        usual=3,
+    )
+    memory: str | None = setting(
+        None,
+        "memory per rank while training, as 4GB; sets stages to auto",
+        STATIC,
+        usual=4,
+    )
+    stages: str | None = setting(
+        None, "groups of peers fetched one after another: 1 to the ranks, or auto", STATIC
+    )
+    recompute: bool | None = setting(
+        None, "fetch rows again in backward instead of keeping them", STATIC
+    )
+    input_cache: bool = setting(
+        False, "aggregate the constant first-layer input once", STATIC, NO_PIPELINE
+    )
+    prune: bool = setting(
+        False, "train on what influences labelled nodes only, layer by layer", STATIC
+    )
+    overlap: bool | None = setting(
+        None, "work on owned rows while others travel (default: true)", STATIC, NO_MINIBATCHES
+    )
+    wire: str | None = setting(
+        None,
+        "bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random",
+        UNCUT_ROWS,
+    )
+    wire_bits: float | None = setting(
+        None, "mean bits per entry, 2 to 8, for adaptive (default: 4)", WIDTHS, UNCUT_ROWS
+    )
+    wire_period: int | None = setting(
+        None, "epochs between assignments of widths, for adaptive (default: 50)", WIDTHS, UNCUT_ROWS
+    )
+
+    @field_validator("wire", mode="before")
+    @classmethod
+    def _number_as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, int) else value
+
+
+class TimeOptions(Options):
+    """How a sequence of snapshots is cut up."""
+
+    panel: ClassVar[str] = "Strategy over time"
+
+    time_block: int = setting(
+        0, "snapshots worked on at once, to save memory; 0: all of them", OVER_TIME, ge=0
+    )
+    node_parts: int = setting(
+        1,
+        "groups of nodes that share every snapshot of a dynamic graph out among them, each on "
+        "ranks / groups ranks; for snapshots larger than a rank",
+        OVER_TIME,
+        ge=1,
+    )
+    time_exchange: Literal["auto", "all-to-all", "banded", "wavefront"] = setting(
+        "auto", "how ranks reach each other's snapshots", OVER_TIME, TEMPORAL
+    )
