@@ -287,7 +287,11 @@ def _over_time(model: str, result: Row) -> str:
     rows = [row for row in result["rows"] if row["model"] == model and row["block"] == 0]
 
     def best(ranks: int, parts: int) -> Row:
-        found = [r for r in rows if (r["ranks"], r["vertex_parts"]) == (ranks, parts)]
+        found = [
+            r
+            for r in rows
+            if (r["ranks"], r.get("node_parts", r.get("vertex_parts"))) == (ranks, parts)
+        ]
         return min(found, key=lambda row: float(row["epoch_seconds"]))
 
     def told(row: Row) -> str:

@@ -1,7 +1,7 @@
 """What do time blocks and ranks cost and save when the snapshots of a dynamic graph are shared out?
 
 Run: python -m benchmarks.time_parallel [--ranks 1,2,4] [--blocks 0,32,8] [--models tm-gcn,cd-gcn]
-     [--vertex-parts 1,2] [--wire 32,8,4]
+     [--node-parts 1,2] [--wire 32,8,4]
 
 Seconds, bytes and peak memory of an epoch for each model, exchange, block size and number of ranks,
 on a synthetic dynamic graph. Every combination must have the losses of one rank with one block
@@ -89,7 +89,7 @@ def measure(store: Path, device: str, **config: Any) -> dict[str, Any]:
         "exchange": config["time_exchange"],
         "ranks": config["ranks"],
         "block": config["time_block"],
-        "vertex_parts": config["vertex_parts"],
+        "node_parts": config["node_parts"],
         "wire": config["wire"],
         "epoch_seconds": round(max(row["seconds"] for row in rows), 4),
         "peak_mb": round(max(row["peak"] for row in rows) / 1e6, 1),
@@ -180,7 +180,7 @@ def combinations(model: str, args: argparse.Namespace) -> Iterator[dict[str, Any
     """Yield what is measured, exact rows first; groups of vertices go with `auto` alone."""
     blocks = numbers(args.blocks)
     for ranks in numbers(args.ranks):
-        for parts in numbers(args.vertex_parts):
+        for parts in numbers(args.node_parts):
             if ranks % parts:
                 continue
             exchanges = EXCHANGES[model] if parts == 1 < ranks else ("auto",)
@@ -189,7 +189,7 @@ def combinations(model: str, args: argparse.Namespace) -> Iterator[dict[str, Any
                 for wire in args.wire.split(",") if is_rounded else ("32",):
                     yield {
                         "ranks": ranks,
-                        "vertex_parts": parts,
+                        "node_parts": parts,
                         "time_exchange": exchange,
                         "time_block": block,
                         "wire": wire,
@@ -203,7 +203,7 @@ def main() -> None:
     parser.add_argument("--ranks", default="1,2,4")
     parser.add_argument("--blocks", default="0,32,8")
     parser.add_argument("--models", default=",".join(EXCHANGES))
-    parser.add_argument("--vertex-parts", default="1,2")
+    parser.add_argument("--node-parts", default="1,2")
     parser.add_argument("--wire", default="32")
     parser.add_argument("--vertices", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=96)
@@ -217,11 +217,11 @@ def main() -> None:
     graph = graph_from_events(events, window="each", edge_life=3)[0]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-time-") as folder:
-        stores = stores_of(graph, numbers(args.vertex_parts), Path(folder))
+        stores = stores_of(graph, numbers(args.node_parts), Path(folder))
         for model in args.models.split(","):
             truth: list[float] = []
             for settings in combinations(model, args):
-                store = stores[settings["vertex_parts"]]
+                store = stores[settings["node_parts"]]
                 row = measure(store, args.device, model=model, **FIXED, **settings)
                 losses = row.pop("losses")
                 truth = truth or losses

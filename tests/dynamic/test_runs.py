@@ -270,7 +270,7 @@ def test_real_events_are_learnt(tmp_path: Path) -> None:
 def test_runs_of_a_grid_of_ranks_are_those_of_one(
     ranks: RankPool, tmp_path: Path, model: str, task: str, more: dict
 ) -> None:
-    """Two stretches of time, two groups of vertices."""
+    """Two stretches of time, two groups of nodes."""
     graph = awkward_dynamic()
     groups = np.resize(np.array([1, 0, 0], np.int32), graph.num_nodes)
     save_dynamic(replace(graph, part_of=groups), tmp_path / "store")
@@ -290,10 +290,10 @@ def test_runs_of_a_grid_of_ranks_are_those_of_one(
 @pytest.mark.usefixtures("runs_on_pool")
 def test_a_grid_through_the_launcher(command: Command) -> None:
     """Cut, trained on two ranks, gone on with, inferred with embeddings of every snapshot."""
-    flags = ["--model", "gcrn", "--task", "link", "--hidden", 4, "--vertex-parts", 2]
+    flags = ["--model", "gcrn", "--task", "link", "--hidden", 4, "--node-parts", 2]
     refused = command("train", "drifting:60", *flags, "--ranks", 3, "--epochs", 2)
     assert refused.code == 2
-    assert "--vertex-parts 2" in refused.out + refused.err
+    assert "--node-parts 2" in refused.out + refused.err
     run = ["--ranks", 2, "--epochs", 2, "--checkpoint-every", 1, "--out", "run"]
     assert command("train", "drifting:60", *flags, *run).code == 0
     assert command("train", "--resume", "run", "--epochs", 3).code == 0

@@ -37,7 +37,7 @@ def check_grid(num_ranks: int, num_parts: int) -> None:
     """Raise unless every group of vertices gets as many ranks."""
     if num_ranks % num_parts:
         raise ConfigError(
-            "The ranks can't be shared out among groups of vertices.",
-            seen=f"--ranks {num_ranks} --vertex-parts {num_parts}",
+            "The ranks can't be shared out among groups of nodes.",
+            seen=f"--ranks {num_ranks} --node-parts {num_parts}",
             fix="use a number of ranks that the groups divide",
         )

@@ -52,7 +52,7 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """Return what is known, by name."""
         known = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in known.items() if value is not None}
+        return {name: value for name, value in known.items() if value is not None or name == "bill"}
 
 
 @dataclass(slots=True)

@@ -91,7 +91,7 @@ def too_few_snapshots(num_steps: int, num_ranks: int) -> PlanError:
     return PlanError(
         "There are fewer snapshots than ranks.",
         seen=f"{num_steps} snapshots, {num_ranks} ranks along time",
-        fix=f"use --ranks {max(1, num_steps)} or fewer, a shorter --window, or --vertex-parts to "
+        fix=f"use --ranks {max(1, num_steps)} or fewer, a shorter --window, or --node-parts to "
         "have several ranks share a snapshot",
     )
 

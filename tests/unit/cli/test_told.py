@@ -74,7 +74,7 @@ def test_inspect_of_a_run_has_scores_and_the_settings_that_were_asked_for(siafu:
     assert first.code == 0, first
     assert siafu("train", "planted:200", "--epochs", 1, "--out", "runs/b").code == 0
     rows = json.loads(siafu("inspect", "runs/a", "--json").out)
-    assert rows["settings"] == "epochs=2  lr=0.02  out=runs/a"
+    assert rows["settings"] == "out=runs/a  epochs=2  lr=0.02"
     assert "val " in rows["accuracy"]
     assert "of 2)" in rows["accuracy"]
     assert rows["predictions"] == "runs/a/predictions"
