@@ -8,8 +8,8 @@ import siafu
 
 PACKAGE = Path(siafu.__file__).parent
 LAYERS = [
-    {"errors", "collector", "files", "signals"},
-    {"options", "record", "ops", "graph"},
+    {"errors", "collector", "files"},
+    {"options", "signals", "record", "ops", "graph"},
     {"ingest", "partition", "comm"},
     {"shard", "nn"},
     {"strategy", "checkpoint", "minibatch", "elastic"},
