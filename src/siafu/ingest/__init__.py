@@ -20,13 +20,12 @@ from siafu.ingest.masks import with_split
 from siafu.ingest.memory import count_vertices, fit_buckets, predict_ingest_bytes
 from siafu.ingest.named import NAMED, cache_folder, load_named
 from siafu.ingest.npz import graph_from_npz
-from siafu.ingest.progress import Progress
 from siafu.ingest.pyg_hetero import graph_from_pyg
 from siafu.ingest.store_builder import Drawing
-from siafu.ingest.table_files import shortened
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import Tables, build_store, find_tables
 from siafu.ingest.windows import Span
+from siafu.record import Progress
 
 __all__ = [
     "BUILTINS",
@@ -67,6 +66,5 @@ __all__ = [
     "predict_ingest_bytes",
     "processes_using",
     "relations",
-    "shortened",
     "with_split",
 ]

@@ -15,7 +15,7 @@ from typing import Any
 from siafu.errors import DataError
 from siafu.files import replacing, sync_folder, write_text_atomically
 from siafu.graph import unwritable
-from siafu.ingest.progress import Progress, silent
+from siafu.record import Progress, silent
 
 _CHUNK_BYTES = 1 << 20
 

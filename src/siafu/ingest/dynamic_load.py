@@ -14,10 +14,9 @@ from siafu.ingest.event_tables import events_from_tables
 from siafu.ingest.events import EventOptions, Events
 from siafu.ingest.named import canonical, data_files
 from siafu.ingest.npz_file import array_names
-from siafu.ingest.progress import Progress, silent
-from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.table_files import TABLE_ENDINGS
 from siafu.ingest.windows import Span
+from siafu.record import Progress, silent, suggestion
 
 
 def load_dynamic(
@@ -146,6 +145,6 @@ def _events_of_path(
     raise DataError(
         "No such data set, file or folder.",
         seen=str(path),
-        fix=f"{did_you_mean(str(path), names)}names: {', '.join(names)}; "
+        fix=f"{suggestion(str(path), names)}names: {', '.join(names)}; "
         "or a path to an .npz, CSV or Parquet file of events, or a store of a dynamic graph",
     )

@@ -21,10 +21,10 @@ from siafu.ingest.id_rows import (
     with_types,
 )
 from siafu.ingest.numbers import is_list, number_block
-from siafu.ingest.progress import Progress
 from siafu.ingest.store_builder import Vertices
-from siafu.ingest.table_files import Piece, Table, shortened
+from siafu.ingest.table_files import MOST_NAMES, Piece, Table
 from siafu.ingest.table_options import TableOptions
+from siafu.record import Progress, shortened
 
 _ROWS_AT_ONCE = 1 << 20
 _CSV_ROW_BYTES = 12
@@ -78,11 +78,11 @@ class EdgeTable:
         if delimiter := self.table.delimiter():
             notes.append(f"The columns of the edge table are separated by {delimiter!r}.")
         if names := self.attr_names():
-            notes.append(f"Edge features ({len(names):,}): {shortened(names)}.")
+            notes.append(f"Edge features ({len(names):,}): {shortened(names, MOST_NAMES)}.")
         if self.types is not None and self._found_types:
             notes.append(f"Edge types are in column {self.types.column}: {len(self.types)}.")
         if self._unused:
-            notes.append(f"Edge columns not used: {shortened(self._unused)}.")
+            notes.append(f"Edge columns not used: {shortened(self._unused, MOST_NAMES)}.")
         return notes
 
     def write_seen_ids(self, writer: FolderWriter) -> Vertices:

@@ -26,9 +26,9 @@ from siafu.ingest.id_rows import (
 )
 from siafu.ingest.labels import SingleLabels, check_label_kind
 from siafu.ingest.numbers import is_number, number_block
-from siafu.ingest.progress import Progress
 from siafu.ingest.table_files import TABLE_ENDINGS, Piece, Table, table_files
 from siafu.ingest.tables import NODE_NAMES, named_table
+from siafu.record import Progress
 
 _ROWS_AT_ONCE = 1 << 20
 _SPELLINGS = {

@@ -8,10 +8,10 @@ from siafu.errors import DataError
 from siafu.graph import Array, Ids
 from siafu.ingest.id_rows import IdKind, IdRows, id_column
 from siafu.ingest.labels import ClassName
-from siafu.ingest.progress import Progress
 from siafu.ingest.table_files import Piece, Table
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.vertices import NodeTable
+from siafu.record import Progress
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,13 +18,12 @@ from siafu.ingest.masks import with_split
 from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names_in_data_folder
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.ogb import build_ogb_store, find_ogb
-from siafu.ingest.progress import Progress
 from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes, is_pyg
-from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.store_builder import Drawing, table_job
 from siafu.ingest.table_files import TABLE_ENDINGS
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.tables import build_store, find_tables
+from siafu.record import Progress, suggestion
 
 Noted = tuple[Graph, list[str]]
 
@@ -257,6 +256,6 @@ def _open_path(path: Path, progress: Progress | None) -> Noted:
     raise DataError(
         "No such data set, file or folder.",
         seen=str(path),
-        fix=f"{did_you_mean(str(path), names)}names: {', '.join(names)}; "
+        fix=f"{suggestion(str(path), names)}names: {', '.join(names)}; "
         "or a path to an .npz file, a store, a Parquet or CSV file or folder",
     )

@@ -13,8 +13,8 @@ from siafu.graph import Graph, folder_kind, load_store, rows_to_sum_one
 from siafu.ingest.download import fetch, unpack
 from siafu.ingest.npz import graph_from_npz
 from siafu.ingest.ogb import build_ogb_store, find_ogb
-from siafu.ingest.progress import Progress
 from siafu.ingest.table_options import TableOptions
+from siafu.record import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from siafu.errors import DataError
 from siafu.graph import MASKS, Array, FolderWriter, IntegerIds, make_in_steps
 from siafu.ingest.edges import EdgeTable
 from siafu.ingest.numbers import number_block
-from siafu.ingest.progress import Progress, silent
 from siafu.ingest.store_builder import Drawing, StoreBuilder, Vertices, drawing_job, table_job
 from siafu.ingest.table_files import Table
 from siafu.ingest.table_options import TableOptions
+from siafu.record import Progress, silent
 
 _ROWS_AT_ONCE = 1 << 15
 _FILE_OF_MASK = {"train": "train", "val": "valid", "test": "test"}

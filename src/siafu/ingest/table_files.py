@@ -10,7 +10,10 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from siafu.errors import DataError
-from siafu.ingest.spelling import did_you_mean
+from siafu.record import shortened, suggestion
+
+MOST_NAMES = 12
+"""Columns that a note or an error lists by name."""
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 TAB_ENDINGS = (".tsv", ".tsv.gz")
@@ -89,10 +92,11 @@ class Table:
             known = set(present)
             for name, flag in flag_of.items():
                 if name not in known:
+                    columns = shortened([repr(column) for column in present], MOST_NAMES)
                     raise DataError(
                         f"The {self.what} has no column {name!r}.",
-                        seen=f"{file} with columns {shortened(list(map(repr, present)))}",
-                        fix=did_you_mean(name, present) + fix.format(flag),
+                        seen=f"{file} with columns {columns}",
+                        fix=suggestion(name, present) + fix.format(flag),
                     )
 
     def num_rows(self) -> int | None:
@@ -194,15 +198,9 @@ def _refuse_twins(file: Path, names: Sequence[str]) -> None:
     if twins:
         raise DataError(
             "Two columns have one name.",
-            seen=f"{shortened(list(map(repr, twins)))} in {file}",
+            seen=f"{shortened(list(map(repr, twins)), MOST_NAMES)} in {file}",
             fix="rename one of them, or take it out of the table",
         )
-
-
-def shortened(names: Sequence[str], most: int = 12) -> str:
-    """Return the names with commas between; of many the first ones and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")
 
 
 def _is_packed(file: Path) -> bool:

@@ -11,11 +11,11 @@ from pathlib import Path
 from siafu.errors import DataError
 from siafu.graph import make_in_steps
 from siafu.ingest.edges import EdgeTable
-from siafu.ingest.progress import Progress, silent
 from siafu.ingest.store_builder import Drawing, StoreBuilder, drawing_job, table_job
 from siafu.ingest.table_files import TABLE_ENDINGS, Table, table_files
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.vertices import NodeTable
+from siafu.record import Progress, silent
 
 NODE_NAMES = ("nodes", "node", "vertices")
 _EDGE_NAMES = ("edges", "edge")

@@ -21,12 +21,11 @@ from siafu.ingest.id_rows import (
 from siafu.ingest.labels import ClassName, Labels, labels_of
 from siafu.ingest.numbers import is_list, is_numeric, list_widths, not_numbers, number_block
 from siafu.ingest.pandas_index import index_columns
-from siafu.ingest.progress import Progress
-from siafu.ingest.spelling import did_you_mean
 from siafu.ingest.store_builder import Vertices
-from siafu.ingest.table_files import Piece, Table, shortened
+from siafu.ingest.table_files import MOST_NAMES, Piece, Table
 from siafu.ingest.table_options import TableOptions
 from siafu.ingest.text_columns import is_text, odd_values, why_not_numbers
+from siafu.record import Progress, shortened, suggestion
 
 _ROWS_AT_ONCE = 1 << 15
 _MASK_OF_WORD = {
@@ -80,7 +79,7 @@ class SplitWords:
             raise DataError(
                 "A split is not understood.",
                 seen=f"{word!r} in column {self.columns[0]!r}",
-                fix=f"{did_you_mean(word, _MASK_OF_WORD)}use train, val or test, or leave it empty",
+                fix=f"{suggestion(word, _MASK_OF_WORD)}use train, val or test, or leave it empty",
             )
         return mask
 
@@ -153,7 +152,7 @@ def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
 
 
 def _quoted(names: Sequence[str]) -> str:
-    return shortened([name or "the column without a name" for name in names])
+    return shortened([name or "the column without a name" for name in names], MOST_NAMES)
 
 
 def _refuse_text(table: Table, features: tuple[str, ...]) -> None:
@@ -242,10 +241,12 @@ class NodeTable:
         if delimiter := self.table.delimiter():
             notes.append(f"The columns of the node table are separated by {delimiter!r}.")
         notes.append(
-            f"Features ({len(names):,}): {shortened(names)}." if names else "No features are used."
+            f"Features ({len(names):,}): {shortened(names, MOST_NAMES)}."
+            if names
+            else "No features are used."
         )
         if columns.unused:
-            notes.append(f"Node columns not used: {shortened(columns.unused)}.")
+            notes.append(f"Node columns not used: {shortened(columns.unused, MOST_NAMES)}.")
         return notes
 
     def _scan(self) -> ScannedVertices:

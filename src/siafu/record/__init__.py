@@ -1,6 +1,16 @@
 """The rows and files a run writes, and how its progress is shown."""
 
-from siafu.record.progress import PhaseProgress, ProgressLine, clear_rests, notes
+from siafu.record.progress import (
+    PhaseProgress,
+    Progress,
+    ProgressLine,
+    clear_rests,
+    counted,
+    notes,
+    shortened,
+    silent,
+    suggestion,
+)
 from siafu.record.run_folder import RunFolder, environment, installed
 from siafu.record.trace import (
     Span,
@@ -10,10 +20,10 @@ from siafu.record.trace import (
     overlap_seconds,
     read_trace,
 )
-from siafu.record.words import counted, shortened
 
 __all__ = [
     "PhaseProgress",
+    "Progress",
     "ProgressLine",
     "RunFolder",
     "Span",
@@ -28,4 +38,6 @@ __all__ = [
     "overlap_seconds",
     "read_trace",
     "shortened",
+    "silent",
+    "suggestion",
 ]

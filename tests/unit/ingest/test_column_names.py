@@ -55,7 +55,7 @@ def test_many_names_are_told_in_short(tmp_path):
     source = write(tmp_path / "tables", numbers(*(f"f{k}" for k in range(40))))
     notes = ingest_to_store(source, tmp_path / "store")
     assert any(note.startswith("Features (40): f0, f1, ") for note in notes)
-    assert any(note.endswith("f11 and 28 more.") for note in notes)
+    assert any(note.endswith("f11, and 28 more.") for note in notes)
 
 
 def test_a_store_without_names_still_opens(tmp_path):
