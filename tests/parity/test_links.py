@@ -12,7 +12,7 @@ from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine.full_graph import begin
 from siafu.graph import Graph
-from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes
+from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes
 from siafu.minibatch import HeldOut, edge_order, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard

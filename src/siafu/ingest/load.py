@@ -11,18 +11,24 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
-from siafu.ingest.builtin import BUILTINS, is_builtin, load_builtin
-from siafu.ingest.drifting import NAME as DRIFTING
-from siafu.ingest.drifting import is_drifting
-from siafu.ingest.masks import with_split
-from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names_in_data_folder
-from siafu.ingest.npz import graph_from_npz
-from siafu.ingest.ogb import build_ogb_store, find_ogb
-from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes, is_pyg
-from siafu.ingest.store_builder import Drawing, table_job
-from siafu.ingest.table_files import TABLE_ENDINGS
-from siafu.ingest.table_options import TableOptions
-from siafu.ingest.tables import build_store, find_tables
+from siafu.ingest.arrays import with_split
+from siafu.ingest.datasets.builtin import BUILTINS, is_builtin, load_builtin
+from siafu.ingest.datasets.drifting import NAME as DRIFTING
+from siafu.ingest.datasets.drifting import is_drifting
+from siafu.ingest.datasets.named import (
+    NAMED,
+    cache_folder,
+    canonical,
+    load_named,
+    names_in_data_folder,
+)
+from siafu.ingest.formats.npz import graph_from_npz
+from siafu.ingest.formats.ogb import build_ogb_store, find_ogb
+from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes, is_pyg
+from siafu.ingest.tables.build import build_store, find_tables
+from siafu.ingest.tables.files import TABLE_ENDINGS
+from siafu.ingest.tables.options import TableOptions
+from siafu.ingest.tables.store_builder import Drawing, table_job
 from siafu.record import Progress, suggestion
 
 Noted = tuple[Graph, list[str]]
@@ -179,6 +185,14 @@ def _through_store(
         source, target, options=options, drawing=None, overwrite=False, progress=progress
     )
     return load_store(target), [*notes, f"Made a store of {source}: {target}."]
+
+
+def count_vertices(source: Path, options: TableOptions) -> int | None:
+    """Return how many vertices the tables have, where files tell it without being read."""
+    if find_ogb(source) is not None:
+        return None
+    tables = find_tables(source, options)
+    return None if tables.nodes is None else tables.nodes.num_rows()
 
 
 def has_cached_store(source: Path, options: TableOptions, *, undirected: bool) -> bool:
