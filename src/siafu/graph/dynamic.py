@@ -12,7 +12,7 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph.array_stream import Array
-from siafu.graph.ids import Ids
+from siafu.graph.nodes import Ids
 from siafu.graph.snapshot import Delta, Snapshot, replay, snapshot_from_keys
 
 _ROWS_AT_ONCE = 1 << 16

@@ -14,17 +14,22 @@ from siafu.graph.columns import (
     OFFSETS,
     REALS,
     Column,
+    Count,
     Facts,
+    Name,
+    Width,
+    check_all_named,
     check_columns,
+    check_nodes,
+    id_columns,
     read_facts,
     verify_columns,
 )
 from siafu.graph.dynamic import Deltas, DynamicGraph
 from siafu.graph.folder import Folder, open_folder, write_folder
-from siafu.graph.ids import load_ids
 from siafu.graph.manifest import MOST_ROWS
+from siafu.graph.nodes import load_ids
 from siafu.graph.snapshot import Snapshot
-from siafu.graph.stored import Count, Name, Width, check_names, check_nodes, id_columns
 
 KIND = "dynamic"
 _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "overlapping")
@@ -74,8 +79,8 @@ class DynamicFacts(Facts):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        check_names("classes", self.class_names, self.num_classes)
-        check_names("classes of edges", self.edge_class_names, self.num_edge_classes)
+        check_all_named("classes", self.class_names, self.num_classes)
+        check_all_named("classes of edges", self.edge_class_names, self.num_edge_classes)
         return self
 
 

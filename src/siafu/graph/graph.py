@@ -13,19 +13,20 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph.array_stream import Array, forget
-from siafu.graph.columns import check_columns, read_facts, verify_columns
-from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
-from siafu.graph.features import Features, SparseFeatures
-from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
-from siafu.graph.ids import Ids, IntegerIds, load_ids
-from siafu.graph.stored import (
+from siafu.graph.columns import (
     MASKS,
     GraphFacts,
     as_stored,
+    check_columns,
     check_nodes,
     edge_columns,
     node_columns,
+    read_facts,
+    verify_columns,
 )
+from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
+from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
+from siafu.graph.nodes import Features, Ids, IntegerIds, SparseFeatures, load_ids
 
 _EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type")
 _COLUMN_NAMES = ("feature_names", "edge_attr_names")

@@ -19,12 +19,18 @@ import numpy as np
 from pydantic import BaseModel
 
 from siafu.errors import SiafuError, StoreError
-from siafu.files import publish, read_json, write_text_atomically
+from siafu.files import (
+    LockedError,
+    clear_unheld,
+    locked,
+    publish,
+    read_json,
+    temporary_beside,
+    write_text_atomically,
+)
 from siafu.graph.array_stream import Array
 from siafu.graph.folder import FolderWriter, check_free, unwritable
-from siafu.graph.lock import LockedError, locked
 from siafu.graph.manifest import ArrayEntry
-from siafu.graph.scratch import clear_unheld
 
 STEP_SECONDS = 1.0
 """The state is not written more often, so that small folders are made as fast as without."""
@@ -204,7 +210,7 @@ def make_in_steps(
     """
     target = Path(target)
     kept = None if job is None else partial_path(target)
-    path = kept or target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    path = kept or temporary_beside(target)
     try:
         _clear_leftover(target, path)
         clear_unheld(target.parent, f".{target.name}.*.tmp", _LOCK)  # of processes that were killed

@@ -10,7 +10,7 @@ import numpy as np
 
 from siafu.graph.array_stream import Array
 from siafu.graph.dynamic import Deltas, DynamicGraph
-from siafu.graph.ids import IntegerIds
+from siafu.graph.nodes import IntegerIds
 from siafu.graph.snapshot import snapshot_from_keys
 
 _KEYS_AT_ONCE = 1 << 22

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from siafu.graph import Array, FolderWriter, Graph, Partial, index_dtype
-from siafu.graph.stored import as_stored
+from siafu.graph.columns import as_stored
 from siafu.ops.numba_jit import strict_kernel
 from siafu.partition import chunks
 from siafu.partition.chunks import Progress, ranges, windows

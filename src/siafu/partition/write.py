@@ -21,7 +21,7 @@ from siafu.graph import (
     graph_facts,
     make_in_steps,
 )
-from siafu.graph.stored import as_stored
+from siafu.graph.columns import as_stored
 from siafu.partition.assign import check_num_parts
 from siafu.partition.chunks import Progress, quiet
 from siafu.partition.halo import write_edges, write_sends

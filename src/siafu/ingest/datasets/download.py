@@ -2,8 +2,6 @@
 
 import hashlib
 import http.client
-import secrets
-import shutil
 import stat
 import urllib.error
 import urllib.request
@@ -13,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from siafu.errors import DataError
-from siafu.files import replacing, sync_folder, write_text_atomically
+from siafu.files import replacing, replacing_folder, write_text_atomically
 from siafu.graph import unwritable
 from siafu.record import Progress, silent
 
@@ -100,15 +98,12 @@ def _check_sum(what: Path, found: str, known: str | None) -> None:
 
 def unpack_archive(archive: Path, target: Path) -> None:
     """Unpack a zip at `target`, whole or not at all; refuse entries that point outside of it."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         with zipfile.ZipFile(archive) as opened:
             for entry in opened.infolist():
                 _check_entry(archive, entry)
-            temporary.mkdir(parents=True)
-            opened.extractall(temporary)
-        temporary.replace(target)
-        sync_folder(target.parent)
+            with replacing_folder(target) as temporary:
+                opened.extractall(temporary)
     except (zipfile.BadZipFile, EOFError) as error:
         raise DataError(
             "The archive can't be read.",
@@ -117,8 +112,6 @@ def unpack_archive(archive: Path, target: Path) -> None:
         ) from error
     except OSError as error:
         raise unwritable(target, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _check_entry(archive: Path, entry: Any) -> None:

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from siafu.graph import LockedError, locked, scratch_folder
-from siafu.graph.lock import is_locked
+from siafu.files import LockedError, is_locked, locked, scratch_folder
 
 OLD = 1_000_000.0
 HOLD = """
 import sys, time
 from pathlib import Path
-from siafu.graph import locked
+from siafu.files import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -1,7 +1,13 @@
-"""Locks that the system lets go of when the process that holds them ends, however it ends."""
+"""Locks that end with the process that holds them, however it ends, and scratch folders they guard.
+
+A killed process leaves nothing for good: the next one clears what no lock holds.
+"""
 
 import os
+import shutil
 import socket
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +17,11 @@ try:
     import fcntl
 except ImportError:  # without it two processes at one folder are not noticed
     fcntl = None  # type: ignore[assignment]
+
+_PREFIX = "siafu-scratch-"
+_LOCK = "lock"
+_LEAST_AGE_SECONDS = 60.0
+"""A folder that is younger may be on its way to be locked."""
 
 
 class LockedError(Exception):
@@ -85,3 +96,22 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new folder that goes at the end; those of processes that were killed go now."""
+    clear_unheld(Path(tempfile.gettempdir()), f"{_PREFIX}*", _LOCK)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as name, locked(Path(name) / _LOCK):
+        yield Path(name)
+
+
+def clear_unheld(parent: Path, pattern: str, lock: str) -> None:
+    """Remove this user's folders by that name whose lock no process holds any more."""
+    for folder in parent.glob(pattern):
+        with suppress(OSError):  # another process may be removing it
+            facts = folder.stat()
+            is_old = time.time() - facts.st_mtime > _LEAST_AGE_SECONDS
+            is_ours = facts.st_uid == os.geteuid() and (folder / lock).exists()
+            if is_ours and is_old and not is_locked(folder / lock):
+                shutil.rmtree(folder, ignore_errors=True)
