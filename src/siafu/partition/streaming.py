@@ -16,7 +16,8 @@ import numpy as np
 from siafu.graph import Array, Graph, Partial, index_dtype
 from siafu.ops.numba_jit import strict_kernel
 from siafu.partition.assign import assign_contiguous, check_num_parts
-from siafu.partition.chunks import Progress, Window, edge_pieces, quiet, ranges, read
+from siafu.partition.chunks import Window, edge_pieces, ranges, read
+from siafu.record import Progress, silent
 
 _SLACK = 1.05
 """How far a part may exceed the mean, in each of the three."""
@@ -46,7 +47,7 @@ def assign_streaming(
     With `partial` each pass is a step, noted now and then, and one that ended is not done again.
     """
     check_num_parts(num_parts, graph.num_nodes)
-    sweep = _Sweep(graph, num_parts, progress or quiet, partial)
+    sweep = _Sweep(graph, num_parts, progress or silent, partial)
     if passes == 1:
         return sweep.place("place", np.full(graph.num_nodes, -1, np.int32))
     start = sweep.once("start", sweep.begin)

@@ -24,7 +24,7 @@ from siafu.partition import (
     metis_child,
     score,
 )
-from siafu.partition.adjacency import symmetric_adjacency
+from siafu.partition.metis import symmetric_adjacency
 
 ASSIGNMENTS = {
     "metis": assign_metis,

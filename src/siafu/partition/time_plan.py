@@ -14,7 +14,7 @@ from siafu.errors import PlanError
 
 @dataclass(frozen=True, slots=True)
 class TimeBlock:
-    """A stretch of time that is worked on at once, cut among the ranks."""
+    """A span of time that is worked on at once, cut among the ranks."""
 
     number: int
     bounds: tuple[int, ...]
@@ -71,7 +71,7 @@ def plan_time(
 ) -> TimePlan:
     """Return blocks of at most `block_steps` snapshots (0: any), none across the end of training.
 
-    Inside a block every rank gets a contiguous stretch; the largest sum of costs is as small as
+    Inside a block every rank gets a contiguous span; the largest sum of costs is as small as
     can be.
     """
     if len(costs_T) < num_ranks:
@@ -107,7 +107,7 @@ def _spans(start: int, stop: int, block_steps: int) -> list[tuple[int, int]]:
 
 
 def balanced_cuts(costs: Sequence[int], num_parts: int) -> list[int]:
-    """Return `num_parts` + 1 cuts of a sequence, its most expensive stretch as cheap as can be.
+    """Return `num_parts` + 1 cuts of a sequence, its most expensive span as cheap as can be.
 
     No part is empty unless there are fewer things than parts; then the first ones hold one each.
     """
