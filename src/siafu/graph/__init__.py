@@ -56,6 +56,7 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.manifest import first_fault
+from siafu.graph.node_groups import GroupGraph, group_graph
 from siafu.graph.nodes import (
     Features,
     Ids,
@@ -79,7 +80,6 @@ from siafu.graph.snapshot import (
     snapshot_from_keys,
 )
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
-from siafu.graph.vertex_parts import VertexPart, vertex_part
 
 __all__ = [
     "MASKS",
@@ -98,6 +98,7 @@ __all__ = [
     "FolderWriter",
     "Graph",
     "GraphFacts",
+    "GroupGraph",
     "Ids",
     "IntegerIds",
     "Job",
@@ -107,7 +108,6 @@ __all__ = [
     "Snapshot",
     "SparseFeatures",
     "TextIds",
-    "VertexPart",
     "add_reverse_edges",
     "check_columns",
     "check_dynamic",
@@ -132,6 +132,7 @@ __all__ = [
     "graph_facts",
     "graph_from_edges",
     "graph_from_folder",
+    "group_graph",
     "id_columns",
     "index_dtype",
     "join_deltas",
@@ -158,7 +159,6 @@ __all__ = [
     "sync",
     "unwritable",
     "verify_columns",
-    "vertex_part",
     "write_folder",
     "writing",
 ]

@@ -18,7 +18,7 @@ _KEYS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VertexPart:
+class GroupGraph:
     """The edges of a group, over the vertices they join in the order of the whole graph."""
 
     graph: DynamicGraph
@@ -29,7 +29,7 @@ class VertexPart:
     """int64, rising: which of the C are in the group."""
 
 
-def vertex_part(graph: DynamicGraph, part: int, *, outward: bool = False) -> VertexPart:
+def group_graph(graph: DynamicGraph, part: int, *, outward: bool = False) -> GroupGraph:
     """Return a group's edges: those that come in or, `outward`, those that lead out.
 
     The arrays of `graph` are read a piece at a time, so they may lie in files.
@@ -81,7 +81,7 @@ def vertex_part(graph: DynamicGraph, part: int, *, outward: bool = False) -> Ver
         signal=None,
         part_of=None,
     )
-    return VertexPart(own, vertices_C, number_N[ends[0]])
+    return GroupGraph(own, vertices_C, number_N[ends[0]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from siafu.graph import DynamicGraph, vertex_part
+from siafu.graph import DynamicGraph, group_graph
 from tests.dynamic.graphs import awkward_dynamic
 
 GROUPS = (2, 0, 0, 1)
@@ -19,9 +19,9 @@ def grouped() -> DynamicGraph:
 @pytest.mark.parametrize("outward", [False, True])
 @pytest.mark.parametrize("keys_at_once", [5, 1 << 22])
 def test_groups_add_up_to_the_graph(monkeypatch, outward: bool, keys_at_once: int) -> None:
-    monkeypatch.setattr("siafu.graph.vertex_parts._KEYS_AT_ONCE", keys_at_once)
+    monkeypatch.setattr("siafu.graph.node_groups._KEYS_AT_ONCE", keys_at_once)
     graph = grouped()
-    parts = [vertex_part(graph, part, outward=outward) for part in range(3)]
+    parts = [group_graph(graph, part, outward=outward) for part in range(3)]
     for step, whole in enumerate(graph.iterate()):
         edges = {}
         for number, part in enumerate(parts):
@@ -36,7 +36,7 @@ def test_groups_add_up_to_the_graph(monkeypatch, outward: bool, keys_at_once: in
 
 def test_a_group_knows_its_own_and_whom_they_meet() -> None:
     graph = grouped()
-    part = vertex_part(graph, 1)
+    part = group_graph(graph, 1)
     own = np.flatnonzero(graph.part_of == 1)
     assert (part.vertices_C[part.own_n] == own).all()
     met = {int(v) for s in part.graph.iterate() for v in part.vertices_C[s.src]}

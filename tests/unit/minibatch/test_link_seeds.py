@@ -1,14 +1,15 @@
-"""An order of edges: each of them once, by draws that its ends key, however few are held."""
+"""Edges as seeds: each once, by draws that its ends key, however few are held; addresses."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from siafu.comm import World
-from siafu.minibatch import edge_order
-from siafu.minibatch.edge_order import EdgeOrder
+from siafu.minibatch import ROW_BITS, Directory, link_seeds
+from siafu.minibatch.link_seeds import EdgeOrder
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import DrawKey, uniform_pairs
 from siafu.partition import write_parts
@@ -42,10 +43,10 @@ def _sorted_by_draws(shard: Shard, epoch: int) -> Tensor:
 def test_edges_stand_by_their_draws_whatever_is_held(
     shard: Shard, monkeypatch: pytest.MonkeyPatch, piece: int, bucket: int
 ) -> None:
-    monkeypatch.setattr(edge_order, "PIECE_EDGES", piece)
-    monkeypatch.setattr(edge_order, "BUCKET_EDGES", bucket)
-    with World().second_line() as line:
-        order = EdgeOrder(shard, line, SEED, of_all_ranks=False)
+    monkeypatch.setattr(link_seeds, "PIECE_EDGES", piece)
+    monkeypatch.setattr(link_seeds, "BUCKET_EDGES", bucket)
+    with World().second_line() as channel:
+        order = EdgeOrder(shard, channel, SEED, of_all_ranks=False)
         for epoch in (1, 2):
             want = _sorted_by_draws(shard, epoch)
             total = len(want)
@@ -61,10 +62,26 @@ def test_edges_stand_by_their_draws_whatever_is_held(
 def test_no_more_than_the_buckets_read_is_held(
     shard: Shard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(edge_order, "PIECE_EDGES", 20)
-    monkeypatch.setattr(edge_order, "BUCKET_EDGES", 10)
-    with World().second_line() as line:
-        order = EdgeOrder(shard, line, SEED, of_all_ranks=False)
+    monkeypatch.setattr(link_seeds, "PIECE_EDGES", 20)
+    monkeypatch.setattr(link_seeds, "BUCKET_EDGES", 10)
+    with World().second_line() as channel:
+        order = EdgeOrder(shard, channel, SEED, of_all_ranks=False)
         for low in range(0, order.totals[0] - 5, 5):
             order.read(1, range(low, low + 5))
             assert len(order._held) < 60
+
+
+@pytest.mark.parametrize(("num_vertices", "num_parts"), [(1, 1), (255, 2), (1300, 3), (513, 4)])
+def test_addresses_are_owner_and_row(num_vertices: int, num_parts: int) -> None:
+    generator = np.random.default_rng(num_vertices)
+    part_of = generator.integers(0, num_parts, num_vertices).astype(np.int32)
+    part_of[part_of == 1] = 0  # a part may own nothing
+    want = np.empty(num_vertices, np.int64)
+    for part in range(num_parts):
+        rows = np.flatnonzero(part_of == part)
+        want[rows] = part << ROW_BITS | np.arange(len(rows))
+    numbers = torch.from_numpy(generator.permutation(num_vertices))
+    assert torch.equal(
+        Directory(part_of, num_parts).addresses(numbers), torch.from_numpy(want)[numbers]
+    )
+    assert len(Directory(part_of, num_parts).addresses(numbers[:0])) == 0
