@@ -68,7 +68,7 @@ from siafu.graph.nodes import (
     load_ids,
     rows_to_sum_one,
 )
-from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, partial_path, sync
+from siafu.graph.partial import JobFacts, Partial, file_facts, make_in_steps, partial_path, sync
 from siafu.graph.snapshot import (
     Delta,
     Replay,
@@ -101,7 +101,7 @@ __all__ = [
     "GroupGraph",
     "Ids",
     "IntegerIds",
-    "Job",
+    "JobFacts",
     "LockedError",
     "Partial",
     "Replay",

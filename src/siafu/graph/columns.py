@@ -69,10 +69,10 @@ class Column:
         return None if self.span is None else _Within(*self.span)
 
 
-Columns = Mapping[str, Column]
+ColumnRules = Mapping[str, Column]
 
 
-def check_columns(folder: Folder, columns: Columns) -> None:
+def check_columns(folder: Folder, columns: ColumnRules) -> None:
     """Raise unless the arrays that the manifest names have the right shapes and dtypes."""
     for name, column in columns.items():
         if name not in folder and not column.is_needed:
@@ -88,7 +88,7 @@ def check_columns(folder: Folder, columns: Columns) -> None:
             raise folder.damaged(f"{name}.npy", f"{seen} is expected")
 
 
-def verify_columns(folder: Folder, columns: Columns, *names: str) -> None:
+def verify_columns(folder: Folder, columns: ColumnRules, *names: str) -> None:
     """Raise unless checksums are right and every number is in its range; each file is read once.
 
     Of `names` alone where some are given.

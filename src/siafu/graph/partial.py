@@ -38,7 +38,7 @@ NOTE_SECONDS = 60.0
 """Time between notes within a long step."""
 _STATE = "state.json"
 
-Job = dict[str, Any]
+JobFacts = dict[str, Any]
 """What is asked for and from which files, as JSON holds it; equal jobs make equal folders."""
 
 
@@ -70,7 +70,7 @@ class _State(BaseModel):
 class Partial:
     """The steps of one job, and the writer of the folder they make."""
 
-    def __init__(self, path: Path, kind: str, job: Job | None) -> None:
+    def __init__(self, path: Path, kind: str, job: JobFacts | None) -> None:
         self.path, self.scratch = path, path / "scratch"
         self._job, self._steps = job, dict[str, Any]()
         self._written = time.monotonic()
@@ -198,7 +198,7 @@ def make_in_steps(
     target: Path | str,
     kind: str,
     *,
-    job: Job | None = None,
+    job: JobFacts | None = None,
     overwrite: bool = False,
     go_on: str = "run the same command again",
 ) -> Iterator[Partial]:
@@ -224,7 +224,7 @@ def make_in_steps(
 
 
 def _steps(
-    target: Path, path: Path, kind: str, job: Job | None, overwrite: bool
+    target: Path, path: Path, kind: str, job: JobFacts | None, overwrite: bool
 ) -> Iterator[Partial]:
     partial = None
     try:
@@ -245,7 +245,7 @@ def _steps(
         raise
 
 
-def _begin(path: Path, kind: str, job: Job | None, overwrite: bool) -> Partial:
+def _begin(path: Path, kind: str, job: JobFacts | None, overwrite: bool) -> Partial:
     state = _read_state(path)
     job = None if job is None else json.loads(json.dumps(job))
     if state is not None and state["job"] != job:
@@ -303,7 +303,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _other_job(path: Path, began: Job, asked: Job) -> StoreError:
+def _other_job(path: Path, began: JobFacts, asked: JobFacts) -> StoreError:
     keys = [key for key in began | asked if began.get(key) != asked.get(key)]
     shown = "; ".join(
         f"{key} was {_short(began.get(key))}, now {_short(asked.get(key))}" for key in keys

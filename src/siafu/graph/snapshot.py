@@ -126,6 +126,7 @@ class Replay:
     def apply(self, delta: Delta) -> Snapshot:
         """Return the next snapshot; the one before stays as it was."""
         now, num_nodes = self.snapshot, self.snapshot.num_nodes
+        # Keys rise, so that what goes and what comes has its place by binary search.
         gone = _places(self._keys, delta.removed)
         keys = np.delete(self._keys, gone)
         at = np.searchsorted(keys, delta.added)
@@ -134,6 +135,7 @@ class Replay:
         src = np.insert(np.delete(now.src, gone), at, added_src)
         weight = np.insert(np.delete(now.weight, gone), at, delta.added_weight)
         weight[_places(self._keys, delta.changed)] = delta.changed_weight
+        # A row starts later by what the rows before it have grown.
         growth = np.bincount(added_dst, minlength=num_nodes)
         growth -= np.bincount(delta.removed // num_nodes, minlength=num_nodes)
         indptr = now.indptr.copy()

@@ -26,7 +26,7 @@ from siafu.ingest.events.graph import graph_from_events
 from siafu.ingest.events.load import is_dynamic, load_dynamic
 from siafu.ingest.events.npz import events_from_npz
 from siafu.ingest.events.tables import looks_like_events
-from siafu.ingest.events.times import Span
+from siafu.ingest.events.times import WindowLength
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg
 from siafu.ingest.load import (
@@ -57,9 +57,9 @@ __all__ = [
     "Events",
     "Kept",
     "Progress",
-    "Span",
     "TableOptions",
     "Tables",
+    "WindowLength",
     "as_tables",
     "build_store",
     "cache_folder",

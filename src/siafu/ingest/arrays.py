@@ -11,6 +11,9 @@ from siafu.errors import DataError
 from siafu.graph import MASKS, Array, Graph, Ids, IntegerIds, TextIds, draw_split
 from siafu.ingest.tables.ids import index_ids
 
+Noted = tuple[Graph, list[str]]
+"""A graph, and sentences for the user on what was done to the data."""
+
 MOST_CLASSES = 1_000_000
 """More classes than this are no classes, but ids or codes taken for them."""
 _NODE_BYTES = 64

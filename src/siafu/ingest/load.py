@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
-from siafu.ingest.arrays import with_split
+from siafu.ingest.arrays import Noted, with_split
 from siafu.ingest.datasets.builtin import BUILTINS, is_builtin, load_builtin
 from siafu.ingest.datasets.drifting import NAME as DRIFTING
 from siafu.ingest.datasets.drifting import is_drifting
@@ -30,8 +30,6 @@ from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing, table_job
 from siafu.record import Progress, suggestion
-
-Noted = tuple[Graph, list[str]]
 
 
 def load(

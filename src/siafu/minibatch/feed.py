@@ -22,7 +22,7 @@ from siafu.minibatch.layerwise import Room, map_rows
 from siafu.minibatch.link_seeds import EdgeOrder, LinkBatching, LinkSeeds
 from siafu.minibatch.macrobatch import MacrobatchSampler, Trial, draw_trial
 from siafu.minibatch.relay import Relay
-from siafu.minibatch.schedule import Order, Schedule
+from siafu.minibatch.schedule import Schedule, SeedOrder
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
 from siafu.nn import (
@@ -74,7 +74,7 @@ class Batching:
     """How seeds become minibatches and steps."""
 
     batch_size: int
-    order: Order = "local"
+    order: SeedOrder = "local"
     step_minibatches: int | None = None
     """None: one a rank."""
     links: LinkBatching | None = None

@@ -23,7 +23,7 @@ _SHORTER = 4
 """Times shorter than a row written out, without which a dense product is quicker."""
 _FADING = 0.9
 """What a use counts for one macrobatch later."""
-Fetch = Callable[[Tensor], dict[str, Tensor]]
+FetchRows = Callable[[Tensor], dict[str, Tensor]]
 
 
 class CodedRows:
@@ -129,7 +129,7 @@ class HotRows:
     Shapes: U distinct nodes asked for, K nodes kept.
     """
 
-    def __init__(self, capacity: int, first: Tensor, fetch: Fetch) -> None:
+    def __init__(self, capacity: int, first: Tensor, fetch: FetchRows) -> None:
         """`first` are the addresses to start with, the best first; all ranks call together."""
         self.capacity = capacity
         self.hits = self.misses = 0
@@ -155,7 +155,7 @@ class HotRows:
         rows = (kept[: self.capacity - self.num_kept] for kept in self._rows.values())
         return sum(part.nbytes for part in rows)
 
-    def get(self, addresses_U: Tensor, fetch: Fetch) -> dict[str, Tensor]:
+    def get(self, addresses_U: Tensor, fetch: FetchRows) -> dict[str, Tensor]:
         """Return the rows of these addresses, which rise; every rank calls this together."""
         known, slots = self._known(addresses_U)
         is_missing_U = torch.ones(len(addresses_U), dtype=torch.bool)

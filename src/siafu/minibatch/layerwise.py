@@ -21,7 +21,7 @@ from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
 from siafu.shard import RowReader, WrittenRows, new_rows
 
-Compute = Callable[[Subgraph, dict[str, Tensor]], Tensor]
+RowFunction = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its vertices by column, to a row for each of its M rows."""
 
 _ROWS_AT_ONCE = 1 << 14
@@ -72,7 +72,7 @@ def vertex_bytes(row_bytes: int, width: int) -> int:
 def map_rows(
     relay: Relay,
     columns: tuple[str, ...],
-    compute: Compute,
+    compute: RowFunction,
     room: Room | None = None,
     *,
     width: int = 0,

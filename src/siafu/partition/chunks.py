@@ -1,6 +1,6 @@
 """Walking a memory-mapped graph piece by piece, so that only the piece is resident."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,13 +9,6 @@ from siafu.graph import Array, Graph, forget
 
 EDGES_AT_ONCE = 1 << 22
 BYTES_AT_ONCE = 1 << 26
-
-Say = Callable[[str], None]
-"""Told sentences for the user."""
-
-
-def say_nothing(line: str) -> None:
-    """Say nothing to the user."""
 
 
 def ranges(total: int, step: int, start: int = 0) -> Iterator[tuple[int, int]]:

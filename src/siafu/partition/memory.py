@@ -85,7 +85,7 @@ def held_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def check_memory(predicted: int, available: int, method: str) -> None:
+def check_cut_fits(predicted: int, available: int, method: str) -> None:
     """Raise when cutting the graph would not fit."""
     if predicted <= available:
         return

@@ -17,14 +17,13 @@ from siafu.graph import (
     make_in_steps,
 )
 from siafu.partition.assign import assign_contiguous, assign_hash, check_num_parts
-from siafu.partition.chunks import Say, say_nothing
-from siafu.partition.memory import available_bytes, check_memory, held_bytes, predict_for
+from siafu.partition.memory import available_bytes, check_cut_fits, held_bytes, predict_for
 from siafu.partition.metis import assign_metis
 from siafu.partition.quality import Quality
 from siafu.partition.split import PartRows
 from siafu.partition.streaming import assign_streaming
 from siafu.partition.write import check_assignment, write_in_steps
-from siafu.record import Progress, silent
+from siafu.record import Progress, Say, say_nothing, silent
 
 METHODS = ("auto", "metis", "streaming", "contiguous", "hash")
 METIS_MOST_VERTICES = 4_000_000
@@ -133,7 +132,7 @@ def _choose_within(
     predicted = predict_for(graph, method, cut.num_parts)
     peak = (predicted + held_bytes()) / 2**20
     say(f"Cutting by {method}: predicted peak memory {peak:,.0f} MiB.")
-    check_memory(predicted, available, method)
+    check_cut_fits(predicted, available, method)
     if known is None:
         partial.end("method", method=method)
     return method

@@ -191,9 +191,11 @@ def _join_clusters(
         row, vertex = np.int64(first + at), np.int64(src[position])
         if vertex == row:
             continue
+        # Degrees are those seen so far, and a cluster's volume is the sum of its members'.
         for end in (vertex, row):
             degree[end] += 1
             volume[cluster[end]] += 1
+        # The end whose cluster is smaller without it moves: it has less to leave behind.
         mover, host = vertex, row
         if volume[cluster[vertex]] - degree[vertex] > volume[cluster[row]] - degree[row]:
             mover, host = row, vertex
@@ -286,6 +288,7 @@ def _place_rows(
                 near[part_of[vertex]] += 1
         if offsets[at + 1] > high:
             return
+        # Placed before, in an earlier pass, a row is taken out first, then weighed like a new one.
         weight[1], weight[2] = offsets[at + 1] - offsets[at], train[row]
         home = part_of[row]
         if home >= 0:

@@ -226,6 +226,7 @@ def _write_part(rows: PartRows, part: int, writer: FolderWriter, file: _ScratchF
     indptr = writer.load("indptr")
     num_owned, num_edges = len(indptr) - 1, int(indptr[-1])
     halo, counts = _find_halo(rows, part, num_edges, file)
+    # Local columns: owned rows first, in the order of the store, then halo rows by owner.
     column_of = rows.local.astype(index_dtype(num_owned + len(halo)))
     column_of[halo] = np.arange(num_owned, num_owned + len(halo), dtype=column_of.dtype)
     boundary, cut_edges = np.zeros(num_owned, bool), 0

@@ -21,6 +21,9 @@ from rich.text import Text
 Progress = Callable[[str, int, int | None], None]
 """Called by long work with the phase, what is done of it and, where known, its total."""
 
+Say = Callable[[str], None]
+"""Called with sentences for the user."""
+
 LINE_EVERY_SECONDS = 5.0
 QUIET_SECONDS = 2.0
 """What takes less is not worth a line."""
@@ -32,6 +35,10 @@ notes = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 def silent(phase: str, done: int, total: int | None) -> None:
     """Ignore what is reported: the progress of a caller that did not ask."""
+
+
+def say_nothing(sentence: str) -> None:
+    """Ignore what is said."""
 
 
 class _TimeLeft(ProgressColumn):

@@ -121,3 +121,7 @@ class Events:
     def num_events(self) -> int:
         """M."""
         return len(self.src)
+
+
+NotedEvents = tuple[Events, list[str]]
+"""Events, and sentences for the user on how they were read."""

@@ -24,8 +24,9 @@ from siafu.graph import (
 )
 from siafu.ingest.arrays import check_finite
 from siafu.ingest.events.events import EventOptions, Events, Weighting
-from siafu.ingest.events.times import Span, Windows, cut_windows
+from siafu.ingest.events.times import WindowLength, Windows, cut_windows
 from siafu.ops.numba_jit import strict_kernel
+from siafu.record import counted
 
 _LATEST = 2**62
 _REMOVED, _ADDED, _CHANGED = 0, 1, 2
@@ -34,8 +35,8 @@ _REMOVED, _ADDED, _CHANGED = 0, 1, 2
 def graph_from_events(
     events: Events,
     *,
-    window: Span | None = None,
-    stride: Span | None = None,
+    window: WindowLength | None = None,
+    stride: WindowLength | None = None,
     edge_life: int = 1,
     symmetric: bool = False,
     options: EventOptions | None = None,
@@ -153,7 +154,7 @@ def _sorted(events: Events) -> tuple[Events, list[str]]:
     columns = ("src", "dst", "time", "weight", "label")
     values = {name: getattr(events, name) for name in columns}
     values = {name: None if column is None else column[order] for name, column in values.items()}
-    return replace(events, **values), [f"{_many(late, 'event')} out of order: sorted by time."]
+    return replace(events, **values), [f"{counted(late, 'event')} out of order: sorted by time."]
 
 
 def _window_notes(events: Events, windows: Windows) -> list[str]:
@@ -165,9 +166,9 @@ def _window_notes(events: Events, windows: Windows) -> list[str]:
     if windows.count > 1:
         notes.append(f"{windows.count:,} snapshots, one for {windows.text}.")
     if left:
-        notes.append(f"{_many(left, 'event')} in no window: left out.")
+        notes.append(f"{counted(left, 'event')} in no window: left out.")
     if filled < windows.count and not events.fixed:
-        notes.append(f"{_many(windows.count - filled, 'window')} without events.")
+        notes.append(f"{counted(windows.count - filled, 'window')} without events.")
     return notes
 
 
@@ -204,7 +205,7 @@ def _edges(
     merged = _merged(key, window, weight)
     repeated = len(key) - len(merged[0])
     if repeated:
-        again = _many(repeated, "event")
+        again = counted(repeated, "event")
         notes.append(f"{again} with the ends of another in their window: merged into one edge.")
     if not symmetric:
         return merged
@@ -230,10 +231,6 @@ def _order(key: Array, window: Array) -> Array:
     if int(key.max(initial=0)) < np.iinfo(np.int64).max // count:
         return np.argsort(key * count + window, kind="stable")
     return np.lexsort((window, key))
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def snapshots_of_life(
@@ -277,6 +274,7 @@ def _changes(key: Any, window: Any, weight: Any, limits: Any, out: Any) -> int:
     time, kind, entry, value = out
     made, start = 0, 0
     while start < len(key):
+        # All entries of one edge, start to stop - 1, one per window that has it.
         stop = start
         while stop < len(key) and key[stop] == key[start]:
             stop += 1
@@ -290,6 +288,8 @@ def _changes(key: Any, window: Any, weight: Any, limits: Any, out: Any) -> int:
                 now = window[hi]
             if now >= count:
                 break
+            # At that time one entry may die and one be born; the edge then weighs their sum, added
+            # up anew, since taking away what died would leave rounding behind.
             if alive_before and death <= now:
                 lo += 1
             if hi < stop and window[hi] == now:
@@ -299,9 +299,10 @@ def _changes(key: Any, window: Any, weight: Any, limits: Any, out: Any) -> int:
                 total += weight[e]
             after = np.float32(total)
             alive = hi > lo
+            # An edge that dies and is born at once has not changed, unless its weight has.
             if alive_before != alive or (alive and after != before):
                 time[made], entry[made], value[made] = now, start, after
-                kind[made] = 0 if not alive else (2 if alive_before else 1)
+                kind[made] = _REMOVED if not alive else (_CHANGED if alive_before else _ADDED)
                 made += 1
             before = after
         start = stop

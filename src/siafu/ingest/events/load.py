@@ -7,12 +7,12 @@ from siafu.errors import DataError
 from siafu.graph import DynamicGraph, folder_kind, load_dynamic_store
 from siafu.ingest.datasets.drifting import NAME, is_drifting, load_drifting
 from siafu.ingest.datasets.named import canonical, data_files
-from siafu.ingest.events.events import EventOptions, Events
+from siafu.ingest.events.events import EventOptions, Events, NotedEvents
 from siafu.ingest.events.graph import graph_from_events
 from siafu.ingest.events.npz import events_from_npz
 from siafu.ingest.events.pyg import events_from_pyg, is_pyg_dynamic
 from siafu.ingest.events.tables import events_from_tables
-from siafu.ingest.events.times import EACH, Span, has_unit
+from siafu.ingest.events.times import EACH, WindowLength, has_unit
 from siafu.ingest.formats.npz import array_names
 from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.record import Progress, silent, suggestion
@@ -23,8 +23,8 @@ _ROLES = ("src", "dst", "time", "weight", "label")
 def load_dynamic(
     data: Any,
     *,
-    window: Span | None = None,
-    stride: Span | None = None,
+    window: WindowLength | None = None,
+    stride: WindowLength | None = None,
     edge_life: int = 1,
     symmetric: bool = False,
     options: EventOptions | None = None,
@@ -98,7 +98,7 @@ def _roles(data: Any) -> tuple[str, ...]:
     return ("time", "weight", "label") if is_npz else ("src", "dst", "time", "weight", "label")
 
 
-def _refuse(graph: DynamicGraph, **asked: Span | None) -> None:
+def _refuse(graph: DynamicGraph, **asked: WindowLength | None) -> None:
     """Raise where a setting would be passed over in silence."""
     given = [f"{name}={value}" for name, value in asked.items() if value is not None]
     if given:
@@ -109,7 +109,7 @@ def _refuse(graph: DynamicGraph, **asked: Span | None) -> None:
         )
 
 
-def _events(data: Any, options: EventOptions, progress: Progress) -> tuple[Events, list[str]]:
+def _events(data: Any, options: EventOptions, progress: Progress) -> NotedEvents:
     if isinstance(data, Events):
         return data, []
     if isinstance(data, str) and is_drifting(data):
@@ -125,9 +125,7 @@ def _events(data: Any, options: EventOptions, progress: Progress) -> tuple[Event
     )
 
 
-def _events_of_path(
-    path: Path, options: EventOptions, progress: Progress
-) -> tuple[Events, list[str]]:
+def _events_of_path(path: Path, options: EventOptions, progress: Progress) -> NotedEvents:
     if path.suffix == ".npz":
         return events_from_npz(path, options), []
     if path.name.lower().endswith(TABLE_ENDINGS) or (path.is_dir() and folder_kind(path) is None):
@@ -152,7 +150,7 @@ def _events_of_path(
 
 
 def check_options(
-    events: Events, window: Span | None, options: EventOptions, *, roles: tuple[str, ...]
+    events: Events, window: WindowLength | None, options: EventOptions, *, roles: tuple[str, ...]
 ) -> None:
     """Raise where an option would be passed over in silence; `roles` are those that were read."""
     named = [role for role in _ROLES if getattr(options, role) is not None and role not in roles]

@@ -12,10 +12,9 @@ import numpy as np
 from siafu.errors import DataError
 from siafu.graph import Array, IntegerIds
 from siafu.ingest.arrays import MOST_CLASSES, as_int64, check_array, check_num_nodes
-from siafu.ingest.events.events import EventOptions, Events
+from siafu.ingest.events.events import EventOptions, Events, NotedEvents
 from siafu.ingest.formats.pyg import as_numpy, edge_index_of
 
-Noted = tuple[Events, list[str]]
 _WHERE = "PyG data"
 
 
@@ -24,7 +23,7 @@ def is_pyg_dynamic(data: Any) -> bool:
     return _is_temporal_data(data) or _is_data_list(data) or _is_signal(data)
 
 
-def events_from_pyg(data: Any, options: EventOptions) -> Noted:
+def events_from_pyg(data: Any, options: EventOptions) -> NotedEvents:
     """Return the events of such an object and sentences for the user."""
     if _is_temporal_data(data):
         return _from_temporal_data(data, options)
@@ -45,7 +44,7 @@ def _is_signal(data: Any) -> bool:
     return has_edges and hasattr(data, "features") and hasattr(data, "targets")
 
 
-def _from_temporal_data(data: Any, options: EventOptions) -> Noted:
+def _from_temporal_data(data: Any, options: EventOptions) -> NotedEvents:
     time, y = as_numpy(data.t), getattr(data, "y", None)
     ends = {"src": as_numpy(data.src), "dst": as_numpy(data.dst)}
     for name, array in (*ends.items(), ("t", time)):
@@ -74,7 +73,7 @@ def _from_temporal_data(data: Any, options: EventOptions) -> Noted:
     return events, ["Event messages (msg) are not used."] if unused else []
 
 
-def _from_list(steps: Sequence[Any]) -> Noted:
+def _from_list(steps: Sequence[Any]) -> NotedEvents:
     edges = [edge_index_of(step) for step in steps]
     weights = [_weights(step, edge.shape[1]) for step, edge in zip(steps, edges, strict=True)]
     x = _stacked([getattr(step, "x", None) for step in steps], "x")
@@ -83,7 +82,7 @@ def _from_list(steps: Sequence[Any]) -> Noted:
     return _from_steps(edges, weights, num_nodes, x=x, y=y), []
 
 
-def _from_signal(data: Any) -> Noted:
+def _from_signal(data: Any) -> NotedEvents:
     """Return a PyG Temporal signal: its target at t is what is forecast for t + 1."""
     features = [as_numpy(step) for step in data.features]
     targets = [as_numpy(step) for step in data.targets]

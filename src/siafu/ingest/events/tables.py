@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import Array, Ids
-from siafu.ingest.events.events import EventOptions, Events
+from siafu.ingest.events.events import EventOptions, Events, NotedEvents
 from siafu.ingest.events.times import DATE_TICKS, TimeColumn, read_times
 from siafu.ingest.tables.build import NODE_NAMES, named_table
 from siafu.ingest.tables.classes import ClassName, SingleLabels, check_label_kind
@@ -100,9 +100,7 @@ def find_rows(piece: Piece, name: str, rows: IdRows, kind: IdKind) -> Array:
     return found
 
 
-def events_from_tables(
-    path: Path, options: EventOptions, progress: Progress
-) -> tuple[Events, list[str]]:
+def events_from_tables(path: Path, options: EventOptions, progress: Progress) -> NotedEvents:
     """Return the events of a file, or of a folder of files, and sentences for the user."""
     table, nodes = _find_tables(path, options)
     names = _columns(table, options)

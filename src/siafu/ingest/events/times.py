@@ -19,7 +19,7 @@ from siafu.ingest.tables.files import Piece
 
 DATE_TICKS = 1_000_000
 """Dates are kept as microseconds of 1970, in UTC."""
-Span = str | int | float
+WindowLength = str | int | float
 """A length of time: `14d`, `12h`, `90m`, `30s`, `2w`, a number in the data's own unit."""
 EACH = "each"
 """The window that makes a snapshot of every different time."""
@@ -155,7 +155,7 @@ def _reach(events: Events) -> str:
 
 
 def cut_windows(
-    events: Events, window: Span | None, stride: Span | None, *, keep_partial: bool
+    events: Events, window: WindowLength | None, stride: WindowLength | None, *, keep_partial: bool
 ) -> Windows:
     """Return the windows of events that are in order of time."""
     if events.num_steps is not None:
@@ -197,7 +197,7 @@ def cut_windows(
     return Windows(start, event, place, f"each window of {window}")
 
 
-def parse_span(span: Span, events: Events, what: str) -> int | float:
+def parse_span(span: WindowLength, events: Events, what: str) -> int | float:
     """Return the span in the unit of the events' times, as a whole number where it is one.
 
     A number without a unit is in the data's own unit, or in seconds where times are dates.
@@ -214,18 +214,18 @@ def parse_span(span: Span, events: Events, what: str) -> int | float:
     return int(length) if length.is_integer() else length
 
 
-def _match(span: Span) -> re.Match[str] | None:
+def _match(span: WindowLength) -> re.Match[str] | None:
     text = span.strip() if isinstance(span, str) else f"{span:f}"
     return _SPAN.fullmatch(text)
 
 
-def has_unit(span: Span) -> bool:
+def has_unit(span: WindowLength) -> bool:
     """Return whether a span is in seconds, hours or such, which the unit of times is needed for."""
     match = _match(span)
     return match is not None and (match[2] or "").lower() in _SECONDS
 
 
-def _is_count(span: Span) -> bool:
+def _is_count(span: WindowLength) -> bool:
     match = _match(span)
     return match is not None and (match[2] or "").lower() in ("e", "events")
 
@@ -235,7 +235,7 @@ def _is_new(times: Array) -> Array:
     return np.append(True, times[1:] != times[:-1])
 
 
-def _default_window(events: Events) -> Span:
+def _default_window(events: Events) -> WindowLength:
     times = events.time
     if int(_is_new(times).sum()) <= _FEW_TIMES:
         return EACH
@@ -250,7 +250,7 @@ def _default_window(events: Events) -> Span:
     )
 
 
-def _refuse_stride(stride: Span | None) -> None:
+def _refuse_stride(stride: WindowLength | None) -> None:
     if stride is not None:
         raise ConfigError(
             "A stride needs a window with a length.",
@@ -259,7 +259,7 @@ def _refuse_stride(stride: Span | None) -> None:
         )
 
 
-def _given_steps(events: Events, window: Span | None) -> Windows:
+def _given_steps(events: Events, window: WindowLength | None) -> Windows:
     """Return one window a step that the data numbers itself."""
     assert events.num_steps is not None
     if window not in (None, EACH, 1, "1"):

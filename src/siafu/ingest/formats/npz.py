@@ -20,7 +20,6 @@ from siafu.graph import (
     MASKS,
     Array,
     Features,
-    Graph,
     IntegerIds,
     SparseFeatures,
     check_graph,
@@ -28,6 +27,7 @@ from siafu.graph import (
     number_edge_types,
 )
 from siafu.ingest.arrays import (
+    Noted,
     as_int64,
     as_mask,
     check_array,
@@ -135,7 +135,7 @@ def _read(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array
     return array
 
 
-def graph_from_npz(path: Path | str) -> tuple[Graph, list[str]]:
+def graph_from_npz(path: Path | str) -> Noted:
     """Return the graph in the file, and sentences on what a user should know about it."""
     path = Path(path)
     arrays = read_arrays(path)

@@ -12,7 +12,6 @@ from siafu.graph import (
     MASKS,
     Array,
     Features,
-    Graph,
     IntegerIds,
     SparseFeatures,
     check_graph,
@@ -20,6 +19,7 @@ from siafu.graph import (
 )
 from siafu.ingest.arrays import (
     MOST_CLASSES,
+    Noted,
     as_int64,
     as_mask,
     check_array,
@@ -33,7 +33,7 @@ from siafu.ingest.arrays import (
 _WHERE = "PyG data"
 
 
-def graph_from_data(data: Any) -> tuple[Graph, list[str]]:
+def graph_from_data(data: Any) -> Noted:
     """Return the graph of a `Data` and notes for the user.
 
     Read are edge_index and, where they are there, x, y, masks, weights, edge types and n_id.

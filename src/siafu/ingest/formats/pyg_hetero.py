@@ -20,7 +20,7 @@ from siafu.graph import (
     check_graph,
     graph_from_edges,
 )
-from siafu.ingest.arrays import labelled_only
+from siafu.ingest.arrays import Noted, labelled_only
 from siafu.ingest.formats.pyg import (
     edge_index_of,
     features_of,
@@ -32,7 +32,6 @@ from siafu.ingest.formats.pyg import (
     vertex_ids,
 )
 
-Noted = tuple[Graph, list[str]]
 Blocks = dict[str, range]
 """The rows of each node type."""
 

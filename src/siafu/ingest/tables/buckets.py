@@ -52,9 +52,12 @@ def drop_known_reverses(starts: Array, order: Array, key: Array, reverse: Array)
     for row in range(len(starts) - 1):
         entries = order[starts[row] : starts[row + 1]]
         starts[row] = num_kept
+        # The edges as given stay, in their order.
         given = entries[~reverse[entries]]
         kept[num_kept : num_kept + len(given)] = given
         num_kept += len(given)
+        # Then a merge of two sorted lists: a reverse is kept if no given edge has its key, nor the
+        # reverse before it.
         known = np.sort(key[given])
         candidates = entries[reverse[entries]]
         at, last = 0, -1

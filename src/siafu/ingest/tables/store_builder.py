@@ -14,7 +14,7 @@ from siafu.graph import (
     FolderWriter,
     Graph,
     IntegerIds,
-    Job,
+    JobFacts,
     Partial,
     TextIds,
     file_facts,
@@ -53,7 +53,7 @@ class WrittenNodes:
     notes: list[str] = field(default_factory=list)
 
 
-def table_job(files: Sequence[Path], options: TableOptions) -> Job:
+def table_job(files: Sequence[Path], options: TableOptions) -> JobFacts:
     """Return what makes the store of these files the same again."""
     settings = asdict(options) | {"nodes": None if options.nodes is None else str(options.nodes)}
     # Memory set anew changes no edge.
@@ -61,7 +61,7 @@ def table_job(files: Sequence[Path], options: TableOptions) -> Job:
     return {"rules": _RULES, "options": settings, "files": file_facts(*files)}
 
 
-def drawing_job(drawing: Drawing | None) -> Job:
+def drawing_job(drawing: Drawing | None) -> JobFacts:
     """Return what makes drawn masks the same again."""
     return {"split": None if drawing is None else asdict(drawing)}
 
