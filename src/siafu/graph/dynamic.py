@@ -133,7 +133,7 @@ class DynamicGraph:
 
     def __repr__(self) -> str:
         return (
-            f"DynamicGraph(name={self.name!r}, vertices={self.num_nodes}, "
+            f"DynamicGraph(name={self.name!r}, nodes={self.num_nodes}, "
             f"snapshots={self.num_snapshots}, events={self.num_events}, "
             f"changes={self.deltas.num_changes})"
         )

@@ -158,7 +158,7 @@ def labelled_only(masks: dict[str, Array], y: Array | None) -> tuple[dict[str, A
     bare = int(np.count_nonzero(in_a_split & ~labelled))
     if not bare:
         return masks, []
-    who = "1 vertex has" if bare == 1 else f"{bare:,} vertices have"
+    who = "1 node has" if bare == 1 else f"{bare:,} nodes have"
     note = f"{who} a split but no label: left out of the masks."
     return {name: mask & labelled for name, mask in masks.items()}, [note]
 
@@ -182,4 +182,4 @@ def _sizes(graph: Graph, seed: int) -> str:
     counts = [int(mask.sum()) for mask in (graph.train, graph.val, graph.test) if mask is not None]
     shares = "/".join(f"{100 * count / max(1, sum(counts)):.0f}" for count in counts)
     numbers = "/".join(f"{count:,}" for count in counts)
-    return f"{shares} % ({numbers} vertices) from seed {seed}."
+    return f"{shares} % ({numbers} nodes) from seed {seed}."

@@ -62,14 +62,14 @@ def seeds_by_row(shard: Shard, named: Tensor | None) -> SeedRows:
     if named.dtype == torch.bool:
         if named.shape != (shard.num_owned,):
             raise DataError(
-                "The mask of input vertices does not fit the shard.",
+                "The mask of input nodes does not fit the shard.",
                 seen=f"{tuple(named.shape)} entries for {shard.num_owned} owned rows",
                 fix="give one entry for each owned row, or row numbers as shard.train",
             )
         named = named.nonzero().squeeze(1)
     if named.dim() != 1 or named.is_floating_point():
         raise DataError(
-            "Input vertices can't be read.",
+            "Input nodes can't be read.",
             seen=f"{named.dtype}, shape {tuple(named.shape)}",
             fix="give row numbers [B], a mask of the owned rows, or input_ids=...",
         )
@@ -77,7 +77,7 @@ def seeds_by_row(shard: Shard, named: Tensor | None) -> SeedRows:
     bad = named[(named < 0) | (named >= shard.num_owned)]
     if len(bad):
         raise DataError(
-            "An input vertex does not exist.",
+            "An input node does not exist.",
             seen=f"row {int(bad[0])} of rank {shard.world.rank}, which owns {shard.num_owned}",
             fix="give rows of this rank's shard, or ids of the data as input_ids=...",
         )
@@ -88,7 +88,7 @@ def seeds_by_id(shard: Shard, ids: Sequence[int | str], rows: Tensor | None) -> 
     """Return this rank's seeds of those that all ranks name alike, by the user's ids."""
     if rows is not None:
         raise ConfigError(
-            "Input vertices are named twice.",
+            "Input nodes are named twice.",
             seen="input_nodes and input_ids",
             fix="give one of them",
         )

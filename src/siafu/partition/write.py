@@ -124,9 +124,9 @@ def check_assignment(graph: Graph, part_of: Array, num_parts: int) -> None:
     if len(part_of) != graph.num_nodes or low < 0 or high >= num_parts:
         raise PartitionError(
             "The assignment does not fit the graph.",
-            seen=f"{len(part_of)} rows with parts {low} to {high}, for {graph.num_nodes} vertices "
+            seen=f"{len(part_of)} rows with parts {low} to {high}, for {graph.num_nodes} nodes "
             f"and {num_parts} parts",
-            fix=f"give each vertex a part from 0 to {num_parts - 1}",
+            fix=f"give each node a part from 0 to {num_parts - 1}",
         )
 
 

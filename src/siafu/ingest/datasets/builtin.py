@@ -185,7 +185,7 @@ def load_builtin(name: str, seed: int = 0) -> Graph:
         raise DataError(
             "The size of a built-in graph is not understood.",
             seen=name,
-            fix=f"give the number of vertices, for example {kind}:5000, {kind}:100k or {kind}:2m",
+            fix=f"give the number of nodes, for example {kind}:5000, {kind}:100k or {kind}:2m",
         )
     num_nodes = int(match[1]) * _SUFFIX[match[2].lower()]
     check_room(name, num_nodes, _NODE_BYTES[kind])
@@ -207,7 +207,7 @@ def _check_size(num_nodes: int, *, smallest: int) -> None:
     if num_nodes < smallest:
         raise DataError(
             "The built-in graph is too small.",
-            seen=f"{num_nodes} vertices",
+            seen=f"{num_nodes} nodes",
             fix=f"ask for {smallest} or more",
         )
 

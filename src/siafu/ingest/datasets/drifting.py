@@ -40,7 +40,7 @@ def drifting(
     if num_nodes < 4 * num_classes:
         raise DataError(
             "The built-in graph is too small.",
-            seen=f"{num_nodes} vertices",
+            seen=f"{num_nodes} nodes",
             fix=f"ask for {4 * num_classes} or more",
         )
     draw = np.random.default_rng([seed, 4])
@@ -90,7 +90,7 @@ def load_drifting(name: str, seed: int = 0) -> Events:
         raise DataError(
             "The size of a built-in graph is not understood.",
             seen=name,
-            fix=f"give the number of vertices, for example {NAME}:5000 or {NAME}:20k",
+            fix=f"give the number of nodes, for example {NAME}:5000 or {NAME}:20k",
         )
     num_nodes = int(match[1]) * _SUFFIX[match[2].lower()]
     check_room(name, num_nodes, _NODE_BYTES)

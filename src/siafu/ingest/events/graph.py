@@ -126,9 +126,9 @@ def _check_events(events: Events) -> None:
         low, high = int(ends.min(initial=0)), int(ends.max(initial=-1))
         if low < 0 or high >= events.num_nodes:
             raise DataError(
-                "An event names a vertex that does not exist.",
-                seen=f"{name} runs from {low} to {high}, there are {events.num_nodes} vertices",
-                fix="number the vertices 0 to N-1, or give num_nodes",
+                "An event names a node that does not exist.",
+                seen=f"{name} runs from {low} to {high}, there are {events.num_nodes} nodes",
+                fix="number the nodes 0 to N-1, or give num_nodes",
             )
 
 

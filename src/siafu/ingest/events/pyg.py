@@ -158,7 +158,7 @@ def _stacked(values: list[Any], name: str) -> Array | None:
         raise DataError(
             f"The snapshots differ in the shape of {name}.",
             seen=", ".join(sorted(map(str, shapes))),
-            fix="give every snapshot all vertices, in the same order",
+            fix="give every snapshot all nodes, in the same order",
         )
     return np.stack([array for array in arrays if array is not None])
 

@@ -68,7 +68,7 @@ def read_nodes(table: Table, id_type: IdKind | None, progress: Progress) -> Even
     y = arrays.get("y")
     if y is not None and y.ndim != 1:
         raise DataError(
-            "A vertex of a dynamic graph has one label.",
+            "A node of a dynamic graph has one label.",
             seen=f"{y.shape[1]} classes at once in the node table",
             fix="give one label column of whole numbers or text",
         )
@@ -93,9 +93,9 @@ def find_rows(piece: Piece, name: str, rows: IdRows, kind: IdKind) -> Array:
     if len(found) and found.min() < 0:
         row = int(np.argmax(found < 0))
         raise DataError(
-            "An event names a vertex that the node table does not have.",
+            "An event names a node that the node table does not have.",
             seen=f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}",
-            fix="add the vertex to the node table, or drop the event",
+            fix="add the node to the node table, or drop the event",
         )
     return found
 
@@ -233,7 +233,7 @@ def _seen_vertices(
     table: Table, columns: tuple[str, str], kind: IdKind, progress: Progress
 ) -> EventNodes:
     seen = SeenIds(kind)
-    for piece in _pieces(table, columns, "finding vertices", progress):
+    for piece in _pieces(table, columns, "finding nodes", progress):
         for name in columns:
             seen.add(id_column(piece, name, kind, makes_vertices=True))
     return EventNodes(ids=seen.finish(), kind=kind)

@@ -205,7 +205,7 @@ def _num_nodes(path: Path, arrays: Arrays) -> int:
         return int(arrays["x_shape"][0])
     if arrays["edge_index"].size == 0:
         raise DataError(
-            "The graph has no vertices.", seen=str(path), fix="save x, y or num_nodes as well"
+            "The graph has no nodes.", seen=str(path), fix="save x, y or num_nodes as well"
         )
     return int(arrays["edge_index"].max()) + 1
 
@@ -214,9 +214,9 @@ def _check_ends(path: Path, edges: Array, num_nodes: int) -> None:
     low, high = int(edges.min(initial=0)), int(edges.max(initial=-1))
     if low < 0 or high >= num_nodes:
         raise DataError(
-            "An edge names a vertex that does not exist.",
-            seen=f"{path}: edge_index runs from {low} to {high}, there are {num_nodes} vertices",
-            fix="number the vertices 0 to N-1",
+            "An edge names a node that does not exist.",
+            seen=f"{path}: edge_index runs from {low} to {high}, there are {num_nodes} nodes",
+            fix="number the nodes 0 to N-1",
         )
 
 

@@ -104,8 +104,8 @@ def _write_features(writer: FolderWriter, file: Path, num_nodes: int, progress: 
 def _check_rows(file: Path, rows: int, num_nodes: int) -> None:
     if rows != num_nodes:
         raise DataError(
-            "A file of the data set has another number of rows than there are vertices.",
-            seen=f"{file}: {rows} rows, {num_nodes} vertices",
+            "A file of the data set has another number of rows than there are nodes.",
+            seen=f"{file}: {rows} rows, {num_nodes} nodes",
             fix="download the data set again",
         )
 

@@ -99,9 +99,9 @@ def _num_nodes(data: Any, edges: Array, y: Array | None) -> int:
     low, high = int(edges.min(initial=0)), int(edges.max(initial=-1))
     if low < 0 or high >= num_nodes:
         raise DataError(
-            "An edge names a vertex that does not exist.",
-            seen=f"edge_index runs from {low} to {high}, there are {num_nodes} vertices",
-            fix="give x, y or num_nodes for every vertex",
+            "An edge names a node that does not exist.",
+            seen=f"edge_index runs from {low} to {high}, there are {num_nodes} nodes",
+            fix="give x, y or num_nodes for every node",
         )
     return num_nodes
 

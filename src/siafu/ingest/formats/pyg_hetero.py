@@ -101,7 +101,7 @@ def _num_vertices(vertices: Any, kind: str) -> int:
         if value is not None:
             return int(value) if name == "num_nodes" else int(value.shape[0])
     raise DataError(
-        "A node type does not say how many vertices it has.",
+        "A node type does not say how many nodes it has.",
         seen=f"node type {kind!r} has neither x, y nor num_nodes",
         fix=f"give it features, or set data[{kind!r}].num_nodes",
     )
@@ -132,10 +132,10 @@ def _check_ends(rows: Array, num_vertices: int, kind: tuple[str, str, str], end:
     low, high = int(rows.min(initial=0)), int(rows.max(initial=-1))
     if low < 0 or high >= num_vertices:
         raise DataError(
-            "An edge names a vertex that does not exist.",
+            "An edge names a node that does not exist.",
             seen=f"edge_index of {kind} runs from {low} to {high}, "
-            f"there are {num_vertices} vertices of type {end!r}",
-            fix="number the vertices of each type from 0, and give every one its features",
+            f"there are {num_vertices} nodes of type {end!r}",
+            fix="number the nodes of each type from 0, and give every one its features",
         )
 
 
@@ -166,7 +166,7 @@ def _labels(data: Any, blocks: Blocks) -> tuple[Array | None, dict[str, Array]]:
     if own.ndim == 2 and not own_masks:
         # There is no mark for "no label" here, so drawn masks would take in other node types.
         raise DataError(
-            "Several labels a vertex need masks.",
+            "Several labels per node need masks.",
             seen=f"y of {labelled[0]!r} is {own.shape}, without train_mask, val_mask and test_mask",
             fix=f"give data[{labelled[0]!r}] the three masks",
         )
@@ -178,9 +178,9 @@ def _spread(values: Array, rows: range, num_nodes: int, elsewhere: int) -> Array
     """Return an array over all vertices with these values at the rows of one type."""
     if len(values) != len(rows):
         raise DataError(
-            "An array has another number of rows than the node type has vertices.",
-            seen=f"{len(values)} rows, {len(rows)} vertices",
-            fix="give x, y and the masks one row a vertex",
+            "An array has another number of rows than the node type has nodes.",
+            seen=f"{len(values)} rows, {len(rows)} nodes",
+            fix="give x, y and the masks one row per node",
         )
     out = np.full((num_nodes, *values.shape[1:]), elsewhere, values.dtype)
     out[rows.start : rows.stop] = values

@@ -190,7 +190,7 @@ class LabelLists:
         if repeated.any():
             row = int(np.argmax(repeated))
             raise DataError(
-                "A vertex names one label twice.",
+                "A node names one label twice.",
                 seen=f"{column[row].as_py()} in {piece.where(row)}",
                 fix="list each label once; for one 0 or 1 a class use a fixed-size list column",
             )

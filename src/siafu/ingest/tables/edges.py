@@ -98,7 +98,7 @@ class EdgeTable:
     def _see_ids(self) -> SeenIds:
         seen = SeenIds(self.kind)
         columns = (self.options.src, self.options.dst)
-        for piece in self._pieces("finding vertices", columns):
+        for piece in self._pieces("finding nodes", columns):
             for name in columns:
                 seen.add(id_column(piece, name, self.kind, makes_vertices=True))
         return seen
@@ -229,9 +229,9 @@ class EdgeTable:
         if len(found) and found.min() < 0:
             row = int(np.argmax(found < 0))
             raise DataError(
-                "An edge names a vertex that the node table does not have.",
+                "An edge names a node that the node table does not have.",
                 seen=f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}",
-                fix="add the vertex to the node table, or drop the edge",
+                fix="add the node to the node table, or drop the edge",
             )
         return found
 

@@ -104,9 +104,9 @@ class SplitFlags:
         twice = sum(flag.astype(np.int8) for flag in flags) > 1
         if np.any(twice):
             raise DataError(
-                "A vertex is in two splits.",
+                "A node is in two splits.",
                 seen=piece.where(int(np.argmax(twice))),
-                fix="put each vertex into at most one of train, val and test",
+                fix="put each node into at most one of train, val and test",
             )
         return flags
 

@@ -66,7 +66,7 @@ def test_vertices_without_a_label_are_left_out_of_the_masks(tmp_path):
     graph, notes = graph_from_npz(_save(tmp_path, **masks, y=np.array([0, -1, -1])))
     np.testing.assert_array_equal(graph.train, [True, False, False])
     assert not graph.val.any()
-    assert notes[-1] == "2 vertices have a split but no label: left out of the masks."
+    assert notes[-1] == "2 nodes have a split but no label: left out of the masks."
 
 
 def test_masks_of_the_wrong_length_are_still_named(tmp_path):

@@ -56,7 +56,7 @@ def test_vertices_without_a_label_are_left_out_of_the_masks():
     graph, notes = load_with_notes(data)
     assert not graph_from_pyg(data).test.any()
     assert (int(graph.train.sum()), int(graph.val.sum()), int(graph.test.sum())) == (1, 1, 0)
-    assert notes == ["1 vertex has a split but no label: left out of the masks."]
+    assert notes == ["1 node has a split but no label: left out of the masks."]
 
 
 def test_labels_of_several_shapes():

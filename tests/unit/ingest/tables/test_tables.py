@@ -196,7 +196,7 @@ def test_vertices_without_a_label_are_left_out_of_the_masks(tmp_path, split, lab
     check_graph(graph)
     masks = [mask.tolist() for mask in (graph.train, graph.val, graph.test)]
     assert masks == [[True, False, False, False], [False] * 4, [False, False, False, True]]
-    assert "2 vertices have a split but no label: left out of the masks." in notes
+    assert "2 nodes have a split but no label: left out of the masks." in notes
 
 
 def test_masks_that_a_drawn_split_replaces_are_not_spoken_of(tmp_path):
@@ -213,7 +213,7 @@ def test_masks_are_drawn_when_asked(tmp_path):
     notes = build_store(tables, tmp_path / "store", drawing=Drawing(split="0.5,0.25", seed=1))
     graph = load_store(tmp_path / "store")
     assert [int(mask.sum()) for mask in (graph.train, graph.val, graph.test)] == [2, 1, 1]
-    assert notes[-1:] == ["No masks in the data: drew 50/25/25 % (2/1/1 vertices) from seed 1."]
+    assert notes[-1:] == ["No masks in the data: drew 50/25/25 % (2/1/1 nodes) from seed 1."]
 
 
 def test_progress_ends_at_the_total(tmp_path):
