@@ -85,8 +85,7 @@ def is_dynamic(data: Any) -> bool:
 
 
 def _columns(options: EventOptions | None) -> str | None:
-    named = ("src", "dst", "time", "weight", "label")
-    told = [f"{role}={name}" for role in named if (name := getattr(options, role, None))]
+    told = [f"{role}={name}" for role in _ROLES if (name := getattr(options, role, None))]
     return ",".join(told) or None
 
 
@@ -95,7 +94,7 @@ def _roles(data: Any) -> tuple[str, ...]:
     if not isinstance(data, str | Path) or is_drifting(str(data)):
         return ()
     is_npz = Path(data).suffix == ".npz" or canonical(Path(data).name) in data_files()
-    return ("time", "weight", "label") if is_npz else ("src", "dst", "time", "weight", "label")
+    return ("time", "weight", "label") if is_npz else _ROLES
 
 
 def _refuse(graph: DynamicGraph, **asked: WindowLength | None) -> None:
