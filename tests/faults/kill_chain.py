@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from siafu.files import write_text_atomically
 from siafu.graph import partial as partial_module
-from siafu.graph.folder import write_text_atomically
 from siafu.ingest import TableOptions, edges
 from siafu.launch.cut import Reading, cut_source
 from siafu.partition import Cut, chunks, open_parts

@@ -157,7 +157,7 @@ def test_no_labels(siafu: Command) -> None:
 @pytest.mark.parametrize("command", [["train", "--ranks"], ["partition", "target", "--parts"]])
 def test_more_parts_than_vertices(siafu: Command, command: list[str]) -> None:
     data = write_npz(siafu.here / "data.npz")
-    assert "30 vertices" in refused(siafu, command[0], data, *command[1:], 31)
+    assert "30 nodes" in refused(siafu, command[0], data, *command[1:], 31)
 
 
 def test_ranks_that_differ_from_the_parts(siafu: Command, copies: Path) -> None:

@@ -12,8 +12,8 @@ from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
 from siafu.graph import Graph
-from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes
-from siafu.minibatch import HeldOut, edge_order, has_held_out, hold_out_edges, hold_out_of_shard
+from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes
+from siafu.minibatch import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard, link_seeds
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
 from tests.harness import RankPool
@@ -143,12 +143,12 @@ def test_ranks_and_macrobatches_change_no_bit(
 
 def run_in_small_pieces(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Return what `run_links` does where edges are read from disk, a few at a time."""
-    sizes = edge_order.PIECE_EDGES, edge_order.BUCKET_EDGES
-    edge_order.PIECE_EDGES, edge_order.BUCKET_EDGES = 30, 11
+    sizes = link_seeds.PIECE_EDGES, link_seeds.BUCKET_EDGES
+    link_seeds.PIECE_EDGES, link_seeds.BUCKET_EDGES = 30, 11
     try:
         return run_links(world, parts, settings | {"place": "disk"})
     finally:
-        edge_order.PIECE_EDGES, edge_order.BUCKET_EDGES = sizes
+        link_seeds.PIECE_EDGES, link_seeds.BUCKET_EDGES = sizes
 
 
 @pytest.mark.parametrize(("size", "macrobatch"), [(1, "2"), (4, "3")])

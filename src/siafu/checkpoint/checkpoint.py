@@ -7,7 +7,7 @@ import json
 import math
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,13 +137,19 @@ def _check_tensors(folder: Folder, names: _Names, state: dict[str, Tensor]) -> N
         if len(found) != len(told):
             raise folder.damaged(MANIFEST, f"a tensor of {group} is named twice")
         if found != wanted and (found or group == "model"):
-            name = next(n for n in [*wanted, *found] if found.get(n) != wanted.get(n))
             raise StoreError(
                 "The checkpoint is of another model.",
-                seen=f"{name}: {found.get(name, 'nothing')} in it, "
-                f"{wanted.get(name, 'nothing')} here",
+                seen=first_difference(found, wanted, "in it", "here"),
                 fix="resume with the settings of the run (its config.yaml)",
             )
+
+
+def first_difference(
+    found: Mapping[str, str], wanted: Mapping[str, str], there: str, here: str
+) -> str:
+    """Return the first of the named tensors that differs, as it is there and as it is here."""
+    name = next(n for n in [*wanted, *found] if found.get(n) != wanted.get(n))
+    return f"{name}: {found.get(name, 'nothing')} {there}, {wanted.get(name, 'nothing')} {here}"
 
 
 def _form(array: Any) -> str:

@@ -116,4 +116,4 @@ class LinkTest:
             "score": pa.array(torch.cat(scores).numpy()),
             "split": pa.array(splits, pa.string()),
         }
-        write_part([pa.table(columns)], target, self._feed.line.rank)
+        write_part([pa.table(columns)], target, self._feed.channel.rank)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from siafu.engine.step_shards import StepShards
-from siafu.graph import Array, DynamicGraph, Snapshot, normalised, smooth, vertex_part
+from siafu.graph import Array, DynamicGraph, Snapshot, group_graph, normalised, smooth
 from siafu.nn import (
     BandedMean,
     CachedRows,
@@ -62,7 +62,7 @@ class Snapshots:
         self._edges, self._shards = graph, None
         self._rows: Array | slice = slice(None)
         if not share.is_whole:
-            part = vertex_part(graph, share.world.rank, outward=self._turned)
+            part = group_graph(graph, share.world.rank, outward=self._turned)
             self._edges, self._rows = part.graph, part.vertices_C[part.own_n]
             self._shards = StepShards(graph, part, share, draws)
         self.dtype = next(model.parameters()).dtype

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import HaloPlan, exchange_halo, gather_steps, start_return
-from siafu.graph import Array, DynamicGraph, Snapshot, VertexPart, normalised
+from siafu.graph import Array, DynamicGraph, GroupGraph, Snapshot, normalised
 from siafu.nn import Draws, StepGraph
 from siafu.ops import CSR
 from siafu.shard import Shard, VertexShare
@@ -22,7 +22,7 @@ class StepShards:
     """
 
     def __init__(
-        self, graph: DynamicGraph, part: VertexPart, share: VertexShare, draws: Draws
+        self, graph: DynamicGraph, part: GroupGraph, share: VertexShare, draws: Draws
     ) -> None:
         self.graph, self.part, self.share, self.draws = graph, part, share, draws
         device = share.world.device

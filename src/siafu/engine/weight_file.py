@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from siafu.checkpoint import first_difference
 from siafu.errors import StoreError
 from siafu.files import parse_json, read_regular, write_bytes_atomically
 from siafu.graph import first_fault
@@ -71,11 +72,9 @@ class Weights:
         wanted = {name: _kind(tensor) for name, tensor in module.state_dict().items()}
         found = {name: _kind(tensor) for name, tensor in self.tensors.items()}
         if found != wanted:
-            name = next(n for n in [*wanted, *found] if found.get(n) != wanted.get(n))
             raise StoreError(
                 "The weights do not fit the model.",
-                seen=f"{name}: {found.get(name, 'nothing')} in {self.file.name}, "
-                f"{wanted.get(name, 'nothing')} in the model",
+                seen=first_difference(found, wanted, f"in {self.file.name}", "in the model"),
                 fix="infer with the model's code and the kind of data the run was trained with",
             )
         parameters = {name for name, _ in module.named_parameters()}

@@ -29,10 +29,15 @@ def sync_folder(path: Path) -> None:
             os.close(descriptor)
 
 
+def temporary_beside(path: Path) -> Path:
+    """Return a name in the same folder to make something under; a kill leaves `.NAME.*.tmp`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a name to write a file at; it takes the place of `path` at once, or not at all."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = temporary_beside(path)
     try:
         yield temporary
         sync_file(temporary)
@@ -40,6 +45,19 @@ def replacing(path: Path) -> Iterator[Path]:
         sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """Yield a new folder to fill; it takes the place of `target` at once, or not at all."""
+    temporary = temporary_beside(target)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        publish(temporary, target)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 

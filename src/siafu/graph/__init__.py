@@ -1,12 +1,19 @@
 """What a graph, a snapshot sequence and a delta are, in memory and on disk."""
 
+from siafu.files import LockedError, locked, scratch_folder
 from siafu.graph.array_stream import Array, forget
-from siafu.graph.classes import class_rows, count_classes
 from siafu.graph.columns import (
+    MASKS,
     Column,
+    Count,
     Facts,
+    GraphFacts,
     check_columns,
+    check_nodes,
     counts_of,
+    edge_columns,
+    id_columns,
+    node_columns,
     read_facts,
     verify_columns,
 )
@@ -26,7 +33,6 @@ from siafu.graph.edge_types import (
     edge_type_dtype,
     number_edge_types,
 )
-from siafu.graph.features import Features, SparseFeatures, rows_to_sum_one
 from siafu.graph.folder import (
     Folder,
     FolderWriter,
@@ -49,31 +55,31 @@ from siafu.graph.graph import (
     save_store,
     save_vertices,
 )
-from siafu.graph.ids import Ids, IntegerIds, TextIds, load_ids
-from siafu.graph.lock import LockedError, locked
 from siafu.graph.manifest import first_fault
-from siafu.graph.partial import Job, Partial, file_facts, make_in_steps, partial_path, sync
-from siafu.graph.scratch import scratch_folder
-from siafu.graph.smoothing import normalised, smooth
+from siafu.graph.node_groups import GroupGraph, group_graph
+from siafu.graph.nodes import (
+    Features,
+    Ids,
+    IntegerIds,
+    SparseFeatures,
+    TextIds,
+    class_rows,
+    count_classes,
+    load_ids,
+    rows_to_sum_one,
+)
+from siafu.graph.partial import JobFacts, Partial, file_facts, make_in_steps, partial_path, sync
 from siafu.graph.snapshot import (
     Delta,
     Replay,
     Snapshot,
     difference,
     empty_snapshot,
+    normalised,
+    smooth,
     snapshot_from_keys,
 )
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
-from siafu.graph.stored import (
-    MASKS,
-    Count,
-    GraphFacts,
-    check_nodes,
-    edge_columns,
-    id_columns,
-    node_columns,
-)
-from siafu.graph.vertex_parts import VertexPart, vertex_part
 
 __all__ = [
     "MASKS",
@@ -92,16 +98,16 @@ __all__ = [
     "FolderWriter",
     "Graph",
     "GraphFacts",
+    "GroupGraph",
     "Ids",
     "IntegerIds",
-    "Job",
+    "JobFacts",
     "LockedError",
     "Partial",
     "Replay",
     "Snapshot",
     "SparseFeatures",
     "TextIds",
-    "VertexPart",
     "add_reverse_edges",
     "check_columns",
     "check_dynamic",
@@ -126,6 +132,7 @@ __all__ = [
     "graph_facts",
     "graph_from_edges",
     "graph_from_folder",
+    "group_graph",
     "id_columns",
     "index_dtype",
     "join_deltas",
@@ -152,7 +159,6 @@ __all__ = [
     "sync",
     "unwritable",
     "verify_columns",
-    "vertex_part",
     "write_folder",
     "writing",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph.array_stream import Array
-from siafu.graph.ids import Ids
+from siafu.graph.nodes import Ids
 from siafu.graph.snapshot import Delta, Snapshot, replay, snapshot_from_keys
 
 _ROWS_AT_ONCE = 1 << 16
@@ -133,7 +133,7 @@ class DynamicGraph:
 
     def __repr__(self) -> str:
         return (
-            f"DynamicGraph(name={self.name!r}, vertices={self.num_nodes}, "
+            f"DynamicGraph(name={self.name!r}, nodes={self.num_nodes}, "
             f"snapshots={self.num_snapshots}, events={self.num_events}, "
             f"changes={self.deltas.num_changes})"
         )

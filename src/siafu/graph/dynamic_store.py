@@ -14,17 +14,22 @@ from siafu.graph.columns import (
     OFFSETS,
     REALS,
     Column,
+    Count,
     Facts,
+    Name,
+    Width,
+    check_all_named,
     check_columns,
+    check_nodes,
+    id_columns,
     read_facts,
     verify_columns,
 )
 from siafu.graph.dynamic import Deltas, DynamicGraph
 from siafu.graph.folder import Folder, open_folder, write_folder
-from siafu.graph.ids import load_ids
 from siafu.graph.manifest import MOST_ROWS
+from siafu.graph.nodes import load_ids
 from siafu.graph.snapshot import Snapshot
-from siafu.graph.stored import Count, Name, Width, check_names, check_nodes, id_columns
 
 KIND = "dynamic"
 _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "overlapping")
@@ -74,8 +79,8 @@ class DynamicFacts(Facts):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        check_names("classes", self.class_names, self.num_classes)
-        check_names("classes of edges", self.edge_class_names, self.num_edge_classes)
+        check_all_named("classes", self.class_names, self.num_classes)
+        check_all_named("classes of edges", self.edge_class_names, self.num_edge_classes)
         return self
 
 
@@ -172,8 +177,8 @@ def check_dynamic(graph: DynamicGraph) -> None:
     """Raise a DataError unless the graph is one that can be trained on."""
     if graph.num_nodes == 0 or graph.num_snapshots == 0:
         raise DataError(
-            "The dynamic graph has no vertices or no snapshots.",
-            seen=f"{graph.num_nodes} vertices, {graph.num_snapshots} snapshots",
+            "The dynamic graph has no nodes or no snapshots.",
+            seen=f"{graph.num_nodes} nodes, {graph.num_snapshots} snapshots",
             fix="check that the events were exported completely",
         )
     t, n = graph.num_snapshots, graph.num_nodes
@@ -205,16 +210,16 @@ def _check_groups(part_of_N: Array) -> None:
     lowest = int(np.argmin(part_of_N))
     if part_of_N.dtype.kind != "i" or part_of_N[lowest] < 0:
         raise DataError(
-            "A vertex is in no group.",
-            seen=f"part_of is {part_of_N[lowest]} for vertex {lowest}",
-            fix="give each vertex the number of its group, from 0",
+            "A node is in no group.",
+            seen=f"part_of is {part_of_N[lowest]} for node {lowest}",
+            fix="give each node the number of its group, from 0",
         )
 
 
 def _check_shape(name: str, seen: tuple[int, ...], allowed: list[tuple[int, ...]]) -> None:
     if seen not in allowed:
         raise DataError(
-            f"{name} does not fit the snapshots and vertices.",
+            f"{name} does not fit the snapshots and nodes.",
             seen=f"{name} has shape {list(seen)}",
             fix=f"give shape {' or '.join(str(list(shape)) for shape in allowed)}",
         )

@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from siafu.errors import StoreError
-from siafu.files import open_regular, publish, write_text_atomically
+from siafu.files import open_regular, replacing_folder, write_text_atomically
 from siafu.graph.array_stream import CHUNK_BYTES, Array, ArrayStream
 from siafu.graph.manifest import (
     MANIFEST,
@@ -258,19 +257,16 @@ def write_folder(
 ) -> Iterator[FolderWriter]:
     """Yield a writer; on success the folder appears at `target` at once, on error not at all."""
     target = Path(target)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         check_free(target, overwrite)
-        temporary.mkdir(parents=True)
-        writer = FolderWriter(temporary, kind)
-        try:
-            yield writer
-            writer.finish()
-            publish(temporary, target)
-        except BaseException:
-            writer.abandon()
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        with replacing_folder(target) as temporary:
+            writer = FolderWriter(temporary, kind)
+            try:
+                yield writer
+                writer.finish()
+            except BaseException:
+                writer.abandon()
+                raise
     except OSError as error:
         raise unwritable(target, error) from error
 

@@ -13,19 +13,20 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph.array_stream import Array, forget
-from siafu.graph.columns import check_columns, read_facts, verify_columns
-from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
-from siafu.graph.features import Features, SparseFeatures
-from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
-from siafu.graph.ids import Ids, IntegerIds, load_ids
-from siafu.graph.stored import (
+from siafu.graph.columns import (
     MASKS,
     GraphFacts,
     as_stored,
+    check_columns,
     check_nodes,
     edge_columns,
     node_columns,
+    read_facts,
+    verify_columns,
 )
+from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
+from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
+from siafu.graph.nodes import Features, Ids, IntegerIds, SparseFeatures, load_ids
 
 _EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type")
 _COLUMN_NAMES = ("feature_names", "edge_attr_names")
@@ -69,7 +70,7 @@ class Graph:
     """The columns of `edge_attr` by name; empty where the data names none."""
 
     def __repr__(self) -> str:
-        counts = f"vertices={self.num_nodes}, edges={self.num_edges}"
+        counts = f"nodes={self.num_nodes}, edges={self.num_edges}"
         if self.edge_type is not None:
             counts += f", edge types={self.num_edge_types}"
         return (
@@ -123,7 +124,7 @@ def index_dtype(largest: int) -> np.dtype[Any]:
 def check_graph(graph: Graph) -> None:
     """Raise a DataError unless the graph is one that can be trained on."""
     if graph.num_nodes == 0:
-        raise DataError("The graph has no vertices.", seen=graph.name, fix="check the node table")
+        raise DataError("The graph has no nodes.", seen=graph.name, fix="check the node table")
     check_index(graph.indptr, graph.num_edges)
     _check_sources(graph)
     _check_lengths(graph)
@@ -159,9 +160,9 @@ def _check_sources(graph: Graph) -> None:
         if bad.any():
             where = start + int(np.argmax(bad))
             raise DataError(
-                "An edge names a vertex that does not exist.",
+                "An edge names a node that does not exist.",
                 seen=f"edge {where} starts at row {graph.src[where]}, of {graph.num_nodes} rows",
-                fix="add the vertex to the node table, or drop the edge",
+                fix="add the node to the node table, or drop the edge",
             )
 
 
@@ -173,9 +174,9 @@ def _check_lengths(graph: Graph) -> None:
     wrong = {name: size for name, size in sizes.items() if size not in (None, graph.num_nodes)}
     if wrong:
         raise DataError(
-            "An array has another number of rows than the graph has vertices.",
-            seen=f"{graph.num_nodes} vertices, but {wrong}",
-            fix="give one row a vertex",
+            "An array has another number of rows than the graph has nodes.",
+            seen=f"{graph.num_nodes} nodes, but {wrong}",
+            fix="give one row per node",
         )
     for name, array in graph.edge_arrays():
         _check_edge_rows(name, array, graph.num_edges)
@@ -201,7 +202,7 @@ def _check_features(graph: Graph) -> None:
                 where = int(np.searchsorted(graph.x.indptr, where, side="right")) - 1
             raise DataError(
                 "A feature is NaN or infinite.",
-                seen=f"the vertex with id {graph.ids.to_arrow()[where].as_py()!r}",
+                seen=f"the node with id {graph.ids.to_arrow()[where].as_py()!r}",
                 fix="fill or drop such values before ingesting",
             )
 
@@ -214,7 +215,7 @@ def _check_labels(graph: Graph) -> None:
         raise DataError(
             "A label is out of range.",
             seen=f"labels from {low} to {high} where {allowed[0]} to {allowed[1]} are allowed",
-            fix="number the classes from 0; -1 marks a vertex without a label",
+            fix="number the classes from 0; -1 marks a node without a label",
         )
     if not graph.is_multi_label:
         _check_masked_labels(graph, graph.y < 0)
@@ -227,7 +228,7 @@ def _check_masked_labels(graph: Graph, unlabelled: Array) -> None:
         if len(bare):
             one = graph.ids.to_arrow()[int(bare[0])].as_py()
             raise DataError(
-                f"Vertices of the {name} mask have no label.",
+                f"Nodes of the {name} mask have no label.",
                 seen=f"{len(bare)} of them, one with id {one!r}",
                 fix=f"label them, or take them out of the {name} mask",
             )

@@ -19,12 +19,18 @@ import numpy as np
 from pydantic import BaseModel
 
 from siafu.errors import SiafuError, StoreError
-from siafu.files import publish, read_json, write_text_atomically
+from siafu.files import (
+    LockedError,
+    clear_unheld,
+    locked,
+    publish,
+    read_json,
+    temporary_beside,
+    write_text_atomically,
+)
 from siafu.graph.array_stream import Array
 from siafu.graph.folder import FolderWriter, check_free, unwritable
-from siafu.graph.lock import LockedError, locked
 from siafu.graph.manifest import ArrayEntry
-from siafu.graph.scratch import clear_unheld
 
 STEP_SECONDS = 1.0
 """The state is not written more often, so that small folders are made as fast as without."""
@@ -32,7 +38,7 @@ NOTE_SECONDS = 60.0
 """Time between notes within a long step."""
 _STATE = "state.json"
 
-Job = dict[str, Any]
+JobFacts = dict[str, Any]
 """What is asked for and from which files, as JSON holds it; equal jobs make equal folders."""
 
 
@@ -64,7 +70,7 @@ class _State(BaseModel):
 class Partial:
     """The steps of one job, and the writer of the folder they make."""
 
-    def __init__(self, path: Path, kind: str, job: Job | None) -> None:
+    def __init__(self, path: Path, kind: str, job: JobFacts | None) -> None:
         self.path, self.scratch = path, path / "scratch"
         self._job, self._steps = job, dict[str, Any]()
         self._written = time.monotonic()
@@ -192,7 +198,7 @@ def make_in_steps(
     target: Path | str,
     kind: str,
     *,
-    job: Job | None = None,
+    job: JobFacts | None = None,
     overwrite: bool = False,
     go_on: str = "run the same command again",
 ) -> Iterator[Partial]:
@@ -204,7 +210,7 @@ def make_in_steps(
     """
     target = Path(target)
     kept = None if job is None else partial_path(target)
-    path = kept or target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    path = kept or temporary_beside(target)
     try:
         _clear_leftover(target, path)
         clear_unheld(target.parent, f".{target.name}.*.tmp", _LOCK)  # of processes that were killed
@@ -218,7 +224,7 @@ def make_in_steps(
 
 
 def _steps(
-    target: Path, path: Path, kind: str, job: Job | None, overwrite: bool
+    target: Path, path: Path, kind: str, job: JobFacts | None, overwrite: bool
 ) -> Iterator[Partial]:
     partial = None
     try:
@@ -239,7 +245,7 @@ def _steps(
         raise
 
 
-def _begin(path: Path, kind: str, job: Job | None, overwrite: bool) -> Partial:
+def _begin(path: Path, kind: str, job: JobFacts | None, overwrite: bool) -> Partial:
     state = _read_state(path)
     job = None if job is None else json.loads(json.dumps(job))
     if state is not None and state["job"] != job:
@@ -297,7 +303,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _other_job(path: Path, began: Job, asked: Job) -> StoreError:
+def _other_job(path: Path, began: JobFacts, asked: JobFacts) -> StoreError:
     keys = [key for key in began | asked if began.get(key) != asked.get(key)]
     shown = "; ".join(
         f"{key} was {_short(began.get(key))}, now {_short(asked.get(key))}" for key in keys

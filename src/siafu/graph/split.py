@@ -22,7 +22,7 @@ def parse_split(text: str) -> tuple[float, float]:
         raise ConfigError(
             "The split is not understood.",
             seen=f"--split {text}",
-            fix="give train,val as fractions (0.6,0.2) or vertices a class (20,30)",
+            fix="give train,val as fractions (0.6,0.2) or nodes per class (20,30)",
         )
     return first, second
 
@@ -45,7 +45,7 @@ def draw_split(graph: Graph, split: str, seed: int) -> Graph:
         return graph.with_masks(*(_mask(rows, graph.num_nodes) for rows in (train, val, test)))
     if graph.is_multi_label:
         raise ConfigError(
-            "A split per class needs one label a vertex.",
+            "A split per class needs one label per node.",
             seen=f"--split {split} on multi-label data",
             fix="use fractions, for example --split 0.6,0.2",
         )

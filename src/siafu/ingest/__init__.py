@@ -1,32 +1,53 @@
-"""Turning foreign files and objects into a store, once; the built-in data sets."""
+"""Turning foreign files and objects into a store, once; the built-in data sets.
 
-from siafu.ingest.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
+Where a new thing has its seat, and where else it is named:
+
+- a file or object that holds a graph: `formats/NAME.py` with a `graph_from_NAME`; `_open_path` (a
+  file) or `_open` (an object) of `load.py`;
+- a file or object that holds events: `events/NAME.py` with an `events_from_NAME`; `events/load.py`;
+- an ending of tables: `TABLE_ENDINGS` and its reader in `tables/files.py`;
+- a type of column: `tables/columns.py` (numbers), `tables/classes.py` (labels, types of edges) or
+  `tables/ids.py`;
+- a public data set: a row of `NAMED` in `datasets/named.py`;
+- a data set made from a seed: `datasets/builtin.py`, a function with its rows of `BUILTINS` and
+  `_NODE_BYTES`.
+
+`load` and `events/load.py` find the reader of any source; `cache` lists and empties what they keep;
+`arrays` has the checks that all readers share.
+"""
+
+from siafu.ingest.arrays import with_split
 from siafu.ingest.cache import Kept, empty_cache, list_cache, processes_using
-from siafu.ingest.drifting import drifting
-from siafu.ingest.dynamic_load import is_dynamic, load_dynamic
-from siafu.ingest.event_graph import graph_from_events
-from siafu.ingest.event_npz import events_from_npz
-from siafu.ingest.event_tables import looks_like_events
-from siafu.ingest.events import EventOptions, Events
+from siafu.ingest.datasets.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
+from siafu.ingest.datasets.drifting import drifting
+from siafu.ingest.datasets.named import NAMED, cache_folder, load_named
+from siafu.ingest.events.events import EventOptions, Events
+from siafu.ingest.events.graph import graph_from_events
+from siafu.ingest.events.load import is_dynamic, load_dynamic
+from siafu.ingest.events.npz import events_from_npz
+from siafu.ingest.events.tables import looks_like_events
+from siafu.ingest.events.times import WindowLength
+from siafu.ingest.formats.npz import graph_from_npz
+from siafu.ingest.formats.pyg_hetero import graph_from_pyg
 from siafu.ingest.load import (
     as_tables,
+    count_vertices,
     has_cached_store,
     ingest_to_store,
     load,
     load_as_it_is,
     load_with_notes,
 )
-from siafu.ingest.masks import with_split
-from siafu.ingest.memory import count_vertices, fit_buckets, predict_ingest_bytes
-from siafu.ingest.named import NAMED, cache_folder, load_named
-from siafu.ingest.npz import graph_from_npz
-from siafu.ingest.progress import Progress
-from siafu.ingest.pyg_hetero import graph_from_pyg
-from siafu.ingest.store_builder import Drawing
-from siafu.ingest.table_files import shortened
-from siafu.ingest.table_options import TableOptions
-from siafu.ingest.tables import Tables, build_store, find_tables
-from siafu.ingest.windows import Span
+from siafu.ingest.tables.build import (
+    Tables,
+    build_store,
+    find_tables,
+    fit_buckets,
+    predict_ingest_bytes,
+)
+from siafu.ingest.tables.options import TableOptions
+from siafu.ingest.tables.store_builder import Drawing
+from siafu.record import Progress
 
 __all__ = [
     "BUILTINS",
@@ -36,9 +57,9 @@ __all__ = [
     "Events",
     "Kept",
     "Progress",
-    "Span",
     "TableOptions",
     "Tables",
+    "WindowLength",
     "as_tables",
     "build_store",
     "cache_folder",
@@ -67,6 +88,5 @@ __all__ = [
     "predict_ingest_bytes",
     "processes_using",
     "relations",
-    "shortened",
     "with_split",
 ]

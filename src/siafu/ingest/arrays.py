@@ -1,14 +1,18 @@
-"""Arrays of foreign files and objects, checked before anything is made of them."""
+"""Arrays and masks of foreign data, checked before use; masks drawn where the data has none."""
 
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 import psutil
 
 from siafu.errors import DataError
-from siafu.graph import Array, Ids, IntegerIds, TextIds
-from siafu.ingest.id_rows import rows_of
+from siafu.graph import MASKS, Array, Graph, Ids, IntegerIds, TextIds, draw_split
+from siafu.ingest.tables.ids import index_ids
+
+Noted = tuple[Graph, list[str]]
+"""A graph, and sentences for the user on what was done to the data."""
 
 MOST_CLASSES = 1_000_000
 """More classes than this are no classes, but ids or codes taken for them."""
@@ -21,6 +25,7 @@ _WORDS = {
     "U": "text",
     "S": "text",
 }
+DEFAULT_SPLIT = "0.6,0.2"
 
 
 def check_array(
@@ -102,7 +107,7 @@ def given_ids(where: Path | str, name: str, array: Array, num_nodes: int) -> Ids
     else:
         ids = IntegerIds(as_int64(where, name, array))
     if num_nodes:
-        rows_of(ids)
+        index_ids(ids)
     return ids
 
 
@@ -125,3 +130,56 @@ def check_num_classes(where: Path | str, num_classes: int) -> None:
             seen=f"{where}: {num_classes:,}, from the largest label or num_classes",
             fix=f"number the classes from 0 without gaps, at most {MOST_CLASSES:,} of them",
         )
+
+
+def with_split(graph: Graph, split: str | None, seed: int) -> tuple[Graph, list[str]]:
+    """Return the graph with masks, drawn where it has none or where a split is asked for."""
+    has_masks = all(getattr(graph, name) is not None for name in MASKS)
+    if has_masks and split is None:
+        return graph, []
+    if graph.y is None and split is None:
+        return graph, ["No labels in the data, so no masks were drawn."]
+    graph = draw_split(graph, split or DEFAULT_SPLIT, seed)
+    why = f"Split {split} was asked for, so the masks in the data are not used"
+    return graph, [f"{why if has_masks else 'No masks in the data'}: drew {_sizes(graph, seed)}"]
+
+
+def labelled_only(masks: dict[str, Array], y: Array | None) -> tuple[dict[str, Array], list[str]]:
+    """Return the masks without nodes that have no label, and a note where there were some.
+
+    Raises where a node is in two of them.
+    """
+    _check_apart(masks)
+    # Masks of a wrong length are left for check_graph to name.
+    if y is None or y.ndim != 1 or any(mask.shape != y.shape for mask in masks.values()):
+        return masks, []
+    labelled = y >= 0
+    in_a_split = np.any([np.zeros_like(labelled), *masks.values()], axis=0)
+    bare = int(np.count_nonzero(in_a_split & ~labelled))
+    if not bare:
+        return masks, []
+    who = "1 node has" if bare == 1 else f"{bare:,} nodes have"
+    note = f"{who} a split but no label: left out of the masks."
+    return {name: mask & labelled for name, mask in masks.items()}, [note]
+
+
+def _check_apart(masks: dict[str, Array]) -> None:
+    for first, second in combinations(masks, 2):
+        if masks[first].shape != masks[second].shape:
+            continue
+        both = masks[first] & masks[second]
+        if both.any():
+            raise DataError(
+                "A node is in two splits.",
+                seen=f"{int(both.sum()):,} nodes are in {first} and in {second}, the first in row "
+                f"{int(np.argmax(both))}",
+                fix="put each node into at most one of train, val and test, or draw masks anew: "
+                "leave them out of the data and use --split 0.6,0.2",
+            )
+
+
+def _sizes(graph: Graph, seed: int) -> str:
+    counts = [int(mask.sum()) for mask in (graph.train, graph.val, graph.test) if mask is not None]
+    shares = "/".join(f"{100 * count / max(1, sum(counts)):.0f}" for count in counts)
+    numbers = "/".join(f"{count:,}" for count in counts)
+    return f"{shares} % ({numbers} nodes) from seed {seed}."

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from siafu.errors import StoreError
 from siafu.graph import folder_kind, writing
+from siafu.ingest.datasets.named import NAMED, cache_folder
 from siafu.ingest.load import is_key
-from siafu.ingest.named import NAMED, cache_folder
 
 _REMOVED = ".removed"
 _PASSING = r"[.](.+)[.][0-9a-f]{8}[.](?:tmp|removed)"

@@ -11,22 +11,25 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
-from siafu.ingest.builtin import BUILTINS, is_builtin, load_builtin
-from siafu.ingest.drifting import NAME as DRIFTING
-from siafu.ingest.drifting import is_drifting
-from siafu.ingest.masks import with_split
-from siafu.ingest.named import NAMED, cache_folder, canonical, load_named, names_in_data_folder
-from siafu.ingest.npz import graph_from_npz
-from siafu.ingest.ogb import build_ogb_store, find_ogb
-from siafu.ingest.progress import Progress
-from siafu.ingest.pyg_hetero import graph_from_pyg_with_notes, is_pyg
-from siafu.ingest.spelling import did_you_mean
-from siafu.ingest.store_builder import Drawing, table_job
-from siafu.ingest.table_files import TABLE_ENDINGS
-from siafu.ingest.table_options import TableOptions
-from siafu.ingest.tables import build_store, find_tables
-
-Noted = tuple[Graph, list[str]]
+from siafu.ingest.arrays import Noted, with_split
+from siafu.ingest.datasets.builtin import BUILTINS, is_builtin, load_builtin
+from siafu.ingest.datasets.drifting import NAME as DRIFTING
+from siafu.ingest.datasets.drifting import is_drifting
+from siafu.ingest.datasets.named import (
+    NAMED,
+    cache_folder,
+    canonical,
+    load_named,
+    names_in_data_folder,
+)
+from siafu.ingest.formats.npz import graph_from_npz
+from siafu.ingest.formats.ogb import build_ogb_store, find_ogb
+from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes, is_pyg
+from siafu.ingest.tables.build import build_store, find_tables
+from siafu.ingest.tables.files import TABLE_ENDINGS
+from siafu.ingest.tables.options import TableOptions
+from siafu.ingest.tables.store_builder import Drawing, table_job
+from siafu.record import Progress, suggestion
 
 
 def load(
@@ -182,6 +185,14 @@ def _through_store(
     return load_store(target), [*notes, f"Made a store of {source}: {target}."]
 
 
+def count_vertices(source: Path, options: TableOptions) -> int | None:
+    """Return how many vertices the tables have, where files tell it without being read."""
+    if find_ogb(source) is not None:
+        return None
+    tables = find_tables(source, options)
+    return None if tables.nodes is None else tables.nodes.num_rows()
+
+
 def has_cached_store(source: Path, options: TableOptions, *, undirected: bool) -> bool:
     """Return whether the cache has the store of these tables, as they are now."""
     return folder_kind(_cached_at(source, _with_direction(options, undirected))) == "store"
@@ -257,6 +268,6 @@ def _open_path(path: Path, progress: Progress | None) -> Noted:
     raise DataError(
         "No such data set, file or folder.",
         seen=str(path),
-        fix=f"{did_you_mean(str(path), names)}names: {', '.join(names)}; "
+        fix=f"{suggestion(str(path), names)}names: {', '.join(names)}; "
         "or a path to an .npz file, a store, a Parquet or CSV file or folder",
     )

@@ -24,7 +24,7 @@ from siafu.ingest import (
     with_split,
 )
 from siafu.partition import Cut, Progress, Quality, partition_in_steps
-from siafu.partition.memory import available_bytes, check_memory, predict_peak_bytes
+from siafu.partition.memory import available_bytes, check_cut_fits, predict_peak_bytes
 from siafu.partition.partition import load_checked_store
 
 Say = Callable[[str], None]
@@ -186,7 +186,7 @@ def _within_memory(source: Path, cut: Cut, reading: Reading, allowance: Allowanc
     ingesting = predict_ingest_bytes(num_nodes, options)
     facts = {"num_nodes": num_nodes, "num_edges": 0}
     cutting = predict_peak_bytes(facts, "streaming", cut.num_parts)
-    check_memory(max(ingesting, cutting), available, "reading the tables and cutting them")
+    check_cut_fits(max(ingesting, cutting), available, "reading the tables and cutting them")
     return options
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from siafu.config import make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
-from siafu.files import sync_folder
+from siafu.files import publish
 from siafu.graph import folder_kind, writing
 from siafu.launch.cut import Say
 from siafu.launch.fit import carry_out, under_torchrun
@@ -67,10 +67,7 @@ def write_inference(
         )
         carry_out(folder, config, job, say)
         with writing(target):
-            if target.exists():
-                target.rename(Path(scratch) / "old")
-            made.rename(target)
-            sync_folder(target.parent)
+            publish(made, target)
     return target
 
 

@@ -1,18 +1,22 @@
 """Sampled minibatches over ranks: several drawn and fetched in one relay, trained on one by one."""
 
-from siafu.minibatch.directory import Directory
 from siafu.minibatch.feed import Batching, Columns, Feed, Needs
+from siafu.minibatch.fetched_rows import HotRows
 from siafu.minibatch.held_out import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
-from siafu.minibatch.hot_rows import HotRows
 from siafu.minibatch.layerwise import Room, map_rows, vertex_bytes
-from siafu.minibatch.links import LinkBatching, LinkSeeds, other_vertices, rows_of_seeds
+from siafu.minibatch.link_seeds import (
+    Directory,
+    LinkBatching,
+    LinkSeeds,
+    other_vertices,
+    rows_of_seeds,
+)
 from siafu.minibatch.loader import MinibatchLoader, SampledData
-from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
+from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler, Trial, largest_that_pays
 from siafu.minibatch.relay import Relay, epoch_of_draws
 from siafu.minibatch.schedule import Minibatch, Schedule, Step
 from siafu.minibatch.served import ROW_BITS, Sampling, Served, owners_of
 from siafu.minibatch.subgraph import Subgraph
-from siafu.minibatch.trial import Trial, largest_that_pays
 
 __all__ = [
     "ROW_BITS",

@@ -10,18 +10,21 @@ import torch
 from torch import Tensor
 
 from siafu.comm import tell
-from siafu.minibatch.coded_rows import CodedRows, decode_rows
-from siafu.minibatch.edge_order import EdgeOrder
-from siafu.minibatch.hot_rows import HotRows
+from siafu.minibatch.fetched_rows import (
+    CodedRows,
+    HotRows,
+    PackedRows,
+    decode_coded_rows,
+    packed_rows,
+    unpack_rows,
+)
 from siafu.minibatch.layerwise import Room, map_rows
-from siafu.minibatch.links import LinkBatching, LinkSeeds
-from siafu.minibatch.macrobatch import MacrobatchSampler
-from siafu.minibatch.packed_rows import PackedRows, packed_rows, unpack_rows
+from siafu.minibatch.link_seeds import EdgeOrder, LinkBatching, LinkSeeds
+from siafu.minibatch.macrobatch import MacrobatchSampler, Trial, draw_trial
 from siafu.minibatch.relay import Relay
-from siafu.minibatch.schedule import Order, Schedule
+from siafu.minibatch.schedule import Schedule, SeedOrder
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
-from siafu.minibatch.trial import Trial, draw_trial
 from siafu.nn import (
     CachedRows,
     Draws,
@@ -71,7 +74,7 @@ class Batching:
     """How seeds become minibatches and steps."""
 
     batch_size: int
-    order: Order = "local"
+    order: SeedOrder = "local"
     step_minibatches: int | None = None
     """None: one a rank."""
     links: LinkBatching | None = None
@@ -94,7 +97,7 @@ class Feed:
         self.shard, self.needs, self.draws, self._left = shard, needs, draws, left
         self.rounding_error, self.weighted = 0.0, sampling.weighted
         self._hot: HotRows | None = None
-        self.line = shard.world.second_line()
+        self.channel = shard.world.second_line()
         self._packed = self._packed_features()
         x = _features(shard, normalise=needs.normalise)
         self.width = x.shape[1]
@@ -104,14 +107,14 @@ class Feed:
             self.rows_name = "coded"
         served = Served.build(
             shard,
-            self.line,
+            self.channel,
             sampling,
             edge_columns=needs.edge_columns,
             vertex_columns=self._vertex_columns(x),
         )
-        self.relay = Relay(served, self.line, sampling, draws.seed)
+        self.relay = Relay(served, self.channel, sampling, draws.seed)
         every = Sampling(fanouts=(-1,))
-        self.whole = Relay(served, self.line, every, draws.seed)
+        self.whole = Relay(served, self.channel, every, draws.seed)
         if needs.aggregate is not None:
             served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
         self.columns = self._columns()
@@ -124,15 +127,15 @@ class Feed:
         )
 
     def close(self) -> None:
-        """Give up the line to the other ranks."""
+        """Close the channel to the other ranks."""
         self.sampler.close()
-        self.line.close()
+        self.channel.close()
 
     def _link_seeds(self, batching: Batching) -> LinkSeeds | None:
         if batching.links is None:
             return None
         shard, seed, of_all = self.shard, self.draws.seed, batching.order == "global"
-        order = EdgeOrder(shard, self.line, seed, of_all_ranks=of_all)
+        order = EdgeOrder(shard, self.channel, seed, of_all_ranks=of_all)
         return LinkSeeds(shard, batching.links, order, seed)
 
     def _packed_features(self) -> PackedRows | None:
@@ -197,7 +200,7 @@ class Feed:
         """
         if not self.is_limited:
             return Room(on_disk=self.shard.is_mapped)
-        rows = max(row[0] for row in tell([float(self.shard.num_owned)], self.line, "control"))
+        rows = max(row[0] for row in tell([float(self.shard.num_owned)], self.channel, "control"))
         left, held = self.left(), int(4 * width * rows * count)
         on_disk = self.shard.is_mapped or held > left // 2
         return Room(on_disk, left - (_READING_BYTES if on_disk else held))
@@ -205,7 +208,7 @@ class Feed:
     def _hot_rows(self) -> HotRows | None:
         row_bytes = sum(self._row_bytes(name) for name in self.columns)
         capacity = self.needs.hot_bytes // max(1, row_bytes)
-        if not capacity or self.line.size == 1:
+        if not capacity or self.channel.size == 1:
             return None
         served, num_owned = self.relay.served, self.shard.num_owned
         others = self.shard.num_vertices - num_owned
@@ -231,7 +234,7 @@ class Feed:
         """Return the columns with features as numbers."""
         if "coded" not in columns:
             return columns
-        return columns | {"x": decode_rows(columns["coded"], self.width)}
+        return columns | {"x": decode_coded_rows(columns["coded"], self.width)}
 
     def input_of(self, columns: Columns) -> Rows:
         """Return what a first layer reads."""

@@ -109,8 +109,8 @@ def hold_out_of_shard(shard: Shard, split: str | None, seed: int) -> tuple[Shard
     """
     shares, kept, num_training = _shares(split), _KeptEdges(shard), 0
     held: dict[int, list[Array]] = {_VAL: [], _TEST: []}
-    with shard.world.second_line() as line:
-        numbers = column_numbers(shard, line)
+    with shard.world.second_line() as channel:
+        numbers = column_numbers(shard, channel)
     for low, high in row_spans(shard.csr.indptr, _EDGES_AT_ONCE, _EDGES_AT_ONCE):
         src, dst = (ends.numpy() for ends in edge_ends(shard, numbers, low, high))
         side = _sides(src, dst, shares, seed)
@@ -171,9 +171,9 @@ class _KeptEdges:
         )
 
 
-def column_numbers(shard: Shard, line: World) -> Tensor:
+def column_numbers(shard: Shard, channel: World) -> Tensor:
     """Return the number in the whole graph of each column of a shard on the host."""
-    return torch.cat([shard.row_ids, exchange_halo(shard.row_ids, shard.plan, line)])
+    return torch.cat([shard.row_ids, exchange_halo(shard.row_ids, shard.plan, channel)])
 
 
 def edge_ends(shard: Shard, numbers_C: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
 from siafu.shard import RowReader, WrittenRows, new_rows
 
-Compute = Callable[[Subgraph, dict[str, Tensor]], Tensor]
+RowFunction = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its vertices by column, to a row for each of its M rows."""
 
 _ROWS_AT_ONCE = 1 << 14
@@ -72,7 +72,7 @@ def vertex_bytes(row_bytes: int, width: int) -> int:
 def map_rows(
     relay: Relay,
     columns: tuple[str, ...],
-    compute: Compute,
+    compute: RowFunction,
     room: Room | None = None,
     *,
     width: int = 0,
@@ -83,14 +83,14 @@ def map_rows(
     makes.
     """
     assert relay.sampling.fanouts == (-1,), "a piece reads all in-edges, once"
-    line, num_owned, room = relay.line, relay.served.shard.num_owned, room or Room()
+    channel, num_owned, room = relay.channel, relay.served.shard.num_owned, room or Room()
     row_bytes = sum(_row_bytes(relay.served.vertex_columns[name]) for name in columns)
     spans = room.spans(relay.served.shard.csr.indptr, row_bytes, width)
-    rounds = int(max(row[0] for row in tell([float(len(spans))], line, "control")))
+    rounds = int(max(row[0] for row in tell([float(len(spans))], channel, "control")))
     out: WrittenRows | None = None
     for number in range(rounds):
         low, high = spans[number] if number < len(spans) else (0, 0)
-        seeds = torch.arange(low, high) | line.rank << ROW_BITS
+        seeds = torch.arange(low, high) | channel.rank << ROW_BITS
         piece = relay.sample(0, [Minibatch(number, seeds)])[0]
         addresses, place = piece.addresses.unique(return_inverse=True)
         found = relay.fetch(addresses, columns)

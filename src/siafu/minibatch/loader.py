@@ -1,6 +1,7 @@
 """Minibatches for a training loop of one's own, in the shape of PyG's NeighborLoader.
 
-Shapes: V vertices of a minibatch, B seeds (the first of them), E edges, F features.
+Nodes to start from are named as users do: rows, a mask, or ids of their own.
+Shapes: V nodes of a minibatch, B seeds (the first of them), E edges, F features.
 """
 
 import dataclasses
@@ -13,19 +14,107 @@ from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor, nn
 
 from siafu.comm import reduce_gradients
-from siafu.errors import ConfigError, PlanError
+from siafu.errors import ConfigError, DataError, PlanError
 from siafu.minibatch.feed import Batching, Columns, Feed, Needs
-from siafu.minibatch.seed_rows import seeds_by_id, seeds_by_row
 from siafu.minibatch.served import EdgeColumn, Sampling, rows_of
 from siafu.minibatch.subgraph import Subgraph
 from siafu.nn import Draws
 from siafu.shard import Shard, require
 
 _EDGE_COLUMNS: tuple[EdgeColumn, ...] = ("edge_weight", "edge_attr", "edge_type")
+
+
+@dataclass(frozen=True, eq=False)
+class SeedRows:
+    """This rank's seeds, each once."""
+
+    rows: Tensor
+    """int64: owned rows, rising."""
+    places: Tensor
+    """int64: where each was first named."""
+
+    @classmethod
+    def build(cls, named: Tensor, places: Tensor) -> "SeedRows":
+        """Return the seeds of rows named at these places, the places rising."""
+        order = named.argsort(stable=True)
+        named, places = named[order], places[order]
+        is_first = torch.ones(len(named), dtype=torch.bool)
+        is_first[1:] = named[1:] != named[:-1]
+        return cls(named[is_first], places[is_first])
+
+    def places_of(self, rows: Tensor) -> Tensor:
+        """Return where each of these seeds was named."""
+        return self.places[torch.searchsorted(self.rows, rows)]
+
+
+def seeds_by_row(shard: Shard, named: Tensor | None) -> SeedRows:
+    """Return seeds given as a mask of the owned rows or by row; all rows without either."""
+    if named is None:
+        every = torch.arange(shard.num_owned)
+        return SeedRows(every, every)
+    named = torch.as_tensor(named)
+    if named.dtype == torch.bool:
+        if named.shape != (shard.num_owned,):
+            raise DataError(
+                "The mask of input nodes does not fit the shard.",
+                seen=f"{tuple(named.shape)} entries for {shard.num_owned} owned rows",
+                fix="give one entry for each owned row, or row numbers as shard.train",
+            )
+        named = named.nonzero().squeeze(1)
+    if named.dim() != 1 or named.is_floating_point():
+        raise DataError(
+            "Input nodes can't be read.",
+            seen=f"{named.dtype}, shape {tuple(named.shape)}",
+            fix="give row numbers [B], a mask of the owned rows, or input_ids=...",
+        )
+    named = named.long()
+    bad = named[(named < 0) | (named >= shard.num_owned)]
+    if len(bad):
+        raise DataError(
+            "An input node does not exist.",
+            seen=f"row {int(bad[0])} of rank {shard.world.rank}, which owns {shard.num_owned}",
+            fix="give rows of this rank's shard, or ids of the data as input_ids=...",
+        )
+    return SeedRows.build(named, torch.arange(len(named)))
+
+
+def seeds_by_id(shard: Shard, ids: Sequence[int | str], rows: Tensor | None) -> SeedRows:
+    """Return this rank's seeds of those that all ranks name alike, by the user's ids."""
+    if rows is not None:
+        raise ConfigError(
+            "Input nodes are named twice.",
+            seen="input_nodes and input_ids",
+            fix="give one of them",
+        )
+    known = shard.ids.to_arrow()
+    named = list(ids)
+    try:
+        wanted = pa.array(named).cast(known.type)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise DataError(
+            "Input ids are not of the kind that the data has.",
+            seen=f"{named[:3]}, where ids are {known.type}",
+            fix="give ids as they are in the data",
+        ) from error
+    shard.world.check_agreement("input ids", repr(wanted.to_pylist()))
+    found = pc.index_in(wanted, value_set=known).fill_null(-1)
+    row = torch.from_numpy(found.to_numpy().astype("int64"))
+    is_here = row >= 0
+    owners = shard.world.sum_in_place(is_here.long().to(shard.world.device), "control").cpu()
+    missing = (owners == 0).nonzero().squeeze(1).tolist()
+    if missing:
+        raise DataError(
+            f"{len(missing)} of the input ids are not in the graph.",
+            seen=", ".join(repr(named[place]) for place in missing[:5]),
+            fix="give ids as they are in the data",
+        )
+    return SeedRows.build(row[is_here], is_here.nonzero().squeeze(1))
 
 
 @dataclass(eq=False, kw_only=True)
@@ -158,7 +247,7 @@ class MinibatchLoader:
         reduce_gradients(parameters, world)
 
     def close(self) -> None:
-        """Give up the line to the other ranks."""
+        """Close the channel to the other ranks."""
         self._feed.close()
 
     def __enter__(self) -> Self:

@@ -32,12 +32,12 @@ def epoch_of_draws(epoch: int, number: int) -> int:
 class Relay:
     """Asks the ranks for sampled edges and rows; every rank calls alike, in the same order."""
 
-    def __init__(self, served: Served, line: World, sampling: Sampling, seed: int) -> None:
-        self.served, self.line, self.sampling, self.seed = served, line, sampling, seed
+    def __init__(self, served: Served, channel: World, sampling: Sampling, seed: int) -> None:
+        self.served, self.channel, self.sampling, self.seed = served, channel, sampling, seed
 
     def sample(self, epoch: int, minibatches: list[Minibatch]) -> list[Subgraph]:
         """Return the sub-graph of each minibatch; ranks give equally many."""
-        numbers = tell([float(batch.number) for batch in minibatches], self.line, "control")
+        numbers = tell([float(batch.number) for batch in minibatches], self.channel, "control")
         growing = [GrowingSubgraph(batch.number, batch.seeds) for batch in minibatches]
         for hop, fanout in enumerate(self.sampling.fanouts):
             keys = [
@@ -71,19 +71,19 @@ class Relay:
         self, request_Q: Tensor, owner_Q: Tensor, keys: list[DrawKey], slots: int, fanout: int
     ) -> Answer:
         """Return in-edges for requests grouped by owner."""
-        line = self.line
-        counts = torch.bincount(owner_Q, minlength=line.size).tolist()
+        channel = self.channel
+        counts = torch.bincount(owner_Q, minlength=channel.size).tolist()
         before, own, after = request_Q.split(
-            [sum(counts[: line.rank]), counts[line.rank], sum(counts[line.rank + 1 :])]
+            [sum(counts[: channel.rank]), counts[channel.rank], sum(counts[channel.rank + 1 :])]
         )
-        if line.size == 1:
+        if channel.size == 1:
             return self._own_answer(own, torch.zeros_like(own), keys, slots, fanout)
-        counts[line.rank] = 0
-        inquiry = ask(torch.cat([before, after]), counts, line, "sample")
-        asker = torch.arange(line.size).repeat_interleave(torch.tensor(inquiry.asked_counts))
+        counts[channel.rank] = 0
+        inquiry = ask(torch.cat([before, after]), counts, channel, "sample")
+        asker = torch.arange(channel.size).repeat_interleave(torch.tensor(inquiry.asked_counts))
         given = self._own_answer(inquiry.asked, asker, keys, slots, fanout)
-        got = _exchange(inquiry, given, line)
-        mine = self._own_answer(own, torch.full_like(own, line.rank), keys, slots, fanout)
+        got = _exchange(inquiry, given, channel)
+        mine = self._own_answer(own, torch.full_like(own, channel.rank), keys, slots, fanout)
         return _inserted(got, mine, len(before))
 
     def _own_answer(
@@ -94,29 +94,29 @@ class Relay:
 
     def fetch(self, addresses_U: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Return rows of vertices, by column; `addresses_U` rise."""
-        line, readers = self.line, self.served.vertex_columns
-        counts = torch.bincount(owners_of(addresses_U), minlength=line.size).tolist()
+        channel, readers = self.channel, self.served.vertex_columns
+        counts = torch.bincount(owners_of(addresses_U), minlength=channel.size).tolist()
         before, own, after = rows_of(addresses_U).split(
-            [sum(counts[: line.rank]), counts[line.rank], sum(counts[line.rank + 1 :])]
+            [sum(counts[: channel.rank]), counts[channel.rank], sum(counts[channel.rank + 1 :])]
         )
-        if line.size == 1:
+        if channel.size == 1:
             return {name: readers[name].read(own) for name in names}
-        counts[line.rank] = 0
-        inquiry = ask(torch.cat([before, after]), counts, line, "feature")
+        counts[channel.rank] = 0
+        inquiry = ask(torch.cat([before, after]), counts, channel, "feature")
         found = {}
         for name in names:
-            got = inquiry.reply(readers[name].read(inquiry.asked), line, "feature")
+            got = inquiry.reply(readers[name].read(inquiry.asked), channel, "feature")
             pieces = [got[: len(before)], readers[name].read(own), got[len(before) :]]
             found[name] = torch.cat(pieces)
         return found
 
 
-def _exchange(inquiry: Inquiry, given: Answer, line: World) -> Answer:
+def _exchange(inquiry: Inquiry, given: Answer, channel: World) -> Answer:
     """Return the others' answers for ours."""
-    counts_Q = inquiry.reply(given.counts_Q.to(torch.int32), line, "sample").long()
+    counts_Q = inquiry.reply(given.counts_Q.to(torch.int32), channel, "sample").long()
 
     def swap(rows: Tensor) -> Tensor:
-        return inquiry.reply_ragged(rows, given.counts_Q, counts_Q, line, "sample")
+        return inquiry.reply_ragged(rows, given.counts_Q, counts_Q, channel, "sample")
 
     edges = {name: swap(rows) for name, rows in given.edges.items()}
     return Answer(counts_Q, swap(given.addresses_S), edges)

@@ -16,7 +16,7 @@ from siafu.ops import DrawKey, uniform_rows
 ORDER_PURPOSE = 1 << 20
 """Stream of the draws that shuffle seeds; those of hops follow it."""
 
-Order = Literal["local", "global"]
+SeedOrder = Literal["local", "global"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Schedule:
     """Address of each of them."""
     totals: list[int]
     """Seeds of each rank (`local`), or of all together."""
-    order: Order
+    order: SeedOrder
     batch_size: int
     step_minibatches: int
     """Minibatches of a step."""

@@ -58,15 +58,15 @@ class Served:
     def build(
         cls,
         shard: Shard,
-        line: World,
+        channel: World,
         sampling: Sampling,
         *,
         edge_columns: tuple[EdgeColumn, ...] = (),
         vertex_columns: dict[str, RowReader],
     ) -> "Served":
         """Return what this rank serves; every rank calls this together."""
-        own_N = torch.arange(shard.num_owned) | line.rank << ROW_BITS
-        halo_R = exchange_halo(own_N, shard.plan, line)
+        own_N = torch.arange(shard.num_owned) | channel.rank << ROW_BITS
+        halo_R = exchange_halo(own_N, shard.plan, channel)
         found = {name: shard.reader(name) for name in edge_columns}
         ids: dict[str, RowReader] = {"id": HeldRows(shard.row_ids)}
         return cls(

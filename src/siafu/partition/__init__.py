@@ -1,22 +1,28 @@
 """Deciding which part owns which vertex, scoring that, and writing the parts."""
 
 from siafu.partition.assign import assign_contiguous, assign_hash
-from siafu.partition.chunks import Progress
 from siafu.partition.memory import predict_peak_bytes
 from siafu.partition.metis import assign_metis
 from siafu.partition.partition import (
     METHODS,
     Cut,
+    assign_vertices,
     partition_graph,
     partition_in_steps,
     partition_store,
 )
 from siafu.partition.parts import Parts, open_parts
 from siafu.partition.quality import Quality, score
-from siafu.partition.steps import TimeBlock, TimePlan, balanced_cuts, plan_time, too_few_snapshots
 from siafu.partition.streaming import assign_streaming
-from siafu.partition.vertex_groups import assign_vertices
+from siafu.partition.time_plan import (
+    TimeBlock,
+    TimePlan,
+    balanced_cuts,
+    plan_time,
+    too_few_snapshots,
+)
 from siafu.partition.write import write_parts
+from siafu.record import Progress
 
 __all__ = [
     "METHODS",

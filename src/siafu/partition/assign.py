@@ -14,7 +14,7 @@ def check_num_parts(num_parts: int, num_nodes: int) -> None:
     if not 1 <= num_parts <= num_nodes:
         raise PartitionError(
             "The graph can't be cut into that many parts.",
-            seen=f"{num_parts} parts, {num_nodes} vertices",
+            seen=f"{num_parts} parts, {num_nodes} nodes",
             fix=f"ask for 1 to {num_nodes} parts",
         )
 

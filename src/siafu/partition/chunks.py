@@ -1,6 +1,6 @@
 """Walking a memory-mapped graph piece by piece, so that only the piece is resident."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,16 +9,6 @@ from siafu.graph import Array, Graph, forget
 
 EDGES_AT_ONCE = 1 << 22
 BYTES_AT_ONCE = 1 << 26
-
-Progress = Callable[[str, int, int | None], None]
-"""Told (phase, done, total); the total is None where it is not known."""
-
-Say = Callable[[str], None]
-"""Told sentences for the user."""
-
-
-def silent(line: str) -> None:
-    """Say nothing to the user."""
 
 
 def ranges(total: int, step: int, start: int = 0) -> Iterator[tuple[int, int]]:
@@ -72,7 +62,3 @@ def edge_pieces(graph: Graph, start: int = 0) -> Iterator[tuple[Window, Array]]:
     """Yield the edges in order, from the edge `start` on, as windows and their sources."""
     for window in windows(graph.indptr, EDGES_AT_ONCE, start):
         yield window, read(graph.src, window.low, window.high)
-
-
-def quiet(phase: str, done: int, total: int | None) -> None:
-    """Say nothing: the progress of a caller that did not ask."""

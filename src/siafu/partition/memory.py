@@ -85,13 +85,13 @@ def held_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def check_memory(predicted: int, available: int, method: str) -> None:
+def check_cut_fits(predicted: int, available: int, method: str) -> None:
     """Raise when cutting the graph would not fit."""
     if predicted <= available:
         return
     fix = "use a machine with more memory, or raise the allowance if it is too low"
     if method == "metis":
-        fix = "use `--method streaming`, which needs memory for the vertices alone"
+        fix = "use `--method streaming`, which needs memory for the nodes alone"
     raise PartitionError(
         "Cutting the graph would not fit in memory.",
         seen=f"{method} needs about {predicted / 2**20:,.0f} MiB ({predicted} bytes) beside the "

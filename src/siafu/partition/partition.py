@@ -1,4 +1,4 @@
-"""Cutting a graph or a store into a parts folder."""
+"""Cutting a graph or a store into a parts folder, or the nodes of a dynamic graph into groups."""
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -6,15 +6,24 @@ from pathlib import Path
 import numpy as np
 
 from siafu.errors import PartitionError
-from siafu.graph import Array, Graph, Partial, file_facts, load_store, make_in_steps
+from siafu.graph import (
+    Array,
+    DynamicGraph,
+    Graph,
+    Partial,
+    file_facts,
+    graph_from_edges,
+    load_store,
+    make_in_steps,
+)
 from siafu.partition.assign import assign_contiguous, assign_hash, check_num_parts
-from siafu.partition.chunks import Progress, Say, quiet, silent
-from siafu.partition.memory import available_bytes, check_memory, held_bytes, predict_for
+from siafu.partition.memory import available_bytes, check_cut_fits, held_bytes, predict_for
 from siafu.partition.metis import assign_metis
 from siafu.partition.quality import Quality
 from siafu.partition.split import PartRows
 from siafu.partition.streaming import assign_streaming
 from siafu.partition.write import check_assignment, write_in_steps
+from siafu.record import Progress, Say, say_nothing, silent
 
 METHODS = ("auto", "metis", "streaming", "contiguous", "hash")
 METIS_MOST_VERTICES = 4_000_000
@@ -104,8 +113,8 @@ def partition_in_steps(
     if partial.has("assigned"):
         part_of = np.array(partial.load("assigned", "part_of"))
     else:
-        method = _choose_within(partial, graph, cut, memory_bytes, say or silent)
-        part_of = _assign(graph, replace(cut, method=method), partial, progress or quiet)
+        method = _choose_within(partial, graph, cut, memory_bytes, say or say_nothing)
+        part_of = _assign(graph, replace(cut, method=method), partial, progress or silent)
         partial.save("assigned", {"part_of": part_of})
     check_assignment(graph, part_of, cut.num_parts)
     how = {"method": partial.facts("method")["method"], "seed": cut.seed}
@@ -123,7 +132,7 @@ def _choose_within(
     predicted = predict_for(graph, method, cut.num_parts)
     peak = (predicted + held_bytes()) / 2**20
     say(f"Cutting by {method}: predicted peak memory {peak:,.0f} MiB.")
-    check_memory(predicted, available, method)
+    check_cut_fits(predicted, available, method)
     if known is None:
         partial.end("method", method=method)
     return method
@@ -142,7 +151,7 @@ def assign(graph: Graph, cut: Cut, progress: Progress | None = None) -> Array:
     """Return part_of: the part of each vertex of a graph in memory."""
     check_num_parts(cut.num_parts, graph.num_nodes)
     method = choose_method(graph, cut, available_bytes(None))
-    return _assign(graph, replace(cut, method=method), None, progress or quiet)
+    return _assign(graph, replace(cut, method=method), None, progress or silent)
 
 
 def _assign(graph: Graph, cut: Cut, partial: Partial | None, progress: Progress) -> Array:
@@ -157,3 +166,16 @@ def _assign(graph: Graph, cut: Cut, partial: Partial | None, progress: Progress)
     if cut.method == "hash":
         return assign_hash(graph, cut.num_parts, seed=cut.seed)
     return assign_contiguous(graph, cut.num_parts)
+
+
+def assign_vertices(graph: DynamicGraph, cut: Cut, progress: Progress | None = None) -> Array:
+    """Return part_of: the group of each vertex, few of whose edges ever lead to another group."""
+    return assign(_met(graph), cut, progress)
+
+
+def _met(graph: DynamicGraph) -> Graph:
+    """Return the static graph of all pairs that ever meet, each once."""
+    num_nodes = graph.num_nodes
+    keys = np.unique(np.concatenate([graph.base.keys(), graph.deltas.added]))
+    dst, src = np.divmod(keys, num_nodes)
+    return graph_from_edges(src, dst, num_nodes, name=graph.name)

@@ -63,7 +63,7 @@ class _PartsFacts(Facts):
         return self
 
 
-class PartFacts(GraphFacts):
+class _PartFacts(GraphFacts):
     """What the manifest of one part says."""
 
     part: Count
@@ -112,7 +112,7 @@ class Parts:
     def part(self, part: int) -> Folder:
         """Return one part, refusing one that belongs to another graph or partition."""
         folder = self.folder.child(f"part{part}", "part")
-        known = read_facts(folder, PartFacts)
+        known = read_facts(folder, _PartFacts)
         found = (known.graph_fingerprint, known.num_parts, known.part)
         if found != (self.graph_fingerprint, self.num_parts, part):
             raise StoreError(
@@ -124,7 +124,7 @@ class Parts:
         self._check_agreement(folder, known)
         return folder
 
-    def _check_agreement(self, folder: Folder, known: PartFacts) -> None:
+    def _check_agreement(self, folder: Folder, known: _PartFacts) -> None:
         """Raise unless a part tells of the graph and of itself what the whole folder tells."""
         part, whole = known.part, self.quality
         for name in GraphFacts.model_fields:
@@ -143,7 +143,7 @@ class Parts:
         numbers that rows are found by are trusted.
         """
         folder = self.part(part)
-        known = read_facts(folder, PartFacts)
+        known = read_facts(folder, _PartFacts)
         expected = _part_columns(folder, known)
         check_columns(folder, expected)
         sent = folder.entry("send_rows").shape[0]
@@ -172,7 +172,7 @@ class Parts:
             self.open_part(part)
 
 
-def _part_columns(folder: Folder, facts: PartFacts) -> dict[str, Column]:
+def _part_columns(folder: Folder, facts: _PartFacts) -> dict[str, Column]:
     """Return what must hold of the arrays of a part."""
     rows = facts.num_owned
     sources, nodes = rows + facts.num_halo, facts.num_nodes

@@ -11,7 +11,8 @@ import numpy as np
 
 from siafu.graph import Array, Graph
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition.chunks import Progress, edge_pieces, quiet
+from siafu.partition.chunks import edge_pieces
+from siafu.record import Progress, silent
 
 _PARTS_AT_ONCE = 64
 
@@ -87,7 +88,7 @@ def score(
     graph: Graph, part_of: Array, num_parts: int, *, progress: Progress | None = None
 ) -> Quality:
     """Return the quality of an assignment, from one pass over the edges for each 64 parts."""
-    progress = progress or quiet
+    progress = progress or silent
     part_of = np.ascontiguousarray(part_of, dtype=np.int32)
     halo_rows = np.zeros(num_parts, np.int64)
     edges = np.zeros(num_parts, np.int64)

@@ -1,4 +1,7 @@
-"""Dealing a graph's columns out to the parts in one pass, a piece at a time."""
+"""Dealing a graph's columns out to the parts in one pass, a piece at a time.
+
+Rows or edges are sorted by part by one counting sort, which keeps their order within each.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,9 +9,50 @@ from typing import Protocol
 import numpy as np
 
 from siafu.graph import Array, FolderWriter, index_dtype
+from siafu.ops.numba_jit import strict_kernel
 from siafu.partition import chunks
 from siafu.partition.chunks import ranges, read, rows_at_once, windows
-from siafu.partition.grouping import group_by_part, number_in_part, part_of_entries
+
+
+def group_by_part(part_of: Array, num_parts: int) -> tuple[Array, Array]:
+    """Return (order, bounds): part p's items are order[bounds[p]:bounds[p + 1]], ascending."""
+    order = np.empty(len(part_of), index_dtype(len(part_of)))
+    return order, _fill_order(part_of, num_parts, order)
+
+
+@strict_kernel
+def _fill_order(part_of: Array, num_parts: int, order: Array) -> Array:
+    bounds = np.zeros(num_parts + 1, np.int64)
+    for part in part_of:
+        bounds[part + 1] += 1
+    for part in range(num_parts):
+        bounds[part + 1] += bounds[part]
+    fill = bounds[:-1].copy()
+    for item in range(len(part_of)):
+        order[fill[part_of[item]]] = item
+        fill[part_of[item]] += 1
+    return bounds
+
+
+@strict_kernel
+def number_in_part(part_of: Array, num_parts: int, local: Array) -> None:
+    """Set local[v] to how many items before v are in its part."""
+    counts = np.zeros(num_parts, np.int64)
+    for item in range(len(part_of)):
+        local[item] = counts[part_of[item]]
+        counts[part_of[item]] += 1
+
+
+@strict_kernel
+def part_of_entries(offsets: Array, part_of: Array, first_row: int, low: int, high: int) -> Array:
+    """Return the part of each entry low..high; row first_row + i ends at offsets[i + 1]."""
+    out = np.empty(high - low, np.int32)
+    at = 0
+    for entry in range(low, high):
+        while offsets[at + 1] <= entry:
+            at += 1
+        out[entry - low] = part_of[first_row + at]
+    return out
 
 
 class PartRows:

@@ -16,7 +16,8 @@ import numpy as np
 from siafu.graph import Array, Graph, Partial, index_dtype
 from siafu.ops.numba_jit import strict_kernel
 from siafu.partition.assign import assign_contiguous, check_num_parts
-from siafu.partition.chunks import Progress, Window, edge_pieces, quiet, ranges, read
+from siafu.partition.chunks import Window, edge_pieces, ranges, read
+from siafu.record import Progress, silent
 
 _SLACK = 1.05
 """How far a part may exceed the mean, in each of the three."""
@@ -46,7 +47,7 @@ def assign_streaming(
     With `partial` each pass is a step, noted now and then, and one that ended is not done again.
     """
     check_num_parts(num_parts, graph.num_nodes)
-    sweep = _Sweep(graph, num_parts, progress or quiet, partial)
+    sweep = _Sweep(graph, num_parts, progress or silent, partial)
     if passes == 1:
         return sweep.place("place", np.full(graph.num_nodes, -1, np.int32))
     start = sweep.once("start", sweep.begin)
@@ -190,9 +191,11 @@ def _join_clusters(
         row, vertex = np.int64(first + at), np.int64(src[position])
         if vertex == row:
             continue
+        # Degrees are those seen so far, and a cluster's volume is the sum of its members'.
         for end in (vertex, row):
             degree[end] += 1
             volume[cluster[end]] += 1
+        # The end whose cluster is smaller without it moves: it has less to leave behind.
         mover, host = vertex, row
         if volume[cluster[vertex]] - degree[vertex] > volume[cluster[row]] - degree[row]:
             mover, host = row, vertex
@@ -285,6 +288,7 @@ def _place_rows(
                 near[part_of[vertex]] += 1
         if offsets[at + 1] > high:
             return
+        # Placed before, in an earlier pass, a row is taken out first, then weighed like a new one.
         weight[1], weight[2] = offsets[at + 1] - offsets[at], train[row]
         home = part_of[row]
         if home >= 0:

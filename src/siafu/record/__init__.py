@@ -1,6 +1,18 @@
 """The rows and files a run writes, and how its progress is shown."""
 
-from siafu.record.progress import PhaseProgress, ProgressLine, clear_rests, notes
+from siafu.record.progress import (
+    PhaseProgress,
+    Progress,
+    ProgressLine,
+    Say,
+    clear_rests,
+    counted,
+    notes,
+    say_nothing,
+    shortened,
+    silent,
+    suggestion,
+)
 from siafu.record.run_folder import RunFolder, environment, installed
 from siafu.record.trace import (
     Span,
@@ -10,12 +22,13 @@ from siafu.record.trace import (
     overlap_seconds,
     read_trace,
 )
-from siafu.record.words import counted, shortened
 
 __all__ = [
     "PhaseProgress",
+    "Progress",
     "ProgressLine",
     "RunFolder",
+    "Say",
     "Span",
     "Trace",
     "busy_seconds",
@@ -27,5 +40,8 @@ __all__ = [
     "notes",
     "overlap_seconds",
     "read_trace",
+    "say_nothing",
     "shortened",
+    "silent",
+    "suggestion",
 ]

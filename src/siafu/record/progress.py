@@ -1,6 +1,8 @@
-"""Showing progress: one live bar on a terminal, plain lines elsewhere."""
+"""Showing progress: a live bar on a terminal, else plain lines; and the words of such lines."""
 
+import difflib
 import time
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -8,13 +10,19 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     ProgressColumn,
     TaskID,
     TextColumn,
 )
+from rich.progress import Progress as Bar
 from rich.progress import Task as Shown
 from rich.text import Text
+
+Progress = Callable[[str, int, int | None], None]
+"""Called by long work with the phase, what is done of it and, where known, its total."""
+
+Say = Callable[[str], None]
+"""Called with sentences for the user."""
 
 LINE_EVERY_SECONDS = 5.0
 QUIET_SECONDS = 2.0
@@ -23,6 +31,14 @@ QUIET_SECONDS = 2.0
 # One console for bars and remarks: a remark is printed above a bar that is shown, not into it.
 # Names are printed as they are: brackets and colons in them mean nothing.
 notes = Console(stderr=True, highlight=False, markup=False, emoji=False)
+
+
+def silent(phase: str, done: int, total: int | None) -> None:
+    """Ignore what is reported: the progress of a caller that did not ask."""
+
+
+def say_nothing(sentence: str) -> None:
+    """Ignore what is said."""
 
 
 class _TimeLeft(ProgressColumn):
@@ -44,14 +60,14 @@ class ProgressLine:
 
     def __init__(self, label: str, total: int | None, *, quiet: bool = False) -> None:
         self.label, self.total, self.quiet = label, total, quiet
-        self._bar: Progress | None = None
+        self._bar: Bar | None = None
         self._task = TaskID(0)
         self._started = self._last = time.monotonic()
         self._printed_at = -1
 
     def __enter__(self) -> Self:
         if notes.is_terminal and not self.quiet:
-            self._bar = Progress(
+            self._bar = Bar(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 MofNCompleteColumn(),
@@ -128,3 +144,21 @@ def clear_rests() -> None:
     if notes.is_terminal:
         notes.file.write("\r\x1b[2K\x1b[?25h")  # this line, and the cursor is seen again
         notes.file.flush()
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 rank`, `2 ranks`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def shortened(words: Sequence[str], most: int = 8) -> str:
+    """Return the first words, comma between, and how many more there are."""
+    rest = [f"and {len(words) - most:,} more"] if len(words) > most else []
+    return ", ".join([*words[:most], *rest])
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return `did you mean 'x'? ` for the nearest known name, or nothing when none is near."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    return f"did you mean {lowered[near[0]]!r}? " if near else ""

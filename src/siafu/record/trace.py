@@ -24,7 +24,7 @@ _MICROSECONDS = 1e6
 _SLACK_SECONDS = 2e-6
 """Overlap that is none: seconds since 1970 in floats are a quarter of a microsecond apart."""
 
-Fact = int | float | str | bool
+SpanFact = int | float | str | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Span:
     seconds: float
     rank: int = 0
     """Whose work it was, also where a worker did it."""
-    args: dict[str, Fact] = field(default_factory=dict)
+    args: dict[str, SpanFact] = field(default_factory=dict)
 
     @property
     def end(self) -> float:
@@ -71,7 +71,7 @@ class Trace:
         return self._began + time.perf_counter()
 
     @contextmanager
-    def span(self, name: str, category: str, lane: str, **args: Fact) -> Iterator[None]:
+    def span(self, name: str, category: str, lane: str, **args: SpanFact) -> Iterator[None]:
         """Keep a span of what runs inside, also where that fails."""
         start = self.now()
         try:
@@ -87,7 +87,7 @@ class Trace:
         *,
         start: float,
         seconds: float,
-        **args: Fact,
+        **args: SpanFact,
     ) -> None:
         """Keep one span; `start` is in seconds since 1970, as of `now` or a worker's clock."""
         span = Span(name, category, lane, start, max(0.0, seconds), self.rank, args)
@@ -251,7 +251,7 @@ def _event(span: Span, lane: int, origin: float) -> dict[str, Any]:
     }
 
 
-def _plain(fact: Fact) -> Fact:
+def _plain(fact: SpanFact) -> SpanFact:
     """Return a fact as JSON can have it: NaN and infinities are words."""
     return str(fact) if isinstance(fact, float) and not math.isfinite(fact) else fact
 

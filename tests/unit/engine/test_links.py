@@ -13,7 +13,7 @@ from siafu.engine.links import check_link_settings, link_loss
 from siafu.engine.ranking import doubled_ranks, highest, histogram, ranking_scores, shared_hits
 from siafu.errors import ConfigError
 from siafu.ingest import load
-from siafu.minibatch.links import other_vertices, rows_of_seeds
+from siafu.minibatch.link_seeds import other_vertices, rows_of_seeds
 from tests.command import Command
 
 LINK = {"data": "planted", "strategy": "batchgnn", "task": "link"}

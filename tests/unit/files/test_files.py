@@ -12,6 +12,7 @@ from siafu.files import (
     read_regular,
     read_text,
     replacing,
+    replacing_folder,
     write_bytes_atomically,
     write_text_atomically,
 )
@@ -55,6 +56,21 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
         raise KeyboardInterrupt
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    target = tmp_path / "folder"
+    with replacing_folder(target) as made:
+        (made / "a").write_text("first")
+        assert not target.exists()
+    with pytest.raises(KeyError), replacing_folder(target) as made:  # noqa: PT012
+        (made / "a").write_text("half")
+        raise KeyError
+    assert (target / "a").read_text() == "first"
+    with replacing_folder(target) as made:
+        (made / "b").write_text("second")
+    assert [path.name for path in target.iterdir()] == ["b"]
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_pipes_and_devices_are_not_waited_for(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from siafu.graph import (
     save_store,
 )
 from siafu.graph.dynamic import join_deltas
-from siafu.graph.ids import IntegerIds
 from siafu.graph.manifest import ArrayEntry, fingerprint
+from siafu.graph.nodes import IntegerIds
 from siafu.graph.snapshot import difference, snapshot_from_keys
 from siafu.partition import open_parts, partition_graph
 from siafu.shard import open_shard

@@ -169,7 +169,7 @@ def test_masked_vertex_without_a_label_is_named(mask: str) -> None:
     chosen = {name: np.zeros(6, bool) for name in ("train", "val", "test")}
     check_graph(small(y=y, **chosen))  # -1 outside the masks is allowed
     chosen[mask][[0, 4, 5]] = True
-    with pytest.raises(DataError, match=f"Vertices of the {mask} mask have no label") as caught:
+    with pytest.raises(DataError, match=f"Nodes of the {mask} mask have no label") as caught:
         check_graph(small(y=y, **chosen))
     assert caught.value.seen == f"2 of them, one with id {NAMES[4]!r}"
 

@@ -58,7 +58,7 @@ def test_same_seed_draws_the_same_masks() -> None:
 def test_multi_label_data_takes_fractions_only() -> None:
     y = np.random.default_rng(0).integers(0, 2, (20, 3)).astype(np.uint8)
     assert draw_split(labelled(y, 3), "0.5,0.5", 0).train.sum() == 10
-    with pytest.raises(ConfigError, match="one label a vertex"):
+    with pytest.raises(ConfigError, match="one label per node"):
         draw_split(labelled(y, 3), "5,5", 0)
 
 

@@ -138,7 +138,7 @@ def test_ogb_folder(tmp_path):
     np.testing.assert_array_equal(graph.x[3], [5, 6])
     np.testing.assert_array_equal(graph.indptr, [0, 1, 2, 2, 3])
     _packed(folder / "raw" / "node-feat.csv.gz", "1,2\n")
-    with pytest.raises(DataError, match="1 rows, 4 vertices"):
+    with pytest.raises(DataError, match="1 rows, 4 nodes"):
         load(folder)
 
 

@@ -17,8 +17,8 @@ import siafu
 from siafu.comm import World
 from siafu.errors import ConfigError, SiafuError
 from siafu.graph import Graph, graph_from_edges
-from siafu.ingest.drifting import drifting
-from siafu.ingest.events import Events
+from siafu.ingest.datasets.drifting import drifting
+from siafu.ingest.events.events import Events
 from siafu.launch.rank import Job, work
 from siafu.record import RunFolder
 from tests.harness import RankPool

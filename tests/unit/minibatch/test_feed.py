@@ -10,8 +10,8 @@ from siafu.config import make_config
 from siafu.engine.fanout import read_fanout
 from siafu.errors import ConfigError
 from siafu.launch import fit
-from siafu.minibatch.coded_rows import CodedRows, decode_rows
-from siafu.minibatch.trial import Trial, largest_that_pays
+from siafu.minibatch.fetched_rows import CodedRows, decode_coded_rows
+from siafu.minibatch.macrobatch import Trial, largest_that_pays
 from siafu.shard import FileRows, HeldRows
 
 
@@ -39,7 +39,7 @@ def test_features_at_8_bits_are_right_on_average_and_alike_from_disk(tmp_path: P
     assert torch.equal(held.read(rows), mapped.read(rows))
     assert 0 < held.error() < 0.01
     many = torch.stack(
-        [decode_rows(CodedRows(HeldRows(x), ids, seed=s).read(rows), 7) for s in range(400)]
+        [decode_coded_rows(CodedRows(HeldRows(x), ids, seed=s).read(rows), 7) for s in range(400)]
     )
     step = (x.amax(1) - x.amin(1))[rows, None] / 255
     assert ((many.mean(0) - x[rows]).abs() < 5 * step / (12 * 400) ** 0.5 + 1e-6).all()

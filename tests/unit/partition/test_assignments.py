@@ -24,7 +24,7 @@ from siafu.partition import (
     metis_child,
     score,
 )
-from siafu.partition.adjacency import symmetric_adjacency
+from siafu.partition.metis import symmetric_adjacency
 
 ASSIGNMENTS = {
     "metis": assign_metis,
@@ -85,7 +85,7 @@ def test_the_same_input_gives_the_same_parts_mapped_or_not(name, tmp_path):
 @pytest.mark.parametrize("name", ASSIGNMENTS)
 @pytest.mark.parametrize("num_parts", [0, 42])
 def test_more_parts_than_vertices_or_none_are_refused(name, num_parts):
-    with pytest.raises(PartitionError, match=f"{num_parts} parts, 41 vertices"):
+    with pytest.raises(PartitionError, match=f"{num_parts} parts, 41 nodes"):
         ASSIGNMENTS[name](_awkward(), num_parts)
 
 

@@ -1,0 +1,213 @@
+"""Sorting more edges than fit in memory by destination: files of records, one a range of rows.
+
+A record is one edge: dst, src and, where there are any, reverse, weight, attr and type. Records are
+scattered to the bucket of their destination, then each bucket is sorted by itself. A bucket that
+came out too large is scattered again into smaller ranges.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import numpy as np
+
+from siafu.graph import Array
+from siafu.ops.numba_jit import strict_kernel
+
+# Each bucket is an open file while records are scattered, and systems allow about a thousand.
+_MOST_BUCKETS = 256
+_RECORDS_AT_ONCE = 1 << 20
+
+
+@strict_kernel
+def order_by_key(key: Array, num_keys: int) -> tuple[Array, Array]:
+    """Return where each key starts, [num_keys + 1], and the stable order that sorts by key."""
+    starts = np.zeros(num_keys + 1, dtype=np.int64)
+    for i in range(len(key)):
+        starts[key[i] + 1] += 1
+    for k in range(num_keys):
+        starts[k + 1] += starts[k]
+    cursor = starts.copy()
+    order = np.empty(len(key), dtype=np.int64)
+    for i in range(len(key)):
+        order[cursor[key[i]]] = i
+        cursor[key[i]] += 1
+    return starts, order
+
+
+@strict_kernel
+def drop_known_reverses(starts: Array, order: Array, key: Array, reverse: Array) -> Array:
+    """Return the order without reverses that are there already, and change `starts` to match.
+
+    `key` tells the edges of a row apart: the source, or source and type. A row keeps its given
+    edges in order, then has each missing reverse once, by key; a reverse found several times keeps
+    the data of its first edge.
+    """
+    kept = np.empty(len(order), dtype=np.int64)
+    num_kept = 0
+    for row in range(len(starts) - 1):
+        entries = order[starts[row] : starts[row + 1]]
+        starts[row] = num_kept
+        # The edges as given stay, in their order.
+        given = entries[~reverse[entries]]
+        kept[num_kept : num_kept + len(given)] = given
+        num_kept += len(given)
+        # Then a merge of two sorted lists: a reverse is kept if no given edge has its key, nor the
+        # reverse before it.
+        known = np.sort(key[given])
+        candidates = entries[reverse[entries]]
+        at, last = 0, -1
+        for i in np.argsort(key[candidates], kind="mergesort"):
+            wanted = key[candidates[i]]
+            while at < len(known) and known[at] < wanted:
+                at += 1
+            if wanted != last and (at == len(known) or known[at] != wanted):
+                kept[num_kept] = candidates[i]
+                num_kept += 1
+            last = wanted
+    starts[len(starts) - 1] = num_kept
+    return kept[:num_kept]
+
+
+def record_type(
+    index: np.dtype[Any], *, undirected: bool, weight: bool, attr: int, typed: bool = False
+) -> Any:
+    """Return the dtype of a record; `attr` is the number of edge attributes."""
+    fields: list[tuple[Any, ...]] = [("dst", index), ("src", index)]
+    if undirected:
+        fields.append(("reverse", np.bool_))
+    if weight:
+        fields.append(("weight", np.float32))
+    if attr:
+        fields.append(("attr", np.float32, (attr,)))
+    if typed:
+        fields.append(("type", np.uint16))
+    return np.dtype(fields)
+
+
+@dataclass(frozen=True, slots=True)
+class SortedRows:
+    """The edges of the rows from `low` on: how many each row has, and their records in order."""
+
+    low: int
+    counts: Array
+    records: Array
+
+
+class Buckets:
+    """Records scattered over files by destination; a context in which records may be added.
+
+    With `sizes` the files are there already: so many bytes of each stay.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        rows: range,
+        record: Any,
+        *,
+        most_buckets: int,
+        sizes: Sequence[int] = (),
+    ) -> None:
+        self._folder, self._rows, self._record = folder, rows, np.dtype(record)
+        self._shift = 0
+        while self._bucket_of(len(rows) - 1) >= max(1, min(most_buckets, _MOST_BUCKETS)):
+            self._shift += 1
+        self.num_buckets = self._bucket_of(len(rows) - 1) + 1
+        self._kept, self._files = sizes, list[IO[bytes]]()
+
+    def _bucket_of(self, row: Any) -> Any:
+        return row >> self._shift
+
+    def __enter__(self) -> Self:
+        if not self._kept:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.mkdir()
+        for bucket in range(self.num_buckets):
+            mode = "r+b" if self._kept else "wb"
+            self._files.append(self.path(bucket).open(mode, buffering=0))
+        for file, size in zip(self._files, self._kept, strict=False):
+            file.truncate(size)
+            file.seek(size)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        for file in self._files:
+            file.close()
+
+    def path(self, bucket: int) -> Path:
+        """Return the file of a bucket."""
+        return self._folder / f"{bucket}.bin"
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each file, all of them on the disk by then."""
+        for file in self._files:
+            os.fsync(file.fileno())
+        return [file.tell() for file in self._files]
+
+    def add(self, records: Array) -> None:
+        """Append each record to the file of its destination."""
+        bucket_of_record = self._bucket_of(records["dst"] - self._rows.start)
+        starts, order = order_by_key(bucket_of_record, self.num_buckets)
+        scattered = records[order]
+        for bucket, file in enumerate(self._files):
+            _write_all(file, scattered[starts[bucket] : starts[bucket + 1]])
+
+    def sorted_rows(
+        self, bucket: int, *, most_records: int, type_of_code: Array | None = None
+    ) -> Iterator[SortedRows]:
+        """Yield the rows of a bucket in order; its file stays.
+
+        More than `most_records` at once are held only for a single row that has them all. Types
+        come out as `type_of_code` has them, known only once all records were added.
+        """
+        low = self._rows.start + (bucket << self._shift)
+        rows = range(low, min(low + (1 << self._shift), self._rows.stop))
+        path = self.path(bucket)
+        num_records = path.stat().st_size // self._record.itemsize
+        if num_records <= most_records or len(rows) == 1:
+            yield _sort(np.fromfile(path, dtype=self._record), rows, type_of_code)
+            return
+        inner = self._smaller(path, rows, max(2, 2 * num_records // most_records))
+        for piece in range(inner.num_buckets):
+            yield from inner.sorted_rows(
+                piece, most_records=most_records, type_of_code=type_of_code
+            )
+            inner.path(piece).unlink()
+        inner._folder.rmdir()
+
+    def _smaller(self, path: Path, rows: range, pieces: int) -> "Buckets":
+        """Return the records of a file scattered again, over about this many files."""
+        inner = Buckets(path.with_suffix(""), rows, self._record, most_buckets=pieces)
+        with inner, path.open("rb") as file:
+            while len(records := np.fromfile(file, self._record, _RECORDS_AT_ONCE)):
+                inner.add(records)
+        return inner
+
+
+def _write_all(file: IO[bytes], records: Array) -> None:
+    """Write every byte: an unbuffered file may take fewer than it is given."""
+    left = memoryview(records.view(np.uint8).data)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _sort(records: Array, rows: range, type_of_code: Array | None) -> SortedRows:
+    if type_of_code is not None:
+        records["type"] = type_of_code[records["type"]]
+    starts, order = order_by_key(records["dst"] - rows.start, len(rows))
+    if "reverse" in (records.dtype.names or ()):
+        key = records["src"]
+        if type_of_code is not None:
+            key = key.astype(np.int64) * len(type_of_code) + records["type"]
+        order = drop_known_reverses(starts, order, key, records["reverse"])
+    return SortedRows(rows.start, np.diff(starts), records[order])

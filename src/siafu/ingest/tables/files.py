@@ -1,0 +1,246 @@
+"""Parquet and CSV files read as one table, in pieces that know where they came from."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pa_parquet
+
+from siafu.errors import DataError
+from siafu.record import shortened, suggestion
+
+MOST_NAMES = 12
+"""Columns that a note or an error lists by name."""
+
+PARQUET_ENDINGS = (".parquet", ".pq")
+TAB_ENDINGS = (".tsv", ".tsv.gz")
+CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zst", ".csv.bz2", *TAB_ENDINGS)
+TABLE_ENDINGS = PARQUET_ENDINGS + CSV_ENDINGS
+
+_BLOCK_BYTES = 1 << 23
+# Without a buffer size a whole column chunk is read at once, and a chunk may be the whole file.
+_BUFFER_BYTES = 1 << 20
+_OTHER_DELIMITERS = (";", "\t", "|")
+"""What separates the columns of CSV files whose header has no comma."""
+
+Types = Mapping[str, pa.DataType]
+_READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some rows of one file."""
+
+    file: Path
+    first_row: int
+    batch: pa.RecordBatch
+    file_number: int = 0
+    """Which file of the table it is, from 0."""
+    types: Types = field(default_factory=dict)
+    """Types that columns were asked to be read as."""
+
+    def column(self, name: str) -> pa.Array:
+        """Return one column, dictionary-encoded text as plain text."""
+        column = self.batch.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        return column
+
+    def where(self, row: int) -> str:
+        """Return where a user finds this row."""
+        return f"data row {self.first_row + row} (from 0) of {self.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Files that together are one table."""
+
+    what: str
+    """What users call it: `node table` or `edge table`."""
+    files: tuple[Path, ...]
+    header: tuple[str, ...] | None = None
+    """Column names of CSV files that have none."""
+    types: Types = field(default_factory=dict)
+    """Types that CSV columns are read as, instead of guessing from the first rows."""
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the first file; raise where two have one name."""
+        schema = self._schema_of(self.files[0])
+        _refuse_twins(self.files[0], schema.names)
+        return schema
+
+    def names_as_read(self) -> list[str]:
+        """Return the names of the first file's columns; of one without a header they are cells."""
+        return list(self._schema_of(self.files[0]).names)
+
+    def delimiter(self) -> str | None:
+        """Return what separates the columns of the first CSV file, None where it is as usual."""
+        first = self.files[0]
+        found = _delimiter(first) if _is_csv(first) else None
+        return None if found in (None, _usual_delimiter(first)) else found
+
+    def check_columns(
+        self, flag_of: Mapping[str, str], fix: str = "siafu ingest SOURCE out.store {} COLUMN"
+    ) -> None:
+        """Raise unless every file has these columns; each comes with the flag that names it."""
+        for file in self.files:
+            present = self._schema_of(file).names
+            _refuse_twins(file, present)
+            known = set(present)
+            for name, flag in flag_of.items():
+                if name not in known:
+                    columns = shortened([repr(column) for column in present], MOST_NAMES)
+                    raise DataError(
+                        f"The {self.what} has no column {name!r}.",
+                        seen=f"{file} with columns {columns}",
+                        fix=suggestion(name, present) + fix.format(flag),
+                    )
+
+    def num_rows(self) -> int | None:
+        """Return the number of rows where the files tell it without being read."""
+        if any(_is_csv(file) for file in self.files):
+            return None
+        return sum(self._open_parquet(file).metadata.num_rows for file in self.files)
+
+    def estimate_rows(self, *, bytes_a_row: int) -> int:
+        """Return about how many rows there are; a compressed CSV is taken to grow fourfold."""
+        known = self.num_rows()
+        if known is not None:
+            return known
+        sizes = [file.stat().st_size * (4 if _is_packed(file) else 1) for file in self.files]
+        return sum(sizes) // bytes_a_row
+
+    def pieces(
+        self, columns: Sequence[str], *, rows: int, start: tuple[int, int] = (0, 0)
+    ) -> Iterator[Piece]:
+        """Yield the rows in order, at most `rows` at a time, from a row of a file on."""
+        for number in range(start[0], len(self.files)):
+            file, first_row = self.files[number], 0
+            skipped = start[1] if number == start[0] else 0
+            try:
+                for batch in self._batches(file, columns, rows):
+                    left = batch.slice(max(0, skipped - first_row))
+                    at = first_row + batch.num_rows - left.num_rows
+                    if left.num_rows:
+                        yield Piece(file, at, left, number, self.types)
+                    first_row += batch.num_rows
+            except _READ_ERRORS as error:
+                raise _unreadable(file, error) from error
+
+    def rows_before(self, start: tuple[int, int]) -> int:
+        """Return how many rows come before a row of a file; of CSV files only that file's."""
+        before = self.files[: start[0]]
+        if any(_is_csv(file) for file in before):
+            return start[1]
+        return start[1] + sum(self._open_parquet(file).metadata.num_rows for file in before)
+
+    def _schema_of(self, file: Path) -> pa.Schema:
+        try:
+            if _is_csv(file):
+                with self._open_csv(file, None) as reader:
+                    schema: pa.Schema = reader.schema
+                    list(schema.names)  # a name that is no UTF-8 is found here
+                    return schema
+            return self._open_parquet(file).schema_arrow
+        except _READ_ERRORS as error:
+            raise _unreadable(file, error) from error
+
+    def _batches(self, file: Path, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+        if not _is_csv(file):
+            with self._open_parquet(file) as reader:
+                yield from reader.iter_batches(batch_size=rows, columns=list(columns))
+            return
+        with self._open_csv(file, columns) as reader:
+            for block in reader:
+                for start in range(0, block.num_rows, rows):
+                    yield block.slice(start, rows)
+
+    def _open_parquet(self, file: Path) -> pa_parquet.ParquetFile:
+        try:
+            return pa_parquet.ParquetFile(file, buffer_size=_BUFFER_BYTES)
+        except _READ_ERRORS as error:
+            raise _unreadable(file, error) from error
+
+    def _open_csv(self, file: Path, columns: Sequence[str] | None) -> pa_csv.CSVStreamingReader:
+        return pa_csv.open_csv(
+            file,
+            read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=self.header),
+            parse_options=pa_csv.ParseOptions(delimiter=_delimiter(file)),
+            convert_options=pa_csv.ConvertOptions(
+                column_types=dict(self.types),
+                include_columns=None if columns is None else list(columns),
+            ),
+        )
+
+
+def _is_csv(file: Path) -> bool:
+    return file.name.lower().endswith(CSV_ENDINGS)
+
+
+def _usual_delimiter(file: Path) -> str:
+    return "\t" if file.name.lower().endswith(TAB_ENDINGS) else ","
+
+
+def _delimiter(file: Path) -> str:
+    """Return what separates the columns: the first usual mark that the first line has."""
+    usual = _usual_delimiter(file)
+    with pa.input_stream(file) as stream:
+        line = stream.read(_BUFFER_BYTES).split(b"\n", 1)[0]
+    marks = (usual, *_OTHER_DELIMITERS)
+    return next((mark for mark in marks if mark.encode() in line), usual)
+
+
+def _refuse_twins(file: Path, names: Sequence[str]) -> None:
+    twins = [name for name, count in Counter(names).items() if count > 1]
+    if twins:
+        raise DataError(
+            "Two columns have one name.",
+            seen=f"{shortened(list(map(repr, twins)), MOST_NAMES)} in {file}",
+            fix="rename one of them, or take it out of the table",
+        )
+
+
+def _is_packed(file: Path) -> bool:
+    return not file.name.lower().endswith((".csv", ".tsv"))
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
+        return DataError(
+            "A table file is not UTF-8.",
+            seen=f"{file}: {text}",
+            fix="save it again as UTF-8: iconv -f latin1 -t utf-8 OLD > NEW",
+        )
+    mixed = "conversion error" in text
+    return DataError(
+        "A column mixes types." if mixed else "A table file can't be read.",
+        seen=f"{file}: {text}",
+        fix="give each column one type; for ids that mix numbers and text use id_type='text'"
+        if mixed
+        else "check that the file is complete and of the kind its name says",
+    )
+
+
+def table_files(path: Path, what: str) -> tuple[Path, ...]:
+    """Return the files of a table that is one file or a folder of files, in name order."""
+    if path.is_file():
+        return (path,)
+    # Only files: whoever opens a named pipe waits for ever.
+    files = sorted(
+        file
+        for file in path.rglob("*")
+        if file.name.lower().endswith(TABLE_ENDINGS)
+        and not file.name.startswith((".", "_"))
+        and file.is_file()
+    )
+    if not files:
+        raise DataError(
+            f"The {what} has no files.",
+            seen=str(path) + ("" if path.exists() else " does not exist"),
+            fix=f"give a file or folder of files ending in {', '.join(TABLE_ENDINGS)}",
+        )
+    return tuple(files)

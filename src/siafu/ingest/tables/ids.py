@@ -1,0 +1,280 @@
+"""Node ids of any type: read from columns, kept as `Ids`, and looked up as rows."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from siafu.errors import DataError
+from siafu.graph import Array, Ids, IntegerIds, TextIds, index_dtype
+from siafu.ingest.tables.columns import BLANKS, is_text
+from siafu.ingest.tables.files import Piece, Table
+from siafu.ingest.tables.id_kernels import (
+    find_integers,
+    find_text,
+    hash_text,
+    insert_integers,
+    insert_text,
+    make_slots,
+    parse_integers,
+)
+
+IdKind = Literal["integer", "text"]
+
+_GATHERED_ROWS = 1 << 22
+
+
+class IdRows(Protocol):
+    """Finds the row of an id."""
+
+    def find(self, column: pa.Array) -> Array:
+        """Return the row of each id, -1 where there is none."""
+        ...
+
+
+def column_kind(table: Table, name: str) -> IdKind:
+    """Return whether an id column holds integers or text."""
+    kind = table.schema().field(name).type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_integer(kind):
+        return "integer"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return "text"
+    if pa.types.is_null(kind):
+        raise _empty(table)
+    raise DataError(
+        "Node ids must be integers or text.",
+        seen=f"column {name!r} of the {table.what} is {kind}",
+        fix="convert the column, or use --id-type text (id_type='text' in Python); a missing id "
+        "makes integers floats, and so does one of 20 digits",
+    )
+
+
+class PaddedIdError(DataError):
+    """An id that other text could be the same number as: 007, +7."""
+
+    def note(self) -> str:
+        """Return the sentence for the user where ids are read as text because of it."""
+        return f"Ids are kept as text because of {self.seen}."
+
+
+def with_types(
+    table: Table, *, ids: Sequence[str], kind: IdKind, numbers: Sequence[str], is_asked: bool
+) -> Table:
+    """Return the table with the types of CSV columns set, where guessing could go wrong.
+
+    The guess sees the first rows only: 1 may be followed by 0.5, and 12 by x12. Ids are read as
+    text, so that 012 is seen to be another id than 12, unless whole numbers were asked for.
+    """
+    found = {column.name: column.type for column in table.schema()}
+    as_numbers = kind == "integer" and is_asked
+    types = dict.fromkeys(ids, pa.int64() if as_numbers else pa.large_string())
+    for name in numbers:
+        if pa.types.is_integer(found[name]) or pa.types.is_null(found[name]):
+            types[name] = pa.float64()
+    return replace(table, types=dict(table.types) | types)
+
+
+def _empty(table: Table) -> DataError:
+    return DataError(
+        f"The {table.what} has no rows.",
+        seen=", ".join(str(file) for file in table.files[:3]),
+        fix="check that the export was complete",
+    )
+
+
+def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = False) -> pa.Array:
+    """Return the ids of a piece as int64 or large_string, without nulls.
+
+    Where they make vertices of their own, an empty text is no id but a cell left out.
+    """
+    column = piece.column(name)
+    if kind == "integer" and is_text(column.type) and piece.types.get(name) != pa.int64():
+        return _whole_numbers(piece, name, column.cast(pa.large_string()))
+    wanted = pa.int64() if kind == "integer" else pa.large_string()
+    try:
+        column = column.cast(wanted)
+    except pa.ArrowException as error:
+        raise DataError(
+            "The ids are of mixed types, or too large.",
+            seen=f"column {name!r} of {piece.file} is {column.type}: {error}",
+            fix="use one type in all files; id_type='text' takes any id",
+        ) from error
+    is_missing = column.is_null()
+    if makes_vertices and kind == "text":
+        is_missing = pc.equal(column.fill_null(""), "")
+    if (row := pc.index(is_missing, True).as_py()) >= 0:
+        raise _missing(piece, name, row)
+    return column
+
+
+def _missing(piece: Piece, name: str, row: int) -> DataError:
+    return DataError(
+        "An id is missing.",
+        seen=f"column {name!r}, {piece.where(row)}",
+        fix="drop the row or give it an id",
+    )
+
+
+def _whole_numbers(piece: Piece, name: str, column: pa.Array) -> pa.Array:
+    """Return ids written as text as int64; raise where one is no number, or written otherwise."""
+    if column.null_count:
+        raise _missing(piece, name, pc.index(column.is_null(), True).as_py())
+    text, values = TextIds.from_arrow(column), np.empty(len(column), np.int64)
+    row = parse_integers(text.offsets, text.utf8, values)
+    if row < 0:
+        return pa.array(values)
+    trimmed = pc.utf8_trim_whitespace(column)
+    if trimmed[row] != column[row]:
+        return _whole_numbers(piece, name, trimmed)
+    seen = column[row].as_py()
+    if pc.is_in(trimmed.slice(row, 1), BLANKS)[0].as_py():
+        raise _missing(piece, name, row)
+    at = f"{seen!r} in column {name!r}, {piece.where(row)}"
+    if re.fullmatch(r"[+-]?\d+", seen, re.ASCII) and abs(int(seen[:40])) < 2**63:
+        raise PaddedIdError(
+            "An id is written with a leading zero or a plus sign, the ids of nodes are not.",
+            seen=at,
+            fix="write each id alike in both tables, or read ids as whole numbers: "
+            "siafu ingest SOURCE out.store --id-type integer",
+        )
+    raise DataError(
+        "The ids are of mixed types, or too large.",
+        seen=f"{at}; others are whole numbers",
+        fix="use one type in all files; --id-type text (id_type='text' in Python) takes any id",
+    )
+
+
+class IntegerRows:
+    """Rows of integer ids that lie close together: a list over their range."""
+
+    def __init__(self, ids: IntegerIds) -> None:
+        values = np.asarray(ids.values)
+        self._low, high = int(values.min()), int(values.max())
+        self._is_range = high - self._low == len(values) - 1 and bool((np.diff(values) == 1).all())
+        self._row_of = np.empty(0, dtype=index_dtype(len(values)))
+        self._size = high - self._low + 1
+        if not self._is_range:
+            self._row_of = np.full(self._size, -1, dtype=self._row_of.dtype)
+            # Backwards, so that an id that comes again keeps its first row.
+            self._row_of[values[::-1] - self._low] = np.arange(len(values))[::-1]
+            twice = np.flatnonzero(self._row_of[values - self._low] != np.arange(len(values)))
+            if len(twice):
+                raise _twice(ids, int(twice[0]))
+
+    def find(self, column: pa.Array) -> Array:
+        """Return the row of each id, -1 where there is none."""
+        wanted: Array = column.to_numpy()
+        # As unsigned, ids below the lowest are huge, so one comparison finds both kinds.
+        at = (wanted - self._low).view(np.uint64)
+        known = at < self._size
+        if self._is_range:
+            return at.view(np.int64) if known.all() else np.where(known, at.view(np.int64), -1)
+        return np.where(known, self._row_of[np.where(known, at, 0)], -1)
+
+
+class ScatteredIntegerRows:
+    """Rows of integer ids from a wide range: a hash table."""
+
+    def __init__(self, ids: IntegerIds) -> None:
+        self._ids = np.ascontiguousarray(ids.values, dtype=np.int64)
+        self._slots = make_slots(len(ids))
+        twice = insert_integers(self._ids, self._slots)
+        if twice >= 0:
+            raise _twice(ids, twice)
+
+    def find(self, column: pa.Array) -> Array:
+        """Return the row of each id, -1 where there is none."""
+        rows = np.empty(len(column), dtype=np.int64)
+        find_integers(self._ids, self._slots, column.to_numpy(), rows)
+        return rows
+
+
+class TextRows:
+    """Rows of ids that are text: a hash table that compares the bytes as well."""
+
+    def __init__(self, ids: TextIds) -> None:
+        self._ids, self._slots = ids, make_slots(len(ids))
+        self._hashes = _hashes(ids)
+        twice = insert_text(ids.offsets, ids.utf8, self._hashes, self._slots)
+        if twice >= 0:
+            raise _twice(ids, twice)
+
+    def find(self, column: pa.Array) -> Array:
+        """Return the row of each id, -1 where there is none."""
+        text = TextIds.from_arrow(column)
+        rows = np.empty(len(text), dtype=np.int64)
+        wanted = (text.offsets, text.utf8, _hashes(text))
+        find_text(self._ids.offsets, self._ids.utf8, self._hashes, self._slots, wanted, rows)
+        return rows
+
+
+def _hashes(text: TextIds) -> Array:
+    hashes = np.empty(len(text), dtype=np.uint64)
+    hash_text(text.offsets, text.utf8, hashes)
+    return hashes
+
+
+def _twice(ids: Ids, row: int) -> DataError:
+    return DataError(
+        "Two nodes have the same id.",
+        seen=f"id {ids.to_arrow()[row].as_py()!r}, the second time in row {row} (from 0) of the "
+        "nodes",
+        fix="keep one row per node",
+    )
+
+
+def index_ids(ids: Ids) -> IdRows:
+    """Return the fastest way to look these ids up; raise where one is there twice."""
+    if isinstance(ids, TextIds):
+        return TextRows(ids)
+    span = int(ids.values.max()) - int(ids.values.min())
+    return IntegerRows(ids) if span < 4 * len(ids) + 1024 else ScatteredIntegerRows(ids)
+
+
+def ids_from_columns(columns: list[pa.Array], kind: IdKind) -> Ids:
+    """Return the ids of all pieces in order."""
+    if kind == "integer":
+        return IntegerIds(np.concatenate([column.to_numpy() for column in columns]))
+    return TextIds.from_arrow(pa.concat_arrays(columns))
+
+
+class SeenIds:
+    """The different ids of a stream, sorted; memory follows their number, not the stream's."""
+
+    def __init__(self, kind: IdKind) -> None:
+        self._kind = kind
+        self._parts: list[pa.Array] = []
+        self._gathered, self._distinct = 0, 0
+
+    def add(self, column: pa.Array) -> None:
+        """Take in some ids."""
+        self._parts.append(self._unique(column))
+        self._gathered += len(self._parts[-1])
+        if self._gathered > max(_GATHERED_ROWS, 2 * self._distinct):
+            self._merge()
+
+    def finish(self) -> Ids:
+        """Return all of them in order."""
+        self._merge()
+        merged = self._parts[0]
+        if self._kind == "text":
+            merged = merged.take(pc.array_sort_indices(merged))
+        return ids_from_columns([merged], self._kind)
+
+    def _merge(self) -> None:
+        self._parts = [self._unique(pa.concat_arrays(self._parts))]
+        self._gathered = self._distinct = len(self._parts[0])
+
+    def _unique(self, column: pa.Array) -> pa.Array:
+        if self._kind == "text":
+            return column.unique()
+        # Sorted here: np.unique hashes integers since numpy 2.3, ten times slower than this.
+        values = np.sort(column.to_numpy())
+        is_new = np.concatenate([[True], values[1:] != values[:-1]])
+        return pa.array(values[is_new])

@@ -1,0 +1,1 @@
+"""Tests of siafu.ingest: load and the cache."""
