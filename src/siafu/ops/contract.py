@@ -108,7 +108,7 @@ class Requests(NamedTuple):
 
 
 class SampleKernels(Protocol):
-    """Drawing some edges of each requested row; `sample_reference` has the definition."""
+    """Drawing some edges of each requested row; `sample.reference` has the definition."""
 
     def sample(
         self,

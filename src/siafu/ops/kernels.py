@@ -5,14 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from siafu.ops import (
-    attention_torch,
-    csr_torch,
-    delta_torch,
-    random_torch,
-    sample_reference,
-    wire_torch,
-)
+from siafu.ops.attention import reference as attention_reference
 from siafu.ops.contract import (
     AttentionKernels,
     CsrKernels,
@@ -21,12 +14,21 @@ from siafu.ops.contract import (
     SampleKernels,
     WireKernels,
 )
+from siafu.ops.csr import reference as csr_reference
+from siafu.ops.delta import reference as delta_reference
+from siafu.ops.random import reference as random_reference
+from siafu.ops.sample import reference as sample_reference
+from siafu.ops.wire import reference as wire_reference
 
 try:
-    from siafu.ops import csr_numba, delta_numba, random_numba, sample_numba, wire_numba
-    from siafu.ops.attention_gat_numba import GatAttention
-    from siafu.ops.attention_score_numba import DotRule, GatV2Rule
-    from siafu.ops.attention_vector_numba import VectorAttention
+    from siafu.ops.attention.numba import VectorAttention
+    from siafu.ops.attention.numba_gat import GatAttention
+    from siafu.ops.attention.numba_kinds import DotRule, GatV2Rule
+    from siafu.ops.csr import numba as csr_numba
+    from siafu.ops.delta import numba as delta_numba
+    from siafu.ops.random import numba as random_numba
+    from siafu.ops.sample import numba as sample_numba
+    from siafu.ops.wire import numba as wire_numba
 except ImportError as error:
     numba_missing: str | None = str(error)
 else:
@@ -36,13 +38,11 @@ try:
     # importing Triton takes a second that machines without CUDA need not spend
     if torch.version.cuda is None:
         raise ImportError("torch was built without CUDA")  # noqa: TRY301
-    from siafu.ops import (
-        attention_gat_triton,
-        attention_vector_triton,
-        csr_triton,
-        random_triton,
-        wire_triton,
-    )
+    from siafu.ops.attention import triton as attention_triton
+    from siafu.ops.attention import triton_gat
+    from siafu.ops.csr import triton as csr_triton
+    from siafu.ops.random import triton as random_triton
+    from siafu.ops.wire import triton as wire_triton
 except ImportError as error:
     triton_missing: str | None = str(error)
 else:
@@ -54,14 +54,14 @@ class Kernels(NamedTuple):
 
     csr: CsrKernels
     random: RandomKernels
-    attention: Mapping[str, AttentionKernels] = attention_torch.PLAIN
+    attention: Mapping[str, AttentionKernels] = attention_reference.PLAIN
     """By the name of the kind."""
-    wire: WireKernels = wire_torch
+    wire: WireKernels = wire_reference
     sample: SampleKernels = sample_reference
-    delta: DeltaKernels = delta_torch
+    delta: DeltaKernels = delta_reference
 
 
-PLAIN = Kernels(csr_torch, random_torch)
+PLAIN = Kernels(csr_reference, random_reference)
 
 fast: dict[str, Kernels] = {}
 """The fast implementation for each kind of device; absent where its compiler is missing."""
@@ -84,9 +84,9 @@ if triton_missing is None:
         csr_triton,
         random_triton,
         {
-            "gat": attention_gat_triton,
-            "gatv2": attention_vector_triton.VectorAttention(v2=True),
-            "dot": attention_vector_triton.VectorAttention(v2=False),
+            "gat": triton_gat,
+            "gatv2": attention_triton.VectorAttention(v2=True),
+            "dot": attention_triton.VectorAttention(v2=False),
         },
         wire_triton,
     )

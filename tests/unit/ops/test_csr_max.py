@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from siafu.ops import CSR, csr_max_reference, csr_torch, max_with_argument, neighbour_max
-from siafu.ops.csr_max import csr_max, csr_max_grad
+from siafu.ops.csr.maximum import csr_max, csr_max_grad
 
 EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
 """A maximum is one of its inputs, so nothing is rounded."""

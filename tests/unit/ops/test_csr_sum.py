@@ -5,7 +5,7 @@ import torch
 
 from siafu.errors import PlanError
 from siafu.ops import CSR, csr_sum_reference, csr_torch, neighbour_sum, set_threads, sum_into
-from siafu.ops.csr_sum import csr_sum
+from siafu.ops.csr.sum import csr_sum
 
 FLOAT32 = {"rtol": 1e-5, "atol": 2e-3}
 """A hub's 1500 terms one after the other: each rounds a partial sum of about 20 by 6e-8 of it."""

@@ -5,7 +5,7 @@ import torch
 
 from siafu.errors import DataError, PlanError
 from siafu.ops import DrawKey, kernels, set_threads, wire_numba
-from siafu.ops.wire import (
+from siafu.ops.wire.rows import (
     WIDTHS,
     WireLayout,
     decode,
