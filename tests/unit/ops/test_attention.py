@@ -12,7 +12,6 @@ from siafu.ops import (
     SoftmaxState,
     attend,
     attend_reference,
-    csr_torch,
     fold_backward,
     fold_into,
     kernels,
@@ -21,6 +20,7 @@ from siafu.ops import (
 from siafu.ops.attention.attend import attention, turned
 from siafu.ops.attention.kinds import factor_of
 from siafu.ops.attention.softmax import op_arguments
+from siafu.ops.csr import reference as csr_reference
 from tests.unit.ops.attention_cases import (
     FLOAT32,
     FLOAT64,
@@ -168,7 +168,7 @@ def test_result_does_not_depend_on_the_number_of_threads(threads, kind):
 
 
 def test_plain_version_joins_its_slices(uneven, kind, monkeypatch):
-    monkeypatch.setattr(csr_torch, "SLICE_ELEMENTS", 50)
+    monkeypatch.setattr(csr_reference, "SLICE_ELEMENTS", 50)
     inputs, drop = inputs_of(kind, uneven, 3, 5, edge=True), draw_of(uneven)
     want = with_gradients(attend_reference, kind, uneven, inputs, drop=drop)
     assert_equal(with_gradients(attend, kind, uneven, inputs, drop=drop), want, **FLOAT64)
@@ -180,7 +180,7 @@ def test_no_tensor_has_a_number_for_each_edge_and_head(fast, kind, monkeypatch, 
     set_threads(1)  # slices this small are all waiting when two threads share a busy core
     if not fast:
         monkeypatch.setitem(kernels.fast, "cpu", kernels.PLAIN)
-        monkeypatch.setattr(csr_torch, "SLICE_ELEMENTS", 1 << 18)
+        monkeypatch.setattr(csr_reference, "SLICE_ELEMENTS", 1 << 18)
     csr = make_csr([50] * 20_000, 20_000)
     inputs = inputs_of(kind, csr, 8, 4, dtype=torch.float32)
     csr.transpose()
