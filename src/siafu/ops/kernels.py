@@ -1,6 +1,5 @@
 """The one place that chooses an implementation: Numba on CPU, Triton on CUDA, else plain torch."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -21,9 +20,7 @@ from siafu.ops.sample import reference as sample_reference
 from siafu.ops.wire import reference as wire_reference
 
 try:
-    from siafu.ops.attention.numba import VectorAttention
-    from siafu.ops.attention.numba_gat import GatAttention
-    from siafu.ops.attention.numba_kinds import DotRule, GatV2Rule
+    from siafu.ops.attention import numba as attention_numba
     from siafu.ops.csr import numba as csr_numba
     from siafu.ops.delta import numba as delta_numba
     from siafu.ops.random import numba as random_numba
@@ -39,7 +36,6 @@ try:
     if torch.version.cuda is None:
         raise ImportError("torch was built without CUDA")  # noqa: TRY301
     from siafu.ops.attention import triton as attention_triton
-    from siafu.ops.attention import triton_gat
     from siafu.ops.csr import triton as csr_triton
     from siafu.ops.random import triton as random_triton
     from siafu.ops.wire import triton as wire_triton
@@ -54,8 +50,7 @@ class Kernels(NamedTuple):
 
     csr: CsrKernels
     random: RandomKernels
-    attention: Mapping[str, AttentionKernels] = attention_reference.PLAIN
-    """By the name of the kind."""
+    attention: AttentionKernels = attention_reference
     wire: WireKernels = wire_reference
     sample: SampleKernels = sample_reference
     delta: DeltaKernels = delta_reference
@@ -68,28 +63,10 @@ fast: dict[str, Kernels] = {}
 
 if numba_missing is None:
     fast["cpu"] = Kernels(
-        csr_numba,
-        random_numba,
-        {
-            "gat": GatAttention(),
-            "gatv2": VectorAttention(GatV2Rule),
-            "dot": VectorAttention(DotRule),
-        },
-        wire_numba,
-        sample_numba,
-        delta_numba,
+        csr_numba, random_numba, attention_numba, wire_numba, sample_numba, delta_numba
     )
 if triton_missing is None:
-    fast["cuda"] = Kernels(
-        csr_triton,
-        random_triton,
-        {
-            "gat": triton_gat,
-            "gatv2": attention_triton.VectorAttention(v2=True),
-            "dot": attention_triton.VectorAttention(v2=False),
-        },
-        wire_triton,
-    )
+    fast["cuda"] = Kernels(csr_triton, random_triton, attention_triton, wire_triton)
 
 
 def csr_kernels(device: torch.device, dtype: torch.dtype | None = None) -> CsrKernels:
@@ -104,10 +81,10 @@ def random_kernels(device: torch.device, dtype: torch.dtype) -> RandomKernels:
     return chosen if dtype in chosen.DTYPES else PLAIN.random
 
 
-def attention_kernels(kind: str, device: torch.device, dtype: torch.dtype) -> AttentionKernels:
-    """Return the kernels of one kind of attention for tensors of `dtype` on `device`."""
-    chosen = fast.get(device.type, PLAIN).attention[kind]
-    return chosen if dtype in chosen.DTYPES else PLAIN.attention[kind]
+def attention_kernels(device: torch.device, dtype: torch.dtype) -> AttentionKernels:
+    """Return the kernels of attention for tensors of `dtype` on `device`."""
+    chosen = fast.get(device.type, PLAIN).attention
+    return chosen if dtype in chosen.DTYPES else PLAIN.attention
 
 
 def wire_kernels(device: torch.device) -> WireKernels:

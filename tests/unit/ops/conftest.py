@@ -52,10 +52,8 @@ def device(request, monkeypatch) -> torch.device:
 
 def interpreted_kernels() -> kernels.Kernels:
     """Return what `kernels` has for CUDA; it imports none of this where torch has no CUDA."""
-    names = ("csr.triton", "random.triton", "attention.triton_gat", "attention.triton")
-    csr, random, gat, vector = (import_module(f"siafu.ops.{name}") for name in names)
-    gatv2, dot = vector.VectorAttention(v2=True), vector.VectorAttention(v2=False)
-    return kernels.Kernels(csr, random, {"gat": gat, "gatv2": gatv2, "dot": dot})
+    names = ("csr", "random", "attention")
+    return kernels.Kernels(*(import_module(f"siafu.ops.{name}.triton") for name in names))
 
 
 @pytest.fixture(params=KINDS)

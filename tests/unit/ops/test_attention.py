@@ -17,7 +17,7 @@ from siafu.ops import (
     kernels,
     set_threads,
 )
-from siafu.ops.attention.attend import attention, turned
+from siafu.ops.attention.attend import attention, transposed
 from siafu.ops.attention.kinds import factor_of
 from siafu.ops.attention.softmax import op_arguments
 from siafu.ops.csr import reference as csr_reference
@@ -138,7 +138,7 @@ def test_op_is_registered_correctly(uneven, kind):
         groups = (list(role(inputs, name)) for name in ("sources", "rows", "shared"))
         numbers = kind.name, factor_of(kind), *op_arguments(drop)
         tensors = uneven.indptr, uneven.index, *groups, inputs.get("edge")
-        torch.library.opcheck(attention, (*tensors, *numbers, *turned(uneven, with_order=edge)))
+        torch.library.opcheck(attention, (*tensors, *numbers, *transposed(uneven, with_order=edge)))
 
 
 @pytest.mark.parametrize("frozen", ["edge", "sources 0"])
@@ -206,12 +206,11 @@ def _added_bytes(function):
     return status("VmHWM") - before
 
 
-def test_numba_is_in_charge_on_cpu(kind):
+def test_numba_is_in_charge_on_cpu():
     cpu = torch.device("cpu")
-    chosen = kernels.attention_kernels(kind.name, cpu, torch.float32)
-    assert type(chosen).__module__.startswith("siafu.ops.attention.numba")
-    plain = import_module("siafu.ops.attention.reference").PLAIN
-    assert kernels.attention_kernels(kind.name, cpu, torch.bfloat16) is plain[kind.name]
+    numba, plain = (import_module(f"siafu.ops.attention.{n}") for n in ("numba", "reference"))
+    assert kernels.attention_kernels(cpu, torch.float32) is numba
+    assert kernels.attention_kernels(cpu, torch.bfloat16) is plain
 
 
 def test_tensors_with_gaps_are_accepted(uneven, kind):

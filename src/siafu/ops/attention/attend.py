@@ -31,7 +31,7 @@ from siafu.ops.attention.softmax import (
     op_arguments,
 )
 from siafu.ops.compiler_guard import guarded_late
-from siafu.ops.contract import AttentionBlock, AttentionGrads, EdgeDrop, RowGrads, Turned
+from siafu.ops.contract import AttentionBlock, AttentionGrads, EdgeDrop, Kind, RowGrads, Transposed
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.kernels import attention_kernels
 
@@ -50,8 +50,9 @@ def fold_into(
     """Fold one block of edges into `state`, in place; no gradient flows."""
     check_inputs(kind, csr, sources, rows, shared, edge=edge, drop=drop)
     check_state(state, csr.num_rows, sources[0])
-    block = _block(csr.indptr, csr.index, sources, rows, shared, edge, factor_of(kind), _flat(drop))
-    kernels = attention_kernels(kind.name, sources[0].device, sources[0].dtype)
+    numbers = kind.name, factor_of(kind), _flat(drop)
+    block = _block(csr.indptr, csr.index, sources, rows, shared, edge, *numbers)
+    kernels = attention_kernels(sources[0].device, sources[0].dtype)
     kernels.fold_into(block, state.flat())
 
 
@@ -90,12 +91,13 @@ def fold_backward(
         into_sources = _zeros(sources)
     else:
         check_added_to("into_sources", into_sources, sources)
-    back = turned(csr, with_order=edge is not None)
-    block = _block(csr.indptr, csr.index, sources, rows, shared, edge, factor_of(kind), _flat(drop))
+    back = transposed(csr, with_order=edge is not None)
+    numbers = kind.name, factor_of(kind), _flat(drop)
+    block = _block(csr.indptr, csr.index, sources, rows, shared, edge, *numbers)
     known = RowGrads(*(t.detach().contiguous() for t in (lse_MH, grad_MHD, delta_MH)))
     made = None if block.edge is None or not with_edge else torch.empty_like(block.edge)
     grads = AttentionGrads(into_sources, into_rows, into_shared, made)
-    kernels = attention_kernels(kind.name, sources[0].device, sources[0].dtype)
+    kernels = attention_kernels(sources[0].device, sources[0].dtype)
     kernels.grad_into(block, back, known, grads)
     return into_sources, made
 
@@ -117,16 +119,16 @@ def attend(
     check_inputs(kind, csr, sources, rows, shared, edge=edge, drop=drop)
     given = (*sources, *rows, *shared, *(() if edge is None else (edge,)))
     needs_grad = torch.is_grad_enabled() and any(t.requires_grad for t in given)
-    back = turned(csr, with_order=edge is not None) if needs_grad else (None, None, None)
+    back = transposed(csr, with_order=edge is not None) if needs_grad else (None, None, None)
     numbers = kind.name, factor_of(kind)
     tensors = [*sources], [*rows], [*shared], edge
     return attention(csr.indptr, csr.index, *tensors, *numbers, *op_arguments(drop), *back)[0]
 
 
-def turned(csr: CSR, *, with_order: bool) -> Turned:
+def transposed(csr: CSR, *, with_order: bool) -> Transposed:
     """Return the transpose as kernels take it; `with_order` when edges carry data."""
     back = csr.transpose()
-    return Turned(back.indptr, back.index, csr.transpose_order() if with_order else None)
+    return Transposed(back.indptr, back.index, csr.transpose_order() if with_order else None)
 
 
 @guarded_late
@@ -151,9 +153,9 @@ def attention(
 ) -> tuple[Tensor, Tensor]:
     """Return (out_MHD, lse_MH); the `back_` tensors are the transpose, for backward only."""
     first, drop = sources[0], _drop(key0, key1, p, ids_C, ids_M)
-    block = _block(indptr, index, sources, rows, shared, edge, factor, drop)
+    block = _block(indptr, index, sources, rows, shared, edge, Kind(kind), factor, drop)
     state = SoftmaxState.empty(len(rows[0]), first.size(1), first.size(2), first)
-    attention_kernels(kind, first.device, first.dtype).fold_into(block, state.flat())
+    attention_kernels(first.device, first.dtype).fold_into(block, state.flat())
     return finish(state)
 
 
@@ -189,12 +191,12 @@ def attention_grad(
 ) -> list[Tensor]:
     """Return the gradients of sources, rows, shared tensors and, `with_edge`, the edge term."""
     drop = _drop(key0, key1, p, ids_C, ids_M)
-    block = _block(indptr, index, sources, rows, shared, edge, factor, drop)
+    block = _block(indptr, index, sources, rows, shared, edge, Kind(kind), factor, drop)
     known = RowGrads(lse.contiguous(), grad.contiguous(), delta.contiguous())
     made = torch.empty_like(block.edge) if with_edge and block.edge is not None else None
     grads = AttentionGrads(_zeros(sources), _zeros(rows), _zeros(shared), made)
-    kernels = attention_kernels(kind, grad.device, grad.dtype)
-    kernels.grad_into(block, Turned(back_indptr, back_index, back_order), known, grads)
+    kernels = attention_kernels(grad.device, grad.dtype)
+    kernels.grad_into(block, Transposed(back_indptr, back_index, back_order), known, grads)
     return [*grads.sources, *grads.rows, *grads.shared, *(() if made is None else (made,))]
 
 
@@ -270,6 +272,7 @@ def _block(
     rows: Sequence[Tensor],
     shared: Sequence[Tensor],
     edge: Tensor | None,
+    kind: Kind,
     factor: float,
     drop: EdgeDrop | None,
 ) -> AttentionBlock:
@@ -279,5 +282,5 @@ def _block(
     )
     term = None if edge is None else edge.detach().contiguous()
     return AttentionBlock(
-        indptr.contiguous(), index.contiguous(), near, own, common, term, factor, drop
+        kind, indptr.contiguous(), index.contiguous(), near, own, common, term, factor, drop
     )

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from siafu.errors import PlanError
 from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState
+from siafu.ops.contract import Kind
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.random.draws import dropout_pairs
 
@@ -33,7 +34,7 @@ class Gat:
 
     slope: float
 
-    name: ClassVar = "gat"
+    name: ClassVar = Kind.GAT
     sources: ClassVar = ("z_CHD", "left_CH")
     rows: ClassVar = ("right_MH",)
     shared: ClassVar[tuple[str, ...]] = ()
@@ -46,7 +47,7 @@ class GatV2:
 
     slope: float
 
-    name: ClassVar = "gatv2"
+    name: ClassVar = Kind.GATV2
     sources: ClassVar = ("x_CHD",)
     rows: ClassVar = ("x_MHD",)
     shared: ClassVar = ("att_HD",)
@@ -59,7 +60,7 @@ class DotProduct:
 
     scale: float
 
-    name: ClassVar = "dot"
+    name: ClassVar = Kind.DOT
     sources: ClassVar = ("key_CHD", "value_CHD")
     rows: ClassVar = ("query_MHD",)
     shared: ClassVar[tuple[str, ...]] = ()

@@ -1,9 +1,13 @@
-"""What attentions for CPU share: the running softmax of a batch of edges, exp, dropped weights.
+"""Arithmetic of a batch of edges for attention on CPU: scores by kind, products, dropped weights.
 
-Shapes: M destination rows, C source columns, H heads, D width of a head, B edges of a batch. A
-batch's numbers lie in [H, B] arrays: a loop over B is vector code at any number of heads.
+A kind reaches compiled code as three arguments, `gat`, `gatv2` and `dot`: the one in charge is its
+slope or scale, the others are None. Branches are `if gat is not None`, without an else: what is
+None at compile time is left out before types are checked.
+
+Shapes: M destination rows, C source columns, E edges, H heads, D width of a head, B edges of a
+batch. A batch's numbers lie in [H, B] arrays: a loop over B is vector code at any number of heads.
 """
-# ruff: noqa: PLR0913 - kernel arguments are flat
+# ruff: noqa: PLR0913, C901 - kernel arguments are flat, and loops are written out
 
 import math
 from typing import Any
@@ -61,7 +65,7 @@ def fixed_shape(heads: int, width: int) -> tuple[tuple[int, ...] | None, tuple[i
 
 
 def num_parts(num_edges: int, num_rows: int, elements: int) -> int:
-    """Return how many buffers gradients of rows are summed in while columns are walked.
+    """Return how many buffers GAT's gradients of rows are summed in while columns are walked.
 
     A matter of the shape alone: with the number of threads the order of additions would change.
     With 8 edges a row or more, the buffers stay below half the size of a number for each edge.
@@ -152,35 +156,6 @@ def ask_row(x: Array, row: Any, width: int) -> None:
 
 
 @callee
-def fold_scores(
-    score: Array, state: tuple[Array, Array, Array], i: Any, count: int, tiles: Tiles
-) -> None:
-    """Turn a batch's scores into exp(score - top), with row i's top, weight and total kept up."""
-    top, weight, total = state
-    d = width_of(total, tiles)
-    low = score.dtype.type(-np.inf)
-    for h in range(score.shape[0]):
-        best = top[i, h]
-        for q in range(count):
-            best = score[h, q] if score[h, q] > best else best
-        for q in range(count, padded(count)):
-            score[h, q] = low
-        if best > top[i, h]:
-            shrink = exp_of(top[i, h] - best)
-            weight[i, h] *= shrink
-            for f in range(d):
-                total[i, h, f] *= shrink
-            top[i, h] = best
-        shift = best if best > low else score.dtype.type(0)
-        summed = score.dtype.type(0)
-        for q in range(padded(count)):
-            value = exp_of(score[h, q] - shift)
-            score[h, q] = value
-            summed += value
-        weight[i, h] += summed
-
-
-@callee
 def add_rows(
     weight: Array,
     index: Array,
@@ -218,39 +193,6 @@ def add_rows(
             for f in range(d):
                 out[i, h, f] += w0 * x[j0, h, f]
         q += 1
-
-
-@callee
-def dot_and_add(
-    weight: Array,
-    dot: Array,
-    index: Array,
-    e: int,
-    count: int,
-    x: Array,
-    flat: Array,
-    own: tuple[Array, Array],
-    j: Any,
-    heads: int,
-    tiles: Tiles,
-) -> None:
-    """Write dot[h, q] = <x of row index[e + q], own row j>, and add weight[h, q] * x to out[j].
-
-    `own` is (rows, out); `flat` is x as a matrix. Both need x, which is far away, so once read it
-    serves both.
-    """
-    d = width_of(x, tiles)
-    last = len(index) - 1
-    rows, out = own
-    for q in range(count):
-        i = np.uint64(index[e + q])
-        ask_row(flat, np.uint64(index[min(e + q + AHEAD, last)]), heads * d)
-        for h in range(heads):
-            factor, summed = weight[h, q], x.dtype.type(0)
-            for f in range(d):
-                summed += x[i, h, f] * rows[j, h, f]
-                out[j, h, f] += factor * x[i, h, f]
-            dot[h, q] = summed
 
 
 @callee
@@ -322,6 +264,89 @@ def add_edge_rows(
             factor = weight[h, q]
             for f in range(d):
                 out[i, h, f] += factor * edge[n, h, f]
+
+
+@callee
+def bent(u: Any, slope: Any) -> Any:
+    """Return leaky_relu(u)."""
+    return u if u > 0 else u * slope
+
+
+@callee
+def scores(
+    out: Array,
+    gat: Any,
+    gatv2: Any,
+    dot: Any,
+    index: Array,
+    order: Array | None,
+    e: int,
+    count: int,
+    x: Array,
+    flat: Array,
+    own: Array,
+    at: Any,
+    att: Array | None,
+    edge: Array | None,
+    heads: int,
+    tiles: Tiles,
+) -> None:
+    """Write the scores out[h, q] of the edges from place e on.
+
+    `own` at row `at` is the end that the edges share, `x` the end that is gathered (`flat` is x as
+    a matrix). Kinds are symmetric in both, so edges may be those of a row or of a source column.
+    """
+    last = len(index) - 1
+    if gat is not None:
+        for q in range(count):
+            j = np.uint64(index[e + q])
+            for h in range(heads):
+                out[h, q] = x[j, h] + own[at, h]
+        if edge is not None:
+            for q in range(count):
+                n = edge_number(order, e + q)
+                for h in range(heads):
+                    out[h, q] += edge[n, h]
+        for h in range(heads):
+            for q in range(count):
+                out[h, q] = bent(out[h, q], gat)
+    if gatv2 is not None:
+        d = width_of(x, tiles)
+        for q in range(count):
+            j = np.uint64(index[e + q])
+            ask_row(flat, np.uint64(index[min(e + q + AHEAD, last)]), heads * d)
+            for h in range(heads):
+                summed = x.dtype.type(0)
+                if edge is None:
+                    for f in range(d):
+                        summed += att[h, f] * bent(x[j, h, f] + own[at, h, f], gatv2)
+                else:
+                    n = edge_number(order, e + q)
+                    for f in range(d):
+                        u = x[j, h, f] + own[at, h, f] + edge[n, h, f]
+                        summed += att[h, f] * bent(u, gatv2)
+                out[h, q] = summed
+    if dot is not None:
+        dots(out, index, e, count, x, flat, own, at, heads, tiles)
+        if edge is not None:
+            # an edge's vector belongs to the key: its partner is the query, at the row's end
+            query = own if order is None else x
+            add_edge_dots(out, index, order, e, count, edge, query, at, heads, tiles)
+        for h in range(heads):
+            for q in range(count):
+                out[h, q] *= dot
+
+
+@callee
+def weights(weight: Array, kept: Array, count: int) -> None:
+    """Turn score - log-sum-exp into softmax weights, twice: one is for dropping."""
+    low = weight.dtype.type(-np.inf)
+    for h in range(weight.shape[0]):
+        for q in range(count, padded(count)):
+            weight[h, q] = low
+        for q in range(padded(count)):
+            value = exp_of(weight[h, q])
+            weight[h, q], kept[h, q] = value, value
 
 
 @callee

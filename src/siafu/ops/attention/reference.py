@@ -14,15 +14,17 @@ from torch.nn import functional
 from siafu.ops.contract import (
     AttentionBlock,
     AttentionGrads,
-    AttentionKernels,
     Draw,
     EdgeDrop,
+    Kind,
     RowGrads,
     Softmax,
-    Turned,
+    Transposed,
 )
 from siafu.ops.csr import reference as csr_reference
 from siafu.ops.random.reference import draw_words
+
+DTYPES = csr_reference.DTYPES
 
 
 class Slice(NamedTuple):
@@ -46,8 +48,8 @@ class Rule(Protocol):
         self,
         block: AttentionBlock,
         part: Slice,
-        score_SH: Tensor,
-        value_SHD: Tensor,
+        d_score_SH: Tensor,
+        d_value_SHD: Tensor,
         grads: AttentionGrads,
     ) -> None:
         """Hand the gradients of scores and values on to what both are made of."""
@@ -57,25 +59,22 @@ class GatRule:
     """See `kinds.Gat`."""
 
     def score(self, block: AttentionBlock, part: Slice) -> Tensor:
-        """Return score_SH."""
         return functional.leaky_relu(self._sum(block, part), block.factor)
 
     def value(self, block: AttentionBlock, part: Slice) -> Tensor:
-        """Return value_SHD."""
         return block.sources[0].index_select(0, part.source_S)
 
     def spread(
         self,
         block: AttentionBlock,
         part: Slice,
-        score_SH: Tensor,
-        value_SHD: Tensor,
+        d_score_SH: Tensor,
+        d_value_SHD: Tensor,
         grads: AttentionGrads,
     ) -> None:
-        """Hand gradients on."""
         positive_SH = self._sum(block, part) > 0
-        sum_SH = torch.where(positive_SH, score_SH, score_SH * block.factor)
-        grads.sources[0].index_add_(0, part.source_S, value_SHD)
+        sum_SH = torch.where(positive_SH, d_score_SH, d_score_SH * block.factor)
+        grads.sources[0].index_add_(0, part.source_S, d_value_SHD)
         grads.sources[1].index_add_(0, part.source_S, sum_SH)
         grads.rows[0].index_add_(0, part.row_S, sum_SH)
         if grads.edge is not None:
@@ -90,30 +89,27 @@ class GatV2Rule:
     """See `kinds.GatV2`."""
 
     def score(self, block: AttentionBlock, part: Slice) -> Tensor:
-        """Return score_SH."""
         bent_SHD = functional.leaky_relu(self._sum(block, part), block.factor)
         return bent_SHD.mul_(block.shared[0]).sum(dim=2)
 
     def value(self, block: AttentionBlock, part: Slice) -> Tensor:
-        """Return value_SHD."""
         return block.sources[0].index_select(0, part.source_S)
 
     def spread(
         self,
         block: AttentionBlock,
         part: Slice,
-        score_SH: Tensor,
-        value_SHD: Tensor,
+        d_score_SH: Tensor,
+        d_value_SHD: Tensor,
         grads: AttentionGrads,
     ) -> None:
-        """Hand gradients on."""
         sum_SHD = self._sum(block, part)
         steep_SHD = torch.where(
-            sum_SHD > 0, score_SH[:, :, None], score_SH[:, :, None] * block.factor
+            sum_SHD > 0, d_score_SH[:, :, None], d_score_SH[:, :, None] * block.factor
         )
         grads.shared[0].add_((sum_SHD * steep_SHD).sum(dim=0))
         grad_SHD = steep_SHD.mul_(block.shared[0])
-        grads.sources[0].index_add_(0, part.source_S, grad_SHD + value_SHD)
+        grads.sources[0].index_add_(0, part.source_S, grad_SHD + d_value_SHD)
         grads.rows[0].index_add_(0, part.row_S, grad_SHD)
         if grads.edge is not None:
             grads.edge[part.edges] = grad_SHD
@@ -127,83 +123,71 @@ class DotRule:
     """See `kinds.DotProduct`."""
 
     def score(self, block: AttentionBlock, part: Slice) -> Tensor:
-        """Return score_SH."""
         return (block.rows[0][part.row_S] * self._key(block, part)).sum(dim=2).mul_(block.factor)
 
     def value(self, block: AttentionBlock, part: Slice) -> Tensor:
-        """Return value_SHD."""
         return _with_edge(block.sources[1].index_select(0, part.source_S), block, part)
 
     def spread(
         self,
         block: AttentionBlock,
         part: Slice,
-        score_SH: Tensor,
-        value_SHD: Tensor,
+        d_score_SH: Tensor,
+        d_value_SHD: Tensor,
         grads: AttentionGrads,
     ) -> None:
-        """Hand gradients on."""
-        scaled_SH1 = (score_SH * block.factor)[:, :, None]
+        scaled_SH1 = (d_score_SH * block.factor)[:, :, None]
         key_SHD = scaled_SH1 * block.rows[0][part.row_S]
         grads.sources[0].index_add_(0, part.source_S, key_SHD)
-        grads.sources[1].index_add_(0, part.source_S, value_SHD)
+        grads.sources[1].index_add_(0, part.source_S, d_value_SHD)
         grads.rows[0].index_add_(0, part.row_S, scaled_SH1 * self._key(block, part))
         if grads.edge is not None:
-            grads.edge[part.edges] = key_SHD + value_SHD
+            grads.edge[part.edges] = key_SHD + d_value_SHD
 
     def _key(self, block: AttentionBlock, part: Slice) -> Tensor:
         return _with_edge(block.sources[0].index_select(0, part.source_S), block, part)
 
 
-class PlainAttention:
-    """The kernels of one kind, from its rule."""
-
-    DTYPES = csr_reference.DTYPES
-
-    def __init__(self, rule: Rule) -> None:
-        self._rule = rule
-
-    def fold_into(self, block: AttentionBlock, state: Softmax) -> None:
-        """See `contract.AttentionKernels`."""
-        top_MH = state.top_MH.clone()
-        for part in _slices(block):
-            score_SH = self._rule.score(block, part)
-            top_MH.scatter_reduce_(0, part.row_S[:, None].expand_as(score_SH), score_SH, "amax")
-        shift_MH = torch.where(top_MH == -torch.inf, 0, top_MH)
-        shrink_MH = (state.top_MH - shift_MH).exp_()
-        state.weight_MH.mul_(shrink_MH)
-        state.total_MHD.mul_(shrink_MH[:, :, None])
-        state.top_MH.copy_(top_MH)
-        for part in _slices(block):
-            weight_SH = (self._rule.score(block, part) - shift_MH[part.row_S]).exp_()
-            state.weight_MH.index_add_(0, part.row_S, weight_SH)
-            if block.drop is not None:
-                weight_SH *= _keep_factors(block.drop, part, weight_SH)
-            message_SHD = self._rule.value(block, part).mul_(weight_SH[:, :, None])
-            state.total_MHD.index_add_(0, part.row_S, message_SHD)
-
-    def grad_into(
-        self, block: AttentionBlock, back: Turned, rows: RowGrads, grads: AttentionGrads
-    ) -> None:
-        """See `contract.AttentionKernels`."""
-        for part in _slices(block):
-            weight_SH = (self._rule.score(block, part) - rows.lse_MH[part.row_S]).exp_()
-            grad_SHD = rows.grad_MHD[part.row_S]
-            dot_SH = (grad_SHD * self._rule.value(block, part)).sum(dim=2)
-            kept_SH = weight_SH
-            if block.drop is not None:
-                keep_SH = _keep_factors(block.drop, part, weight_SH)
-                kept_SH, dot_SH = weight_SH * keep_SH, dot_SH * keep_SH
-            score_SH = weight_SH * (dot_SH - rows.delta_MH[part.row_S])
-            self._rule.spread(block, part, score_SH, grad_SHD.mul_(kept_SH[:, :, None]), grads)
+RULES: dict[Kind, Rule] = {Kind.GAT: GatRule(), Kind.GATV2: GatV2Rule(), Kind.DOT: DotRule()}
 
 
-PLAIN: dict[str, AttentionKernels] = {
-    "gat": PlainAttention(GatRule()),
-    "gatv2": PlainAttention(GatV2Rule()),
-    "dot": PlainAttention(DotRule()),
-}
-"""By the name of the kind."""
+def fold_into(block: AttentionBlock, state: Softmax) -> None:
+    """See `contract.AttentionKernels`."""
+    rule = RULES[block.kind]
+    # The largest scores of all slices come first, so that every exp is of a number below 0.
+    top_MH = state.top_MH.clone()
+    for part in _slices(block):
+        score_SH = rule.score(block, part)
+        top_MH.scatter_reduce_(0, part.row_S[:, None].expand_as(score_SH), score_SH, "amax")
+    shift_MH = torch.where(top_MH == -torch.inf, 0, top_MH)
+    shrink_MH = (state.top_MH - shift_MH).exp_()
+    state.weight_MH.mul_(shrink_MH)
+    state.total_MHD.mul_(shrink_MH[:, :, None])
+    state.top_MH.copy_(top_MH)
+    for part in _slices(block):
+        weight_SH = (rule.score(block, part) - shift_MH[part.row_S]).exp_()
+        state.weight_MH.index_add_(0, part.row_S, weight_SH)
+        if block.drop is not None:
+            weight_SH *= _keep_factors(block.drop, part, weight_SH)
+        message_SHD = rule.value(block, part).mul_(weight_SH[:, :, None])
+        state.total_MHD.index_add_(0, part.row_S, message_SHD)
+
+
+def grad_into(
+    block: AttentionBlock, back: Transposed, rows: RowGrads, grads: AttentionGrads
+) -> None:
+    """See `contract.AttentionKernels`."""
+    rule = RULES[block.kind]
+    for part in _slices(block):
+        weight_SH = (rule.score(block, part) - rows.lse_MH[part.row_S]).exp_()
+        grad_SHD = rows.grad_MHD[part.row_S]
+        dot_SH = (grad_SHD * rule.value(block, part)).sum(dim=2)
+        kept_SH = weight_SH
+        if block.drop is not None:
+            keep_SH = _keep_factors(block.drop, part, weight_SH)
+            kept_SH, dot_SH = weight_SH * keep_SH, dot_SH * keep_SH
+        d_score_SH = weight_SH * (dot_SH - rows.delta_MH[part.row_S])
+        rule.spread(block, part, d_score_SH, grad_SHD.mul_(kept_SH[:, :, None]), grads)
 
 
 def _with_edge(term: Tensor, block: AttentionBlock, part: Slice) -> Tensor:

@@ -33,7 +33,7 @@ def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) ->
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
     weight, row_scale, col_scale = (_array(t) for t in edges[2:])
-    bounds = _equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
+    bounds = equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
     parts, tiles = _cut(x_CD.size(1))
     x, out = _narrow(x_CD, parts), _narrow(out_MD, parts)
     for part in range(parts):
@@ -48,7 +48,7 @@ def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) ->
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
-    bounds = _equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
+    bounds = equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
     parts, tiles = _cut(x_CD.size(1))
     x, out, edge = _narrow(x_CD, parts), _narrow(out_MD, parts), _narrow(edge_MD, parts)
     for part in range(parts):
@@ -89,7 +89,7 @@ def _counting_sort(
     rows, columns = indptr.numpy(), index.numpy()
     # one chunk a thread: each keeps a counter for every column
     chunks = min(num_chunks(len(columns)), num_threads())
-    bounds = _equal_edges(rows, chunks)
+    bounds = equal_edges(rows, chunks)
     places = np.zeros((chunks, num_cols), np.int64)
     run_chunks(
         lambda c, _: _count_columns(columns[rows[bounds[c]] : rows[bounds[c + 1]]], places[c]),
@@ -132,7 +132,7 @@ def _narrow(rows_ND: Tensor, parts: int) -> Array:
     return rows_ND.detach().view(len(rows_ND) * parts, rows_ND.size(1) // parts).numpy()
 
 
-def _equal_edges(indptr: Array, chunks: int) -> list[int]:
+def equal_edges(indptr: Array, chunks: int) -> list[int]:
     """Return row bounds of chunks with about as many edges each."""
     # whole numbers: for floating-point targets numpy would convert all of indptr
     targets = np.linspace(0, indptr[-1], chunks + 1).astype(np.int64)[1:-1]

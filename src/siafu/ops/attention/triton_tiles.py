@@ -1,7 +1,7 @@
-"""What attentions for CUDA share: the launch, dropped weights, slopes, the softmax's shift.
+"""What attention for CUDA is made of: the launch, tiles of rows and edges, dropped weights.
 
 Shapes: M destination rows, H heads, D width of a head, G heads of a program, W columns of a tile
-(D rounded up to a power of 2), S edges a step, B rows looked through for hubs.
+(D rounded up to a power of 2), S edges per step, B rows of a program.
 """
 # ruff: noqa: PLR0913 - kernel arguments are flat
 
@@ -42,7 +42,7 @@ def launch(
 ) -> None:
     """Start `kernel` for short rows, a warp for `rows` of them, then for hubs; `shape` is (H, D).
 
-    `parts` are two tensors, one a launch, for what programs sum over the rows they take.
+    `parts` are two tensors, one per launch, for what programs sum over the rows they take.
     """
     heads, width = shape
     if num_rows == 0 or heads * width == 0:
@@ -198,3 +198,30 @@ def scalars(
 ) -> tl.tensor:
     """Return a number for each of some rows and heads, [S, G]."""
     return tl.load(x + row_S[:, None] * H + head_G[None, :], mask=live_SG, other=0.0)
+
+
+@jit
+def own_heads(x: tl.tensor, at_GW: tl.tensor, in_GW: tl.tensor, wide: tl.constexpr) -> tl.tensor:
+    """Return a row's heads, [G, W]; zeros where the kind has no such tensor."""
+    own_GW = tl.zeros(at_GW.shape, dtype=wide)
+    if x is not None:
+        own_GW = tl.load(x + at_GW, mask=in_GW, other=0.0).to(wide)
+    return own_GW
+
+
+@jit
+def with_edge(
+    term_SGW: tl.tensor,
+    edge: tl.tensor,
+    number_S: tl.tensor,
+    head_G: tl.tensor,
+    column_W: tl.tensor,
+    live_S: tl.tensor,
+    H: tl.constexpr,
+    D: tl.constexpr,
+) -> tl.tensor:
+    """Return the term plus the edges' vectors, where there are any."""
+    with_SGW = term_SGW
+    if edge is not None:
+        with_SGW += gather(edge, number_S, head_G, column_W, live_S, H, D).to(term_SGW.dtype)
+    return with_SGW
