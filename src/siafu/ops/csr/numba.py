@@ -207,6 +207,7 @@ def _sum_rows(  # noqa: PLR0913 - flat, so that Numba drops the branches of abse
             for f in range(width):
                 out[to, f] += (w0 * x[j0, f] + w1 * x[j1, f]) + (w2 * x[j2, f] + w3 * x[j3, f])
             e += 4
+        # what four leave over
         while e < end:
             _ask_row(x, _part_row(index[min(e + AHEAD, last)], parts, part), width)
             j0 = _part_row(index[e], parts, part)
@@ -236,6 +237,7 @@ def _max_rows(
             for f in range(width):
                 out[to, f], edge[to, f] = 0, -1
             continue
+        # The first edge is the best so far; the others come in pairs, which halves the stores.
         j0 = _part_row(index[e], parts, part)
         for f in range(width):
             out[to, f], edge[to, f] = x[j0, f], e

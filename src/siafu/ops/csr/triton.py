@@ -188,6 +188,7 @@ def _sum_row(
             message_ST *= tl.load(col_scale + j_S, mask=live_S, other=0.0).to(wide)[:, None]
         total_ST += message_ST
         j_S = next_S
+    # One sum over the lanes at the end, then the row's own scale.
     total_T = tl.sum(total_ST, axis=0)
     if row_scale is not None:
         # an empty row's scale may be 1 / 0, and 0 times that is NaN
@@ -256,6 +257,8 @@ def _max_row(
     wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     best_ST = tl.full([S, T], float("-inf"), dtype=wide)
     place_ST = tl.full([S, T], NONE, dtype=tl.int32)  # counted from the row's first edge
+    # Each of S lanes keeps the best of its own edges; the first NaN stays, and so does the first of
+    # equal values.
     for first in range(start, end, S):
         live_S = first + step_S < end
         j_S = tl.load(index + first + step_S, mask=live_S, other=0).to(tl.int64)
@@ -268,6 +271,7 @@ def _max_row(
         best_ST = tl.where(better_ST, value_ST, best_ST)
         here_S = (first - start).to(tl.int32) + step_S
         place_ST = tl.where(better_ST, here_S[:, None], place_ST)
+    # Over lanes: NaN before all else, then the largest; of equal ones the earliest edge.
     nan_ST = best_ST != best_ST
     has_nan_T = tl.max(nan_ST.to(tl.int32), axis=0) > 0
     best_T = tl.max(tl.where(nan_ST, float("-inf"), best_ST), axis=0)

@@ -80,6 +80,7 @@ def _merge(old: Any, new: Any, rows: Any, count: Any, out: Any, fill: bool) -> N
     for row in range(rows[0], rows[1]):
         i, i_stop = old_indptr[row], old_indptr[row + 1]
         j, j_stop = new_indptr[row], new_indptr[row + 1]
+        # Both rows are sorted by column: the smaller one is gone or born, equal ones stay.
         while i < i_stop or j < j_stop:
             if j == j_stop or (i < i_stop and old_index[i] < new_index[j]):
                 if fill:
@@ -107,6 +108,7 @@ def _move(arrays: Any, lo: int, hi: int) -> None:
     values, fresh, born_at, gone_at, out = arrays
     born = np.searchsorted(born_at, lo)
     gone = np.searchsorted(gone_at, lo)
+    # An old value shifts by how many were born and gone before its place.
     for place in range(lo, hi):
         while gone < len(gone_at) and gone_at[gone] <= place:
             gone += 1

@@ -145,6 +145,7 @@ def _draw(lanes: Lanes, held: Any, edges: Array, count: Any, repeats: bool) -> N
     """
     low, high, key0, key1, first, degree, _ = lanes
     zero = np.uint64(0)
+    # A call of the cipher gives two draws of 64 bits.
     for block in range((count + ONE) // TWO):
         even, odd = TWO * block, TWO * block + ONE
         for g in range(held):
@@ -246,6 +247,8 @@ def _pick(
     taken = np.empty(_slots(fanout), np.int64)
     for q in range(span[0], span[1]):
         first, degree, at = np.uint64(first_Q[q]), np.uint64(degree_Q[q]), np.uint64(start_Q[q])
+        # A row that is taken whole needs no draw; others wait until the lanes are full, so that
+        # one call of the cipher serves several requests.
         if fanout == ALL or (degree <= count and not repeats):
             for c in range(degree):
                 out[at + c] = first + c

@@ -57,14 +57,17 @@ def _arrive(pad: Pad, weight: Array, first: Any, degree: Any) -> None:
     Each loop reads one array and writes another, and no float is converted, so that all of them
     become vector code.
     """
+    # A float in [1, 2) from the draw's bits, then u in (0, 1).
     for c in range(degree):
         pad.words[c] = (pad.words[c] >> UNIT_SHIFT) | ONE_TO_TWO
     for c in range(degree):
         pad.arrival[c] = (pad.words_as_float[c] - 1.0) + MIDDLE
+    # u = z 2^exponent with z in [1/2, 1), by taking its bits apart.
     for c in range(degree):
         bits = pad.arrival_bits[c]
         pad.exponent[c] = np.int32(bits >> EXPONENT_SHIFT) - np.int32(EXPONENT_OF_HALF)
         pad.words[c] = (bits & FRACTION) | (EXPONENT_OF_HALF << EXPONENT_SHIFT)
+    # log z by its series, with z moved close to 1.
     for c in range(degree):
         z, exponent = pad.words_as_float[c], np.float64(pad.exponent[c])
         is_low = z < SPLIT
@@ -132,6 +135,7 @@ def pick_by_weight(
 ) -> None:
     """Write the edges of requests span[0] to span[1]; arguments as in `sample.numba`."""
     (keys, batch, ids), (first_Q, degree_Q, start_Q) = source, place
+    # Room for the longest row of all requests: one set of arrays serves them in turn.
     most = max(0, fanout)
     for q in range(span[0], span[1]):
         most = max(most, degree_Q[q])
@@ -143,6 +147,7 @@ def pick_by_weight(
         first, degree = np.uint64(first_Q[q]), np.uint64(degree_Q[q])
         if len(picked) == 0:
             continue
+        # Where all usable edges are wanted, they are taken in order and nothing is drawn.
         repeated = repeats and fanout != ALL
         if not repeated and len(picked) == num_usable(weight, first, degree):
             held = np.uint64(0)
@@ -151,6 +156,7 @@ def pick_by_weight(
                     picked[held] = first + c
                     held += ONE
             continue
+        # Otherwise a draw per pick, or a draw per edge of which the earliest arrivals win.
         b = np.uint64(batch[q])
         columns = fanout if repeated else degree_Q[q]
         draw_row(ids, None, q, (keys[b, 0], keys[b, 1]), words[: 2 * ((columns + 1) // 2)])

@@ -175,6 +175,8 @@ def _encode_rows(  # noqa: PLR0913 - flat, so that Numba drops the branch withou
             n = np.uint64(rows[s])
             if s + AHEAD < span[1]:
                 _ask(x, rows[s + AHEAD])
+        # The row as float32, and its ends: what is not finite, or too large to quantise, is NaN in
+        # `ranges` and travels as zeros.
         for f in range(width):
             h[f] = x[n, f]
         pen_bits[0], pen_bits[1] = _ends(h_bits)
@@ -190,6 +192,7 @@ def _encode_rows(  # noqa: PLR0913 - flat, so that Numba drops the branch withou
             for f in range(raw.shape[1]):
                 out32[at4 + np.uint64(f)] = raw[n, f]
         else:
+            # Header, then a field per entry: rounded by its draw, and packed into whole int32.
             zero, step = _scale(low, high, bits, pen, pen_bits)
             headers[at4], headers[at4 + np.uint64(1)] = zero, step
             draw_row(ids, None, s, key, words)
@@ -219,6 +222,7 @@ def _decode_rows(
             for f in range(raw.shape[1]):
                 raw[s, f] = words[at4 + np.uint64(f)]
             continue
+        # Fields of 8 and 16 bits are read where they lie; narrower ones are spread first.
         zero, step = headers[at4], headers[at4 + np.uint64(1)]
         at += np.uint64(8)
         if bits == 16:
