@@ -19,7 +19,7 @@ SMALL = {
     "siafu.strategy.blocks._SMALLEST_PIECE": PIECE_ROWS,
     "siafu.strategy.blocks._PIECES": 1000,
     "siafu.strategy.blocks._PIECE_ELEMENTS": 60,
-    "siafu.ops.csr._EDGES_AT_ONCE": 7,
+    "siafu.ops.csr.matrix._EDGES_AT_ONCE": 7,
 }
 """A handful of rows or edges where a real graph has millions."""
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siafu.ops import DrawKey
-from siafu.ops.wire import WIDTHS, WireLayout, decode, encode
+from siafu.ops.wire.rows import WIDTHS, WireLayout, decode, encode
 
 EXAMPLES = settings(max_examples=150, deadline=None)
 ENTRIES = st.floats(-(2.0**125), 2.0**125, width=32) | st.sampled_from([0.0, 1.0, -1.0, 1e-45])

@@ -7,7 +7,7 @@ from typing import Self
 
 from siafu.elastic.pool_use import round_up
 from siafu.errors import ConfigError
-from siafu.ops.random_torch import philox
+from siafu.ops.random.reference import philox
 
 _WORD = 0xFFFFFFFF
 _CROWD = 100

@@ -3,18 +3,18 @@
 Knows tensors, not graphs or ranks.
 """
 
-from siafu.ops.attention import attend, fold_backward, fold_into
-from siafu.ops.attention_kinds import Attention, DotProduct, Gat, GatV2, attend_reference
-from siafu.ops.attention_softmax import EdgeDraw, SoftmaxState, delta_of, finish
-from siafu.ops.csr import CSR
-from siafu.ops.csr_max import csr_max_reference, max_with_argument, neighbour_max
-from siafu.ops.csr_sum import csr_sum_reference, neighbour_sum, sum_into
-from siafu.ops.delta import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
-from siafu.ops.delta_stream import DeltaStream
-from siafu.ops.delta_wire import DeltaLayout, decode_delta, encode_delta
-from siafu.ops.gcn import gcn_scales, gcn_values
+from siafu.ops.attention.attend import attend, fold_backward, fold_into
+from siafu.ops.attention.kinds import Attention, DotProduct, Gat, GatV2, attend_reference
+from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState, delta_of, finish
+from siafu.ops.csr.gcn import gcn_scales, gcn_values
+from siafu.ops.csr.matrix import CSR
+from siafu.ops.csr.maximum import csr_max_reference, max_with_argument, neighbour_max
+from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, sum_into
+from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
+from siafu.ops.delta.stream import DeltaStream
+from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
 from siafu.ops.numbering import Numbering, union
-from siafu.ops.random import (
+from siafu.ops.random.draws import (
     DrawKey,
     dropout_pairs,
     dropout_rows,
@@ -31,9 +31,9 @@ from siafu.ops.runtime import (
     telling_compilation,
     warm_up,
 )
-from siafu.ops.sample import sample_positions, sample_reference, warm_up_sampling
+from siafu.ops.sample.positions import sample_positions, sample_reference, warm_up_sampling
 from siafu.ops.threads import num_threads
-from siafu.ops.wire import (
+from siafu.ops.wire.rows import (
     Encoded,
     WireLayout,
     bad_row,

@@ -5,6 +5,7 @@ H attention heads (then D is the width of one).
 Tensors arrive checked and contiguous, on one device, so implementations hold arithmetic only.
 """
 
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 import torch
@@ -108,7 +109,7 @@ class Requests(NamedTuple):
 
 
 class SampleKernels(Protocol):
-    """Drawing some edges of each requested row; `sample_reference` has the definition."""
+    """Drawing some edges of each requested row; `sample.reference` has the definition."""
 
     def sample(
         self,
@@ -141,7 +142,7 @@ class Softmax(NamedTuple):
     total_MHD: Tensor
 
 
-class Turned(NamedTuple):
+class Transposed(NamedTuple):
     """The transpose of a block's edges; `order` (edge numbers) is there when an edge has data."""
 
     indptr: Tensor
@@ -157,9 +158,18 @@ class RowGrads(NamedTuple):
     delta_MH: Tensor
 
 
+class Kind(StrEnum):
+    """The kinds of attention; `attention.kinds` defines them."""
+
+    GAT = "gat"
+    GATV2 = "gatv2"
+    DOT = "dot"
+
+
 class AttentionBlock(NamedTuple):
     """Edges and what attention reads for them; which tensors these are is up to its kind."""
 
+    kind: Kind
     indptr: Tensor
     index: Tensor  # type: ignore[assignment] # as in Edges
     sources: tuple[Tensor, ...]
@@ -183,17 +193,16 @@ class AttentionGrads(NamedTuple):
 
 
 class AttentionKernels(Protocol):
-    """One kind of attention, a block of edges at a time."""
+    """Attention of every kind, a block of edges at a time."""
 
-    @property
-    def DTYPES(self) -> frozenset[torch.dtype]:
-        """Types that the implementation takes; every float of a block has the same."""
+    DTYPES: frozenset[torch.dtype]
+    """Types that the implementation takes; every float of a block has the same."""
 
     def fold_into(self, block: AttentionBlock, state: Softmax) -> None:
         """Fold a block into the state, in place."""
 
     def grad_into(
-        self, block: AttentionBlock, back: Turned, rows: RowGrads, grads: AttentionGrads
+        self, block: AttentionBlock, back: Transposed, rows: RowGrads, grads: AttentionGrads
     ) -> None:
         """Add a block's gradients; weights are computed, and dropped, once more."""
 

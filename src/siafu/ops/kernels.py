@@ -1,18 +1,10 @@
 """The one place that chooses an implementation: Numba on CPU, Triton on CUDA, else plain torch."""
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 
-from siafu.ops import (
-    attention_torch,
-    csr_torch,
-    delta_torch,
-    random_torch,
-    sample_reference,
-    wire_torch,
-)
+from siafu.ops.attention import reference as attention_reference
 from siafu.ops.contract import (
     AttentionKernels,
     CsrKernels,
@@ -21,12 +13,19 @@ from siafu.ops.contract import (
     SampleKernels,
     WireKernels,
 )
+from siafu.ops.csr import reference as csr_reference
+from siafu.ops.delta import reference as delta_reference
+from siafu.ops.random import reference as random_reference
+from siafu.ops.sample import reference as sample_reference
+from siafu.ops.wire import reference as wire_reference
 
 try:
-    from siafu.ops import csr_numba, delta_numba, random_numba, sample_numba, wire_numba
-    from siafu.ops.attention_gat_numba import GatAttention
-    from siafu.ops.attention_score_numba import DotRule, GatV2Rule
-    from siafu.ops.attention_vector_numba import VectorAttention
+    from siafu.ops.attention import numba as attention_numba
+    from siafu.ops.csr import numba as csr_numba
+    from siafu.ops.delta import numba as delta_numba
+    from siafu.ops.random import numba as random_numba
+    from siafu.ops.sample import numba as sample_numba
+    from siafu.ops.wire import numba as wire_numba
 except ImportError as error:
     numba_missing: str | None = str(error)
 else:
@@ -36,13 +35,10 @@ try:
     # importing Triton takes a second that machines without CUDA need not spend
     if torch.version.cuda is None:
         raise ImportError("torch was built without CUDA")  # noqa: TRY301
-    from siafu.ops import (
-        attention_gat_triton,
-        attention_vector_triton,
-        csr_triton,
-        random_triton,
-        wire_triton,
-    )
+    from siafu.ops.attention import triton as attention_triton
+    from siafu.ops.csr import triton as csr_triton
+    from siafu.ops.random import triton as random_triton
+    from siafu.ops.wire import triton as wire_triton
 except ImportError as error:
     triton_missing: str | None = str(error)
 else:
@@ -54,42 +50,23 @@ class Kernels(NamedTuple):
 
     csr: CsrKernels
     random: RandomKernels
-    attention: Mapping[str, AttentionKernels] = attention_torch.PLAIN
-    """By the name of the kind."""
-    wire: WireKernels = wire_torch
+    attention: AttentionKernels = attention_reference
+    wire: WireKernels = wire_reference
     sample: SampleKernels = sample_reference
-    delta: DeltaKernels = delta_torch
+    delta: DeltaKernels = delta_reference
 
 
-PLAIN = Kernels(csr_torch, random_torch)
+PLAIN = Kernels(csr_reference, random_reference)
 
 fast: dict[str, Kernels] = {}
 """The fast implementation for each kind of device; absent where its compiler is missing."""
 
 if numba_missing is None:
     fast["cpu"] = Kernels(
-        csr_numba,
-        random_numba,
-        {
-            "gat": GatAttention(),
-            "gatv2": VectorAttention(GatV2Rule),
-            "dot": VectorAttention(DotRule),
-        },
-        wire_numba,
-        sample_numba,
-        delta_numba,
+        csr_numba, random_numba, attention_numba, wire_numba, sample_numba, delta_numba
     )
 if triton_missing is None:
-    fast["cuda"] = Kernels(
-        csr_triton,
-        random_triton,
-        {
-            "gat": attention_gat_triton,
-            "gatv2": attention_vector_triton.VectorAttention(v2=True),
-            "dot": attention_vector_triton.VectorAttention(v2=False),
-        },
-        wire_triton,
-    )
+    fast["cuda"] = Kernels(csr_triton, random_triton, attention_triton, wire_triton)
 
 
 def csr_kernels(device: torch.device, dtype: torch.dtype | None = None) -> CsrKernels:
@@ -104,10 +81,10 @@ def random_kernels(device: torch.device, dtype: torch.dtype) -> RandomKernels:
     return chosen if dtype in chosen.DTYPES else PLAIN.random
 
 
-def attention_kernels(kind: str, device: torch.device, dtype: torch.dtype) -> AttentionKernels:
-    """Return the kernels of one kind of attention for tensors of `dtype` on `device`."""
-    chosen = fast.get(device.type, PLAIN).attention[kind]
-    return chosen if dtype in chosen.DTYPES else PLAIN.attention[kind]
+def attention_kernels(device: torch.device, dtype: torch.dtype) -> AttentionKernels:
+    """Return the kernels of attention for tensors of `dtype` on `device`."""
+    chosen = fast.get(device.type, PLAIN).attention
+    return chosen if dtype in chosen.DTYPES else PLAIN.attention
 
 
 def wire_kernels(device: torch.device) -> WireKernels:

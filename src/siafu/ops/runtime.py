@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from siafu.ops import kernels
-from siafu.ops.csr import CSR
-from siafu.ops.csr_max import neighbour_max
-from siafu.ops.csr_sum import neighbour_sum
-from siafu.ops.random import DrawKey, dropout_rows, uniform_rows
+from siafu.ops.csr.matrix import CSR
+from siafu.ops.csr.maximum import neighbour_max
+from siafu.ops.csr.sum import neighbour_sum
+from siafu.ops.random.draws import DrawKey, dropout_rows, uniform_rows
 from siafu.ops.threads import set_threads
 
 __all__ = [

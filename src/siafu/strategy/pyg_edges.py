@@ -14,7 +14,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from siafu.errors import PlanError
 from siafu.ops import CSR
-from siafu.ops.csr import edge_dtype
+from siafu.ops.csr.matrix import edge_dtype
 from siafu.strategy.blocks import Reach
 from siafu.strategy.neighbours import BlockNeighbours
 

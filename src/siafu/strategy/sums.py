@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from siafu.ops import max_with_argument, sum_into
-from siafu.ops.csr_max import csr_max_grad
+from siafu.ops.csr.maximum import csr_max_grad
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.walk import Homeward, Rows, begin_trip, visit
 from siafu.strategy.wire import Trip, square_sums

@@ -40,8 +40,8 @@ def device(request, monkeypatch) -> torch.device:
     elif request.param == "numba":
         assert kernels.numba_missing is None
     elif INTERPRETED:
-        modules = (import_module(f"siafu.ops.{name}_triton") for name in ("csr", "random"))
-        wire = import_module("siafu.ops.wire_triton")
+        modules = (import_module(f"siafu.ops.{name}.triton") for name in ("csr", "random"))
+        wire = import_module("siafu.ops.wire.triton")
         monkeypatch.setitem(kernels.fast, "cpu", kernels.Kernels(*modules, wire=wire))
     elif torch.cuda.is_available():
         return torch.device("cuda")
@@ -52,10 +52,8 @@ def device(request, monkeypatch) -> torch.device:
 
 def interpreted_kernels() -> kernels.Kernels:
     """Return what `kernels` has for CUDA; it imports none of this where torch has no CUDA."""
-    names = ("csr", "random", "attention_gat", "attention_vector")
-    csr, random, gat, vector = (import_module(f"siafu.ops.{name}_triton") for name in names)
-    gatv2, dot = vector.VectorAttention(v2=True), vector.VectorAttention(v2=False)
-    return kernels.Kernels(csr, random, {"gat": gat, "gatv2": gatv2, "dot": dot})
+    names = ("csr", "random", "attention")
+    return kernels.Kernels(*(import_module(f"siafu.ops.{name}.triton") for name in names))
 
 
 @pytest.fixture(params=KINDS)

@@ -12,15 +12,15 @@ from siafu.ops import (
     SoftmaxState,
     attend,
     attend_reference,
-    csr_torch,
     fold_backward,
     fold_into,
     kernels,
     set_threads,
 )
-from siafu.ops.attention import attention, turned
-from siafu.ops.attention_kinds import factor_of
-from siafu.ops.attention_softmax import op_arguments
+from siafu.ops.attention.attend import attention, transposed
+from siafu.ops.attention.kinds import factor_of
+from siafu.ops.attention.softmax import op_arguments
+from siafu.ops.csr import reference as csr_reference
 from tests.unit.ops.attention_cases import (
     FLOAT32,
     FLOAT64,
@@ -138,7 +138,7 @@ def test_op_is_registered_correctly(uneven, kind):
         groups = (list(role(inputs, name)) for name in ("sources", "rows", "shared"))
         numbers = kind.name, factor_of(kind), *op_arguments(drop)
         tensors = uneven.indptr, uneven.index, *groups, inputs.get("edge")
-        torch.library.opcheck(attention, (*tensors, *numbers, *turned(uneven, with_order=edge)))
+        torch.library.opcheck(attention, (*tensors, *numbers, *transposed(uneven, with_order=edge)))
 
 
 @pytest.mark.parametrize("frozen", ["edge", "sources 0"])
@@ -168,7 +168,7 @@ def test_result_does_not_depend_on_the_number_of_threads(threads, kind):
 
 
 def test_plain_version_joins_its_slices(uneven, kind, monkeypatch):
-    monkeypatch.setattr(csr_torch, "SLICE_ELEMENTS", 50)
+    monkeypatch.setattr(csr_reference, "SLICE_ELEMENTS", 50)
     inputs, drop = inputs_of(kind, uneven, 3, 5, edge=True), draw_of(uneven)
     want = with_gradients(attend_reference, kind, uneven, inputs, drop=drop)
     assert_equal(with_gradients(attend, kind, uneven, inputs, drop=drop), want, **FLOAT64)
@@ -180,7 +180,7 @@ def test_no_tensor_has_a_number_for_each_edge_and_head(fast, kind, monkeypatch, 
     set_threads(1)  # slices this small are all waiting when two threads share a busy core
     if not fast:
         monkeypatch.setitem(kernels.fast, "cpu", kernels.PLAIN)
-        monkeypatch.setattr(csr_torch, "SLICE_ELEMENTS", 1 << 18)
+        monkeypatch.setattr(csr_reference, "SLICE_ELEMENTS", 1 << 18)
     csr = make_csr([50] * 20_000, 20_000)
     inputs = inputs_of(kind, csr, 8, 4, dtype=torch.float32)
     csr.transpose()
@@ -206,13 +206,11 @@ def _added_bytes(function):
     return status("VmHWM") - before
 
 
-def test_numba_is_in_charge_on_cpu(kind):
+def test_numba_is_in_charge_on_cpu():
     cpu = torch.device("cpu")
-    chosen = kernels.attention_kernels(kind.name, cpu, torch.float32)
-    home = "gat" if kind.name == "gat" else "vector"
-    assert type(chosen).__module__ == f"siafu.ops.attention_{home}_numba"
-    plain = import_module("siafu.ops.attention_torch").PLAIN
-    assert kernels.attention_kernels(kind.name, cpu, torch.bfloat16) is plain[kind.name]
+    numba, plain = (import_module(f"siafu.ops.attention.{n}") for n in ("numba", "reference"))
+    assert kernels.attention_kernels(cpu, torch.float32) is numba
+    assert kernels.attention_kernels(cpu, torch.bfloat16) is plain
 
 
 def test_tensors_with_gaps_are_accepted(uneven, kind):

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from siafu.ops import CSR, csr_max_reference, csr_torch, max_with_argument, neighbour_max
-from siafu.ops.csr_max import csr_max, csr_max_grad
+from siafu.ops import CSR, csr_max_reference, max_with_argument, neighbour_max
+from siafu.ops.csr import reference
+from siafu.ops.csr.maximum import csr_max, csr_max_grad
 
 EXACT = {"rtol": 0, "atol": 0, "equal_nan": True}
 """A maximum is one of its inputs, so nothing is rounded."""
@@ -83,7 +84,7 @@ def test_ops_are_registered_correctly(uneven):
 
 
 def test_plain_version_joins_its_slices(uneven, monkeypatch):
-    monkeypatch.setattr(csr_torch, "SLICE_ELEMENTS", 10)
+    monkeypatch.setattr(reference, "SLICE_ELEMENTS", 10)
     x = features(uneven, 3)
     for got, want in zip(max_with_argument(uneven, x), csr_max_reference(uneven, x), strict=True):
         torch.testing.assert_close(got, want, **EXACT)

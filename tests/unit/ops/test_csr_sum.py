@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from siafu.errors import PlanError
-from siafu.ops import CSR, csr_sum_reference, csr_torch, neighbour_sum, set_threads, sum_into
-from siafu.ops.csr_sum import csr_sum
+from siafu.ops import CSR, csr_sum_reference, neighbour_sum, set_threads, sum_into
+from siafu.ops.csr import reference
+from siafu.ops.csr.sum import csr_sum
 
 FLOAT32 = {"rtol": 1e-5, "atol": 2e-3}
 """A hub's 1500 terms one after the other: each rounds a partial sum of about 20 by 6e-8 of it."""
@@ -148,7 +149,7 @@ def test_result_does_not_depend_on_the_number_of_threads(threads):
 
 
 def test_plain_version_joins_its_slices(uneven, monkeypatch):
-    monkeypatch.setattr(csr_torch, "SLICE_ELEMENTS", 10)
+    monkeypatch.setattr(reference, "SLICE_ELEMENTS", 10)
     x = features(uneven, 3)
     torch.testing.assert_close(neighbour_sum(uneven, x), csr_sum_reference(uneven, x), **FLOAT64)
 

@@ -14,8 +14,8 @@ from siafu.ops import (
     uniform_rows,
 )
 from siafu.ops.contract import Draw
-from siafu.ops.random import dropout
-from siafu.ops.random_torch import draw_words, philox
+from siafu.ops.random.draws import dropout
+from siafu.ops.random.reference import draw_words, philox
 from tests.unit.ops.interpreter import INTERPRETED
 
 KEY = DrawKey(seed=11, epoch=2, purpose=3)

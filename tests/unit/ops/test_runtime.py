@@ -17,7 +17,7 @@ from siafu.ops.threads import run_chunks
 
 WITHOUT_NUMBA = """
 import sys
-sys.modules["siafu.ops.csr_numba"] = None  # as when it cannot import numba
+sys.modules["siafu.ops.csr.numba"] = None  # as when it cannot import numba
 import torch
 from siafu.ops import CSR, fast_paths, neighbour_sum, warm_up
 warm_up()
@@ -27,7 +27,7 @@ assert fast_paths()["numba"].startswith("off: "), fast_paths()
 """
 
 LOADS_ALL = """
-import siafu.ops.csr_numba as kernels
+import siafu.ops.csr.numba as kernels
 from siafu.ops import warm_up
 warm_up()
 stats = kernels._sum_rows.stats

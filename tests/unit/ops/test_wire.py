@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from siafu.errors import DataError, PlanError
-from siafu.ops import DrawKey, kernels, set_threads, wire_numba
-from siafu.ops.wire import (
+from siafu.ops import DrawKey, kernels, set_threads
+from siafu.ops.wire import numba as wire_numba
+from siafu.ops.wire.rows import (
     WIDTHS,
     WireLayout,
     decode,

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from siafu.ops import DrawKey
-from siafu.ops.wire import WIDTHS, WireLayout, decode, encode
-from siafu.ops.wire_torch import quantise
+from siafu.ops.wire.reference import quantise
+from siafu.ops.wire.rows import WIDTHS, WireLayout, decode, encode
 
 KEY = DrawKey(seed=1, epoch=0, purpose=4)
 SENDINGS = 20_000

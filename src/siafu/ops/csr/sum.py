@@ -1,0 +1,183 @@
+"""The neighbour sum: what a destination row receives from the source rows its edges read.
+
+Shapes: M destination rows, C source columns, E edges, D width.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from siafu.errors import PlanError
+from siafu.ops.compiler_guard import guarded_late
+from siafu.ops.contract import Edges
+from siafu.ops.csr.matrix import CSR
+from siafu.ops.kernels import csr_kernels
+
+
+def csr_sum_reference(
+    csr: CSR,
+    x_CD: Tensor,
+    *,
+    row_scale_M: Tensor | None = None,
+    col_scale_C: Tensor | None = None,
+) -> Tensor:
+    """The definition, one destination at a time. Slow; used by tests alone."""
+    if col_scale_C is not None:
+        x_CD = col_scale_C[:, None] * x_CD
+    message_ED = x_CD[csr.index.long()]
+    if csr.weight is not None:
+        message_ED = csr.weight[:, None] * message_ED
+    rows = [message_ED[lo:hi].sum(dim=0) for lo, hi in pairwise(csr.indptr.tolist())]
+    out_MD = torch.stack(rows) if rows else message_ED[:0]
+    return out_MD if row_scale_M is None else row_scale_M[:, None] * out_MD
+
+
+def sum_into(
+    csr: CSR,
+    x_CD: Tensor,
+    out_MD: Tensor,
+    *,
+    accumulate: bool = False,
+    row_scale_M: Tensor | None = None,
+    col_scale_C: Tensor | None = None,
+) -> None:
+    """Write out[i] = row_scale[i] * sum of weight[e] * col_scale[index[e]] * x[index[e]].
+
+    `accumulate` adds to `out_MD` instead, so blocks of edges add up without a temporary. Empty rows
+    give 0, or stay. No gradient flows: `neighbour_sum` is the differentiable form.
+    """
+    edges = Edges(csr.indptr, csr.index, csr.weight, row_scale_M, col_scale_C)
+    _check(csr, x_CD, edges)
+    if out_MD.shape != (csr.num_rows, x_CD.size(1)) or out_MD.dtype != x_CD.dtype:
+        raise PlanError(
+            "The output does not fit the matrix and its input.",
+            seen=f"out {tuple(out_MD.shape)} {out_MD.dtype}, x {tuple(x_CD.shape)} {x_CD.dtype}",
+            fix=f"pass out of shape ({csr.num_rows}, {x_CD.size(1)}) and x's type",
+        )
+    _sum_into(edges, x_CD, out_MD, accumulate=accumulate)
+
+
+def neighbour_sum(
+    csr: CSR,
+    x_CD: Tensor,
+    *,
+    row_scale_M: Tensor | None = None,
+    col_scale_C: Tensor | None = None,
+) -> Tensor:
+    """Return out_MD as `sum_into` defines it, differentiable in x.
+
+    forward   out = diag(row_scale) A diag(col_scale) x
+    backward  dx  = diag(col_scale) A^T diag(row_scale) dout, over the transpose: no atomics
+
+    The mean is row_scale = 1 / degree; GCN's normalisation is both scales.
+    """
+    edges = Edges(csr.indptr, csr.index, csr.weight, row_scale_M, col_scale_C)
+    _check(csr, x_CD, edges)
+    if not (torch.is_grad_enabled() and x_CD.requires_grad):
+        return csr_sum(*edges, x_CD, None, None, None)
+    back = csr.transpose()
+    return csr_sum(*edges, x_CD, back.indptr, back.index, back.weight)
+
+
+@guarded_late
+@torch.library.custom_op("siafu::csr_sum", mutates_args=())
+def csr_sum(  # noqa: PLR0913 - an op's schema is flat
+    indptr: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    x: Tensor,
+    back_indptr: Tensor | None,
+    back_index: Tensor | None,
+    back_weight: Tensor | None,
+) -> Tensor:
+    """Return out_MD; the `back_` tensors are the transpose, for backward only."""
+    out_MD = x.new_empty(len(indptr) - 1, x.size(1))
+    _sum_into(Edges(indptr, index, weight, row_scale, col_scale), x, out_MD, accumulate=False)
+    return out_MD
+
+
+@csr_sum.register_fake
+def _(  # noqa: PLR0913 - as above
+    indptr: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    x: Tensor,
+    back_indptr: Tensor | None,
+    back_index: Tensor | None,
+    back_weight: Tensor | None,
+) -> Tensor:
+    return x.new_empty(indptr.size(0) - 1, x.size(1))
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    indptr, index, weight, row_scale, col_scale, _, *back = inputs
+    ctx.save_for_backward(indptr, index, weight, row_scale, col_scale, *back)
+
+
+def _backward(ctx: Any, grad_MD: Tensor) -> tuple[Any, ...]:
+    indptr, index, weight, row_scale, col_scale, *back = ctx.saved_tensors
+    back_indptr, back_index, back_weight = back
+    assert back_indptr is not None, "neighbour_sum passes the transpose whenever x needs a gradient"
+    grad_CD = csr_sum(
+        back_indptr, back_index, back_weight, col_scale, row_scale, grad_MD, indptr, index, weight
+    )
+    return None, None, None, None, None, grad_CD, None, None, None
+
+
+csr_sum.register_autograd(_backward, setup_context=_save)
+
+
+def _sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+    kernels = csr_kernels(x_CD.device, x_CD.dtype)
+    edges = edges.contiguous()
+    if out_MD.is_contiguous():
+        kernels.sum_into(edges, x_CD.contiguous(), out_MD, accumulate=accumulate)
+        return
+    part_MD = torch.empty_like(out_MD, memory_format=torch.contiguous_format)
+    kernels.sum_into(edges, x_CD.contiguous(), part_MD, accumulate=False)
+    if accumulate:
+        out_MD += part_MD
+    else:
+        out_MD.copy_(part_MD)
+
+
+def _check(csr: CSR, x_CD: Tensor, edges: Edges) -> None:
+    """Raise unless x has a row for each column, and the factors fit it and need no gradient."""
+    check_source(csr, x_CD)
+    for name, factor, length in (
+        ("weight", edges.weight_E, csr.num_edges),
+        ("row_scale_M", edges.row_scale_M, csr.num_rows),
+        ("col_scale_C", edges.col_scale_C, csr.num_cols),
+    ):
+        if factor is None:
+            continue
+        if factor.requires_grad:
+            raise PlanError(
+                "The neighbour sum has no gradient for its factors.",
+                seen=f"{name}.requires_grad is True",
+                fix=f"detach {name}, or multiply it into x before the sum",
+            )
+        if factor.shape != (length,) or factor.dtype != x_CD.dtype or factor.device != x_CD.device:
+            raise PlanError(
+                f"{name} does not fit x.",
+                seen=f"{tuple(factor.shape)} {factor.dtype} on {factor.device}",
+                fix=f"pass {length} entries of {x_CD.dtype} on {x_CD.device}",
+            )
+
+
+def check_source(csr: CSR, x_CD: Tensor) -> None:
+    """Raise unless x_CD has one row for each column of the matrix, on its device."""
+    fits = x_CD.dim() == 2 and x_CD.size(0) == csr.num_cols and x_CD.device == csr.device
+    if not (fits and x_CD.is_floating_point()):
+        raise PlanError(
+            "The input does not fit the matrix.",
+            seen=f"x {tuple(x_CD.shape)} {x_CD.dtype} on {x_CD.device}; "
+            f"{csr.num_cols} columns on {csr.device}",
+            fix="pass one floating-point row for each column, on the matrix's device",
+        )

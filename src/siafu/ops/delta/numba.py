@@ -1,0 +1,119 @@
+"""Delta kernels for CPU, compiled by Numba: both are one merge over rows or places."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.ops.contract import Changes, SortedEdges
+from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.threads import num_chunks, run_chunks
+
+_NONE = np.empty(0, np.float32)
+
+
+def changes(now: SortedEdges, following: SortedEdges, num_cols: int) -> Changes:
+    """See `contract.DeltaKernels`. Rows are counted first, so that each chunk knows its place."""
+    old, new = _arrays(now), _arrays(following)
+    num_rows, edges = len(old[0]) - 1, len(old[1]) + len(new[1])
+    chunks = min(num_chunks(edges), max(num_rows, 1))
+    bounds = _equal(num_rows, chunks)
+    counts = np.zeros((chunks + 1, 3), np.int64)
+    nothing = tuple(np.empty(0, np.int32) for _ in range(4))
+
+    def count(c: int, _: int) -> None:
+        _merge(old, new, (bounds[c], bounds[c + 1]), counts[c + 1], nothing, False)
+
+    run_chunks(count, range(chunks + 1))
+    starts = counts.cumsum(axis=0)
+    born, gone, changed = starts[-1]
+    out = tuple(np.empty(size, np.int32) for size in (born, born, gone, changed))
+
+    def fill(c: int, _: int) -> None:
+        _merge(old, new, (bounds[c], bounds[c + 1]), starts[c].copy(), out, True)
+
+    run_chunks(fill, range(chunks + 1))
+    return Changes(*(torch.from_numpy(array) for array in out))
+
+
+def move(
+    columns: tuple[Tensor, ...],
+    fresh: tuple[Tensor, ...],
+    born_at: Tensor,
+    gone_at: Tensor,
+    num_after: int,
+) -> tuple[Tensor, ...]:
+    """See `contract.DeltaKernels`."""
+    born, gone = born_at.numpy(), gone_at.numpy()
+    bounds = _equal(num_after, num_chunks(num_after))
+    moved = []
+    for values, new in zip(columns, fresh, strict=True):
+        out = torch.empty(num_after, dtype=values.dtype)
+        arrays = (values.numpy(), new.numpy(), born, gone, out.numpy())
+
+        def work(lo: int, hi: int, arrays: Any = arrays) -> None:
+            _move(arrays, lo, hi)
+
+        run_chunks(work, bounds)
+        moved.append(out)
+    return tuple(moved)
+
+
+def _equal(total: int, chunks: int) -> list[int]:
+    return [total * c // chunks for c in range(chunks + 1)]
+
+
+def _arrays(edges: SortedEdges) -> tuple[Any, Any, Any]:
+    indptr, index, weight = edges
+    return indptr.numpy(), index.numpy(), _NONE if weight is None else weight.numpy()
+
+
+@strict_kernel
+def _merge(old: Any, new: Any, rows: Any, count: Any, out: Any, fill: bool) -> None:
+    """Count, or write from `count` on, what differs in some rows: born, gone, changed."""
+    old_indptr, old_index, old_weight = old
+    new_indptr, new_index, new_weight = new
+    born_at, born_dst, gone_at, changed_at = out
+    weighted = len(old_weight) > 0 and len(new_weight) > 0
+    born, gone, changed = count
+    for row in range(rows[0], rows[1]):
+        i, i_stop = old_indptr[row], old_indptr[row + 1]
+        j, j_stop = new_indptr[row], new_indptr[row + 1]
+        # Both rows are sorted by column: the smaller one is gone or born, equal ones stay.
+        while i < i_stop or j < j_stop:
+            if j == j_stop or (i < i_stop and old_index[i] < new_index[j]):
+                if fill:
+                    gone_at[gone] = j
+                gone += 1
+                i += 1
+            elif i == i_stop or old_index[i] > new_index[j]:
+                if fill:
+                    born_at[born], born_dst[born] = j, row
+                born += 1
+                j += 1
+            else:
+                if weighted and old_weight[i] != new_weight[j]:
+                    if fill:
+                        changed_at[changed] = j
+                    changed += 1
+                i += 1
+                j += 1
+    count[0], count[1], count[2] = born, gone, changed
+
+
+@strict_kernel
+def _move(arrays: Any, lo: int, hi: int) -> None:
+    """Write places lo to hi - 1: a new value, or the old one that shifts there."""
+    values, fresh, born_at, gone_at, out = arrays
+    born = np.searchsorted(born_at, lo)
+    gone = np.searchsorted(gone_at, lo)
+    # An old value shifts by how many were born and gone before its place.
+    for place in range(lo, hi):
+        while gone < len(gone_at) and gone_at[gone] <= place:
+            gone += 1
+        if born < len(born_at) and born_at[born] == place:
+            out[place] = fresh[born]
+            born += 1
+        else:
+            out[place] = values[place - born + gone]

@@ -1,0 +1,235 @@
+"""Snapshots on a device, one after another, where only what changes travels.
+
+The deltas of all steps lie encoded in one pinned buffer. While one snapshot is used the next
+delta is copied on a stream of its own; the sorted index is then made on the device.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from siafu.errors import PlanError
+from siafu.ops.csr.matrix import CSR
+from siafu.ops.delta.edges import apply_delta, edge_delta
+from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
+
+Transpose = Literal["none", "same", "sent"]
+"""How a snapshot gets its transpose, which gradients of sums need: made when asked for (a sort),
+the snapshot itself (symmetric graphs), or kept beside it by deltas of its own."""
+
+Matrices = tuple[CSR, ...]
+"""A snapshot, and its transpose where that is sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Where the bytes of one step lie in the buffer, and how: one layout a matrix."""
+
+    start: int
+    layouts: tuple[DeltaLayout, ...]
+
+    @property
+    def stop(self) -> int:
+        return self.start + sum(layout.num_bytes for layout in self.layouts)
+
+
+class _Encoder:
+    """Gathers encoded steps until all are there and can lie in one buffer."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Tensor] = []
+        self._length = 0
+
+    def add(self, now: Matrices, then: Matrices) -> _Step:
+        pairs = zip(now, then, strict=True)
+        encoded = [encode_delta(edge_delta(*pair)) for pair in pairs]
+        self._pieces += [payload for _, payload in encoded]
+        step = _Step(self._length, tuple(layout for layout, _ in encoded))
+        self._length = step.stop
+        return step
+
+    def join(self, *, pinned: bool) -> Tensor:
+        buffer = torch.empty(self._length, dtype=torch.uint8, pin_memory=pinned)
+        if self._pieces:
+            torch.cat(self._pieces, out=buffer)
+        return buffer
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrival:
+    """A step's bytes on their way to the device, and the time they lead to."""
+
+    step: _Step
+    time: int
+    payload: Tensor
+    copied: torch.cuda.Event | None
+
+
+class DeltaStream:
+    """Snapshots `first` to `first + T - 1` of a dynamic graph on one device.
+
+    On the CPU nothing is copied, and all else is the same.
+    """
+
+    def __init__(
+        self,
+        snapshots: Iterable[CSR],
+        *,
+        device: torch.device | str = "cpu",
+        transpose: Transpose = "none",
+        first: int = 0,
+        both_ways: bool = True,
+    ) -> None:
+        """Encode the deltas between the snapshots, which lie on the CPU, in one pass over them.
+
+        With `both_ways` a walk may also go back in time, for twice the pinned memory.
+        """
+        self.device, self.first = torch.device(device), first
+        self.sent_bytes = 0
+        """Bytes handed over to the device so far, whole snapshots included."""
+        self.has_loops = False
+        """Whether an edge of any snapshot starts and ends at one vertex; see `gcn_scales`."""
+        self._transpose = transpose
+        self._copies = torch.cuda.Stream(self.device) if self._on_cuda else None
+        self._ahead: list[_Step] = []
+        self._back: list[_Step] = []
+        self._base, self._buffer = self._encode(snapshots, both_ways)
+        self._now: Matrices = ()
+        self._time = first
+
+    @property
+    def num_snapshots(self) -> int:
+        """T."""
+        return len(self._ahead) + 1
+
+    @property
+    def base_bytes(self) -> int:
+        """Bytes of the first snapshot, which travels whole."""
+        return sum(tensor.nbytes for csr in self._base for tensor in _tensors(csr))
+
+    def step_bytes(self) -> list[int]:
+        """Return how many bytes travel for each step forward."""
+        return [step.stop - step.start for step in self._ahead]
+
+    def payloads(self, times: Sequence[int]) -> list[Tensor]:
+        """Return the bytes that travel on such a walk, as they lie in the host's memory."""
+        steps = [self._step(now, then) for now, then in pairwise(times)]
+        return [self._buffer[step.start : step.stop] for step in steps]
+
+    def walk(self, times: Sequence[int]) -> Iterator[CSR]:
+        """Yield the snapshots of these times, neighbours in time, on the device.
+
+        Each next delta travels while the caller uses a snapshot. The first is reached from where
+        the last walk ended or from the base, whichever is nearer.
+        """
+        if not len(times):
+            return
+        self._seek(times[0])
+        for upcoming in times[1:]:
+            arrival = self._start(upcoming)
+            yield self._snapshot()
+            self._finish(arrival)
+        yield self._snapshot()
+
+    @property
+    def _on_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    def _encode(self, snapshots: Iterable[CSR], both_ways: bool) -> tuple[Matrices, Tensor]:
+        """Return the matrices of the first snapshot, and the buffer of all steps."""
+        encoder = _Encoder()
+        base: Matrices = ()
+        now: Matrices = ()
+        for csr in snapshots:
+            then = (csr, csr.transpose()) if self._transpose == "sent" else (csr,)
+            if now:
+                self._ahead.append(encoder.add(now, then))
+            if now and both_ways:
+                self._back.append(encoder.add(then, now))
+            base, now = base or then, then
+            self.has_loops = self.has_loops or bool((csr.index == csr.rows()).any())
+        if not base:
+            raise PlanError(
+                "A stream needs a snapshot.", seen="none", fix="give the snapshots in order"
+            )
+        if self._on_cuda:
+            base = tuple(_pinned(csr) for csr in base)
+        return base, encoder.join(pinned=self._on_cuda)
+
+    def _seek(self, time: int) -> None:
+        last = self.first + self.num_snapshots - 1
+        if not self.first <= time <= last:
+            raise PlanError(
+                "The stream does not hold this snapshot.",
+                seen=f"snapshot {time}",
+                fix=f"it holds {self.first} to {last}",
+            )
+        from_here = abs(time - self._time)
+        can_go = time >= self._time or bool(self._back)
+        if not self._now or not can_go or time - self.first < from_here:
+            self._send_base()
+        direction = 1 if time > self._time else -1
+        while self._time != time:
+            self._finish(self._start(self._time + direction))
+
+    def _send_base(self) -> None:
+        self._now = tuple(csr.to(self.device) for csr in self._base)
+        self._time = self.first
+        self.sent_bytes += self.base_bytes
+
+    def _start(self, time: int) -> _Arrival:
+        """Start the delta from the present time to the one before or after it."""
+        step = self._step(self._time, time)
+        payload = self._buffer[step.start : step.stop]
+        self.sent_bytes += payload.nbytes
+        if self._copies is None:
+            return _Arrival(step, time, payload, None)
+        copied = torch.cuda.Event()
+        with torch.cuda.stream(self._copies):
+            payload = payload.to(self.device, non_blocking=True)
+            copied.record(self._copies)
+        return _Arrival(step, time, payload, copied)
+
+    def _step(self, now: int, then: int) -> _Step:
+        if then == now + 1:
+            return self._ahead[now - self.first]
+        if then == now - 1 and self._back:
+            return self._back[then - self.first]
+        raise PlanError(
+            "A walk goes from a snapshot to the next one or the one before.",
+            seen=f"from {now} to {then}",
+            fix="walk over a range with step 1 or -1; back in time needs both_ways=True",
+        )
+
+    def _finish(self, arrival: _Arrival) -> None:
+        if arrival.copied is not None:
+            users = torch.cuda.current_stream(self.device)
+            users.wait_event(arrival.copied)
+            # Its memory belongs to the stream of copies, which must not reuse it too early.
+            arrival.payload.record_stream(users)
+        start = 0
+        following = []
+        for csr, layout in zip(self._now, arrival.step.layouts, strict=True):
+            payload = arrival.payload[start : start + layout.num_bytes]
+            following.append(apply_delta(csr, decode_delta(layout, payload)))
+            start += layout.num_bytes
+        self._now, self._time = tuple(following), arrival.time
+
+    def _snapshot(self) -> CSR:
+        csr = self._now[0]
+        if self._transpose == "none":
+            return csr
+        return csr.with_transpose(self._now[1] if self._transpose == "sent" else csr)
+
+
+def _tensors(csr: CSR) -> list[Tensor]:
+    return [csr.indptr, csr.index, *([] if csr.weight is None else [csr.weight])]
+
+
+def _pinned(csr: CSR) -> CSR:
+    weight = None if csr.weight is None else csr.weight.pin_memory()
+    return CSR(csr.indptr.pin_memory(), csr.index.pin_memory(), csr.num_cols, weight)

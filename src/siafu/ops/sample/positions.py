@@ -1,0 +1,128 @@
+"""Sampling in-edges by address: a sample depends on its key, the vertex's id and the row alone.
+
+So any rank, thread count and order of requests gives the same one.
+
+Shapes: N rows, E edges, Q requests, B minibatches, S sampled edges.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from siafu.errors import ConfigError, PlanError
+from siafu.ops.contract import Requests
+from siafu.ops.kernels import PLAIN, sample_kernels
+from siafu.ops.numbering import LEAST_KEYS, Numbering
+from siafu.ops.random.draws import DrawKey
+from siafu.ops.sample.reference import ALL
+
+
+def sample_positions(  # noqa: PLR0913 - a request is three columns
+    indptr: Tensor,
+    rows_Q: Tensor,
+    ids_Q: Tensor,
+    batch_Q: Tensor,
+    keys_B: Sequence[DrawKey],
+    fanout: int,
+    *,
+    replace: bool = False,
+    weight_E: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return counts_Q and positions_S: the edges drawn for each request, grouped by request.
+
+    Request q draws edges of row rows_Q[q], indptr[row] to indptr[row + 1], with the key
+    keys_B[batch_Q[q]] and the vertex's id ids_Q[q]. Fan-out -1 takes all edges, in order. Without
+    replacement: min(fanout, degree) distinct edges, all sets equally likely, in order if they are
+    all; with it: `fanout` edges, none of an empty row. With weights an edge is as likely as its
+    weight says, and one whose weight is not above 0 is never picked, even at -1.
+    """
+    _check_graph(indptr, weight_E, fanout)
+    requests = _requests(rows_Q, ids_Q, batch_Q, keys_B)
+    _check_range("rows", rows_Q, len(indptr) - 1)
+    _check_range("minibatches with a key", batch_Q, len(keys_B))
+    chosen = sample_kernels(indptr.device)
+    return chosen.sample(indptr.contiguous(), requests, fanout, weight_E, replace=replace)
+
+
+def sample_reference(  # noqa: PLR0913 - as above
+    indptr: Tensor,
+    rows_Q: Tensor,
+    ids_Q: Tensor,
+    batch_Q: Tensor,
+    keys_B: Sequence[DrawKey],
+    fanout: int,
+    *,
+    replace: bool = False,
+    weight_E: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """The definition, one request at a time. Slow; used by tests alone."""
+    requests = _requests(rows_Q, ids_Q, batch_Q, keys_B)
+    return PLAIN.sample.sample(indptr, requests, fanout, weight_E, replace=replace)
+
+
+def warm_up_sampling(*, weight_dtype: torch.dtype | None = None) -> None:
+    """Compile the kernels, or load them from disk, before ranks start and race to.
+
+    Covers `Numbering` of int32 and int64 keys too.
+    """
+    one = torch.zeros(1, dtype=torch.int64)
+    weight = None if weight_dtype is None else torch.ones(2, dtype=weight_dtype)
+    key = DrawKey(seed=0, epoch=0, purpose=0)
+    sample_positions(torch.tensor([0, 2]), one, one, one, [key], 1, weight_E=weight)
+    keys = torch.arange(LEAST_KEYS + 1)
+    Numbering().add(keys)
+    Numbering().add(keys.int())
+
+
+def _requests(
+    rows_Q: Tensor, ids_Q: Tensor, batch_Q: Tensor, keys_B: Sequence[DrawKey]
+) -> Requests:
+    columns = {"rows": rows_Q, "ids": ids_Q, "batch": batch_Q}
+    if any(c.dtype != torch.int64 or c.shape != (len(rows_Q),) for c in columns.values()):
+        shapes = (f"{name} {tuple(c.shape)} {c.dtype}" for name, c in columns.items())
+        raise PlanError(
+            "A request is a row, an id and a minibatch.",
+            seen=", ".join(shapes),
+            fix="pass three int64 columns of one length",
+        )
+    words = torch.tensor([key.row_words() for key in keys_B], dtype=torch.int64)
+    rows_Q, ids_Q, batch_Q = (c.contiguous() for c in columns.values())
+    return Requests(rows_Q, ids_Q, batch_Q, words.view(-1, 2))
+
+
+def _check_range(what: str, numbers_Q: Tensor, bound: int) -> None:
+    if not len(numbers_Q):
+        return
+    least, most = (int(end) for end in numbers_Q.aminmax())
+    if least < 0 or most >= bound:
+        raise PlanError(
+            f"A request is beyond the {what}.",
+            seen=f"{least if least < 0 else most}, there are {bound}",
+            fix=f"use numbers from 0 to {bound - 1}",
+        )
+
+
+def _check_graph(indptr: Tensor, weight_E: Tensor | None, fanout: int) -> None:
+    if fanout < ALL:
+        raise ConfigError(
+            "The fan-out is out of range.", seen=f"fanout={fanout}", fix="use -1 (all), 0 or more"
+        )
+    if indptr.device.type != "cpu" or indptr.dtype != torch.int64:
+        raise PlanError(
+            "Sampling reads int64 offsets on CPU.",
+            seen=f"{indptr.dtype} on {indptr.device}",
+            fix="keep the graph's offsets in memory as int64",
+        )
+    if weight_E is not None:
+        _check_weight(weight_E, int(indptr[-1]))
+
+
+def _check_weight(weight_E: Tensor, num_edges: int) -> None:
+    floats = (torch.float32, torch.float64)
+    if weight_E.dtype not in floats or weight_E.dim() != 1 or len(weight_E) < num_edges:
+        raise PlanError(
+            "Weights must be a row of float32 or float64, one an edge.",
+            seen=f"{weight_E.dtype}, shape {tuple(weight_E.shape)}, {num_edges} edges",
+            fix="pass the weights of this graph's edges",
+        )

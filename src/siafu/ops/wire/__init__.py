@@ -1,0 +1,9 @@
+"""Rows as they travel between ranks: 2 to 16 bits per entry, or unchanged.
+
+`rows` is what others call, and has the format; `reference` (plain torch), `numba` and `triton`
+give the same bytes.
+"""
+
+from siafu.ops.wire.reference import DTYPES, RAW, WIDTHS
+
+__all__ = ["DTYPES", "RAW", "WIDTHS"]
