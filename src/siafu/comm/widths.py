@@ -1,29 +1,41 @@
-"""Which width each row travels at: the least variance that a budget of bytes or seconds buys.
+"""Which width each row travels at: the least variance that a budget of bytes buys.
 
 A row sent at b bits adds beta / (2^b - 1)^2 to the variance of what its receivers aggregate, with
-beta = (sum of squared aggregation coefficients) x (max - min)^2 x D / 6. The best choice raises the
-widths that gain most for each byte, or second, first; see `width_search`. Messages are numbered as
-the caller likes, and come back in the same order; layers and directions are lanes like any other.
+beta = (sum of squared aggregation coefficients) x (max - min)^2 x D / 6. A row's widths form a
+chain, each step adding bytes and taking variance away, less for each byte from step to step. So the
+best use of some bytes takes the steps of all rows by gain per byte; where that leaves bytes over,
+counts of steps near those are tried. Messages are numbered as the caller likes, and come back in
+the same order. Rows that share a width are one message: beta is that of all of them together.
 
-Rows that share a width are one message: beta is then that of all of them together.
-
-Shapes: K messages (rows to one peer in one exchange), L lanes.
+Shapes: K messages (rows to one peer in one exchange), J steps.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from siafu.comm.links import FASTEST, Lanes
-from siafu.comm.width_search import Search, Steps, chain_of, least_variance
 from siafu.errors import PlanError
+from siafu.ops import row_bytes
 
 Array = NDArray[Any]
 
 CHOICES = (2, 4, 8)
+
+REACH = 12
+"""How far from the threshold rule's counts others are tried."""
+
+FEW_STEPS = 400
+"""With more, one row is too little to matter, and what is left is only filled up."""
+
+SMALL = 300
+"""Messages up to which other budgets near the given one are tried; in more, a row is too little."""
+
+MOST_ROOMS = 50
+MOST_MOVES = 50
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,25 +48,19 @@ class Messages:
     width_K: Array
     """D of each row."""
 
-    lane_K: Array
-    """The lane it travels in; see `links.Lanes`. All 0 where only bytes count."""
-
-    element_size: int = 4
-    """Bytes of an entry before it is encoded."""
-
     rows_K: Array | None = None
     """Rows that share a width; None: one each."""
 
     def __post_init__(self) -> None:
         is_sound = self.beta_K.ndim == 1 and (
-            self.beta_K.shape == self.width_K.shape == self.lane_K.shape == self.counts().shape
+            self.beta_K.shape == self.width_K.shape == self.counts().shape
         )
         if not is_sound or not (np.isfinite(self.beta_K) & (self.beta_K >= 0)).all():
             raise PlanError(
-                "Messages need sensitivities of 0 or more, and a width and a lane for each.",
-                seen=f"{self.beta_K.shape}, {self.width_K.shape}, {self.lane_K.shape}; "
+                "Messages need sensitivities of 0 or more, and a width for each.",
+                seen=f"{self.beta_K.shape}, {self.width_K.shape}; "
                 f"least {self.beta_K.min(initial=0)}",
-                fix="pass three arrays of one length; leave out rows that are not finite",
+                fix="pass arrays of one length; leave out rows that are not finite",
             )
 
     def __len__(self) -> int:
@@ -74,8 +80,6 @@ class Assignment:
 
     variance: float
     num_bytes: int
-    seconds: float
-    """By the link model; 0 where no lanes were given."""
 
 
 def sensitivity(square_sums_K: Array, ranges_K: Array, width: int) -> Array:
@@ -91,42 +95,12 @@ def assign_bytes(
     messages: Messages, budget_bytes: float, choices: Sequence[int] = CHOICES
 ) -> Assignment:
     """Return the widths of least variance in `budget_bytes`; the least widths if none fit."""
-    one_lane = replace(messages, lane_K=np.zeros(len(messages), np.int64))
-    a_byte_a_second = Lanes(np.zeros(1), np.ones(1), np.zeros(1, np.int64))
-    found = _assign(one_lane, a_byte_a_second, choices, seconds=float(budget_bytes))
-    return replace(found, seconds=0.0)
-
-
-def assign_seconds(
-    messages: Messages, lanes: Lanes, budget_seconds: float, choices: Sequence[int] = CHOICES
-) -> Assignment:
-    """Return the widths of least variance whose rounds take `budget_seconds` together.
-
-    Lanes that wait for a slower one of their round carry more bits at no cost, whatever the budget.
-    """
-    return _assign(messages, lanes, choices, seconds=budget_seconds)
-
-
-def assign_tradeoff(
-    messages: Messages, lanes: Lanes, variance_weight: float, choices: Sequence[int] = CHOICES
-) -> Assignment:
-    """Return the widths that minimise w x variance + (1 - w) x seconds.
-
-    Both count from 0 (best anyone can do) to 1 (all rows at the least, or the largest, width).
-    """
-    if not 0 < variance_weight < 1:
-        raise PlanError(
-            "The weight of variance is out of range.",
-            seen=f"{variance_weight}",
-            fix="use more than 0 and less than 1",
-        )
-    low, high = (
-        cost_of(messages, uniform_widths(len(messages), bits), lanes)
-        for bits in (min(choices), max(choices))
-    )
-    worth = (1 - variance_weight) / max(high.seconds - low.seconds, 1e-300)
-    rate = worth * max(low.variance - high.variance, 0.0) / variance_weight
-    return _assign(messages, lanes, choices, least_rate=rate)
+    steps = Steps.build(messages, choices)
+    room = min(max(budget_bytes - steps.least_bytes, 0.0), float(steps.bytes_J.sum()))
+    if len(messages) <= SMALL:
+        limit = max(float(budget_bytes), steps.least_bytes) * (1 + 1e-12) - steps.least_bytes
+        room = _best_room(steps, room, limit)
+    return cost_of(messages, steps.bits(steps.fill(room)))
 
 
 def uniform_widths(count: int, bits: int) -> Array:
@@ -148,49 +122,178 @@ def mean_bits_budget(messages: Messages, mean_bits: float) -> float:
     return float(((8 + messages.width_K * mean_bits / 8) * messages.counts()).sum())
 
 
-def cost_of(messages: Messages, bits_K: Array, lanes: Lanes | None = None) -> Assignment:
+def cost_of(messages: Messages, bits_K: Array) -> Assignment:
     """Return an assignment with what it costs."""
     size_K, factor_K = np.zeros(len(messages)), np.zeros(len(messages))
     for width in np.unique(messages.width_K):
         for bits in np.unique(bits_K):
             chosen = (messages.width_K == width) & (bits_K == bits)
-            (size,), (factor,) = chain_of(int(width), messages.element_size, [int(bits)])[1:3]
+            (size,), (factor,) = chain_of(int(width), [int(bits)])[1:3]
             size_K[chosen], factor_K[chosen] = size, factor
     size_K *= messages.counts()
-    seconds = 0.0
-    if lanes is not None:
-        count = len(lanes.round_L)
-        bytes_L = np.bincount(messages.lane_K, size_K, minlength=count)
-        seconds = lanes.seconds(bytes_L, np.bincount(messages.lane_K, minlength=count) > 0)
     variance = float((messages.beta_K * factor_K).sum())
-    return Assignment(bits_K.astype(np.uint8), variance, int(size_K.sum()), seconds)
+    return Assignment(bits_K.astype(np.uint8), variance, int(size_K.sum()))
 
 
-def _assign(
-    messages: Messages,
-    lanes: Lanes,
-    choices: Sequence[int],
-    *,
-    seconds: float | None = None,
-    least_rate: float | None = None,
-) -> Assignment:
-    if len(messages) and not 0 <= messages.lane_K.min() <= messages.lane_K.max() < len(
-        lanes.round_L
-    ):
-        raise PlanError(
-            "A message travels in a lane that does not exist.",
-            seen=f"{messages.lane_K.min()} to {messages.lane_K.max()}, of {len(lanes.round_L)}",
-            fix="number lanes from 0, as in `Lanes`",
-        )
-    # a link too fast to measure still ranks its rows by what they gain
-    usable = replace(lanes, byte_seconds_L=np.maximum(lanes.byte_seconds_L, FASTEST))
-    steps = Steps.build(
-        messages.beta_K,
-        messages.width_K,
-        messages.counts(),
-        messages.lane_K,
-        messages.element_size,
-        choices,
+def chain_of(width: int, choices: Sequence[int]) -> tuple[list[int], list[int], list[float]]:
+    """Return bits, bytes and variance factors of the choices worth making, the smallest first.
+
+    Left out are those with more bytes and no less variance, and those above the line between two
+    others, so that the gain of a byte falls along the chain.
+    """
+    options = sorted(
+        (row_bytes(bits, width), 0.0 if bits == 32 else (2.0**bits - 1) ** -2, bits)
+        for bits in choices
     )
-    bits_K = least_variance(Search(steps, usable), seconds=seconds, least_rate=least_rate)
-    return cost_of(messages, bits_K, lanes)
+    kept: list[tuple[int, float, int]] = []
+    for option in options:
+        if kept and option[1] >= kept[-1][1]:
+            continue
+        while len(kept) > 1 and _slope(kept[-2], option) >= _slope(kept[-2], kept[-1]):
+            kept.pop()
+        if kept and option[0] == kept[-1][0]:
+            kept.pop()
+        kept.append(option)
+    return [bits for _, _, bits in kept], [size for size, *_ in kept], [v for _, v, _ in kept]
+
+
+def _slope(low: tuple[int, float, int], high: tuple[int, float, int]) -> float:
+    return (low[1] - high[1]) / (high[0] - low[0])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """All steps up all chains, sorted by falling gain per byte."""
+
+    message_J: Array
+    kind_J: Array
+    """Steps of one kind add the same bytes: it is the rows' width and number, and the level."""
+    bytes_J: Array
+    gain_J: Array
+    chains: list[list[int]]
+    """The widths in bits of each width and number of rows."""
+    chain_K: Array
+    """Which of these a message has."""
+    least_bytes: int
+    """Of all messages at the least widths."""
+
+    @classmethod
+    def build(cls, messages: Messages, choices: Sequence[int]) -> "Steps":
+        """Return the steps of these messages."""
+        beta_K, rows_K = messages.beta_K, messages.counts()
+        many = int(rows_K.max(initial=0)) + 1
+        shapes, chain_K = np.unique(messages.width_K * many + rows_K, return_inverse=True)
+        chains = []
+        for width, rows in (divmod(int(shape), many) for shape in shapes):
+            bits, sizes, factors = chain_of(width, choices)
+            chains.append((bits, [rows * size for size in sizes], factors))
+        parts: list[tuple[Array, ...]] = [(np.zeros(0, np.int64),) * 4 + (np.zeros(0),)]
+        kind = 0
+        for number, (_, sizes, factors) in enumerate(chains):
+            members = np.flatnonzero((chain_K == number) & (beta_K > 0))
+            for level in range(1, len(sizes)):
+                added, taken = sizes[level] - sizes[level - 1], factors[level - 1] - factors[level]
+                full = np.full(len(members), level)
+                parts.append((members, full, full * 0 + kind, full * 0 + added))
+                parts[-1] += (beta_K[members] * taken,)
+                kind += 1
+        message, level_, kind_, added_, gain = (np.concatenate(p) for p in zip(*parts, strict=True))
+        order = np.lexsort((level_, -gain / np.maximum(added_, 1)))
+        least = np.array([sizes[0] for _, sizes, _ in chains] or [0])[chain_K]
+        return cls(
+            message[order],
+            kind_[order],
+            added_[order],
+            gain[order],
+            [bits for bits, _, _ in chains],
+            chain_K,
+            int(least.sum()),
+        )
+
+    def fill(self, room: float) -> Array:
+        """Return which steps to take within `room` bytes beyond the least."""
+        # A little more, since sums of fractions of bytes are not exact.
+        room = room * (1 + 1e-12) + 1e-6
+        return best_counts(self.kind_J, self.bytes_J, self.gain_J, room)
+
+    def bits(self, taken_J: Array) -> Array:
+        """Return each message's width when these steps are taken."""
+        height_K = np.bincount(self.message_J[taken_J], minlength=len(self.chain_K))
+        longest = max((len(chain) for chain in self.chains), default=1)
+        table = np.zeros((max(len(self.chains), 1), longest), np.uint8)
+        for number, chain in enumerate(self.chains):
+            table[number, : len(chain)] = chain
+        return table[self.chain_K, height_K]
+
+
+def _best_room(steps: Steps, room: float, limit: float) -> float:
+    """Return the bytes of the best filling found for rooms near the given one, within a limit.
+
+    `fill` does not always use its room up, and now and then does better with another.
+    """
+    sizes = steps.bytes_J
+    exact = np.arange(0, sizes.sum() + 1, max(np.gcd.reduce(sizes), 1))
+    tried = np.unique(np.concatenate([[0.0, room], exact]))
+    middle = int(np.searchsorted(tried, room))
+    tried = np.union1d(tried[max(0, middle - MOST_ROOMS) : middle + MOST_ROOMS], 0.0)
+    found = [(0.0, 0.0)]
+    for each in tried:
+        taken_J = steps.fill(each)
+        used = float((sizes * taken_J).sum())
+        if used <= limit:
+            found.append((float((steps.gain_J * taken_J).sum()), -used))
+    return -max(found)[1]
+
+
+def best_counts(kind_J: Array, bytes_J: Array, gain_J: Array, room: float) -> Array:
+    """Return which steps, sorted by gain per byte, to take within `room` bytes.
+
+    Steps of one kind differ in gain alone, so the answer is a count for each kind. From the counts
+    of the threshold rule, two kinds at a time try others nearby while the kind with the fewest
+    bytes takes what is left, as long as that gains.
+    """
+    taken_J = np.cumsum(bytes_J) <= room
+    if taken_J.all():
+        return taken_J
+    kinds, kind_J = np.unique(kind_J, return_inverse=True)
+    places = [np.flatnonzero(kind_J == kind) for kind in range(len(kinds))]
+    places.sort(key=lambda place: -bytes_J[place[0]])
+    sizes = np.array([bytes_J[place[0]] for place in places])
+    gains = [np.concatenate([[0.0], np.cumsum(gain_J[place])]) for place in places]
+    counts = np.array([int(taken_J[place].sum()) for place in places])
+    pairs: list[tuple[int, ...]] = [()]
+    if len(taken_J) <= FEW_STEPS and len(places) > 1:
+        pairs = list(combinations(range(len(places) - 1), 2)) or [(0,)]
+    best = -1.0
+    for _ in range(MOST_MOVES):
+        found = [_try_near(counts, pair, sizes, gains, room) for pair in pairs]
+        value, tried = max(found, key=lambda pair: pair[0])
+        if value <= best * (1 + 1e-12):
+            break
+        best, counts = value, tried
+    taken_J = np.zeros(len(kind_J), bool)
+    for place, count in zip(places, counts, strict=True):
+        taken_J[place[:count]] = True
+    return taken_J
+
+
+def _try_near(
+    counts: Array, free: tuple[int, ...], sizes: Array, gains: list[Array], room: float
+) -> tuple[float, Array]:
+    """Return the best value and its counts: kinds `free` stay near theirs, the last fills up."""
+    spans = [
+        np.arange(max(0, counts[kind] - REACH), min(len(gains[kind]) - 1, counts[kind] + REACH) + 1)
+        for kind in free
+    ]
+    near = np.meshgrid(*spans, indexing="ij")
+    tried = np.repeat(counts[:, None], near[0].size if near else 1, axis=1)
+    for kind, values in zip(free, near, strict=True):
+        tried[kind] = values.ravel()
+    left = room - sizes[:-1] @ tried[:-1]
+    tried, left = tried[:, left >= 0], left[left >= 0]
+    tried[-1] = np.minimum(left // sizes[-1], len(gains[-1]) - 1)
+    value = sum(
+        (gain[count] for gain, count in zip(gains, tried, strict=True)), np.zeros(len(left))
+    )
+    at = int(np.argmax(value))
+    return float(value[at]), tried[:, at]

@@ -259,8 +259,7 @@ class WidthBook:
             rows.extend(_rows_of(leg).cpu().numpy() for leg in group)
             legs.extend(group)
         beta_K, width_K = np.concatenate(betas), np.concatenate(sizes)
-        lane_K = np.zeros(len(beta_K), np.int64)
-        messages = Messages(beta_K, width_K, lane_K, rows_K=np.concatenate(rows))
+        messages = Messages(beta_K, width_K, np.concatenate(rows))
         # The thread ends with its one task.
         beside = ThreadPoolExecutor(1, thread_name_prefix="siafu-widths")
         self._coming = legs, beside.submit(self._assign, messages, self._seed + epoch)
