@@ -13,9 +13,9 @@ from siafu.nn import Draws
 from siafu.ops import WireLayout, decode, encode
 from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy import Strategy, TimeStrategy
-from siafu.strategy.carriers import AllToAll
-from siafu.strategy.time_legs import RowIds
-from siafu.strategy.time_wire import TimeWire
+from siafu.strategy.time.exchanges import AllToAll
+from siafu.strategy.time.legs import RowIds
+from siafu.strategy.time.wire import TimeWire
 from tests.dynamic.graphs import NUM_NODES
 
 WIDTH, STEPS, VERTICES = 20, 9, 25

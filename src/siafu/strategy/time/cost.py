@@ -13,7 +13,7 @@ from siafu.nn import BandedMean, TemporalLayer
 from siafu.ops import row_bytes
 from siafu.ops.wire import RAW
 from siafu.partition import TimePlan
-from siafu.strategy.time_strategy import TimeExchange
+from siafu.strategy.time.strategy import TimeExchange
 from siafu.strategy.wire import LEAST_WIDTH
 
 BYTE_SECONDS = 1e-9

@@ -20,10 +20,10 @@ from siafu.comm import MakeCodings, World, even_counts
 from siafu.errors import ConfigError
 from siafu.nn import BandedMean, Draws, TemporalLayer
 from siafu.partition import TimeBlock, TimePlan
-from siafu.strategy.banded import halo_steps
-from siafu.strategy.carriers import CodingsOf, exactly
-from siafu.strategy.time_legs import Patch, RowForm, RowIds, TimeLeg
-from siafu.strategy.time_strategy import TimeStrategy
+from siafu.strategy.time.banded import halo_steps
+from siafu.strategy.time.exchanges import CodingsOf, exactly
+from siafu.strategy.time.legs import Patch, RowForm, RowIds, TimeLeg
+from siafu.strategy.time.strategy import TimeStrategy
 from siafu.strategy.widths import Exchange, WidthBook
 from siafu.strategy.wire import LEAST_WIDTH
 
