@@ -21,9 +21,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Side, append_json, machine, take_turns
-from siafu.comm.widths import Messages, assign_bytes, cost_of, uniform_widths
+from siafu.comm import Format
 from siafu.ops import DrawKey, WireLayout, decode, decode_into, encode, kernels, set_threads
 from siafu.ops.contract import Draw, Wire
+from siafu.strategy.rounding.assignment import Messages, assign_bytes, cost_of, uniform
 
 ROWS = {"cpu": 200_000, "cuda": 4_000_000}
 PLAIN_ROWS = 20_000
@@ -111,16 +112,16 @@ def measure_assignment(count: int = 100_000) -> dict[str, Any]:
     draw = np.random.default_rng(0)
     width_K = np.where(draw.random(count) < 0.2, 602, 256)
     messages = Messages(draw.lognormal(0, 2, count), width_K)
-    uniform = cost_of(messages, uniform_widths(count, 4))
+    whole = cost_of(messages, uniform(count, Format("rounded", 4)))
     taken = []
     for _ in range(5):
         start = time.perf_counter()
-        found = assign_bytes(messages, uniform.num_bytes)
+        found = assign_bytes(messages, whole.num_bytes)
         taken.append(time.perf_counter() - start)
     return {
         "messages": count,
         "bytes budget median_ms": round(1e3 * sorted(taken)[2], 1),
-        "bytes budget variance / 4 bits": round(found.variance / uniform.variance, 3),
+        "bytes budget variance / 4 bits": round(found.variance / whole.variance, 3),
     }
 
 

@@ -6,11 +6,12 @@ Shapes: N rows, F features, B bytes of a coded row, R rows read.
 import torch
 from torch import Tensor
 
+from siafu.comm import Format
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import DrawKey, WireLayout, decode, encode
 from siafu.shard import HeldRows, RowReader
 
-BITS = 8
+_FORMAT = Format("rounded", 8)
 _PURPOSE = ORDER_PURPOSE - 1
 _ROWS_AT_ONCE = 1 << 16
 
@@ -55,4 +56,4 @@ def decode_rows(bytes_RB: Tensor, width: int) -> Tensor:
 
 
 def _layout(num_rows: int, width: int) -> WireLayout:
-    return WireLayout.build(torch.full((num_rows,), BITS, dtype=torch.uint8), width)
+    return WireLayout.build(_FORMAT.codes(num_rows), width)

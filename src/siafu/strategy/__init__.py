@@ -9,10 +9,10 @@ from siafu.strategy.pyg import (
     edge_arguments,
     parallelize,
 )
+from siafu.strategy.rounding import WidthBook, Widths
 from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
 from siafu.strategy.time import LossOf, StepSource, TimeRunner, TimeStrategy
 from siafu.strategy.view import View, message_flow
-from siafu.strategy.widths import WidthBook, Widths
 
 __all__ = [
     "PRESETS",

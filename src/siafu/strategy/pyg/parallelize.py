@@ -23,8 +23,8 @@ from siafu.strategy.pyg.edge_arguments import (
 from siafu.strategy.pyg.intercept import RankMode, SourceSumError
 from siafu.strategy.pyg.refusal import refuse_inexact, refusing_checkpoints
 from siafu.strategy.pyg.staged import StagedLayers
+from siafu.strategy.rounding import WidthBook
 from siafu.strategy.strategy import Strategy, find_strategy
-from siafu.strategy.widths import WidthBook
 
 
 class ParallelModel(nn.Module):

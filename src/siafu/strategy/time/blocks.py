@@ -20,10 +20,9 @@ from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy.time.banded import BandedHalo
 from siafu.strategy.time.cost import choose_exchange, state_width
 from siafu.strategy.time.exchanges import AllToAll, Evolution
-from siafu.strategy.time.legs import RowIds
+from siafu.strategy.time.rounding import RowIds, TimeRounding, check_rounding
 from siafu.strategy.time.strategy import TimeExchange, TimeStrategy
 from siafu.strategy.time.wavefront import Wavefront
-from siafu.strategy.time.wire import TimeWire, check_rounding
 
 LossOf = Callable[[TimeBlock, Tensor], Tensor]
 """This rank's share of the loss of a block, given the embeddings of its snapshots there."""
@@ -82,7 +81,7 @@ class TimeRunner:
         self._first = 1 if source.starts_transformed else 0
         check_rounding(model.parts[self._first :], strategy)
         row_ids = RowIds(source.vertex_ids, source.num_all_vertices)
-        self.wire = TimeWire(strategy, plan, world, draws or Draws(), row_ids)
+        self.wire = TimeRounding(strategy, plan, world, draws or Draws(), row_ids)
         self._exchanges: dict[int, RowExchange | Evolution] = {}
         for number, part in enumerate(model.parts):
             if number < self._first:

@@ -1,11 +1,11 @@
-"""Which width each row travels at: the least variance that a budget of bytes buys.
+"""Which format each row travels in: the least variance that a budget of bytes buys.
 
 A row sent at b bits adds beta / (2^b - 1)^2 to the variance of what its receivers aggregate, with
-beta = (sum of squared aggregation coefficients) x (max - min)^2 x D / 6. A row's widths form a
+beta = (sum of squared aggregation coefficients) x (max - min)^2 x D / 6. A row's formats form a
 chain, each step adding bytes and taking variance away, less for each byte from step to step. So the
 best use of some bytes takes the steps of all rows by gain per byte; where that leaves bytes over,
 counts of steps near those are tried. Messages are numbered as the caller likes, and come back in
-the same order. Rows that share a width are one message: beta is that of all of them together.
+the same order. Rows that share a format are one message: beta is that of all of them together.
 
 Shapes: K messages (rows to one peer in one exchange), J steps.
 """
@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from siafu.comm import Format
+from siafu.comm.coding import format_of_code
 from siafu.errors import PlanError
-from siafu.ops import row_bytes
 
 Array = NDArray[Any]
 
-CHOICES = (2, 4, 8)
+CHOICES = (Format("rounded", 2), Format("rounded", 4), Format("rounded", 8))
+"""What rows are given, the smallest first."""
 
 REACH = 12
 """How far from the threshold rule's counts others are tried."""
@@ -43,13 +45,13 @@ class Messages:
     """What is to be sent: row k has the sensitivity beta[k] and width[k] entries."""
 
     beta_K: Array
-    """float64; see `sensitivity`. A row that never changes has 0 and travels at the least width."""
+    """float64; see `sensitivity`. A row that never changes has 0 and the smallest format."""
 
     width_K: Array
     """D of each row."""
 
     rows_K: Array | None = None
-    """Rows that share a width; None: one each."""
+    """Rows that share a format; None: one each."""
 
     def __post_init__(self) -> None:
         is_sound = self.beta_K.ndim == 1 and (
@@ -73,10 +75,10 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assignment:
-    """Widths and what they cost."""
+    """Formats and what they cost."""
 
-    bits_K: Array
-    """uint8, in the order of the messages."""
+    codes_K: Array
+    """uint8: `Format.code`, in the order of the messages."""
 
     variance: float
     num_bytes: int
@@ -92,29 +94,29 @@ def sensitivity(square_sums_K: Array, ranges_K: Array, width: int) -> Array:
 
 
 def assign_bytes(
-    messages: Messages, budget_bytes: float, choices: Sequence[int] = CHOICES
+    messages: Messages, budget_bytes: float, choices: Sequence[Format] = CHOICES
 ) -> Assignment:
-    """Return the widths of least variance in `budget_bytes`; the least widths if none fit."""
+    """Return the formats of least variance in `budget_bytes`; the smallest if none fit."""
     steps = Steps.build(messages, choices)
     room = min(max(budget_bytes - steps.least_bytes, 0.0), float(steps.bytes_J.sum()))
     if len(messages) <= SMALL:
         limit = max(float(budget_bytes), steps.least_bytes) * (1 + 1e-12) - steps.least_bytes
         room = _best_room(steps, room, limit)
-    return cost_of(messages, steps.bits(steps.fill(room)))
+    return cost_of(messages, steps.codes(steps.fill(room)))
 
 
-def uniform_widths(count: int, bits: int) -> Array:
-    """Return the same width for every message."""
-    return np.full(count, bits, np.uint8)
+def uniform(count: int, each: Format) -> Array:
+    """Return the same format for every message."""
+    return np.full(count, each.code, np.uint8)
 
 
 def random_assignment(
-    messages: Messages, budget_bytes: float, seed: int, choices: Sequence[int] = CHOICES
+    messages: Messages, budget_bytes: float, seed: int, choices: Sequence[Format] = CHOICES
 ) -> Assignment:
     """Return what `assign_bytes` gives when sensitivities are noise; for comparison."""
     noise_K = np.random.default_rng(seed).exponential(size=len(messages))
     blind = assign_bytes(replace(messages, beta_K=noise_K), budget_bytes, choices)
-    return cost_of(messages, blind.bits_K)
+    return cost_of(messages, blind.codes_K)
 
 
 def mean_bits_budget(messages: Messages, mean_bits: float) -> float:
@@ -122,29 +124,25 @@ def mean_bits_budget(messages: Messages, mean_bits: float) -> float:
     return float(((8 + messages.width_K * mean_bits / 8) * messages.counts()).sum())
 
 
-def cost_of(messages: Messages, bits_K: Array) -> Assignment:
+def cost_of(messages: Messages, codes_K: Array) -> Assignment:
     """Return an assignment with what it costs."""
     size_K, factor_K = np.zeros(len(messages)), np.zeros(len(messages))
     for width in np.unique(messages.width_K):
-        for bits in np.unique(bits_K):
-            chosen = (messages.width_K == width) & (bits_K == bits)
-            (size,), (factor,) = chain_of(int(width), [int(bits)])[1:3]
-            size_K[chosen], factor_K[chosen] = size, factor
+        for code in np.unique(codes_K):
+            chosen, each = (messages.width_K == width) & (codes_K == code), format_of_code(code)
+            size_K[chosen], factor_K[chosen] = each.row_bytes(int(width)), each.variance
     size_K *= messages.counts()
     variance = float((messages.beta_K * factor_K).sum())
-    return Assignment(bits_K.astype(np.uint8), variance, int(size_K.sum()))
+    return Assignment(codes_K.astype(np.uint8), variance, int(size_K.sum()))
 
 
-def chain_of(width: int, choices: Sequence[int]) -> tuple[list[int], list[int], list[float]]:
-    """Return bits, bytes and variance factors of the choices worth making, the smallest first.
+def chain_of(width: int, choices: Sequence[Format]) -> tuple[list[int], list[int], list[float]]:
+    """Return codes, bytes and variance factors of the choices worth making, the smallest first.
 
     Left out are those with more bytes and no less variance, and those above the line between two
     others, so that the gain of a byte falls along the chain.
     """
-    options = sorted(
-        (row_bytes(bits, width), 0.0 if bits == 32 else (2.0**bits - 1) ** -2, bits)
-        for bits in choices
-    )
+    options = sorted((each.row_bytes(width), each.variance, each.code) for each in choices)
     kept: list[tuple[int, float, int]] = []
     for option in options:
         if kept and option[1] >= kept[-1][1]:
@@ -154,7 +152,7 @@ def chain_of(width: int, choices: Sequence[int]) -> tuple[list[int], list[int], 
         if kept and option[0] == kept[-1][0]:
             kept.pop()
         kept.append(option)
-    return [bits for _, _, bits in kept], [size for size, *_ in kept], [v for _, v, _ in kept]
+    return [code for _, _, code in kept], [size for size, *_ in kept], [v for _, v, _ in kept]
 
 
 def _slope(low: tuple[int, float, int], high: tuple[int, float, int]) -> float:
@@ -171,22 +169,22 @@ class Steps:
     bytes_J: Array
     gain_J: Array
     chains: list[list[int]]
-    """The widths in bits of each width and number of rows."""
+    """The codes of formats for each width and number of rows."""
     chain_K: Array
     """Which of these a message has."""
     least_bytes: int
-    """Of all messages at the least widths."""
+    """Of all messages in the smallest formats."""
 
     @classmethod
-    def build(cls, messages: Messages, choices: Sequence[int]) -> "Steps":
+    def build(cls, messages: Messages, choices: Sequence[Format]) -> "Steps":
         """Return the steps of these messages."""
         beta_K, rows_K = messages.beta_K, messages.counts()
         many = int(rows_K.max(initial=0)) + 1
         shapes, chain_K = np.unique(messages.width_K * many + rows_K, return_inverse=True)
         chains = []
         for width, rows in (divmod(int(shape), many) for shape in shapes):
-            bits, sizes, factors = chain_of(width, choices)
-            chains.append((bits, [rows * size for size in sizes], factors))
+            codes, sizes, factors = chain_of(width, choices)
+            chains.append((codes, [rows * size for size in sizes], factors))
         parts: list[tuple[Array, ...]] = [(np.zeros(0, np.int64),) * 4 + (np.zeros(0),)]
         kind = 0
         for number, (_, sizes, factors) in enumerate(chains):
@@ -205,7 +203,7 @@ class Steps:
             kind_[order],
             added_[order],
             gain[order],
-            [bits for bits, _, _ in chains],
+            [codes for codes, _, _ in chains],
             chain_K,
             int(least.sum()),
         )
@@ -216,8 +214,8 @@ class Steps:
         room = room * (1 + 1e-12) + 1e-6
         return best_counts(self.kind_J, self.bytes_J, self.gain_J, room)
 
-    def bits(self, taken_J: Array) -> Array:
-        """Return each message's width when these steps are taken."""
+    def codes(self, taken_J: Array) -> Array:
+        """Return each message's format when these steps are taken."""
         height_K = np.bincount(self.message_J[taken_J], minlength=len(self.chain_K))
         longest = max((len(chain) for chain in self.chains), default=1)
         table = np.zeros((max(len(self.chains), 1), longest), np.uint8)
