@@ -33,7 +33,7 @@ from siafu.ingest import drifting, graph_from_events
 from siafu.ops import set_threads, spare_memory
 from siafu.partition import Cut, assign_vertices, plan_time
 from siafu.strategy import TimeStrategy
-from siafu.strategy.time_cost import Traffic, all_to_all_traffic, banded_traffic, wavefront_traffic
+from siafu.strategy.time.cost import Traffic, all_to_all_traffic, banded_traffic, wavefront_traffic
 
 STEPS = 3
 HIDDEN, BAND = 16, 20

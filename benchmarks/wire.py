@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Side, append_json, machine, take_turns
-from siafu.comm.links import Link, ring_lanes
-from siafu.comm.widths import Messages, assign_bytes, assign_seconds, cost_of, uniform_widths
+from siafu.comm import Format
 from siafu.ops import DrawKey, WireLayout, decode, decode_into, encode, kernels, set_threads
 from siafu.ops.contract import Draw, Wire
+from siafu.strategy.rounding.assignment import Messages, assign_bytes, cost_of, uniform
 
 ROWS = {"cpu": 200_000, "cuda": 4_000_000}
 PLAIN_ROWS = 20_000
@@ -107,29 +107,22 @@ def measure_width(x_ND: Tensor, bits: int, args: argparse.Namespace) -> dict[str
     return row
 
 
-def measure_assignment(count: int = 100_000, ranks: int = 4, exchanges: int = 5) -> dict[str, Any]:
+def measure_assignment(count: int = 100_000) -> dict[str, Any]:
     """Return the milliseconds that choosing widths takes, and what it gains over 4 bits for all."""
     draw = np.random.default_rng(0)
-    lanes = ring_lanes([[Link(1e-4, 8e-9)] * ranks] * ranks, exchanges)
-    numbers = np.arange(ranks * ranks * exchanges)
-    between = numbers[numbers // ranks % ranks != numbers % ranks]
-    lane_K = draw.choice(between, count)
-    width_K = np.where(lane_K < ranks * ranks, 602, 256)
-    messages = Messages(draw.lognormal(0, 2, count), width_K, lane_K)
-    uniform = cost_of(messages, uniform_widths(count, 4), lanes)
-    row: dict[str, Any] = {"messages": count, "ranks": ranks, "exchanges": exchanges}
-    for name, assign in (
-        ("bytes", lambda: assign_bytes(messages, uniform.num_bytes)),
-        ("seconds", lambda: assign_seconds(messages, lanes, uniform.seconds)),
-    ):
-        taken = []
-        for _ in range(5):
-            start = time.perf_counter()
-            found = assign()
-            taken.append(time.perf_counter() - start)
-        row[f"{name} budget median_ms"] = round(1e3 * sorted(taken)[2], 1)
-        row[f"{name} budget variance / 4 bits"] = round(found.variance / uniform.variance, 3)
-    return row
+    width_K = np.where(draw.random(count) < 0.2, 602, 256)
+    messages = Messages(draw.lognormal(0, 2, count), width_K)
+    whole = cost_of(messages, uniform(count, Format("rounded", 4)))
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        found = assign_bytes(messages, whole.num_bytes)
+        taken.append(time.perf_counter() - start)
+    return {
+        "messages": count,
+        "bytes budget median_ms": round(1e3 * sorted(taken)[2], 1),
+        "bytes budget variance / 4 bits": round(found.variance / whole.variance, 3),
+    }
 
 
 def _print_row(row: dict[str, Any]) -> None:

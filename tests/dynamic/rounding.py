@@ -13,9 +13,8 @@ from siafu.nn import Draws
 from siafu.ops import WireLayout, decode, encode
 from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy import Strategy, TimeStrategy
-from siafu.strategy.carriers import AllToAll
-from siafu.strategy.time_legs import RowIds
-from siafu.strategy.time_wire import TimeWire
+from siafu.strategy.time.exchanges import AllToAll
+from siafu.strategy.time.rounding import RowIds, TimeRounding
 from tests.dynamic.graphs import NUM_NODES
 
 WIDTH, STEPS, VERTICES = 20, 9, 25
@@ -25,11 +24,11 @@ CPU = torch.device("cpu")
 
 def wire_of(
     world: World, plan: TimePlan, bits: Any, draws: Draws, vertices: int = VERTICES
-) -> TimeWire:
+) -> TimeRounding:
     """Return what rounds rows of so many vertices."""
     rounding = Strategy(wire=bits, **({} if isinstance(bits, int) else {"wire_period": 3}))
     strategy = TimeStrategy(rounding=rounding)
-    return TimeWire(strategy, plan, world, draws, RowIds(torch.arange(vertices), vertices))
+    return TimeRounding(strategy, plan, world, draws, RowIds(torch.arange(vertices), vertices))
 
 
 def numbers(seed: int, dtype: torch.dtype = torch.float64) -> Tensor:

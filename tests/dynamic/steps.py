@@ -17,7 +17,7 @@ from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partition import TimeBlock, plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
-from siafu.strategy.time_strategy import TimeExchange
+from siafu.strategy.time.strategy import TimeExchange
 from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
 from tests.dynamic.reference import embed
 
@@ -92,9 +92,9 @@ def distributed_steps(
         graph = replace(graph, part_of=np.resize(np.array(groups, np.int32), graph.num_nodes))
     grid = make_grid(world, graph, max(groups, default=0) + 1)
     runner = runner_on(grid, model, graph, strategy, most_edges, name in OUTWARD)
-    for (number, carrier), exchange in zip(runner._carriers.items(), exchanges, strict=False):
+    for (number, carrier), exchange in zip(runner._exchanges.items(), exchanges, strict=False):
         runner.strategy = replace(strategy, exchange=exchange)
-        runner._carriers[number] = runner._make_carrier(number, carrier.part)
+        runner._exchanges[number] = runner._make_exchange(number, carrier.part)
 
     def loss_of(block: TimeBlock, rows_tNO: Tensor) -> Tensor:
         steps = zip(block.owned(grid.times.rank), rows_tNO, strict=True)

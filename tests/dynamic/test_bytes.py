@@ -8,7 +8,7 @@ from siafu.comm import BACKWARD, FORWARD, Redistribution, World, even_counts, to
 from siafu.ops import row_bytes
 from siafu.partition import TimePlan, plan_time
 from siafu.strategy import Strategy, TimeStrategy
-from siafu.strategy.time_cost import (
+from siafu.strategy.time.cost import (
     all_to_all_traffic,
     banded_traffic,
     row_size,

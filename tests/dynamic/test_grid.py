@@ -9,7 +9,7 @@ from siafu.comm import World
 from siafu.nn import DynamicGNN, VertexGRU
 from siafu.partition import plan_time
 from siafu.strategy import Strategy, TimeRunner, TimeStrategy
-from siafu.strategy.time_cost import choose_exchange
+from siafu.strategy.time.cost import choose_exchange
 from tests.dynamic.steps import MODELS, distributed_steps
 from tests.dynamic.test_parity import CASES, assert_same
 from tests.harness import RankPool

@@ -23,7 +23,7 @@ from siafu.graph import save_dynamic
 from siafu.nn import Draws, TemporalLayer, VertexLSTM
 from siafu.partition import plan_time
 from siafu.shard import VertexShare
-from siafu.strategy.time_cost import choose_exchange, state_width
+from siafu.strategy.time.cost import choose_exchange, state_width
 from tests.command import Command
 from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
 from tests.dynamic.runs import run_engine

@@ -11,7 +11,7 @@ from siafu.engine.grid import make_grid
 from siafu.nn import Draws, DynamicGNN, VertexLSTM
 from siafu.partition import TimeBlock, plan_time
 from siafu.strategy import Strategy, TimeStrategy
-from siafu.strategy.time_blocks import TimeRunner
+from siafu.strategy.time.blocks import TimeRunner
 from tests.dynamic.graphs import awkward_dynamic
 from tests.dynamic.rounding import WIDTH, NoisyAllToAll
 from tests.dynamic.steps import TRAIN, loss_of_step, make_model, runner_on
@@ -73,8 +73,8 @@ def test_rounded_steps_equal_one_process_that_rounds_the_same(
     graph = awkward_dynamic()
     costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
     plan = plan_time(costs, size, train_steps=TRAIN, block_steps=block)
-    for number, carrier in alone._carriers.items():
-        alone._carriers[number] = NoisyAllToAll(number, carrier.part, plan, bits, draws)
+    for number, carrier in alone._exchanges.items():
+        alone._exchanges[number] = NoisyAllToAll(number, carrier.part, plan, bits, draws)
     want = steps_of(alone, draws)
     for part in got:
         torch.testing.assert_close(part["losses"], want["losses"], rtol=1e-9, atol=1e-11)

@@ -7,7 +7,7 @@ import torch
 
 from siafu.nn import VertexLSTM
 from siafu.partition import plan_time
-from siafu.strategy.time_cost import choose_exchange
+from siafu.strategy.time.cost import choose_exchange
 from tests.command import Command
 from tests.dynamic.runs import run_engine
 from tests.harness import RankPool

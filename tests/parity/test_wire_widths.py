@@ -92,8 +92,8 @@ def errors_by_epoch(world: World, folder: Path, strategy: Strategy, epochs: int)
         got = neighbours.mean(shard.x)
         sent.append(take_halo_bytes(world)["halo_forward"])
         errors.append(float((got - exact).square().sum()))
-    legs = [leg for e in neighbours.book._exchanges.values() for leg in e.there]
-    layout = sum(wire_bytes(leg.sent.bits_S, WIDTH) for leg in legs)
+    found = [channel for e in neighbours.book._channels.values() for channel in e.there]
+    layout = sum(wire_bytes(channel.codes_K, WIDTH) for channel in found)
     counted = world.meter.bytes_sent.get("control", 0)
     return {"errors": errors, "sent": sent, "layout": layout, "control": counted}
 

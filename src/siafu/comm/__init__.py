@@ -3,7 +3,7 @@
 The only user of torch.distributed.
 """
 
-from siafu.comm.coding import Coding
+from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format, format_of_bits
 from siafu.comm.gradients import reduce_gradients
 from siafu.comm.halo import (
     Codings,
@@ -45,11 +45,14 @@ from siafu.comm.world import (
 __all__ = [
     "BACKWARD",
     "DEFAULT_DEADLINE_SECONDS",
+    "FORMATS",
     "FORWARD",
     "SOCKET_VARIABLE",
     "STORE_VARIABLE",
+    "UNCHANGED",
     "Coding",
     "Codings",
+    "Format",
     "HaloPlan",
     "Inquiry",
     "Mail",
@@ -65,6 +68,7 @@ __all__ = [
     "counts_by_peer",
     "even_counts",
     "exchange_halo",
+    "format_of_bits",
     "gather_steps",
     "reduce_gradients",
     "start_coded",

@@ -1,20 +1,89 @@
-"""How the rows of one exchange are written for the wire; both ends know each row's width.
+"""How rows are written for the wire: the formats there are, and the coding of one exchange.
+
+Both ends know the format of each row. Which rows are rounded, and to which format, is decided by
+`strategy.rounding`; here is only what every exchange needs, and what others round with.
 
 Shapes: S rows sent, R rows received.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from siafu.ops import DrawKey, Encoded, WireLayout, bad_row, decode, encode
+from siafu.errors import PlanError
+from siafu.ops import DrawKey, Encoded, WireLayout, bad_row, decode, encode, row_bytes
+
+_CODES: dict[tuple[str, int], int] = {
+    ("rounded", 2): 2,
+    ("rounded", 4): 4,
+    ("rounded", 8): 8,
+    ("rounded", 16): 16,
+    ("float", 32): 32,
+}
+"""The byte that stands for each (kind, bits): in tensors of rows, in kernels, among ranks and in
+checkpoints, so none may change. A new format has a row here and its way through `ops`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How the entries of a row are written."""
+
+    kind: Literal["float", "rounded"]
+    """`float` is unchanged, float64 too; `rounded` is right on average, between two scales."""
+    bits: int
+    """Of an entry."""
+
+    def __post_init__(self) -> None:
+        if (self.kind, self.bits) not in _CODES:
+            known = ", ".join(f"{kind} {bits}" for kind, bits in _CODES)
+            raise PlanError(
+                "Unknown format of rows.",
+                seen=f"{self.kind} {self.bits}",
+                fix=f"use one of {known}",
+            )
+
+    def __str__(self) -> str:
+        return str(self.bits)
+
+    @property
+    def code(self) -> int:
+        """The byte that stands for the format."""
+        return _CODES[self.kind, self.bits]
+
+    @property
+    def variance(self) -> float:
+        """Of an entry, relative to that of rounding to two levels."""
+        return 0.0 if self.kind == "float" else (2.0**self.bits - 1) ** -2
+
+    def row_bytes(self, width: int, element_size: int = 4) -> int:
+        """Return the bytes of a row; `element_size` is that of its entries before."""
+        return row_bytes(self.code, width, element_size)
+
+    def codes(self, count: int, device: torch.device | str = "cpu") -> Tensor:
+        """Return the code of each of so many rows, uint8."""
+        return torch.full((count,), self.code, dtype=torch.uint8, device=device)
+
+
+FORMATS = tuple(Format(kind, bits) for kind, bits in _CODES)  # type: ignore[arg-type]
+UNCHANGED = Format("float", 32)
+
+
+def format_of_bits(bits: int) -> Format:
+    """Return what a number of bits in the settings means: 32 is unchanged, fewer are rounded."""
+    return UNCHANGED if bits == UNCHANGED.bits else Format("rounded", bits)
+
+
+def format_of_code(code: int) -> Format:
+    """Return the format that a byte stands for."""
+    return next(each for each in FORMATS if each.code == code)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coding:
-    """Widths of what is sent and received, and the draws that round it."""
+    """Formats of what is sent and received, and the draws that round it."""
 
     sent: WireLayout
     received: WireLayout
@@ -27,7 +96,7 @@ class Coding:
     name_row: Callable[[int], str]
     """What to call a row that can't be sent, by its place in the message."""
     trace: Callable[[Tensor], None] | None = None
-    """Told the range of each row sent."""
+    """Given the range of each row sent."""
 
     def encode(self, x_ND: Tensor, rows_S: Tensor | None) -> Encoded:
         """Return rows x[rows_S] as a message."""

@@ -10,11 +10,12 @@ Shapes: P ranks, R rows of D entries that a slice has.
 import torch
 from torch import Tensor
 
+from siafu.comm.coding import Format
 from siafu.comm.halo import start_exchange
 from siafu.comm.world import World
 from siafu.ops import DrawKey, WireLayout, bad_row, decode, encode
 
-_BITS = 16
+_FORMAT = Format("rounded", 16)
 _ROW = 256
 """Entries that share a scale."""
 _LEAST_ROUNDED = 1 << 14
@@ -72,9 +73,7 @@ def _rounded_sum(flat: Tensor, world: World, key: DrawKey) -> Tensor:
 
 
 def _layout(rows: int, dtype: torch.dtype, device: torch.device) -> WireLayout:
-    return WireLayout.build(
-        torch.full((rows,), _BITS, dtype=torch.uint8, device=device), _ROW, dtype
-    )
+    return WireLayout.build(_FORMAT.codes(rows, device), _ROW, dtype)
 
 
 def _encoded(rows_RD: Tensor, key: DrawKey, first: int) -> Tensor:

@@ -1,6 +1,6 @@
 """The widths of messages of all ranks together: in a run's summary, and in its checkpoints.
 
-Shapes: G legs of all ranks, K rows that all ranks send.
+Shapes: G channels of all ranks, K rows that all ranks send.
 """
 
 from typing import Any
@@ -8,20 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu.comm import World
-from siafu.comm.widths import CHOICES
+from siafu.comm import FORMATS, World
 from siafu.engine.score import gather_rows
 from siafu.errors import StoreError
-from siafu.ops.wire import WIDTHS
 from siafu.strategy import WidthBook
+from siafu.strategy.rounding import CHOICES
 
 _ROWS = 4
-"""Where a leg's number of rows stands, after the rank."""
+"""Where a channel's number of rows stands, after the rank."""
 
 
 def histogram(book: WidthBook, world: World) -> list[dict[str, Any]]:
-    """Return how many rows of all ranks had each width, by exchange and epoch."""
-    mine = [float(entry.rows.get(bits, 0)) for entry in book.history for bits in CHOICES]
+    """Return how many rows of all ranks had each format, by exchange and epoch."""
+    mine = [float(entry.rows.get(each, 0)) for entry in book.history for each in CHOICES]
     if not mine:
         return []
     total = iter(torch.tensor(world.gather_numbers(mine)).sum(dim=0).long().tolist())
@@ -30,7 +29,7 @@ def histogram(book: WidthBook, world: World) -> list[dict[str, Any]]:
             "epoch": entry.epoch,
             "exchange": entry.exchange,
             "direction": entry.direction,
-            "rows": {str(bits): next(total) for bits in CHOICES},
+            "rows": {str(each): next(total) for each in CHOICES},
         }
         for entry in book.history
     ]
@@ -47,17 +46,17 @@ def gather_widths(book: WidthBook, world: World) -> dict[str, Tensor]:
 
 
 def _check_widths(wire: dict[str, Tensor], world: World) -> None:
-    """Raise unless every leg is of a rank that is there, with the widths of all its rows."""
+    """Raise unless every channel is of a rank that is there, with the widths of all its rows."""
     legs, rows = wire.get("legs"), wire.get("rows")
-    problem = None
+    problem, codes = None, tuple(each.code for each in FORMATS)
     if legs is None or rows is None or legs.shape[1:] != (7,) or rows.shape[1:] != (3,):
         problem = f"arrays {', '.join(f'{name} {list(wire[name].shape)}' for name in sorted(wire))}"
     elif not ((legs >= 0) & (legs < 2**31)).all() or int(legs[:, 0].max()) >= world.size:
-        problem = "a number of a leg is out of range"
+        problem = "a number of a channel is out of range"
     elif int(legs[:, _ROWS].long().sum()) != len(rows):
         problem = f"{int(legs[:, _ROWS].long().sum())} rows told, {len(rows)} there"
-    elif not torch.isin(rows[:, :2], torch.tensor(WIDTHS, dtype=rows.dtype)).all():
-        problem = f"a width that is none of {WIDTHS}"
+    elif not torch.isin(rows[:, :2], torch.tensor(codes, dtype=rows.dtype)).all():
+        problem = f"a width that is none of {codes}"
     if problem is not None:
         raise StoreError(
             "The widths of messages in the checkpoint can't be used.",

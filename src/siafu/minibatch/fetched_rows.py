@@ -8,13 +8,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from siafu.comm import World
+from siafu.comm import Format, World
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.nn import SparseRows, rows_to_sum_one
 from siafu.ops import CSR, DrawKey, WireLayout, decode, encode
 from siafu.shard import HeldRows, RowReader
 
-BITS = 8
+_FORMAT = Format("rounded", 8)
 _CODING_PURPOSE = ORDER_PURPOSE - 1
 _ROWS_AT_ONCE = 1 << 16
 _MOST_COLUMNS = 1 << 24
@@ -67,7 +67,7 @@ def decode_coded_rows(bytes_RB: Tensor, width: int) -> Tensor:
 
 
 def _layout(num_rows: int, width: int) -> WireLayout:
-    return WireLayout.build(torch.full((num_rows,), BITS, dtype=torch.uint8), width)
+    return WireLayout.build(_FORMAT.codes(num_rows), width)
 
 
 class PackedRows:

@@ -1,14 +1,18 @@
 """The strategy value, its presets, and the Neighbours that carry it out."""
 
 from siafu.strategy.blocks import group_rounds, smallest_piece
-from siafu.strategy.edge_arguments import as_given, check_forward, edge_arguments
 from siafu.strategy.neighbours import BlockNeighbours
-from siafu.strategy.parallelize import ParallelModel, parallelize
+from siafu.strategy.pyg import (
+    ParallelModel,
+    as_given,
+    check_forward,
+    edge_arguments,
+    parallelize,
+)
+from siafu.strategy.rounding import WidthBook, Widths
 from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
-from siafu.strategy.time_blocks import LossOf, StepSource, TimeRunner
-from siafu.strategy.time_strategy import TimeStrategy
+from siafu.strategy.time import LossOf, StepSource, TimeRunner, TimeStrategy
 from siafu.strategy.view import View, message_flow
-from siafu.strategy.widths import WidthBook, Widths
 
 __all__ = [
     "PRESETS",

@@ -29,16 +29,16 @@ from siafu.ops import (
     fold_into,
 )
 from siafu.strategy.blocks import Block, Reach
+from siafu.strategy.rounding import Exchange
 from siafu.strategy.walk import (
     Homeward,
     Rows,
-    begin_trip,
+    begin_exchange,
     graph_is_kept,
     visit,
     visit_again,
     zeros_like,
 )
-from siafu.strategy.wire import Trip
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ class _Attend(torch.autograd.Function):
     """Sources, rows, shared and captured tensors in; out_MHD back."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, trip: Trip | None, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, exchange: Exchange | None, *tensors: Tensor) -> Tensor:
         sources, rows, shared, _ = call.split(tensors)
         num_rows, heads = call.reach.own.csr.num_rows, sources[0].size(1)
         state = SoftmaxState.empty(num_rows, heads, sources[0].size(2), sources[-1])
@@ -135,9 +135,9 @@ class _Attend(torch.autograd.Function):
             if call.keep and block is not call.reach.own:
                 ctx.kept.append(arrived)
 
-        visit(call.reach, sources, fold, trip)
+        visit(call.reach, sources, fold, exchange)
         out_MHD, lse_MH = finish(state)
-        ctx.call, ctx.trip = call, trip
+        ctx.call, ctx.exchange = call, exchange
         # Not saved as others are: backward lets go of it before it fetches any rows.
         ctx.out_MHD = out_MHD.detach()
         ctx.version = out_MHD._version
@@ -156,7 +156,7 @@ class _Attend(torch.autograd.Function):
         if not graph_is_kept():
             ctx.out_MHD = None
         into = _Into(rows, shared, captured)
-        homeward = Homeward(call.reach, ctx.trip)
+        homeward = Homeward(call.reach, ctx.exchange)
         own: list[Tensor] = []
 
         def give_back(block: Block, arrived: Rows) -> None:
@@ -167,7 +167,7 @@ class _Attend(torch.autograd.Function):
                 homeward.send(block, grads, tuple(own))
 
         kept = ctx.kept if call.keep else None
-        visit_again(call.reach, sources, give_back, ctx.trip, kept)
+        visit_again(call.reach, sources, give_back, ctx.exchange, kept)
         homeward.settle(tuple(own))
         return None, None, *own, *into.rows, *into.shared, *into.captured
 
@@ -229,6 +229,6 @@ def _block_grads(
 
 def staged_attention(call: Call, tensors: Rows) -> Tensor:
     """Return out_MHD, differentiable in all tensors."""
-    trip = begin_trip(call.reach, call.split(tensors)[0])
-    out_MHD: Tensor = _Attend.apply(call, trip, *tensors)
+    exchange = begin_exchange(call.reach, call.split(tensors)[0])
+    out_MHD: Tensor = _Attend.apply(call, exchange, *tensors)
     return out_MHD

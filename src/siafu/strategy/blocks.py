@@ -20,7 +20,7 @@ from torch import Tensor
 from siafu.comm import HaloPlan, World
 from siafu.nn.loops import with_self_loops
 from siafu.ops import CSR
-from siafu.strategy.wire import Wire
+from siafu.strategy.rounding import Rounding
 
 _PIECE_ELEMENTS = 1 << 24
 """Numbers that the edges of one piece may bring: 64 MB in float32."""
@@ -112,8 +112,8 @@ class Reach:
     own: Block
     stages: tuple[Block, ...]
     world: World
-    wire: Wire | None = None
-    """Quantises what travels; None sends rows as they are."""
+    rounding: Rounding | None = None
+    """Rounds what travels; None sends rows as they are."""
     overlap: bool = True
     """Whether owned rows are worked on while others travel."""
 

@@ -23,12 +23,11 @@ from siafu.strategy import attention as staged
 from siafu.strategy import reduction
 from siafu.strategy.blocks import Reach, build_reach
 from siafu.strategy.relations import TypedReach, staged_relations
+from siafu.strategy.rounding import Rounding, WidthBook
 from siafu.strategy.strategy import Strategy
 from siafu.strategy.sums import Scales, staged_max, staged_sum
 from siafu.strategy.view import View, whole_view
 from siafu.strategy.walk import Rows
-from siafu.strategy.widths import WidthBook
-from siafu.strategy.wire import Wire
 
 
 class BlockNeighbours:
@@ -48,8 +47,8 @@ class BlockNeighbours:
         self.strategy = strategy or Strategy()
         self.view = view or whole_view(shard)
         self.book = book or WidthBook(self.strategy, shard.world, draws.seed)
-        is_quantised = self.strategy.wire != 32 and shard.world.size > 1
-        self._wire = Wire(shard, self.view, draws, self.book) if is_quantised else None
+        is_rounded = self.strategy.wire != 32 and shard.world.size > 1
+        self._rounding = Rounding(shard, self.view, draws, self.book) if is_rounded else None
         self._by_dtype: dict[tuple[str, torch.dtype], Any] = {}
 
     @property
@@ -83,7 +82,7 @@ class BlockNeighbours:
 
     def extended(self, x_ND: Tensor) -> Tensor:
         """Return x_CD: the owned rows, then all halo rows at once, differentiably."""
-        codings = None if self._wire is None else self._wire.codings_of_all(x_ND)
+        codings = None if self._rounding is None else self._rounding.codings_of_all(x_ND)
         halo_RD = exchange_halo(x_ND, self.view.plan, self.view.world, codings)
         return torch.cat([x_ND, halo_RD])
 
@@ -93,7 +92,7 @@ class BlockNeighbours:
         view = self.view
         stages = self.strategy.stages_of(view.world.size)
         reach = build_reach(view.csr, view.plan, view.world, stages)
-        return replace(reach, wire=self._wire, overlap=self.strategy.overlap)
+        return replace(reach, rounding=self._rounding, overlap=self.strategy.overlap)
 
     @cached_property
     def _looped(self) -> Reach:

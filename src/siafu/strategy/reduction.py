@@ -30,9 +30,9 @@ from siafu.ops import (
     sum_into,
 )
 from siafu.strategy.blocks import Block, Reach
+from siafu.strategy.rounding import Exchange
 from siafu.strategy.sums import Best
-from siafu.strategy.walk import Homeward, Rows, begin_trip, visit, visit_again, zeros_like
-from siafu.strategy.wire import Trip
+from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit, visit_again, zeros_like
 
 _PLAIN = Gat(slope=1.0)
 """A softmax over given scores: GAT's with a bend that bends nothing."""
@@ -239,7 +239,7 @@ class _Reduced(torch.autograd.Function):
     """Rows of sources, destinations and edges, and captured tensors in; out_MW back."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, trip: Trip | None, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, call: Call, exchange: Exchange | None, *tensors: Tensor) -> Tensor:
         src, dst, edge = call.split(tensors)
         like = call.reach.own.csr.indptr.new_empty(0, dtype=call.function.dtype)
         reduction = _REDUCTIONS[call.reduce](call, like)
@@ -252,9 +252,9 @@ class _Reduced(torch.autograd.Function):
             if call.keep and block is not call.reach.own:
                 ctx.kept.append(arrived)
 
-        visit(call.reach, src, fold, trip)
+        visit(call.reach, src, fold, exchange)
         out_MW = reduction.finish()
-        ctx.call, ctx.reduction, ctx.trip = call, reduction, trip
+        ctx.call, ctx.reduction, ctx.exchange = call, reduction, exchange
         ctx.save_for_backward(*tensors, out_MW)
         return out_MW
 
@@ -268,7 +268,7 @@ class _Reduced(torch.autograd.Function):
         wanted = ctx.needs_input_grad[2:]
         into = {n: zeros_like(t) for n, t in enumerate(tensors) if wanted[n]}
         sends = [n for n in range(len(src)) if wanted[n]]
-        homeward = Homeward(call.reach, ctx.trip, sends)
+        homeward = Homeward(call.reach, ctx.exchange, sends)
         own = tuple(into[n] for n in sends)
 
         def give_back(block: Block, arrived: Rows) -> None:
@@ -280,7 +280,7 @@ class _Reduced(torch.autograd.Function):
             if block is not call.reach.own and sends:
                 homeward.send(block, tuple(totals[n] for n in sends), own)
 
-        visit_again(call.reach, src, give_back, ctx.trip, ctx.kept if call.keep else None)
+        visit_again(call.reach, src, give_back, ctx.exchange, ctx.kept if call.keep else None)
         homeward.settle(own)
         return None, None, *(into.get(n) for n in range(len(tensors)))
 
@@ -334,8 +334,8 @@ def _add_rows(csr: CSR, grad: Tensor, total: Tensor) -> None:
 
 def staged_reduce(call: Call, tensors: Rows) -> Tensor:
     """Return the reduced messages of M rows, differentiable in all tensors and captured ones."""
-    trip = begin_trip(call.reach, call.split(tensors)[0])
-    out_MW: Tensor = _Reduced.apply(call, trip, *tensors, *call.function.captured)
+    exchange = begin_exchange(call.reach, call.split(tensors)[0])
+    out_MW: Tensor = _Reduced.apply(call, exchange, *tensors, *call.function.captured)
     if bool(out_MW.detach().isnan().any()):
         row = int(out_MW.detach().isnan().flatten(1).any(dim=1).nonzero()[0])
         raise PlanError(

@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 
 from siafu.ops import CSR, sum_into
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.walk import Homeward, Rows, begin_trip, visit, visit_again
-from siafu.strategy.wire import Trip
+from siafu.strategy.rounding import Exchange
+from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit, visit_again
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +78,10 @@ class _Relations(torch.autograd.Function):
         map_TDO: Tensor,
         typed: TypedReach,
         keep: bool,
-        trip: Trip | None,
+        exchange: Exchange | None,
     ) -> Tensor:
         out_MO = x_ND.new_zeros(typed.reach.own.csr.num_rows, map_TDO.size(2))
-        ctx.typed, ctx.keep, ctx.kept, ctx.trip = typed, keep, [], trip
+        ctx.typed, ctx.keep, ctx.kept, ctx.exchange = typed, keep, [], exchange
 
         def add(block: Block, arrived: Rows) -> None:
             for part in typed.by_block[block]:
@@ -91,7 +91,7 @@ class _Relations(torch.autograd.Function):
             if keep and block is not typed.reach.own:
                 ctx.kept.append(arrived)
 
-        visit(typed.reach, (x_ND,), add, trip)
+        visit(typed.reach, (x_ND,), add, exchange)
         ctx.save_for_backward(x_ND, map_TDO)
         return out_MO
 
@@ -100,7 +100,7 @@ class _Relations(torch.autograd.Function):
     def backward(ctx: Any, grad_MO: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
         typed, (x_ND, map_TDO) = ctx.typed, ctx.saved_tensors
         needs_rows = ctx.needs_input_grad[0]
-        map_grad_TDO, homeward = torch.zeros_like(map_TDO), Homeward(typed.reach, ctx.trip)
+        map_grad_TDO, homeward = torch.zeros_like(map_TDO), Homeward(typed.reach, ctx.exchange)
         own: list[Tensor] = []
 
         def give_back(block: Block, arrived: Rows) -> None:
@@ -121,7 +121,7 @@ class _Relations(torch.autograd.Function):
                 homeward.send(block, (grad_KD,), tuple(own))
 
         kept = ctx.kept if ctx.keep else None
-        visit_again(typed.reach, (x_ND,), give_back, ctx.trip, kept)
+        visit_again(typed.reach, (x_ND,), give_back, ctx.exchange, kept)
         homeward.settle(tuple(own))
         return own[0] if own else None, map_grad_TDO, None, None, None
 
@@ -134,6 +134,6 @@ def _mean(part: Typed, x_KD: Tensor) -> Tensor:
 
 def staged_relations(x_ND: Tensor, map_TDO: Tensor, typed: TypedReach, *, keep: bool) -> Tensor:
     """Return out_MO, differentiable in rows and maps."""
-    trip = begin_trip(typed.reach, (x_ND,))
-    out_MO: Tensor = _Relations.apply(x_ND, map_TDO, typed, keep, trip)
+    exchange = begin_exchange(typed.reach, (x_ND,))
+    out_MO: Tensor = _Relations.apply(x_ND, map_TDO, typed, keep, exchange)
     return out_MO

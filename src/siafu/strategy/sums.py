@@ -16,8 +16,8 @@ from torch.autograd.function import once_differentiable
 from siafu.ops import max_with_argument, sum_into
 from siafu.ops.csr.maximum import csr_max_grad
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.walk import Homeward, Rows, begin_trip, visit
-from siafu.strategy.wire import Trip, square_sums
+from siafu.strategy.rounding import Exchange, square_sums
+from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,10 @@ class _Sum(torch.autograd.Function):
     """out = rows * sum over blocks of (block @ (cols * x)), and its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, reach: Reach, scales: Scales, trip: Trip | None) -> Tensor:
-        ctx.reach, ctx.scales, ctx.trip = reach, scales, trip
+    def forward(
+        ctx: Any, x_ND: Tensor, reach: Reach, scales: Scales, exchange: Exchange | None
+    ) -> Tensor:
+        ctx.reach, ctx.scales, ctx.exchange = reach, scales, exchange
         out_MD = x_ND.new_empty(reach.own.csr.num_rows, x_ND.size(1))
 
         def add(block: Block, rows: Rows) -> None:
@@ -50,14 +52,14 @@ class _Sum(torch.autograd.Function):
                 col_scale_C=scales.of(block),
             )
 
-        visit(reach, (x_ND,), add, trip)
+        visit(reach, (x_ND,), add, exchange)
         return out_MD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None, None]:
         reach, scales = ctx.reach, ctx.scales
-        grad_MD, homeward = grad_MD.contiguous(), Homeward(reach, ctx.trip)
+        grad_MD, homeward = grad_MD.contiguous(), Homeward(reach, ctx.exchange)
 
         def turned(block: Block) -> Tensor:
             grad_KD = grad_MD.new_empty(block.csr.num_cols, grad_MD.size(1))
@@ -82,7 +84,7 @@ def staged_sum(x_ND: Tensor, reach: Reach, scales: Scales) -> Tensor:
     def squares(block: Block) -> Tensor:
         return square_sums(block.csr, scales.row_M, scales.of(block))
 
-    out_MD: Tensor = _Sum.apply(x_ND, reach, scales, begin_trip(reach, (x_ND,), squares))
+    out_MD: Tensor = _Sum.apply(x_ND, reach, scales, begin_exchange(reach, (x_ND,), squares))
     return out_MD
 
 
@@ -115,7 +117,7 @@ class _Max(torch.autograd.Function):
     """Keeps int32 [M, D], the column that held each maximum, instead of any rows."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, reach: Reach, trip: Trip | None) -> Tensor:
+    def forward(ctx: Any, x_ND: Tensor, reach: Reach, exchange: Exchange | None) -> Tensor:
         num_rows, width = reach.own.csr.num_rows, x_ND.size(1)
         best = Best(num_rows, width, x_ND)
         column_MD = torch.full((num_rows, width), -1, dtype=torch.int32, device=x_ND.device)
@@ -132,8 +134,8 @@ class _Max(torch.autograd.Function):
                 held_MD = block.columns_K[block.csr.index[known_MD].long()].int()
                 column_MD[span] = torch.where(wins, held_MD, column_MD[span])
 
-        visit(reach, (x_ND,), fold, trip)
-        ctx.reach, ctx.trip = reach, trip
+        visit(reach, (x_ND,), fold, exchange)
+        ctx.reach, ctx.exchange = reach, exchange
         ctx.save_for_backward(column_MD)
         return best.value_MD
 
@@ -141,7 +143,7 @@ class _Max(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
         reach, (column_MD,) = ctx.reach, ctx.saved_tensors
-        homeward = Homeward(reach, ctx.trip)
+        homeward = Homeward(reach, ctx.exchange)
         grad_ND = _given_back(reach.own, column_MD, grad_MD)
         for block in reach.stages:
             homeward.send(block, (_given_back(block, column_MD, grad_MD),), (grad_ND,))
@@ -168,5 +170,5 @@ def _spans(num_rows: int, width: int) -> list[slice]:
 
 def staged_max(x_ND: Tensor, reach: Reach) -> Tensor:
     """Return out_MD, differentiably: of equal edges the first receives the gradient."""
-    out_MD: Tensor = _Max.apply(x_ND, reach, begin_trip(reach, (x_ND,)))
+    out_MD: Tensor = _Max.apply(x_ND, reach, begin_exchange(reach, (x_ND,)))
     return out_MD

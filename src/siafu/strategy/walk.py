@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siafu.comm import PendingRows, add_returned, start_fetch, start_return
 from siafu.strategy.blocks import Block, Reach
-from siafu.strategy.wire import Trip, mean_squares
+from siafu.strategy.rounding import Exchange, mean_squares
 
 Rows = tuple[Tensor, ...]
 """Several tensors with a row for each column of a block."""
@@ -19,15 +19,15 @@ Rows = tuple[Tensor, ...]
 Use = Callable[[Block, Rows], None]
 
 
-def begin_trip(
+def begin_exchange(
     reach: Reach, rows: Rows, squares_of: Callable[[Block], Tensor] | None = None
-) -> Trip | None:
+) -> Exchange | None:
     """Return how these rows are written for the wire; None where they travel as they are.
 
     `squares_of` tells how columns of a block count in the result: the sum of squared coefficients.
-    Without it, as in a mean. Autograd functions are given the trip, since they hide gradients.
+    Without it, as in a mean. Autograd functions are given the exchange, since they hide gradients.
     """
-    if reach.wire is None:
+    if reach.rounding is None:
         return None
     stages = [(block.plan, block.columns_K) for block in reach.stages if block.plan is not None]
 
@@ -35,11 +35,11 @@ def begin_trip(
         block = reach.stages[number]
         return squares_of(block) if squares_of else mean_squares(block.csr, block.whole)
 
-    return reach.wire.begin(stages, rows, squares)
+    return reach.rounding.begin(stages, rows, squares)
 
 
 def visit(
-    reach: Reach, rows: Rows, use: Use, trip: Trip | None, *, purpose: str = "halo_forward"
+    reach: Reach, rows: Rows, use: Use, exchange: Exchange | None, *, purpose: str = "halo_forward"
 ) -> None:
     """Call `use` with each block and its rows: the owned rows, then what each stage fetches."""
     rows = tuple(tensor.contiguous() for tensor in rows)
@@ -49,7 +49,7 @@ def visit(
             return []
         plan = reach.stages[number].plan
         assert plan is not None, "a stage is of other ranks' rows"
-        codings = [trip.fetching(n, number) if trip else None for n in range(len(rows))]
+        codings = [exchange.fetching(n, number) if exchange else None for n in range(len(rows))]
         return [
             start_fetch(tensor, plan, reach.world, purpose, coding)
             for tensor, coding in zip(rows, codings, strict=True)
@@ -70,11 +70,11 @@ def visit(
 
 
 def visit_again(
-    reach: Reach, rows: Rows, use: Use, trip: Trip | None, kept: list[Rows] | None
+    reach: Reach, rows: Rows, use: Use, exchange: Exchange | None, kept: list[Rows] | None
 ) -> None:
     """Do as `visit` did in forward, from the rows it kept or by fetching them once more."""
     if kept is None:
-        visit(reach, rows, use, trip, purpose="halo_refetch")
+        visit(reach, rows, use, exchange, purpose="halo_refetch")
         return
     use(reach.own, tuple(tensor.contiguous() for tensor in rows))
     held = kept.copy() if graph_is_kept() else kept
@@ -96,8 +96,10 @@ def graph_is_kept() -> bool:
 class Homeward:
     """Gradients of halo rows on their way to their owners; one stage's travel at a time."""
 
-    def __init__(self, reach: Reach, trip: Trip | None, tensors: list[int] | None = None) -> None:
-        self._reach, self._trip, self._tensors = reach, trip, tensors
+    def __init__(
+        self, reach: Reach, exchange: Exchange | None, tensors: list[int] | None = None
+    ) -> None:
+        self._reach, self._exchange, self._tensors = reach, exchange, tensors
         self._block: Block | None = None
         self._pending: list[PendingRows] = []
         self._returned: Rows | None = None
@@ -110,8 +112,8 @@ class Homeward:
         self.settle(into)
         assert block.plan is not None, "owned rows stay"
         tensors = range(len(grads)) if self._tensors is None else self._tensors
-        number, trip, world = self._reach.stages.index(block), self._trip, self._reach.world
-        codings = [trip.returning(n, number) if trip else None for n in tensors]
+        number, exchange, world = self._reach.stages.index(block), self._exchange, self._reach.world
+        codings = [exchange.returning(n, number) if exchange else None for n in tensors]
         self._pending = [
             start_return(grad, block.plan, world, "halo_backward", coding)
             for grad, coding in zip(grads, codings, strict=True)

@@ -5,8 +5,15 @@ run forward twice, for its borders and for its gradients, sees the same rows bot
 into blocks changes no draw. Gradients draw by block and returning rank as well: a band's rows get
 several. Widths change between epochs alone.
 
+All rows of all blocks of all snapshots travel once an epoch, T N of them, so nothing is kept for
+each row: ids, formats and places in the message are made anew for every exchange. Where formats are
+assigned, rows of one snapshot and neighbouring vertices share one, `GROUP_ROWS` of them, so that
+what is kept of them from epoch to epoch is two bytes a row, however wide it is.
+
 States that are handed on travel whole. They are few, and one carries its error through all
 snapshots to come; so do the summaries of EvolveGCN, which the weights of all vertices depend on.
+
+Shapes: K groups of rows, N vertices of this rank.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,26 +21,82 @@ from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from siafu.comm import MakeCodings, World, even_counts
 from siafu.errors import ConfigError
 from siafu.nn import BandedMean, Draws, TemporalLayer
 from siafu.partition import TimeBlock, TimePlan
-from siafu.strategy.banded import halo_steps
-from siafu.strategy.carriers import CodingsOf, exactly
-from siafu.strategy.time_legs import Patch, RowForm, RowIds, TimeLeg
-from siafu.strategy.time_strategy import TimeStrategy
-from siafu.strategy.widths import Exchange, WidthBook
-from siafu.strategy.wire import LEAST_WIDTH
+from siafu.strategy.rounding import (
+    LEAST_WIDTH,
+    Channel,
+    Channels,
+    RowForm,
+    RowFormats,
+    WidthBook,
+)
+from siafu.strategy.time.banded import halo_steps
+from siafu.strategy.time.exchanges import CodingsOf, exactly
+from siafu.strategy.time.strategy import TimeStrategy
 
 _FIRST_PURPOSE = 1 << 60
 """Draws along time, apart from those of layers and of exchanges inside a snapshot."""
 _DIRECTIONS = 1 << 40
 """Purposes of one exchange: the way out, and the way home from each rank in each block."""
 
+GROUP_ROWS = 16
+"""Rows of a snapshot that share a format."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RowIds:
+    """The numbers in the whole graph of a rank's vertices: what draws depend on."""
+
+    vertices_N: Tensor
+    num_all: int
+    """Vertices of the whole graph."""
+
+    def of(self, patch: "Patch") -> Tensor:
+        """Return an id for each row of a patch, no two of any snapshots or vertices alike."""
+        steps_t = torch.tensor(patch.steps, dtype=torch.int64, device=self.vertices_N.device)
+        vertices_n = self.vertices_N[patch.first : patch.first + patch.vertices]
+        return (steps_t[:, None] * self.num_all + vertices_n).flatten()
+
+    def name(self, row_id: int) -> str:
+        """Return what to call a row with such an id."""
+        step, vertex = divmod(row_id, self.num_all)
+        return f"vertex {vertex} (its number in the store), snapshot {step}"
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Rows between this rank and one other: some snapshots of some neighbouring vertices."""
+
+    steps: tuple[int, ...] = ()
+    first: int = 0
+    """The first vertex, by its place on this rank."""
+    vertices: int = 0
+    squares: tuple[float, ...] = ()
+    """Sums of squared coefficients that rows of each snapshot are used with; none: 1."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the patch, snapshot after snapshot."""
+        return len(self.steps) * self.vertices
+
+    def groups(self) -> Tensor:
+        """Return rows_K, how many rows share a format, snapshot after snapshot."""
+        cuts = torch.arange(0, self.vertices + GROUP_ROWS, GROUP_ROWS).clamp(max=self.vertices)
+        return cuts.diff().repeat(len(self.steps))
+
+    def group_squares(self) -> Tensor:
+        """Return for each group how its rows are used."""
+        each = torch.tensor(self.squares or (1.0,) * len(self.steps), dtype=torch.float64)
+        return each.repeat_interleave(-(-self.vertices // GROUP_ROWS))
+
+
 Patches = list[Patch]
-Legs = tuple[Patches, Patches]
+TwoWay = tuple[Patches, Patches]
 """What this rank sends to each other, and what it receives."""
 
 
@@ -44,10 +107,10 @@ class _Route:
     number: int
     name: str
     width: int
-    legs_of: Callable[[TimeBlock], Legs]
+    patches_of: Callable[[TimeBlock], TwoWay]
 
 
-class TimeWire:
+class TimeRounding:
     """Rounds the rows of one runner while it trains; evaluation is exact."""
 
     def __init__(
@@ -57,7 +120,7 @@ class TimeWire:
         self._draws, self._ids = draws, ids
         self.book = WidthBook(strategy.rounding, world, draws.seed)
         self._routes: dict[int, _Route] = {}
-        self._exchanges: dict[int, Exchange[TimeLeg]] = {}
+        self._channels: dict[int, Channels] = {}
         self._trains = False
 
     @property
@@ -72,7 +135,7 @@ class TimeWire:
             for route in self._routes.values():
                 make = partial(self._make, route, dtype)
                 rows = (), route.width, dtype
-                self._exchanges[route.number] = self.book.exchange(route.number, rows, make)
+                self._channels[route.number] = self.book.channels(route.number, rows, make)
             self.book.turn_to(self._draws.epoch)
 
     def end(self) -> None:
@@ -84,10 +147,10 @@ class TimeWire:
     def dealt(self, number: int, part: TemporalLayer) -> tuple[CodingsOf, CodingsOf]:
         """Return how rows are rounded that are dealt out by vertex, and on their way back."""
 
-        def out(block: TimeBlock) -> Legs:
+        def out(block: TimeBlock) -> TwoWay:
             return _dealt_out(block, self._world, len(self._ids.vertices_N))
 
-        def back(block: TimeBlock) -> Legs:
+        def back(block: TimeBlock) -> TwoWay:
             sent, received = out(block)
             return received, sent
 
@@ -98,10 +161,10 @@ class TimeWire:
     def fetched(self, number: int, part: BandedMean) -> CodingsOf:
         """Return how the snapshots are rounded that a band reaches back to."""
 
-        def legs_of(block: TimeBlock) -> Legs:
+        def patches_of(block: TimeBlock) -> TwoWay:
             return _reached(block, self._plan, self._world, part.band, len(self._ids.vertices_N))
 
-        return self._codings(_Route(2 * number, f"part {number} band", part.in_width, legs_of))
+        return self._codings(_Route(2 * number, f"part {number} band", part.in_width, patches_of))
 
     def _codings(self, route: _Route) -> CodingsOf:
         if self._rounding.wire == 32 or route.width < LEAST_WIDTH:
@@ -112,26 +175,48 @@ class TimeWire:
     def _codings_of(self, number: int, block: TimeBlock) -> MakeCodings | None:
         if not self._trains:
             return None
-        exchange, purpose = self._exchanges[number], _FIRST_PURPOSE + number * _DIRECTIONS
+        channels, purpose = self._channels[number], _FIRST_PURPOSE + number * _DIRECTIONS
         home = purpose + 1 + block.number * self._world.size + self._world.rank
         return (
-            partial(exchange.there[block.number].coding, self._draws.key(purpose), "row"),
-            partial(exchange.back[block.number].coding, self._draws.key(home), "gradient"),
+            partial(channels.there[block.number].coding, self._draws.key(purpose)),
+            partial(channels.back[block.number].coding, self._draws.key(home)),
         )
 
-    def _make(self, route: _Route, dtype: torch.dtype) -> Exchange[TimeLeg]:
-        """Return the legs of an exchange, a pair for each training block."""
+    def _make(self, route: _Route, dtype: torch.dtype) -> Channels:
+        """Return the channels of an exchange, a pair for each training block."""
         form = RowForm(
             width=route.width,
             dtype=dtype,
             device=self._world.device,
-            bits=self.book.bits,
+            format=self.book.first_format,
             assigned=self._rounding.assigns_widths,
         )
-        pairs = [route.legs_of(block) for block in self._plan.blocks[: self._plan.num_train]]
-        there = tuple(TimeLeg(sent, received, form, self._ids) for sent, received in pairs)
-        back = tuple(TimeLeg(_plain(received), sent, form, self._ids) for sent, received in pairs)
-        return Exchange((), route.width, dtype, there, back)
+        pairs = [route.patches_of(block) for block in self._plan.blocks[: self._plan.num_train]]
+        there = tuple(self._channel(form, *pair, "row") for pair in pairs)
+        back = tuple(
+            self._channel(form, _plain(received), sent, "gradient") for sent, received in pairs
+        )
+        return Channels((), route.width, dtype, there, back)
+
+    def _channel(self, form: RowForm, sent: Patches, received: Patches, what: str) -> Channel:
+        """Return a channel that keeps nothing for each row; `what` rows are, for errors."""
+
+        def ids() -> Tensor:
+            return torch.cat([self._ids.of(patch) for patch in sent])
+
+        return Channel(
+            form,
+            _formats_of(sent, form),
+            _formats_of(received, form),
+            ids=ids,
+            squares=lambda: torch.cat([patch.group_squares() for patch in sent]),
+            name_row=lambda place: f"{what} of {self._ids.name(int(ids()[place]))}",
+        )
+
+
+def _formats_of(patches: Patches, form: RowForm) -> RowFormats:
+    rows = [patch.num_rows for patch in patches]
+    return RowFormats(rows, form, [patch.groups() for patch in patches if form.assigned])
 
 
 def _plain(patches: Patches) -> Patches:
@@ -139,7 +224,7 @@ def _plain(patches: Patches) -> Patches:
     return [Patch(patch.steps, patch.first, patch.vertices) for patch in patches]
 
 
-def _dealt_out(block: TimeBlock, world: World, num_vertices: int) -> Legs:
+def _dealt_out(block: TimeBlock, world: World, num_vertices: int) -> TwoWay:
     counts = even_counts(num_vertices, world.size)
     first = [sum(counts[:rank]) for rank in range(world.size)]
     mine = world.rank
@@ -151,7 +236,9 @@ def _dealt_out(block: TimeBlock, world: World, num_vertices: int) -> Legs:
     return sent, received
 
 
-def _reached(block: TimeBlock, plan: TimePlan, world: World, band: int, num_vertices: int) -> Legs:
+def _reached(
+    block: TimeBlock, plan: TimePlan, world: World, band: int, num_vertices: int
+) -> TwoWay:
     def between(owner: int, reader: int) -> Patch:
         reach = halo_steps(block, reader, band) if owner != reader else range(0)
         steps = tuple(step for step in reach if plan.owner(step) == owner)

@@ -20,8 +20,9 @@ from siafu.comm import Coding, Codings, HaloPlan, start_return
 from siafu.nn import Draws
 from siafu.ops import CSR, DrawKey, sum_into
 from siafu.shard import Shard
+from siafu.strategy.rounding.book import WidthBook
+from siafu.strategy.rounding.channel import Channel, Channels, RowForm, RowFormats
 from siafu.strategy.view import View
-from siafu.strategy.widths import Exchange, Leg, WidthBook
 
 _FIRST_PURPOSE = 1 << 40
 """Draws of exchanges, apart from those of layers."""
@@ -39,7 +40,7 @@ Squares = Callable[[int], Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trip:
+class Exchange:
     """One exchange of one epoch: codings by tensor and stage; None for a tensor that is sent whole.
 
     They are kept from forward to backward, whatever is assigned in between.
@@ -59,13 +60,15 @@ class Trip:
         return None if codings is None else codings[stage]
 
 
-class Wire:
-    """Quantises what one layer's neighbours exchange while training; evaluation is exact."""
+class Rounding:
+    """Rounds what one layer's neighbours exchange while training; evaluation is exact."""
 
     def __init__(self, shard: Shard, view: View, draws: Draws, book: WidthBook) -> None:
         self._shard, self._view, self._draws, self._book = shard, view, draws, book
 
-    def begin(self, stages: list[Stage], rows: tuple[Tensor, ...], squares: Squares) -> Trip | None:
+    def begin(
+        self, stages: list[Stage], rows: tuple[Tensor, ...], squares: Squares
+    ) -> Exchange | None:
         """Return the codings of the next exchange; None where rows are not to be rounded.
 
         Every rank calls this together, outside of what autograd hides gradients from.
@@ -82,11 +85,11 @@ class Wire:
                 back.append(None)
                 continue
             number = self._draws.take_exchange()
-            exchange = self._exchange(number, stages, width, tensor.dtype, squares)
-            there.append(tuple(leg.coding(self._key(number, 0)) for leg in exchange.there))
-            returning = 1 + self._view.world.rank
-            back.append(tuple(leg.coding(self._key(number, returning)) for leg in exchange.back))
-        return Trip(tuple(there), tuple(back))
+            channels = self._channels(number, stages, width, tensor.dtype, squares)
+            out, home = self._key(number, 0), self._key(number, 1 + self._view.world.rank)
+            there.append(tuple(channel.coding(out) for channel in channels.there))
+            back.append(tuple(channel.coding(home) for channel in channels.back))
+        return Exchange(tuple(there), tuple(back))
 
     def codings_of_all(self, x_ND: Tensor) -> Codings | None:
         """Return the codings of an exchange that fetches all halo rows at once."""
@@ -96,66 +99,67 @@ class Wire:
         def squares(stage: int) -> Tensor:
             return mean_squares(view.csr, view.csr)[view.num_read :]
 
-        trip = self.begin([(view.plan, columns)], (x_ND,), squares)
-        if trip is None or trip.there[0] is None or trip.back[0] is None:
+        exchange = self.begin([(view.plan, columns)], (x_ND,), squares)
+        if exchange is None or exchange.there[0] is None or exchange.back[0] is None:
             return None
-        return trip.there[0][0], trip.back[0][0]
+        return exchange.there[0][0], exchange.back[0][0]
 
     def _key(self, number: int, direction: int) -> DrawKey:
         return self._draws.key(_FIRST_PURPOSE + number * _DIRECTIONS + direction)
 
-    def _exchange(
+    def _channels(
         self,
         number: int,
         stages: list[Stage],
         width: int,
         dtype: torch.dtype,
         squares: Squares,
-    ) -> Exchange[Leg]:
+    ) -> Channels:
         plans = tuple(plan for plan, _ in stages)
+        form = RowForm(
+            width=width,
+            dtype=dtype,
+            device=self._view.in_ids.device,
+            format=self._book.first_format,
+            assigned=self._book.strategy.assigns_widths,
+        )
 
-        def make() -> Exchange[Leg]:
-            legs = [
-                self._legs(stage, width, dtype, partial(squares, n))
-                for n, stage in enumerate(stages)
-            ]
-            there, back = tuple(pair[0] for pair in legs), tuple(pair[1] for pair in legs)
-            return Exchange(plans, width, dtype, there, back)
+        def make() -> Channels:
+            pairs = [self._pair(stage, form, partial(squares, n)) for n, stage in enumerate(stages)]
+            there, back = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+            return Channels(plans, width, dtype, there, back)
 
-        return self._book.exchange(number, (plans, width, dtype), make)
+        return self._book.channels(number, (plans, width, dtype), make)
 
-    def _legs(
-        self, stage: Stage, width: int, dtype: torch.dtype, squares: Callable[[], Tensor]
-    ) -> tuple[Leg, Leg]:
+    def _pair(
+        self, stage: Stage, form: RowForm, squares: Callable[[], Tensor]
+    ) -> tuple[Channel, Channel]:
         """Return what leaves this rank in a stage: owned rows, and gradients of halo rows."""
         (plan, columns_K), view = stage, self._view
+        ids_S = view.in_ids.index_select(0, plan.send_rows)
         ids_K = view.column_ids.index_select(0, columns_K)
-        squares_S = ones_K = None
-        if self._book.strategy.assigns_widths:
-            told = start_return(squares().float()[:, None], plan, view.world, "control")
-            squares_S = told.wait(view.world, "telling how rows are used").squeeze(1)
+        squares_S = ones_K = ids_S[:0]
+        if form.assigned:
+            pending = start_return(squares().float()[:, None], plan, view.world, "control")
+            squares_S = pending.wait(view.world, "telling how rows are used").squeeze(1)
             ones_K = torch.ones(len(columns_K), device=columns_K.device)
-        there = Leg(
-            send_counts=plan.send_counts,
-            recv_counts=plan.recv_counts,
-            ids_S=view.in_ids.index_select(0, plan.send_rows),
-            width=width,
-            dtype=dtype,
+        there = Channel(
+            form,
+            RowFormats(plan.send_counts, form),
+            RowFormats(plan.recv_counts, form),
+            ids=lambda: ids_S,
+            squares=lambda: squares_S,
             name_row=lambda place: self._name(int(plan.send_rows[place])),
-            bits=self._book.bits,
-            squares_S=squares_S,
         )
-        back = Leg(
-            send_counts=plan.recv_counts,
-            recv_counts=plan.send_counts,
-            ids_S=ids_K,
-            width=width,
-            dtype=dtype,
+        back = Channel(
+            form,
+            RowFormats(plan.recv_counts, form),
+            RowFormats(plan.send_counts, form),
+            ids=lambda: ids_K,
+            squares=lambda: ones_K,
             name_row=lambda place: (
                 f"gradient of vertex {int(ids_K[place])} (its number in the store)"
             ),
-            bits=self._book.bits,
-            squares_S=ones_K,
         )
         return there, back
 

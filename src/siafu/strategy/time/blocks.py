@@ -17,18 +17,17 @@ from siafu.errors import ConfigError
 from siafu.nn import BandedMean, Draws, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
 from siafu.nn.sparse import dense
 from siafu.partition import TimeBlock, TimePlan
-from siafu.strategy.banded import BandedHalo
-from siafu.strategy.carriers import AllToAll, Evolution
-from siafu.strategy.time_cost import choose_exchange, state_width
-from siafu.strategy.time_legs import RowIds
-from siafu.strategy.time_strategy import TimeExchange, TimeStrategy
-from siafu.strategy.time_wire import TimeWire, check_rounding
-from siafu.strategy.wavefront import Wavefront
+from siafu.strategy.time.banded import BandedHalo
+from siafu.strategy.time.cost import choose_exchange, state_width
+from siafu.strategy.time.exchanges import AllToAll, Evolution
+from siafu.strategy.time.rounding import RowIds, TimeRounding, check_rounding
+from siafu.strategy.time.strategy import TimeExchange, TimeStrategy
+from siafu.strategy.time.wavefront import Wavefront
 
 LossOf = Callable[[TimeBlock, Tensor], Tensor]
 """This rank's share of the loss of a block, given the embeddings of its snapshots there."""
 
-TemporalCarrier = AllToAll | BandedHalo | Wavefront
+RowExchange = AllToAll | BandedHalo | Wavefront
 
 
 class StepSource(Protocol):
@@ -82,17 +81,17 @@ class TimeRunner:
         self._first = 1 if source.starts_transformed else 0
         check_rounding(model.parts[self._first :], strategy)
         row_ids = RowIds(source.vertex_ids, source.num_all_vertices)
-        self.wire = TimeWire(strategy, plan, world, draws or Draws(), row_ids)
-        self._carriers: dict[int, TemporalCarrier | Evolution] = {}
+        self.wire = TimeRounding(strategy, plan, world, draws or Draws(), row_ids)
+        self._exchanges: dict[int, RowExchange | Evolution] = {}
         for number, part in enumerate(model.parts):
             if number < self._first:
                 continue
             if isinstance(part, EvolvingGCN):
-                self._carriers[number] = Evolution(part, world)
+                self._exchanges[number] = Evolution(part, world)
             elif isinstance(part, TemporalLayer):
-                self._carriers[number] = self._make_carrier(number, part)
+                self._exchanges[number] = self._make_exchange(number, part)
 
-    def _make_carrier(self, number: int, part: TemporalLayer) -> TemporalCarrier:
+    def _make_exchange(self, number: int, part: TemporalLayer) -> RowExchange:
         vertices, world = self.source.num_vertices, self.world
         asked = self.strategy.exchange
         kind = self._chosen(part) if asked == "auto" else asked
@@ -128,7 +127,7 @@ class TimeRunner:
         """How each temporal part that is run reaches other ranks' snapshots."""
         if self.world.size == 1:
             return []
-        return [carrier.name for carrier in self._carriers.values()]
+        return [exchange.name for exchange in self._exchanges.values()]
 
     def train(self, loss_of: LossOf) -> float:
         """Run forward and backward over the training blocks; return this rank's share of the loss.
@@ -159,17 +158,17 @@ class TimeRunner:
         self._wait_for_sends()
 
     def _wait_for_sends(self) -> None:
-        for carrier in self._carriers.values():
-            if isinstance(carrier, Wavefront):
-                carrier.wait_for_sends()
+        for exchange in self._exchanges.values():
+            if isinstance(exchange, Wavefront):
+                exchange.wait_for_sends()
 
     def _reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
         self.wire.begin(next(self.model.parameters()).dtype, training=keep)
-        for carrier in self._carriers.values():
-            carrier.reset(blocks, keep=keep)
+        for exchange in self._exchanges.values():
+            exchange.reset(blocks, keep=keep)
 
     def _backward(self, loss: Tensor, rows_tNO: Tensor) -> None:
-        pairs = [root for carrier in self._carriers.values() for root in carrier.roots()]
+        pairs = [root for exchange in self._exchanges.values() for root in exchange.roots()]
         if rows_tNO.requires_grad:
             # A rank whose snapshots have no targets takes part in exchanges all the same.
             pairs.append((rows_tNO, torch.zeros_like(rows_tNO)))
@@ -178,8 +177,8 @@ class TimeRunner:
         if pairs:
             heads, grads = zip(*pairs, strict=True)
             torch.autograd.backward(heads, grads)
-        for carrier in self._carriers.values():
-            carrier.settle()
+        for exchange in self._exchanges.values():
+            exchange.settle()
 
     def _forward(self, block: TimeBlock, *, for_borders: bool = False) -> Tensor:
         """Return rows_tNO of my snapshots; for the borders alone, stop where they are known."""
@@ -191,12 +190,12 @@ class TimeRunner:
             if number < self._first:
                 continue
             returns = not for_borders or self._is_read_after(number)
-            carrier = self._carriers.get(number)
-            if isinstance(carrier, Evolution):
-                rows = carrier.forward(rows, graphs, block, returns=returns)
-            elif carrier is not None and isinstance(part, TemporalLayer):
+            exchange = self._exchanges.get(number)
+            if isinstance(exchange, Evolution):
+                rows = exchange.forward(rows, graphs, block, returns=returns)
+            elif exchange is not None and isinstance(part, TemporalLayer):
                 stacked = self._stacked(rows, part.in_width, number)
-                rows = carrier.forward(stacked, block, returns=returns).unbind()
+                rows = exchange.forward(stacked, block, returns=returns).unbind()
             elif returns:
                 rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
         return self._stacked(rows, self.model.out_width, len(self.model.parts))
@@ -205,7 +204,7 @@ class TimeRunner:
         """Return True when the border of a later part depends on the rows that this one makes."""
         return any(
             later > number and not (isinstance(c, Evolution) and c.part.variant == "o")
-            for later, c in self._carriers.items()
+            for later, c in self._exchanges.items()
         )
 
     def _stacked(self, rows: Sequence[Rows], width: int, number: int) -> Tensor:

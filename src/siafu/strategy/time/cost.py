@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from siafu.comm import Redistribution, even_counts
+from siafu.comm import FORMATS, UNCHANGED, Redistribution, even_counts, format_of_bits
 from siafu.nn import BandedMean, TemporalLayer
-from siafu.ops import row_bytes
-from siafu.ops.wire import RAW
 from siafu.partition import TimePlan
-from siafu.strategy.time_strategy import TimeExchange
-from siafu.strategy.wire import LEAST_WIDTH
+from siafu.strategy.rounding import LEAST_WIDTH
+from siafu.strategy.time.strategy import TimeExchange
 
 BYTE_SECONDS = 1e-9
 """A gigabyte a second between two ranks: 10 Gbit Ethernet."""
@@ -34,11 +32,13 @@ class Traffic:
     """Bytes: less than those of the elements where rows are rounded."""
 
 
-def row_size(width: int, bits: float = RAW, item_bytes: int = ITEM_BYTES) -> float:
+def row_size(width: int, bits: float = UNCHANGED.bits, item_bytes: int = ITEM_BYTES) -> float:
     """Return the bytes of a row on its way, at `bits` an entry, on average where they differ."""
-    if bits == RAW or width < LEAST_WIDTH:
+    if bits == UNCHANGED.bits or width < LEAST_WIDTH:
         return width * item_bytes
-    return row_bytes(int(bits), width) if bits in (2, 4, 8, 16) else 8 + width * bits / 8
+    if bits in {each.bits for each in FORMATS}:
+        return format_of_bits(int(bits)).row_bytes(width)
+    return 8 + width * bits / 8
 
 
 def all_to_all_traffic(
@@ -48,7 +48,7 @@ def all_to_all_traffic(
     out_width: int,
     *,
     is_last: bool = False,
-    bits: float = RAW,
+    bits: float = UNCHANGED.bits,
     item_bytes: int = ITEM_BYTES,
 ) -> Traffic:
     """Return the traffic of redistributing by vertex and back: forward, again, and backward.
@@ -77,7 +77,7 @@ def banded_traffic(
     width: int,
     band: int,
     *,
-    bits: float = RAW,
+    bits: float = UNCHANGED.bits,
     item_bytes: int = ITEM_BYTES,
 ) -> Traffic:
     """Return the traffic of fetching the band's snapshots, and of returning their gradients."""
@@ -101,7 +101,7 @@ def wavefront_traffic(plan: TimePlan, vertices: int, state_width: int, chunks: i
 
 
 def choose_exchange(
-    part: TemporalLayer, plan: TimePlan, vertices: int, chunks: int, bits: float = RAW
+    part: TemporalLayer, plan: TimePlan, vertices: int, chunks: int, bits: float = UNCHANGED.bits
 ) -> TimeExchange:
     """Return the exchange with the fewest predicted seconds a training step.
 

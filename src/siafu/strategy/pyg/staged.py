@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from siafu.errors import PlanError
 from siafu.nn import EdgeFunction, Reduce
-from siafu.strategy.intercept import RankMode
 from siafu.strategy.neighbours import BlockNeighbours
-from siafu.strategy.pyg_aggregate import aggregate
-from siafu.strategy.pyg_attention import Deferred, attend, attention_kind, check_call, operands_of
-from siafu.strategy.pyg_edges import EdgeSet, EdgeSets
-from siafu.strategy.pyg_plain import PlainMessage, plain_message
-from siafu.strategy.pyg_refusal import (
+from siafu.strategy.pyg.attention import Deferred, attend, attention_kind, check_call, operands_of
+from siafu.strategy.pyg.edges import EdgeSet, EdgeSets
+from siafu.strategy.pyg.intercept import RankMode
+from siafu.strategy.pyg.messages import PlainMessage, aggregate, plain_message
+from siafu.strategy.pyg.refusal import (
     WholeOnly,
     check_splits,
     message_passing_class,

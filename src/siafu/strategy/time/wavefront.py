@@ -26,7 +26,7 @@ from siafu.comm import (
 )
 from siafu.nn import State, TemporalLayer
 from siafu.partition import TimeBlock
-from siafu.strategy.carriers import Root
+from siafu.strategy.time.exchanges import Root
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +127,10 @@ def _packed(tensors: State) -> Tensor:
 class _Run:
     """One stretch run forward, group by group, and backward in the same order."""
 
-    def __init__(self, carrier: Wavefront, place: _Place) -> None:
-        self.carrier, self.place = carrier, place
-        self.before, self.after = carrier.neighbour(place, -1), carrier.neighbour(place, 1)
-        self.is_new = place.block not in carrier.states
+    def __init__(self, exchange: Wavefront, place: _Place) -> None:
+        self.exchange, self.place = exchange, place
+        self.before, self.after = exchange.neighbour(place, -1), exchange.neighbour(place, 1)
+        self.is_new = place.block not in exchange.states
         self._groups: list[tuple[Tensor, State, Tensor, State]] = []
         """For backward: rows, first state, result and last state of each group."""
 
@@ -139,36 +139,36 @@ class _Run:
 
     def forward(self, rows_tND: Tensor) -> Tensor:
         """Return out_tNO; states come from the stretch before and go to the one after."""
-        carrier, outs = self.carrier, []
+        exchange, outs = self.exchange, []
         given = self._given(rows_tND)
-        for group, (lo, hi) in enumerate(carrier.spans):
+        for group, (lo, hi) in enumerate(exchange.spans):
             rows, state = rows_tND[:, lo:hi], given[group]
             if isinstance(state, PendingRows):
-                state = given[group] = carrier.take(state, carrier.part.begin(rows[0]))
+                state = given[group] = exchange.take(state, exchange.part.begin(rows[0]))
             out, end = self._compute(rows, state)
             outs.append(out.detach())
             if self.is_new and self.after is not None:
-                carrier.hand(end, self.after, self._key(FORWARD, self.after, group))
-        if self.is_new and carrier.keep:
-            carrier.states[self.place.block] = given
+                exchange.hand(end, self.after, self._key(FORWARD, self.after, group))
+        if self.is_new and exchange.keep:
+            exchange.states[self.place.block] = given
         return torch.cat(outs, dim=1)
 
     def _given(self, rows_tND: Tensor) -> list[Any]:
         """Return each group's first state: kept, on its way, or None at the beginning of time."""
-        carrier = self.carrier
+        exchange = self.exchange
         if not self.is_new:
-            return list(carrier.states[self.place.block])
+            return list(exchange.states[self.place.block])
         if self.before is None:
-            return [None] * len(carrier.spans)
+            return [None] * len(exchange.spans)
         given = []
-        for group, (lo, hi) in enumerate(carrier.spans):
-            like = carrier.part.begin(rows_tND[0, lo:hi])
+        for group, (lo, hi) in enumerate(exchange.spans):
+            like = exchange.part.begin(rows_tND[0, lo:hi])
             key = self._key(FORWARD, self.place, group)
-            given.append(carrier.start_taking(like, self.before, key))
+            given.append(exchange.start_taking(like, self.before, key))
         return given
 
     def _compute(self, rows: Tensor, state: State | None) -> tuple[Tensor, State]:
-        part = self.carrier.part
+        part = self.exchange.part
         if not torch.is_grad_enabled():
             return part(rows, part.begin(rows[0]) if state is None else state)
         rows = rows.detach().requires_grad_()
@@ -181,27 +181,27 @@ class _Run:
 
     def backward(self, grad_tNO: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         """Return gradients of rows and parameters; those of states come and go as states did."""
-        carrier, after = self.carrier, self.after
-        parameters = list(carrier.part.parameters())
+        exchange, after = self.exchange, self.after
+        parameters = list(exchange.part.parameters())
         coming: list[PendingRows | State] = []
         if after is not None:
             for group, (_, _, _, end) in enumerate(self._groups):
                 key = self._key(BACKWARD, after, group)
-                coming.append(carrier.start_taking(end, after, key))
+                coming.append(exchange.start_taking(end, after, key))
         grad_rows: list[Tensor] = []
         total: list[Tensor | None] = [None] * len(parameters)
         for group, (rows, leaves, out, end) in enumerate(self._groups):
-            lo, hi = carrier.spans[group]
+            lo, hi = exchange.spans[group]
             heads, grads = [out], [grad_tNO[:, lo:hi]]
             if after is not None:
-                heads, grads = [out, *end], [*grads, *carrier.take(coming[group], end)]
+                heads, grads = [out, *end], [*grads, *exchange.take(coming[group], end)]
             inputs = [rows, *leaves, *parameters]
             found = list(torch.autograd.grad(heads, inputs, grads, allow_unused=True))
             grad_rows.append(_or_zero(found[0], rows))
             states = found[1 : 1 + len(leaves)]
             if self.before is not None:
                 grad = tuple(_or_zero(g, leaf) for g, leaf in zip(states, leaves, strict=True))
-                carrier.hand(grad, self.before, self._key(BACKWARD, self.place, group))
+                exchange.hand(grad, self.before, self._key(BACKWARD, self.place, group))
             total = [_added(a, b) for a, b in zip(total, found[1 + len(leaves) :], strict=True)]
         self._groups = []
         return torch.cat(grad_rows, dim=1), total

@@ -19,8 +19,8 @@ from siafu.nn import EdgeFunction, EdgeRows
 from siafu.ops import Attention, DotProduct, DrawKey, Gat, GatV2
 from siafu.strategy.attention import EdgeOperand
 from siafu.strategy.neighbours import BlockNeighbours
-from siafu.strategy.pyg_edges import EdgeSet
-from siafu.strategy.pyg_refusal import refusal
+from siafu.strategy.pyg.edges import EdgeSet
+from siafu.strategy.pyg.refusal import refusal
 
 _KINDS = {"GATConv": "gat_conv", "GATv2Conv": "gatv2_conv", "TransformerConv": "transformer_conv"}
 _STEPS = ("message", "edge_update", "aggregate", "update")

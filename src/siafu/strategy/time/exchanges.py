@@ -2,7 +2,7 @@
 reaches what other ranks know.
 
 A block is run forward once without gradients to learn the borders (`sweep`), and again with them,
-last block first. A carrier hands the gradient of a border to the block before.
+last block first. An exchange hands the gradient of a border to the block before.
 
 Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns in, O out.
 """
@@ -32,7 +32,7 @@ CodingsOf = Callable[[TimeBlock], MakeCodings | None]
 """How rows of a block are rounded on their way, if they are."""
 
 
-class Carrier(Protocol):
+class TemporalExchange(Protocol):
     """One temporal part on one rank."""
 
     def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from siafu.comm import BACKWARD, FORWARD, Coding, World, start_coded, start_exchange
 from siafu.nn import BandedMean, banded_mean
 from siafu.partition import TimeBlock
-from siafu.strategy.carriers import CodingsOf, Root, exactly, tied
+from siafu.strategy.time.exchanges import CodingsOf, Root, exactly, tied
 
 
 class BandedHalo:
@@ -152,11 +152,11 @@ class _FetchHalo(torch.autograd.Function):
     """Linear map from all ranks' rows to a rank's halo, and its transpose."""
 
     @staticmethod
-    def forward(ctx: Any, rows_tND: Tensor, carrier: BandedHalo, block: TimeBlock) -> Tensor:
-        ctx.carrier, ctx.block = carrier, block
-        return carrier.fetch(rows_tND, block).clone()
+    def forward(ctx: Any, rows_tND: Tensor, exchange: BandedHalo, block: TimeBlock) -> Tensor:
+        ctx.exchange, ctx.block = exchange, block
+        return exchange.fetch(rows_tND, block).clone()
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_hND: Tensor) -> tuple[Tensor, None, None]:
-        return ctx.carrier.bring_home(grad_hND, ctx.block), None, None
+        return ctx.exchange.bring_home(grad_hND, ctx.block), None, None

@@ -13,18 +13,18 @@ from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.nn import Draws
 from siafu.shard import Shard
-from siafu.strategy.edge_arguments import (
+from siafu.strategy.neighbours import BlockNeighbours
+from siafu.strategy.pyg.edge_arguments import (
     EdgeArgument,
     as_given,
     check_forward,
     edge_arguments,
 )
-from siafu.strategy.inexact import refuse_inexact, refusing_checkpoints
-from siafu.strategy.intercept import RankMode, SourceSumError
-from siafu.strategy.neighbours import BlockNeighbours
-from siafu.strategy.pyg_staged import StagedLayers
+from siafu.strategy.pyg.intercept import RankMode, SourceSumError
+from siafu.strategy.pyg.refusal import refuse_inexact, refusing_checkpoints
+from siafu.strategy.pyg.staged import StagedLayers
+from siafu.strategy.rounding import WidthBook
 from siafu.strategy.strategy import Strategy, find_strategy
-from siafu.strategy.widths import WidthBook
 
 
 class ParallelModel(nn.Module):

@@ -13,8 +13,8 @@ from siafu.nn import Draws
 from siafu.partition import write_parts
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy
-from siafu.strategy.pyg_edges import EdgeSets
-from siafu.strategy.pyg_plain import plain_message
+from siafu.strategy.pyg.edges import EdgeSets
+from siafu.strategy.pyg.messages import plain_message
 from tests.parity.graphs import assignment, awkward_graph
 
 

@@ -15,7 +15,7 @@ from siafu.errors import PlanError
 from siafu.partition import write_parts
 from siafu.shard import Shard, open_shard
 from siafu.strategy import parallelize
-from siafu.strategy.inexact import refuse_inexact
+from siafu.strategy.pyg.refusal import refuse_inexact
 from tests.parity.graphs import assignment, awkward_graph
 from tests.parity.pyg_models import AGGREGATIONS, INEXACT_AGGREGATIONS, Aggregating
 

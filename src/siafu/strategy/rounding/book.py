@@ -1,0 +1,233 @@
+"""The formats in which rows travel, for every exchange of an epoch, and their reassignment.
+
+While training, the range of each row sent is noted. After a period of epochs every rank assigns
+formats to the rows it sends, in a thread beside training; two epochs later, the same on all ranks,
+receivers are told and the new formats apply. Variances of different exchanges (activations,
+gradients) have no common unit, so each exchange counts relative to its own: the sum of its
+sensitivities is scaled to 1. Rows begin at 8 bits, and the first period is short: every
+epoch at 8 bits costs two at 4.
+
+Shapes: K messages sent, of one channel or of all exchanges.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from siafu.comm import Format, HaloPlan, World, format_of_bits, start_exchange
+from siafu.comm.coding import format_of_code
+from siafu.errors import StoreError
+from siafu.strategy.rounding.assignment import (
+    Array,
+    Messages,
+    assign_bytes,
+    mean_bits_budget,
+    random_assignment,
+)
+from siafu.strategy.rounding.channel import Channel, Channels
+from siafu.strategy.strategy import Strategy
+
+LAG_EPOCHS = 2
+"""Epochs between the end of a period and the use of what it taught."""
+FIRST_FORMAT = Format("rounded", 8)
+FIRST_PERIOD = 5
+"""Epochs until formats are assigned for the first time."""
+_DIRECTIONS = ("there", "back")
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """How many rows this rank sends in each format in one exchange, from an epoch on."""
+
+    epoch: int
+    exchange: int
+    direction: str
+    rows: dict[Format, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """What a checkpoint has of a channel."""
+
+    times: int
+    has_next: bool
+    rows: Tensor
+
+
+class WidthBook:
+    """The formats of all exchanges of a run; one per rank, shared by all layers."""
+
+    def __init__(self, strategy: Strategy, world: World, seed: int) -> None:
+        self.strategy, self._world, self._seed = strategy, world, seed
+        self._channels: dict[int, Channels] = {}
+        self._epoch: int | None = None
+        self._coming: tuple[list[Channel], Future[Array]] | None = None
+        self._saved: dict[tuple[int, int, int], _Known] = {}
+        """What a resumed run knew of its channels, until they are made."""
+        self.history: list[Widths] = []
+        """Every assignment that was applied, in order."""
+
+    @property
+    def first_format(self) -> Format:
+        """What rows begin with."""
+        wire = self.strategy.wire
+        return FIRST_FORMAT if isinstance(wire, str) else format_of_bits(wire)
+
+    def channels(
+        self,
+        number: int,
+        rows: tuple[tuple[HaloPlan, ...], int, torch.dtype],
+        make: Callable[[], Channels],
+    ) -> Channels:
+        """Return an exchange's channels, made anew where other rows travel than before."""
+        known = self._channels.get(number)
+        if known is None or not known.fits(*rows):
+            known = self._channels[number] = make()
+            self._take_up(number, known)
+            self._apply_if_due()
+        return known
+
+    def turn_to(self, epoch: int) -> None:
+        """Begin or apply an assignment where this epoch is due; all ranks call this together."""
+        if not self.strategy.assigns_widths or epoch == self._epoch:
+            return
+        self._epoch = epoch
+        self.end_epoch(epoch - 1)
+        self._apply_if_due()
+
+    def end_epoch(self, epoch: int) -> None:
+        """Begin an assignment where a period ends; again does nothing."""
+        is_last = self.strategy.assigns_widths and self._ends_period(epoch)
+        if is_last and any(channel.times for _, channels in self._all() for channel in channels):
+            self._start(epoch)
+
+    def _ends_period(self, epoch: int) -> bool:
+        period = self.strategy.wire_period
+        # One assignment is in use before the next begins.
+        first = FIRST_PERIOD if period > FIRST_PERIOD + LAG_EPOCHS else period
+        return epoch == first or epoch % period == 0
+
+    def _all(self) -> Iterator[tuple[tuple[int, int], tuple[Channel, ...]]]:
+        """Yield the channels of each exchange and direction (0: there, 1: back), in one order."""
+        for number, channels in sorted(self._channels.items()):
+            for direction, group in enumerate((channels.there, channels.back)):
+                yield (number, direction), group
+
+    def _start(self, epoch: int) -> None:
+        channels: list[Channel] = []
+        betas, sizes, rows = [np.empty(0)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for _, group in self._all():
+            if not any(channel.times for channel in group):
+                continue  # nothing ever returns to a constant input
+            found = np.concatenate([channel.take_sensitivities() for channel in group])
+            betas.append(found / max(found.sum(), np.finfo(np.float64).tiny))
+            sizes.append(np.full(len(found), group[0].form.width))
+            rows.extend(channel.rows_K().cpu().numpy() for channel in group)
+            channels.extend(group)
+        beta_K, width_K = np.concatenate(betas), np.concatenate(sizes)
+        messages = Messages(beta_K, width_K, np.concatenate(rows))
+        # The thread ends with its one task.
+        beside = ThreadPoolExecutor(1, thread_name_prefix="siafu-widths")
+        self._coming = channels, beside.submit(self._assign, messages, self._seed + epoch)
+        beside.shutdown(wait=False)
+
+    def _assign(self, messages: Messages, seed: int) -> Array:
+        budget = mean_bits_budget(messages, self.strategy.wire_bits)
+        if self.strategy.wire == "random":
+            return random_assignment(messages, budget, seed).codes_K
+        return assign_bytes(messages, budget).codes_K
+
+    def _settle(self) -> None:
+        """Wait for the assignment that is under way, if any."""
+        if self._coming is None:
+            return
+        channels, future = self._coming
+        self._coming = None
+        assigned_K = torch.from_numpy(future.result()).to(self._world.device)
+        counts = [len(channel.codes_K) for channel in channels]
+        for channel, codes_K in zip(channels, assigned_K.split(counts), strict=True):
+            channel.next_codes_K = codes_K
+
+    def _apply_if_due(self) -> None:
+        """In the epoch for it, tell receivers the formats that were assigned, and use them."""
+        epoch = self._epoch
+        if epoch is None or not self._ends_period(epoch - 1 - LAG_EPOCHS):
+            return
+        self._settle()
+        members = [channel for _, group in self._all() for channel in group]
+        due = {each: codes for each in members if (codes := each.next_codes_K) is not None}
+        self._apply(due)
+        for (number, direction), group in self._all():
+            if any(channel in due for channel in group):
+                rows = _rows_by_format(group)
+                self.history.append(Widths(epoch, number, _DIRECTIONS[direction], rows))
+        for channel in due:
+            channel.next_codes_K = None
+
+    def _apply(self, formats: dict[Channel, Tensor]) -> None:
+        """Tell receivers the formats of what is sent, and use them; all ranks call this."""
+        coming = []
+        for channel, codes_K in formats.items():
+            counts = channel.sent.counts, channel.received.counts
+            coming.append(start_exchange(codes_K, *counts, self._world, "control"))
+        for (channel, codes_K), pending in zip(formats.items(), coming, strict=True):
+            channel.set_codes(codes_K, pending.wait(self._world, "telling widths"))
+
+    def state(self) -> tuple[Tensor, Tensor]:
+        """Return what later formats depend on: a row per channel, and a row per message sent.
+
+        The first has exchange, direction, stage, messages, times traced, and whether other formats
+        are assigned already; the second the code, that to come, and what was traced. All float64.
+        """
+        self._settle()
+        heads: list[list[float]] = []
+        rows = [torch.empty(0, 3, dtype=torch.float64, device=self._world.device)]
+        for (number, direction), channels in self._all():
+            for stage, channel in enumerate(channels):
+                codes_K, has_next = channel.codes_K.double(), channel.next_codes_K is not None
+                next_K = codes_K if channel.next_codes_K is None else channel.next_codes_K.double()
+                heads.append([number, direction, stage, len(codes_K), channel.times, has_next])
+                rows.append(torch.stack([codes_K, next_K, channel.ranges_K], dim=1))
+        table = torch.tensor(heads, dtype=torch.float64, device=self._world.device)
+        return table.view(-1, 6), torch.cat(rows)
+
+    def restore(self, heads: Tensor, rows: Tensor) -> None:
+        """Take up what `state` returned, as soon as the exchanges are made."""
+        parts = rows.to(self._world.device).split(heads[:, 3].long().tolist())
+        for head, part in zip(heads.long().tolist(), parts, strict=True):
+            number, direction, stage, _, times, has_next = head
+            self._saved[number, direction, stage] = _Known(times, bool(has_next), part)
+
+    def _take_up(self, number: int, channels: Channels) -> None:
+        """Set an exchange to what a resumed run knew of it; all ranks know it or none."""
+        formats = {}
+        for direction, group in enumerate((channels.there, channels.back)):
+            for stage, channel in enumerate(group):
+                if (known := self._saved.pop((number, direction, stage), None)) is not None:
+                    _check_rows(known, channel)
+                    channel.times = known.times
+                    channel.ranges_K.copy_(known.rows[:, 2])
+                    formats[channel] = known.rows[:, 0].to(torch.uint8)
+                    if known.has_next:
+                        channel.next_codes_K = known.rows[:, 1].to(torch.uint8)
+        self._apply(formats)
+
+
+def _check_rows(known: _Known, channel: Channel) -> None:
+    if len(known.rows) != len(channel.codes_K):
+        raise StoreError(
+            "The widths of messages in the checkpoint are of other messages.",
+            seen=f"{len(known.rows)} rows in it, {len(channel.codes_K)} are sent",
+            fix="resume with the data, ranks and settings of the run",
+        )
+
+
+def _rows_by_format(channels: Sequence[Channel]) -> dict[Format, int]:
+    """Return how many of the rows sent have each format."""
+    codes = torch.cat([channel.codes_K for channel in channels])
+    rows = torch.cat([channel.rows_K() for channel in channels])
+    return {format_of_code(int(c)): int(rows[codes == c].sum()) for c in codes.unique()}

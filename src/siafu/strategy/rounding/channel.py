@@ -1,0 +1,189 @@
+"""Rows that travel one way in one stage of an exchange, and the formats they are written in.
+
+A channel has one format for all of its rows, or, where formats are assigned, one for each message:
+a row, or a group of neighbouring rows. What is traced and assigned is kept from epoch to epoch.
+
+Shapes: S rows sent, K messages, rows or groups of rows.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from siafu.comm import FORMATS, Coding, Format, HaloPlan
+from siafu.ops import DrawKey, WireLayout
+from siafu.strategy.rounding.assignment import Array, sensitivity
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowForm:
+    """What rows of an exchange are like."""
+
+    width: int
+    """D."""
+    dtype: torch.dtype
+    device: torch.device
+    format: Format
+    """Of every row, to begin with."""
+    assigned: bool
+    """Whether messages get formats of their own later."""
+
+    def row_sizes(self) -> Tensor:
+        """Return the bytes of a row by the code of its format."""
+        sizes = [0] * (max(each.code for each in FORMATS) + 1)
+        for each in FORMATS:
+            sizes[each.code] = each.row_bytes(self.width, self.dtype.itemsize)
+        return torch.tensor(sizes, device=self.device)
+
+
+class RowFormats:
+    """The formats of rows that go one way, peer after peer, and where they lie in the message."""
+
+    def __init__(
+        self, rows: Sequence[int], form: RowForm, groups: Sequence[Tensor] | None = None
+    ) -> None:
+        """`rows` go to each peer; `groups` has, for each peer, how many of them share a format.
+
+        Without groups each row has its own, and where rows lie is kept until formats change; with
+        them it is found anew for every exchange, since rows are many.
+        """
+        self._form, self._rows, self._keeps = form, tuple(rows), groups is None
+        self._layout: WireLayout | None = None
+        self.rows_K: Tensor | None = None
+        """Rows of each message; None: one."""
+        self.counts = self._rows if form.assigned else ()
+        """Messages for each peer; none where all rows have one format."""
+        if groups is not None:
+            groups = groups if form.assigned else ()
+            self.counts = tuple(len(rows_K) for rows_K in groups)
+            none = torch.empty(0, dtype=torch.int64)
+            self.rows_K = torch.cat([none, *groups]).to(form.device)
+        self.set_codes(form.format.codes(sum(self.counts), form.device))
+
+    def set_codes(self, codes_K: Tensor) -> None:
+        """Give each message a format, by its code."""
+        form, self.codes_K, self._layout = self._form, codes_K, None
+        if form.assigned:
+            size_K = form.row_sizes()[codes_K.long()]
+            size_K = size_K if self.rows_K is None else size_K * self.rows_K
+            sums = [part.sum() for part in size_K.split(self.counts)]
+            self.bytes = tuple(torch.stack(sums).tolist())
+        else:
+            each = form.format.row_bytes(form.width, form.dtype.itemsize)
+            self.bytes = tuple(rows * each for rows in self._rows)
+
+    def layout(self) -> WireLayout:
+        """Return where each row lies in the message."""
+        if self._layout is not None:
+            return self._layout
+        layout = self._find_layout()
+        if self._keeps:
+            self._layout = layout
+        return layout
+
+    def _find_layout(self) -> WireLayout:
+        form, count = self._form, sum(self._rows)
+        codes_S = form.format.codes(count, form.device)
+        if form.assigned:
+            codes_S = self.codes_K
+            if self.rows_K is not None:
+                codes_S = codes_S.repeat_interleave(self.rows_K, output_size=count)
+        if self._keeps:
+            return WireLayout.build(codes_S, form.width, form.dtype)
+        # The total is known, so the device need not wait for it as in `build`.
+        start_S = torch.zeros(count + 1, dtype=torch.int64, device=form.device)
+        torch.cumsum(form.row_sizes()[codes_S.long()], 0, out=start_S[1:])
+        return WireLayout(codes_S, start_S, form.width, form.dtype, sum(self.bytes))
+
+
+class Channel:
+    """Rows this rank sends and rows it receives, one way, in one stage of an exchange."""
+
+    def __init__(
+        self,
+        form: RowForm,
+        sent: RowFormats,
+        received: RowFormats,
+        *,
+        ids: Callable[[], Tensor],
+        squares: Callable[[], Tensor],
+        name_row: Callable[[int], str],
+    ) -> None:
+        """`ids` returns the numbers in the whole graph of the rows sent.
+
+        `squares` returns, for each message, the sum of squared coefficients that its receivers use
+        a row with; it is asked where formats are assigned.
+        """
+        self.form, self.sent, self.received = form, sent, received
+        self._ids, self._squares, self._name_row = ids, squares, name_row
+        self.times = 0
+        """Exchanges traced."""
+        count = len(sent.codes_K)
+        self.ranges_K = torch.zeros(count, dtype=torch.float64, device=form.device)
+        """Squared ranges of each message's rows, summed over the exchanges traced."""
+        self.next_codes_K: Tensor | None = None
+        """Formats that are assigned, but not in use yet."""
+
+    @property
+    def codes_K(self) -> Tensor:
+        """The formats of the messages sent."""
+        return self.sent.codes_K
+
+    def rows_K(self) -> Tensor:
+        """Return the rows of each message sent."""
+        rows_K = self.sent.rows_K
+        return torch.ones_like(self.codes_K, dtype=torch.int64) if rows_K is None else rows_K
+
+    def set_codes(self, sent_K: Tensor, received_K: Tensor) -> None:
+        """Give each message a format from now on."""
+        self.sent.set_codes(sent_K)
+        self.received.set_codes(received_K)
+
+    def coding(self, key: DrawKey) -> Coding:
+        """Return how rows are written now."""
+        return Coding(
+            self.sent.layout(),
+            self.received.layout(),
+            self.sent.bytes,
+            self.received.bytes,
+            self._ids(),
+            key,
+            self._name_row,
+            self._trace if self.form.assigned else None,
+        )
+
+    def _trace(self, range_S: Tensor) -> None:
+        self.times += 1
+        squared_K = range_S.double().square()
+        if self.sent.rows_K is not None and len(range_S):
+            # Not index_add_, whose order of sums on a GPU changes from run to run.
+            squared_K = torch.segment_reduce(squared_K, "sum", lengths=self.sent.rows_K)
+        if len(range_S):
+            self.ranges_K += squared_K
+
+    def take_sensitivities(self) -> Array:
+        """Return beta of the messages sent, over what was traced since the last time."""
+        assert self.form.assigned, "only what is traced is assigned"
+        root_K = (self.ranges_K / max(1, self.times)).sqrt()
+        self.ranges_K.zero_()
+        self.times = 0
+        squares_K = self._squares().cpu().numpy()
+        return sensitivity(squares_K, root_K.cpu().numpy(), self.form.width)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Channels:
+    """All stages of one tensor's exchange: rows on their way out, and their gradients back."""
+
+    plans: tuple[HaloPlan, ...]
+    width: int
+    dtype: torch.dtype
+    there: tuple[Channel, ...]
+    back: tuple[Channel, ...]
+
+    def fits(self, plans: tuple[HaloPlan, ...], width: int, dtype: torch.dtype) -> bool:
+        """Return whether rows of this width travel by these plans here."""
+        same = len(plans) == len(self.plans) and self.width == width and self.dtype == dtype
+        return same and all(a is b for a, b in zip(plans, self.plans, strict=True))
