@@ -12,8 +12,8 @@ import pytest
 import torch
 import zmq
 
+from siafu.elastic.aws_lambda.pool import open_client
 from siafu.elastic.compute import compute
-from siafu.elastic.lambda_pool import open_client
 from siafu.elastic.task import Bundle
 from tests.lambda_emulator import Emulator
 from tests.unit.elastic.lambda_service import pool_at

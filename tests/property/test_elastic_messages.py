@@ -8,12 +8,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from siafu.elastic.aws_lambda.handler import handler
 from siafu.elastic.compute import CODES
-from siafu.elastic.handler import handler
 from siafu.elastic.invitation import read_invitation
-from siafu.elastic.message import SCHEMA, Fetch, Notice, Order, Result, decode, encode
+from siafu.elastic.messages import SCHEMA, Fetch, Notice, Order, Result, decode, encode
 from siafu.elastic.task import Bundle
-from siafu.elastic.tensor_frames import DTYPES
+from siafu.elastic.tensors import DTYPES
 from siafu.errors import TaskError
 
 EXAMPLES = 200

@@ -8,7 +8,7 @@ import pytest
 import ray
 import torch
 
-from siafu.elastic.ray_pool import RayPool, pack, unpack
+from siafu.elastic.pools.ray import RayPool, pack, unpack
 from siafu.elastic.task import Bundle, Reply, Task
 from tests.ray.conftest import WITHIN_SECONDS, TwoNodes, kill_all, wait_until
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from siafu.elastic.message import is_token
+from siafu.elastic.messages import is_token
 from siafu.errors import TaskError
 
 KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")

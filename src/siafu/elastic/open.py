@@ -12,16 +12,12 @@ from urllib.parse import urlsplit
 
 from siafu.comm import World
 from siafu.config import RunConfig, read_config
-from siafu.elastic.autotune import Autotuner
-from siafu.elastic.cloud_model import CloudModel
 from siafu.elastic.dispatch import Dispatcher, Patience
-from siafu.elastic.local_pool import LocalPool
-from siafu.elastic.pool import Deliver, Pool
-from siafu.elastic.pool_address import is_loopback, split_address
-from siafu.elastic.pool_use import PoolUse
-from siafu.elastic.process_pool import ProcessPool
-from siafu.elastic.runner import Runner
-from siafu.elastic.simulated_pool import SimulatedPool
+from siafu.elastic.options import is_loopback, split_address
+from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
+from siafu.elastic.pools.process import ProcessPool
+from siafu.elastic.pools.simulated import CloudModel, SimulatedPool
+from siafu.elastic.runner import Autotuner, PoolUse, Runner
 from siafu.errors import ConfigError, PoolError
 
 
@@ -121,7 +117,7 @@ def _simulated(
 
 def _ray(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
     address = None if config.ray_address == "local" else config.ray_address
-    pool: Pool = _imported("ray_pool", "ray").RayPool(
+    pool: Pool = _imported("pools.ray", "ray").RayPool(
         deliver, workers=workers, address=address, deadline_seconds=config.deadline
     )
     return pool
@@ -160,7 +156,7 @@ def _check_reach(config: RunConfig) -> None:
 def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
     _check_lambda(config)
     assert config.lambda_function is not None
-    module = _imported("lambda_pool", "aws")
+    module, endpoint = (_imported(f"aws_lambda.{name}", "aws") for name in ("pool", "endpoint"))
     seconds = min(config.deadline, _LONGEST_INVOCATION_SECONDS)
     client = module.open_client(
         region=os.environ.get("AWS_REGION", ""),  # which boto3 itself passes over
@@ -172,7 +168,7 @@ def _lambda(config: RunConfig, world: World, workers: int, deliver: Deliver, use
         function=config.lambda_function,
         workers=workers,
         client=client,
-        address=_imported("endpoint", "aws").address_of_rank(config.pool_address, world.rank),
+        address=endpoint.address_of_rank(config.pool_address, world.rank),
         deadline_seconds=seconds,
     )
 

@@ -29,7 +29,7 @@ from siafu.ops import (
     fold_into,
     sum_into,
 )
-from siafu.pipeline.sides import Side, build_side, turn
+from siafu.pipeline.rows import Side, build_side, turn
 from siafu.shard import Shard
 
 Rows = tuple[Tensor, ...]

@@ -7,7 +7,7 @@ from itertools import count
 
 from siafu.elastic.compute import compute
 from siafu.elastic.dispatch import Dispatcher
-from siafu.elastic.pool import Deliver
+from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.task import Reply, Task
 
 

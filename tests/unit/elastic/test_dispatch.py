@@ -10,9 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siafu.elastic.dispatch import Dispatcher
-from siafu.elastic.local_pool import LocalPool
-from siafu.elastic.reply_times import ReplyTimes
+from siafu.elastic.dispatch import Dispatcher, ReplyTimes
+from siafu.elastic.pools.pool import LocalPool
 from siafu.elastic.task import Task
 from siafu.errors import TaskError
 from tests.unit.elastic.odd_pool import Attempt, OddRun

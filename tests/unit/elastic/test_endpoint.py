@@ -11,9 +11,9 @@ import pytest
 import torch
 import zmq
 
-from siafu.elastic.endpoint import Address, Endpoint, address_of_rank
-from siafu.elastic.message import Fetch, Notice, Order, encode
-from siafu.elastic.pool_address import own_host
+from siafu.elastic.aws_lambda.endpoint import Address, Endpoint, address_of_rank
+from siafu.elastic.messages import Fetch, Notice, Order, encode
+from siafu.elastic.options import own_host
 from siafu.elastic.task import Bundle, Task
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.workers import (
@@ -248,7 +248,7 @@ def test_ranks_listen_at_ports_of_their_own() -> None:
 def test_ranks_on_two_machines_are_reached_each_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     # Loopback's whole network is one machine's own, so two of its addresses stand for two machines.
     own = iter(["127.0.0.1", "127.0.0.2"])
-    monkeypatch.setattr("siafu.elastic.endpoint.own_host", lambda: next(own))
+    monkeypatch.setattr("siafu.elastic.aws_lambda.endpoint.own_host", lambda: next(own))
     first = free_port()
     told = [address_of_rank(f"tcp://auto:{first}", rank) for rank in range(2)]
     with listening(address=told[0]) as (one, _), listening(address=told[1]) as (other, answers):
@@ -276,7 +276,7 @@ def test_own_host_is_an_address_of_this_machine() -> None:
 
 
 def test_a_machine_without_a_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("siafu.elastic.pool_address._ELSEWHERE", ("255.255.255.255", 9))
+    monkeypatch.setattr("siafu.elastic.options._ELSEWHERE", ("255.255.255.255", 9))
     with pytest.raises(PoolError, match="name the interface"):
         own_host()
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from siafu.elastic.message import (
+from siafu.elastic.messages import (
     MOST_BYTES,
     MOST_HEADER_BYTES,
     Fetch,
@@ -17,7 +17,7 @@ from siafu.elastic.message import (
     encode,
 )
 from siafu.elastic.task import Bundle, Tensors
-from siafu.elastic.tensor_frames import DTYPES
+from siafu.elastic.tensors import DTYPES
 from siafu.errors import TaskError
 
 TOKEN = "t" * 32

@@ -10,10 +10,9 @@ import pytest
 import torch
 import yaml
 
-from siafu.elastic.cloud_model import CloudModel
 from siafu.elastic.dispatch import Dispatcher, Patience
-from siafu.elastic.pool import Deliver
-from siafu.elastic.simulated_pool import SimulatedPool
+from siafu.elastic.pools.pool import Deliver
+from siafu.elastic.pools.simulated import CloudModel, SimulatedPool
 from siafu.elastic.task import Bundle, Reply, Task, Usage
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.pings import Replies, once, ping, wait_until

@@ -10,9 +10,9 @@ import torch
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from siafu.elastic.endpoint import Endpoint
+from siafu.elastic.aws_lambda.endpoint import Endpoint
 from siafu.elastic.invitation import Invitation
-from siafu.elastic.message import Fetch, Message, Notice, Order, Result, decode, encode
+from siafu.elastic.messages import Fetch, Message, Notice, Order, Result, decode, encode
 from siafu.elastic.task import Bundle, Reply, Task
 
 ANSWERS_WITHIN = 60.0

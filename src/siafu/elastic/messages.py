@@ -19,7 +19,7 @@ from typing import Any
 
 from siafu.elastic.compute import CODES
 from siafu.elastic.task import Bundle, Fact, Tensors
-from siafu.elastic.tensor_frames import (
+from siafu.elastic.tensors import (
     MOST_TENSORS,
     Frame,
     decode_tensors,

@@ -1,4 +1,4 @@
-"""A worker process of `ProcessPool`: `python -m siafu.elastic.worker SOCKET PARENT THREADS`.
+"""A worker process of `ProcessPool`: `python -m siafu.elastic.pools.worker SOCKET PARENT THREADS`.
 
 Takes tasks from its socket until the other end closes. Kept bundles stay mapped, everything else
 goes with the task's answer.
@@ -16,9 +16,8 @@ import torch
 
 from siafu.collector import spare_collector
 from siafu.elastic.compute import compute, warm_up
-from siafu.elastic.shared_block import map_block, write_block
+from siafu.elastic.pools.shared_memory import Message, WorkerPipe, close_all, map_block, write_block
 from siafu.elastic.task import Tensors
-from siafu.elastic.worker_pipe import Message, WorkerPipe, close_all
 
 _PR_SET_PDEATHSIG = 1
 

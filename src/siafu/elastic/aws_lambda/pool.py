@@ -19,9 +19,9 @@ from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 
-from siafu.elastic.endpoint import Address, Endpoint
-from siafu.elastic.pool import Deliver
-from siafu.elastic.pool_use import round_up
+from siafu.elastic.aws_lambda.endpoint import Address, Endpoint
+from siafu.elastic.pools.pool import Deliver
+from siafu.elastic.runner import round_up
 from siafu.elastic.task import Reply, Task
 from siafu.errors import PoolError
 
