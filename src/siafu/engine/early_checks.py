@@ -7,6 +7,7 @@ import torch
 from siafu.config import RunConfig
 from siafu.elastic import inspect_parts
 from siafu.elastic.open import check_pool_settings
+from siafu.elastic.options import PoolOptions
 from siafu.engine.network import check_strategy
 from siafu.engine.own_model import no_such_file
 from siafu.engine.pipelined import check_pipeline
@@ -23,7 +24,8 @@ def check_network_settings(config: RunConfig) -> None:
     check_budget(config, strategy)
     if strategy.unit == "interval":
         check_pipeline(config)
-        check_pool_settings(config, strategy.pool)
+        named = {name: getattr(config, name) for name in PoolOptions.model_fields}
+        check_pool_settings(PoolOptions(**named), strategy.pool)
         if config.launcher == "local":  # elsewhere ranks read it, from their own disks
             read_prices(config.prices)
     if ":" in config.model:

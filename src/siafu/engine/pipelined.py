@@ -6,10 +6,11 @@ from torch import Tensor
 from siafu.config import RunConfig
 from siafu.elastic import Deliver
 from siafu.elastic.open import open_runner
+from siafu.elastic.options import PoolOptions
 from siafu.elastic.runner import Runner
 from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws
-from siafu.pipeline import Pipeline, Settings
+from siafu.pipeline import Pipeline
 from siafu.plan import read_prices
 from siafu.record import Trace
 from siafu.shard import Shard
@@ -37,13 +38,6 @@ class PipelinedNetwork:
         """None before training starts."""
         self.trace = Trace(shard.world.rank) if config.trace else None
         self._is_exact_now = False
-        self.settings = Settings(
-            intervals=strategy.intervals,
-            staleness=strategy.staleness,
-            latest=strategy.gather == "latest",
-            overlap=strategy.overlap,
-            bits=strategy.pool_bits,
-        )
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
@@ -55,17 +49,20 @@ class PipelinedNetwork:
         return self.module.embed(self._x, self._whole, self._draws)
 
     def _open(self) -> Pipeline:
-        strategy, settings = self.strategy, self.settings
+        strategy, config = self.strategy, self._config
 
         def make(deliver: Deliver) -> Runner:
-            step = read_prices(self._config.prices).lambda_price.step_seconds
+            step = read_prices(config.prices).lambda_price.step_seconds
+            options = PoolOptions(
+                **{name: getattr(config, name) for name in PoolOptions.model_fields}
+            )
             self.runner = open_runner(
-                self._config, strategy.pool, strategy.intervals, self._shard.world, deliver, step
+                options, strategy.pool, strategy.intervals, self._shard.world, deliver, step
             )
             return self.runner
 
         note = self._note_span if self.trace is not None else None
-        pipeline = Pipeline(self.module, self._x, self._shard, self._draws, settings, make, note)
+        pipeline = Pipeline(self.module, self._x, self._shard, self._draws, strategy, make, note)
         if self._is_exact_now:
             pipeline.stop_lagging()
         return pipeline

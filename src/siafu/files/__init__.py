@@ -1,6 +1,13 @@
 """Files that are replaced whole and stay after a power cut; small ones read within limits."""
 
-from siafu.files.reading import open_regular, parse_json, read_json, read_regular, read_text
+from siafu.files.reading import (
+    open_regular,
+    parse_json,
+    read_json,
+    read_mapping,
+    read_regular,
+    read_text,
+)
 from siafu.files.writing import (
     publish,
     replacing,
@@ -15,6 +22,7 @@ __all__ = [
     "parse_json",
     "publish",
     "read_json",
+    "read_mapping",
     "read_regular",
     "read_text",
     "replacing",

@@ -18,9 +18,9 @@ from siafu.elastic import PartFacts, Question, Task, Tensors, compute, draws_on_
 from siafu.nn import Draws, ModelSpec
 from siafu.pipeline.gathers import Asked, Gather, Rows, Views, build_gather
 from siafu.pipeline.rows import Channel, even_bounds
-from siafu.pipeline.settings import Settings
 from siafu.pipeline.tasks import TaskMaker, flat_gradient
 from siafu.shard import Shard
+from siafu.strategy import Strategy
 
 FORWARD, BACKWARD = 0, 1
 
@@ -67,19 +67,26 @@ class Works:
         return self.most_age > 0
 
 
+def most_age(strategy: Strategy) -> int:
+    """Return how many epochs old a row may be when it is read."""
+    return strategy.staleness + (strategy.gather == "latest")
+
+
 def build_works(
     spec: ModelSpec,
     shard: Shard,
     x_ND: Tensor,
     draws: Draws,
-    settings: Settings,
+    strategy: Strategy,
     prefix: str,
     hooks: tuple[Callable[[int, int, int, int, Rows], None], Callable[[], int]],
 ) -> Works:
     """Return a rank's works; `hooks` are `send` and `oldest`. Every rank calls this together."""
     send, oldest = hooks
-    bounds = even_bounds(shard.num_owned, settings.intervals)
-    tasks = TaskMaker(spec, shard, bounds, x_ND, seed=draws.seed, prefix=prefix, bits=settings.bits)
+    bounds = even_bounds(shard.num_owned, strategy.intervals)
+    tasks = TaskMaker(
+        spec, shard, bounds, x_ND, seed=draws.seed, prefix=prefix, bits=strategy.pool_bits
+    )
     first = tasks.parts[0].question
     assert first is not None, "a model has a layer, and that asks"
     gather = build_gather(first, shard, bounds, draws, x_ND.dtype)
@@ -93,9 +100,9 @@ def build_works(
             (BACKWARD, gather.back, back),
         ):
             channels[direction, layer] = Channel(
-                side, columns, x_ND.dtype, in_flight=settings.staleness + 1
+                side, columns, x_ND.dtype, in_flight=strategy.staleness + 1
             )
-    works = Works(gather, tasks, channels, send, oldest, settings.most_age)
+    works = Works(gather, tasks, channels, send, oldest, most_age(strategy))
     if not tasks.parts[0].parameters and not draws_on_input(spec):
         _answer_once(works, x_ND, shard)
     return works

@@ -24,9 +24,9 @@ from siafu.errors import CommError, PoolError, SiafuError
 from siafu.nn import GNN, Draws
 from siafu.pipeline.gathers import Rows
 from siafu.pipeline.passage import BACKWARD, FORWARD, AwaitRows, Passage, Steps, build_works
-from siafu.pipeline.settings import Settings
 from siafu.pipeline.tasks import Stash
 from siafu.shard import Shard
+from siafu.strategy import Strategy
 
 TERM, SUM = 2, 3
 """Kinds of mail: a rank's term for a slice, and the sum of a slice."""
@@ -94,29 +94,29 @@ class Pipeline:
         x_ND: Tensor,
         shard: Shard,
         draws: Draws,
-        settings: Settings,
+        strategy: Strategy,
         make_runner: Callable[[Deliver], Runner],
         span: Span | None = None,
     ) -> None:
         """Every rank calls this together."""
-        self.settings, self.version = settings, 0
-        self._staleness, self._latest = settings.staleness, settings.latest
+        self._strategy, self.version = strategy, 0
+        self._staleness, self._latest = strategy.staleness, strategy.gather == "latest"
         self._module, self._shard, self._span = module, shard, span
         prefix = f"{secrets.token_hex(6)}-{shard.world.rank}"
         self._works = works = build_works(
-            module.spec, shard, x_ND, draws, settings, prefix, (self._send, lambda: self._oldest)
+            module.spec, shard, x_ND, draws, strategy, prefix, (self._send, lambda: self._oldest)
         )
         self.ages = works.ages
         there = works.gather.there
         self._full = [
             number
-            for number in range(settings.intervals)
+            for number in range(strategy.intervals)
             if there.bounds[number] < there.bounds[number + 1]
         ]
         self._inbox: queue.SimpleQueue[Reply | Mail | SiafuError] = queue.SimpleQueue()
         self._runner = make_runner(self._inbox.put)
         names = [part.parameters for part in works.parts]
-        self._stash = Stash(module, names, prefix, self._runner.forget, most=settings.staleness + 2)
+        self._stash = Stash(module, names, prefix, self._runner.forget, most=strategy.staleness + 2)
         works.tasks.stash = self._stash
         self._mail = Mailbox(shard.world, self._inbox.put)
         self._names, self._weights = zip(*module.named_parameters(), strict=True)
@@ -196,7 +196,7 @@ class Pipeline:
             self._waiting[interval] = wait
             return
         self._running[wait.task.number] = interval
-        if self.settings.overlap:
+        if self._strategy.overlap:
             self._runner.start(wait.task)
         else:
             self._held.append(wait.task)
@@ -214,7 +214,7 @@ class Pipeline:
 
     def _move(self) -> bool:
         """Do one graph task, the most urgent that can be done; return whether there was one."""
-        if not self.settings.overlap and (self._running and not self._held):
+        if not self._strategy.overlap and (self._running and not self._held):
             return False
         ready = [
             (self._passages[interval][0].epoch, wait.direction, _depth(wait), interval)
@@ -273,7 +273,7 @@ class Pipeline:
             self._sums.take(kind, epoch, mail.sender, mail.rows[0])
             return
         direction, layer = divmod(channel, len(self._works.parts))
-        group = mail.sender * self.settings.intervals + interval
+        group = mail.sender * self._strategy.intervals + interval
         self._works.channels[direction, layer].write(epoch, group, mail.rows, self._oldest)
 
     def _take_reply(self, reply: Reply) -> None:
@@ -302,7 +302,7 @@ class Pipeline:
         for (peer, of), sent in channel.side.sends.items():
             if of == interval:
                 self._mail.send(peer, subject, joined[sent - first], purpose)
-        group = rank * self.settings.intervals + interval
+        group = rank * self._strategy.intervals + interval
         channel.write(epoch, group, joined, self._oldest)
 
     def _step(self, optimiser: torch.optim.Optimizer) -> None:

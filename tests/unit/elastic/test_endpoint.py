@@ -11,9 +11,9 @@ import pytest
 import torch
 import zmq
 
-from siafu.elastic.aws_lambda.endpoint import Address, Endpoint, address_of_rank
+from siafu.elastic.aws_lambda.endpoint import Endpoint
 from siafu.elastic.messages import Fetch, Notice, Order, encode
-from siafu.elastic.options import own_host
+from siafu.elastic.options import LOOPBACK, address_of_rank, own_host
 from siafu.elastic.task import Bundle, Task
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.workers import (
@@ -221,25 +221,19 @@ def test_it_listens_on_loopback_unless_told_otherwise() -> None:
     with listening() as (endpoint, _):
         assert endpoint.bound.startswith("tcp://127.0.0.1:")
         assert addresses() == {"127.0.0.1"}
-    told = Address(bind="tcp://0.0.0.0:*", reach="tcp://graph.example:5555")
-    with listening(address=told) as (endpoint, _):
-        assert addresses() == {"0.0.0.0"}
-        assert invited(endpoint, ping_task(1)).address == "tcp://graph.example:5555"
 
 
-@pytest.mark.parametrize("bind", ["tcp://*:5000", "tcp://0.0.0.0:5000", "tcp://[::]:5000"])
-def test_address_for_all_needs_one_for_workers(bind: str) -> None:
+@pytest.mark.parametrize("text", ["tcp://*:5000", "tcp://0.0.0.0:5000", "tcp://[::]:5000"])
+def test_address_that_stands_for_all_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="can't connect"):
-        Address(bind=bind)
+        address_of_rank(text, 0)
     with pytest.raises(ConfigError, match="No address"):
-        Address(bind=bind, reach="graph.example")
-    with pytest.raises(ConfigError, match="No address"):
-        Address(bind=bind.replace("tcp", "ipc"), reach="tcp://graph.example:5000")
+        address_of_rank(text.replace("tcp", "ipc"), 0)
 
 
 def test_ranks_listen_at_ports_of_their_own() -> None:
-    assert address_of_rank(None, 3) == Address()
-    assert address_of_rank("tcp://10.0.0.5:7000", 3) == Address(bind="tcp://10.0.0.5:7003")
+    assert address_of_rank(None, 3) == LOOPBACK
+    assert address_of_rank("tcp://10.0.0.5:7000", 3) == "tcp://10.0.0.5:7003"
     for wrong in ("tcp://10.0.0.5", "10.0.0.5:7000", "tcp://10.0.0.5:x", "tcp://10.0.0.5:65533"):
         with pytest.raises(ConfigError, match="No address"):
             address_of_rank(wrong, 3)
@@ -248,7 +242,7 @@ def test_ranks_listen_at_ports_of_their_own() -> None:
 def test_ranks_on_two_machines_are_reached_each_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     # Loopback's whole network is one machine's own, so two of its addresses stand for two machines.
     own = iter(["127.0.0.1", "127.0.0.2"])
-    monkeypatch.setattr("siafu.elastic.aws_lambda.endpoint.own_host", lambda: next(own))
+    monkeypatch.setattr("siafu.elastic.options.own_host", lambda: next(own))
     first = free_port()
     told = [address_of_rank(f"tcp://auto:{first}", rank) for rank in range(2)]
     with listening(address=told[0]) as (one, _), listening(address=told[1]) as (other, answers):
@@ -262,7 +256,7 @@ def test_ranks_on_two_machines_are_reached_each_at_its_own(monkeypatch: pytest.M
 
 
 def test_an_interface_stands_for_its_address_on_each_machine() -> None:
-    with listening(address=Address(bind="tcp://lo:*")) as (endpoint, _):
+    with listening(address="tcp://lo:*") as (endpoint, _):
         assert invited(endpoint, ping_task(1)).address.startswith("tcp://127.0.0.1:")
 
 
@@ -290,7 +284,7 @@ def test_an_address_of_another_machine_is_told_with_what_works(host: str) -> Non
 def test_address_in_use_is_told() -> None:
     before = threading.active_count()
     with listening() as (endpoint, _), pytest.raises(PoolError, match="can't listen"):
-        Endpoint(print, address=Address(bind=endpoint.bound))
+        Endpoint(print, address=endpoint.bound)
     assert threading.active_count() == before
 
 

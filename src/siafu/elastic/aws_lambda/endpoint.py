@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from siafu.elastic.invitation import ADDRESS, Invitation
+from siafu.elastic.invitation import Invitation
 from siafu.elastic.messages import (
     MOST_BYTES,
     STORED,
@@ -28,10 +28,10 @@ from siafu.elastic.messages import (
     decode,
     encode,
 )
-from siafu.elastic.options import AUTO, own_host, split_address
+from siafu.elastic.options import LOOPBACK
 from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.task import Reply, Task, Usage
-from siafu.errors import ConfigError, PoolError, TaskError
+from siafu.errors import PoolError, TaskError
 
 MOST_REMEMBERED = 1 << 16
 """Answered tasks and forgotten keys that are remembered; older ones are never asked for."""
@@ -146,8 +146,6 @@ def _remember(names: OrderedDict[Any, None], name: Any) -> None:
         names.popitem(last=False)
 
 
-LOOPBACK = "tcp://127.0.0.1:*"
-EVERYWHERE = ("tcp://*", "tcp://0.0.0.0", "tcp://[::]")
 SLACK_BYTES = 1024
 """What encryption adds to a frame, and more."""
 BACKLOG = 1024
@@ -157,39 +155,6 @@ HEARTBEAT_MS = 5_000
 DEAD_AFTER_MS = 20_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Address:
-    """Where an endpoint listens."""
-
-    bind: str = LOOPBACK
-    """`tcp://HOST:PORT`, by address or interface; `*` as the port takes a free one."""
-    reach: str = ""
-    """How workers reach it, where that differs: behind a translated address, or bound to all."""
-
-    def __post_init__(self) -> None:
-        is_reachable = not self.reach or ADDRESS.fullmatch(self.reach)
-        if not self.bind.startswith("tcp://") or not is_reachable:
-            raise ConfigError(
-                "No address of a socket.",
-                seen=f"bind={self.bind}, reach={self.reach}",
-                fix="write tcp://HOST:PORT",
-            )
-        if not self.reach and self.bind.startswith(EVERYWHERE):
-            raise ConfigError(
-                "Workers can't connect to an address that stands for all of a machine's.",
-                seen=f"bind={self.bind}",
-                fix="bind one address, or say by `reach` how workers reach it",
-            )
-
-
-def address_of_rank(told: str | None, rank: int) -> Address:
-    """Return where a rank listens: at the port it is told + its number; untold, on loopback."""
-    if told is None:
-        return Address()
-    host, port = split_address(told, rank)
-    return Address(bind=f"tcp://{own_host() if host == AUTO else host}:{port}")
-
-
 class Endpoint:
     """Gives tasks to workers that were invited, and delivers what they push.
 
@@ -197,7 +162,7 @@ class Endpoint:
     """
 
     def __init__(
-        self, deliver: Deliver, *, address: Address | None = None, most_bytes: int = MOST_BYTES
+        self, deliver: Deliver, *, address: str = LOOPBACK, most_bytes: int = MOST_BYTES
     ) -> None:
         self._deliver, self._most_bytes = deliver, most_bytes
         self._attempts = Attempts()
@@ -209,14 +174,14 @@ class Endpoint:
         self._client_raw = z85.decode(client_public)
         self._context = zmq.Context()
         try:
-            self._open(address or Address())
+            self._open(address)
         except BaseException:
             self._context.destroy(linger=0)
             raise
         self._thread = threading.Thread(target=self._serve, name="siafu-endpoint", daemon=True)
         self._thread.start()
 
-    def _open(self, address: Address) -> None:
+    def _open(self, address: str) -> None:
         # The gate comes first: from the first moment no client is let in unasked.
         self._gate = self._context.socket(zmq.REP)
         self._gate.bind("inproc://zeromq.zap.01")
@@ -234,18 +199,17 @@ class Endpoint:
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, DEAD_AFTER_MS)
         self._socket.linger = 0
-        self._socket.ipv6 = "[" in address.bind
+        self._socket.ipv6 = "[" in address
         try:
-            self._socket.bind(address.bind)
+            self._socket.bind(address)
         except zmq.ZMQError as error:
             raise PoolError(
                 "The pool's endpoint can't listen there.",
-                seen=f"{address.bind}: {error}",
+                seen=f"{address}: {error}",
                 fix="name a free port, and an address or an interface that this machine has; "
                 "tcp://auto:PORT takes each machine's own",
             ) from error
         self.bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self._reach = address.reach or self.bound
 
     def invite(self, task: Task, seconds: float) -> Invitation | None:
         """Return what one attempt at the task needs; None for a task that is answered already."""
@@ -253,7 +217,7 @@ class Endpoint:
         if not self._attempts.add(token, Attempt(task, time.monotonic() + seconds)):
             return None
         return Invitation(
-            address=self._reach,
+            address=self.bound,
             server_key=self._server_key,
             client_public=self._client[0],
             client_secret=self._client[1],
