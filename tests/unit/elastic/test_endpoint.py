@@ -12,15 +12,17 @@ import torch
 import zmq
 
 from siafu.elastic.aws_lambda.endpoint import Endpoint
-from siafu.elastic.messages import Fetch, Notice, Order, encode
+from siafu.elastic.messages import encode, order_frames
 from siafu.elastic.options import LOOPBACK, address_of_rank, own_host
 from siafu.elastic.task import Bundle, Task
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.workers import (
     ANSWERS_WITHIN,
     STORED,
+    fetch,
     invited,
     listening,
+    notice,
     ping_task,
     worker,
 )
@@ -87,7 +89,7 @@ def test_client_without_the_right_keys_gets_nothing(change: str) -> None:
             "none": {"client_secret": None},
         }[change]
         with worker(invitation, **keys) as client:
-            client.socket.send_multipart(encode(Fetch(invitation.token)))
+            client.socket.send_multipart(fetch(invitation.token))
             assert client.wait_for(*FAILED, zmq.EVENT_DISCONNECTED, WELCOME) != WELCOME
             assert not client.socket.poll(0)
         # Nothing of it reached the token, and the right client is served beside it.
@@ -110,10 +112,10 @@ def test_replayed_messages_are_refused() -> None:
     with listening() as (endpoint, replies):
         with worker(invited(endpoint, ping_task(1))) as client:
             client.fetch()
-            assert client.ask(Fetch(client.token)) == Notice("used")
+            assert client.ask(fetch(client.token)) == notice("used")
             client.push(tensors={"out": torch.zeros(1)})
-            assert client.push(tensors={"out": torch.ones(1)}) == Notice("used")
-            assert client.ask(Fetch(client.token)) == Notice("used")
+            assert client.push(tensors={"out": torch.ones(1)}) == notice("used")
+            assert client.ask(fetch(client.token)) == notice("used")
         assert endpoint.refusals == {"used": 3}
         assert replies.get(timeout=ANSWERS_WITHIN).tensors["out"].item() == 0
         assert replies.empty()
@@ -121,15 +123,15 @@ def test_replayed_messages_are_refused() -> None:
 
 def test_tokens_that_are_unknown_expired_or_out_of_turn_are_refused() -> None:
     with listening() as (endpoint, replies):
-        with worker(invited(endpoint, ping_task(1), seconds=0.0)) as client:
-            assert client.ask(Fetch("u" * 32)) == Notice("unknown")
-            assert client.ask(Fetch(client.token)) == Notice("expired")
+        with worker(invited(endpoint, ping_task(1), seconds=1e-9)) as client:
+            assert client.ask(fetch("u" * 32)) == notice("unknown")
+            assert client.ask(fetch(client.token)) == notice("expired")
         withdrawn = invited(endpoint, ping_task(2))
         assert endpoint.withdraw(withdrawn.token)
         with worker(withdrawn) as client:
-            assert client.ask(Fetch(client.token)) == Notice("unknown")
+            assert client.ask(fetch(client.token)) == notice("unknown")
         with worker(invited(endpoint, ping_task(3))) as client:
-            assert client.push(tensors={}) == Notice("unfetched")
+            assert client.push(tensors={}) == notice("unfetched")
         assert endpoint.refusals == {"unknown": 2, "expired": 1, "unfetched": 1}
         assert replies.empty()
 
@@ -143,9 +145,9 @@ def test_late_duplicate_is_told_that_the_task_is_done() -> None:
             with worker(first) as quick:
                 quick.fetch()
                 assert quick.push(tensors={}) == STORED
-            assert slow.push(tensors={"out": torch.ones(1)}) == Notice("done")
+            assert slow.push(tensors={"out": torch.ones(1)}) == notice("done")
         with worker(later) as client:
-            assert client.ask(Fetch(client.token)) == Notice("done")
+            assert client.ask(fetch(client.token)) == notice("done")
         assert endpoint.invite(task, 1.0) is None
         assert not endpoint.withdraw(late.token)
         assert replies.get(timeout=ANSWERS_WITHIN).number == 4
@@ -159,8 +161,8 @@ def test_oversized_messages_are_refused() -> None:
             client.fetch()
             # Two frames that are within the limit, but not together.
             tensors = {"a": torch.zeros(15_000), "b": torch.zeros(15_000)}
-            assert client.push(tensors=tensors) == Notice("message")
-            assert client.ask([b" " * 70_000]) == Notice("message")
+            assert client.push(tensors=tensors) == notice("message")
+            assert client.ask([b" " * 70_000]) == notice("message")
             # One frame beyond it: it isn't even read to its end.
             client.socket.send(b"\0" * 1_000_000)
             client.wait_for(zmq.EVENT_DISCONNECTED)
@@ -173,10 +175,10 @@ def test_oversized_messages_are_refused() -> None:
 def test_messages_that_make_no_sense_are_refused_and_the_endpoint_goes_on() -> None:
     with listening() as (endpoint, _):
         with worker(invited(endpoint, ping_task(1))) as client:
-            odd = [[b"{}"], [b""], [b"\xff" * 10, b"x"], [b""] * 500, encode(Notice("stored"))]
+            odd = [[b"{}"], [b""], [b"\xff" * 10, b"x"], [b""] * 500, encode(STORED)]
             for frames in odd:
-                assert client.ask(frames) == Notice("message")
-            assert client.ask(encode(Order("ping", {}, ()))) == Notice("message")
+                assert client.ask(frames) == notice("message")
+            assert client.ask(order_frames("ping", {}, ())) == notice("message")
             assert client.fetch().code == "ping"
         assert endpoint.refusals == {"message": len(odd) + 1}
 
@@ -185,7 +187,7 @@ def test_task_that_does_not_fit_into_a_message_fails_for_good() -> None:
     with listening() as (endpoint, replies):
         rows = Bundle("rows", {"x": torch.zeros(2, dtype=torch.complex64)}, "once")
         with worker(invited(endpoint, Task(5, "ping", "ping", {}, (rows,)))) as client:
-            assert client.ask(Fetch(client.token)) == Notice("task")
+            assert client.ask(fetch(client.token)) == notice("task")
         reply = replies.get(timeout=ANSWERS_WITHIN)
         assert reply.is_final
         assert "complex64" in reply.failure
@@ -308,7 +310,7 @@ def test_dismissed_workers_are_told_to_end() -> None:
         with worker(invitation) as client:
             client.fetch()
             endpoint.dismiss()
-            assert client.push(tensors={}) == Notice("done")
+            assert client.push(tensors={}) == notice("done")
         assert not endpoint.withdraw(invitation.token)
         assert endpoint.invite(ping_task(2), 1.0) is None
         assert replies.empty()

@@ -16,21 +16,21 @@ from typing import Any
 import zmq
 from zmq.utils import z85
 
-from siafu.elastic.invitation import Invitation
 from siafu.elastic.messages import (
     MOST_BYTES,
     STORED,
     Fetch,
-    Message,
+    Frame,
+    Invitation,
     Notice,
-    Order,
     Result,
     decode,
     encode,
+    order_frames,
 )
 from siafu.elastic.options import LOOPBACK
 from siafu.elastic.pools.pool import Deliver
-from siafu.elastic.task import Reply, Task, Usage
+from siafu.elastic.task import Reply, Task, Tensors, Usage
 from siafu.errors import PoolError, TaskError
 
 MOST_REMEMBERED = 1 << 16
@@ -125,14 +125,14 @@ class Attempts:
         with self._lock:
             _remember(self._forgotten, key)
 
-    def order(self, task: Task, held: tuple[str, ...]) -> Order:
-        """Return the task for a worker that holds some bundles."""
+    def order(self, task: Task, held: tuple[str, ...]) -> list[Frame]:
+        """Return the frames of a task for a worker that holds some bundles."""
         with self._lock:
             forgotten = tuple(key for key in held if key in self._forgotten)
         kept = {bundle.key for bundle in task.bundles if bundle.lifetime != "once"} & set(held)
         missing = tuple(bundle for bundle in task.bundles if bundle.key not in kept)
         unused = tuple(key for key in forgotten if key not in kept)
-        return Order(task.code, task.facts, missing, tuple(sorted(kept)), unused)
+        return order_frames(task.code, task.facts, missing, tuple(sorted(kept)), unused)
 
     def dismiss(self) -> None:
         """Treat all tasks as answered."""
@@ -275,7 +275,7 @@ class Endpoint:
         identity, *parts = self._socket.recv_multipart(copy=False)
         frames = [part.buffer for part in parts]
         try:
-            message = decode(frames, most_bytes=self._most_bytes)
+            message, blocks = decode(frames, most_bytes=self._most_bytes)
         except TaskError:
             self._refuse(identity.bytes, "message")
             return
@@ -283,7 +283,8 @@ class Endpoint:
             if isinstance(message, Fetch):
                 self._give(identity.bytes, message)
             elif isinstance(message, Result):
-                self._take(identity.bytes, message, sum(len(frame) for frame in frames))
+                num_bytes = sum(len(frame) for frame in frames)
+                self._take(identity.bytes, message, blocks[0], num_bytes)
             else:
                 self._refuse(identity.bytes, "message")
         except Refusal as refusal:
@@ -292,7 +293,7 @@ class Endpoint:
     def _give(self, identity: bytes, message: Fetch) -> None:
         attempt = self._attempts.fetch(message.token)
         try:
-            frames = encode(self._attempts.order(attempt.task, message.held))
+            frames = self._attempts.order(attempt.task, message.held)
         except TaskError as error:
             # The task itself doesn't fit into a message: no other attempt would fare better.
             self._attempts.finish(message.token, is_answer=False)
@@ -302,22 +303,20 @@ class Endpoint:
         attempt.sent_bytes = sum(len(frame) for frame in frames)
         self._socket.send_multipart([identity, *frames])
 
-    def _take(self, identity: bytes, result: Result, received_bytes: int) -> None:
+    def _take(self, identity: bytes, result: Result, tensors: Tensors, num_bytes: int) -> None:
         attempt = self._attempts.finish(result.token, is_answer=not result.failure)
-        self._say(identity, Notice(STORED))
-        usage = Usage(
-            result.worker, result.started, result.seconds, attempt.sent_bytes, received_bytes
-        )
+        self._say(identity, STORED)
+        usage = Usage(result.worker, result.started, result.seconds, attempt.sent_bytes, num_bytes)
         number = attempt.task.number
         if result.failure:
             failed = Reply(number, failure=result.failure, is_final=result.is_final, usage=usage)
             self._deliver(failed)
         else:
-            self._deliver(Reply(number, result.tensors, usage=usage))
+            self._deliver(Reply(number, tensors, usage=usage))
 
     def _refuse(self, identity: bytes, reason: str) -> None:
         self.refusals[reason] += 1
-        self._say(identity, Notice(reason))
+        self._say(identity, reason)
 
-    def _say(self, identity: bytes, message: Message) -> None:
-        self._socket.send_multipart([identity, *encode(message)])
+    def _say(self, identity: bytes, text: str) -> None:
+        self._socket.send_multipart([identity, *encode(Notice.of(text=text))])

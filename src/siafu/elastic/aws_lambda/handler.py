@@ -9,28 +9,29 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import zmq
 
 from siafu.elastic.compute import compute
-from siafu.elastic.invitation import Invitation, read_invitation
 from siafu.elastic.messages import (
-    LONGEST_FAILURE,
     MOST_BYTES,
     MOST_KEYS,
     STORED,
     Fetch,
-    Message,
+    Frame,
+    Invitation,
     Notice,
     Order,
-    Result,
+    RemoteMessage,
+    clipped,
     decode,
     encode,
+    read_invitation,
+    result_frames,
 )
 from siafu.elastic.task import Bundle, Fact, Tensors
-from siafu.elastic.tensors import Frame
 from siafu.errors import PoolError, SiafuError, TaskError
 
 MOST_KEY_BYTES = 32 << 10
@@ -144,8 +145,11 @@ class _Line:
         self._socket, self._address, self._deadline = socket, address, deadline
         self.sent_bytes = self.received_bytes = 0
 
-    def ask(self, frames: list[Frame]) -> Message:
-        """Return the endpoint's answer; raise PoolError if none comes, TaskError for a bad one."""
+    def ask(self, frames: list[Frame]) -> tuple[RemoteMessage, list[Tensors]]:
+        """Return the endpoint's answer with its tensors.
+
+        Raise PoolError if none comes, TaskError for a bad one.
+        """
         self._socket.send_multipart(frames)
         self.sent_bytes += sum(len(frame) for frame in frames)
         left = max(self._deadline - time.monotonic(), 0)
@@ -180,28 +184,26 @@ def _work(line: _Line, invitation: Invitation, kept: BundleCache) -> str:
     tensors: Tensors = {}
     failure, run = "", invitation.server_key
     try:
-        order = line.ask(encode(Fetch(invitation.token, kept.keys(run, MOST_KEYS))))
-        tensors = _computed(order, run, kept)
+        fetch = Fetch.of(token=invitation.token, held=kept.keys(run, MOST_KEYS))
+        tensors = _computed(*line.ask(encode(fetch)), run, kept)
     except PoolError:
         raise  # nobody waits for a result
     except Exception as error:  # noqa: BLE001 - told to whoever asked
         failure = _text(error)
-    seconds = time.perf_counter() - clock
-    result = Result(
-        invitation.token, _instance.name, started, seconds, tensors, failure, bool(failure)
-    )
+    facts = {"token": invitation.token, "worker": _instance.name, "started": started}
+    facts["seconds"] = time.perf_counter() - clock
     try:
-        frames = encode(result)
+        frames = result_frames(tensors, failure=failure, is_final=bool(failure), **facts)
     except TaskError as error:
         failure = _text(error)
-        frames = encode(replace(result, tensors={}, failure=failure, is_final=True))
-    answer = line.ask(frames)
-    if answer != Notice(STORED):
+        frames = result_frames({}, failure=failure, is_final=True, **facts)
+    answer, _ = line.ask(frames)
+    if not isinstance(answer, Notice) or answer.text != STORED:
         raise _refused(answer)
     return failure
 
 
-def _computed(order: Message, run: str, kept: BundleCache) -> Tensors:
+def _computed(order: RemoteMessage, blocks: list[Tensors], run: str, kept: BundleCache) -> Tensors:
     """Return what an order asks for; keep its bundles for later ones."""
     if not isinstance(order, Order):
         raise _refused(order)
@@ -211,20 +213,21 @@ def _computed(order: Message, run: str, kept: BundleCache) -> Tensors:
         if held is None:
             raise TaskError("A bundle is not here.", seen=key, fix="send it along")
         tensors |= held
-    for bundle in order.bundles:
-        tensors |= bundle.tensors
+    for block in blocks:
+        tensors |= block
     for key in order.forgotten:
         kept.drop(run, key)
-    for bundle in order.bundles:
-        kept.put(run, bundle)
+    for bundle, block in zip(order.bundles, blocks, strict=True):
+        kept.put(run, Bundle(bundle.key, block, bundle.lifetime))
     return compute(order.code, order.facts, tensors)
 
 
-def _refused(answer: Message) -> PoolError:
+def _refused(answer: RemoteMessage) -> PoolError:
     seen = answer.text if isinstance(answer, Notice) else type(answer).__name__
     return PoolError("The graph server refused the worker.", seen=seen, fix="start the task anew")
 
 
 def _text(error: Exception) -> str:
-    text = f"{error}" if isinstance(error, SiafuError) else f"{type(error).__name__}: {error}"
-    return text.encode(errors="replace").decode()[:LONGEST_FAILURE]
+    return clipped(
+        f"{error}" if isinstance(error, SiafuError) else f"{type(error).__name__}: {error}"
+    )

@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 
+from siafu.elastic.messages import Answer, Forget, Order
 from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.pools.shared_memory import (
     Block,
     KeptBlocks,
-    Message,
     WorkerPipe,
     close_all,
     map_block,
@@ -80,35 +80,32 @@ class WorkerProcess:
 
         `blocks` has the bundles that are `new` to the worker.
         """
-        kept = {bundle.key for bundle in task.bundles if bundle.lifetime != "once"}
-        message = {
-            "code": task.code,
-            "facts": task.facts,
-            "new": [(key, block.layout) for key, block in blocks.items()],
-            "keep": [key for key in blocks if key in kept],
-            "known": [bundle.key for bundle in task.bundles if bundle.key not in blocks],
-        }
-        self._pipe.send(message, [block.descriptor for block in blocks.values()])
+        sent = tuple(
+            {"key": bundle.key, "lifetime": bundle.lifetime, "tensors": blocks[bundle.key].layout}
+            for bundle in task.bundles
+            if bundle.key in blocks
+        )
+        held = tuple(bundle.key for bundle in task.bundles if bundle.key not in blocks)
+        order = Order.of(code=task.code, facts=task.facts, bundles=sent, held=held, forgotten=())
+        self._pipe.send(order, [blocks[bundle.key].descriptor for bundle in order.bundles])
         answer, descriptors = self._pipe.receive(seconds)
-        if answer["is_mapped"]:
-            self._known |= kept
         try:
+            if not isinstance(answer, Answer):
+                raise ConnectionError(f"{answer.kind} where an answer was due")
+            if answer.is_mapped:
+                self._known |= {b.key for b in task.bundles if b.lifetime != "once"}
             sent_bytes = sum(block.num_bytes for block in blocks.values())
             return self._reply(task.number, answer, descriptors, sent_bytes)
         finally:
             close_all(descriptors)
 
-    def _reply(
-        self, number: int, answer: Message, descriptors: list[int], sent_bytes: int
-    ) -> Reply:
-        started = answer["started"]
-        if "failure" in answer:
-            usage = Usage(self.name, started, sent_bytes=sent_bytes)
-            failure, is_final = answer["failure"], answer["is_final"]
-            return Reply(number, failure=failure, is_final=is_final, usage=usage)
-        tensors = map_block(descriptors[0], answer["layout"])
+    def _reply(self, number: int, answer: Answer, descriptors: list[int], sent_bytes: int) -> Reply:
+        if answer.failure:
+            usage = Usage(self.name, answer.started, sent_bytes=sent_bytes)
+            return Reply(number, failure=answer.failure, is_final=answer.is_final, usage=usage)
+        tensors = map_block(descriptors[0], answer.tensors)
         received_bytes = sum(tensor.nbytes for tensor in tensors.values())
-        usage = Usage(self.name, started, answer["seconds"], sent_bytes, received_bytes)
+        usage = Usage(self.name, answer.started, answer.seconds, sent_bytes, received_bytes)
         return Reply(number, tensors, usage=usage)
 
     @contextmanager
@@ -134,7 +131,7 @@ class WorkerProcess:
         """Have the worker let go of a bundle; raise OSError if the worker is gone."""
         if key in self._known:
             self._known.discard(key)
-            self._pipe.send({"forget": key})
+            self._pipe.send(Forget.of(key=key))
 
     def kill(self) -> None:
         """Kill the process; safe from any thread. A worker has nothing to finish or to tidy up."""

@@ -28,11 +28,11 @@ from ray._raylet import (  # type: ignore[attr-defined]
     Config,
 )
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from torch import Tensor
 
 from siafu.elastic.compute import compute
 from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.task import Fact, Reply, Task, Tensors, Usage
+from siafu.elastic.tensors import Entry, decode_block, encode_block
 from siafu.errors import PoolError, TaskError
 
 _STORE_BYTES = 200 * 2**20
@@ -150,8 +150,8 @@ def _join(address: str, deadline_seconds: float) -> None:
         ) from error
 
 
-Packed = dict[str, tuple[np.ndarray, str]]
-"""Each tensor's memory, and its type where NumPy has none of that name, else nothing."""
+Packed = tuple[tuple[Entry, ...], list[np.ndarray]]
+"""A block: its layout, and an array of bytes per tensor, which Ray ships without a copy."""
 
 _POLL_SECONDS = 0.01
 """A task that starts while others are waited for is looked at so much later, at most."""
@@ -258,19 +258,19 @@ class RayPool:
 
     def _hand_over(self, task: Task) -> tuple[Any, int]:
         """Return Ray's reference to the result to come, and the bytes that left for it."""
-        once: Packed = {}
-        kept, sent_bytes = [], 0
+        blocks, sent_bytes = [], 0
         for bundle in task.bundles:
-            is_new = bundle.key not in self._kept
-            packed = pack(bundle.tensors) if bundle.lifetime == "once" or is_new else {}
+            if bundle.key in self._kept:
+                blocks.append(self._kept[bundle.key])
+                continue
+            packed = pack(bundle.tensors)
             sent_bytes += _num_bytes(packed)
             if bundle.lifetime == "once":
-                once |= packed
-                continue
-            if is_new:
+                blocks.append(packed)
+            else:
                 self._kept[bundle.key] = ray.put(packed)
-            kept.append(self._kept[bundle.key])
-        return self._function.remote(task.code, task.facts, once, *kept), sent_bytes
+                blocks.append(self._kept[bundle.key])
+        return self._function.remote(task.code, task.facts, *blocks), sent_bytes
 
     def _watch(self) -> None:
         """Answer every task that ends, dies or takes too long, until the pool is closed."""
@@ -325,7 +325,8 @@ def _reply(reference: Any, attempt: _Attempt) -> Reply:
         return Reply(number, failure=f"{type(error).__name__}: {_first_line(error)}")
     usage = Usage(worker, started, seconds, attempt.sent_bytes, _num_bytes(packed))
     # Copied, since what Ray gives is read-only and fills its object store while it is held.
-    tensors = unpack({name: (array.copy(), kind) for name, (array, kind) in packed.items()})
+    layout, arrays = packed
+    tensors = unpack((layout, [array.copy() for array in arrays]))
     return Reply(number, tensors, failure, is_final=bool(failure), usage=usage)
 
 
@@ -336,18 +337,18 @@ def _first_line(error: Exception) -> str:
 
 
 def run_packed(
-    code: str, facts: dict[str, Fact], once: Packed, *kept: Packed
+    code: str, facts: dict[str, Fact], *blocks: Packed
 ) -> tuple[Packed, str, str, float, float]:
     """Return (tensors, failure, worker, start, seconds) of one task; what a Ray worker runs."""
     node = ray.get_runtime_context().get_node_id()
     worker = f"{node}/{os.getpid()}"
     started, clock = time.time(), time.perf_counter()
-    made, failure = {}, ""
+    made, failure = pack({}), ""
     try:
         with warnings.catch_warnings():
             # Tensors on Ray's shared memory can't be marked as read-only; tasks never write there.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-            tensors = {name: t for part in (once, *kept) for name, t in unpack(part).items()}
+            tensors = {name: t for block in blocks for name, t in unpack(block).items()}
         made = pack(compute(code, facts, tensors))
     except Exception as error:  # noqa: BLE001 - told to whoever asked
         failure = str(error) or type(error).__name__
@@ -355,33 +356,16 @@ def run_packed(
 
 
 def pack(tensors: Tensors) -> Packed:
-    """Return the tensors as arrays, on the host, that share their memory where they can."""
-    return {name: _pack_one(name, tensor) for name, tensor in tensors.items()}
-
-
-def _pack_one(name: str, tensor: Tensor) -> tuple[np.ndarray, str]:
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise TaskError(
-            "Only dense tensors travel to a worker.",
-            seen=f"{name}: {tensor.layout}, {tensor.dtype}",
-            fix="send its indices and values",
-        )
-    plain = tensor.detach().cpu().contiguous()
-    try:
-        return plain.numpy(), ""
-    except TypeError:  # bfloat16 and narrower ones
-        same_size = {1: torch.uint8, 2: torch.int16}[plain.element_size()]
-        return plain.view(same_size).numpy(), str(plain.dtype).removeprefix("torch.")
-
-
-def _num_bytes(packed: Packed) -> int:
-    return sum(array.nbytes for array, _ in packed.values())
+    """Return the tensors as a block of arrays, on their own memory where they are on the host."""
+    layout, parts = encode_block(tensors)
+    return layout, [part.numpy() for part in parts]
 
 
 def unpack(packed: Packed) -> Tensors:
-    """Return the tensors that `pack` took apart, on the same memory."""
-    tensors = {}
-    for name, (array, kind) in packed.items():
-        tensor = torch.from_numpy(array)
-        tensors[name] = tensor.view(getattr(torch, kind)) if kind else tensor
-    return tensors
+    """Return the tensors of a block, on the memory of its arrays."""
+    layout, arrays = packed
+    return decode_block(layout, [torch.from_numpy(array) for array in arrays])
+
+
+def _num_bytes(packed: Packed) -> int:
+    return sum(array.nbytes for array in packed[1])

@@ -5,8 +5,6 @@ them: nothing is left behind, however a process ends. Messages are JSON behind i
 descriptors beside it.
 """
 
-import json
-import math
 import os
 import socket
 import struct
@@ -15,26 +13,19 @@ import tempfile
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from siafu.elastic.messages import LocalMessage, Message, read_local
 from siafu.elastic.task import Bundle, Tensors
+from siafu.elastic.tensors import Entry, decode_block, encode_block, spans
 from siafu.errors import TaskError
 
-Layout = list[tuple[str, str, list[int], int]]
-"""For each tensor its name, dtype, shape and first byte; goes through JSON."""
-
-_ALIGNMENT_BYTES = 64
 _DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
-_DTYPES: dict[str, torch.dtype] = {
-    str(dtype).removeprefix("torch."): dtype
-    for dtype in (
-        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool),
-        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    )
-}
+MOST_DESCRIPTORS = 64
+"""Of one message; the kernel would take 253."""
+_LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +33,7 @@ class Block:
     """Tensors that were written to shared memory, by this process's descriptor of it."""
 
     descriptor: int
-    layout: Layout
+    layout: tuple[Entry, ...]
     num_bytes: int
     """Of the tensors."""
 
@@ -57,23 +48,21 @@ def write_block(tensors: Tensors) -> Block:
     Writing, unlike storing through a mapping, ends in an error where memory runs out, not in a
     signal that kills the process.
     """
-    layout: Layout = []
+    layout, parts = encode_block(tensors)
+    places = spans(layout)
     descriptor = _unnamed_memory()
     try:
-        end = 0
-        for name, tensor in tensors.items():
-            start = -(-end // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
-            layout.append((name, _dtype_name(name, tensor), list(tensor.shape), start))
-            end = _write(descriptor, tensor, start)
+        for part, place in zip(parts, places, strict=True):
+            _write(descriptor, part, place.start)
         # A mapping needs a byte at least.
-        os.ftruncate(descriptor, max(end, 1))
+        os.ftruncate(descriptor, max(1, places[-1].stop if places else 0))
     except BaseException:
         os.close(descriptor)
         raise
     return Block(descriptor, layout, sum(tensor.nbytes for tensor in tensors.values()))
 
 
-def map_block(descriptor: int, layout: Layout) -> Tensors:
+def map_block(descriptor: int, layout: Sequence[Entry]) -> Tensors:
     """Return the tensors of a block, without a copy; the descriptor may be closed afterwards.
 
     The mapping is private and ends with the last of the tensors: whoever writes to them gets a copy
@@ -82,38 +71,15 @@ def map_block(descriptor: int, layout: Layout) -> Tensors:
     size = os.fstat(descriptor).st_size
     path = f"{_DESCRIPTORS}/{descriptor}"
     bytes_B = torch.from_file(path, shared=False, size=size, dtype=torch.uint8)
-    return {
-        name: _tensor_at(bytes_B, _DTYPES[dtype], shape, start)
-        for name, dtype, shape, start in layout
-    }
+    return decode_block(layout, [bytes_B[place] for place in spans(layout)])
 
 
-def _tensor_at(bytes_B: Tensor, dtype: torch.dtype, shape: list[int], start: int) -> Tensor:
-    end = start + math.prod(shape) * dtype.itemsize
-    return bytes_B[start:end].view(dtype).view(shape)
-
-
-def _dtype_name(name: str, tensor: Tensor) -> str:
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    if dtype not in _DTYPES or tensor.layout is not torch.strided:
-        raise TaskError(
-            "A tensor of this type can't be handed to a worker.",
-            seen=f"{name}: {tensor.dtype}, {tensor.layout}",
-            fix=f"use a dense tensor of {', '.join(_DTYPES)}",
-        )
-    return dtype
-
-
-def _write(descriptor: int, tensor: Tensor, start: int) -> int:
-    """Write the tensor from byte `start` and return where it ends."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    bytes_B: Any = flat.view(torch.uint8).numpy()
-    rest = memoryview(bytes_B)
+def _write(descriptor: int, part: Tensor, start: int) -> None:
+    rest = part.numpy().data
     while rest:
         # One call takes 2 GiB at most.
         done = os.pwrite(descriptor, rest, start)
         start, rest = start + done, rest[done:]
-    return start
 
 
 def _unnamed_memory() -> int:
@@ -201,13 +167,6 @@ def _outliving(bundles: Iterable[Bundle]) -> Iterable[Bundle]:
     return (bundle for bundle in bundles if bundle.lifetime != "once")
 
 
-Message = dict[str, Any]
-
-MOST_DESCRIPTORS = 64
-"""Of one message; the kernel would take 253."""
-_LENGTH = struct.Struct("<I")
-
-
 class WorkerPipe:
     """One end of a socket pair. Used by one thread at a time."""
 
@@ -222,17 +181,18 @@ class WorkerPipe:
                 seen=f"{len(descriptors)} that are new to the worker",
                 fix=f"use {MOST_DESCRIPTORS} at most",
             )
-        body = json.dumps(message).encode()
+        body = message.model_dump_json().encode()
         length = _LENGTH.pack(len(body))
         # Descriptors go with the first bytes they are sent with.
         done = socket.send_fds(self._socket, [length], descriptors) if descriptors else 0
         self._socket.sendall(length[done:] + body)
 
-    def receive(self, seconds: float | None) -> tuple[Message, list[int]]:
+    def receive(self, seconds: float | None) -> tuple[LocalMessage, list[int]]:
         """Return the next message and its descriptors, which the caller closes.
 
-        Raises EOFError when the other end is gone, TimeoutError when nothing comes in time. Only a
-        worker, which has nothing else to do, waits without a limit: its end closes with its owner.
+        Raises EOFError when the other end is gone, TimeoutError when nothing comes in time, and
+        ConnectionError for what is no message. Only a worker, which has nothing else to do, waits
+        without a limit: its end closes with its owner.
         """
         self._socket.settimeout(seconds)
         size = _LENGTH.size
@@ -241,7 +201,10 @@ class WorkerPipe:
             raise EOFError
         try:
             (length,) = _LENGTH.unpack(start + self._exactly(size - len(start)))
-            return json.loads(self._exactly(length)), list(descriptors)
+            return read_local(self._exactly(length)), list(descriptors)
+        except TaskError as error:
+            close_all(descriptors)
+            raise ConnectionError(f"{error}") from error
         except BaseException:
             close_all(descriptors)
             raise
