@@ -100,7 +100,7 @@ class Message(BaseModel):
     def of(cls, **fields: Any) -> Self:
         """Return a message; raise TaskError for one that would be refused."""
         try:
-            return cls(form=FORM, kind=cls.__name__.lower(), **fields)  # type: ignore[call-arg]
+            return cls(form=FORM, kind=cls.__name__.lower(), **fields)
         except ValidationError as error:
             raise unreadable(_explained(error)) from None
 
@@ -244,8 +244,9 @@ def result_frames(tensors: Tensors, **fields: Any) -> list[Frame]:
 def encode(message: Message, parts: Sequence[Tensor] = ()) -> list[Frame]:
     """Return the frames of a message; raise TaskError for one that is too large."""
     header = message.model_dump_json().encode()
-    frames: list[Frame] = [part.numpy().data for part in parts]
-    return _within_limits([header, *frames], MOST_BYTES)
+    frames: list[Frame] = [header, *(part.numpy().data for part in parts)]
+    _check_limits(frames, MOST_BYTES)
+    return frames
 
 
 def decode(
@@ -255,7 +256,8 @@ def decode(
 
     Raise TaskError for anything that is not exactly one.
     """
-    message = _header(bytes(_within_limits(frames, most_bytes)[0]))
+    _check_limits(frames, most_bytes)
+    message = _header(bytes(frames[0]))
     if isinstance(message, Order) and message.code not in CODES:
         raise TaskError(
             "The task names unknown code.", seen=message.code, fix="use matching versions"
@@ -274,7 +276,7 @@ def _part(frame: Frame) -> Tensor:
     return torch.frombuffer(own, dtype=torch.uint8) if own else torch.empty(0, dtype=torch.uint8)
 
 
-def _within_limits(frames: Sequence[Frame], most_bytes: int) -> Sequence[Frame]:
+def _check_limits(frames: Sequence[Frame], most_bytes: int) -> None:
     if not frames:
         raise unreadable("no frame at all")
     total = sum(len(frame) for frame in frames)
@@ -283,7 +285,6 @@ def _within_limits(frames: Sequence[Frame], most_bytes: int) -> Sequence[Frame]:
             f"a header of {len(frames[0])} bytes, {total} in all; "
             f"at most {MOST_HEADER_BYTES} and {most_bytes}"
         )
-    return frames
 
 
 def _header(text: bytes) -> RemoteMessage:

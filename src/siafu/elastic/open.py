@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from siafu.comm import World
-from siafu.elastic.dispatch import Dispatcher, Patience
+from siafu.elastic.dispatch import Dispatcher, RetryPolicy
 from siafu.elastic.options import PoolOptions, address_of_rank, is_loopback, split_address
 from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
 from siafu.elastic.pools.process import ProcessPool
@@ -44,8 +44,8 @@ def open_runner(
     if options.pool_workers in (None, "auto") and pool != "none":
         tuner = Autotuner(intervals=intervals, most=workers)
     # A pool that never answers is given up well before the wait for it passes its deadline.
-    patience = Patience(first_seconds=min(_FIRST_SECONDS, options.deadline / 10))
-    return Runner(Dispatcher(make_pool, deliver, say=say, patience=patience), use, tuner)
+    policy = RetryPolicy(first_seconds=min(_FIRST_SECONDS, options.deadline / 10))
+    return Runner(Dispatcher(make_pool, deliver, say=say, policy=policy), use, tuner)
 
 
 def check_pool_settings(options: PoolOptions, pool: str) -> None:

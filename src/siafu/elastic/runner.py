@@ -196,7 +196,7 @@ class Runner:
         self._observed = now
         queued = max(0, self.dispatcher.outstanding - self.dispatcher.workers)
         wanted = self.tuner.observe(Load(graph_waiting, queued))
-        if wanted != self._asked_for:  # not what there is: places may have been given up
+        if wanted != self._asked_for:  # not what there is: slots may have been given up
             self.dispatcher.resize(wanted)
             self._asked_for = wanted
 

@@ -23,7 +23,7 @@ from siafu.elastic.runner import Runner
 from siafu.errors import CommError, PoolError, SiafuError
 from siafu.nn import GNN, Draws
 from siafu.pipeline.gathers import Rows
-from siafu.pipeline.passage import BACKWARD, FORWARD, AwaitRows, Passage, Steps, build_works
+from siafu.pipeline.passage import BACKWARD, FORWARD, AwaitRows, Passage, Steps, build_context
 from siafu.pipeline.tasks import Stash
 from siafu.shard import Shard
 from siafu.strategy import Strategy
@@ -103,11 +103,11 @@ class Pipeline:
         self._staleness, self._latest = strategy.staleness, strategy.gather == "latest"
         self._module, self._shard, self._span = module, shard, span
         prefix = f"{secrets.token_hex(6)}-{shard.world.rank}"
-        self._works = works = build_works(
+        self._context = context = build_context(
             module.spec, shard, x_ND, draws, strategy, prefix, (self._send, lambda: self._oldest)
         )
-        self.ages = works.ages
-        there = works.gather.there
+        self.ages = context.ages
+        there = context.gather.there
         self._full = [
             number
             for number in range(strategy.intervals)
@@ -115,9 +115,9 @@ class Pipeline:
         ]
         self._inbox: queue.SimpleQueue[Reply | Mail | SiafuError] = queue.SimpleQueue()
         self._runner = make_runner(self._inbox.put)
-        names = [part.parameters for part in works.parts]
+        names = [part.parameters for part in context.parts]
         self._stash = Stash(module, names, prefix, self._runner.forget, most=strategy.staleness + 2)
-        works.tasks.stash = self._stash
+        context.tasks.stash = self._stash
         self._mail = Mailbox(shard.world, self._inbox.put)
         self._names, self._weights = zip(*module.named_parameters(), strict=True)
         width = sum(weight.numel() for weight in self._weights) + 1
@@ -180,7 +180,7 @@ class Pipeline:
             if interval in self._passages or self._epoch_of[interval] >= most:
                 continue
             self._epoch_of[interval] += 1
-            passage = Passage(self._works, interval, self._epoch_of[interval], self._stash.take())
+            passage = Passage(self._context, interval, self._epoch_of[interval], self._stash.take())
             self._passages[interval] = passage, passage.steps()
             self._resume(interval, None)
 
@@ -238,7 +238,7 @@ class Pipeline:
 
     def _is_ready(self, interval: int, wait: AwaitRows) -> bool:
         epoch = self._passages[interval][0].epoch
-        channel = self._works.channels[wait.direction, wait.layer]
+        channel = self._context.channels[wait.direction, wait.layer]
         return channel.is_ready(interval, epoch, self._oldest, self.most_age)
 
     @property
@@ -272,9 +272,9 @@ class Pipeline:
         if kind != _ROWS:
             self._sums.take(kind, epoch, mail.sender, mail.rows[0])
             return
-        direction, layer = divmod(channel, len(self._works.parts))
+        direction, layer = divmod(channel, len(self._context.parts))
         group = mail.sender * self._strategy.intervals + interval
-        self._works.channels[direction, layer].write(epoch, group, mail.rows, self._oldest)
+        self._context.channels[direction, layer].write(epoch, group, mail.rows, self._oldest)
 
     def _take_reply(self, reply: Reply) -> None:
         interval = self._running.pop(reply.number, None)
@@ -293,11 +293,11 @@ class Pipeline:
 
     def _send(self, direction: int, layer: int, interval: int, epoch: int, rows: Rows) -> None:
         """Give an interval's rows to the intervals here and on other ranks that read them."""
-        channel, rank = self._works.channels[direction, layer], self._shard.world.rank
+        channel, rank = self._context.channels[direction, layer], self._shard.world.rank
         flat = [tensor.flatten(1) for tensor in rows]
         joined = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
         first = channel.side.bounds[interval]
-        subject = _ROWS, epoch, direction * len(self._works.parts) + layer, interval
+        subject = _ROWS, epoch, direction * len(self._context.parts) + layer, interval
         purpose = "halo_forward" if direction == FORWARD else "halo_backward"
         for (peer, of), sent in channel.side.sends.items():
             if of == interval:

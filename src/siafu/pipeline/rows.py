@@ -96,7 +96,7 @@ def build_side(csr: CSR, plan: HaloPlan, bounds: tuple[int, ...], world: World) 
     return Side(csr, plan, bounds, sends, places, needs, group_rows)
 
 
-def turn(side: Side, world: World) -> Side:
+def transpose_side(side: Side, world: World) -> Side:
     """Return the side of the same edges read from their sources. Every rank calls this together.
 
     A rank knows the in-edges of its rows; it tells the owners of their sources.
@@ -116,10 +116,10 @@ def turn(side: Side, world: World) -> Side:
     sent = tuple(len(pairs) for pairs in edges)
     received = tuple(int(row[world.rank]) for row in table)
     recv_rows = [int(row[world.size + world.rank]) for row in table]
-    told_E2 = _exchanged(torch.cat(edges), sent, received, world)
+    pairs_E2 = _exchanged(torch.cat(edges), sent, received, world)
     sources, targets = [cols_E[cols_E < num_owned]], [rows_E[cols_E < num_owned]]
     halo_starts = accumulate(recv_rows, initial=num_owned)
-    by_peer = zip(told_E2.split(list(received)), halo_starts, strict=False)
+    by_peer = zip(pairs_E2.split(list(received)), halo_starts, strict=False)
     for peer, (pairs, start) in enumerate(by_peer):
         sources.append(side.plan.rows_by_peer()[peer][pairs[:, 0]])
         targets.append(pairs[:, 1] + start)
@@ -127,17 +127,17 @@ def turn(side: Side, world: World) -> Side:
     if csr.weight is not None:
         far = _exchanged(csr.weight[torch.cat(weights)].unsqueeze(1), sent, received, world)
         weight = torch.cat([csr.weight[cols_E < num_owned], far.squeeze(1)])
-    turned = _csr(torch.cat(sources), torch.cat(targets), weight, num_owned, sum(recv_rows))
+    transposed = _csr(torch.cat(sources), torch.cat(targets), weight, num_owned, sum(recv_rows))
     plan = HaloPlan.build(
         torch.cat(send_rows), [len(ends) for ends in send_rows], recv_rows, num_owned
     )
-    return build_side(turned, plan, side.bounds, world)
+    return build_side(transposed, plan, side.bounds, world)
 
 
 def _exchanged(
     rows: Tensor, sent: tuple[int, ...], received: tuple[int, ...], world: World
 ) -> Tensor:
-    return start_exchange(rows, sent, received, world, "control").wait(world, "turning edges")
+    return start_exchange(rows, sent, received, world, "control").wait(world, "transposing edges")
 
 
 def _csr(rows_E: Tensor, cols_E: Tensor, weight_E: Tensor | None, owned: int, halo: int) -> CSR:

@@ -182,13 +182,13 @@ class Endpoint:
         self._thread.start()
 
     def _open(self, address: str) -> None:
-        # The gate comes first: from the first moment no client is let in unasked.
-        self._gate = self._context.socket(zmq.REP)
-        self._gate.bind("inproc://zeromq.zap.01")
-        self._bell = self._context.socket(zmq.PAIR)
-        self._bell.bind("inproc://bell")
-        self._rope = self._context.socket(zmq.PAIR)
-        self._rope.connect("inproc://bell")
+        # Authentication comes first: from the first moment no client is let in unasked.
+        self._authenticator = self._context.socket(zmq.REP)
+        self._authenticator.bind("inproc://zeromq.zap.01")
+        self._stop_receiver = self._context.socket(zmq.PAIR)
+        self._stop_receiver.bind("inproc://stop")
+        self._stop_sender = self._context.socket(zmq.PAIR)
+        self._stop_sender.connect("inproc://stop")
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.curve_server = True
         self._socket.curve_secretkey = self._server_secret
@@ -242,34 +242,34 @@ class Endpoint:
         if self._context.closed:
             return
         self.dismiss()
-        self._rope.send(b"")
+        self._stop_sender.send(b"")
         self._thread.join(CLOSES_WITHIN)
         self._context.destroy(linger=0)
 
     def _serve(self) -> None:
         poller = zmq.Poller()
-        for socket in (self._gate, self._bell, self._socket):
+        for socket in (self._authenticator, self._stop_receiver, self._socket):
             poller.register(socket, zmq.POLLIN)
         while True:
-            # No deadline here: the bell ends it.
+            # No deadline here: the stop socket ends it.
             ready = dict(poller.poll())
-            if self._gate in ready:
+            if self._authenticator in ready:
                 self._admit()
             if self._socket in ready:
                 self._answer()
-            if self._bell in ready:
+            if self._stop_receiver in ready:
                 return
 
     def _admit(self) -> None:
         """Let one client in, or not: ZeroMQ's authentication protocol (RFC 27)."""
-        version, request, _, _, _, mechanism, *credentials = self._gate.recv_multipart()
+        version, request, _, _, _, mechanism, *credentials = self._authenticator.recv_multipart()
         is_right = mechanism == b"CURVE" and hmac.compare_digest(
             b"".join(credentials), self._client_raw
         )
         if not is_right:
             self.refusals["key"] += 1
         code, text = (b"200", b"") if is_right else (b"400", b"refused")
-        self._gate.send_multipart([version, request, code, text, b"", b""])
+        self._authenticator.send_multipart([version, request, code, text, b"", b""])
 
     def _answer(self) -> None:
         identity, *parts = self._socket.recv_multipart(copy=False)

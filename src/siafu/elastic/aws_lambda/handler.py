@@ -119,11 +119,14 @@ def handler(event: Any, context: Any) -> dict[str, Fact]:
     kept = _instance.cache(memory_mb)
     try:
         invitation = read_invitation(event)
-        with _connected(invitation, _deadline(invitation, context)) as line:
+        with _connected(invitation, _deadline(invitation, context)) as connection:
             try:
-                facts["failure"] = _work(line, invitation, kept)
+                facts["failure"] = _work(connection, invitation, kept)
             finally:
-                facts |= {"received_bytes": line.received_bytes, "sent_bytes": line.sent_bytes}
+                facts |= {
+                    "received_bytes": connection.received_bytes,
+                    "sent_bytes": connection.sent_bytes,
+                }
     except SiafuError as error:
         facts["failure"] = f"{error}"
     facts["seconds"] = time.perf_counter() - clock
@@ -138,7 +141,7 @@ def _deadline(invitation: Invitation, context: Any) -> float:
     return time.monotonic() + seconds - MARGIN_SECONDS
 
 
-class _Line:
+class _Connection:
     """A connection to the endpoint: one question, one answer, within the time there is."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", address: str, deadline: float) -> None:
@@ -165,8 +168,8 @@ class _Line:
 
 
 @contextmanager
-def _connected(invitation: Invitation, deadline: float) -> Iterator[_Line]:
-    """Yield a line that is gone afterwards: a frozen instance would find its connection dead."""
+def _connected(invitation: Invitation, deadline: float) -> Iterator[_Connection]:
+    """Yield a connection that is gone afterwards: a frozen instance would find it dead."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.curve_serverkey = invitation.server_key.encode()
@@ -175,17 +178,17 @@ def _connected(invitation: Invitation, deadline: float) -> Iterator[_Line]:
         socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         socket.ipv6 = "[" in invitation.address
         socket.connect(invitation.address)
-        yield _Line(socket, invitation.address, deadline)
+        yield _Connection(socket, invitation.address, deadline)
 
 
-def _work(line: _Line, invitation: Invitation, kept: BundleCache) -> str:
+def _work(connection: _Connection, invitation: Invitation, kept: BundleCache) -> str:
     """Do the task and push what came of it; return why it failed, or nothing."""
     started, clock = time.time(), time.perf_counter()
     tensors: Tensors = {}
     failure, run = "", invitation.server_key
     try:
         fetch = Fetch.of(token=invitation.token, held=kept.keys(run, MOST_KEYS))
-        tensors = _computed(*line.ask(encode(fetch)), run, kept)
+        tensors = _computed(*connection.ask(encode(fetch)), run, kept)
     except PoolError:
         raise  # nobody waits for a result
     except Exception as error:  # noqa: BLE001 - told to whoever asked
@@ -197,7 +200,7 @@ def _work(line: _Line, invitation: Invitation, kept: BundleCache) -> str:
     except TaskError as error:
         failure = _text(error)
         frames = result_frames({}, failure=failure, is_final=True, **facts)
-    answer, _ = line.ask(frames)
+    answer, _ = connection.ask(frames)
     if not isinstance(answer, Notice) or answer.text != STORED:
         raise _refused(answer)
     return failure

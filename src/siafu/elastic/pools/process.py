@@ -38,20 +38,20 @@ class WorkerProcess:
     The kernel ends the worker when the very thread that started it ends.
     """
 
-    def __init__(self, name: str, threads: int) -> None:
+    def __init__(self, name: str) -> None:
         self.name, self.is_ready = name, False
         self._known: set[str] = set()
         """Keys of the kept bundles that the worker has mapped."""
         ours, theirs = socket.socketpair()
         self._pipe = WorkerPipe(ours)
-        arguments = [str(theirs.fileno()), str(os.getpid()), str(threads)]
+        arguments = [str(theirs.fileno()), str(os.getpid())]
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "siafu.elastic.pools.worker", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
                 process_group=0,  # Ctrl-C is the owner's to answer
             )
         except BaseException:
@@ -151,11 +151,11 @@ _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.5
 """How often an idle worker is looked after: whether it still lives."""
 _MOST_DEATHS, _DEATHS_SECONDS = 3, 60.0
-"""A place whose workers die so often within so long starts no other."""
+"""A slot whose workers die so often within so long starts no other."""
 
 
 @dataclass(eq=False, slots=True)
-class _Place:
+class _Slot:
     """Where one worker at a time runs."""
 
     name: str
@@ -182,14 +182,12 @@ class ProcessPool:
     more; without a worker every task is answered with a failure.
     """
 
-    def __init__(
-        self, deliver: Deliver, *, workers: int, threads: int = 1, deadline_seconds: float
-    ) -> None:
-        self._deliver, self._threads, self._deadline = deliver, threads, deadline_seconds
+    def __init__(self, deliver: Deliver, *, workers: int, deadline_seconds: float) -> None:
+        self._deliver, self._deadline = deliver, deadline_seconds
         self._changed = threading.Condition()
         """Guards all below; waited on by threads without work."""
         self._queue: deque[Task] = deque()
-        self._places: list[_Place] = []
+        self._slots: list[_Slot] = []
         self._is_closed = False
         self._numbers = count()
         self._kept = KeptBlocks()
@@ -205,11 +203,11 @@ class ProcessPool:
     def process_ids(self) -> list[int]:
         """The processes of the workers that take tasks; not of those that still start."""
         with self._changed:
-            workers = [place.worker for place in self._able()]
+            workers = [slot.worker for slot in self._able()]
             return [worker.process_id for worker in workers if worker and worker.is_ready]
 
-    def _able(self) -> list[_Place]:
-        return [place for place in self._places if not (place.is_retired or place.is_given_up)]
+    def _able(self) -> list[_Slot]:
+        return [slot for slot in self._slots if not (slot.is_retired or slot.is_given_up)]
 
     def start(self, task: Task) -> None:
         """Queue the task for the next worker that is free."""
@@ -226,19 +224,19 @@ class ProcessPool:
             raise PoolError("A pool needs workers.", seen=f"{workers}", fix="ask for 1 or more")
         with self._changed:
             able = self._able()
-            for place in able[workers:]:
-                place.is_retired = True
+            for slot in able[workers:]:
+                slot.is_retired = True
             for _ in range(workers - len(able)):
-                self._add_place()
+                self._add_slot()
             self._changed.notify_all()
 
-    def _add_place(self) -> None:
-        place = _Place(f"process {next(self._numbers)}")
-        place.thread = threading.Thread(
-            target=self._serve, args=(place,), name=f"siafu-{place.name}", daemon=True
+    def _add_slot(self) -> None:
+        slot = _Slot(f"process {next(self._numbers)}")
+        slot.thread = threading.Thread(
+            target=self._serve, args=(slot,), name=f"siafu-{slot.name}", daemon=True
         )
-        self._places.append(place)
-        place.thread.start()
+        self._slots.append(slot)
+        slot.thread.start()
 
     def forget(self, key: str) -> None:
         """Free a bundle here and on the workers, after the attempts that wait or run."""
@@ -247,8 +245,8 @@ class ProcessPool:
 
     def _tell_forgotten(self, keys: list[str]) -> None:
         with self._changed:
-            for place in self._places:
-                place.forgets += keys
+            for slot in self._slots:
+                slot.forgets += keys
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -256,15 +254,15 @@ class ProcessPool:
         with self._changed:
             self._is_closed = True
             self._queue.clear()
-            places = list(self._places)
-            for place in places:
-                if place.worker is not None:
-                    place.worker.kill()
+            slots = list(self._slots)
+            for slot in slots:
+                if slot.worker is not None:
+                    slot.worker.kill()
             self._changed.notify_all()
         until = time.monotonic() + self._deadline
-        for place in places:
-            place.thread.join(max(0.0, until - time.monotonic()))
-        left = [place.name for place in places if place.thread.is_alive()]
+        for slot in slots:
+            slot.thread.join(max(0.0, until - time.monotonic()))
+        left = [slot.name for slot in slots if slot.thread.is_alive()]
         if left:
             raise PoolError(
                 f"Workers did not end within {self._deadline} s.",
@@ -273,62 +271,62 @@ class ProcessPool:
             )
         self._kept.close()
 
-    # What follows runs on the places' threads.
+    # What follows runs on the slots' threads.
 
-    def _serve(self, place: _Place) -> None:
+    def _serve(self, slot: _Slot) -> None:
         try:
-            while not self._is_over(place):
-                if place.worker is None and not place.is_given_up:
-                    self._start_worker(place)
-                elif (task := self._next_task(place)) is not None:
-                    self._run(place, task)
+            while not self._is_over(slot):
+                if slot.worker is None and not slot.is_given_up:
+                    self._start_worker(slot)
+                elif (task := self._next_task(slot)) is not None:
+                    self._run(slot, task)
         finally:
-            self._end_worker(place)
+            self._end_worker(slot)
             with self._changed:
-                self._places.remove(place)
+                self._slots.remove(slot)
 
-    def _is_over(self, place: _Place) -> bool:
-        return self._is_closed or place.is_retired
+    def _is_over(self, slot: _Slot) -> bool:
+        return self._is_closed or slot.is_retired
 
-    def _start_worker(self, place: _Place) -> None:
+    def _start_worker(self, slot: _Slot) -> None:
         try:
-            worker = WorkerProcess(place.name, self._threads)
+            worker = WorkerProcess(slot.name)
             with self._changed:
-                place.worker = worker
+                slot.worker = worker
                 if self._is_closed:
                     worker.kill()
             worker.wait_ready(_START_SECONDS)
         except (EOFError, OSError):
-            self._bury_worker(place)
+            self._discard_worker(slot)
 
-    def _end_worker(self, place: _Place) -> None:
+    def _end_worker(self, slot: _Slot) -> None:
         with self._changed:
-            worker, place.worker = place.worker, None
+            worker, slot.worker = slot.worker, None
         if worker is not None:
             worker.end()
 
-    def _bury_worker(self, place: _Place) -> None:
-        self._end_worker(place)
+    def _discard_worker(self, slot: _Slot) -> None:
+        self._end_worker(slot)
         with self._changed:
-            place.note_death()
-            place.forgets.clear()
+            slot.note_death()
+            slot.forgets.clear()
             self._changed.notify_all()
 
-    def _next_task(self, place: _Place) -> Task | None:
+    def _next_task(self, slot: _Slot) -> Task | None:
         """Return a task to run, or None when something else is to be done first."""
         with self._changed:
-            if not (self._may_take(place) or place.forgets or self._is_over(place)):
+            if not (self._may_take(slot) or slot.forgets or self._is_over(slot)):
                 self._changed.wait(_LOOK_SECONDS)
-            forgets, place.forgets = place.forgets, []
-        if place.worker is not None and not self._look_after(place.worker, forgets):
-            self._bury_worker(place)
+            forgets, slot.forgets = slot.forgets, []
+        if slot.worker is not None and not self._check_worker(slot.worker, forgets):
+            self._discard_worker(slot)
             return None
         with self._changed:
-            if self._is_over(place) or place.forgets or not self._may_take(place):
+            if self._is_over(slot) or slot.forgets or not self._may_take(slot):
                 return None
             return self._queue.popleft()
 
-    def _look_after(self, worker: WorkerProcess, forgets: list[str]) -> bool:
+    def _check_worker(self, worker: WorkerProcess, forgets: list[str]) -> bool:
         """Tell an idle worker what to forget; False when it is dead."""
         try:
             for key in forgets:
@@ -337,20 +335,20 @@ class ProcessPool:
             return False
         return worker.is_alive
 
-    def _may_take(self, place: _Place) -> bool:
-        """True when there is a task for it; a place without a worker takes what nobody can."""
-        return bool(self._queue) and (place.worker is not None or not self._able())
+    def _may_take(self, slot: _Slot) -> bool:
+        """True when there is a task for it; a slot without a worker takes what nobody can."""
+        return bool(self._queue) and (slot.worker is not None or not self._able())
 
-    def _run(self, place: _Place, task: Task) -> None:
-        reply = self._attempt(place, task)
+    def _run(self, slot: _Slot, task: Task) -> None:
+        reply = self._attempt(slot, task)
         if not self._is_closed:
             self._deliver(reply)
         free = self._kept.release(task.bundles)
         if free:
             self._tell_forgotten(free)
 
-    def _attempt(self, place: _Place, task: Task) -> Reply:
-        worker = place.worker
+    def _attempt(self, slot: _Slot, task: Task) -> Reply:
+        worker = slot.worker
         if worker is None:
             return Reply(task.number, failure="The workers kept dying; none is started any more.")
         try:
@@ -358,9 +356,9 @@ class ProcessPool:
                 try:
                     return worker.ask(task, blocks, self._deadline)
                 except (EOFError, OSError) as error:
-                    self._bury_worker(place)
+                    self._discard_worker(slot)
                     what = "hung" if isinstance(error, TimeoutError) else "died"
-                    return Reply(task.number, failure=f"Worker {place.name} {what}.")
+                    return Reply(task.number, failure=f"Worker {slot.name} {what}.")
         except (TaskError, TypeError) as error:
             return Reply(task.number, failure=f"{error}", is_final=True)
         except Exception as error:  # noqa: BLE001 - told to whoever asked

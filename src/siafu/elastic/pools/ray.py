@@ -176,20 +176,19 @@ class RayPool:
         workers: int,
         address: str | None,
         deadline_seconds: float,
-        num_cpus: float = 1.0,
     ) -> None:
         """Join the cluster at `address` ("auto" or HOST:PORT), or start one here for None.
 
         A task that is not answered `deadline_seconds` after Ray was given it has failed; each
-        asks Ray for `num_cpus` of a node's cores, which may be a fraction.
+        asks Ray for a core.
         """
         self._deliver, self.workers, self._deadline_seconds = deliver, workers, deadline_seconds
         cores = len(os.sched_getaffinity(0))
-        local_cpus = max(1, min(cores, round(workers * num_cpus + 0.5)))
+        local_cpus = max(1, min(cores, workers))
         self._connection = RayConnection(
             address, deadline_seconds=deadline_seconds, num_cpus=local_cpus
         )
-        self._function = ray.remote(max_retries=0, num_cpus=num_cpus, scheduling_strategy="SPREAD")(
+        self._function = ray.remote(max_retries=0, num_cpus=1, scheduling_strategy="SPREAD")(
             run_packed
         )
         self._kept: dict[str, Any] = {}

@@ -113,9 +113,6 @@ class KeptBlocks:
         self._lock = threading.Lock()
         self._entries: dict[str, _Entry] = {}
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
     def hold(self, bundles: Iterable[Bundle]) -> None:
         """Keep the bundles for one more attempt."""
         with self._lock:

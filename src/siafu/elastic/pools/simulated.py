@@ -1,6 +1,6 @@
 """Cloud functions without a cloud: real results of this machine, delivered when they would come.
 
-What a cloud function does to a task is a stated model: delays, speed, mishaps, billing.
+What a cloud function does to a task is a stated model: delays, speed, faults, billing.
 """
 
 import heapq
@@ -27,7 +27,7 @@ _CHANCES = ("failure", "loss", "duplicate", "straggler")
 
 
 @dataclass(frozen=True, slots=True)
-class Mishaps:
+class Faults:
     """What happens to one attempt, drawn before it begins."""
 
     fails: bool
@@ -42,7 +42,7 @@ class Mishaps:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CloudModel:
-    """A cloud function's times and mishaps; without arguments only computing takes time."""
+    """A cloud function's times and faults; without arguments only computing takes time."""
 
     latency_seconds: float = 0.0
     """Of a request and its answer together."""
@@ -101,7 +101,7 @@ class CloudModel:
     def aws_lambda(cls) -> Self:
         """Return a Lambda of 192 MB as Thorpe et al. (2021) used them.
 
-        Size, share of a core and bandwidths are the paper's. Latency, starts and mishaps it does
+        Size, share of a core and bandwidths are the paper's. Latency, starts and faults it does
         not give: those are plain assumptions, to be replaced by what is measured.
         """
         return cls(
@@ -147,7 +147,7 @@ class CloudModel:
         """Return the time that is paid for."""
         return round_up(busy_seconds, self.billing_seconds)
 
-    def draw(self, seed: int, number: int, attempt: int) -> Mishaps:
+    def draw(self, seed: int, number: int, attempt: int) -> Faults:
         """Return what happens to an attempt at a task: the same for the same three numbers."""
         counter = (number & _WORD, (number >> 32) & _WORD, attempt & _WORD, 0)
         words = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
@@ -155,7 +155,7 @@ class CloudModel:
             name: word / 2**32 < getattr(self, name)
             for name, word in zip(_CHANCES, words, strict=True)
         }
-        return Mishaps(
+        return Faults(
             fails=hits["failure"],
             is_lost=hits["loss"],
             is_duplicated=hits["duplicate"],
@@ -182,7 +182,7 @@ class _Worker:
 class _Attempt:
     task: Task
     worker: _Worker
-    mishaps: Mishaps
+    faults: Faults
     begun: float
     wait_seconds: float
     """Latency and start-up."""
@@ -197,7 +197,6 @@ class Spent:
     requests: int = 0
     seconds: float = 0.0
     """Busy, each request rounded up as the model says."""
-    gb_seconds: float = 0.0
 
 
 def _local(deliver: Deliver) -> Pool:
@@ -308,8 +307,8 @@ class SimulatedPool:
         sent_bytes = sum(b.num_bytes for b in task.bundles if b.key not in worker.kept)
         worker.kept |= {bundle.key for bundle in task.bundles if bundle.lifetime != "once"}
         wait_seconds = model.latency_seconds + (model.cold_start_seconds if is_cold else 0.0)
-        mishaps = model.draw(self._seed, task.number, self._count_attempt(task.number))
-        return _Attempt(task, worker, mishaps, now, wait_seconds, sent_bytes, len(self._busy))
+        faults = model.draw(self._seed, task.number, self._count_attempt(task.number))
+        return _Attempt(task, worker, faults, now, wait_seconds, sent_bytes, len(self._busy))
 
     def _count_attempt(self, number: int) -> int:
         """Return how often the task was begun before."""
@@ -321,7 +320,7 @@ class SimulatedPool:
 
     def _compute(self, begun: list[tuple[int, _Attempt]]) -> None:
         for number, attempt in begun:
-            if attempt.mishaps.fails:
+            if attempt.faults.fails:
                 self._computed(Reply(number, failure="The simulated worker failed."))
             else:
                 self._inner.start(replace(attempt.task, number=number))
@@ -341,7 +340,7 @@ class SimulatedPool:
         """Return the reply with the simulated usage, and how long its worker is busy."""
         received_bytes = sum(tensor.nbytes for tensor in reply.tensors.values())
         num_bytes = attempt.sent_bytes + received_bytes
-        busy_seconds = attempt.mishaps.slowdown * (
+        busy_seconds = attempt.faults.slowdown * (
             self._model.transfer_seconds(num_bytes, attempt.workers_in_use)
             + reply.usage.seconds / self._model.speed
         )
@@ -374,13 +373,12 @@ class SimulatedPool:
         with self._changed:
             self._free(attempt.worker)
             seconds = self._model.billed_seconds(busy_seconds)
-            gb_seconds = self._bill.gb_seconds + seconds * self._model.memory_gb
-            self._bill = Spent(self._bill.requests + 1, self._bill.seconds + seconds, gb_seconds)
-            if attempt.mishaps.is_duplicated and not attempt.mishaps.is_lost:
+            self._bill = Spent(self._bill.requests + 1, self._bill.seconds + seconds)
+            if attempt.faults.is_duplicated and not attempt.faults.is_lost:
                 due = time.monotonic() + self._model.latency_seconds
                 self._at(due, lambda: self._deliver(reply))
             begun = self._begin_all()
-        if not attempt.mishaps.is_lost:
+        if not attempt.faults.is_lost:
             self._deliver(reply)
         self._compute(begun)
 

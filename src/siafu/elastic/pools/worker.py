@@ -1,4 +1,4 @@
-"""A worker process of `ProcessPool`: `python -m siafu.elastic.pools.worker SOCKET PARENT THREADS`.
+"""A worker process of `ProcessPool`: `python -m siafu.elastic.pools.worker SOCKET PARENT`.
 
 Takes tasks from its socket until the other end closes. Kept bundles stay mapped, everything else
 goes with the task's answer.
@@ -89,11 +89,11 @@ def _end_with_parent(parent: int) -> None:
         sys.exit(1)
 
 
-def main(descriptor: int, parent: int, threads: int) -> int:
+def main(descriptor: int, parent: int) -> int:
     """Serve one owner and return the exit code."""
     _end_with_parent(parent)
     spare_collector()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     pipe = WorkerPipe(socket.socket(fileno=descriptor))
     try:
         serve(pipe)
@@ -104,4 +104,4 @@ def main(descriptor: int, parent: int, threads: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:4])))
+    sys.exit(main(*map(int, sys.argv[1:3])))
