@@ -6,19 +6,15 @@ one check, from what is written here with the setting.
 """
 
 import re
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from siafu.errors import ConfigError
-from siafu.files import read_regular
-
-_MOST_FILE_BYTES = 1 << 20
+from siafu.files import read_mapping
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,15 +100,10 @@ def read_bytes(text: str, what: str = "memory budget") -> int:
 def read_config(path: Path) -> dict[str, Any]:
     """Return the settings of a YAML or TOML file, unchecked."""
     try:
-        text = read_regular(path, most_bytes=_MOST_FILE_BYTES).decode()
-        settings = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        told = "nested too deeply" if isinstance(error, RecursionError) else error
+        return read_mapping(path)
+    except (OSError, ValueError) as error:
         raise ConfigError(
-            "The config file can't be read.", seen=f"{path}: {told}", fix="check path and syntax"
+            "The config file can't be read.",
+            seen=f"{path}: {error}",
+            fix="check path and syntax, and write lines as `key: value`",
         ) from error
-    if not isinstance(settings, dict):
-        raise ConfigError(
-            "The config file holds no settings.", seen=str(path), fix="write lines as `key: value`"
-        )
-    return {str(key): value for key, value in settings.items()}

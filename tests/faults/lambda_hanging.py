@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from siafu.elastic.aws_lambda.handler import handler
 from siafu.elastic.compute import CODES
-from siafu.elastic.handler import handler
 
 __all__ = ["handler"]
 

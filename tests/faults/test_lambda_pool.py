@@ -12,8 +12,8 @@ import pytest
 import torch
 import zmq
 
+from siafu.elastic.aws_lambda.pool import open_client
 from siafu.elastic.compute import compute
-from siafu.elastic.lambda_pool import open_client
 from siafu.elastic.task import Bundle
 from tests.lambda_emulator import Emulator
 from tests.unit.elastic.lambda_service import pool_at
@@ -107,7 +107,8 @@ def test_function_with_a_wrong_key_gets_nothing(emulator: Emulator) -> None:
     public, secret = (key.decode() for key in zmq.curve_keypair())
     with listening() as (endpoint, replies):
         right = invited(endpoint, ping_task(1))
-        wrong = replace(right, client_public=public, client_secret=secret, seconds=1.0)
+        keys = {"client_public": public, "client_secret": secret}
+        wrong = right.model_copy(update=keys | {"seconds": 1.0})
         facts = call(emulator, wrong.to_event())
         assert "did not answer in time" in facts["failure"]
         assert facts["received_bytes"] == 0

@@ -14,7 +14,7 @@ import pytest
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.elastic.dispatch import Dispatcher
-from siafu.elastic.process_pool import ProcessPool
+from siafu.elastic.pools.process import ProcessPool
 from siafu.engine import Trainer, begin
 from siafu.engine.pipelined import PipelinedNetwork
 from siafu.errors import PlanError
@@ -133,7 +133,7 @@ def test_a_run_that_diverges_leaves_no_worker(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="no longer a number"):
         fit("planted:300", epochs=20, out=str(tmp_path / "run"), **settings)
     left = [child for child in psutil.Process().children(recursive=True) if child not in before]
-    assert not [child for child in left if "siafu.elastic.worker" in child.cmdline()]
+    assert not [child for child in left if "siafu.elastic.pools.worker" in child.cmdline()]
 
 
 def test_rows_are_never_older_than_the_bound_in_a_million_reads(shard: Shard) -> None:

@@ -11,17 +11,17 @@ import psutil
 import pytest
 import torch
 
-from siafu.elastic import worker_process
 from siafu.elastic.dispatch import Dispatcher
-from siafu.elastic.pool import Deliver
-from siafu.elastic.process_pool import ProcessPool
+from siafu.elastic.pools import process as worker_process
+from siafu.elastic.pools.pool import Deliver
+from siafu.elastic.pools.process import ProcessPool
 from siafu.elastic.task import Bundle
 from siafu.errors import PoolError
 from tests.unit.elastic.pings import ANSWERS_WITHIN, Replies, once, ping, wait_until
 
 OWNER = """
 import time
-from siafu.elastic.process_pool import ProcessPool
+from siafu.elastic.pools.process import ProcessPool
 pool = ProcessPool(print, workers=1, deadline_seconds=30)
 while not pool.process_ids:
     time.sleep(0.01)

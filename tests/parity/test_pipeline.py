@@ -1,5 +1,6 @@
 """Intervals in a pipeline whose gathers wait equal one process: loss, every gradient, weights."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ from torch import Tensor
 from siafu.comm import World
 from siafu.elastic import Deliver, LocalPool
 from siafu.nn import GNN, Draws, ModelSpec
-from siafu.pipeline import Pipeline, Settings
+from siafu.pipeline import Pipeline
 from siafu.shard import open_shard
+from siafu.strategy import Strategy
 from tests.harness import RankPool
 from tests.parity.steps import STEPS, make_model, single_steps
 from tests.parity.test_models import EXACT
@@ -50,7 +52,7 @@ class PlainRunner(LocalPool):
 
 
 def pipelined_steps(
-    world: World, parts: Path, spec: ModelSpec, settings: Settings
+    world: World, parts: Path, spec: ModelSpec, strategy: Strategy
 ) -> dict[str, Any]:
     """Return what one rank sees of the steps."""
     torch.set_default_dtype(torch.float64)
@@ -66,7 +68,7 @@ def pipelined_steps(
             grads.append({name: p.grad.clone() for name, p in named if p.grad is not None})
 
         optimiser.register_step_pre_hook(note)
-        pipeline = Pipeline(model, shard.x.double(), shard, Draws(seed=3), settings, runner)
+        pipeline = Pipeline(model, shard.x.double(), shard, Draws(seed=3), strategy, runner)
         pipeline.begin(0)
         losses = [pipeline.run_epoch(optimiser, e, STEPS) for e in range(1, STEPS + 1)]
         pipeline.close()
@@ -93,8 +95,8 @@ def test_waiting_gathers_equal_one_process(
 ) -> None:
     spec, weighted = spec_of(model), model not in ("deep", "constant")
     want = single_steps(parts_of("hash", 1, weighted), spec, 1)
-    settings = Settings(intervals=intervals)
-    got = ranks.run(pipelined_steps, size, parts_of(kind, size, weighted), spec, settings)
+    strategy = Strategy(unit="interval", intervals=intervals)
+    got = ranks.run(pipelined_steps, size, parts_of(kind, size, weighted), spec, strategy)
     for rank, part in enumerate(got):
         torch.testing.assert_close(part["losses"], want["losses"], **EXACT)
         assert set(part["ages"]) <= {0}
@@ -112,8 +114,9 @@ def test_waiting_gathers_equal_one_process(
 @pytest.mark.parametrize("model", ["gcn", "gat"])
 def test_taking_turns_changes_nothing(ranks: RankPool, parts_of, model) -> None:
     parts, spec = parts_of("hash", 3, True), spec_of(model)
-    want = ranks.run(pipelined_steps, 3, parts, spec, Settings(intervals=4))
-    got = ranks.run(pipelined_steps, 3, parts, spec, Settings(intervals=4, overlap=False))
+    overlapped = Strategy(unit="interval", intervals=4)
+    want = ranks.run(pipelined_steps, 3, parts, spec, overlapped)
+    got = ranks.run(pipelined_steps, 3, parts, spec, replace(overlapped, overlap=False))
     for one, other in zip(got, want, strict=True):
         assert one["losses"] == other["losses"]
         for name, weight in one["weights"].items():
@@ -125,8 +128,9 @@ def test_taking_turns_changes_nothing(ranks: RankPool, parts_of, model) -> None:
 def test_no_row_is_older_than_the_bound(
     ranks: RankPool, parts_of, model, staleness, latest
 ) -> None:
-    settings = Settings(intervals=4, staleness=staleness, latest=latest)
-    got = ranks.run(pipelined_steps, 3, parts_of("hash", 3, True), spec_of(model), settings)
+    gather = "latest" if latest else "wait"
+    strategy = Strategy(unit="interval", intervals=4, staleness=staleness, gather=gather)
+    got = ranks.run(pipelined_steps, 3, parts_of("hash", 3, True), spec_of(model), strategy)
     for part in got:
         assert set(part["ages"]) <= set(range(staleness + latest + 1))
         assert part["losses"] == pytest.approx(got[0]["losses"], abs=0)

@@ -13,7 +13,7 @@ import pytest
 import ray
 from ray.cluster_utils import Cluster
 
-from siafu.elastic.ray_connect import RayConnection, _read_key
+from siafu.elastic.pools.ray import RayConnection, _read_key
 
 NODE = {
     "num_cpus": 2,

@@ -11,8 +11,7 @@ import pytest
 import ray
 import torch
 
-from siafu.elastic.ray_connect import RayConnection
-from siafu.elastic.ray_pool import RayPool
+from siafu.elastic.pools.ray import RayConnection, RayPool
 from siafu.elastic.task import Bundle, Reply, Task
 from siafu.errors import PoolError
 from tests.ray.conftest import WITHIN_SECONDS, listening

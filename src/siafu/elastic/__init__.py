@@ -4,10 +4,9 @@ from siafu.collector import collector_rests
 
 with collector_rests():  # every worker begins here
     from siafu.elastic.compute import compute
-    from siafu.elastic.local_pool import LocalPool
-    from siafu.elastic.pool import Deliver, Pool
-    from siafu.elastic.pool_wire import decode_rows, encode_rows
+    from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
     from siafu.elastic.task import Bundle, Fact, Reply, Task, Tensors, Usage
+    from siafu.elastic.tensors import decode_rows, encode_rows
     from siafu.elastic.vertex_part import (
         PartFacts,
         Question,

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from siafu.elastic.pool_wire import RAW, decode_rows, draw_of, encode_rows
 from siafu.elastic.task import Fact, Tensors
+from siafu.elastic.tensors import RAW, decode_rows, draw_of, encode_rows
 from siafu.elastic.vertex_part import Question, run_part
 from siafu.errors import TaskError
 from siafu.nn import GNN, Draws, ModelSpec

@@ -9,17 +9,35 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from siafu.elastic.local_pool import LocalPool
-from siafu.elastic.pool import Deliver, Pool
-from siafu.elastic.reply_times import KindTimes, ReplyTimes
+from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
 from siafu.elastic.task import Reply, Task
 from siafu.errors import TaskError
 
+_OLD_SHARE = 0.95
+"""Of the moving average, what stays when another time is noted: the last 20 weigh as much as all
+before."""
 _LONGEST_CHECK_SECONDS = 60.0
 
 
+class ReplyTimes:
+    """How long tasks of each kind take to be answered: moving averages."""
+
+    def __init__(self) -> None:
+        self._averages: dict[str, float] = {}
+
+    def note(self, kind: str, seconds: float) -> None:
+        """Take in how long one task took."""
+        before = self._averages.get(kind)
+        share = 0.0 if before is None else _OLD_SHARE
+        self._averages[kind] = share * (before or 0.0) + (1 - share) * seconds
+
+    def average(self, kind: str) -> float | None:
+        """Return the expected seconds, or None as long as no task of the kind was answered."""
+        return self._averages.get(kind)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patience:
+class RetryPolicy:
     """When an attempt is made again, a task is done here, and a pool is given up."""
 
     least_seconds: float = 0.5
@@ -69,7 +87,7 @@ class Dispatcher:
 
     `start`, `tick`, `forget`, `resize` and `close` are called by one thread, the owner's. Results
     are delivered by whatever thread the pool delivers on, at once. Attempts are made again by
-    `tick` alone: call it at least every 100 ms, and soon after `wake` was called.
+    `tick` alone: call it at least every 100 ms.
     """
 
     def __init__(
@@ -78,13 +96,12 @@ class Dispatcher:
         deliver: Deliver,
         *,
         say: Callable[[str], None],
-        patience: Patience = Patience(),  # noqa: B008 - frozen
-        wake: Callable[[], None] = lambda: None,
+        policy: RetryPolicy = RetryPolicy(),  # noqa: B008 - frozen
         make_local: Callable[[Deliver], Pool] = LocalPool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._deliver, self._say, self._wake, self._clock = deliver, say, wake, clock
-        self._patience, self._make_local = patience, make_local
+        self._deliver, self._say, self._clock = deliver, say, clock
+        self._policy, self._make_local = policy, make_local
         self._lock = threading.Lock()
         """Guards what `_take` and the owner's thread both change; never held in a call to them."""
         self._waiting: dict[int, _Waiting] = {}
@@ -109,11 +126,6 @@ class Dispatcher:
         """How many tasks have no answer yet."""
         with self._lock:
             return len(self._waiting)
-
-    def times(self) -> dict[str, KindTimes]:
-        """Return how long tasks of each kind took the pool, from start to answer."""
-        with self._lock:
-            return self._times.by_kind()
 
     def start(self, task: Task) -> None:
         """Have the pool run the task; its one answer is delivered sooner or later."""
@@ -144,14 +156,11 @@ class Dispatcher:
                 self._local.close()
 
     def tick(self) -> float:
-        """Make attempts again where it is time; return the seconds until there may be more to do.
-
-        A reply may bring something to do sooner: then `wake` is called.
-        """
+        """Make attempts again where it is time; return the seconds until the next may be due."""
         with self._lock:
             failed, self._failed = self._failed, []
             again = [self._waiting[number] for number in failed if number in self._waiting]
-            is_failing = self._failures_in_row >= self._patience.most_failures_in_row
+            is_failing = self._failures_in_row >= self._policy.most_failures_in_row
         if is_failing and not self.degraded:
             self._give_up(f"{self._failures_in_row} failures in a row")
         for waiting in again:
@@ -160,7 +169,7 @@ class Dispatcher:
         with self._lock:
             overdue = [waiting for waiting, due in self._dues() if due <= now]
         for waiting in overdue:
-            self._make_up_for(waiting)
+            self._act_on_overdue(waiting)
         return self._seconds_to_next()
 
     def _seconds_to_next(self) -> float:
@@ -176,35 +185,35 @@ class Dispatcher:
 
         By what is known now, not when it began: a pool that slows down is given more time.
         """
-        patience = self._patience
+        policy = self._policy
         for waiting in self._waiting.values():
             if waiting.starts and not waiting.is_local:
                 usual = self._times.average(waiting.task.kind)
-                limit = patience.first_seconds if usual is None else patience.ratio * usual
-                limit = max(patience.least_seconds, limit) * 2**waiting.num_relaunches
+                limit = policy.first_seconds if usual is None else policy.ratio * usual
+                limit = max(policy.least_seconds, limit) * 2**waiting.num_relaunches
                 yield waiting, waiting.starts[-1] + limit
 
     def _try_again(self, waiting: _Waiting) -> None:
         """Make another attempt after a failure."""
         if waiting.is_local:
             return
-        if waiting.num_failures > self._patience.most_failures:
+        if waiting.num_failures > self._policy.most_failures:
             self._rescue(waiting)
         else:
             self._launch(waiting)
 
-    def _make_up_for(self, waiting: _Waiting) -> None:
+    def _act_on_overdue(self, waiting: _Waiting) -> None:
         """Do something about a task whose newest attempt is too old."""
         if waiting.is_local:
             return
-        if len(waiting.starts) < self._patience.most_outstanding:
+        if len(waiting.starts) < self._policy.most_outstanding:
             self.counters.relaunched += 1
             waiting.num_relaunches += 1
             self._launch(waiting)
             return
         now = self._clock()
         silent = now - (now if self._asked_since is None else self._asked_since)
-        if silent >= self._patience.first_seconds:
+        if silent >= self._policy.first_seconds:
             self._give_up(f"no answer for {silent:.0f} s")
         else:
             self._rescue(waiting)
@@ -262,8 +271,6 @@ class Dispatcher:
             answers = not self._is_closed and self._settles(reply, is_local=is_local)
         if answers:
             self._deliver(reply)
-        elif reply.failure:
-            self._wake()
 
     def _settles(self, reply: Reply, *, is_local: bool) -> bool:
         """Note what a reply says, and return whether the task is done with it."""
@@ -292,7 +299,7 @@ class Dispatcher:
             return True
         self._failures_in_row += 1
         # What another attempt would only repeat may yet be done here: a worker may lack memory.
-        more = self._patience.most_failures + 1 if reply.is_final else 1
+        more = self._policy.most_failures + 1 if reply.is_final else 1
         waiting.num_failures += more
         if not waiting.is_local:
             del waiting.starts[:1]

@@ -1,4 +1,4 @@
-"""From the settings of a run to a rank's pool, watched and counted."""
+"""From the options of a run to a rank's pool, watched and counted."""
 
 import os
 import re
@@ -12,23 +12,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from siafu.comm import World
-from siafu.elastic.autotune import Autotuner
-from siafu.elastic.cloud_model import CloudModel
-from siafu.elastic.dispatch import Dispatcher, Patience
-from siafu.elastic.local_pool import LocalPool
-from siafu.elastic.options import PoolOptions
-from siafu.elastic.pool import Deliver, Pool
-from siafu.elastic.pool_address import is_loopback, split_address
-from siafu.elastic.pool_use import PoolUse
-from siafu.elastic.process_pool import ProcessPool
-from siafu.elastic.runner import Runner
-from siafu.elastic.simulated_pool import SimulatedPool
+from siafu.elastic.dispatch import Dispatcher, RetryPolicy
+from siafu.elastic.options import PoolOptions, address_of_rank, is_loopback, split_address
+from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
+from siafu.elastic.pools.process import ProcessPool
+from siafu.elastic.pools.simulated import CloudModel, SimulatedPool
+from siafu.elastic.runner import Autotuner, PoolUse, Runner
 from siafu.errors import ConfigError, PoolError
-from siafu.options import read_config
+from siafu.files import read_mapping
 
 
 def open_runner(
-    config: PoolOptions,
+    options: PoolOptions,
     pool: str,
     intervals: int,
     world: World,
@@ -42,45 +37,45 @@ def open_runner(
     """
     use = PoolUse(step_seconds)
     make = partial(_simulated, seed=seed) if pool == "simulated" else _MAKERS[pool]
-    workers = _workers(config, pool, intervals)
+    workers = _workers(options, pool, intervals)
 
     def make_pool(deliver_to: Deliver) -> Pool:
-        return make(config, world, workers, use.counting(deliver_to), use)
+        return make(options, world, workers, use.counting(deliver_to), use)
 
     def say(line: str) -> None:
         sys.stderr.write(f"rank {world.rank}: {line}\n")
         sys.stderr.flush()
 
     tuner = None
-    if config.pool_workers in (None, "auto") and pool != "none":
+    if options.pool_workers in (None, "auto") and pool != "none":
         tuner = Autotuner(intervals=intervals, most=workers)
     # A pool that never answers is given up well before the wait for it passes its deadline.
-    patience = Patience(first_seconds=min(_FIRST_SECONDS, config.deadline / 10))
-    return Runner(Dispatcher(make_pool, deliver, say=say, patience=patience), use, tuner)
+    policy = RetryPolicy(first_seconds=min(_FIRST_SECONDS, options.deadline / 10))
+    return Runner(Dispatcher(make_pool, deliver, say=say, policy=policy), use, tuner)
 
 
-def check_pool_settings(config: PoolOptions, pool: str) -> None:
+def check_pool_settings(options: PoolOptions, pool: str) -> None:
     """Raise where the settings of a pool can't be used, before anything of it is started.
 
     Ranks on other machines may have a cloud's file where this one has not.
     """
-    _workers(config, pool, intervals=1)
-    if pool == "simulated" and (config.launcher == "local" or not _is_file_name(config.cloud)):
-        read_cloud(config.cloud)
+    _workers(options, pool, intervals=1)
+    if pool == "simulated" and (options.launcher == "local" or not _is_file_name(options.cloud)):
+        read_cloud(options.cloud)
     if pool == "aws-lambda":
-        _check_lambda(config)
+        _check_lambda(options)
 
 
-def _workers(config: PoolOptions, pool: str, intervals: int) -> int:
+def _workers(options: PoolOptions, pool: str, intervals: int) -> int:
     """Return how many workers to begin with."""
-    if config.pool_workers in (None, "auto"):
+    if options.pool_workers in (None, "auto"):
         return min(intervals, _cores() if pool in ("none", "process") else _MOST_WORKERS)
-    assert config.pool_workers is not None
-    count = int(config.pool_workers) if config.pool_workers.isdecimal() else 0
+    assert options.pool_workers is not None
+    count = int(options.pool_workers) if options.pool_workers.isdecimal() else 0
     if count < 1:
         raise ConfigError(
             "The number of workers can't be read.",
-            seen=f"pool_workers={config.pool_workers}",
+            seen=f"pool_workers={options.pool_workers}",
             fix="use a number from 1, or auto",
         )
     return count
@@ -99,18 +94,20 @@ _MOST_WORKERS = 100
 """Workers a rank begins with at most, where they cost nothing until they are asked."""
 
 
-def _local(config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+def _local(
+    options: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse
+) -> Pool:
     return LocalPool(deliver, workers=workers)
 
 
 def _process(
-    config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse
+    options: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse
 ) -> Pool:
-    return ProcessPool(deliver, workers=workers, deadline_seconds=config.deadline)
+    return ProcessPool(deliver, workers=workers, deadline_seconds=options.deadline)
 
 
 def _simulated(
-    config: PoolOptions,
+    options: PoolOptions,
     world: World,
     workers: int,
     deliver: Deliver,
@@ -118,12 +115,12 @@ def _simulated(
     *,
     seed: int,
 ) -> Pool:
-    model = replace(read_cloud(config.cloud), billing_seconds=use.step_seconds)
+    model = replace(read_cloud(options.cloud), billing_seconds=use.step_seconds)
 
     def make_inner(deliver_to: Deliver) -> Pool:
         # Processes, as the cloud's workers would share no cores' caches or locks with the rank.
         return ProcessPool(
-            deliver_to, workers=min(workers, _cores()), deadline_seconds=config.deadline
+            deliver_to, workers=min(workers, _cores()), deadline_seconds=options.deadline
         )
 
     pool = SimulatedPool(
@@ -134,62 +131,62 @@ def _simulated(
     return pool
 
 
-def _ray(config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
-    address = None if config.ray_address == "local" else config.ray_address
-    pool: Pool = _imported("ray_pool", "ray").RayPool(
-        deliver, workers=workers, address=address, deadline_seconds=config.deadline
+def _ray(options: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse) -> Pool:
+    address = None if options.ray_address == "local" else options.ray_address
+    pool: Pool = _imported("pools.ray", "ray").RayPool(
+        deliver, workers=workers, address=address, deadline_seconds=options.deadline
     )
     return pool
 
 
-def _check_lambda(config: PoolOptions) -> None:
-    if config.lambda_function is None:
+def _check_lambda(options: PoolOptions) -> None:
+    if options.lambda_function is None:
         raise ConfigError(
             "The function in AWS Lambda has no name.",
             seen="--pool aws-lambda without --lambda-function",
             fix="deploy it as packaging/lambda/README.md says, and name it",
         )
-    url = config.lambda_endpoint or ""
+    url = options.lambda_endpoint or ""
     if url.startswith("http://") and urlsplit(url).hostname not in _LOOPBACK:
         raise ConfigError(
             "The run's key would travel in clear.",
             seen=f"lambda_endpoint={url}",
             fix="use https, or a service on this machine",
         )
-    _check_reach(config)
+    _check_reach(options)
 
 
-def _check_reach(config: PoolOptions) -> None:
+def _check_reach(options: PoolOptions) -> None:
     """Raise where the setting is no address, or functions in AWS would look for a rank in vain."""
-    host = split_address(config.pool_address)[0] if config.pool_address else "127.0.0.1"
-    elsewhere = config.lambda_endpoint or any(name in os.environ for name in _SERVICES)
+    host = split_address(options.pool_address)[0] if options.pool_address else "127.0.0.1"
+    elsewhere = options.lambda_endpoint or any(name in os.environ for name in _SERVICES)
     if is_loopback(host) and not elsewhere:
         raise ConfigError(
             "Functions in AWS can't reach a rank that listens on loopback.",
-            seen=f"pool_address={config.pool_address}",
+            seen=f"pool_address={options.pool_address}",
             fix="write --pool-address tcp://auto:7000, where functions reach this machine's "
             "network; or name a service on this machine by --lambda-endpoint",
         )
 
 
 def _lambda(
-    config: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse
+    options: PoolOptions, world: World, workers: int, deliver: Deliver, use: PoolUse
 ) -> Pool:
-    _check_lambda(config)
-    assert config.lambda_function is not None
-    module = _imported("lambda_pool", "aws")
-    seconds = min(config.deadline, _LONGEST_INVOCATION_SECONDS)
+    _check_lambda(options)
+    assert options.lambda_function is not None
+    module = _imported("aws_lambda.pool", "aws")
+    seconds = min(options.deadline, _LONGEST_INVOCATION_SECONDS)
     client = module.open_client(
         region=os.environ.get("AWS_REGION", ""),  # which boto3 itself passes over
-        endpoint_url=config.lambda_endpoint or "",
+        endpoint_url=options.lambda_endpoint or "",
         deadline_seconds=seconds,
     )
     pool = module.LambdaPool(
         deliver,
-        function=config.lambda_function,
+        function=options.lambda_function,
         workers=workers,
         client=client,
-        address=_imported("endpoint", "aws").address_of_rank(config.pool_address, world.rank),
+        address=address_of_rank(options.pool_address, world.rank),
         deadline_seconds=seconds,
     )
 
@@ -216,12 +213,23 @@ def read_cloud(text: str | None) -> CloudModel:
         unit = 0.001 if match[2] == "ms" else 1.0
         return CloudModel.ideal(latency_seconds=float(match[1]) * unit)
     if _is_file_name(text):
-        return CloudModel.from_mapping(read_config(Path(text)))
+        return CloudModel.from_mapping(_read_numbers(Path(text)))
     raise ConfigError(
         "The simulated cloud can't be read.",
         seen=f"cloud={text}",
         fix="use aws-lambda, a latency as 20ms, or a YAML file with the model's numbers",
     )
+
+
+def _read_numbers(path: Path) -> dict[str, Any]:
+    try:
+        return read_mapping(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "The file of the simulated cloud can't be read.",
+            seen=f"{path}: {error}",
+            fix="check path and syntax; write lines as `loss: 0.01`",
+        ) from error
 
 
 def _is_file_name(cloud: str | None) -> bool:

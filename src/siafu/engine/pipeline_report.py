@@ -6,6 +6,7 @@ from typing import Any
 from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.engine.pipelined import PipelinedNetwork
+from siafu.pipeline import most_age
 from siafu.plan import Bill, PoolUsage, Servers, make_bill, read_prices
 from siafu.record import join_traces
 
@@ -40,7 +41,7 @@ def pipeline_report(
         "received_bytes": runner.use.received_bytes,
         "idle_seconds": pipeline.idle_seconds,
     }
-    ages = [pipeline.ages.get(age, 0) for age in range(network.settings.most_age + 1)]
+    ages = [pipeline.ages.get(age, 0) for age in range(most_age(network.strategy) + 1)]
     now = [float(runner.dispatcher.workers), runner.use.memory_gb or 0.0]
     table = world.gather_numbers([*now, *map(float, [*told.values(), *ages])], "metric")
     columns = list(zip(*table, strict=True))

@@ -9,7 +9,7 @@ from siafu.elastic.open import open_runner
 from siafu.elastic.runner import Runner
 from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws
-from siafu.pipeline import Pipeline, Settings
+from siafu.pipeline import Pipeline
 from siafu.plan import read_prices
 from siafu.record import Trace
 from siafu.shard import HeldRows, Shard, WrittenRows
@@ -57,13 +57,6 @@ class PipelinedNetwork(RowsInMemory):
         """None before training starts."""
         self.trace = Trace(shard.world.rank) if config.trace else None
         self._is_exact_now = False
-        self.settings = Settings(
-            intervals=strategy.intervals,
-            staleness=strategy.staleness,
-            latest=strategy.gather == "latest",
-            overlap=strategy.overlap,
-            bits=strategy.pool_bits,
-        )
 
     def training_logits(self) -> Tensor:
         """Return rows of training nodes, of one step over the whole graph."""
@@ -79,23 +72,23 @@ class PipelinedNetwork(RowsInMemory):
         return self.module.embed(self._x, self._whole, self._draws)
 
     def _open(self) -> Pipeline:
-        strategy, settings = self.strategy, self.settings
+        strategy, config = self.strategy, self._config
 
         def make(deliver: Deliver) -> Runner:
-            step = read_prices(self._config.prices).lambda_price.step_seconds
+            step = read_prices(config.prices).lambda_price.step_seconds
             self.runner = open_runner(
-                self._config,
+                config,
                 strategy.pool,
                 strategy.intervals,
                 self._shard.world,
                 deliver,
                 step,
-                self._config.seed,
+                config.seed,
             )
             return self.runner
 
         note = self._note_span if self.trace is not None else None
-        pipeline = Pipeline(self.module, self._x, self._shard, self._draws, settings, make, note)
+        pipeline = Pipeline(self.module, self._x, self._shard, self._draws, strategy, make, note)
         if self._is_exact_now:
             pipeline.stop_lagging()
         return pipeline

@@ -1,7 +1,14 @@
 """Files and folders replaced whole, small files read within limits, and locks."""
 
 from siafu.files.locks import LockedError, clear_unheld, is_locked, locked, scratch_folder
-from siafu.files.reading import open_regular, parse_json, read_json, read_regular, read_text
+from siafu.files.reading import (
+    open_regular,
+    parse_json,
+    read_json,
+    read_mapping,
+    read_regular,
+    read_text,
+)
 from siafu.files.writing import (
     publish,
     replacing,
@@ -22,6 +29,7 @@ __all__ = [
     "parse_json",
     "publish",
     "read_json",
+    "read_mapping",
     "read_regular",
     "read_text",
     "replacing",

@@ -7,11 +7,14 @@ import errno
 import json
 import os
 import stat
+import tomllib
 from pathlib import Path
 from typing import IO, Any
 
 MOST_BYTES = 1 << 28
 """Of a small file; the manifest of a graph with a million class names has a tenth of it."""
+MOST_MAPPING_BYTES = 1 << 20
+"""Of a file that people write."""
 MOST_DEPTH = 32
 """Of lists and objects within each other; ours have up to 5."""
 
@@ -74,3 +77,19 @@ def parse_json(text: str | bytes) -> Any:
         if not layer:
             return value
     raise ValueError(f"lists and objects nested more than {MOST_DEPTH} deep")
+
+
+def read_mapping(path: Path, *, most_bytes: int = MOST_MAPPING_BYTES) -> dict[str, Any]:
+    """Return the keys and values of a small YAML or TOML file."""
+    import yaml  # noqa: PLC0415 - not everybody reads such files
+
+    text = read_regular(path, most_bytes=most_bytes).decode()
+    try:
+        values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{error}") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(values, dict):
+        raise ValueError("no lines as `key: value`")  # noqa: TRY004 - of the file, not of our code
+    return {str(key): value for key, value in values.items()}

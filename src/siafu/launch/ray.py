@@ -21,7 +21,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from siafu.comm import SOCKET_VARIABLE
 from siafu.config import RunConfig
-from siafu.elastic.ray_connect import RayConnection
+from siafu.elastic.pools.ray import RayConnection
 from siafu.errors import PoolError, RankError, SiafuError, StoreError, Terminated
 from siafu.launch import ray_rank
 from siafu.launch.local import RankFailure, first_error, own_signals

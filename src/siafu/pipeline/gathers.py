@@ -29,7 +29,7 @@ from siafu.ops import (
     fold_into,
     sum_into,
 )
-from siafu.pipeline.sides import Side, build_side, turn
+from siafu.pipeline.rows import Side, build_side, transpose_side
 from siafu.shard import Shard
 
 Rows = tuple[Tensor, ...]
@@ -101,7 +101,7 @@ class SumGather:
         if csr.weight is not None:
             csr = csr.with_weight(csr.weight.to(dtype))
         self.there = build_side(csr, shard.plan, bounds, shard.world)
-        self.back = turn(self.there, shard.world)
+        self.back = transpose_side(self.there, shard.world)
         self._own_N1: Tensor | None = None
         self._row_C = self._row_B = self._col_C = self._col_B = None
         if operation == "mean":
@@ -163,14 +163,14 @@ class AttentionGather:
         csr = with_self_loops(shard.csr)[0] if question.loops else shard.csr
         plain = CSR(csr.indptr, csr.index, csr.num_cols)
         self.there = build_side(plain, shard.plan, bounds, shard.world)
-        self.back = turn(self.there, shard.world)
+        self.back = transpose_side(self.there, shard.world)
         self._draws = draws
         ids = shard.row_ids.unsqueeze(1)
         self._ids_C = self.there.extended(ids, shard.world).squeeze(1)
         self._ids_B = self.back.extended(ids, shard.world).squeeze(1)
         self._edges = [self.there.edges(i) for i in range(len(bounds) - 1)]
-        turned = [self.back.edges(i) for i in range(len(bounds) - 1)]
-        self._edges_back = [edges.transpose().with_transpose(edges) for edges in turned]
+        transposed = [self.back.edges(i) for i in range(len(bounds) - 1)]
+        self._edges_back = [edges.transpose().with_transpose(edges) for edges in transposed]
 
     def _drop(
         self, question: Question, epoch: int, ids_C: Tensor, ids_M: Tensor

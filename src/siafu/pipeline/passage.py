@@ -3,18 +3,119 @@
 forward   tensor task -> rows to whoever reads them -> gather, layer by layer
 last      a tensor task that ends forward and begins backward
 backward  gradients to whoever sent rows -> gather -> tensor task, layer by layer
+
+What all passages of a rank share comes first: the model's parts, graph work, and rows between them.
 """
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from siafu.elastic import Task, Tensors, compute
-from siafu.pipeline.gathers import Asked, Rows, Views
-from siafu.pipeline.tasks import flat_gradient
-from siafu.pipeline.works import BACKWARD, FORWARD, Works
+from siafu.elastic import PartFacts, Question, Task, Tensors, compute, draws_on_input
+from siafu.nn import Draws, ModelSpec
+from siafu.pipeline.gathers import Asked, Gather, Rows, Views, build_gather
+from siafu.pipeline.rows import Channel, even_bounds
+from siafu.pipeline.tasks import TaskMaker, flat_gradient
+from siafu.shard import Shard
+from siafu.strategy import Strategy
+
+FORWARD, BACKWARD = 0, 1
+
+
+@dataclass(frozen=True, eq=False)
+class PassageContext:
+    """What the passages of a rank share."""
+
+    gather: Gather
+    tasks: TaskMaker
+    channels: dict[tuple[int, int], Channel]
+    """By direction and layer."""
+    send: Callable[[int, int, int, int, Rows], None]
+    """Gives (direction, layer, interval, epoch, rows) to whoever reads them."""
+    oldest: Callable[[], int]
+    """The oldest epoch that an interval is in."""
+    most_age: int
+    """Epochs that a row may be old when it is read."""
+    ages: Counter[int] = field(default_factory=Counter)
+    """Rows read, by how many epochs old they were."""
+
+    @property
+    def parts(self) -> list[PartFacts]:
+        """What is known of the model's parts."""
+        return self.tasks.parts
+
+    def question(self, layer: int) -> Question:
+        """Return a question like those of a layer."""
+        question = self.parts[layer].question
+        assert question is not None, "the last part asks nothing"
+        return question
+
+    def read(self, direction: int, layer: int, interval: int, epoch: int) -> Rows:
+        """Return the rows an interval reads, all columns."""
+        channel = self.channels[direction, layer]
+        rows = channel.read(interval, epoch, self.oldest(), self.ages)
+        oldest = max(self.ages, default=0)
+        assert oldest <= self.most_age, f"rows {oldest} epochs old were read"
+        return rows
+
+    @property
+    def lags(self) -> bool:
+        """Whether rows may be old at all."""
+        return self.most_age > 0
+
+
+def most_age(strategy: Strategy) -> int:
+    """Return how many epochs old a row may be when it is read."""
+    return strategy.staleness + (strategy.gather == "latest")
+
+
+def build_context(
+    spec: ModelSpec,
+    shard: Shard,
+    x_ND: Tensor,
+    draws: Draws,
+    strategy: Strategy,
+    prefix: str,
+    hooks: tuple[Callable[[int, int, int, int, Rows], None], Callable[[], int]],
+) -> PassageContext:
+    """Return what a rank's passages share; `hooks` are `send` and `oldest`. All ranks call this."""
+    send, oldest = hooks
+    bounds = even_bounds(shard.num_owned, strategy.intervals)
+    tasks = TaskMaker(
+        spec, shard, bounds, x_ND, seed=draws.seed, prefix=prefix, bits=strategy.pool_bits
+    )
+    first = tasks.parts[0].question
+    assert first is not None, "a model has a layer, and that asks"
+    gather = build_gather(first, shard, bounds, draws, x_ND.dtype)
+    channels: dict[tuple[int, int], Channel] = {}
+    for layer, part in enumerate(tasks.parts[:-1]):
+        assert part.question is not None, "only the last part asks nothing"
+        widths = [tensor[0].numel() for tensor in part.question.sources]
+        back = gather.back_widths(part.question)
+        for direction, side, columns in (
+            (FORWARD, gather.there, widths),
+            (BACKWARD, gather.back, back),
+        ):
+            channels[direction, layer] = Channel(
+                side, columns, x_ND.dtype, in_flight=strategy.staleness + 1
+            )
+    context = PassageContext(gather, tasks, channels, send, oldest, most_age(strategy))
+    if not tasks.parts[0].parameters and not draws_on_input(spec):
+        _answer_once(context, x_ND, shard)
+    return context
+
+
+def _answer_once(context: PassageContext, x_ND: Tensor, shard: Shard) -> None:
+    """Gather the constant input of the first layer."""
+    there = context.gather.there
+    seen = (there.extended(x_ND, shard.world),)
+    for interval in range(there.num_intervals):
+        asked = Asked((x_ND[there.rows(interval)],), ())
+        answer, _ = context.gather.answer(context.question(0), interval, seen, asked, 0)
+        context.tasks.add_constant("answer", interval, {"answer": answer})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +140,8 @@ Steps = Generator[Wait, Tensors, None]
 class Passage:
     """An interval's way through an epoch, at one version of the weights."""
 
-    def __init__(self, works: Works, interval: int, epoch: int, version: int) -> None:
-        self.works, self.interval, self.epoch, self.version = works, interval, epoch, version
+    def __init__(self, context: PassageContext, interval: int, epoch: int, version: int) -> None:
+        self.context, self.interval, self.epoch, self.version = context, interval, epoch, version
         self.loss = 0.0
         self.grads: list[Tensors] = []
         """Of weights, in the order of the parts that found them."""
@@ -53,20 +154,20 @@ class Passage:
         """Yield what is waited for, take what came, until the epoch is done."""
         x: Tensor | None = None
         answer: Tensor | None = None
-        parts = self.works.parts
+        parts = self.context.parts
         for layer in range(len(parts) - 1):
-            if layer == 0 and self.works.tasks.has_constant_answer:
+            if layer == 0 and self.context.tasks.has_constant_answer:
                 self._asked.append(None)
                 self._inputs.append({})
                 self._stamps.append(b"")
                 continue
             made = yield from self._question(layer, x, answer)
-            question = self.works.question(layer)
+            question = self.context.question(layer)
             asked = Asked(
                 tuple(made[f"source{n}"] for n in range(len(question.sources))),
                 tuple(made[f"row{n}"] for n in range(len(question.rows))),
             )
-            self.works.send(FORWARD, layer, self.interval, self.epoch, asked.sources)
+            self.context.send(FORWARD, layer, self.interval, self.epoch, asked.sources)
             yield AwaitRows(FORWARD, layer)
             answer, kept = self._answer(layer, asked)
             self._stamps.append(self._stamps_of(layer))
@@ -79,7 +180,7 @@ class Passage:
         yield from self._go_back(found)
 
     def _task(self, code: str, part: int, once: Tensors) -> Task:
-        return self.works.tasks.make(code, part, self.interval, self.epoch, self.version, once)
+        return self.context.tasks.make(code, part, self.interval, self.epoch, self.version, once)
 
     def _question(
         self, layer: int, x: Tensor | None, answer: Tensor | None
@@ -87,29 +188,31 @@ class Passage:
         given = _given(x, answer)
         self._inputs.append(given)
         task = self._task("forward", layer, given)
-        if layer == 0 and not self.works.parts[0].parameters:
+        if layer == 0 and not self.context.parts[0].parameters:
             # Nothing but dropout of the input: not worth a journey.
             return compute(task.code, task.facts | {"bits": 32}, task.tensors())
         return (yield AwaitTask(task))
 
     def _answer(self, layer: int, asked: Asked) -> tuple[Tensor, Rows]:
-        works = self.works
-        seen = works.read(FORWARD, layer, self.interval, self.epoch)
-        return works.gather.answer(works.question(layer), self.interval, seen, asked, self.epoch)
+        context = self.context
+        seen = context.read(FORWARD, layer, self.interval, self.epoch)
+        return context.gather.answer(
+            context.question(layer), self.interval, seen, asked, self.epoch
+        )
 
     def _stamps_of(self, layer: int) -> bytes:
-        channel = self.works.channels[FORWARD, layer]
-        return channel.stamps(self.interval, self.epoch, self.works.oldest())
+        channel = self.context.channels[FORWARD, layer]
+        return channel.stamps(self.interval, self.epoch, self.context.oldest())
 
     def _go_back(self, found: Tensors) -> Steps:
-        works = self.works
-        for layer in reversed(range(len(works.parts) - 1)):
+        context = self.context
+        for layer in reversed(range(len(context.parts) - 1)):
             self.grads.append(found)
-            if not works.parts[layer].asks_for_learnt:
+            if not context.parts[layer].asks_for_learnt:
                 return
             grad = found["grad_answer"]
-            sent = works.gather.send_back(grad, self._as_of_now(layer))
-            works.send(BACKWARD, layer, self.interval, self.epoch, sent)
+            sent = context.gather.send_back(grad, self._as_of_now(layer))
+            context.send(BACKWARD, layer, self.interval, self.epoch, sent)
             yield AwaitRows(BACKWARD, layer)
             grads = self._gradients(layer, grad)
             if (grad_x := found.get("grad_x")) is not None:
@@ -132,16 +235,16 @@ class Passage:
         return asked
 
     def _gradients(self, layer: int, grad: Tensor) -> Tensors:
-        works = self.works
+        context = self.context
         asked = self._as_of_now(layer)
         there: Rows = ()
         if asked.kept:
-            there = works.read(FORWARD, layer, self.interval, self.epoch)
-        back = works.read(BACKWARD, layer, self.interval, self.epoch)
-        views = Views(there, back, self.epoch, works.lags)
-        sent = works.gather.send_back(grad, asked)
-        sources, rows = works.gather.gradients(
-            works.question(layer), self.interval, asked, sent, views
+            there = context.read(FORWARD, layer, self.interval, self.epoch)
+        back = context.read(BACKWARD, layer, self.interval, self.epoch)
+        views = Views(there, back, self.epoch, context.lags)
+        sent = context.gather.send_back(grad, asked)
+        sources, rows = context.gather.gradients(
+            context.question(layer), self.interval, asked, sent, views
         )
         grads = {f"grad_source{n}": grad for n, grad in enumerate(sources)}
         return grads | {f"grad_row{n}": grad for n, grad in enumerate(rows)}

@@ -2,7 +2,11 @@
 
 With staleness S an interval may start epoch e when the step of epoch e - 1 - S has been taken: at 0
 all intervals of all ranks are in one epoch. A gather waits for rows that are S epochs old at most.
-One optimiser step is taken for each epoch, of gradients added in one order.
+One optimiser step is taken for each epoch, of gradients added in one order: a rank adds one slice
+of the columns for all, rank after rank, and hands the sum round, as `comm.sum_in_order` does; here
+nobody waits. All ranks get the same bits.
+
+Shapes: P ranks, K columns, W columns of a slice.
 """
 
 import queue
@@ -13,18 +17,65 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from siafu.comm import Mail, Mailbox
+from siafu.comm import Mail, Mailbox, World
 from siafu.elastic import Deliver, Reply, Task, Tensors, decode_rows
 from siafu.elastic.runner import Runner
 from siafu.errors import CommError, PoolError, SiafuError
 from siafu.nn import GNN, Draws
 from siafu.pipeline.gathers import Rows
-from siafu.pipeline.passage import AwaitRows, Passage, Steps
-from siafu.pipeline.settings import Settings
-from siafu.pipeline.stash import Stash
-from siafu.pipeline.sums import EpochSums
-from siafu.pipeline.works import BACKWARD, FORWARD, build_works
+from siafu.pipeline.passage import BACKWARD, FORWARD, AwaitRows, Passage, Steps, build_context
+from siafu.pipeline.tasks import Stash
 from siafu.shard import Shard
+from siafu.strategy import Strategy
+
+TERM, SUM = 2, 3
+"""Kinds of mail: a rank's term for a slice, and the sum of a slice."""
+
+
+class EpochSums:
+    """Sums of one row of numbers an epoch."""
+
+    def __init__(self, world: World, mail: Mailbox, width: int) -> None:
+        self._world, self._mail, self._width = world, mail, width
+        self._slice = -(-width // world.size)
+        self._terms: dict[int, dict[int, Tensor]] = {}
+        self._sums: dict[int, dict[int, Tensor]] = {}
+
+    def give(self, epoch: int, mine_K: Tensor) -> None:
+        """Give this rank's term."""
+        padded = mine_K.new_zeros(self._slice * self._world.size)
+        padded[: self._width] = mine_K
+        for rank, piece_W in enumerate(padded.view(self._world.size, -1)):
+            if rank == self._world.rank:
+                self.take(TERM, epoch, rank, piece_W)
+            else:
+                self._mail.send(rank, (TERM, epoch), piece_W.unsqueeze(0), "gradient")
+
+    def take(self, kind: int, epoch: int, sender: int, piece_W: Tensor) -> None:
+        """Take in what a rank sent."""
+        if kind == SUM:
+            self._sums.setdefault(epoch, {})[sender] = piece_W
+            return
+        terms = self._terms.setdefault(epoch, {})
+        terms[sender] = piece_W
+        if len(terms) < self._world.size:
+            return
+        total = terms[0].clone()
+        for rank in range(1, self._world.size):
+            total += terms[rank]
+        del self._terms[epoch]
+        for rank in range(self._world.size):
+            if rank != self._world.rank:
+                self._mail.send(rank, (SUM, epoch), total.unsqueeze(0), "gradient")
+        self._sums.setdefault(epoch, {})[self._world.rank] = total
+
+    def result(self, epoch: int) -> Tensor | None:
+        """Return the sum once it is whole; it is then let go of."""
+        if len(self._sums.get(epoch, {})) < self._world.size:
+            return None
+        pieces = self._sums.pop(epoch)
+        return torch.cat([pieces[rank] for rank in range(self._world.size)])[: self._width]
+
 
 _ROWS = 1
 """Kind of mail: rows of an interval."""
@@ -43,30 +94,30 @@ class Pipeline:
         x_ND: Tensor,
         shard: Shard,
         draws: Draws,
-        settings: Settings,
+        strategy: Strategy,
         make_runner: Callable[[Deliver], Runner],
         span: Span | None = None,
     ) -> None:
         """Every rank calls this together."""
-        self.settings, self.version = settings, 0
-        self._staleness, self._latest = settings.staleness, settings.latest
+        self._strategy, self.version = strategy, 0
+        self._staleness, self._latest = strategy.staleness, strategy.gather == "latest"
         self._module, self._shard, self._span = module, shard, span
         prefix = f"{secrets.token_hex(6)}-{shard.world.rank}"
-        self._works = works = build_works(
-            module.spec, shard, x_ND, draws, settings, prefix, (self._send, lambda: self._oldest)
+        self._context = context = build_context(
+            module.spec, shard, x_ND, draws, strategy, prefix, (self._send, lambda: self._oldest)
         )
-        self.ages = works.ages
-        there = works.gather.there
+        self.ages = context.ages
+        there = context.gather.there
         self._full = [
             number
-            for number in range(settings.intervals)
+            for number in range(strategy.intervals)
             if there.bounds[number] < there.bounds[number + 1]
         ]
         self._inbox: queue.SimpleQueue[Reply | Mail | SiafuError] = queue.SimpleQueue()
         self._runner = make_runner(self._inbox.put)
-        names = [part.parameters for part in works.parts]
-        self._stash = Stash(module, names, prefix, self._runner.forget, most=settings.staleness + 2)
-        works.tasks.stash = self._stash
+        names = [part.parameters for part in context.parts]
+        self._stash = Stash(module, names, prefix, self._runner.forget, most=strategy.staleness + 2)
+        context.tasks.stash = self._stash
         self._mail = Mailbox(shard.world, self._inbox.put)
         self._names, self._weights = zip(*module.named_parameters(), strict=True)
         width = sum(weight.numel() for weight in self._weights) + 1
@@ -129,7 +180,7 @@ class Pipeline:
             if interval in self._passages or self._epoch_of[interval] >= most:
                 continue
             self._epoch_of[interval] += 1
-            passage = Passage(self._works, interval, self._epoch_of[interval], self._stash.take())
+            passage = Passage(self._context, interval, self._epoch_of[interval], self._stash.take())
             self._passages[interval] = passage, passage.steps()
             self._resume(interval, None)
 
@@ -145,7 +196,7 @@ class Pipeline:
             self._waiting[interval] = wait
             return
         self._running[wait.task.number] = interval
-        if self.settings.overlap:
+        if self._strategy.overlap:
             self._runner.start(wait.task)
         else:
             self._held.append(wait.task)
@@ -163,7 +214,7 @@ class Pipeline:
 
     def _move(self) -> bool:
         """Do one graph task, the most urgent that can be done; return whether there was one."""
-        if not self.settings.overlap and (self._running and not self._held):
+        if not self._strategy.overlap and (self._running and not self._held):
             return False
         ready = [
             (self._passages[interval][0].epoch, wait.direction, _depth(wait), interval)
@@ -187,7 +238,7 @@ class Pipeline:
 
     def _is_ready(self, interval: int, wait: AwaitRows) -> bool:
         epoch = self._passages[interval][0].epoch
-        channel = self._works.channels[wait.direction, wait.layer]
+        channel = self._context.channels[wait.direction, wait.layer]
         return channel.is_ready(interval, epoch, self._oldest, self.most_age)
 
     @property
@@ -221,9 +272,9 @@ class Pipeline:
         if kind != _ROWS:
             self._sums.take(kind, epoch, mail.sender, mail.rows[0])
             return
-        direction, layer = divmod(channel, len(self._works.parts))
-        group = mail.sender * self.settings.intervals + interval
-        self._works.channels[direction, layer].write(epoch, group, mail.rows, self._oldest)
+        direction, layer = divmod(channel, len(self._context.parts))
+        group = mail.sender * self._strategy.intervals + interval
+        self._context.channels[direction, layer].write(epoch, group, mail.rows, self._oldest)
 
     def _take_reply(self, reply: Reply) -> None:
         interval = self._running.pop(reply.number, None)
@@ -242,16 +293,16 @@ class Pipeline:
 
     def _send(self, direction: int, layer: int, interval: int, epoch: int, rows: Rows) -> None:
         """Give an interval's rows to the intervals here and on other ranks that read them."""
-        channel, rank = self._works.channels[direction, layer], self._shard.world.rank
+        channel, rank = self._context.channels[direction, layer], self._shard.world.rank
         flat = [tensor.flatten(1) for tensor in rows]
         joined = flat[0] if len(flat) == 1 else torch.cat(flat, dim=1)
         first = channel.side.bounds[interval]
-        subject = _ROWS, epoch, direction * len(self._works.parts) + layer, interval
+        subject = _ROWS, epoch, direction * len(self._context.parts) + layer, interval
         purpose = "halo_forward" if direction == FORWARD else "halo_backward"
         for (peer, of), sent in channel.side.sends.items():
             if of == interval:
                 self._mail.send(peer, subject, joined[sent - first], purpose)
-        group = rank * self.settings.intervals + interval
+        group = rank * self._strategy.intervals + interval
         channel.write(epoch, group, joined, self._oldest)
 
     def _step(self, optimiser: torch.optim.Optimizer) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from siafu.elastic.pool_use import round_up
+from siafu.elastic.runner import round_up
 from siafu.elastic.task import Usage
 from siafu.errors import ConfigError
 from siafu.plan.prices import Prices

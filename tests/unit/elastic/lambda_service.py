@@ -11,8 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from typing import Any
 
-from siafu.elastic.handler import handler
-from siafu.elastic.lambda_pool import LambdaPool, open_client
+from siafu.elastic.aws_lambda.handler import handler
+from siafu.elastic.aws_lambda.pool import LambdaPool, open_client
 from siafu.elastic.task import Reply
 
 _one_at_a_time = threading.Lock()

@@ -7,7 +7,7 @@ from itertools import count
 
 from siafu.elastic.compute import compute
 from siafu.elastic.dispatch import Dispatcher
-from siafu.elastic.pool import Deliver
+from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.task import Reply, Task
 
 
@@ -85,12 +85,10 @@ class OddRun:
     def __init__(self, fate: Callable[[Task], Attempt]) -> None:
         self.clock, self.replies, self.said = Clock(), list[Reply](), list[str]()
         self.locals: list[OddPool] = []
-        self.wakes = 0
         self.dispatcher = Dispatcher(
             self._make_pool(fate),
             self.replies.append,
             say=self.said.append,
-            wake=self._wake,
             make_local=self._make_local,
             clock=self.clock,
         )
@@ -113,9 +111,6 @@ class OddRun:
 
         pool.start = start  # type: ignore[method-assign]
         return pool
-
-    def _wake(self) -> None:
-        self.wakes += 1
 
     def finish(self, most_ticks: int) -> None:
         """Tick until every task is answered."""

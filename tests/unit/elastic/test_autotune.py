@@ -8,8 +8,8 @@ from statistics import mean
 
 import pytest
 
-from siafu.elastic.autotune import Autotuner, Load
-from siafu.elastic.cloud_model import CloudModel
+from siafu.elastic.pools.simulated import CloudModel
+from siafu.elastic.runner import Autotuner, Load
 from siafu.errors import ConfigError
 
 

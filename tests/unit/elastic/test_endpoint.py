@@ -11,16 +11,18 @@ import pytest
 import torch
 import zmq
 
-from siafu.elastic.endpoint import Address, Endpoint, address_of_rank
-from siafu.elastic.message import Fetch, Notice, Order, encode
-from siafu.elastic.pool_address import own_host
+from siafu.elastic.aws_lambda.endpoint import Endpoint
+from siafu.elastic.messages import encode, order_frames
+from siafu.elastic.options import LOOPBACK, address_of_rank, own_host
 from siafu.elastic.task import Bundle, Task
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.workers import (
     ANSWERS_WITHIN,
     STORED,
+    fetch,
     invited,
     listening,
+    notice,
     ping_task,
     worker,
 )
@@ -87,7 +89,7 @@ def test_client_without_the_right_keys_gets_nothing(change: str) -> None:
             "none": {"client_secret": None},
         }[change]
         with worker(invitation, **keys) as client:
-            client.socket.send_multipart(encode(Fetch(invitation.token)))
+            client.socket.send_multipart(fetch(invitation.token))
             assert client.wait_for(*FAILED, zmq.EVENT_DISCONNECTED, WELCOME) != WELCOME
             assert not client.socket.poll(0)
         # Nothing of it reached the token, and the right client is served beside it.
@@ -110,10 +112,10 @@ def test_replayed_messages_are_refused() -> None:
     with listening() as (endpoint, replies):
         with worker(invited(endpoint, ping_task(1))) as client:
             client.fetch()
-            assert client.ask(Fetch(client.token)) == Notice("used")
+            assert client.ask(fetch(client.token)) == notice("used")
             client.push(tensors={"out": torch.zeros(1)})
-            assert client.push(tensors={"out": torch.ones(1)}) == Notice("used")
-            assert client.ask(Fetch(client.token)) == Notice("used")
+            assert client.push(tensors={"out": torch.ones(1)}) == notice("used")
+            assert client.ask(fetch(client.token)) == notice("used")
         assert endpoint.refusals == {"used": 3}
         assert replies.get(timeout=ANSWERS_WITHIN).tensors["out"].item() == 0
         assert replies.empty()
@@ -121,15 +123,15 @@ def test_replayed_messages_are_refused() -> None:
 
 def test_tokens_that_are_unknown_expired_or_out_of_turn_are_refused() -> None:
     with listening() as (endpoint, replies):
-        with worker(invited(endpoint, ping_task(1), seconds=0.0)) as client:
-            assert client.ask(Fetch("u" * 32)) == Notice("unknown")
-            assert client.ask(Fetch(client.token)) == Notice("expired")
+        with worker(invited(endpoint, ping_task(1), seconds=1e-9)) as client:
+            assert client.ask(fetch("u" * 32)) == notice("unknown")
+            assert client.ask(fetch(client.token)) == notice("expired")
         withdrawn = invited(endpoint, ping_task(2))
         assert endpoint.withdraw(withdrawn.token)
         with worker(withdrawn) as client:
-            assert client.ask(Fetch(client.token)) == Notice("unknown")
+            assert client.ask(fetch(client.token)) == notice("unknown")
         with worker(invited(endpoint, ping_task(3))) as client:
-            assert client.push(tensors={}) == Notice("unfetched")
+            assert client.push(tensors={}) == notice("unfetched")
         assert endpoint.refusals == {"unknown": 2, "expired": 1, "unfetched": 1}
         assert replies.empty()
 
@@ -143,9 +145,9 @@ def test_late_duplicate_is_told_that_the_task_is_done() -> None:
             with worker(first) as quick:
                 quick.fetch()
                 assert quick.push(tensors={}) == STORED
-            assert slow.push(tensors={"out": torch.ones(1)}) == Notice("done")
+            assert slow.push(tensors={"out": torch.ones(1)}) == notice("done")
         with worker(later) as client:
-            assert client.ask(Fetch(client.token)) == Notice("done")
+            assert client.ask(fetch(client.token)) == notice("done")
         assert endpoint.invite(task, 1.0) is None
         assert not endpoint.withdraw(late.token)
         assert replies.get(timeout=ANSWERS_WITHIN).number == 4
@@ -159,8 +161,8 @@ def test_oversized_messages_are_refused() -> None:
             client.fetch()
             # Two frames that are within the limit, but not together.
             tensors = {"a": torch.zeros(15_000), "b": torch.zeros(15_000)}
-            assert client.push(tensors=tensors) == Notice("message")
-            assert client.ask([b" " * 70_000]) == Notice("message")
+            assert client.push(tensors=tensors) == notice("message")
+            assert client.ask([b" " * 70_000]) == notice("message")
             # One frame beyond it: it isn't even read to its end.
             client.socket.send(b"\0" * 1_000_000)
             client.wait_for(zmq.EVENT_DISCONNECTED)
@@ -173,10 +175,10 @@ def test_oversized_messages_are_refused() -> None:
 def test_messages_that_make_no_sense_are_refused_and_the_endpoint_goes_on() -> None:
     with listening() as (endpoint, _):
         with worker(invited(endpoint, ping_task(1))) as client:
-            odd = [[b"{}"], [b""], [b"\xff" * 10, b"x"], [b""] * 500, encode(Notice("stored"))]
+            odd = [[b"{}"], [b""], [b"\xff" * 10, b"x"], [b""] * 500, encode(STORED)]
             for frames in odd:
-                assert client.ask(frames) == Notice("message")
-            assert client.ask(encode(Order("ping", {}, ()))) == Notice("message")
+                assert client.ask(frames) == notice("message")
+            assert client.ask(order_frames("ping", {}, ())) == notice("message")
             assert client.fetch().code == "ping"
         assert endpoint.refusals == {"message": len(odd) + 1}
 
@@ -185,7 +187,7 @@ def test_task_that_does_not_fit_into_a_message_fails_for_good() -> None:
     with listening() as (endpoint, replies):
         rows = Bundle("rows", {"x": torch.zeros(2, dtype=torch.complex64)}, "once")
         with worker(invited(endpoint, Task(5, "ping", "ping", {}, (rows,)))) as client:
-            assert client.ask(Fetch(client.token)) == Notice("task")
+            assert client.ask(fetch(client.token)) == notice("task")
         reply = replies.get(timeout=ANSWERS_WITHIN)
         assert reply.is_final
         assert "complex64" in reply.failure
@@ -221,25 +223,19 @@ def test_it_listens_on_loopback_unless_told_otherwise() -> None:
     with listening() as (endpoint, _):
         assert endpoint.bound.startswith("tcp://127.0.0.1:")
         assert addresses() == {"127.0.0.1"}
-    told = Address(bind="tcp://0.0.0.0:*", reach="tcp://graph.example:5555")
-    with listening(address=told) as (endpoint, _):
-        assert addresses() == {"0.0.0.0"}
-        assert invited(endpoint, ping_task(1)).address == "tcp://graph.example:5555"
 
 
-@pytest.mark.parametrize("bind", ["tcp://*:5000", "tcp://0.0.0.0:5000", "tcp://[::]:5000"])
-def test_address_for_all_needs_one_for_workers(bind: str) -> None:
+@pytest.mark.parametrize("text", ["tcp://*:5000", "tcp://0.0.0.0:5000", "tcp://[::]:5000"])
+def test_address_that_stands_for_all_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="can't connect"):
-        Address(bind=bind)
+        address_of_rank(text, 0)
     with pytest.raises(ConfigError, match="No address"):
-        Address(bind=bind, reach="graph.example")
-    with pytest.raises(ConfigError, match="No address"):
-        Address(bind=bind.replace("tcp", "ipc"), reach="tcp://graph.example:5000")
+        address_of_rank(text.replace("tcp", "ipc"), 0)
 
 
 def test_ranks_listen_at_ports_of_their_own() -> None:
-    assert address_of_rank(None, 3) == Address()
-    assert address_of_rank("tcp://10.0.0.5:7000", 3) == Address(bind="tcp://10.0.0.5:7003")
+    assert address_of_rank(None, 3) == LOOPBACK
+    assert address_of_rank("tcp://10.0.0.5:7000", 3) == "tcp://10.0.0.5:7003"
     for wrong in ("tcp://10.0.0.5", "10.0.0.5:7000", "tcp://10.0.0.5:x", "tcp://10.0.0.5:65533"):
         with pytest.raises(ConfigError, match="No address"):
             address_of_rank(wrong, 3)
@@ -248,7 +244,7 @@ def test_ranks_listen_at_ports_of_their_own() -> None:
 def test_ranks_on_two_machines_are_reached_each_at_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     # Loopback's whole network is one machine's own, so two of its addresses stand for two machines.
     own = iter(["127.0.0.1", "127.0.0.2"])
-    monkeypatch.setattr("siafu.elastic.endpoint.own_host", lambda: next(own))
+    monkeypatch.setattr("siafu.elastic.options.own_host", lambda: next(own))
     first = free_port()
     told = [address_of_rank(f"tcp://auto:{first}", rank) for rank in range(2)]
     with listening(address=told[0]) as (one, _), listening(address=told[1]) as (other, answers):
@@ -262,7 +258,7 @@ def test_ranks_on_two_machines_are_reached_each_at_its_own(monkeypatch: pytest.M
 
 
 def test_an_interface_stands_for_its_address_on_each_machine() -> None:
-    with listening(address=Address(bind="tcp://lo:*")) as (endpoint, _):
+    with listening(address="tcp://lo:*") as (endpoint, _):
         assert invited(endpoint, ping_task(1)).address.startswith("tcp://127.0.0.1:")
 
 
@@ -276,7 +272,7 @@ def test_own_host_is_an_address_of_this_machine() -> None:
 
 
 def test_a_machine_without_a_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("siafu.elastic.pool_address._ELSEWHERE", ("255.255.255.255", 9))
+    monkeypatch.setattr("siafu.elastic.options._ELSEWHERE", ("255.255.255.255", 9))
     with pytest.raises(PoolError, match="name the interface"):
         own_host()
 
@@ -290,7 +286,7 @@ def test_an_address_of_another_machine_is_told_with_what_works(host: str) -> Non
 def test_address_in_use_is_told() -> None:
     before = threading.active_count()
     with listening() as (endpoint, _), pytest.raises(PoolError, match="can't listen"):
-        Endpoint(print, address=Address(bind=endpoint.bound))
+        Endpoint(print, address=endpoint.bound)
     assert threading.active_count() == before
 
 
@@ -314,7 +310,7 @@ def test_dismissed_workers_are_told_to_end() -> None:
         with worker(invitation) as client:
             client.fetch()
             endpoint.dismiss()
-            assert client.push(tensors={}) == Notice("done")
+            assert client.push(tensors={}) == notice("done")
         assert not endpoint.withdraw(invitation.token)
         assert endpoint.invite(ping_task(2), 1.0) is None
         assert replies.empty()

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from siafu.elastic import handler as module
-from siafu.elastic.bundle_cache import BundleCache
+from siafu.elastic.aws_lambda import handler as module
+from siafu.elastic.aws_lambda.handler import BundleCache, handler
 from siafu.elastic.compute import CODES
-from siafu.elastic.handler import handler
 from siafu.elastic.task import Bundle, Task
 from tests.unit.elastic.workers import ANSWERS_WITHIN, invited, listening, ping_task
 
@@ -159,5 +158,6 @@ def test_named_keys_fit_into_a_message() -> None:
 def test_function_needs_no_package_beyond_its_image() -> None:
     """With the packages that `packaging/lambda/requirements.txt` leaves out, gone."""
     absent = ("boto3", "botocore", "ray", "pymetis", "typer", "torch_geometric", "scipy")
-    load = f"import sys; sys.modules.update(dict.fromkeys({absent})); import siafu.elastic.handler"
+    load = f"import sys; sys.modules.update(dict.fromkeys({absent}))\n"
+    load += "import siafu.elastic.aws_lambda.handler"
     subprocess.run([sys.executable, "-c", load], timeout=60, check=True)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from siafu.elastic import lambda_pool
+from siafu.elastic.aws_lambda import pool as lambda_pool
+from siafu.elastic.aws_lambda.pool import open_client
 from siafu.elastic.compute import compute
-from siafu.elastic.lambda_pool import open_client
 from siafu.elastic.task import Bundle
 from siafu.errors import PoolError
 from tests.unit.elastic.lambda_service import Answer, billed, pool_at, run_function, service

@@ -6,19 +6,21 @@ from typing import Any
 import pytest
 import torch
 
-from siafu.elastic.message import (
+from siafu.elastic.messages import (
     MOST_BYTES,
     MOST_HEADER_BYTES,
     Fetch,
-    Notice,
+    Frame,
     Order,
     Result,
     decode,
     encode,
+    order_frames,
 )
 from siafu.elastic.task import Bundle, Tensors
-from siafu.elastic.tensor_frames import DTYPES
+from siafu.elastic.tensors import DTYPES
 from siafu.errors import TaskError
+from tests.unit.elastic.workers import notice, result
 
 TOKEN = "t" * 32
 
@@ -34,50 +36,51 @@ def every_kind_of_tensor() -> Tensors:
     }
 
 
-def order() -> Order:
+def order_parts() -> tuple[Any, ...]:
     facts = {"part": 3, "rate": 0.5, "name": "grün", "is_last": True, "seed": (1 << 64) - 1}
     weights = Bundle("weights 3", {"w": torch.randn(2, 2)}, "version")
     rows = Bundle("rows", {"x": torch.randn(4, 2)}, "once")
-    return Order("ping", facts, (weights, rows), held=("input 1",), forgotten=("weights 2",))
+    return "ping", facts, (weights, rows), ("input 1",), ("weights 2",)
 
 
-def header_of(message: Any) -> dict[str, Any]:
-    return json.loads(bytes(encode(message)[0]))
+def header_of(frames: list[Frame]) -> dict[str, Any]:
+    return json.loads(bytes(frames[0]))
 
 
 def test_result_comes_out_as_it_went_in() -> None:
     tensors = every_kind_of_tensor()
-    sent = Result(TOKEN, "w1", 5.0, 0.25, tensors, "why\nnot", is_final=True)
-    got = decode([bytes(frame) for frame in encode(sent)])
+    told = {"started": 5.0, "seconds": 0.25, "failure": "why\nnot", "is_final": True}
+    sent = result(TOKEN, "w1", tensors, **told)
+    got, (came,) = decode([bytes(frame) for frame in sent])
 
     assert isinstance(got, Result)
     assert (got.token, got.worker, got.started, got.seconds) == (TOKEN, "w1", 5.0, 0.25)
     assert (got.failure, got.is_final) == ("why\nnot", True)
-    assert list(got.tensors) == list(tensors)
+    assert list(came) == list(tensors)
     for name, tensor in tensors.items():
-        assert got.tensors[name].dtype == tensor.dtype, name
-        torch.testing.assert_close(got.tensors[name], tensor, rtol=0, atol=0, equal_nan=True)
-    got.tensors["float32"] += 1  # its own memory, and writable
+        assert came[name].dtype == tensor.dtype, name
+        torch.testing.assert_close(came[name], tensor, rtol=0, atol=0, equal_nan=True)
+    came["float32"] += 1  # its own memory, and writable
 
 
 def test_order_comes_out_as_it_went_in() -> None:
-    sent = order()
-    got = decode(encode(sent))
+    code, facts, bundles, held, forgotten = sent = order_parts()
+    got, blocks = decode(order_frames(*sent))
 
     assert isinstance(got, Order)
-    assert (got.code, got.facts) == (sent.code, sent.facts)
+    assert (got.code, got.facts) == (code, facts)
     assert [type(fact) for fact in got.facts.values()] == [int, float, str, bool, int]
-    assert (got.held, got.forgotten) == (sent.held, sent.forgotten)
-    for mine, yours in zip(sent.bundles, got.bundles, strict=True):
+    assert (got.held, got.forgotten) == (held, forgotten)
+    for mine, yours, block in zip(bundles, got.bundles, blocks, strict=True):
         assert (mine.key, mine.lifetime) == (yours.key, yours.lifetime)
-        assert mine.tensors.keys() == yours.tensors.keys()
+        assert mine.tensors.keys() == block.keys()
         for name, tensor in mine.tensors.items():
-            assert torch.equal(yours.tensors[name], tensor)
+            assert torch.equal(block[name], tensor)
 
 
-@pytest.mark.parametrize("message", [Fetch(TOKEN, ("a", "b")), Notice("stored")])
+@pytest.mark.parametrize("message", [Fetch.of(token=TOKEN, held=("a", "b")), notice("stored")])
 def test_small_messages_come_out_as_they_went_in(message: Any) -> None:
-    assert decode(encode(message)) == message
+    assert decode(encode(message)) == (message, [])
 
 
 @pytest.mark.parametrize(
@@ -105,8 +108,8 @@ def test_small_messages_come_out_as_they_went_in(message: Any) -> None:
     ids=str,
 )
 def test_header_of_an_order_is_strict(change: dict[str, Any]) -> None:
-    frames = encode(order())
-    frames[0] = json.dumps(header_of(order()) | change).encode()
+    frames = order_frames(*order_parts())
+    frames[0] = json.dumps(header_of(frames) | change).encode()
     with pytest.raises(TaskError):
         decode(frames)
 
@@ -137,45 +140,44 @@ def entries_that_lie() -> list[list[Any]]:
 
 @pytest.mark.parametrize("entry", entries_that_lie(), ids=str)
 def test_entry_that_does_not_fit_its_frame_is_refused(entry: list[Any]) -> None:
-    header = header_of(Result(TOKEN, "w", 0.0, 0.0)) | {"tensors": [entry]}
+    header = header_of(result(TOKEN, "w")) | {"tensors": [entry]}
     with pytest.raises(TaskError):
         decode([json.dumps(header).encode(), b"\x02" * 16])
 
 
 def test_names_are_given_once() -> None:
-    header = header_of(Result(TOKEN, "w", 0.0, 0.0)) | {"tensors": [["x", "uint8", [1]]] * 2}
+    header = header_of(result(TOKEN, "w")) | {"tensors": [["x", "uint8", [1]]] * 2}
     with pytest.raises(TaskError, match="named 'x'"):
         decode([json.dumps(header).encode(), b"1", b"2"])
 
     twice = tuple(Bundle(key, {"x": torch.zeros(1)}, "once") for key in ("a", "b"))
     with pytest.raises(TaskError, match="named 'x'"):
-        decode(encode(Order("ping", {}, twice)))
+        decode(order_frames("ping", {}, twice))
 
-    text = encode(Notice("a"))[0].decode()
+    text = encode(notice("a"))[0].decode()
     with pytest.raises(TaskError, match="comes twice"):
         decode([text.replace("{", '{"text": "b", ', 1).encode()])
 
 
 def test_number_of_frames_must_be_right() -> None:
-    frames = encode(Result(TOKEN, "w", 0.0, 0.0, {"x": torch.zeros(2)}))
+    frames = result(TOKEN, "w", {"x": torch.zeros(2)})
     for wrong in (frames[:1], [*frames, b""], [], [b""]):
         with pytest.raises(TaskError):
             decode(wrong)
 
 
 def test_limits_hold_both_ways() -> None:
-    big = Notice("x" * MOST_HEADER_BYTES)
     with pytest.raises(TaskError):
-        encode(big)
-    padded = encode(Notice("x"))[0] + b" " * MOST_HEADER_BYTES
+        notice("x" * MOST_HEADER_BYTES)
+    padded = encode(notice("x"))[0] + b" " * MOST_HEADER_BYTES
     with pytest.raises(TaskError, match="header of"):
         decode([padded])
-    frames = encode(Result(TOKEN, "w", 0.0, 0.0, {"x": torch.zeros(1000)}))
+    frames = result(TOKEN, "w", {"x": torch.zeros(1000)})
     with pytest.raises(TaskError, match="in all"):
         decode(frames, most_bytes=4000)
     huge = torch.zeros(1).expand(MOST_BYTES // 4 + 1)  # a size without the memory
     with pytest.raises(TaskError, match="doesn't travel"):
-        encode(Result(TOKEN, "w", 0.0, 0.0, {"x": huge}))
+        result(TOKEN, "w", {"x": huge})
 
 
 @pytest.mark.parametrize(
@@ -183,7 +185,7 @@ def test_limits_hold_both_ways() -> None:
 )
 def test_tensor_of_another_kind_is_refused_before_it_is_sent(tensor: torch.Tensor) -> None:
     with pytest.raises(TaskError, match="doesn't travel"):
-        encode(Result(TOKEN, "w", 0.0, 0.0, {"x": tensor}))
+        result(TOKEN, "w", {"x": tensor})
 
 
 @pytest.mark.parametrize(
@@ -199,4 +201,4 @@ def test_header_that_is_no_object_is_refused(header: bytes) -> None:
 @pytest.mark.parametrize("fact", [float("nan"), float("inf"), "\ud800", "x" * 20_000, 1 << 70])
 def test_fact_that_cannot_travel_is_refused_before_it_is_sent(fact: Any) -> None:
     with pytest.raises(TaskError):
-        encode(Order("ping", {"a": fact}, ()))
+        order_frames("ping", {"a": fact}, ())

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from siafu.comm import World
-from siafu.config import make_config
+from siafu.config import RunConfig
 from siafu.elastic.open import open_runner, read_cloud
+from siafu.elastic.options import PoolOptions
 from siafu.errors import ConfigError
 
 
@@ -23,6 +24,21 @@ def test_a_file_sets_the_numbers_of_a_cloud(tmp_path: Path) -> None:
     file.write_text("loss: 0.25\nspeed: 0.5\n")
     model = read_cloud(str(file))
     assert (model.loss, model.speed) == (0.25, 0.5)
+
+
+@pytest.mark.parametrize("content", ["loss: [", "- 1", None])
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None) -> None:
+    file = tmp_path / "cloud.yaml"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(ConfigError, match="file of the simulated cloud"):
+        read_cloud(str(file))
+
+
+def test_options_are_settings_of_a_run_with_the_same_words() -> None:
+    for name, field in PoolOptions.model_fields.items():
+        settings = RunConfig.model_fields[name]
+        assert (field.description, field.default) == (settings.description, settings.default)
 
 
 @pytest.mark.parametrize("text", ["1.2.3ms", "soon", "", "ms"])
@@ -53,7 +69,7 @@ def test_other_words_are_refused(text: str) -> None:
     ],
 )
 def test_settings_no_pool_can_be_made_of_are_refused(settings: dict, match: str) -> None:
-    config = make_config(data="planted", strategy="dorylus", **settings)
+    options = PoolOptions(**{name: value for name, value in settings.items() if name != "pool"})
     replies: queue.SimpleQueue = queue.SimpleQueue()
     with pytest.raises(ConfigError, match=match):
-        open_runner(config, settings["pool"], 4, World(), replies.put)
+        open_runner(options, settings["pool"], 4, World(), replies.put)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from siafu.elastic.pool_use import PoolUse
+from siafu.elastic.runner import PoolUse
 from siafu.elastic.task import Reply, Usage
 
 

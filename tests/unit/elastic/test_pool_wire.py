@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from siafu.elastic.pool_wire import decode_rows, encode_rows
+from siafu.elastic.tensors import decode_rows, encode_rows
 from siafu.errors import TaskError
 from siafu.ops import DrawKey
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from siafu.elastic.process_pool import ProcessPool
-from siafu.elastic.shared_block import map_block, write_block
+from siafu.elastic.pools.process import ProcessPool
+from siafu.elastic.pools.shared_memory import map_block, write_block
 from siafu.elastic.task import Bundle
 from siafu.errors import PoolError, TaskError
 from tests.unit.elastic.pings import Replies, once, ping, wait_until

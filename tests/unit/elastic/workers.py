@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from queue import Queue
 from typing import Any
 
@@ -10,10 +9,19 @@ import torch
 import zmq
 from zmq.utils.monitor import parse_monitor_message
 
-from siafu.elastic.endpoint import Endpoint
-from siafu.elastic.invitation import Invitation
-from siafu.elastic.message import Fetch, Message, Notice, Order, Result, decode, encode
-from siafu.elastic.task import Bundle, Reply, Task
+from siafu.elastic.aws_lambda.endpoint import Endpoint
+from siafu.elastic.messages import (
+    Fetch,
+    Frame,
+    Invitation,
+    Notice,
+    Order,
+    RemoteMessage,
+    decode,
+    encode,
+    result_frames,
+)
+from siafu.elastic.task import Bundle, Reply, Task, Tensors
 
 ANSWERS_WITHIN = 60.0
 """Far more than any answer takes: only a failing test waits so long."""
@@ -30,6 +38,19 @@ def invited(endpoint: Endpoint, task: Task, seconds: float = 30.0) -> Invitation
     return invitation
 
 
+def fetch(token: str, *held: str) -> list[Frame]:
+    return encode(Fetch.of(token=token, held=held))
+
+
+def notice(text: str) -> Notice:
+    return Notice.of(text=text)
+
+
+def result(token: str, worker: str, tensors: Tensors | None = None, **changes: Any) -> list[Frame]:
+    fields = {"started": 1.0, "seconds": 0.5, "failure": "", "is_final": False, **changes}
+    return result_frames(tensors or {}, token=token, worker=worker, **fields)
+
+
 class Worker:
     """One connection; `ask` waits for an answer, `event` for something that happens to it."""
 
@@ -39,18 +60,18 @@ class Worker:
         self.monitor.linger = 0
         socket.connect(invitation.address)
 
-    def ask(self, message: Message | list[Any]) -> Message:
-        self.socket.send_multipart(message if isinstance(message, list) else encode(message))
+    def ask(self, frames: list[Any]) -> RemoteMessage:
+        self.socket.send_multipart(frames)
         assert self.socket.poll(int(ANSWERS_WITHIN * 1000)), "no answer"
-        return decode(self.socket.recv_multipart())
+        return decode(self.socket.recv_multipart())[0]
 
     def fetch(self, *held: str) -> Order:
-        order = self.ask(Fetch(self.token, held))
+        order = self.ask(fetch(self.token, *held))
         assert isinstance(order, Order), order
         return order
 
-    def push(self, **result: Any) -> Message:
-        return self.ask(Result(self.token, "tester", 1.0, 0.5, **result))
+    def push(self, **changes: Any) -> RemoteMessage:
+        return self.ask(result(self.token, "tester", **changes))
 
     def wait_for(self, *events: int) -> int:
         """Return which of some events of the connection came first."""
@@ -64,7 +85,8 @@ class Worker:
 @contextmanager
 def worker(invitation: Invitation, **changes: Any) -> Iterator[Worker]:
     """Yield a connected client with the right keys, or with others; without any for `None`."""
-    keys = replace(invitation, **{name: key for name, key in changes.items() if key is not None})
+    changed = {name: key for name, key in changes.items() if key is not None}
+    keys = invitation.model_copy(update=changed)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         if None not in changes.values():
@@ -90,4 +112,4 @@ def listening(**settings: Any) -> Iterator[tuple[Endpoint, "Queue[Reply]"]]:
         endpoint.close()
 
 
-STORED = Notice("stored")
+STORED = notice("stored")

@@ -11,7 +11,7 @@ from siafu.ingest import load
 from siafu.nn import Draws, ModelSpec
 from siafu.partition import partition_graph
 from siafu.pipeline.gathers import Asked, AttentionGather
-from siafu.pipeline.sides import even_bounds
+from siafu.pipeline.rows import even_bounds
 from siafu.shard import Shard, open_shard
 
 

@@ -8,8 +8,7 @@ import torch
 
 from siafu.comm import HaloPlan
 from siafu.ops import CSR
-from siafu.pipeline.rows import Channel
-from siafu.pipeline.sides import Side
+from siafu.pipeline.rows import Channel, Side
 
 ROWS = 4
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from siafu.pipeline.stash import Stash
+from siafu.pipeline.tasks import Stash
 
 
 @pytest.fixture

@@ -19,9 +19,10 @@ from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, ReadTimeoutError
 
-from siafu.elastic.endpoint import Address, Endpoint
-from siafu.elastic.pool import Deliver
-from siafu.elastic.pool_use import round_up
+from siafu.elastic.aws_lambda.endpoint import Endpoint
+from siafu.elastic.options import LOOPBACK
+from siafu.elastic.pools.pool import Deliver
+from siafu.elastic.runner import round_up
 from siafu.elastic.task import Reply, Task
 from siafu.errors import PoolError
 
@@ -72,7 +73,7 @@ class LambdaPool:
         function: str,
         workers: int,
         client: BaseClient,
-        address: Address | None = None,
+        address: str = LOOPBACK,
         deadline_seconds: float = 60.0,
     ) -> None:
         """Listen at once; take over the client, which is closed with the pool."""

@@ -1,19 +1,167 @@
-"""Cloud functions without a cloud: real results of this machine, delivered when they would come."""
+"""Cloud functions without a cloud: real results of this machine, delivered when they would come.
+
+What a cloud function does to a task is a stated model: delays, speed, faults, billing.
+"""
 
 import heapq
+import math
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
+from typing import Self
 
-from siafu.elastic.cloud_model import CloudModel, Mishaps
-from siafu.elastic.local_pool import LocalPool
-from siafu.elastic.pool import Deliver, Pool
+from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
+from siafu.elastic.runner import round_up
 from siafu.elastic.task import Reply, Task, Usage
-from siafu.errors import PoolError
+from siafu.errors import ConfigError, PoolError
+from siafu.ops.random.reference import philox
+
+_WORD = 0xFFFFFFFF
+_CROWD = 100
+"""Workers at which the paper gives the second bandwidth."""
+_CHANCES = ("failure", "loss", "duplicate", "straggler")
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What happens to one attempt, drawn before it begins."""
+
+    fails: bool
+    """Answered with a failure, without a result."""
+    is_lost: bool
+    """Computed and paid for, never answered."""
+    is_duplicated: bool
+    """Answered twice."""
+    slowdown: float
+    """1, or the factor of a straggler."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CloudModel:
+    """A cloud function's times and faults; without arguments only computing takes time."""
+
+    latency_seconds: float = 0.0
+    """Of a request and its answer together."""
+    cold_start_seconds: float = 0.0
+    """Before a worker's first task, and after it has been idle too long; not billed."""
+    warm_seconds: float = math.inf
+    """How long an idle worker stays warm and keeps its bundles."""
+    bandwidth_alone: float = math.inf
+    """Bits per second to or from a worker that runs alone."""
+    bandwidth_crowded: float | None = None
+    """The same at 100 workers or more, on a straight line between; without it as alone."""
+    speed: float = 1.0
+    """A worker's, in terms of this machine's: 0.5 takes twice as long. No result comes before it
+    was computed here, so above 1 the other delays must hide the difference."""
+    failure: float = 0.0
+    """Chance that an attempt is answered with a failure."""
+    loss: float = 0.0
+    """Chance that the answer is lost."""
+    duplicate: float = 0.0
+    """Chance that the answer comes twice."""
+    straggler: float = 0.0
+    """Chance that an attempt takes `straggler_factor` times as long."""
+    straggler_factor: float = 10.0
+    billing_seconds: float = 0.001
+    """Busy time is billed in whole multiples of this."""
+    memory_gb: float = 0.0
+    """Of a worker; billing multiplies by it."""
+
+    def __post_init__(self) -> None:
+        for name in _CHANCES:
+            if not 0 <= getattr(self, name) <= 1:
+                self._refuse(name, "use a chance from 0 to 1")
+        for name in ("bandwidth_alone", "bandwidth_crowded", "speed", "billing_seconds"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                self._refuse(name, "use a number above 0")
+        for name in ("latency_seconds", "cold_start_seconds", "warm_seconds", "memory_gb"):
+            if not getattr(self, name) >= 0:
+                self._refuse(name, "use 0 or more")
+        if not self.straggler_factor >= 1:
+            self._refuse("straggler_factor", "use 1 or more")
+        if self.bandwidth_crowded is not None and math.isinf(self.bandwidth_alone):
+            self._refuse("bandwidth_alone", "set it beside bandwidth_crowded")
+
+    def _refuse(self, name: str, fix: str) -> None:
+        raise ConfigError(
+            f"{name} of the cloud model is out of range.", seen=f"{getattr(self, name)}", fix=fix
+        )
+
+    @classmethod
+    def ideal(cls, *, latency_seconds: float = 0.0) -> Self:
+        """Return a model in which only latency and computing take time."""
+        return cls(latency_seconds=latency_seconds)
+
+    @classmethod
+    def aws_lambda(cls) -> Self:
+        """Return a Lambda of 192 MB as Thorpe et al. (2021) used them.
+
+        Size, share of a core and bandwidths are the paper's. Latency, starts and faults it does
+        not give: those are plain assumptions, to be replaced by what is measured.
+        """
+        return cls(
+            latency_seconds=0.02,
+            cold_start_seconds=0.5,
+            warm_seconds=300.0,
+            bandwidth_alone=800e6,
+            bandwidth_crowded=200e6,
+            speed=0.11,
+            failure=1e-4,
+            loss=1e-4,
+            straggler=0.01,
+            straggler_factor=5.0,
+            memory_gb=0.1875,
+        )
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, float]) -> Self:
+        """Return a model from the fields of a file; what it does not name is ideal."""
+        known = [field.name for field in fields(cls)]
+        for name, value in settings.items():
+            if name not in known:
+                raise ConfigError(
+                    "The cloud model has no such field.", seen=name, fix=f"use {', '.join(known)}"
+                )
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(
+                    f"{name} of the cloud model is no number.",
+                    seen=f"{value!r}",
+                    fix="use a number",
+                )
+        return cls(**{name: float(value) for name, value in settings.items()})
+
+    def transfer_seconds(self, num_bytes: int, workers_in_use: int) -> float:
+        """Return how long bytes take to or from one of so many busy workers."""
+        alone, crowded = self.bandwidth_alone, self.bandwidth_crowded
+        if crowded is None or workers_in_use <= 1:
+            return 8 * num_bytes / alone
+        share = min(1.0, (workers_in_use - 1) / (_CROWD - 1))
+        return 8 * num_bytes / ((1 - share) * alone + share * crowded)
+
+    def billed_seconds(self, busy_seconds: float) -> float:
+        """Return the time that is paid for."""
+        return round_up(busy_seconds, self.billing_seconds)
+
+    def draw(self, seed: int, number: int, attempt: int) -> Faults:
+        """Return what happens to an attempt at a task: the same for the same three numbers."""
+        counter = (number & _WORD, (number >> 32) & _WORD, attempt & _WORD, 0)
+        words = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
+        hits = {
+            name: word / 2**32 < getattr(self, name)
+            for name, word in zip(_CHANCES, words, strict=True)
+        }
+        return Faults(
+            fails=hits["failure"],
+            is_lost=hits["loss"],
+            is_duplicated=hits["duplicate"],
+            slowdown=self.straggler_factor if hits["straggler"] else 1.0,
+        )
+
 
 _REMEMBERED_TASKS = 100_000
 """For so many tasks it is known how often they were attempted."""
@@ -34,7 +182,7 @@ class _Worker:
 class _Attempt:
     task: Task
     worker: _Worker
-    mishaps: Mishaps
+    faults: Faults
     begun: float
     wait_seconds: float
     """Latency and start-up."""
@@ -49,7 +197,6 @@ class Spent:
     requests: int = 0
     seconds: float = 0.0
     """Busy, each request rounded up as the model says."""
-    gb_seconds: float = 0.0
 
 
 def _local(deliver: Deliver) -> Pool:
@@ -160,8 +307,8 @@ class SimulatedPool:
         sent_bytes = sum(b.num_bytes for b in task.bundles if b.key not in worker.kept)
         worker.kept |= {bundle.key for bundle in task.bundles if bundle.lifetime != "once"}
         wait_seconds = model.latency_seconds + (model.cold_start_seconds if is_cold else 0.0)
-        mishaps = model.draw(self._seed, task.number, self._count_attempt(task.number))
-        return _Attempt(task, worker, mishaps, now, wait_seconds, sent_bytes, len(self._busy))
+        faults = model.draw(self._seed, task.number, self._count_attempt(task.number))
+        return _Attempt(task, worker, faults, now, wait_seconds, sent_bytes, len(self._busy))
 
     def _count_attempt(self, number: int) -> int:
         """Return how often the task was begun before."""
@@ -173,7 +320,7 @@ class SimulatedPool:
 
     def _compute(self, begun: list[tuple[int, _Attempt]]) -> None:
         for number, attempt in begun:
-            if attempt.mishaps.fails:
+            if attempt.faults.fails:
                 self._computed(Reply(number, failure="The simulated worker failed."))
             else:
                 self._inner.start(replace(attempt.task, number=number))
@@ -193,7 +340,7 @@ class SimulatedPool:
         """Return the reply with the simulated usage, and how long its worker is busy."""
         received_bytes = sum(tensor.nbytes for tensor in reply.tensors.values())
         num_bytes = attempt.sent_bytes + received_bytes
-        busy_seconds = attempt.mishaps.slowdown * (
+        busy_seconds = attempt.faults.slowdown * (
             self._model.transfer_seconds(num_bytes, attempt.workers_in_use)
             + reply.usage.seconds / self._model.speed
         )
@@ -226,13 +373,12 @@ class SimulatedPool:
         with self._changed:
             self._free(attempt.worker)
             seconds = self._model.billed_seconds(busy_seconds)
-            gb_seconds = self._bill.gb_seconds + seconds * self._model.memory_gb
-            self._bill = Spent(self._bill.requests + 1, self._bill.seconds + seconds, gb_seconds)
-            if attempt.mishaps.is_duplicated and not attempt.mishaps.is_lost:
+            self._bill = Spent(self._bill.requests + 1, self._bill.seconds + seconds)
+            if attempt.faults.is_duplicated and not attempt.faults.is_lost:
                 due = time.monotonic() + self._model.latency_seconds
                 self._at(due, lambda: self._deliver(reply))
             begun = self._begin_all()
-        if not attempt.mishaps.is_lost:
+        if not attempt.faults.is_lost:
             self._deliver(reply)
         self._compute(begun)
 

@@ -1,4 +1,4 @@
-"""A worker process of `ProcessPool`: `python -m siafu.elastic.worker SOCKET PARENT THREADS`.
+"""A worker process of `ProcessPool`: `python -m siafu.elastic.pools.worker SOCKET PARENT`.
 
 Takes tasks from its socket until the other end closes. Kept bundles stay mapped, everything else
 goes with the task's answer.
@@ -16,9 +16,9 @@ import torch
 
 from siafu.collector import spare_collector
 from siafu.elastic.compute import compute, warm_up
-from siafu.elastic.shared_block import map_block, write_block
+from siafu.elastic.messages import Answer, Forget, Order, Ready, clipped
+from siafu.elastic.pools.shared_memory import WorkerPipe, close_all, map_block, write_block
 from siafu.elastic.task import Tensors
-from siafu.elastic.worker_pipe import Message, WorkerPipe, close_all
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,52 +27,58 @@ def serve(pipe: WorkerPipe) -> NoReturn:
     """Answer tasks until the owner closes its end, which raises EOFError."""
     kept: dict[str, Tensors] = {}
     warm_up()
-    pipe.send({"is_ready": True})
+    pipe.send(Ready.of())
     while True:
         message, descriptors = pipe.receive(None)
-        if "forget" in message:
-            kept.pop(message["forget"], None)
-            continue
-        _answer(pipe, message, descriptors, kept)
+        if isinstance(message, Forget):
+            kept.pop(message.key, None)
+        elif isinstance(message, Order):
+            _answer(pipe, message, descriptors, kept)
 
 
 def _answer(
-    pipe: WorkerPipe, message: Message, descriptors: list[int], kept: dict[str, Tensors]
+    pipe: WorkerPipe, order: Order, descriptors: list[int], kept: dict[str, Tensors]
 ) -> None:
     started, clock = time.time(), time.perf_counter()
-    is_mapped = False
+    is_mapped, block, failure, is_final = False, None, "", False
     try:
-        inputs = _inputs(message, descriptors, kept)
+        inputs = _inputs(order, descriptors, kept)
         is_mapped = True
-        block = write_block(compute(message["code"], message["facts"], inputs))
+        block = write_block(compute(order.code, order.facts, inputs))
     except Exception as error:  # noqa: BLE001 - told to whoever asked
         # Memory or descriptors may have run out for now; anything else lies in the task.
         is_final = not isinstance(error, MemoryError | OSError)
-        text = f"{error}" or type(error).__name__
-        told = {"failure": text, "is_final": is_final, "is_mapped": is_mapped, "started": started}
-        pipe.send(told)
-        return
-    seconds = time.perf_counter() - clock
-    answer = {"layout": block.layout, "is_mapped": True, "started": started, "seconds": seconds}
+        failure = clipped(f"{error}" or type(error).__name__)
+    answer = Answer.of(
+        started=started,
+        seconds=time.perf_counter() - clock,
+        failure=failure,
+        is_final=is_final,
+        tensors=() if block is None else block.layout,
+        is_mapped=is_mapped,
+    )
     try:
-        pipe.send(answer, [block.descriptor])
+        pipe.send(answer, [] if block is None else [block.descriptor])
     finally:
-        block.close()
+        if block is not None:
+            block.close()
 
 
-def _inputs(message: Message, descriptors: list[int], kept: dict[str, Tensors]) -> Tensors:
+def _inputs(order: Order, descriptors: list[int], kept: dict[str, Tensors]) -> Tensors:
     """Return all tensors of a task: those that came with it, and those of kept bundles."""
     try:
-        new = {
-            key: map_block(descriptor, layout)
-            for descriptor, (key, layout) in zip(descriptors, message["new"], strict=True)
-        }
+        new = [
+            map_block(descriptor, bundle.tensors)
+            for descriptor, bundle in zip(descriptors, order.bundles, strict=True)
+        ]
     finally:
         close_all(descriptors)
     # All or none: the owner takes them for known when they were all mapped.
-    kept |= {key: new[key] for key in message["keep"]}
-    bundles = [*new.values(), *(kept[key] for key in message["known"])]
-    return {name: tensor for tensors in bundles for name, tensor in tensors.items()}
+    for bundle, tensors in zip(order.bundles, new, strict=True):
+        if bundle.lifetime != "once":
+            kept[bundle.key] = tensors
+    blocks = [*new, *(kept[key] for key in order.held)]
+    return {name: tensor for tensors in blocks for name, tensor in tensors.items()}
 
 
 def _end_with_parent(parent: int) -> None:
@@ -83,11 +89,11 @@ def _end_with_parent(parent: int) -> None:
         sys.exit(1)
 
 
-def main(descriptor: int, parent: int, threads: int) -> int:
+def main(descriptor: int, parent: int) -> int:
     """Serve one owner and return the exit code."""
     _end_with_parent(parent)
     spare_collector()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(1)
     pipe = WorkerPipe(socket.socket(fileno=descriptor))
     try:
         serve(pipe)
@@ -98,4 +104,4 @@ def main(descriptor: int, parent: int, threads: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*map(int, sys.argv[1:4])))
+    sys.exit(main(*map(int, sys.argv[1:3])))

@@ -1,28 +1,157 @@
-"""Tasks on the nodes of a Ray cluster, as stateless Ray tasks that Ray itself never retries."""
+"""Tasks on the nodes of a Ray cluster, as stateless Ray tasks that Ray itself never retries.
 
+A cluster is joined within a deadline, or a Ray of one's own is started on loopback.
+"""
+
+import logging
 import os
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
 import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import ray
 import torch
+from ray._private import ray_constants, services
+from ray._raylet import (  # type: ignore[attr-defined]
+    AuthenticationTokenLoader,
+    Config,
+)
 from ray.exceptions import GetTimeoutError, RayError, RayTaskError
-from torch import Tensor
 
 from siafu.elastic.compute import compute
-from siafu.elastic.pool import Deliver
-from siafu.elastic.ray_connect import RayConnection
+from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.task import Fact, Reply, Task, Tensors, Usage
-from siafu.errors import TaskError
+from siafu.elastic.tensors import Entry, decode_block, encode_block
+from siafu.errors import PoolError, TaskError
 
-Packed = dict[str, tuple[np.ndarray, str]]
-"""Each tensor's memory, and its type where NumPy has none of that name, else nothing."""
+_STORE_BYTES = 200 * 2**20
+"""Object store of a Ray of one's own; what does not fit goes to its temporary folder."""
+_USAGE = "RAY_USAGE_STATS_ENABLED"
+_MODE, _TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
+_SET_BY_RAY = (_MODE, _TOKEN, "PYTHONBREAKPOINT")
+"""Variables that stay while the process is in Ray: its workers and children need them."""
+
+
+class RayConnection:
+    """This process's place in a Ray cluster; `close` leaves only what this object joined."""
+
+    def __init__(self, address: str | None, *, deadline_seconds: float, num_cpus: int = 1) -> None:
+        """Use the Ray that the process is in already, else join `address`; None starts one here."""
+        self._scratch, self.is_own = "", not ray.is_initialized()
+        self._before = {name: os.environ.get(name) for name in _SET_BY_RAY}
+        if not self.is_own:
+            return
+        try:
+            with _quietly():
+                if address is None:
+                    self._start(num_cpus)
+                else:
+                    _join(address, deadline_seconds)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, num_cpus: int) -> None:
+        # Names of its sockets hold this path and must stay under 108 letters.
+        self._scratch = tempfile.mkdtemp(prefix="siafu-", dir="/tmp")
+        # A key for this Ray alone; Ray would leave one in the user's home for all to come.
+        os.environ[_MODE], os.environ[_TOKEN] = "token", secrets.token_hex(32)
+        _read_key()
+        ray.init(
+            address="local",
+            num_cpus=num_cpus,
+            num_gpus=0,
+            object_store_memory=_STORE_BYTES,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=self._scratch,
+        )
+        _check_loopback()
+
+    def close(self) -> None:
+        """Leave the cluster if this object joined it; end the Ray that it started."""
+        if not self.is_own:
+            return
+        self.is_own = False
+        ray.shutdown()
+        for name, value in self._before.items():
+            _put_back(name, value)
+        _read_key()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def _put_back(name: str, value: str | None) -> None:
+    os.environ.pop(name, None)
+    if value is not None:
+        os.environ[name] = value
+
+
+def _read_key() -> None:
+    """Have this process's Ray, which keeps what it read, look at the key's variables again."""
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
+def _check_loopback() -> None:
+    found = {node["NodeManagerAddress"] for node in ray.nodes()}
+    if found != {"127.0.0.1"}:
+        raise PoolError(
+            "Ray did not stay on loopback.",
+            seen=f"ray {ray.__version__} listens on {', '.join(sorted(found))}",
+            fix="start a cluster with `ray start` and name its address",
+        )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Have Ray tell nobody of its use, take no signals, and keep 127.0.0.1 for an address.
+
+    It would otherwise put the address that other machines see in its place, and listen there.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    handler = signal.getsignal(signal.SIGTERM)
+    told, is_outward = os.environ.get(_USAGE), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[_USAGE], ray_constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = is_outward
+        _put_back(_USAGE, told)
+        if in_main:
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _join(address: str, deadline_seconds: float) -> None:
+    try:
+        found = services.canonicalize_bootstrap_address_or_die(address)
+        host, _, port = found.rpartition(":")
+        # Ray itself goes on trying, for a very long time, where nobody answers.
+        socket.create_connection((host, int(port)), timeout=deadline_seconds).close()
+        ray.init(address=found, log_to_driver=False, logging_level=logging.ERROR)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PoolError(
+            "The Ray cluster can't be joined.",
+            seen=f"address {address}: {error}",
+            fix="start it (`ray start --head`, `ray start --address HEAD:6379`) and name HEAD:6379",
+        ) from error
+
+
+Packed = tuple[tuple[Entry, ...], list[np.ndarray]]
+"""A block: its layout, and an array of bytes per tensor, which Ray ships without a copy."""
 
 _POLL_SECONDS = 0.01
 """A task that starts while others are waited for is looked at so much later, at most."""
@@ -47,20 +176,19 @@ class RayPool:
         workers: int,
         address: str | None,
         deadline_seconds: float,
-        num_cpus: float = 1.0,
     ) -> None:
         """Join the cluster at `address` ("auto" or HOST:PORT), or start one here for None.
 
         A task that is not answered `deadline_seconds` after Ray was given it has failed; each
-        asks Ray for `num_cpus` of a node's cores, which may be a fraction.
+        asks Ray for a core.
         """
         self._deliver, self.workers, self._deadline_seconds = deliver, workers, deadline_seconds
         cores = len(os.sched_getaffinity(0))
-        local_cpus = max(1, min(cores, round(workers * num_cpus + 0.5)))
+        local_cpus = max(1, min(cores, workers))
         self._connection = RayConnection(
             address, deadline_seconds=deadline_seconds, num_cpus=local_cpus
         )
-        self._function = ray.remote(max_retries=0, num_cpus=num_cpus, scheduling_strategy="SPREAD")(
+        self._function = ray.remote(max_retries=0, num_cpus=1, scheduling_strategy="SPREAD")(
             run_packed
         )
         self._kept: dict[str, Any] = {}
@@ -129,19 +257,19 @@ class RayPool:
 
     def _hand_over(self, task: Task) -> tuple[Any, int]:
         """Return Ray's reference to the result to come, and the bytes that left for it."""
-        once: Packed = {}
-        kept, sent_bytes = [], 0
+        blocks, sent_bytes = [], 0
         for bundle in task.bundles:
-            is_new = bundle.key not in self._kept
-            packed = pack(bundle.tensors) if bundle.lifetime == "once" or is_new else {}
+            if bundle.key in self._kept:
+                blocks.append(self._kept[bundle.key])
+                continue
+            packed = pack(bundle.tensors)
             sent_bytes += _num_bytes(packed)
             if bundle.lifetime == "once":
-                once |= packed
-                continue
-            if is_new:
+                blocks.append(packed)
+            else:
                 self._kept[bundle.key] = ray.put(packed)
-            kept.append(self._kept[bundle.key])
-        return self._function.remote(task.code, task.facts, once, *kept), sent_bytes
+                blocks.append(self._kept[bundle.key])
+        return self._function.remote(task.code, task.facts, *blocks), sent_bytes
 
     def _watch(self) -> None:
         """Answer every task that ends, dies or takes too long, until the pool is closed."""
@@ -196,7 +324,8 @@ def _reply(reference: Any, attempt: _Attempt) -> Reply:
         return Reply(number, failure=f"{type(error).__name__}: {_first_line(error)}")
     usage = Usage(worker, started, seconds, attempt.sent_bytes, _num_bytes(packed))
     # Copied, since what Ray gives is read-only and fills its object store while it is held.
-    tensors = unpack({name: (array.copy(), kind) for name, (array, kind) in packed.items()})
+    layout, arrays = packed
+    tensors = unpack((layout, [array.copy() for array in arrays]))
     return Reply(number, tensors, failure, is_final=bool(failure), usage=usage)
 
 
@@ -207,18 +336,18 @@ def _first_line(error: Exception) -> str:
 
 
 def run_packed(
-    code: str, facts: dict[str, Fact], once: Packed, *kept: Packed
+    code: str, facts: dict[str, Fact], *blocks: Packed
 ) -> tuple[Packed, str, str, float, float]:
     """Return (tensors, failure, worker, start, seconds) of one task; what a Ray worker runs."""
     node = ray.get_runtime_context().get_node_id()
     worker = f"{node}/{os.getpid()}"
     started, clock = time.time(), time.perf_counter()
-    made, failure = {}, ""
+    made, failure = pack({}), ""
     try:
         with warnings.catch_warnings():
             # Tensors on Ray's shared memory can't be marked as read-only; tasks never write there.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-            tensors = {name: t for part in (once, *kept) for name, t in unpack(part).items()}
+            tensors = {name: t for block in blocks for name, t in unpack(block).items()}
         made = pack(compute(code, facts, tensors))
     except Exception as error:  # noqa: BLE001 - told to whoever asked
         failure = str(error) or type(error).__name__
@@ -226,33 +355,16 @@ def run_packed(
 
 
 def pack(tensors: Tensors) -> Packed:
-    """Return the tensors as arrays, on the host, that share their memory where they can."""
-    return {name: _pack_one(name, tensor) for name, tensor in tensors.items()}
-
-
-def _pack_one(name: str, tensor: Tensor) -> tuple[np.ndarray, str]:
-    if tensor.layout is not torch.strided or tensor.is_quantized:
-        raise TaskError(
-            "Only dense tensors travel to a worker.",
-            seen=f"{name}: {tensor.layout}, {tensor.dtype}",
-            fix="send its indices and values",
-        )
-    plain = tensor.detach().cpu().contiguous()
-    try:
-        return plain.numpy(), ""
-    except TypeError:  # bfloat16 and narrower ones
-        same_size = {1: torch.uint8, 2: torch.int16}[plain.element_size()]
-        return plain.view(same_size).numpy(), str(plain.dtype).removeprefix("torch.")
-
-
-def _num_bytes(packed: Packed) -> int:
-    return sum(array.nbytes for array, _ in packed.values())
+    """Return the tensors as a block of arrays, on their own memory where they are on the host."""
+    layout, parts = encode_block(tensors)
+    return layout, [part.numpy() for part in parts]
 
 
 def unpack(packed: Packed) -> Tensors:
-    """Return the tensors that `pack` took apart, on the same memory."""
-    tensors = {}
-    for name, (array, kind) in packed.items():
-        tensor = torch.from_numpy(array)
-        tensors[name] = tensor.view(getattr(torch, kind)) if kind else tensor
-    return tensors
+    """Return the tensors of a block, on the memory of its arrays."""
+    layout, arrays = packed
+    return decode_block(layout, [torch.from_numpy(array) for array in arrays])
+
+
+def _num_bytes(packed: Packed) -> int:
+    return sum(array.nbytes for array in packed[1])
