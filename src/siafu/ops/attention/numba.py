@@ -79,7 +79,7 @@ def grad_into(
         _into_rows(block, rows, grads)
 
 
-def _kind(block: AttentionBlock) -> tuple[Any, ...]:
+def _kind(block: AttentionBlock) -> Any:
     """Return what tells the compiler the kind: its factor among None for all others."""
     factor = block.sources[0].numpy().dtype.type(block.factor)
     return tuple(factor if kind is block.kind else None for kind in Kind)
@@ -175,7 +175,7 @@ def _fold(
     own: Array,
     value: Array,
     flat_value: Array,
-    att: Array | None,
+    att: Any,
     edge: Array | None,
     top: Array,
     weight: Array,
@@ -186,7 +186,7 @@ def _fold(
     heads: tuple[int, ...] | None,
     tiles: Tiles,
 ) -> None:
-    """Fold the edges of each row into its softmax, a batch at a time."""
+    """Fold the edges of each row into the softmax it has gathered, a batch at a time."""
     H, d = value.shape[1] if heads is None else len(heads), width_of(value, tiles)
     score = np.empty((H, BATCH), value.dtype)
     ids, words = np.empty((2, BATCH), np.int64), np.empty((4, BATCH), np.uint32)
@@ -222,7 +222,7 @@ def _fold(
                     summed += raised
                 weight[i, h] += summed
 
-            # The normalising sum is whole by now: draws drop from the weighted one alone.
+            # The normalising sum is whole by now: draws drop weights from the other sum alone.
             if drop[0] > 0:
                 for q in range(count):
                     ids[0, q], ids[1, q] = drop[3][index[e + q]], drop[4][i]
@@ -245,7 +245,7 @@ def _grad_columns(
     flat_x: Array,
     own: Array,
     value: Array,
-    att: Array | None,
+    att: Any,
     edge: Array | None,
     lse: Array | None,
     grad: Array,
@@ -253,7 +253,7 @@ def _grad_columns(
     delta: Array | None,
     grad_own: Array,
     grad_value: Array,
-    grad_x: Array | None,
+    grad_x: Any,
     grad_edge: Array | None,
     drop: Drop,
     lo: int,
@@ -389,13 +389,13 @@ def _grad_rows(
     own: Array,
     value: Array,
     flat_value: Array,
-    att: Array | None,
+    att: Any,
     edge: Array | None,
     lse: Array,
     grad: Array,
     delta: Array,
     grad_own: Array,
-    grad_att: Array | None,
+    grad_att: Any,
     grad_edge: Array | None,
     drop: Drop,
     lo: int,
@@ -414,7 +414,7 @@ def _grad_rows(
         while e < end:
             count = min(BATCH, end - e)
 
-            # Softmax weights once more, as in `_grad_columns`.
+            # Softmax weights once more, from its scores, as in `_grad_columns`.
             scores(
                 weight, gat, gatv2, dot, index, None, e, count, x, flat_x, own, i, att, edge, H,
                 tiles,
@@ -428,7 +428,7 @@ def _grad_rows(
                     ids[0, q], ids[1, q] = drop[3][index[e + q]], drop[4][i]
                 drop_weights(kept, ids, words, count, drop)
 
-            # The gradients of scores, from <grad, value>.
+            # The gradients of scores: kept * <grad, value> - weight * delta.
             dots(d_score, index, e, count, value, flat_value, grad, i, H, tiles)
             if dot is not None and edge is not None:
                 add_edge_dots(d_score, index, None, e, count, edge, grad, i, H, tiles)

@@ -286,7 +286,7 @@ def scores(
     flat: Array,
     own: Array,
     at: Any,
-    att: Array | None,
+    att: Any,
     edge: Array | None,
     heads: int,
     tiles: Tiles,
