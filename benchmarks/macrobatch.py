@@ -40,8 +40,8 @@ from benchmarks.reach import reach_of
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Trainer, begin
+from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.progress import synchronise
-from siafu.engine.sampled import SampledNetwork
 from siafu.graph import Array, Graph
 from siafu.launch.rank import prepare_process
 from siafu.ops import warm_up, warm_up_sampling, warm_up_wire

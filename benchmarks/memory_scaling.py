@@ -30,7 +30,7 @@ from benchmarks.ranks import answer, run_module
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
-from siafu.engine.network import model_spec
+from siafu.engine.networks.network import model_spec
 from siafu.graph import Graph, graph_from_edges
 from siafu.launch.rank import prepare_process
 from siafu.ops import HUGE_PAGES_VARIABLE, spare_memory

@@ -43,7 +43,7 @@ from benchmarks.measure import append_json, machine, starved
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Trainer, begin
-from siafu.engine.pipelined import PipelinedNetwork
+from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.graph import Graph, graph_from_edges
 from siafu.ops import set_threads
 from siafu.partition import write_parts

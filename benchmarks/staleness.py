@@ -24,7 +24,7 @@ from benchmarks.ranks import answer, run_module
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
-from siafu.engine.pipelined import PipelinedNetwork
+from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.ingest import load
 from siafu.launch.rank import prepare_process
 from siafu.partition import partition_graph

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
-from siafu.engine.grid import Grid, make_grid
-from siafu.engine.snapshots import Reading, Snapshots
+from siafu.engine.dynamic.snapshots import Reading, Snapshots
+from siafu.engine.dynamic.step_shards import Grid, make_grid
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partition import TimeBlock, plan_time

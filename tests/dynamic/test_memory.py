@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World
-from siafu.engine.snapshots import Snapshots
+from siafu.engine.dynamic.snapshots import Snapshots
 from siafu.ingest import drifting, graph_from_events
 from siafu.nn import Draws, DynamicSpec, build_dynamic
 from siafu.partition import plan_time

@@ -14,10 +14,10 @@ import torch
 import siafu
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine.edge_task import EdgeTask
-from siafu.engine.link_task import LinkTask
-from siafu.engine.tasks import TaskInput
-from siafu.engine.vertex_tasks import NodeTask
+from siafu.engine.tasks.edges import EdgeTask
+from siafu.engine.tasks.links import LinkTask
+from siafu.engine.tasks.nodes import NodeTask
+from siafu.engine.tasks.task import TaskInput
 from siafu.errors import SiafuError
 from siafu.graph import save_dynamic
 from siafu.nn import Draws, TemporalLayer, VertexLSTM
@@ -119,7 +119,7 @@ def test_without_directions_a_pair_meets_both_ways() -> None:
 def test_negatives_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch) -> None:
     task = task_of(LinkTask, model="gcrn")
     whole = [task._candidates(step, task._score_key(), 5) for step in range(task.num_steps)]
-    monkeypatch.setattr("siafu.engine.link_task._DRAWN_AT_ONCE", 7)
+    monkeypatch.setattr("siafu.engine.tasks.links._DRAWN_AT_ONCE", 7)
     for step, want in enumerate(whole):
         got = task._candidates(step, task._score_key(), 5)
         assert got.num_others == want.num_others

@@ -3,15 +3,15 @@
 import pytest
 import torch
 
-from siafu.engine.all_pairs import score_among_all
-from siafu.engine.dynamic_scores import (
+from siafu.engine.tasks.edges import class_weights
+from siafu.engine.tasks.scores import (
     average_precision,
     confusion,
     f1_by_class,
     mean_reciprocal_rank,
+    score_among_all,
 )
-from siafu.engine.edge_task import class_weights
-from siafu.engine.time_split import split_steps
+from siafu.engine.tasks.task import split_steps
 from siafu.errors import ConfigError
 
 

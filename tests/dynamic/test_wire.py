@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
-from siafu.engine.grid import make_grid
+from siafu.engine.dynamic.step_shards import make_grid
 from siafu.nn import Draws, DynamicGNN, VertexLSTM
 from siafu.partition import TimeBlock, plan_time
 from siafu.strategy import Strategy, TimeStrategy

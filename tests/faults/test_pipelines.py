@@ -16,7 +16,7 @@ from siafu.config import make_config
 from siafu.elastic.dispatch import Dispatcher
 from siafu.elastic.pools.process import ProcessPool
 from siafu.engine import Trainer, begin
-from siafu.engine.pipelined import PipelinedNetwork
+from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.errors import PlanError
 from siafu.ingest import load
 from siafu.launch import fit

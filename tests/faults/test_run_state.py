@@ -230,7 +230,7 @@ def test_disk_that_is_full_at_the_weights_is_told(
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
     with monkeypatch.context() as patched:
-        patched.setattr("siafu.engine.weight_file.write_bytes_atomically", raising(full))
+        patched.setattr("siafu.engine.weights.write_bytes_atomically", raising(full))
         answer = siafu("train", "planted:200", *SMALL, "--checkpoint-every", 2, "--out", "run")
     assert answer.code == 2
     assert "The disk is full." in answer.err

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.comm import World, reduce_gradients
-from siafu.engine.score import training_loss
+from siafu.engine.scores import training_loss
 from siafu.nn import (
     GNN,
     Draws,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from siafu.comm import World
-from siafu.engine.score import training_loss
+from siafu.engine.scores import training_loss
 from siafu.nn import CARDS, GNN, Draws, Dropout, ModelSpec
 from siafu.ops import Gat
 from siafu.partition import write_parts

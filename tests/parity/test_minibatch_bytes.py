@@ -8,7 +8,7 @@ import pytest
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
-from siafu.engine.sampled import SampledNetwork
+from siafu.engine.networks.sampled import SampledNetwork
 from siafu.errors import PlanError
 from siafu.minibatch.served import owners_of
 from siafu.shard import open_shard

@@ -1,20 +1,20 @@
 """The training and inference loops; they evaluate and write records."""
 
-from siafu.engine.dynamic import begin_dynamic
-from siafu.engine.dynamic_infer import infer_dynamic
-from siafu.engine.dynamic_network import default_task, num_embedded
-from siafu.engine.early_checks import check_model_file, check_network_settings
+from siafu.engine.checks import check_model_file, check_network_settings
+from siafu.engine.dynamic.infer import infer_dynamic
+from siafu.engine.dynamic.network import default_task, num_embedded
+from siafu.engine.dynamic.step_shards import check_grid, make_grid
+from siafu.engine.dynamic.workload import begin_dynamic
 from siafu.engine.forecast import Counts, check_before_cut
-from siafu.engine.grid import check_grid, make_grid
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
-from siafu.engine.network import Network, build_network, make_spec
+from siafu.engine.networks.network import Network, build_network, make_spec
+from siafu.engine.networks.sampled import check_sampled_settings
 from siafu.engine.progress import Progress, RunResult, peak_bytes
-from siafu.engine.sampled import check_sampled_settings
+from siafu.engine.static import begin
 from siafu.engine.trainer import Trainer
 from siafu.engine.weights import load_network
 from siafu.engine.workload import Evaluation, Workload
-from siafu.engine.workloads import begin
 
 __all__ = [
     "Counts",

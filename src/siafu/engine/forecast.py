@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from siafu.comm import choose_device
 from siafu.config import RunConfig
-from siafu.engine.sampled_memory import least_sampled_bytes
+from siafu.engine.networks.sampled_memory import least_sampled_bytes
 from siafu.errors import BudgetError, SiafuError
 from siafu.nn import ModelSpec
 from siafu.options import read_bytes

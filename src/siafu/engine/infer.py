@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from siafu.engine.network import Network
+from siafu.engine.networks.network import Network
 from siafu.files import replacing
 from siafu.graph import MASKS, Array, writing
 from siafu.nn import Draws

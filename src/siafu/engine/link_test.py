@@ -13,8 +13,14 @@ import torch
 from torch import Tensor
 
 from siafu.engine.infer import write_part
-from siafu.engine.ranking import doubled_ranks, highest, histogram, ranking_scores, shared_hits
-from siafu.engine.score import gather_rows
+from siafu.engine.scores import (
+    doubled_ranks,
+    gather_rows,
+    highest,
+    histogram,
+    ranking_scores,
+    shared_hits,
+)
 from siafu.graph import Ids
 from siafu.minibatch import Feed, HeldOut, other_vertices
 from siafu.minibatch.schedule import ORDER_PURPOSE

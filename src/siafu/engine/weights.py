@@ -1,19 +1,25 @@
-"""The weights of a finished run, and what the data must have for them to be used on it."""
+"""The weights of a finished run as a file, and what data must have for them to be used on it."""
 
+import hashlib
 import json
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import torch
-from pydantic import Field, Json, model_validator
-from torch import Tensor
+from pydantic import BaseModel, ConfigDict, Field, Json, ValidationError, model_validator
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor, nn
 
+from siafu.checkpoint import first_difference
 from siafu.config import RunConfig
-from siafu.engine.column_names import check_names
-from siafu.engine.network import Network, build_network
-from siafu.engine.weight_file import WeightFacts, Weights, write_weights
+from siafu.engine.networks.network import Network, build_network
 from siafu.errors import StoreError
+from siafu.files import parse_json, read_regular, write_bytes_atomically
+from siafu.graph import first_fault
 from siafu.nn import CARDS, Draws
 from siafu.ops import CSR
 from siafu.shard import Shard, require
@@ -21,6 +27,147 @@ from siafu.strategy import edge_arguments
 
 _Width = Annotated[int, Field(ge=0, lt=1 << 31)]
 _Name = str | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+
+
+class WeightFacts(BaseModel):
+    """What the text beside the weights says; a run's own kind of data has its own."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+AnyFacts = TypeVar("AnyFacts", bound=WeightFacts)
+
+
+def write_weights(module: nn.Module, facts: dict[str, str], file: Path) -> None:
+    """Write the state of a module and facts about it, at once; a full disk is an OSError."""
+    state = module.state_dict()
+    # Copies, since safetensors refuses two names for one tensor, as tied weights have.
+    tensors = {name: tensor.cpu().contiguous().clone() for name, tensor in state.items()}
+    # safetensors would write the file itself, and tell of a full disk in an error of its own.
+    write_bytes_atomically(file, save(tensors, metadata=facts | {_SUM: _sum(tensors)}))
+
+
+class Weights:
+    """A file of weights, whole; numbers are looked at once it is known what they are for."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            content = read_regular(file, most_bytes=_MOST_BYTES)
+            self._text = _metadata(content)
+            self.tensors: dict[str, Tensor] = load(content)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise self._damaged(str(error)) from error
+        except (KeyError, TypeError, RuntimeError) as error:  # dtypes that torch does not have
+            raise self._damaged(f"a tensor can't be read: {error!r}") from error
+        known = self._text.get(_SUM)
+        if known is not None and _sum(self.tensors) != known:
+            raise self._damaged("wrong checksum")
+
+    def facts(self, model: type[AnyFacts]) -> AnyFacts:
+        """Return the facts beside the weights."""
+        try:
+            return model.model_validate(self._text)
+        except ValidationError as error:
+            raise StoreError(
+                "The weights do not say which data they are for.",
+                seen=f"{self.file}: {first_fault(error)}",
+                fix="train again with this version",
+            ) from error
+
+    def load_into(self, module: nn.Module) -> None:
+        """Set the weights of a module, which must have exactly these tensors."""
+        wanted = {name: _kind(tensor) for name, tensor in module.state_dict().items()}
+        found = {name: _kind(tensor) for name, tensor in self.tensors.items()}
+        if found != wanted:
+            raise StoreError(
+                "The weights do not fit the model.",
+                seen=first_difference(found, wanted, f"in {self.file.name}", "in the model"),
+                fix="infer with the model's code and the kind of data the run was trained with",
+            )
+        parameters = {name for name, _ in module.named_parameters()}
+        for name, tensor in self.tensors.items():
+            # A buffer of a user's model may well hold infinities, as a mask does.
+            bad = ~torch.isfinite(tensor) if name in parameters else torch.isnan(tensor)
+            if bool(bad.any()):
+                raise self._damaged(f"{name} has a number that is NaN or infinite")
+        module.load_state_dict(self.tensors)
+
+    def _damaged(self, seen: str) -> StoreError:
+        return StoreError(
+            "The weights can't be read.",
+            seen=f"{self.file}: {seen}",
+            fix="copy the file again, or train again",
+        )
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """Return the text beside the tensors; the header is checked before it is parsed."""
+    length = int.from_bytes(content[:8], "little")
+    if len(content) < 8 or length > min(len(content) - 8, _MOST_HEADER_BYTES):
+        raise ValueError(f"a header of {length} bytes in a file of {len(content)}")
+    header = parse_json(content[8 : 8 + length])
+    text = header.get("__metadata__", {}) if isinstance(header, dict) else None
+    if not isinstance(text, dict):
+        raise ValueError("no header of safetensors")  # noqa: TRY004 - the file's fault, not a type
+    return {str(key): str(value) for key, value in text.items()}
+
+
+def _sum(tensors: Mapping[str, Tensor]) -> str:
+    """Return a hash of names, shapes and contents."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {_kind(tensor)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _kind(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+_SHOWN = 5
+_ENTRY = re.compile(r"\[\d+\]$")
+"""How an entry of a column of lists is called: name[0]."""
+
+
+def check_names(seen: Sequence[str], known: Sequence[str], what: str, where: str) -> None:
+    """Raise where columns have other names, or another order, than is `known` with the weights.
+
+    Where either side has no names (arrays, or folders of an older version) nothing is compared.
+    """
+    if not seen or not known or list(seen) == list(known):
+        return
+    there, wanted = set(seen), set(known)
+    missing = [name for name in known if name not in there]
+    extra = [name for name in seen if name not in wanted]
+    flag = "--features" if what == "features" else "--edge-attr"
+    order = f"siafu ingest TABLES new.store {flag} {_columns(known)}"
+    if missing or extra:
+        told = [f"{_some(missing)} missing"] if missing else []
+        told += [f"{_some(extra)} not known to the model"] if extra else []
+        fix = "give the data the columns the run was trained on"
+        if not missing:
+            fix = f"take the model's columns alone: {order}"
+    else:
+        place = next(k for k, name in enumerate(known) if name != seen[k])
+        told = [f"column {place} is {seen[place]!r}, the model's is {known[place]!r}"]
+        fix = f"take the columns in the model's order: {order}"
+    raise StoreError(
+        f"The {what} are not those the model was trained on.",
+        seen=f"in {where}: {'; '.join(told)}",
+        fix=fix,
+    )
+
+
+def _columns(names: Sequence[str]) -> str:
+    """Return the names as a flag takes them; the entries of a list are one column there."""
+    return ",".join(dict.fromkeys(_ENTRY.sub("", name) for name in names))
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(map(repr, names[:_SHOWN])) + (f" and {rest} more" if rest > 0 else "")
 
 
 class _Facts(WeightFacts):
@@ -129,3 +276,8 @@ def _as_known(shard: Shard, names: tuple[str | int, ...], num_classes: int) -> T
 def _num_features(shard: Shard) -> int:
     assert shard.x is not None, "require(shard, 'x') comes first"
     return shard.x.num_cols if isinstance(shard.x, CSR) else shard.x.size(1)
+
+
+_SUM = "sha256"
+_MOST_HEADER_BYTES = 1 << 24
+_MOST_BYTES = 1 << 40

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import FORMATS, World
-from siafu.engine.score import gather_rows
+from siafu.engine.scores import gather_rows
 from siafu.errors import StoreError
 from siafu.strategy import WidthBook
 from siafu.strategy.rounding import CHOICES

@@ -10,14 +10,14 @@ from siafu.nn.dynamic import (
     DynamicCard,
     DynamicGNN,
     DynamicSpec,
+    PairHead,
     SnapshotGCN,
     SpatialLayer,
     StepGraph,
+    VertexHead,
     build_dynamic,
     summaries,
 )
-from siafu.nn.evolving import EvolvingGCN
-from siafu.nn.heads import PairHead, VertexHead
 from siafu.nn.input_cache import cache_input, check_input_cache
 from siafu.nn.local import LocalNeighbours, Sampled
 from siafu.nn.messages import EdgeFunction
@@ -27,6 +27,7 @@ from siafu.nn.norm import GraphBatchNorm, batch_statistics
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, project, rows_to_sum_one
 from siafu.nn.temporal import (
     BandedMean,
+    EvolvingGCN,
     State,
     TemporalLayer,
     VertexGRU,

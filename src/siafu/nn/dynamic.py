@@ -1,6 +1,7 @@
-"""Models of dynamic graphs: spatial layers, each inside one snapshot, and temporal ones between.
+"""Models of dynamic graphs: spatial layers, each inside one snapshot, temporal ones between, and
+heads that turn embeddings into answers about vertices or pairs of them.
 
-Shapes: T snapshots in a row, N vertices, D input width, O output width.
+Shapes: T snapshots in a row, N vertices, E pairs, D input width, O output width.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,11 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from siafu.nn.draws import Dropout
-from siafu.nn.evolving import EvolvingGCN
 from siafu.nn.layers import GCNLayer, mapped_sum
 from siafu.nn.neighbours import Neighbours
 from siafu.nn.sparse import CachedRows, Rows, dense
-from siafu.nn.temporal import BandedMean, TemporalLayer, VertexGRU, VertexLSTM
+from siafu.nn.temporal import BandedMean, EvolvingGCN, TemporalLayer, VertexGRU, VertexLSTM
 
 
 def _alone(found: Tensor) -> Tensor:
@@ -229,3 +229,38 @@ def build_dynamic(spec: DynamicSpec) -> DynamicGNN:
     card = DYNAMIC_CARDS[spec.name]
     band = spec.band if card.averages_band else 0
     return DynamicGNN(card.parts(spec), out_width=spec.hidden, band=band)
+
+
+class VertexHead(nn.Module):
+    """out = W x + b for each vertex."""
+
+    def __init__(self, width: int, out_width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, out_width)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """Return out_NO."""
+        return self.linear(x_ND)
+
+
+class PairHead(nn.Module):
+    """out = W [x_u | x_v] for each pair, or a hidden layer between: W' relu(W [x_u | x_v] + b).
+
+    The two halves of W are applied to vertices, so that pairs cost additions alone. Without a
+    hidden layer there is no b: it would learn how frequent classes were while trained on, which
+    changes over time.
+    """
+
+    def __init__(self, width: int, out_width: int, hidden: int = 0) -> None:
+        super().__init__()
+        self.source = nn.Linear(width, hidden or out_width, bias=hidden > 0)
+        self.target = nn.Linear(width, hidden or out_width, bias=False)
+        self.last = nn.Linear(hidden, out_width) if hidden else None
+
+    def forward(self, x_ND: Tensor, source_E: Tensor, target_E: Tensor) -> Tensor:
+        """Return out_EO."""
+        return self.joined(self.source(x_ND)[source_E] + self.target(x_ND)[target_E])
+
+    def joined(self, sum_EH: Tensor) -> Tensor:
+        """Return out_EO of the pairs whose halves have been added up."""
+        return sum_EH if self.last is None else self.last(torch.relu(sum_EH))

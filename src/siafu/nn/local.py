@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from siafu.nn.draws import Draws, Dropout
-from siafu.nn.loops import with_self_loops
 from siafu.nn.messages import EdgeFunction
 from siafu.nn.neighbours import EdgeRows, Reduce, as_tuple
 from siafu.nn.normalisation import (
@@ -27,6 +26,7 @@ from siafu.nn.normalisation import (
     inverse_root,
     loop_data,
     owned_degree,
+    with_self_loops,
 )
 from siafu.ops import (
     CSR,

@@ -1,12 +1,19 @@
-"""How rows change along time, each vertex by itself: averages over a band, LSTM, GRU.
+"""How rows change along time, each vertex by itself (means over a band, LSTM, GRU), or weights do.
 
 Shapes: T snapshots in a row, N vertices, D input width, O output width, B snapshots of a band.
 """
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from siafu.nn.neighbours import Neighbours
+from siafu.nn.sparse import CachedRows, Rows, dense
+
+_SLOPE = 0.2291666
+"""Of RReLU at its mean, (1/8 + 1/3) / 2: what the published model uses outside training."""
 
 State = tuple[Tensor, ...]
 """What a temporal layer carries from one snapshot to the next."""
@@ -117,3 +124,79 @@ class VertexGRU(TemporalLayer):
             return rows_TND.new_empty(0, rows_TND.size(1), self.out_width), state
         out_TNO, h = self.cell(rows_TND, state[0][None])
         return out_TNO, (h[0],)
+
+
+class EvolvingGCN(nn.Module):
+    """Pareja et al., 2020 (EvolveGCN): H_t = act(A_t X_t Q_t), where Q_t is a GRU's state.
+
+    z = s(W_z s_t + U_z Q + B_z), r = s(W_r s_t + U_r Q + B_r), c = tanh(W_h s_t + U_h (r Q) + B_h),
+    Q_t = (1 - z) Q_{t-1} + z c, with products of r and z by element. The input s_t [D, O] is
+    Q_{t-1} itself (`o`), or the O rows of X_t with the highest scores X_t p / |p|, each times the
+    tanh of its score (`h`); vertices without edges have no score. The state is as large as a
+    weight, however many vertices there are.
+    """
+
+    def __init__(self, in_width: int, out_width: int, variant: Literal["o", "h"]) -> None:
+        super().__init__()
+        self.in_width, self.out_width, self.variant = in_width, out_width, variant
+        self.first = nn.Parameter(torch.empty(in_width, out_width))
+        self.input_maps = nn.Parameter(torch.empty(3, in_width, in_width))
+        self.state_maps = nn.Parameter(torch.empty(3, in_width, in_width))
+        self.biases = nn.Parameter(torch.zeros(3, in_width, out_width))
+        self.scorer = nn.Parameter(torch.empty(in_width)) if variant == "h" else None
+        for matrix in (self.first, *self.input_maps, *self.state_maps):
+            nn.init.xavier_uniform_(matrix)
+        if self.scorer is not None:
+            nn.init.uniform_(self.scorer, -(in_width**-0.5), in_width**-0.5)
+
+    def nominate(self, x: Rows, active_N: Tensor) -> Tensor:
+        """Return [O, 1 + D], the O vertices with the highest scores: score and row of each.
+
+        `active_N` tells which vertices have edges; where there are fewer, scores are -inf.
+        """
+        assert self.scorer is not None, "only the variant h looks at vertices"
+        x_ND = dense(x)
+        score_N = x_ND @ self.scorer / self.scorer.norm()
+        candidates = active_N.nonzero().squeeze(1)
+        count = min(self.out_width, len(candidates))
+        best = candidates[score_N[candidates].topk(count).indices]
+        found = torch.cat([score_N[best].unsqueeze(1), x_ND[best]], dim=1)
+        missing = found.new_zeros(self.out_width - count, 1 + self.in_width)
+        missing[:, 0] = -torch.inf
+        # Of all scores, so that backward passes here also where there is no candidate.
+        return torch.cat([found, missing]) + 0 * score_N.sum()
+
+    def summarise(self, nominated: Tensor) -> Tensor:
+        """Return s_t [D, O] of one snapshot: the best of what was nominated, anywhere."""
+        score, x = nominated[:, 0], nominated[:, 1:]
+        best = score.argsort(descending=True, stable=True)[: self.out_width]
+        best = best[score[best] > -torch.inf]
+        if not len(best):
+            return x.new_zeros(self.in_width, self.out_width) + x[:0].sum()
+        best = torch.cat([best, best[-1:].expand(self.out_width - len(best))])
+        return (x[best] * score[best].tanh().unsqueeze(1)).t()
+
+    def evolve(self, summaries_TDO: Tensor | None, q_DO: Tensor, steps: int) -> list[Tensor]:
+        """Return Q of each of the next `steps` snapshots, given the Q before them."""
+        found: list[Tensor] = []
+        for step in range(steps):
+            q_DO = self._next(q_DO if summaries_TDO is None else summaries_TDO[step], q_DO)
+            found.append(q_DO)
+        return found
+
+    def _next(self, summary_DO: Tensor, q_DO: Tensor) -> Tensor:
+        inputs_3DO = self.input_maps @ summary_DO + self.biases
+        gates = torch.sigmoid(inputs_3DO[:2] + self.state_maps[:2] @ q_DO)
+        update, reset = gates.unbind()
+        candidate = torch.tanh(inputs_3DO[2] + self.state_maps[2] @ (reset * q_DO))
+        return (1 - update) * q_DO + update * candidate
+
+    def apply_weight(self, x: Rows, neighbours: Neighbours, q_DO: Tensor) -> Tensor:
+        """Return out_NO of one snapshot."""
+        if isinstance(x, CachedRows):
+            out_NO = x.aggregate @ q_DO
+        elif self.out_width <= self.in_width:
+            out_NO = neighbours.normalised_sum(dense(x) @ q_DO)
+        else:
+            out_NO = neighbours.normalised_sum(dense(x)) @ q_DO
+        return nn.functional.leaky_relu(out_NO, _SLOPE)

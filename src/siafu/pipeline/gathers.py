@@ -17,8 +17,13 @@ from torch import Tensor
 from siafu.comm import World
 from siafu.elastic import Question
 from siafu.nn import Draws
-from siafu.nn.loops import with_self_loops
-from siafu.nn.normalisation import added_loop, inverse_count, inverse_root, owned_degree
+from siafu.nn.normalisation import (
+    added_loop,
+    inverse_count,
+    inverse_root,
+    owned_degree,
+    with_self_loops,
+)
 from siafu.ops import (
     CSR,
     EdgeDraw,

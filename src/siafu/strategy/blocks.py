@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import HaloPlan, World
-from siafu.nn.loops import with_self_loops
+from siafu.nn.normalisation import with_self_loops
 from siafu.ops import CSR
 from siafu.strategy.rounding import Rounding
 

@@ -10,7 +10,7 @@ from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.engine.forecast import sampled_bytes
-from siafu.engine.network import model_spec
+from siafu.engine.networks.network import model_spec
 from siafu.errors import BudgetError
 from siafu.ingest import load
 from siafu.launch import fit, resume_run

@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from siafu.config import make_config
 from siafu.engine.links import check_link_settings, link_loss
-from siafu.engine.ranking import doubled_ranks, highest, histogram, ranking_scores, shared_hits
+from siafu.engine.scores import doubled_ranks, highest, histogram, ranking_scores, shared_hits
 from siafu.errors import ConfigError
 from siafu.ingest import load
 from siafu.minibatch.link_seeds import other_vertices, rows_of_seeds

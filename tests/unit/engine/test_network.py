@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from siafu.config import make_config
-from siafu.engine.own_model import own_model
+from siafu.engine.networks.own_model import own_model
 from siafu.errors import ConfigError
 
 MODELS = """

@@ -9,7 +9,7 @@ from siafu.comm import World
 from siafu.config import make_config
 from siafu.elastic import LocalPool, Task
 from siafu.engine import Trainer, begin
-from siafu.engine.pipelined import PipelinedNetwork
+from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.ingest import load
 from siafu.launch import fit
 from siafu.partition import partition_graph

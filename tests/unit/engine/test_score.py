@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World
-from siafu.engine.score import gather_rows, scores, training_loss
+from siafu.engine.scores import gather_rows, scores, training_loss
 from siafu.errors import ConfigError
 from siafu.graph import Graph, graph_from_edges
 from siafu.partition import assign_hash, write_parts

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from siafu.engine.step_state import StepState
+from siafu.engine.networks.step_state import StepState
 
 
 def test_buffers_end_at_the_mean_and_constants_stay() -> None:

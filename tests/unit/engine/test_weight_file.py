@@ -11,8 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from siafu.engine.weight_file import Weights, write_weights
-from siafu.engine.weights import _Facts
+from siafu.engine.weights import Weights, _Facts, write_weights
 from siafu.errors import StoreError
 from siafu.graph import writing
 

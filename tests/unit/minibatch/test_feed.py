@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from siafu.config import make_config
-from siafu.engine.fanout import read_fanout
+from siafu.engine.networks.sampled_memory import read_fanout
 from siafu.errors import ConfigError
 from siafu.launch import fit
 from siafu.minibatch.fetched_rows import CodedRows, decode_coded_rows

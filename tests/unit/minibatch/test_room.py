@@ -12,7 +12,7 @@ import torch
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin, write_predictions
-from siafu.engine.sampled import SampledNetwork
+from siafu.engine.networks.sampled import SampledNetwork
 from siafu.errors import BudgetError
 from siafu.graph import graph_from_edges
 from siafu.ingest import load
@@ -55,8 +55,8 @@ def long_parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 @pytest.fixture
 def only_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets are of tensors alone: nothing else is in use."""
-    monkeypatch.setattr("siafu.engine.sampled_memory.memory_in_use", lambda world: 0)
-    monkeypatch.setattr("siafu.engine.sampled_memory._RUNTIME_BYTES", 0)
+    monkeypatch.setattr("siafu.engine.networks.sampled_memory.memory_in_use", lambda world: 0)
+    monkeypatch.setattr("siafu.engine.networks.sampled_memory._RUNTIME_BYTES", 0)
     monkeypatch.setattr("siafu.minibatch.feed._READING_BYTES", 0)
 
 

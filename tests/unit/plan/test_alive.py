@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
-from siafu.engine.network import model_spec
+from siafu.engine.networks.network import model_spec
 from siafu.ingest import load
 from siafu.partition import partition_graph
 from siafu.plan import predict_training_bytes

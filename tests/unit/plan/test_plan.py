@@ -9,7 +9,7 @@ import pytest
 
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine.network import model_spec
+from siafu.engine.networks.network import model_spec
 from siafu.errors import ConfigError, PlanError
 from siafu.ingest import load
 from siafu.nn import CARDS, Draws, ModelSpec

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from siafu.engine.column_names import check_names
+from siafu.engine.weights import check_names
 from siafu.errors import DataError, StoreError
 from siafu.graph import load_store, open_folder
 from siafu.ingest import TableOptions, ingest_to_store, load_dynamic

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.engine.step_shards import StepShards
+from siafu.engine.dynamic.step_shards import StepShards
 from siafu.graph import Array, DynamicGraph, Snapshot, group_graph, normalised, smooth
 from siafu.nn import (
     BandedMean,

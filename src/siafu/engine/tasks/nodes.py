@@ -9,9 +9,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siafu.engine.dynamic_scores import confusion, f1_by_class
-from siafu.engine.tasks import Tally, TaskInput, named, split_of, time_column
-from siafu.engine.time_split import DEFAULT, SPLITS, split_next_steps, split_steps
+from siafu.engine.tasks.scores import confusion, f1_by_class
+from siafu.engine.tasks.task import (
+    DEFAULT,
+    SPLITS,
+    Tally,
+    TaskInput,
+    named,
+    split_next_steps,
+    split_of,
+    split_steps,
+    time_column,
+)
 from siafu.errors import ConfigError, DataError
 from siafu.nn import VertexHead
 from siafu.ops import DrawKey, uniform_rows

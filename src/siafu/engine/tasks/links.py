@@ -12,12 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siafu.engine.all_pairs import score_among_all
-from siafu.engine.dynamic_scores import average_precision, mean_reciprocal_rank
-from siafu.engine.edge_task import head_width
-from siafu.engine.pairs import judge
-from siafu.engine.tasks import Tally, TaskInput, refuse_overlap, split_of, time_column
-from siafu.engine.time_split import split_next_steps
+from siafu.engine.tasks.edges import head_width
+from siafu.engine.tasks.scores import (
+    average_precision,
+    judge,
+    mean_reciprocal_rank,
+    score_among_all,
+)
+from siafu.engine.tasks.task import (
+    Tally,
+    TaskInput,
+    refuse_overlap,
+    split_next_steps,
+    split_of,
+    time_column,
+)
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array
 from siafu.nn import PairHead

@@ -10,10 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from siafu.config import RunConfig
-from siafu.engine.dynamic_scores import confusion, f1_by_class
-from siafu.engine.pairs import judge
-from siafu.engine.tasks import Tally, TaskInput, named, refuse_overlap, split_of, time_column
-from siafu.engine.time_split import split_steps
+from siafu.engine.tasks.scores import confusion, f1_by_class, judge
+from siafu.engine.tasks.task import (
+    Tally,
+    TaskInput,
+    named,
+    refuse_overlap,
+    split_of,
+    split_steps,
+    time_column,
+)
 from siafu.errors import ConfigError, DataError
 from siafu.nn import DYNAMIC_CARDS, PairHead
 

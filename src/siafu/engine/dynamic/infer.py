@@ -11,13 +11,12 @@ import torch
 from pydantic import Field, Json, field_validator
 
 from siafu.config import ResolvedConfig
-from siafu.engine.column_names import check_names
-from siafu.engine.dynamic_network import TASKS, DynamicNetwork, make_network, make_runner
-from siafu.engine.grid import Grid
+from siafu.engine.dynamic.network import TASKS, DynamicNetwork, make_network, make_runner
+from siafu.engine.dynamic.snapshots import num_inputs
+from siafu.engine.dynamic.step_shards import Grid
 from siafu.engine.infer import as_lists
-from siafu.engine.snapshots import num_inputs
-from siafu.engine.tasks import Task, time_column
-from siafu.engine.weight_file import WeightFacts, Weights, write_weights
+from siafu.engine.tasks.task import Task, time_column
+from siafu.engine.weights import WeightFacts, Weights, check_names, write_weights
 from siafu.errors import StoreError
 from siafu.files import replacing
 from siafu.graph import DynamicGraph, writing

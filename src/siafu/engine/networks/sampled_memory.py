@@ -3,8 +3,7 @@
 import math
 
 from siafu.config import RunConfig
-from siafu.engine.fanout import read_fanout
-from siafu.errors import BudgetError
+from siafu.errors import BudgetError, ConfigError
 from siafu.minibatch import Feed, Trial, largest_that_pays, vertex_bytes
 from siafu.minibatch.feed import Left
 from siafu.nn import ModelSpec, layer_widths
@@ -135,3 +134,21 @@ def _too_small(config: RunConfig, held: int, training: float, inferring: float) 
         f"before it starts, {what}",
         fix=f"give --memory {math.ceil(need / 1e7) / 100:.2f}GB or more, or {smaller}",
     )
+
+
+def read_fanout(text: str | None, layers: int) -> tuple[int, ...]:
+    """Return the in-edges drawn at each hop."""
+    if text is None:
+        return (15, 10, *[5] * layers)[:layers]
+    try:
+        fanouts = tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        fanouts = ()
+    if len(fanouts) != layers or any(fanout < -1 or fanout == 0 for fanout in fanouts):
+        raise ConfigError(
+            "The fan-out can't be used.",
+            seen=f"--fanout {text} with {layers} layers",
+            fix="give a number for each layer, as "
+            f"--fanout {','.join(['15', '10', *['5'] * layers][:layers])}; -1 takes all in-edges",
+        )
+    return fanouts

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 
 from siafu.config import ResolvedConfig, RunConfig
-from siafu.engine.edge_task import EdgeTask
-from siafu.engine.grid import Grid
-from siafu.engine.link_task import LinkTask
-from siafu.engine.own_model import own_model
-from siafu.engine.snapshots import Reading, Snapshots, num_inputs
-from siafu.engine.tasks import Task, TaskInput
-from siafu.engine.vertex_tasks import NodeTask, SignalTask
+from siafu.engine.dynamic.snapshots import Reading, Snapshots, num_inputs
+from siafu.engine.dynamic.step_shards import Grid
+from siafu.engine.networks.own_model import own_model
+from siafu.engine.tasks.edges import EdgeTask
+from siafu.engine.tasks.links import LinkTask
+from siafu.engine.tasks.nodes import NodeTask, SignalTask
+from siafu.engine.tasks.task import Task, TaskInput
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic

@@ -15,11 +15,10 @@ from torch.nn import functional
 
 from siafu.comm import sum_in_order
 from siafu.config import RunConfig
-from siafu.engine.fanout import read_fanout
 from siafu.engine.links import link_batching, link_loss
-from siafu.engine.own_model import OutputShape
-from siafu.engine.sampled_memory import memory_left, settle_macrobatch
-from siafu.engine.step_state import StepState
+from siafu.engine.networks.own_model import OutputShape
+from siafu.engine.networks.sampled_memory import memory_left, read_fanout, settle_macrobatch
+from siafu.engine.networks.step_state import StepState
 from siafu.errors import ConfigError
 from siafu.minibatch import (
     Batching,

@@ -1,17 +1,20 @@
-"""Refusals that settings alone call for: before any data is read or any rank is started."""
+"""What a run is refused for by its settings alone, with its graph, or with its class."""
 
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from siafu.config import RunConfig
+from siafu.config import RunConfig, is_asked
 from siafu.elastic import inspect_parts
 from siafu.elastic.open import check_pool_settings
-from siafu.engine.network import check_strategy
-from siafu.engine.own_model import no_such_file
-from siafu.engine.pipelined import check_pipeline
+from siafu.engine.networks.network import check_strategy
+from siafu.engine.networks.own_model import OWN_ARGUMENTS, arguments_taken, no_such_file
+from siafu.engine.networks.pipelined import check_pipeline
+from siafu.errors import ConfigError
 from siafu.nn import GNN, ModelSpec
 from siafu.plan import check_budget, read_prices
+from siafu.shard import Shard
 
 
 def check_network_settings(config: RunConfig) -> None:
@@ -60,3 +63,34 @@ def _spec_of_any_graph(config: RunConfig) -> ModelSpec:
         num_types=1,
         **{name: getattr(config, name) for name in names},
     )
+
+
+def check_residual(config: RunConfig, shard: Shard) -> None:
+    """Raise where no layer's input is as wide as its output, so that nothing could be added."""
+    hidden_layers = config.layers if config.jk != "none" else config.layers - 1
+    width = shard.x.size(1) if isinstance(shard.x, Tensor) else None
+    if not config.residual or hidden_layers > 1 or width == config.hidden:
+        return
+    raise ConfigError(
+        "--residual has no meaning where no hidden layer's input is as wide as its output.",
+        seen=f"--layers {config.layers} --hidden {config.hidden} with "
+        + ("sparse features" if width is None else f"{width} features"),
+        fix="use --layers 3 or more, or leave --residual out",
+    )
+
+
+def check_own_settings(config: RunConfig) -> None:
+    """Raise where a setting is asked for that the user's own class does not take."""
+    asked = [name for name in OWN_ARGUMENTS if is_asked(config, name)]
+    if config.chosen.unit == "macrobatch" and "layers" in asked:
+        asked.remove("layers")  # as many hops are sampled
+    if ":" not in config.model or not asked:
+        return
+    taken = arguments_taken(config)
+    for name in asked:
+        if OWN_ARGUMENTS[name] not in taken:
+            raise ConfigError(
+                f"--{name} has no meaning for a class that does not take it.",
+                seen=f"--{name} {getattr(config, name)} with --model {config.model}",
+                fix=f"let the class take {OWN_ARGUMENTS[name]}, or leave --{name} out",
+            )

@@ -10,16 +10,15 @@ from torch import nn
 
 from siafu.comm import World, reduce_gradients
 from siafu.config import ResolvedConfig
-from siafu.engine.graph_checks import check_own_settings, check_residual
+from siafu.engine.checks import check_own_settings, check_residual
 from siafu.engine.infer import write_predictions
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
-from siafu.engine.network import Network, build_network
-from siafu.engine.pipeline_report import pipeline_report, run_bill, write_trace
-from siafu.engine.pipelined import PipelinedNetwork
+from siafu.engine.networks.network import Network, build_network
+from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill, write_trace
+from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.run_facts import RunFacts
-from siafu.engine.sampled import SampledNetwork
-from siafu.engine.score import scores, training_loss, validation_loss
+from siafu.engine.scores import scores, training_loss, validation_loss
 from siafu.engine.trainer import Trainer
 from siafu.engine.weights import save_network
 from siafu.engine.workload import Evaluation

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from siafu.config import RunConfig
 from siafu.engine.forecast import Counts, minibatch_remedy
-from siafu.engine.own_model import EdgeFacts, OutputShape, own_model
-from siafu.engine.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
-from siafu.engine.sampled import sampled_network
+from siafu.engine.networks.own_model import EdgeFacts, OutputShape, own_model
+from siafu.engine.networks.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
+from siafu.engine.networks.sampled import sampled_network
 from siafu.errors import ConfigError
 from siafu.nn import (
     GNN,

@@ -9,13 +9,12 @@ from torch import Tensor, nn
 
 from siafu.comm import BACKWARD, FORWARD, World, reduce_gradients
 from siafu.config import ResolvedConfig
-from siafu.engine.dynamic_infer import save_dynamic_network, write_dynamic_predictions
-from siafu.engine.dynamic_network import Made, make_network, make_runner
-from siafu.engine.graph_checks import check_own_settings
-from siafu.engine.grid import Grid, make_grid
+from siafu.engine.checks import check_own_settings
+from siafu.engine.dynamic.infer import save_dynamic_network, write_dynamic_predictions
+from siafu.engine.dynamic.network import Made, make_network, make_runner
+from siafu.engine.dynamic.step_shards import Grid, make_grid
 from siafu.engine.run_facts import RunFacts
-from siafu.engine.tasks import Tally
-from siafu.engine.time_split import SPLITS
+from siafu.engine.tasks.task import SPLITS, Tally
 from siafu.engine.trainer import Trainer
 from siafu.engine.workload import Evaluation
 from siafu.graph import DynamicGraph, fingerprint_dynamic
