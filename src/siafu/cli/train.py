@@ -23,7 +23,7 @@ from siafu.config import (
 )
 from siafu.errors import ConfigError
 from siafu.launch import Run, resume_run, start_run
-from siafu.launch.trust import check_trusted
+from siafu.launch.own_code import check_trusted
 
 _CONFIG_FILES = (".yaml", ".yml", ".toml")
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 import typer
 
 from siafu.cli.show import say
-from siafu.launch.trust import UntrustedModelError
+from siafu.launch.own_code import UntrustedModelError
 
 _Made = TypeVar("_Made")
 

@@ -1,6 +1,5 @@
 """What a run is asked to do: the sum of what its parts can be told, checked when it is made."""
 
-from siafu.config.config_file import read_run_config, write_config
 from siafu.config.run import (
     OWNERS,
     RENAMED,
@@ -11,9 +10,11 @@ from siafu.config.run import (
     is_asked,
     make_config,
     owner_of,
+    read_run_config,
     scopes_of,
     settings_of,
     usual_settings,
+    write_config,
 )
 from siafu.options import read_config
 

@@ -1,17 +1,20 @@
 """The settings of a run: the sum of what its parts can be told."""
 
 import re
+from pathlib import Path
 from typing import Any, Literal, Self
 
+import yaml
 from pydantic import ValidationError, field_validator, model_validator
 
 from siafu.config.training import LinkOptions, ScoringOptions, TrainingOptions
 from siafu.elastic.options import PoolOptions
 from siafu.errors import ConfigError, did_you_mean
+from siafu.files import write_text_atomically
 from siafu.ingest.options import DataOptions, SnapshotOptions
 from siafu.minibatch.options import SamplingOptions
 from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
-from siafu.options import Options, RunKind, Scope, read_bytes
+from siafu.options import Options, RunKind, Scope, read_bytes, read_config
 from siafu.pipeline.options import PipelineOptions
 from siafu.strategy import Strategy, find_strategy
 from siafu.strategy.options import StrategyOptions, TimeOptions
@@ -283,3 +286,14 @@ def _explained(error: ValidationError) -> ConfigError:
             for name, one in zip(keys, mistakes, strict=True)
         ),
     )
+
+
+def write_config(config: RunConfig, path: Path) -> None:
+    """Write the settings, at once, as YAML that `read_config` takes back."""
+    text = yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False)
+    write_text_atomically(path, text)
+
+
+def read_run_config(path: Path) -> dict[str, Any]:
+    """Return the settings that a run noted, by the names they have now."""
+    return {RENAMED.get(name, name): value for name, value in read_config(path).items()}

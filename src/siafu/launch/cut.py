@@ -4,14 +4,24 @@ Tables become a store first: inside the folder where the parts are made, and it 
 done, or in the cache, for the next time as well.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from siafu.errors import PartitionError
-from siafu.graph import Graph, Partial, file_facts, folder_kind, load_store, make_in_steps
+from siafu.graph import (
+    Array,
+    Graph,
+    Partial,
+    class_rows,
+    count_classes,
+    file_facts,
+    folder_kind,
+    load_store,
+    make_in_steps,
+)
 from siafu.ingest import (
     TableOptions,
     as_tables,
@@ -23,9 +33,10 @@ from siafu.ingest import (
     predict_ingest_bytes,
     with_split,
 )
-from siafu.partition import Cut, Progress, Quality, partition_in_steps
+from siafu.partition import Cut, Progress, Quality, open_parts, partition_in_steps
 from siafu.partition.memory import available_bytes, check_cut_fits, predict_peak_bytes
 from siafu.partition.partition import load_checked_store
+from siafu.record import shortened
 
 Say = Callable[[str], None]
 
@@ -204,3 +215,21 @@ def _check_reversing(store: Path, allowance: Allowance) -> None:
 def _say_all(allowance: Allowance, notes: list[str]) -> None:
     for note in notes:
         allowance.say(note)
+
+
+def told_classes(
+    labels: Iterable[Array], names: Sequence[str | int], what: str = "Classes"
+) -> list[str]:
+    """Return a line with the classes in order; none where they have no names of their own."""
+    if all(name == number for number, name in enumerate(names)):
+        return []
+    rows = class_rows(count_classes(labels, len(names)), names)
+    return [f"{what}: {shortened(rows)}."]
+
+
+def told_classes_of_parts(path: Path) -> list[str]:
+    """Return the line of the classes of a parts folder."""
+    parts = open_parts(path)
+    found = (parts.part(number).load_if_present("y") for number in range(parts.num_parts))
+    names = parts.facts["graph"].get("class_names", ())
+    return told_classes((labels for labels in found if labels is not None), names)

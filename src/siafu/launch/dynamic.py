@@ -28,7 +28,7 @@ from siafu.ingest import (
     load_dynamic,
     looks_like_events,
 )
-from siafu.launch.classes import told_classes
+from siafu.launch.cut import told_classes
 from siafu.nn import CARDS, DYNAMIC_CARDS
 from siafu.ops import num_threads, set_threads
 from siafu.partition import Cut, assign_vertices, too_few_snapshots

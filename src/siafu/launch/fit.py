@@ -19,11 +19,10 @@ from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
-from siafu.launch.classes import told_classes_of_parts
-from siafu.launch.cut import Say
+from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.local import run_ranks, threads_for
-from siafu.launch.preparation import preparing, wait_for_preparation
-from siafu.launch.prepare import prepare_parts, with_ranks_of_parts
+from siafu.launch.own_code import model_to_run, trust_named
+from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, prepare_process, saves_memory, work
 from siafu.launch.run_state import (
     begun_run,
@@ -38,7 +37,6 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
-from siafu.launch.trust import model_to_run, trust_named
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
     num_threads,

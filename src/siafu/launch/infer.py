@@ -11,10 +11,10 @@ from siafu.files import publish
 from siafu.graph import folder_kind, writing
 from siafu.launch.cut import Say
 from siafu.launch.fit import carry_out, under_torchrun
+from siafu.launch.own_code import model_to_run
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
 from siafu.launch.run_state import existing_run, parts_of
-from siafu.launch.trust import model_to_run
 from siafu.partition import open_parts
 from siafu.record import shortened
 

@@ -1,15 +1,19 @@
-"""Failures in the code of a user's own model, told as the user's: with his frames and no others."""
+"""Models of the user's own: whether their file may be run, and what they raise told as theirs."""
 
+import hashlib
 import os
+import shlex
 import sys
 import sysconfig
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from siafu.comm import World
-from siafu.errors import ModelError, SiafuError
+from siafu.errors import ConfigError, ModelError, SiafuError
+from siafu.files import write_text_atomically
 
 TRACEBACK_VARIABLE = "SIAFU_TRACEBACK"
 """Set to anything, all frames are shown."""
@@ -72,3 +76,120 @@ def _is_users(file: str) -> bool:
 def _shown(file: str) -> str:
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+CONFIG_VARIABLE = "SIAFU_CONFIG"
+
+
+class UntrustedModelError(ConfigError):
+    """A model that somebody else may have named."""
+
+    def __init__(self, model: str, source: "Source", where: str, fix: str) -> None:
+        self.source = source
+        super().__init__(
+            f"{where} names Python code to run, which you have not named or confirmed yet.",
+            seen=f"{model}: {source.path}, sha256 {source.sha256}",
+            fix=f"read that file; if you trust it, {fix}",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The Python that loading a model runs first."""
+
+    path: Path
+    sha256: str
+    """Of the file itself, as `sha256sum` shows it."""
+    key: str
+    """Of its place and content, and of the packages around it."""
+
+    def is_trusted(self) -> bool:
+        """Return whether this user has named or confirmed just this file before."""
+        return (_home() / self.key).is_file()
+
+    def remember(self) -> None:
+        """Trust it from now on; a home that can't be written to is no reason to fail."""
+        with suppress(OSError):
+            _home().mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_text_atomically(_home() / self.key, f"{self.path}\n{self.sha256}\n")
+
+
+def _home() -> Path:
+    """Return where trusted models are noted: not in the cache, which may be shared."""
+    common = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(os.environ.get(CONFIG_VARIABLE) or Path(common) / "siafu") / "trusted-models"
+
+
+def find_source(model: str) -> Source | None:
+    """Return the file behind FILE.py:Class or package.module:Class, found without running it.
+
+    None for one that is not there.
+    """
+    place = model.rpartition(":")[0]
+    files = [Path(place)] if place.endswith(".py") else _files_of_module(place)
+    if files is None or not all(file.is_file() for file in files):
+        return None
+    digest, content = hashlib.sha256(place.encode() if not files else b""), "of no file"
+    for file in files:
+        content = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest.update(f"{file.resolve()}\0{content}".encode())
+    return Source(files[-1].resolve() if files else Path(place), content, digest.hexdigest())
+
+
+def _files_of_module(place: str) -> list[Path] | None:
+    """Return the files that importing a module runs: its packages' own, then the module's.
+
+    Parts of Python itself have none; None where there is no such module.
+    """
+    files, names, here = [], place.split("."), str(Path.cwd())
+    search: list[str] | None = sys.path if here in sys.path else [here, *sys.path]
+    for end in range(1, len(names) + 1):
+        name = ".".join(names[:end])
+        specs = (finder.find_spec(name, search) for finder in sys.meta_path)
+        spec = None if search is None else next((one for one in specs if one is not None), None)
+        if spec is None:
+            return None
+        if spec.has_location and spec.origin:
+            files.append(Path(spec.origin))
+        search = spec.submodule_search_locations
+    return files
+
+
+def trust_named(model: str) -> None:
+    """Remember a model that the user has named himself; of several ranks, the first does."""
+    if ":" in model and _decides() and (source := find_source(model)) is not None:
+        source.remember()
+
+
+def _decides() -> bool:
+    """Return whether this process decides: under torchrun the first rank does for all."""
+    return int(os.environ.get("WORLD_SIZE", "1")) == 1 or os.environ.get("RANK", "0") == "0"
+
+
+def check_trusted(model: str, where: str, fix: str) -> None:
+    """Raise unless a model that a file names may be run; `fix` is the command that allows it."""
+    if ":" not in model or not _decides():
+        return
+    source = find_source(model)
+    if source is None:
+        return  # nothing that could be run: the error for that names the file
+    if not source.is_trusted():
+        raise UntrustedModelError(model, source, where, fix)
+
+
+def model_to_run(found: str, named: str | None, command: str, path: Path) -> str:
+    """Return the model of a run that may be someone else's, as the user allows it.
+
+    One of the user's own may be named anew: where it lies now, and as one to trust.
+    """
+    if named is None:
+        check_trusted(found, str(path), f"run `{command} --model {shlex.quote(found)}`")
+        return found
+    if ":" not in found or named.rpartition(":")[2] != found.rpartition(":")[2]:
+        raise ConfigError(
+            "A run keeps its model.",
+            seen=f"--model {named}, the run has {found}",
+            fix="leave --model out, or name the file where the same class is now",
+        )
+    trust_named(named)
+    return named

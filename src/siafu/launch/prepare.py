@@ -1,11 +1,16 @@
-"""Turning what the user named into a parts folder with one part a rank."""
+"""What the user named as a parts folder with one part per rank, while other ranks wait."""
 
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.engine import Counts, check_before_cut, make_spec
-from siafu.errors import ConfigError, PlanError
+from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, SparseFeatures, folder_kind
 from siafu.ingest import load_as_it_is
 from siafu.launch.cut import Allowance, Reading, Say, cut_source
@@ -153,3 +158,64 @@ def with_ranks_of_parts(data: Any, config: RunConfig) -> RunConfig:
     if "ranks" in config.model_fields_set or not _names_parts(data):
         return config
     return config.model_copy(update={"ranks": open_parts(data).num_parts})
+
+
+_BEAT, _END = "siafu/preparation/beat", "siafu/preparation/end"
+_DONE = "done"
+_POLL_SECONDS = 0.1
+_MOST_BEAT_SECONDS = 5.0
+MOST_SECONDS = 24 * 3600.0
+
+
+@contextmanager
+def preparing(world: World) -> Iterator[None]:
+    """Tell the waiting ranks, from rank 0, that the work inside goes on and how it ends."""
+    store, stop = world.store, threading.Event()
+    pause = min(_MOST_BEAT_SECONDS, world.deadline_seconds / 10)
+
+    def beat() -> None:
+        while not stop.wait(pause):
+            store.add(_BEAT, 1)
+
+    thread = threading.Thread(target=beat, name="siafu-preparation", daemon=True)
+    thread.start()
+    end = "it was stopped"
+    try:
+        yield
+        end = _DONE
+    except Exception as error:
+        end = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        stop.set()
+        thread.join()
+        store.set(_END, end)
+
+
+def wait_for_preparation(world: World, *, most_seconds: float = MOST_SECONDS) -> None:
+    """Wait until rank 0 is done; raise when it fails, falls silent or takes more than a day."""
+    store, started = world.store, time.monotonic()
+    beats, heard = 0, started
+    with world.waiting("preparation on rank 0", peer=0):
+        while not store.check([_END]):
+            now, count = time.monotonic(), store.add(_BEAT, 0)
+            if count != beats:
+                beats, heard = count, now
+            if now - heard > world.deadline_seconds:
+                raise _too_long(world, f"rank 0 has not been heard of for {now - heard:.0f} s")
+            if now - started > most_seconds:
+                raise _too_long(world, f"it has taken {now - started:.0f} s")
+            time.sleep(_POLL_SECONDS)
+        end = store.get(_END).decode()
+    if end != _DONE:
+        raise CommError(
+            "The preparation on rank 0 failed.", seen=end, fix="rank 0 tells the same, and more"
+        )
+
+
+def _too_long(world: World, seen: str) -> CommError:
+    return CommError(
+        "The preparation on rank 0 does not end.",
+        seen=f"rank {world.rank} waits for it; {seen}",
+        fix="cut the graph beforehand with `siafu partition` and train on the parts",
+    )

@@ -8,7 +8,7 @@ import pytest
 from siafu.comm import World
 from siafu.errors import CommError, DataError
 from siafu.launch import preparation
-from siafu.launch.preparation import preparing, wait_for_preparation
+from siafu.launch.prepare import preparing, wait_for_preparation
 from tests.unit.comm.pair import DEADLINE_SECONDS, GROUP_SECONDS, Pair
 
 

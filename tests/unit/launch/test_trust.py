@@ -12,7 +12,7 @@ from siafu.config import make_config
 from siafu.engine.networks.own_model import own_model
 from siafu.errors import ConfigError
 from siafu.launch import resume_run, write_inference
-from siafu.launch.trust import UntrustedModelError, check_trusted, find_source, trust_named
+from siafu.launch.own_code import UntrustedModelError, check_trusted, find_source, trust_named
 from tests.command import Command
 
 MODEL = """
