@@ -105,8 +105,8 @@ def _toml(value) -> str:
     [
         ("a.yaml", "data: [1", "can't be read"),
         ("a.toml", "data = ", "can't be read"),
-        ("a.yaml", "", "holds no settings"),
-        ("a.yaml", "- planted", "holds no settings"),
+        ("a.yaml", "", "no lines as"),
+        ("a.yaml", "- planted", "no lines as"),
         ("a.yaml", "1: 2\ndata: planted", "Unknown setting"),
     ],
 )

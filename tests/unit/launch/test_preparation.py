@@ -7,8 +7,7 @@ import pytest
 
 from siafu.comm import World
 from siafu.errors import CommError, DataError
-from siafu.launch import preparation
-from siafu.launch.prepare import preparing, wait_for_preparation
+from siafu.launch.prepare import MOST_SECONDS, preparing, wait_for_preparation
 from tests.unit.comm.pair import DEADLINE_SECONDS, GROUP_SECONDS, Pair
 
 
@@ -68,7 +67,7 @@ def wait_for_nobody(world: World, most_seconds: float) -> str:
 
 @pytest.mark.parametrize(
     ("most_seconds", "seen"),
-    [(preparation.MOST_SECONDS, "has not been heard of for"), (0.5, "it has taken")],
+    [(MOST_SECONDS, "has not been heard of for"), (0.5, "it has taken")],
 )
 def test_silent_or_endless_preparation_is_named(pair: Pair, most_seconds: float, seen: str) -> None:
     told = pair.run(wait_for_nobody, most_seconds)[1]
