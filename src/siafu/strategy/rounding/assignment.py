@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siafu.comm import Format
-from siafu.comm.coding import format_of_code
 from siafu.errors import PlanError
 
 Array = NDArray[Any]
@@ -129,7 +128,7 @@ def cost_of(messages: Messages, codes_K: Array) -> Assignment:
     size_K, factor_K = np.zeros(len(messages)), np.zeros(len(messages))
     for width in np.unique(messages.width_K):
         for code in np.unique(codes_K):
-            chosen, each = (messages.width_K == width) & (codes_K == code), format_of_code(code)
+            chosen, each = (messages.width_K == width) & (codes_K == code), Format.of_code(code)
             size_K[chosen], factor_K[chosen] = each.row_bytes(int(width)), each.variance
     size_K *= messages.counts()
     variance = float((messages.beta_K * factor_K).sum())

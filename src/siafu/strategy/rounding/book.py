@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.comm import Format, HaloPlan, World, format_of_bits, start_exchange
-from siafu.comm.coding import format_of_code
+from siafu.comm import Format, HaloPlan, World, start_exchange
 from siafu.errors import StoreError
 from siafu.strategy.rounding.assignment import (
     Array,
@@ -75,7 +74,7 @@ class WidthBook:
     def first_format(self) -> Format:
         """What rows begin with."""
         wire = self.strategy.wire
-        return FIRST_FORMAT if isinstance(wire, str) else format_of_bits(wire)
+        return FIRST_FORMAT if isinstance(wire, str) else Format.of_bits(wire)
 
     def channels(
         self,
@@ -230,4 +229,4 @@ def _rows_by_format(channels: Sequence[Channel]) -> dict[Format, int]:
     """Return how many of the rows sent have each format."""
     codes = torch.cat([channel.codes_K for channel in channels])
     rows = torch.cat([channel.rows_K() for channel in channels])
-    return {format_of_code(int(c)): int(rows[codes == c].sum()) for c in codes.unique()}
+    return {Format.of_code(int(c)): int(rows[codes == c].sum()) for c in codes.unique()}
