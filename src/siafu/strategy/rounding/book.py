@@ -90,7 +90,7 @@ class WidthBook:
             self._apply_if_due()
         return known
 
-    def turn_to(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Begin or apply an assignment where this epoch is due; all ranks call this together."""
         if not self.strategy.assigns_widths or epoch == self._epoch:
             return

@@ -75,7 +75,7 @@ class Rounding:
         """
         if not (self._draws.training and torch.is_grad_enabled()):
             return None
-        self._book.turn_to(self._draws.epoch)
+        self._book.begin_epoch(self._draws.epoch)
         there: list[tuple[Coding, ...] | None] = []
         back: list[tuple[Coding, ...] | None] = []
         for tensor in rows:

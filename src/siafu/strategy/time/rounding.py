@@ -136,7 +136,7 @@ class TimeRounding:
                 make = partial(self._make, route, dtype)
                 rows = (), route.width, dtype
                 self._channels[route.number] = self.book.channels(route.number, rows, make)
-            self.book.turn_to(self._draws.epoch)
+            self.book.begin_epoch(self._draws.epoch)
 
     def end(self) -> None:
         """End a training step; where a period ends, widths are assigned beside what follows."""
