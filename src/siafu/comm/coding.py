@@ -16,9 +16,9 @@ from torch import Tensor
 from siafu.errors import PlanError
 from siafu.ops import DrawKey, Encoded, WireLayout, bad_row, decode, encode, row_bytes
 
-Kind = Literal["float", "rounded"]
+FormatKind = Literal["float", "rounded"]
 
-_CODES: dict[tuple[Kind, int], int] = {
+_CODES: dict[tuple[FormatKind, int], int] = {
     ("rounded", 2): 2,
     ("rounded", 4): 4,
     ("rounded", 8): 8,
@@ -33,7 +33,7 @@ checkpoints, so none may change. A new format has a row here and its way through
 class Format:
     """How the entries of a row are written."""
 
-    kind: Kind
+    kind: FormatKind
     """`float` is unchanged, float64 too; `rounded` is right on average, between two scales."""
     bits: int
     """Of an entry."""

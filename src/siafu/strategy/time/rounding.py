@@ -29,8 +29,8 @@ from siafu.nn import BandedMean, Draws, TemporalLayer
 from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy.rounding import (
     LEAST_WIDTH,
-    Channel,
     Channels,
+    RowChannel,
     RowForm,
     RowFormats,
     WidthBook,
@@ -198,13 +198,13 @@ class TimeRounding:
         )
         return Channels((), route.width, dtype, there, back)
 
-    def _channel(self, form: RowForm, sent: Patches, received: Patches, what: str) -> Channel:
+    def _channel(self, form: RowForm, sent: Patches, received: Patches, what: str) -> RowChannel:
         """Return a channel that keeps nothing for each row; `what` rows are, for errors."""
 
         def ids() -> Tensor:
             return torch.cat([self._ids.of(patch) for patch in sent])
 
-        return Channel(
+        return RowChannel(
             form,
             _formats_of(sent, form),
             _formats_of(received, form),
