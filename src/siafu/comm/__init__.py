@@ -3,7 +3,7 @@
 The only user of torch.distributed.
 """
 
-from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format, format_of_bits
+from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format
 from siafu.comm.gradients import reduce_gradients
 from siafu.comm.halo import (
     Codings,
@@ -68,7 +68,6 @@ __all__ = [
     "counts_by_peer",
     "even_counts",
     "exchange_halo",
-    "format_of_bits",
     "gather_steps",
     "reduce_gradients",
     "start_coded",

@@ -16,7 +16,9 @@ from torch import Tensor
 from siafu.errors import PlanError
 from siafu.ops import DrawKey, Encoded, WireLayout, bad_row, decode, encode, row_bytes
 
-_CODES: dict[tuple[str, int], int] = {
+FormatKind = Literal["float", "rounded"]
+
+_CODES: dict[tuple[FormatKind, int], int] = {
     ("rounded", 2): 2,
     ("rounded", 4): 4,
     ("rounded", 8): 8,
@@ -31,7 +33,7 @@ checkpoints, so none may change. A new format has a row here and its way through
 class Format:
     """How the entries of a row are written."""
 
-    kind: Literal["float", "rounded"]
+    kind: FormatKind
     """`float` is unchanged, float64 too; `rounded` is right on average, between two scales."""
     bits: int
     """Of an entry."""
@@ -46,7 +48,18 @@ class Format:
             )
 
     def __str__(self) -> str:
+        """Return what settings and summaries call it."""
         return str(self.bits)
+
+    @classmethod
+    def of_bits(cls, bits: int) -> "Format":
+        """Return what bits in the settings mean: 32 are unchanged, fewer are rounded."""
+        return UNCHANGED if bits == UNCHANGED.bits else cls("rounded", bits)
+
+    @classmethod
+    def of_code(cls, code: int) -> "Format":
+        """Return the format that a byte stands for."""
+        return next(each for each in FORMATS if each.code == code)
 
     @property
     def code(self) -> int:
@@ -55,7 +68,7 @@ class Format:
 
     @property
     def variance(self) -> float:
-        """Of an entry, relative to that of rounding to two levels."""
+        """Of an entry, relative to rounding it to the ends of its row's range."""
         return 0.0 if self.kind == "float" else (2.0**self.bits - 1) ** -2
 
     def row_bytes(self, width: int, element_size: int = 4) -> int:
@@ -67,18 +80,8 @@ class Format:
         return torch.full((count,), self.code, dtype=torch.uint8, device=device)
 
 
-FORMATS = tuple(Format(kind, bits) for kind, bits in _CODES)  # type: ignore[arg-type]
+FORMATS = tuple(Format(kind, bits) for kind, bits in _CODES)
 UNCHANGED = Format("float", 32)
-
-
-def format_of_bits(bits: int) -> Format:
-    """Return what a number of bits in the settings means: 32 is unchanged, fewer are rounded."""
-    return UNCHANGED if bits == UNCHANGED.bits else Format("rounded", bits)
-
-
-def format_of_code(code: int) -> Format:
-    """Return the format that a byte stands for."""
-    return next(each for each in FORMATS if each.code == code)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -14,6 +14,8 @@ from siafu.errors import StoreError
 from siafu.strategy import WidthBook
 from siafu.strategy.rounding import CHOICES
 
+_HEADS = "legs"
+"""The name in checkpoints of what is known of each channel; older ones have it too."""
 _ROWS = 4
 """Where a channel's number of rows stands, after the rank."""
 
@@ -42,19 +44,19 @@ def gather_widths(book: WidthBook, world: World) -> dict[str, Tensor]:
     heads, rows = book.state()
     rank = heads.new_full((len(heads), 1), world.rank)
     heads = gather_rows(torch.cat([rank, heads], dim=1), world)
-    return {"legs": heads, "rows": gather_rows(rows, world)} if len(heads) else {}
+    return {_HEADS: heads, "rows": gather_rows(rows, world)} if len(heads) else {}
 
 
 def _check_widths(wire: dict[str, Tensor], world: World) -> None:
     """Raise unless every channel is of a rank that is there, with the widths of all its rows."""
-    legs, rows = wire.get("legs"), wire.get("rows")
+    heads, rows = wire.get(_HEADS), wire.get("rows")
     problem, codes = None, tuple(each.code for each in FORMATS)
-    if legs is None or rows is None or legs.shape[1:] != (7,) or rows.shape[1:] != (3,):
+    if heads is None or rows is None or heads.shape[1:] != (7,) or rows.shape[1:] != (3,):
         problem = f"arrays {', '.join(f'{name} {list(wire[name].shape)}' for name in sorted(wire))}"
-    elif not ((legs >= 0) & (legs < 2**31)).all() or int(legs[:, 0].max()) >= world.size:
+    elif not ((heads >= 0) & (heads < 2**31)).all() or int(heads[:, 0].max()) >= world.size:
         problem = "a number of a channel is out of range"
-    elif int(legs[:, _ROWS].long().sum()) != len(rows):
-        problem = f"{int(legs[:, _ROWS].long().sum())} rows told, {len(rows)} there"
+    elif int(heads[:, _ROWS].long().sum()) != len(rows):
+        problem = f"{int(heads[:, _ROWS].long().sum())} rows told, {len(rows)} there"
     elif not torch.isin(rows[:, :2], torch.tensor(codes, dtype=rows.dtype)).all():
         problem = f"a width that is none of {codes}"
     if problem is not None:
@@ -70,6 +72,6 @@ def restore_widths(book: WidthBook, wire: dict[str, Tensor], world: World) -> No
     if not wire:
         return
     _check_widths(wire, world)
-    legs_G, mine_G = wire["legs"], wire["legs"][:, 0] == world.rank
-    rows_K = mine_G.repeat_interleave(legs_G[:, _ROWS].long())
-    book.restore(legs_G[mine_G, 1:], wire["rows"][rows_K])
+    heads_G, mine_G = wire[_HEADS], wire[_HEADS][:, 0] == world.rank
+    rows_K = mine_G.repeat_interleave(heads_G[:, _ROWS].long())
+    book.restore(heads_G[mine_G, 1:], wire["rows"][rows_K])

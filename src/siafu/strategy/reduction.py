@@ -316,8 +316,8 @@ def _piece_grads(
             continue
         total = totals[n]
         if n < num_src:
-            turned = CSR(piece.csr.transpose().indptr, piece.csr.transpose_order(), len(grad))
-            _add_rows(turned, grad, total)
+            transposed = CSR(piece.csr.transpose().indptr, piece.csr.transpose_order(), len(grad))
+            _add_rows(transposed, grad, total)
         elif n < num_src + num_dst:
             _add_rows(piece.messages, grad, total[piece.span])
         elif n < num_src + num_dst + num_edge:

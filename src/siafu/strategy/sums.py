@@ -61,7 +61,7 @@ class _Sum(torch.autograd.Function):
         reach, scales = ctx.reach, ctx.scales
         grad_MD, homeward = grad_MD.contiguous(), Homeward(reach, ctx.exchange)
 
-        def turned(block: Block) -> Tensor:
+        def transposed(block: Block) -> Tensor:
             grad_KD = grad_MD.new_empty(block.csr.num_cols, grad_MD.size(1))
             back, factors = block.csr.transpose(), scales.of(block)
             sum_into(back, grad_MD, grad_KD, row_scale_M=factors, col_scale_C=scales.row_M)
@@ -70,10 +70,10 @@ class _Sum(torch.autograd.Function):
         # The first stage's gradients travel while the owned ones are summed.
         stages = iter(reach.stages)
         if (first := next(stages, None)) is not None:
-            homeward.send(first, (turned(first),), ())
-        grad_ND = turned(reach.own)
+            homeward.send(first, (transposed(first),), ())
+        grad_ND = transposed(reach.own)
         for block in stages:
-            homeward.send(block, (turned(block),), (grad_ND,))
+            homeward.send(block, (transposed(block),), (grad_ND,))
         homeward.settle((grad_ND,))
         return grad_ND, None, None, None
 

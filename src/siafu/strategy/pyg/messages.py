@@ -110,9 +110,9 @@ def aggregate(module: Any, join: Join, layer: nn.Module, degree_M: Tensor) -> Te
         return combined
     if kind == "DegreeScalerAggregation":
         return _scaled(module, aggregate(module.aggr, join, layer, degree_M), degree_M)
-    told = type(module).__name__ if module is not None else "none"
+    named = type(module).__name__ if module is not None else "none"
     raise refusal(
-        layer, f"its aggregation ({told}) can't be joined from parts", instead="aggr='sum'"
+        layer, f"its aggregation ({named}) can't be joined from parts", instead="aggr='sum'"
     )
 
 

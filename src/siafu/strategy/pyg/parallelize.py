@@ -120,8 +120,8 @@ _SOURCES_ARE_TOO_LARGE = (
 
 
 def _is_about_sources(error: Exception) -> bool:
-    told = any(words in str(error) for words in _SOURCES_ARE_TOO_LARGE)
-    return told or isinstance(error, SourceSumError)
+    is_known = any(words in str(error) for words in _SOURCES_ARE_TOO_LARGE)
+    return is_known or isinstance(error, SourceSumError)
 
 
 def _edge_columns(module: nn.Module, shard: Shard) -> dict[str, Tensor]:

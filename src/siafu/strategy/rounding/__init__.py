@@ -16,7 +16,7 @@ A new format, such as FP8, is a row of the table in `comm/coding.py`, its encodi
 
 from siafu.strategy.rounding.assignment import CHOICES
 from siafu.strategy.rounding.book import WidthBook, Widths
-from siafu.strategy.rounding.channel import Channel, Channels, RowForm, RowFormats
+from siafu.strategy.rounding.channel import Channels, RowChannel, RowForm, RowFormats
 from siafu.strategy.rounding.exchange import (
     LEAST_WIDTH,
     Exchange,
@@ -28,10 +28,10 @@ from siafu.strategy.rounding.exchange import (
 __all__ = [
     "CHOICES",
     "LEAST_WIDTH",
-    "Channel",
     "Channels",
     "Exchange",
     "Rounding",
+    "RowChannel",
     "RowForm",
     "RowFormats",
     "WidthBook",

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siafu.comm import Format
-from siafu.comm.coding import format_of_code
 from siafu.errors import PlanError
 
 Array = NDArray[Any]
@@ -97,7 +96,7 @@ def assign_bytes(
     messages: Messages, budget_bytes: float, choices: Sequence[Format] = CHOICES
 ) -> Assignment:
     """Return the formats of least variance in `budget_bytes`; the smallest if none fit."""
-    steps = Steps.build(messages, choices)
+    steps = FormatSteps.build(messages, choices)
     room = min(max(budget_bytes - steps.least_bytes, 0.0), float(steps.bytes_J.sum()))
     if len(messages) <= SMALL:
         limit = max(float(budget_bytes), steps.least_bytes) * (1 + 1e-12) - steps.least_bytes
@@ -129,7 +128,7 @@ def cost_of(messages: Messages, codes_K: Array) -> Assignment:
     size_K, factor_K = np.zeros(len(messages)), np.zeros(len(messages))
     for width in np.unique(messages.width_K):
         for code in np.unique(codes_K):
-            chosen, each = (messages.width_K == width) & (codes_K == code), format_of_code(code)
+            chosen, each = (messages.width_K == width) & (codes_K == code), Format.of_code(code)
             size_K[chosen], factor_K[chosen] = each.row_bytes(int(width)), each.variance
     size_K *= messages.counts()
     variance = float((messages.beta_K * factor_K).sum())
@@ -160,7 +159,7 @@ def _slope(low: tuple[int, float, int], high: tuple[int, float, int]) -> float:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Steps:
+class FormatSteps:
     """All steps up all chains, sorted by falling gain per byte."""
 
     message_J: Array
@@ -176,7 +175,7 @@ class Steps:
     """Of all messages in the smallest formats."""
 
     @classmethod
-    def build(cls, messages: Messages, choices: Sequence[Format]) -> "Steps":
+    def build(cls, messages: Messages, choices: Sequence[Format]) -> "FormatSteps":
         """Return the steps of these messages."""
         beta_K, rows_K = messages.beta_K, messages.counts()
         many = int(rows_K.max(initial=0)) + 1
@@ -224,7 +223,7 @@ class Steps:
         return table[self.chain_K, height_K]
 
 
-def _best_room(steps: Steps, room: float, limit: float) -> float:
+def _best_room(steps: FormatSteps, room: float, limit: float) -> float:
     """Return the bytes of the best filling found for rooms near the given one, within a limit.
 
     `fill` does not always use its room up, and now and then does better with another.

@@ -18,8 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.comm import Format, HaloPlan, World, format_of_bits, start_exchange
-from siafu.comm.coding import format_of_code
+from siafu.comm import Format, HaloPlan, World, start_exchange
 from siafu.errors import StoreError
 from siafu.strategy.rounding.assignment import (
     Array,
@@ -28,7 +27,7 @@ from siafu.strategy.rounding.assignment import (
     mean_bits_budget,
     random_assignment,
 )
-from siafu.strategy.rounding.channel import Channel, Channels
+from siafu.strategy.rounding.channel import Channels, RowChannel
 from siafu.strategy.strategy import Strategy
 
 LAG_EPOCHS = 2
@@ -65,7 +64,7 @@ class WidthBook:
         self.strategy, self._world, self._seed = strategy, world, seed
         self._channels: dict[int, Channels] = {}
         self._epoch: int | None = None
-        self._coming: tuple[list[Channel], Future[Array]] | None = None
+        self._coming: tuple[list[RowChannel], Future[Array]] | None = None
         self._saved: dict[tuple[int, int, int], _Known] = {}
         """What a resumed run knew of its channels, until they are made."""
         self.history: list[Widths] = []
@@ -75,7 +74,7 @@ class WidthBook:
     def first_format(self) -> Format:
         """What rows begin with."""
         wire = self.strategy.wire
-        return FIRST_FORMAT if isinstance(wire, str) else format_of_bits(wire)
+        return FIRST_FORMAT if isinstance(wire, str) else Format.of_bits(wire)
 
     def channels(
         self,
@@ -91,7 +90,7 @@ class WidthBook:
             self._apply_if_due()
         return known
 
-    def turn_to(self, epoch: int) -> None:
+    def begin_epoch(self, epoch: int) -> None:
         """Begin or apply an assignment where this epoch is due; all ranks call this together."""
         if not self.strategy.assigns_widths or epoch == self._epoch:
             return
@@ -111,14 +110,14 @@ class WidthBook:
         first = FIRST_PERIOD if period > FIRST_PERIOD + LAG_EPOCHS else period
         return epoch == first or epoch % period == 0
 
-    def _all(self) -> Iterator[tuple[tuple[int, int], tuple[Channel, ...]]]:
+    def _all(self) -> Iterator[tuple[tuple[int, int], tuple[RowChannel, ...]]]:
         """Yield the channels of each exchange and direction (0: there, 1: back), in one order."""
         for number, channels in sorted(self._channels.items()):
             for direction, group in enumerate((channels.there, channels.back)):
                 yield (number, direction), group
 
     def _start(self, epoch: int) -> None:
-        channels: list[Channel] = []
+        channels: list[RowChannel] = []
         betas, sizes, rows = [np.empty(0)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for _, group in self._all():
             if not any(channel.times for channel in group):
@@ -168,7 +167,7 @@ class WidthBook:
         for channel in due:
             channel.next_codes_K = None
 
-    def _apply(self, formats: dict[Channel, Tensor]) -> None:
+    def _apply(self, formats: dict[RowChannel, Tensor]) -> None:
         """Tell receivers the formats of what is sent, and use them; all ranks call this."""
         coming = []
         for channel, codes_K in formats.items():
@@ -217,7 +216,7 @@ class WidthBook:
         self._apply(formats)
 
 
-def _check_rows(known: _Known, channel: Channel) -> None:
+def _check_rows(known: _Known, channel: RowChannel) -> None:
     if len(known.rows) != len(channel.codes_K):
         raise StoreError(
             "The widths of messages in the checkpoint are of other messages.",
@@ -226,8 +225,8 @@ def _check_rows(known: _Known, channel: Channel) -> None:
         )
 
 
-def _rows_by_format(channels: Sequence[Channel]) -> dict[Format, int]:
+def _rows_by_format(channels: Sequence[RowChannel]) -> dict[Format, int]:
     """Return how many of the rows sent have each format."""
     codes = torch.cat([channel.codes_K for channel in channels])
     rows = torch.cat([channel.rows_K() for channel in channels])
-    return {format_of_code(int(c)): int(rows[codes == c].sum()) for c in codes.unique()}
+    return {Format.of_code(int(c)): int(rows[codes == c].sum()) for c in codes.unique()}

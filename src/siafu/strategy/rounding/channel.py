@@ -98,7 +98,7 @@ class RowFormats:
         return WireLayout(codes_S, start_S, form.width, form.dtype, sum(self.bytes))
 
 
-class Channel:
+class RowChannel:
     """Rows this rank sends and rows it receives, one way, in one stage of an exchange."""
 
     def __init__(
@@ -180,8 +180,8 @@ class Channels:
     plans: tuple[HaloPlan, ...]
     width: int
     dtype: torch.dtype
-    there: tuple[Channel, ...]
-    back: tuple[Channel, ...]
+    there: tuple[RowChannel, ...]
+    back: tuple[RowChannel, ...]
 
     def fits(self, plans: tuple[HaloPlan, ...], width: int, dtype: torch.dtype) -> bool:
         """Return whether rows of this width travel by these plans here."""

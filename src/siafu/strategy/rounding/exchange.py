@@ -21,7 +21,7 @@ from siafu.nn import Draws
 from siafu.ops import CSR, DrawKey, sum_into
 from siafu.shard import Shard
 from siafu.strategy.rounding.book import WidthBook
-from siafu.strategy.rounding.channel import Channel, Channels, RowForm, RowFormats
+from siafu.strategy.rounding.channel import Channels, RowChannel, RowForm, RowFormats
 from siafu.strategy.view import View
 
 _FIRST_PURPOSE = 1 << 40
@@ -75,7 +75,7 @@ class Rounding:
         """
         if not (self._draws.training and torch.is_grad_enabled()):
             return None
-        self._book.turn_to(self._draws.epoch)
+        self._book.begin_epoch(self._draws.epoch)
         there: list[tuple[Coding, ...] | None] = []
         back: list[tuple[Coding, ...] | None] = []
         for tensor in rows:
@@ -133,7 +133,7 @@ class Rounding:
 
     def _pair(
         self, stage: Stage, form: RowForm, squares: Callable[[], Tensor]
-    ) -> tuple[Channel, Channel]:
+    ) -> tuple[RowChannel, RowChannel]:
         """Return what leaves this rank in a stage: owned rows, and gradients of halo rows."""
         (plan, columns_K), view = stage, self._view
         ids_S = view.in_ids.index_select(0, plan.send_rows)
@@ -143,7 +143,7 @@ class Rounding:
             pending = start_return(squares().float()[:, None], plan, view.world, "control")
             squares_S = pending.wait(view.world, "telling how rows are used").squeeze(1)
             ones_K = torch.ones(len(columns_K), device=columns_K.device)
-        there = Channel(
+        there = RowChannel(
             form,
             RowFormats(plan.send_counts, form),
             RowFormats(plan.recv_counts, form),
@@ -151,7 +151,7 @@ class Rounding:
             squares=lambda: squares_S,
             name_row=lambda place: self._name(int(plan.send_rows[place])),
         )
-        back = Channel(
+        back = RowChannel(
             form,
             RowFormats(plan.recv_counts, form),
             RowFormats(plan.send_counts, form),

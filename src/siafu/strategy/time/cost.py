@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from siafu.comm import FORMATS, UNCHANGED, Redistribution, even_counts, format_of_bits
+from siafu.comm import FORMATS, UNCHANGED, Format, Redistribution, even_counts
 from siafu.nn import BandedMean, TemporalLayer
 from siafu.partition import TimePlan
 from siafu.strategy.rounding import LEAST_WIDTH
@@ -37,7 +37,7 @@ def row_size(width: int, bits: float = UNCHANGED.bits, item_bytes: int = ITEM_BY
     if bits == UNCHANGED.bits or width < LEAST_WIDTH:
         return width * item_bytes
     if bits in {each.bits for each in FORMATS}:
-        return format_of_bits(int(bits)).row_bytes(width)
+        return Format.of_bits(int(bits)).row_bytes(width)
     return 8 + width * bits / 8
 
 

@@ -29,8 +29,8 @@ from siafu.nn import BandedMean, Draws, TemporalLayer
 from siafu.partition import TimeBlock, TimePlan
 from siafu.strategy.rounding import (
     LEAST_WIDTH,
-    Channel,
     Channels,
+    RowChannel,
     RowForm,
     RowFormats,
     WidthBook,
@@ -136,7 +136,7 @@ class TimeRounding:
                 make = partial(self._make, route, dtype)
                 rows = (), route.width, dtype
                 self._channels[route.number] = self.book.channels(route.number, rows, make)
-            self.book.turn_to(self._draws.epoch)
+            self.book.begin_epoch(self._draws.epoch)
 
     def end(self) -> None:
         """End a training step; where a period ends, widths are assigned beside what follows."""
@@ -198,13 +198,13 @@ class TimeRounding:
         )
         return Channels((), route.width, dtype, there, back)
 
-    def _channel(self, form: RowForm, sent: Patches, received: Patches, what: str) -> Channel:
+    def _channel(self, form: RowForm, sent: Patches, received: Patches, what: str) -> RowChannel:
         """Return a channel that keeps nothing for each row; `what` rows are, for errors."""
 
         def ids() -> Tensor:
             return torch.cat([self._ids.of(patch) for patch in sent])
 
-        return Channel(
+        return RowChannel(
             form,
             _formats_of(sent, form),
             _formats_of(received, form),

@@ -47,12 +47,12 @@ class TimeStrategy:
 
     def choices(self) -> dict[str, Any]:
         """Return what a summary tells of the strategy."""
-        told: dict[str, Any] = {"time_block": self.block, "time_exchange": self.exchange}
-        told["wire"] = self.rounding.wire
+        choices: dict[str, Any] = {"time_block": self.block, "time_exchange": self.exchange}
+        choices["wire"] = self.rounding.wire
         if self.rounding.assigns_widths:
             names = ("wire_bits", "wire_period")
-            told |= {name: getattr(self.rounding, name) for name in names}
-        return told
+            choices |= {name: getattr(self.rounding, name) for name in names}
+        return choices
 
 
 _LEAST_CHUNK = 256
