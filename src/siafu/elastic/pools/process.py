@@ -80,16 +80,16 @@ class WorkerProcess:
 
         `blocks` has the bundles that are `new` to the worker.
         """
-        sent = tuple(
+        new = [bundle for bundle in task.bundles if bundle.key in blocks]
+        sent = [
             {"key": bundle.key, "lifetime": bundle.lifetime, "tensors": blocks[bundle.key].layout}
-            for bundle in task.bundles
-            if bundle.key in blocks
-        )
+            for bundle in new
+        ]
         held = tuple(bundle.key for bundle in task.bundles if bundle.key not in blocks)
         order = Order.local_text(
             code=task.code, facts=task.facts, bundles=sent, held=held, forgotten=()
         )
-        self._pipe.send(order, [blocks[bundle["key"]].descriptor for bundle in sent])
+        self._pipe.send(order, [blocks[bundle.key].descriptor for bundle in new])
         answer, descriptors = self._pipe.receive(seconds)
         try:
             if not isinstance(answer, Answer):
