@@ -1,5 +1,4 @@
-"""What a rank and its workers say to each other: strict, frozen models, checked when they are made
-and again on arrival.
+"""What a rank and its workers say to each other: strict, frozen models, checked on arrival.
 
     worker    fetch    a token, the keys of bundles it has kept        (other machines)
     rank      order    the task, and those of its bundles that the worker lacks
@@ -26,13 +25,12 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
-    Tag,
     TypeAdapter,
     ValidationError,
     model_validator,
 )
+from pydantic_core import to_json
 from torch import Tensor
 
 from siafu.elastic.compute import CODES
@@ -58,24 +56,27 @@ STORED = "stored"
 
 
 def _distinct(keys: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(keys)) != len(keys):
+    if len(keys) > 1 and len(set(keys)) != len(keys):
         raise ValueError("a key comes twice")
     return keys
+
+
+def _bounded(facts: dict[str, Fact]) -> dict[str, Fact]:
+    # Not on the type: in a union a float would take what an integer refuses.
+    if any(isinstance(fact, int) and abs(fact) >= 1 << 64 for fact in facts.values()):
+        raise ValueError("an integer of more than 64 bits")
+    return facts
 
 
 Text = Annotated[str, Field(max_length=LONGEST_TEXT)]
 Token = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{32}$")]
 Seconds = Annotated[float, Field(ge=0, le=LONGEST_SECONDS)]
 Keys = Annotated[tuple[Name, ...], Field(max_length=MOST_KEYS), AfterValidator(_distinct)]
-# By the type that JSON says: a union would make a float of an integer that is too large.
-SentFact = Annotated[
-    Annotated[bool, Tag("bool")]
-    | Annotated[int, Field(gt=-(1 << 64), lt=1 << 64), Tag("int")]
-    | Annotated[float, Tag("float")]
-    | Annotated[Text, Tag("str")],
-    Discriminator(lambda value: type(value).__name__),
+Facts = Annotated[
+    dict[Name, bool | int | float | Text],
+    Field(max_length=MOST_FACTS),
+    AfterValidator(_bounded),
 ]
-Facts = Annotated[dict[Name, SentFact], Field(max_length=MOST_FACTS)]
 _STRICT = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
 
 
@@ -103,6 +104,14 @@ class Message(BaseModel):
             return cls(form=FORM, kind=cls.__name__.lower(), **fields)
         except ValidationError as error:
             raise unreadable(_explained(error)) from None
+
+    @classmethod
+    def local_text(cls, **fields: Any) -> bytes:
+        """Return a message to a process of this machine, which checks it on arrival."""
+        try:
+            return to_json({"form": FORM, "kind": cls.__name__.lower(), **fields})
+        except ValueError as error:
+            raise unreadable(f"{error}"[:200]) from None
 
     @property
     def layouts(self) -> tuple[tuple[Entry, ...], ...]:

@@ -16,7 +16,7 @@ from math import prod
 from typing import Annotated, Literal, get_args
 
 import torch
-from pydantic import AfterValidator, Field
+from pydantic import Field
 from torch import Tensor
 
 from siafu.elastic.task import Fact, Tensors
@@ -35,12 +35,6 @@ RAW = 32
 _ALIGNMENT_BYTES = 64
 
 
-def _printable(name: str) -> str:
-    if not name.isprintable():
-        raise ValueError("a name that can't be printed")
-    return name
-
-
 DtypeName = Literal[
     "float32",
     "float64",
@@ -54,7 +48,8 @@ DtypeName = Literal[
     "bool",
 ]
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in get_args(DtypeName)}
-Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)]
+Name = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^(?:[^\p{C}\p{Z}]| )+$")]
+"""Of a tensor, a bundle or a fact: letters that can be printed."""
 Shape = Annotated[
     tuple[Annotated[int, Field(ge=0, le=MOST_BYTES)], ...], Field(max_length=MOST_DIMS)
 ]

@@ -80,14 +80,16 @@ class WorkerProcess:
 
         `blocks` has the bundles that are `new` to the worker.
         """
-        sent = tuple(
+        new = [bundle for bundle in task.bundles if bundle.key in blocks]
+        sent = [
             {"key": bundle.key, "lifetime": bundle.lifetime, "tensors": blocks[bundle.key].layout}
-            for bundle in task.bundles
-            if bundle.key in blocks
-        )
+            for bundle in new
+        ]
         held = tuple(bundle.key for bundle in task.bundles if bundle.key not in blocks)
-        order = Order.of(code=task.code, facts=task.facts, bundles=sent, held=held, forgotten=())
-        self._pipe.send(order, [blocks[bundle.key].descriptor for bundle in order.bundles])
+        order = Order.local_text(
+            code=task.code, facts=task.facts, bundles=sent, held=held, forgotten=()
+        )
+        self._pipe.send(order, [blocks[bundle.key].descriptor for bundle in new])
         answer, descriptors = self._pipe.receive(seconds)
         try:
             if not isinstance(answer, Answer):
@@ -131,7 +133,7 @@ class WorkerProcess:
         """Have the worker let go of a bundle; raise OSError if the worker is gone."""
         if key in self._known:
             self._known.discard(key)
-            self._pipe.send(Forget.of(key=key))
+            self._pipe.send(Forget.local_text(key=key))
 
     def kill(self) -> None:
         """Kill the process; safe from any thread. A worker has nothing to finish or to tidy up."""
@@ -296,7 +298,7 @@ class ProcessPool:
                 if self._is_closed:
                     worker.kill()
             worker.wait_ready(_START_SECONDS)
-        except (EOFError, OSError):
+        except (EOFError, OSError, TaskError):
             self._discard_worker(slot)
 
     def _end_worker(self, slot: _Slot) -> None:

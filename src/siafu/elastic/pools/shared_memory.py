@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from siafu.elastic.messages import LocalMessage, Message, read_local
+from siafu.elastic.messages import LocalMessage, read_local
 from siafu.elastic.task import Bundle, Tensors
 from siafu.elastic.tensors import Entry, decode_block, encode_block, spans
 from siafu.errors import TaskError
@@ -170,7 +170,7 @@ class WorkerPipe:
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+    def send(self, body: bytes, descriptors: Sequence[int] = ()) -> None:
         """Send a message; the receiver gets descriptors of its own for the same memory."""
         if len(descriptors) > MOST_DESCRIPTORS:
             raise TaskError(
@@ -178,7 +178,6 @@ class WorkerPipe:
                 seen=f"{len(descriptors)} that are new to the worker",
                 fix=f"use {MOST_DESCRIPTORS} at most",
             )
-        body = message.model_dump_json().encode()
         length = _LENGTH.pack(len(body))
         # Descriptors go with the first bytes they are sent with.
         done = socket.send_fds(self._socket, [length], descriptors) if descriptors else 0
@@ -188,7 +187,7 @@ class WorkerPipe:
         """Return the next message and its descriptors, which the caller closes.
 
         Raises EOFError when the other end is gone, TimeoutError when nothing comes in time, and
-        ConnectionError for what is no message. Only a worker, which has nothing else to do, waits
+        TaskError for what is no message. Only a worker, which has nothing else to do, waits
         without a limit: its end closes with its owner.
         """
         self._socket.settimeout(seconds)
@@ -199,9 +198,6 @@ class WorkerPipe:
         try:
             (length,) = _LENGTH.unpack(start + self._exactly(size - len(start)))
             return read_local(self._exactly(length)), list(descriptors)
-        except TaskError as error:
-            close_all(descriptors)
-            raise ConnectionError(f"{error}") from error
         except BaseException:
             close_all(descriptors)
             raise

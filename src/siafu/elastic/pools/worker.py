@@ -19,6 +19,7 @@ from siafu.elastic.compute import compute, warm_up
 from siafu.elastic.messages import Answer, Forget, Order, Ready, clipped
 from siafu.elastic.pools.shared_memory import WorkerPipe, close_all, map_block, write_block
 from siafu.elastic.task import Tensors
+from siafu.errors import TaskError
 
 _PR_SET_PDEATHSIG = 1
 
@@ -27,9 +28,14 @@ def serve(pipe: WorkerPipe) -> NoReturn:
     """Answer tasks until the owner closes its end, which raises EOFError."""
     kept: dict[str, Tensors] = {}
     warm_up()
-    pipe.send(Ready.of())
+    pipe.send(Ready.local_text())
     while True:
-        message, descriptors = pipe.receive(None)
+        try:
+            message, descriptors = pipe.receive(None)
+        except TaskError as error:
+            fields = {"started": time.time(), "seconds": 0.0, "tensors": (), "is_mapped": False}
+            pipe.send(Answer.local_text(failure=clipped(f"{error}"), is_final=True, **fields))
+            continue
         if isinstance(message, Forget):
             kept.pop(message.key, None)
         elif isinstance(message, Order):
@@ -49,7 +55,7 @@ def _answer(
         # Memory or descriptors may have run out for now; anything else lies in the task.
         is_final = not isinstance(error, MemoryError | OSError)
         failure = clipped(f"{error}" or type(error).__name__)
-    answer = Answer.of(
+    answer = Answer.local_text(
         started=started,
         seconds=time.perf_counter() - clock,
         failure=failure,
