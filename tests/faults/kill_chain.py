@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from siafu.files import write_text_atomically
 from siafu.graph import partial as partial_module
-from siafu.ingest import TableOptions, edges
+from siafu.ingest import TableOptions
+from siafu.ingest.tables import edges
 from siafu.launch.cut import Reading, cut_source
 from siafu.partition import Cut, chunks, open_parts
 
