@@ -27,7 +27,7 @@ from benchmarks.resident import PhaseError, run_phase
 from benchmarks.synthetic import write_store, write_tables
 from siafu.graph import load_store
 from siafu.options import read_bytes
-from siafu.partition import open_parts
+from siafu.partitioning import open_parts
 
 PARTS = 2
 MOST_GIB = 12.0

@@ -26,7 +26,7 @@ from benchmarks.measure import append_json, machine
 from benchmarks.synthetic import write_store
 from siafu.graph import Graph, graph_from_edges, load_store, save_store
 from siafu.ingest import load
-from siafu.partition import assign_contiguous, assign_hash, assign_metis, assign_streaming, score
+from siafu.partitioning import assign_contiguous, assign_hash, assign_metis, assign_streaming, score
 
 METHODS = {
     "streaming": assign_streaming,

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from benchmarks.measure import append_json, machine
 from siafu.graph import Graph, load_store
 from siafu.ingest import TableOptions, build_store, find_tables
-from siafu.partition import METHODS, partition_store
+from siafu.partitioning import METHODS, partition_store
 
 _FILE_EDGES = 10_000_000
 _GATE_ROWS = 20

@@ -29,7 +29,7 @@ from siafu.engine.networks.network import model_spec
 from siafu.graph import Graph, graph_from_edges
 from siafu.launch.rank import prepare_process
 from siafu.ops import HUGE_PAGES_VARIABLE
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.plan import predict_training_bytes
 from siafu.shard import open_shard
 

@@ -45,7 +45,7 @@ from siafu.engine.progress import synchronise
 from siafu.graph import Array, Graph
 from siafu.launch.rank import prepare_process
 from siafu.ops import warm_up, warm_up_sampling, warm_up_wire
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 
 BATCH = 1000

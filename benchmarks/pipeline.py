@@ -46,7 +46,7 @@ from siafu.engine import Trainer, begin
 from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.graph import Graph, graph_from_edges
 from siafu.ops import set_threads
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.record import Trace, busy_seconds, overlap_seconds
 from siafu.shard import Shard, open_shard
 

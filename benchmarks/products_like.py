@@ -3,7 +3,7 @@
 import numpy as np
 
 from siafu.graph import Array, Graph, graph_from_edges
-from siafu.partition import assign_contiguous, assign_hash
+from siafu.partitioning import assign_contiguous, assign_hash
 
 DEGREE, FEATURES, CLASSES = 50, 100, 47
 

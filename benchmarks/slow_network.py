@@ -32,7 +32,7 @@ from siafu.graph import Graph, graph_from_edges
 from siafu.ingest import load
 from siafu.launch.rank import prepare_process
 from siafu.ops import warm_up, warm_up_wire
-from siafu.partition import assign_metis, write_parts
+from siafu.partitioning import assign_metis, write_parts
 from siafu.shard import Shard, open_shard
 
 FEATURES, CLASSES, HIDDEN = 300, 41, 256

@@ -27,7 +27,7 @@ from siafu.engine import begin
 from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.ingest import load
 from siafu.launch.rank import prepare_process
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import Shard, open_shard
 
 MODES: dict[str, dict[str, Any]] = {

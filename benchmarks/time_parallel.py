@@ -31,7 +31,7 @@ from siafu.engine import begin_dynamic, peak_bytes
 from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
 from siafu.ingest import drifting, graph_from_events
 from siafu.ops import set_threads, spare_memory
-from siafu.partition import Cut, assign_vertices, plan_time
+from siafu.partitioning import Cut, assign_vertices, plan_time
 from siafu.strategy import TimeStrategy
 from siafu.strategy.time.cost import Traffic, all_to_all_traffic, banded_traffic, wavefront_traffic
 

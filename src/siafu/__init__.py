@@ -91,7 +91,7 @@ _PACKAGES = frozenset(
         "minibatch",
         "nn",
         "ops",
-        "partition",
+        "partitioning",
         "plan",
         "shard",
         "strategy",

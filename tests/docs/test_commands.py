@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import siafu
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

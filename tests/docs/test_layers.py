@@ -10,7 +10,7 @@ PACKAGE = Path(siafu.__file__).parent
 LAYERS = [
     {"errors", "collector", "files"},
     {"options", "signals", "record", "ops", "graph"},
-    {"ingest", "partition", "comm"},
+    {"ingest", "partitioning", "comm"},
     {"shard", "nn"},
     {"strategy", "checkpoint", "minibatch", "elastic"},
     {"pipeline"},

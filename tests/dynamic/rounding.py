@@ -11,7 +11,7 @@ from torch import Tensor
 from siafu.comm import World, even_counts
 from siafu.nn import Draws
 from siafu.ops import WireLayout, decode, encode
-from siafu.partition import TimeBlock, TimePlan
+from siafu.partitioning import TimeBlock, TimePlan
 from siafu.strategy import Strategy, TimeStrategy
 from siafu.strategy.time.exchanges import AllToAll
 from siafu.strategy.time.rounding import RowIds, TimeRounding

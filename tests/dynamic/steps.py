@@ -15,7 +15,7 @@ from siafu.engine.dynamic.snapshots import Reading, Snapshots
 from siafu.engine.dynamic.step_shards import Grid, make_grid
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
-from siafu.partition import TimeBlock, plan_time
+from siafu.partitioning import TimeBlock, plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 from siafu.strategy.time.strategy import TimeExchange
 from tests.dynamic.graphs import NUM_NODES, awkward_dynamic

@@ -6,7 +6,7 @@ import torch
 
 from siafu.comm import BACKWARD, FORWARD, Redistribution, World, even_counts, to_steps, to_vertices
 from siafu.ops import row_bytes
-from siafu.partition import TimePlan, plan_time
+from siafu.partitioning import TimePlan, plan_time
 from siafu.strategy import Strategy, TimeStrategy
 from siafu.strategy.time.cost import (
     all_to_all_traffic,

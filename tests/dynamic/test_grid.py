@@ -7,7 +7,7 @@ import torch
 
 from siafu.comm import World
 from siafu.nn import DynamicGNN, VertexGRU
-from siafu.partition import plan_time
+from siafu.partitioning import plan_time
 from siafu.strategy import Strategy, TimeRunner, TimeStrategy
 from siafu.strategy.time.cost import choose_exchange
 from tests.dynamic.steps import MODELS, distributed_steps

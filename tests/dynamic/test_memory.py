@@ -10,7 +10,7 @@ from siafu.comm import World
 from siafu.engine.dynamic.snapshots import Snapshots
 from siafu.ingest import drifting, graph_from_events
 from siafu.nn import Draws, DynamicSpec, build_dynamic
-from siafu.partition import plan_time
+from siafu.partitioning import plan_time
 from siafu.shard import VertexShare
 from siafu.strategy import TimeRunner, TimeStrategy
 

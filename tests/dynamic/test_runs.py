@@ -21,7 +21,7 @@ from siafu.engine.tasks.task import TaskInput
 from siafu.errors import SiafuError
 from siafu.graph import save_dynamic
 from siafu.nn import Draws, TemporalLayer, VertexLSTM
-from siafu.partition import plan_time
+from siafu.partitioning import plan_time
 from siafu.shard import VertexShare
 from siafu.strategy.time.cost import choose_exchange, state_width
 from tests.command import Command

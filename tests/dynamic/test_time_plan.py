@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from siafu.errors import PlanError
-from siafu.partition import balanced_cuts, plan_time
+from siafu.partitioning import balanced_cuts, plan_time
 
 
 def best_by_trying(costs: list[int], parts: int) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor
 from siafu.comm import World, reduce_gradients
 from siafu.engine.dynamic.step_shards import make_grid
 from siafu.nn import Draws, DynamicGNN, VertexLSTM
-from siafu.partition import TimeBlock, plan_time
+from siafu.partitioning import TimeBlock, plan_time
 from siafu.strategy import Strategy, TimeStrategy
 from siafu.strategy.time.blocks import TimeRunner
 from tests.dynamic.graphs import awkward_dynamic

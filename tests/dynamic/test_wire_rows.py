@@ -12,7 +12,7 @@ from torch import Tensor
 from siafu.comm import Redistribution, World, even_counts, to_steps, to_vertices
 from siafu.errors import DataError
 from siafu.nn import BandedMean, Draws, banded_mean
-from siafu.partition import TimePlan, plan_time
+from siafu.partitioning import TimePlan, plan_time
 from siafu.strategy.time.banded import BandedHalo, halo_steps
 from siafu.strategy.time.rounding import band_squares
 from tests.dynamic.rounding import FIRST, STEPS, VERTICES, WIDTH, numbers, rounded, wire_of

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from siafu.nn import VertexLSTM
-from siafu.partition import plan_time
+from siafu.partitioning import plan_time
 from siafu.strategy.time.cost import choose_exchange
 from tests.command import Command
 from tests.dynamic.runs import run_engine

@@ -20,7 +20,7 @@ from siafu.graph import partial as partial_module
 from siafu.ingest import TableOptions
 from siafu.ingest.tables import edges
 from siafu.launch.cut import Reading, cut_source
-from siafu.partition import Cut, chunks, open_parts
+from siafu.partitioning import Cut, chunks, open_parts
 
 MOST_PROCESSES = 150
 

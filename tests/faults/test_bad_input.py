@@ -11,7 +11,7 @@ import torch
 
 from siafu.graph import save_store
 from siafu.ingest import load
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from tests.command import Answer, Command, listing
 
 

@@ -17,7 +17,7 @@ import pytest
 from siafu.config import make_config
 from siafu.graph import partial
 from siafu.launch import prepare_parts
-from siafu.partition import open_parts
+from siafu.partitioning import open_parts
 from tests.command import Command, listing, start
 from tests.faults.kill_chain import make_tables
 from tests.faults.test_disk import small_disk
@@ -140,7 +140,7 @@ def test_training_out_of_disk_says_how_to_go_on(
     make_tables(siafu.here / "tables")
     settings = (*TRAIN, "--partition", "streaming")
     with monkeypatch.context() as patch:
-        patch.setattr("siafu.partition.write.write_sends", _full)
+        patch.setattr("siafu.partitioning.write.write_sends", _full)
         answer = siafu("train", "tables", *settings)
     assert answer.code == 2
     assert "free some space and run `siafu train --resume runs/tables-sage-001`" in answer.err
@@ -174,7 +174,7 @@ def stopped(siafu: Command, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ..
 
     monkeypatch.setattr(partial, "STEP_SECONDS", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr("siafu.partition.write.write_sends", _full)
+        patch.setattr("siafu.partitioning.write.write_sends", _full)
         answer = siafu(*asked)
     assert answer.code == 2
     assert "The disk is full" in answer.err

@@ -20,7 +20,7 @@ from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.errors import PlanError
 from siafu.ingest import load
 from siafu.launch import fit
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import Shard, open_shard
 from tests.lambda_emulator import Emulator
 from tests.unit.elastic.pings import wait_until

@@ -16,7 +16,7 @@ from siafu.engine import begin, begin_dynamic
 from siafu.graph import load_dynamic_store, save_dynamic
 from siafu.ingest import load, load_dynamic
 from siafu.nn import CARDS
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.record import RunFolder
 from siafu.shard import open_shard
 from tests.harness import RankPool

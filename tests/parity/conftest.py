@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from tests.parity.graphs import assignment, awkward_graph
 
 

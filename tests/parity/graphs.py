@@ -3,7 +3,7 @@
 import numpy as np
 
 from siafu.graph import Graph, graph_from_edges
-from siafu.partition import assign_hash, assign_metis
+from siafu.partitioning import assign_hash, assign_metis
 
 
 def awkward_graph(*, num_nodes: int = 41, weighted: bool = False, width: int = 6) -> Graph:

@@ -10,7 +10,7 @@ from siafu.comm import World
 from siafu.engine.scores import training_loss
 from siafu.nn import CARDS, GNN, Draws, Dropout, ModelSpec
 from siafu.ops import Gat
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from siafu.strategy import BlockNeighbours, Strategy
 from tests.harness import RankPool

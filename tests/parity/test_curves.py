@@ -12,7 +12,7 @@ from siafu.config import make_config
 from siafu.engine import begin
 from siafu.graph import Graph, SparseFeatures
 from siafu.ingest import load
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import open_shard
 from tests.harness import RankPool
 

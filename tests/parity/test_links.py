@@ -14,7 +14,7 @@ from siafu.engine import begin
 from siafu.graph import Graph
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes
 from siafu.minibatch import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard, link_seeds
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph

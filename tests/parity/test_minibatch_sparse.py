@@ -9,7 +9,7 @@ import torch
 
 from siafu.comm import World
 from siafu.graph import SparseFeatures
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
 from tests.parity.minibatch_steps import joined_logits, run_epochs

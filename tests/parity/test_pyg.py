@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from siafu.comm import World
 from siafu.graph import graph_from_edges
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import open_shard
 from siafu.strategy import parallelize
 from tests.harness import RankPool

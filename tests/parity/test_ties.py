@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siafu.comm import World
 from siafu.nn import Draws, LocalNeighbours, Neighbours
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from siafu.strategy import BlockNeighbours, Strategy
 from tests.harness import RankPool

@@ -13,7 +13,7 @@ from siafu.engine import begin
 from siafu.ingest import load
 from siafu.nn import CARDS, ModelCard, Neighbours
 from siafu.nn.sparse import Rows, dense
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import open_shard
 from tests.harness import RankPool
 

@@ -12,7 +12,7 @@ from torch_geometric.nn import GCNConv, SAGEConv
 from siafu.comm import World
 from siafu.nn import GNN, Draws, Dropout, LocalNeighbours, ModelSpec
 from siafu.ops import Gat
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy, parallelize
 from tests.harness import RankPool

@@ -12,7 +12,7 @@ from siafu.errors import DataError
 from siafu.graph import IntegerIds, graph_from_edges
 from siafu.nn import Draws
 from siafu.ops import row_bytes, wire_bytes
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy
 from tests.harness import RankPool

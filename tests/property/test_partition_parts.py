@@ -21,7 +21,7 @@ from siafu.graph import (
     load_store,
     save_store,
 )
-from siafu.partition import open_parts, score, write_parts
+from siafu.partitioning import open_parts, score, write_parts
 
 BOUNDED = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True

@@ -10,7 +10,7 @@ from siafu.cli.show import say
 from siafu.ingest import TableOptions, ingest_to_store
 from siafu.launch.cut import Allowance, Reading, cut_source
 from siafu.options import read_bytes
-from siafu.partition import Cut
+from siafu.partitioning import Cut
 from siafu.record import PhaseProgress
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]

@@ -28,7 +28,7 @@ from siafu.graph import (
     load_store,
     open_folder,
 )
-from siafu.partition import Parts, Quality, open_parts
+from siafu.partitioning import Parts, Quality, open_parts
 from siafu.record import RunFolder, shortened
 
 _SHOWN_TYPES = 8

@@ -15,7 +15,7 @@ from siafu.launch.fit import Run, resume_run
 from siafu.launch.infer import write_inference
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.options import read_bytes
-from siafu.partition import Cut, Parts, open_parts
+from siafu.partitioning import Cut, Parts, open_parts
 
 
 def load_dynamic(data: Any, **how: Any) -> DynamicGraph:

@@ -33,9 +33,9 @@ from siafu.ingest import (
     predict_ingest_bytes,
     with_split,
 )
-from siafu.partition import Cut, Progress, Quality, open_parts, partition_in_steps
-from siafu.partition.memory import available_bytes, check_cut_fits, predict_peak_bytes
-from siafu.partition.partition import load_checked_store
+from siafu.partitioning import Cut, Progress, Quality, open_parts, partition_in_steps
+from siafu.partitioning.memory import available_bytes, check_cut_fits, predict_peak_bytes
+from siafu.partitioning.partition import load_checked_store
 from siafu.record import shortened
 
 Say = Callable[[str], None]

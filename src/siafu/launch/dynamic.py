@@ -31,7 +31,7 @@ from siafu.ingest import (
 from siafu.launch.cut import told_classes
 from siafu.nn import CARDS, DYNAMIC_CARDS
 from siafu.ops import num_threads, set_threads
-from siafu.partition import Cut, assign_vertices, too_few_snapshots
+from siafu.partitioning import Cut, assign_vertices, too_few_snapshots
 from siafu.record import PhaseProgress, RunFolder
 
 _ELEMENTS_A_THREAD = 4_000_000

@@ -15,7 +15,7 @@ from siafu.launch.own_code import model_to_run
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
 from siafu.launch.run_state import existing_run, parts_of
-from siafu.partition import open_parts
+from siafu.partitioning import open_parts
 from siafu.record import shortened
 
 

@@ -16,7 +16,7 @@ from siafu.ingest import load_as_it_is
 from siafu.launch.cut import Allowance, Reading, Say, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
 from siafu.minibatch import hold_out_edges
-from siafu.partition import Cut, open_parts
+from siafu.partitioning import Cut, open_parts
 from siafu.record import PhaseProgress
 
 _CUT_SETTINGS = ("undirected", "split", "partition")

@@ -28,7 +28,7 @@ from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
 from siafu.options import read_bytes
-from siafu.partition import open_parts
+from siafu.partitioning import open_parts
 from siafu.record import ProgressLine, RunFolder
 from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding

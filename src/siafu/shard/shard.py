@@ -19,7 +19,7 @@ from siafu.comm import HaloPlan, World, exchange_halo
 from siafu.errors import DataError, PlanError
 from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, forget, load_features, load_ids
 from siafu.ops import CSR
-from siafu.partition import open_parts
+from siafu.partitioning import open_parts
 from siafu.shard.readers import FileRows, HeldRows, RowReader
 
 

@@ -12,7 +12,7 @@ import siafu.strategy.walk
 from siafu.comm import HaloPlan, World, exchange_halo, reduce_gradients, sum_over_ranks
 from siafu.nn import ModelSpec
 from siafu.ops import DrawKey
-from siafu.partition import open_parts, write_parts
+from siafu.partitioning import open_parts, write_parts
 from siafu.shard import open_shard
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph

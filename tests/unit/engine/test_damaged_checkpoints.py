@@ -14,7 +14,7 @@ from siafu.config import make_config
 from siafu.engine import Trainer, begin
 from siafu.errors import SiafuError, StoreError
 from siafu.ingest import load
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import Shard, open_shard
 from tests.folders import change_array, edit_manifest, put_array, read_manifest
 from tests.unit.engine.runs import run_engine

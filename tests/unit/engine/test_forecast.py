@@ -15,7 +15,7 @@ from siafu.errors import BudgetError
 from siafu.ingest import load
 from siafu.launch import fit, resume_run
 from siafu.options import read_bytes
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.plan import choose_strategy
 from siafu.shard import open_shard
 

@@ -12,7 +12,7 @@ from siafu.config import make_config
 from siafu.engine import build_network, write_predictions
 from siafu.ingest import load
 from siafu.nn import Draws
-from siafu.partition.write import write_parts
+from siafu.partitioning.write import write_parts
 from siafu.shard import open_shard
 from tests.harness import RankPool
 

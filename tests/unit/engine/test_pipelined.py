@@ -12,7 +12,7 @@ from siafu.engine import Trainer, begin
 from siafu.engine.networks.pipelined import PipelinedNetwork
 from siafu.ingest import load
 from siafu.launch import fit
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.pipeline import Pipeline
 from siafu.record import RunFolder, read_trace
 from siafu.shard import Shard, open_shard

@@ -11,7 +11,7 @@ from siafu.comm import World
 from siafu.errors import PlanError, StoreError
 from siafu.graph import folder_kind
 from siafu.ingest import load
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.record import RunFolder
 from tests.harness import RankPool
 from tests.unit.engine.runs import run_engine

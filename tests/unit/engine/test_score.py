@@ -12,7 +12,7 @@ from siafu.comm import World
 from siafu.engine.scores import gather_rows, scores, training_loss
 from siafu.errors import ConfigError
 from siafu.graph import Graph, graph_from_edges
-from siafu.partition import assign_hash, write_parts
+from siafu.partitioning import assign_hash, write_parts
 from siafu.shard import HeldRows, open_shard
 from tests.harness import RankPool
 

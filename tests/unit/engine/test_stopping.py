@@ -10,7 +10,7 @@ from siafu.config import make_config
 from siafu.engine import begin
 from siafu.errors import Stopped
 from siafu.ingest import load
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.record import RunFolder
 from siafu.shard import open_shard
 from tests.harness import RankPool

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from siafu.ingest import load
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from tests.harness import RankPool
 from tests.unit.engine.runs import run_engine
 

@@ -30,7 +30,7 @@ from siafu.graph.dynamic import join_deltas
 from siafu.graph.manifest import ArrayEntry, fingerprint
 from siafu.graph.nodes import IntegerIds
 from siafu.graph.snapshot import difference, snapshot_from_keys
-from siafu.partition import open_parts, partition_graph
+from siafu.partitioning import open_parts, partition_graph
 from siafu.shard import open_shard
 from tests.folders import change_array, edit_manifest, put_array, read_manifest
 

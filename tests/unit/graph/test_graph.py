@@ -20,7 +20,7 @@ from siafu.graph import (
     load_store,
     save_store,
 )
-from siafu.partition import open_parts, partition_graph
+from siafu.partitioning import open_parts, partition_graph
 from tests.folders import put_array
 
 NAMES = ["ant", "", "蟻 siafu", "zażółć", "🐜" * 3, "a\nb"]

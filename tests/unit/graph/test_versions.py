@@ -16,7 +16,7 @@ from siafu.checkpoint import load_checkpoint, newest_checkpoint
 from siafu.errors import StoreError
 from siafu.graph import load_dynamic_store, load_store, open_folder
 from siafu.graph.manifest import VERSIONS
-from siafu.partition import open_parts
+from siafu.partitioning import open_parts
 
 FOLDERS = {
     "store": "store",

@@ -6,7 +6,7 @@ import numpy as np
 
 from siafu.ingest import load
 from siafu.launch.cut import Reading, cut_source
-from siafu.partition import Cut, open_parts
+from siafu.partitioning import Cut, open_parts
 
 
 def test_partition_uses_the_store_in_the_cache(tmp_path: Path, monkeypatch) -> None:

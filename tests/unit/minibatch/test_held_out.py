@@ -11,7 +11,7 @@ from siafu.comm import World
 from siafu.errors import ConfigError, DataError, StoreError
 from siafu.graph import Graph, graph_from_edges
 from siafu.minibatch import HeldOut, held_out, hold_out_edges, hold_out_of_shard
-from siafu.partition import partition_graph, write_parts
+from siafu.partitioning import partition_graph, write_parts
 from siafu.shard import open_shard
 from tests.folders import change_array
 from tests.parity.graphs import assignment, awkward_graph

@@ -12,7 +12,7 @@ from siafu.minibatch import ROW_BITS, Directory, link_seeds
 from siafu.minibatch.link_seeds import EdgeOrder
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import DrawKey, uniform_pairs
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from tests.parity.graphs import assignment, awkward_graph
 

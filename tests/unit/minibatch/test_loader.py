@@ -22,7 +22,7 @@ from siafu.engine import begin
 from siafu.errors import ConfigError, DataError
 from siafu.graph import TextIds, graph_from_edges
 from siafu.minibatch import Macrobatch, SampledData, loader
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from tests.parity.graphs import awkward_graph
 

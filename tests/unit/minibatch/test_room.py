@@ -20,7 +20,7 @@ from siafu.launch import fit
 from siafu.minibatch import Room, vertex_bytes
 from siafu.minibatch.feed import _facts
 from siafu.nn.normalisation import added_loop, owned_degree
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import ScratchRows, open_shard
 from tests.harness import RankPool
 from tests.unit.plan.test_alive import Alive

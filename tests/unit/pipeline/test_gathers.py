@@ -9,7 +9,7 @@ from siafu.comm import World
 from siafu.elastic import inspect_parts
 from siafu.ingest import load
 from siafu.nn import Draws, ModelSpec
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.pipeline.gathers import Asked, AttentionGather
 from siafu.pipeline.rows import even_bounds
 from siafu.shard import Shard, open_shard

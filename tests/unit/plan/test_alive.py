@@ -15,7 +15,7 @@ from siafu.config import make_config
 from siafu.engine import begin
 from siafu.engine.networks.network import model_spec
 from siafu.ingest import load
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.plan import predict_training_bytes
 from siafu.shard import open_shard
 from tests.harness import RankPool

@@ -14,7 +14,7 @@ from siafu.errors import ConfigError, PlanError
 from siafu.ingest import load
 from siafu.nn import CARDS, Draws, ModelSpec
 from siafu.options import read_bytes
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.plan import Sizes, choose_strategy, measure_sizes, predict_bytes
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy, group_rounds, smallest_piece

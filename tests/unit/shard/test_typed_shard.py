@@ -9,7 +9,7 @@ import torch
 from siafu.comm import World
 from siafu.graph import graph_from_edges
 from siafu.ingest import load_builtin
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import open_shard
 from tests.harness import RankPool
 

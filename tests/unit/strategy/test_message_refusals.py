@@ -8,7 +8,7 @@ from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.ingest import load
 from siafu.nn import Draws
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours
 

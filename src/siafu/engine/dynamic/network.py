@@ -17,7 +17,7 @@ from siafu.engine.tasks.task import Task, TaskInput
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
-from siafu.partition import plan_time
+from siafu.partitioning import plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 
 TASKS: dict[str, Callable[[TaskInput], Task]] = {

@@ -19,7 +19,7 @@ from siafu.engine.trainer import Trainer
 from siafu.engine.workload import Evaluation
 from siafu.graph import DynamicGraph, fingerprint_dynamic
 from siafu.nn import Draws
-from siafu.partition import TimeBlock
+from siafu.partitioning import TimeBlock
 from siafu.strategy import TimeRunner, WidthBook
 
 _HALO = ("halo_forward", "halo_backward")

@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from siafu.comm import BACKWARD, FORWARD, Coding, World, start_coded, start_exchange
 from siafu.nn import BandedMean, banded_mean
-from siafu.partition import TimeBlock
+from siafu.partitioning import TimeBlock
 from siafu.strategy.time.exchanges import CodingsOf, Root, exactly, tied
 
 

@@ -16,7 +16,7 @@ from siafu.comm import World
 from siafu.errors import ConfigError
 from siafu.nn import BandedMean, Draws, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
 from siafu.nn.sparse import dense
-from siafu.partition import TimeBlock, TimePlan
+from siafu.partitioning import TimeBlock, TimePlan
 from siafu.strategy.time.banded import BandedHalo
 from siafu.strategy.time.cost import choose_exchange, state_width
 from siafu.strategy.time.exchanges import AllToAll, Evolution

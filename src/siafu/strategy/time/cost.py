@@ -10,7 +10,7 @@ import torch
 
 from siafu.comm import FORMATS, UNCHANGED, Format, Redistribution, even_counts
 from siafu.nn import BandedMean, TemporalLayer
-from siafu.partition import TimePlan
+from siafu.partitioning import TimePlan
 from siafu.strategy.rounding import LEAST_WIDTH
 from siafu.strategy.time.strategy import TimeExchange
 

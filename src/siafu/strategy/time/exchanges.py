@@ -23,7 +23,7 @@ from siafu.comm import (
     to_vertices,
 )
 from siafu.nn import EvolvingGCN, Rows, State, StepGraph, TemporalLayer, summaries
-from siafu.partition import TimeBlock
+from siafu.partitioning import TimeBlock
 
 Root = tuple[Tensor, Tensor]
 """A tensor to start backward from, and its gradient."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from siafu.comm import MakeCodings, World, even_counts
 from siafu.errors import ConfigError
 from siafu.nn import BandedMean, Draws, TemporalLayer
-from siafu.partition import TimeBlock, TimePlan
+from siafu.partitioning import TimeBlock, TimePlan
 from siafu.strategy.rounding import (
     LEAST_WIDTH,
     Channels,

@@ -25,7 +25,7 @@ from siafu.comm import (
     start_send,
 )
 from siafu.nn import State, TemporalLayer
-from siafu.partition import TimeBlock
+from siafu.partitioning import TimeBlock
 from siafu.strategy.time.exchanges import Root
 
 

@@ -12,7 +12,7 @@ from siafu.engine.weights import check_names
 from siafu.errors import DataError, StoreError
 from siafu.graph import load_store, open_folder
 from siafu.ingest import TableOptions, ingest_to_store, load_dynamic
-from siafu.partition import open_parts, partition_graph
+from siafu.partitioning import open_parts, partition_graph
 
 EDGES = {"src": [0, 1, 2, 3, 4, 5], "dst": [1, 2, 3, 4, 5, 0], "w": [1.0] * 6, "k": [2.0] * 6}
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.nn import Draws
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy
 from siafu.strategy.pyg.edges import EdgeSets

@@ -12,7 +12,7 @@ from torch_geometric.nn.models import GroupAddRev
 
 from siafu.comm import World
 from siafu.errors import PlanError
-from siafu.partition import write_parts
+from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from siafu.strategy import parallelize
 from siafu.strategy.pyg.refusal import refuse_inexact

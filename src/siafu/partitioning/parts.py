@@ -30,7 +30,7 @@ from siafu.graph import (
 )
 from siafu.graph.columns import INTEGERS, OFFSETS
 from siafu.graph.manifest import MANIFEST
-from siafu.partition.quality import Quality
+from siafu.partitioning.quality import Quality
 
 _MOST_PARTS = 1 << 20
 _Parts = Annotated[int, Field(ge=1, le=_MOST_PARTS)]

@@ -10,8 +10,8 @@ import numpy as np
 
 from siafu.graph import Array, FolderWriter, index_dtype
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition import chunks
-from siafu.partition.chunks import ranges, read, rows_at_once, windows
+from siafu.partitioning import chunks
+from siafu.partitioning.chunks import ranges, read, rows_at_once, windows
 
 
 def group_by_part(part_of: Array, num_parts: int) -> tuple[Array, Array]:

@@ -7,7 +7,7 @@ import pytest
 
 from siafu.errors import StoreError
 from siafu.graph import Graph, count_edge_types, graph_from_edges, load_store, save_store
-from siafu.partition import METHODS, chunks, open_parts, partition_graph, partition_store
+from siafu.partitioning import METHODS, chunks, open_parts, partition_graph, partition_store
 
 NAMES = ("a", "b", "never", "d")
 

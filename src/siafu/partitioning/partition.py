@@ -16,13 +16,13 @@ from siafu.graph import (
     load_store,
     make_in_steps,
 )
-from siafu.partition.assign import assign_contiguous, assign_hash, check_num_parts
-from siafu.partition.memory import available_bytes, check_cut_fits, held_bytes, predict_for
-from siafu.partition.metis import assign_metis
-from siafu.partition.quality import Quality
-from siafu.partition.split import PartRows
-from siafu.partition.streaming import assign_streaming
-from siafu.partition.write import check_assignment, write_in_steps
+from siafu.partitioning.assign import assign_contiguous, assign_hash, check_num_parts
+from siafu.partitioning.memory import available_bytes, check_cut_fits, held_bytes, predict_for
+from siafu.partitioning.metis import assign_metis
+from siafu.partitioning.quality import Quality
+from siafu.partitioning.split import PartRows
+from siafu.partitioning.streaming import assign_streaming
+from siafu.partitioning.write import check_assignment, write_in_steps
 from siafu.record import Progress, Say, say_nothing, silent
 
 METHODS = ("auto", "metis", "streaming", "contiguous", "hash")

@@ -1,9 +1,9 @@
 """Deciding which part owns which vertex, scoring that, and writing the parts."""
 
-from siafu.partition.assign import assign_contiguous, assign_hash
-from siafu.partition.memory import predict_peak_bytes
-from siafu.partition.metis import assign_metis
-from siafu.partition.partition import (
+from siafu.partitioning.assign import assign_contiguous, assign_hash
+from siafu.partitioning.memory import predict_peak_bytes
+from siafu.partitioning.metis import assign_metis
+from siafu.partitioning.partition import (
     METHODS,
     Cut,
     assign_vertices,
@@ -11,17 +11,17 @@ from siafu.partition.partition import (
     partition_in_steps,
     partition_store,
 )
-from siafu.partition.parts import Parts, open_parts
-from siafu.partition.quality import Quality, score
-from siafu.partition.streaming import assign_streaming
-from siafu.partition.time_plan import (
+from siafu.partitioning.parts import Parts, open_parts
+from siafu.partitioning.quality import Quality, score
+from siafu.partitioning.streaming import assign_streaming
+from siafu.partitioning.time_plan import (
     TimeBlock,
     TimePlan,
     balanced_cuts,
     plan_time,
     too_few_snapshots,
 )
-from siafu.partition.write import write_parts
+from siafu.partitioning.write import write_parts
 from siafu.record import Progress
 
 __all__ = [

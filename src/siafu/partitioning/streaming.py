@@ -15,8 +15,8 @@ import numpy as np
 
 from siafu.graph import Array, Graph, Partial, index_dtype
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition.assign import assign_contiguous, check_num_parts
-from siafu.partition.chunks import Window, edge_pieces, ranges, read
+from siafu.partitioning.assign import assign_contiguous, check_num_parts
+from siafu.partitioning.chunks import Window, edge_pieces, ranges, read
 from siafu.record import Progress, silent
 
 _SLACK = 1.05

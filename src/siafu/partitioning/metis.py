@@ -17,8 +17,8 @@ from numpy.lib.format import open_memmap
 from siafu.errors import PartitionError
 from siafu.graph import Array, Graph, index_dtype, scratch_folder
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition.assign import assign_contiguous, check_num_parts
-from siafu.partition.chunks import EDGES_AT_ONCE, edge_pieces, ranges
+from siafu.partitioning.assign import assign_contiguous, check_num_parts
+from siafu.partitioning.chunks import EDGES_AT_ONCE, edge_pieces, ranges
 
 _CHILD = Path(__file__).with_name("metis_child.py")
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from siafu.errors import PartitionError
 from siafu.graph import Array, Graph
-from siafu.partition.chunks import ranges
+from siafu.partitioning.chunks import ranges
 
 _ROWS_AT_ONCE = 1 << 20
 

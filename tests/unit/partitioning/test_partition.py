@@ -7,7 +7,7 @@ import pytest
 
 from siafu.errors import PartitionError, StoreError
 from siafu.graph import Graph, graph_from_edges, load_store, save_store
-from siafu.partition import (
+from siafu.partitioning import (
     METHODS,
     open_parts,
     partition,
@@ -18,7 +18,7 @@ from siafu.partition import (
     split,
     write_parts,
 )
-from siafu.partition.memory import sample_reverse_share
+from siafu.partitioning.memory import sample_reverse_share
 
 
 def _graph(seed: int = 0, num_nodes: int = 60) -> Graph:
@@ -148,8 +148,8 @@ def test_parts_written_in_small_pieces_are_the_same(tmp_path, monkeypatch):
     save_store(_graph(), tmp_path / "store")
     graph = load_store(tmp_path / "store")
     partition_graph(graph, tmp_path / "whole", num_parts=3, method="hash")
-    monkeypatch.setattr("siafu.partition.chunks.EDGES_AT_ONCE", 7)
-    monkeypatch.setattr("siafu.partition.chunks.BYTES_AT_ONCE", 64)
+    monkeypatch.setattr("siafu.partitioning.chunks.EDGES_AT_ONCE", 7)
+    monkeypatch.setattr("siafu.partitioning.chunks.BYTES_AT_ONCE", 64)
     partition_graph(graph, tmp_path / "pieces", num_parts=3, method="hash")
     whole, pieces = open_parts(tmp_path / "whole"), open_parts(tmp_path / "pieces")
     assert whole.folder.fingerprint == pieces.folder.fingerprint

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from siafu.partition.chunks import windows
+from siafu.partitioning.chunks import windows
 
 COUNTS = [[0, 0, 3, 0, 5, 1, 0, 0], [9], [0], [0, 0], [1, 1, 1, 1], [0, 7, 0]]
 

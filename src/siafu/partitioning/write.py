@@ -24,11 +24,11 @@ from siafu.graph import (
 )
 from siafu.graph.columns import as_stored
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition import chunks
-from siafu.partition.assign import check_num_parts
-from siafu.partition.chunks import ranges, windows
-from siafu.partition.quality import Quality, count_training
-from siafu.partition.split import (
+from siafu.partitioning import chunks
+from siafu.partitioning.assign import check_num_parts
+from siafu.partitioning.chunks import ranges, windows
+from siafu.partitioning.quality import Quality, count_training
+from siafu.partitioning.split import (
     PartRows,
     deal_entries,
     group_by_part,

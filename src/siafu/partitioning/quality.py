@@ -11,7 +11,7 @@ import numpy as np
 
 from siafu.graph import Array, Graph
 from siafu.ops.numba_jit import strict_kernel
-from siafu.partition.chunks import edge_pieces
+from siafu.partitioning.chunks import edge_pieces
 from siafu.record import Progress, silent
 
 _PARTS_AT_ONCE = 64

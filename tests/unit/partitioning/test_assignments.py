@@ -14,7 +14,7 @@ import pytest
 
 from siafu.errors import PartitionError
 from siafu.graph import graph_from_edges, load_store, save_store
-from siafu.partition import (
+from siafu.partitioning import (
     assign_contiguous,
     assign_hash,
     assign_metis,
@@ -24,7 +24,7 @@ from siafu.partition import (
     metis_child,
     score,
 )
-from siafu.partition.metis import symmetric_adjacency
+from siafu.partitioning.metis import symmetric_adjacency
 
 ASSIGNMENTS = {
     "metis": assign_metis,
@@ -185,7 +185,7 @@ import sys
 sys.modules["pymetis"] = None
 import siafu
 from siafu.errors import PartitionError
-from siafu.partition import partition_graph
+from siafu.partitioning import partition_graph
 try:
     partition_graph(siafu.load("planted:60"), sys.argv[1], num_parts=2, method="metis")
 except PartitionError as error:
