@@ -5,6 +5,7 @@ batch, P parts. A thread owns the rows (or columns) that it writes, and what it 
 to a number of buffers fixed by the shape, so results do not depend on the number of threads.
 """
 # ruff: noqa: PLR0913, PLR0915, C901 - kernel arguments are flat, and loops are written out
+# Calls with several unpacked tuples are ignored by type: mypy mixes up their positions.
 
 from typing import Any
 
@@ -60,7 +61,7 @@ def fold_into(block: AttentionBlock, state: Softmax) -> None:
     shape = fixed_shape(*value.shape[1:])
 
     def work(lo: int, hi: int) -> None:
-        _fold(*kind, indptr, index, *inputs, *totals, drop, lo, hi, *shape)
+        _fold(*kind, indptr, index, *inputs, *totals, drop, lo, hi, *shape)  # type: ignore[arg-type]
 
     run_chunks(work, equal_edges(indptr, num_chunks(len(index) * value[0:1].size)))
 
@@ -79,10 +80,11 @@ def grad_into(
         _into_rows(block, rows, grads)
 
 
-def _kind(block: AttentionBlock) -> Any:
+def _kind(block: AttentionBlock) -> tuple[Any, Any, Any]:
     """Return what tells the compiler the kind: its factor among None for all others."""
     factor = block.sources[0].numpy().dtype.type(block.factor)
-    return tuple(factor if kind is block.kind else None for kind in Kind)
+    gat, gatv2, dot = (factor if kind is block.kind else None for kind in Kind)
+    return gat, gatv2, dot
 
 
 def _operands(block: AttentionBlock) -> tuple[Array, Array, Array, Array | None, Array | None]:
@@ -103,8 +105,7 @@ def _gat_grad_into(
     grad, right_MH = rows.grad_MHD.numpy(), block.rows[0]
     # right, log-sum-exp and delta of a row side by side: one cache line at 4 heads
     packed = right_MH.new_empty(len(right_MH), TILE * -(-3 * right_MH.size(1) // TILE))
-    near = packed[:, : 3 * right_MH.size(1)]
-    torch.cat([right_MH, rows.lse_MH, rows.delta_MH], dim=1, out=near)
+    torch.cat([right_MH, rows.lse_MH, rows.delta_MH], dim=1, out=packed[:, : 3 * right_MH.size(1)])
     x, flat_grad = packed.numpy(), flat_of(grad)
     inputs = x, x, left, z, None, edge, None, grad, flat_grad, None
     grad_z, grad_left = (t.numpy() for t in grads.sources)
@@ -117,7 +118,7 @@ def _gat_grad_into(
     def work(part: int, _: int) -> None:
         outputs = grad_left, grad_z, sums[part], grad_edge
         span = bounds[part], bounds[part + 1]
-        _grad_columns(*kind, indptr, index, order, *inputs, *outputs, drop, *span, *shape)
+        _grad_columns(*kind, indptr, index, order, *inputs, *outputs, drop, *span, *shape)  # type: ignore[arg-type]
 
     run_chunks(work, range(parts + 1))
     for part_MH in right_PMH:
@@ -135,7 +136,7 @@ def _into_columns(
     kind, drop, shape = _kind(block), drop_arrays(block.drop, x.dtype), fixed_shape(*x.shape[1:])
 
     def work(lo: int, hi: int) -> None:
-        _grad_columns(*kind, indptr, index, order, *inputs, *outputs, drop, lo, hi, *shape)
+        _grad_columns(*kind, indptr, index, order, *inputs, *outputs, drop, lo, hi, *shape)  # type: ignore[arg-type]
 
     run_chunks(work, equal_edges(indptr, num_chunks(len(index) * x[0:1].size)))
 
@@ -155,7 +156,7 @@ def _into_rows(block: AttentionBlock, rows: RowGrads, grads: AttentionGrads) -> 
     def work(part: int, _: int) -> None:
         outputs = grad_own, None if sums is None else sums[part], grad_edge
         span = bounds[part], bounds[part + 1]
-        _grad_rows(*kind, indptr, index, *inputs, *outputs, drop, *span, *shape)
+        _grad_rows(*kind, indptr, index, *inputs, *outputs, drop, *span, *shape)  # type: ignore[arg-type]
 
     run_chunks(work, range(parts + 1))
     for total, buffer in zip(grads.shared, buffers, strict=True):
@@ -186,7 +187,7 @@ def _fold(
     heads: tuple[int, ...] | None,
     tiles: Tiles,
 ) -> None:
-    """Fold the edges of each row into the softmax it has gathered, a batch at a time."""
+    """Fold the edges of each row into its softmax, a batch at a time."""
     H, d = value.shape[1] if heads is None else len(heads), width_of(value, tiles)
     score = np.empty((H, BATCH), value.dtype)
     ids, words = np.empty((2, BATCH), np.int64), np.empty((4, BATCH), np.uint32)
@@ -222,7 +223,7 @@ def _fold(
                     summed += raised
                 weight[i, h] += summed
 
-            # The normalising sum is whole by now: draws drop weights from the other sum alone.
+            # The normalising sum is whole by now: draws drop values from the other sum alone.
             if drop[0] > 0:
                 for q in range(count):
                     ids[0, q], ids[1, q] = drop[3][index[e + q]], drop[4][i]
@@ -414,7 +415,7 @@ def _grad_rows(
         while e < end:
             count = min(BATCH, end - e)
 
-            # Softmax weights once more, from its scores, as in `_grad_columns`.
+            # Softmax weights once more, as in `_grad_columns`.
             scores(
                 weight, gat, gatv2, dot, index, None, e, count, x, flat_x, own, i, att, edge, H,
                 tiles,
