@@ -4,10 +4,10 @@ Run: python -m benchmarks.attention [--kind gat|gatv2|dot] [--json FILE] [--devi
 
 Both sides share the weights, the seeded power-law graph and x, and take turns in one process for
 each allocator. A layer is the projections, the attention and every gradient, x's included; PyG's
-are GATConv, GATv2Conv and TransformerConv. Reddit's size is 233 k vertices and 114 M edges,
+are GATConv, GATv2Conv and TransformerConv. Reddit's size is 233 k nodes and 114 M edges,
 products' 2.4 M and 124 M; the seeded graphs have a little fewer edges, since degrees are capped.
 
-Shapes: N vertices, E edges, H heads, D width of a head.
+Shapes: N nodes, E edges, H heads, D width of a head.
 """
 
 import argparse
@@ -116,7 +116,7 @@ class Layer:
         return linear(self.x_ND).view(len(self.x_ND), HEADS, self.width)
 
     def _parameters(self) -> dict[str, Tensor]:
-        # TransformerConv makes a map of the vertex itself even when told not to use one
+        # TransformerConv makes a map of the node itself even when told not to use one
         named = self.conv.named_parameters()
         return {name: value for name, value in named if not name.startswith("lin_skip")}
 
@@ -253,7 +253,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=sorted(ROWS_READ), default="gat")
     parser.add_argument("--json", type=Path, help="append one line for each row to this file")
     parser.add_argument("--device", choices=sorted(GRAPHS), default="cpu")
-    parser.add_argument("--scale", type=float, default=1.0, help="of vertices and edges")
+    parser.add_argument("--scale", type=float, default=1.0, help="of nodes and edges")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--graph", help="measure this one in this process")

@@ -1,12 +1,12 @@
 """Can a graph with a billion edges be made, stored, cut and trained on in bounded memory?
 
-Run: python -m benchmarks.billion [--json FILE] [--edges 1000000000] [--vertices 20000000]
+Run: python -m benchmarks.billion [--json FILE] [--edges 1000000000] [--nodes 20000000]
      [--features 32] [--from store|parquet] [--memory 4GB] [--until cut] [--keep PARTS]
      python -m benchmarks.billion --budget-run [--budget 2GB]
 
 Each phase is a process of its own (training starts one a rank more); its seconds and the peak of
 its resident memory, summed over its processes, are printed. Training is one epoch of SAGE over the
-training vertices, one in a hundred. With `--budget-run` the features alone are four times the
+training nodes, one in a hundred. With `--budget-run` the features alone are four times the
 memory that all ranks together may use. Everything made is removed at the end,
 but for the parts and their figures that `--keep` asks for.
 """
@@ -86,7 +86,7 @@ class Bench:
         """Train one epoch and return its last metrics."""
         settings = ["--model", "sage", "--strategy", "batchgnn", "--fanout", "10,5"]
         settings += ["--batch-size", 1000, "--epochs", 1, "--memory", memory_a_rank]
-        # Scoring reads all neighbours of all vertices: it had not ended after 17 minutes.
+        # Scoring reads all neighbours of all nodes: it had not ended after 17 minutes.
         settings += ["--inference", "none"]
         run = self.folder / "run"
         self.phase("train", "siafu", "train", self.parts, *settings, "--out", run, "--quiet")

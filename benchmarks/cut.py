@@ -51,7 +51,7 @@ def make_graph(name: str, edges: int, target: Path) -> None:
 
 
 def _planted(edges: int, groups: int = 64) -> Graph:
-    """Return groups of vertices in mixed order, nine of ten edges within a group, both ways."""
+    """Return groups of nodes in mixed order, nine of ten edges within a group, both ways."""
     rng = np.random.default_rng(0)
     n = edges // 20
     order = rng.permutation(n)

@@ -15,7 +15,7 @@ An epoch is that of checkpointing along time: forward over all snapshots, then b
 with every snapshot's forward run again. Snapshots thus travel twice, but for the ones at both ends
 of time, where a walk turns and every way still has them.
 
-Shapes: N vertices, E edges of a snapshot, T snapshots, F width.
+Shapes: N nodes, E edges of a snapshot, T snapshots, F width.
 """
 
 import argparse
@@ -319,7 +319,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="append one line for each row to this file")
     default = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--device", choices=("cpu", "cuda"), default=default)
-    parser.add_argument("--scale", type=float, default=1.0, help="of vertices and edges")
+    parser.add_argument("--scale", type=float, default=1.0, help="of nodes and edges")
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())

@@ -4,15 +4,15 @@ Run: SIAFU_DATA=FOLDER python -m benchmarks.dynamic_accuracy [--seeds 5] [--sets
 
 Lengths of windows and splits are those of the papers: TM-GCN (Malik et al. 2021) tells the class
 of edges, EvolveGCN (Pareja et al. 2020) which pairs meet next, scored against every pair of
-vertices met. Classes of the edges of t are told from embeddings of the same t, as the code of
+nodes met. Classes of the edges of t are told from embeddings of the same t, as the code of
 TM-GCN does. The weight of the rarer class is swept as there, 0.75 to 0.95, and each seed takes
 the one with the highest validation score; the epoch is chosen by validation too. TM-GCN's head
 is that of the paper, linear; validation alone would have chosen a hidden layer, whose test score
 is far lower (LOG.md). EvolveGCN on OTC has TM-GCN's head and direction, which its validation
 scores prefer. In link prediction a pair meets both ways, as in EvolveGCN's code. Not alike:
 degrees are logarithms, the optimiser is Adam, and states run on from training into validation
-and test instead of starting anew in a sliding window. Links are ranked among pairs of vertices
-met so far; EvolveGCN's code has all vertices and loops too, which gives a lower MAP (LOG.md).
+and test instead of starting anew in a sliding window. Links are ranked among pairs of nodes
+met so far; EvolveGCN's code has all nodes and loops too, which gives a lower MAP (LOG.md).
 Malik et al. do not say which EvolveGCN theirs is. Sets whose file is missing are left out, in
 words.
 """

@@ -7,7 +7,7 @@ sides get the same graph, the same allocator and both cores, and alternate. The 
 products of our order of work plus one random gather per aggregation, each timed alone. Beside DGL:
 `benchmarks.epoch_dgl`.
 
-Shapes: N vertices, D width.
+Shapes: N nodes, D width.
 """
 
 import argparse

@@ -8,7 +8,7 @@ torch than ours and doesn't need siafu. Both sides begin with the same weights a
 same losses over three epochs without dropout before anything is timed. They take turns; processor
 seconds stand beside wall seconds, since on a shared machine they are the steadier.
 
-Shapes: N vertices, D width.
+Shapes: N nodes, D width.
 """
 
 import argparse

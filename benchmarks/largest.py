@@ -1,10 +1,10 @@
 """What is the largest full-graph training that this machine can hold?
 
-Run: python -m benchmarks.largest [--json FILE] [--vertices 2400000] [--edges 62000000]
+Run: python -m benchmarks.largest [--json FILE] [--nodes 2400000] [--edges 62000000]
      [--runs sage:192,gat:128] [--ranks 4] [--epochs 2]
 
-A synthetic graph of ogbn-products' size: 2.4 million vertices, 62 million undirected edges (124
-million in-edges), 100 features, 47 classes; most edges join vertices near in order, as a partition
+A synthetic graph of ogbn-products' size: 2.4 million nodes, 62 million undirected edges (124
+million in-edges), 100 features, 47 classes; most edges join nodes near in order, as a partition
 would leave them. Each rank is a process; the strategy is `sar`. Prints an epoch's seconds, the peak
 memory of every rank (resident, everything included), and what was predicted for training.
 """

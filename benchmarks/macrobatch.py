@@ -4,7 +4,7 @@ Run: python -m benchmarks.macrobatch [--json FILE] [--hosts 1,2,4] [--mbit 1000]
      python -m benchmarks.macrobatch --hosts 2 --threads 4 --contestants "k=1;k=1, in turn;k=32"
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE of 256 hidden
-with fan-out 15,10,5 and minibatches of 1000, each on its own vertices: on a graph like
+with fan-out 15,10,5 and minibatches of 1000, each on its own nodes: on a graph like
 ogbn-products (communities, 100 features, cut by ranges) and on a power-law one (cut by hash).
 `k=1, in turn` is how DistDGL fetches: no caches, and a minibatch is drawn and fetched when the step
 before it has ended; `k=1` does so one minibatch ahead. Seconds are of an epoch, drawing and
@@ -236,7 +236,7 @@ def trained_row(name: str, told: dict[str, Any]) -> dict[str, Any]:
 
 def say_reach(reach: dict[str, float]) -> None:
     """Print how much of the graph minibatches reach, and whether it is too small for its bytes."""
-    print("of all vertices", ", ".join(f"k={k} reaches {share:.0%}" for k, share in reach.items()))
+    print("of all nodes", ", ".join(f"k={k} reaches {share:.0%}" for k, share in reach.items()))
     if reach["1"] > SMALL_REACH:
         print("one minibatch reaches so much that feature bytes say little of larger graphs")
 

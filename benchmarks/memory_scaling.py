@@ -1,6 +1,6 @@
 """Does the memory of a rank fall with the number of ranks?
 
-Run: python -m benchmarks.memory_scaling [--json FILE] [--ranks 1,2,4,8] [--vertices 200000]
+Run: python -m benchmarks.memory_scaling [--json FILE] [--ranks 1,2,4,8] [--nodes 200000]
      [--degree 50] [--models sage,gat]
 
 Peak resident memory above the start of training, the largest over the ranks, of full-graph training

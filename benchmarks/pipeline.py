@@ -1,6 +1,6 @@
 """What do pipelining and pools each bring, and how much of a pool's latency is hidden?
 
-Run: python -m benchmarks.pipeline [--json FILE] [--vertices 200000] [--degree 20] [--epochs 4]
+Run: python -m benchmarks.pipeline [--json FILE] [--nodes 200000] [--degree 20] [--epochs 4]
      taskset -c 0-3 python -m benchmarks.pipeline --group cpu               where cores are many:
      taskset -c 0-15 python -m benchmarks.pipeline --group pools --threads 4    pools have their own
 

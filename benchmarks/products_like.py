@@ -16,7 +16,7 @@ def products_like(
     degree: int = DEGREE,
     features: int = FEATURES,
 ) -> Graph:
-    """Return an undirected graph, skewed, with so many training vertices, half of all at most."""
+    """Return an undirected graph, skewed, with so many training nodes, half of all at most."""
     generator = np.random.default_rng(0)
     edges = degree * vertices // 2
     label = generator.integers(0, CLASSES, vertices)
@@ -48,7 +48,7 @@ def method_of(graph: Graph) -> str:
 
 
 def part_of(graph: Graph, size: int) -> Array:
-    """Return the part of each vertex."""
+    """Return the part of each node."""
     if method_of(graph) == "contiguous":
         return assign_contiguous(graph, size)
     return assign_hash(graph, size, seed=0)

@@ -1,15 +1,15 @@
 """How much of a graph do minibatches reach, and how many far rows do several of them share?
 
-Run: python -m benchmarks.reach [--vertices 2000000] [--degree 30] [--hosts 2] [--json FILE]
+Run: python -m benchmarks.reach [--nodes 2000000] [--degree 30] [--hosts 2] [--json FILE]
          [--graphs products-like,power-law]
 
-The sampler alone, on one thread: fan-out 15,10,5, minibatches of 1000 training vertices of the
-first host. `reach` is the share of the graph's vertices that k minibatches read together, and
-`far_share` the distinct vertices of other hosts among them, over those of k minibatches fetched one
+The sampler alone, on one thread: fan-out 15,10,5, minibatches of 1000 training nodes of the
+first host. `reach` is the share of the graph's nodes that k minibatches read together, and
+`far_share` the distinct nodes of other hosts among them, over those of k minibatches fetched one
 by one: what `--macrobatch k` leaves to travel. A figure of bytes from a graph that one minibatch
 all but covers says little of larger graphs: far rows are shared there since no others are left.
 
-Shapes: N vertices, V vertices that a minibatch reads.
+Shapes: N nodes, V nodes that a minibatch reads.
 """
 
 import argparse

@@ -7,11 +7,11 @@ A minibatch is all hops without replacement, compact numbers and the CSR of the 
 features. Peers run in the interpreters named, which need other versions of torch than ours and
 don't need siafu: PyG's NeighborLoader (with pyg-lib, else torch-sparse), DGL's NeighborSampler and
 its GraphBolt. Sides take turns on the same seeds. CPU time stands beside wall time: on a shared
-machine it is the steadier, and rates are by it. DGL draws anew for vertices of earlier hops, so
+machine it is the steadier, and rates are by it. DGL draws anew for nodes of earlier hops, so
 that its minibatches have more edges: compare edges a second. The floor reads the offsets of every
-visited vertex and the source of every sampled edge, known beforehand.
+visited node and the source of every sampled edge, known beforehand.
 
-Shapes: N vertices, E edges, Q vertices of a hop, S sampled edges of it.
+Shapes: N nodes, E edges, Q nodes of a hop, S sampled edges of it.
 """
 
 import argparse
@@ -62,7 +62,7 @@ Sampler = Callable[..., tuple[Tensor, Tensor]]
 
 
 class Minibatch(NamedTuple):
-    """A sub-graph: its vertices (seeds, hop 1, hop 2 ...), and their sampled in-edges."""
+    """A sub-graph: its nodes (seeds, hop 1, hop 2 ...), and their sampled in-edges."""
 
     vertices: Tensor
     indptr: Tensor
@@ -241,7 +241,7 @@ def measure_graph(name: str, repeats: int, pythons: dict[str, Path]) -> dict[str
     row |= {"peers": {kind: peer.name for kind, peer in peers.items()}}
     row |= {"fanouts": FANOUTS, "batch_size": BATCH_SIZE, **machine(), **measured}
     if "pyg" in peers:
-        # both draw min(fanout, degree) distinct edges of every vertex; only the draws differ
+        # both draw min(fanout, degree) distinct edges of every node; only the draws differ
         assert abs(row["pyg edges"] / row["ours edges"] - 1) < 0.02, "the sides differ in work"
     return row
 

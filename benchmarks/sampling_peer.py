@@ -24,7 +24,7 @@ Minibatches = Iterator[int]
 
 
 class Task(NamedTuple):
-    """The graph as in-edges of every vertex, and what is drawn of it."""
+    """The graph as in-edges of every node, and what is drawn of it."""
 
     indptr: Tensor
     index: Tensor

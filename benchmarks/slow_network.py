@@ -37,7 +37,7 @@ from siafu.shard import Shard, open_shard
 
 FEATURES, CLASSES, HIDDEN = 300, 41, 256
 SAME_CLASS = 0.4
-"""Share of edges between vertices of one class."""
+"""Share of edges between nodes of one class."""
 COMMON = {
     "hidden": HIDDEN,
     "layers": 3,

@@ -5,7 +5,7 @@ Run: python -m benchmarks.spmm [--json FILE] [--device cpu|cuda] [--scale 1.0] [
 Every side multiplies the same seeded power-law graph with the same x, in turns, in one process for
 each allocator: glibc's default, and `siafu.ops.spare_page_faults` for all sides alike.
 
-Shapes: N vertices, E edges, D width.
+Shapes: N nodes, E edges, D width.
 """
 
 import argparse
@@ -225,7 +225,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path, help="append one line for each row to this file")
     parser.add_argument("--device", choices=sorted(SHAPES), default="cpu")
-    parser.add_argument("--scale", type=float, default=1.0, help="of vertices and edges")
+    parser.add_argument("--scale", type=float, default=1.0, help="of nodes and edges")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--graph", help="measure this one in this process")

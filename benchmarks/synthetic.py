@@ -1,7 +1,7 @@
 """A graph of any size, made piece by piece: power-law degrees, communities, labels, features.
 
 Row v is in community v mod C, so that communities are not ranges of rows. Most edges come from the
-own community, the others from hubs anywhere. N vertices, E edges, F features.
+own community, the others from hubs anywhere. N nodes, E edges, F features.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ _TRAIN, _VAL, _TEST = 0.01, 0.001, 0.001
 
 
 def offsets(vertices: int, edges: int) -> Array:
-    """Return indptr of in-degrees that follow a power law, at least E / 2N a vertex."""
+    """Return indptr of in-degrees that follow a power law, at least E / 2N a node."""
     draws = np.random.default_rng(1).random(vertices, np.float32)
     weights = np.cumsum(0.5 + 0.25 / np.sqrt(draws + 1e-6), dtype=np.float64)
     indptr = np.zeros(vertices + 1, np.int64)
@@ -76,7 +76,7 @@ def sources(indptr: Array) -> Iterator[tuple[int, Array, Array]]:
 
 
 def vertex_pieces(vertices: int, features: int) -> Iterator[dict[str, Array]]:
-    """Yield x, y and masks of the vertices in order; a label is half seen in the features."""
+    """Yield x, y and masks of the nodes in order; a label is half seen in the features."""
     communities = max(1, vertices // _COMMUNITY_ROWS)
     for low in range(0, vertices, _PIECE_ROWS):
         generator = np.random.default_rng([2, low])
@@ -120,7 +120,7 @@ def write_store(target: Path, *, vertices: int, edges: int, features: int) -> No
 
 
 def write_tables(folder: Path, *, vertices: int, edges: int, features: int) -> None:
-    """Write the graph as Parquet tables: several files of edges, one of vertices."""
+    """Write the graph as Parquet tables: several files of edges, one of nodes."""
     (folder / "edges").mkdir(parents=True)
     for number, (row, window, src) in enumerate(sources(offsets(vertices, edges))):
         dst = np.repeat(np.arange(row, row + len(window) - 1), np.diff(window))

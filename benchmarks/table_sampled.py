@@ -28,7 +28,7 @@ def _macrobatch_line(row: Row, result: Row) -> str:
     hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
     command = (
         f"benchmarks.macrobatch --hosts {row['hosts']} --graphs {row['graph']} "
-        f"--vertices {result['vertices']} --steps {result['steps']}"
+        f"--nodes {result['vertices']} --steps {result['steps']}"
     )
     if result["threads"] > 1:
         hosts += f" of {result['threads']} cores"

@@ -112,7 +112,7 @@ def predict(row: dict[str, Any], vertices: int, steps: int, features: int) -> di
     compute = total / GPUS * step_seconds
     idle = 0.0
     if row["exchange"] == "wavefront":
-        # The last rank waits for the first group of vertices to pass all others, there and back;
+        # The last rank waits for the first group of nodes to pass all others, there and back;
         # as if all of their work were in the recurrence.
         idle = (GPUS - 1) * (compute / chunks + 2 * MESSAGE_SECONDS)
     alone = total * step_seconds
@@ -168,7 +168,7 @@ def numbers(text: str) -> list[int]:
 
 
 def stores_of(graph: DynamicGraph, parts: list[int], folder: Path) -> dict[int, Path]:
-    """Write the graph once for each number of groups of vertices; return where."""
+    """Write the graph once for each number of groups of nodes; return where."""
     found = {count: folder / f"graph-{count}" for count in parts}
     for count, store in found.items():
         groups = assign_vertices(graph, Cut(num_parts=count)) if count > 1 else None
@@ -177,7 +177,7 @@ def stores_of(graph: DynamicGraph, parts: list[int], folder: Path) -> dict[int, 
 
 
 def combinations(model: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield what is measured, exact rows first; groups of vertices go with `auto` alone."""
+    """Yield what is measured, exact rows first; groups of nodes go with `auto` alone."""
     blocks = numbers(args.blocks)
     for ranks in numbers(args.ranks):
         for parts in numbers(args.node_parts):

@@ -276,7 +276,7 @@ def measure_gpu(graph: Graph, args: argparse.Namespace, scratch: Path, device: s
 
 def show(graph: Graph, rows: list[Row], problem: str | None) -> None:
     """Print a line for each contestant, and the ratios beside the paper's."""
-    print(f"{graph.name}: {graph.num_nodes} vertices, {graph.num_edges} edges")
+    print(f"{graph.name}: {graph.num_nodes} nodes, {graph.num_edges} edges")
     for row in rows:
         spread = row["epoch"]
         print(

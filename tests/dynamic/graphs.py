@@ -1,4 +1,4 @@
-"""A small dynamic graph that hurts: an empty snapshot, loops, idle vertices, uneven snapshots."""
+"""A small dynamic graph that hurts: an empty snapshot, loops, idle nodes, uneven snapshots."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ NUM_STEPS = 13
 
 @cache
 def awkward_dynamic(width: int = 3) -> DynamicGraph:
-    """Return 13 snapshots of 23 vertices with features that change, labels and a signal."""
+    """Return 13 snapshots of 23 nodes with features that change, labels and a signal."""
     draw = np.random.default_rng(11)
     counts = draw.integers(1, 40, NUM_STEPS)
     counts[4], counts[5], counts[9] = 0, 0, 120

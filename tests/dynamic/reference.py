@@ -21,7 +21,7 @@ def dense_matrix(snapshot: Snapshot) -> Tensor:
 
 
 def normalised_matrix(matrix: Tensor) -> Tensor:
-    """Return D^-1/2 (A + I) D^-1/2; a vertex with a loop keeps its own."""
+    """Return D^-1/2 (A + I) D^-1/2; a node with a loop keeps its own."""
     loops = (matrix.diagonal() == 0).double()
     full = matrix + torch.diag(loops)
     root = full.sum(1).clamp(min=1e-300).rsqrt()
@@ -44,7 +44,7 @@ def averaged_matrices(matrices: list[Tensor], band: int) -> list[Tensor]:
 def embed(name: str, model: DynamicGNN, graph: DynamicGraph, *, outward: bool = False) -> Tensor:
     """Return out_TNO of the model of that name with the parameters of `model`.
 
-    `outward`: a row a source, so that a vertex sums over those that its edges lead to.
+    `outward`: a row a source, so that a node sums over those that its edges lead to.
     """
     weights = dict(model.named_parameters())
     matrices = [dense_matrix(s) for s in graph.iterate()]

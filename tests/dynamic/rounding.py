@@ -1,6 +1,6 @@
 """One process that rounds rows along time as ranks do, and rows to try that on.
 
-Shapes: T snapshots of a block, N vertices, D columns.
+Shapes: T snapshots of a block, N nodes, D columns.
 """
 
 from typing import Any
@@ -25,21 +25,21 @@ CPU = torch.device("cpu")
 def wire_of(
     world: World, plan: TimePlan, bits: Any, draws: Draws, vertices: int = VERTICES
 ) -> TimeRounding:
-    """Return what rounds rows of so many vertices."""
+    """Return what rounds rows of so many nodes."""
     rounding = Strategy(wire=bits, **({} if isinstance(bits, int) else {"wire_period": 3}))
     strategy = TimeStrategy(rounding=rounding)
     return TimeRounding(strategy, plan, world, draws, RowIds(torch.arange(vertices), vertices))
 
 
 def numbers(seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Return rows of all snapshots and vertices, of scales far apart."""
+    """Return rows of all snapshots and nodes, of scales far apart."""
     draw = torch.Generator().manual_seed(seed)
     scale = torch.randn(STEPS, VERTICES, 1, generator=draw, dtype=dtype).mul(2).exp()
     return scale * torch.randn(STEPS, VERTICES, WIDTH, generator=draw, dtype=dtype)
 
 
 def rounded(x_TND: Tensor, bits: int, draws: Draws, purpose: int, first: int = 0) -> Tensor:
-    """Return snapshots from `first` on as a receiver reads them; a row's id is step N + vertex."""
+    """Return snapshots from `first` on as a receiver reads them; a row's id is step N + node."""
     flat, count = x_TND.detach().flatten(0, 1).contiguous(), x_TND.size(1)
     layout = WireLayout.build(torch.full((len(flat),), bits).byte(), flat.size(1), flat.dtype)
     ids = torch.arange(first * count, first * count + len(flat))

@@ -26,7 +26,7 @@ TRAIN = 10
 """Snapshots that are trained on; the others are only embedded."""
 MODELS = list(DYNAMIC_CARDS)
 OUTWARD = ("tm-gcn", "gcrn")
-"""Models whose vertices sum over those that their edges lead to."""
+"""Models whose nodes sum over those that their edges lead to."""
 _SEEDING = threading.Lock()
 
 
@@ -47,7 +47,7 @@ def target(step: int, num_nodes: int, width: int) -> Tensor:
 def loss_of_step(step: int, rows_nO: Tensor, ids_n: Tensor | None = None) -> Tensor:
     """Return a loss that treats every entry differently; step 3 has none.
 
-    Of some vertices alone, it is their share of that of all.
+    Of some nodes alone, it is their share of that of all.
     """
     if step == 3:
         return rows_nO.new_zeros(())
@@ -85,7 +85,7 @@ def distributed_steps(
     """Return what one rank sees of the steps: losses, gradients, weights, embeddings, bytes.
 
     `exchanges` gives each temporal part its own, as `auto` may; `groups` are dealt out to the
-    vertices, one after another.
+    nodes, one after another.
     """
     model, graph = make_model(name, hidden).to(world.device), awkward_dynamic()
     if groups:

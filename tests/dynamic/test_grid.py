@@ -1,4 +1,4 @@
-"""Snapshots shared out among ranks by vertex, and time by stretch: equal to the reference."""
+"""Snapshots shared out among ranks by node, and time by stretch: equal to the reference."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from tests.dynamic.test_parity import CASES, assert_same
 from tests.harness import RankPool
 
 UNEVEN = (0, 0, 1)
-"""Groups of vertices, dealt out again and again."""
+"""Groups of nodes, dealt out again and again."""
 
 
 @pytest.mark.parametrize(("size", "block"), [(2, 4), (4, 4)])
@@ -43,7 +43,7 @@ def test_shared_snapshots_made_from_deltas_change_nothing(ranks: RankPool, model
 
 @pytest.mark.parametrize(("model", "exchange"), [("tm-gcn", "banded"), ("cd-gcn", "all-to-all")])
 def test_rounded_rows_of_a_grid_are_those_of_time_alone(ranks: RankPool, model, exchange) -> None:
-    """Draws go by snapshot and vertex; the rows that change stretches are the same ones."""
+    """Draws go by snapshot and node; the rows that change stretches are the same ones."""
     strategy = TimeStrategy(block=4, exchange=exchange, rounding=Strategy(wire=8))
     alone = ranks.run(distributed_steps, 2, model, strategy, 1000, (), 20)
     grid = ranks.run(distributed_steps, 4, model, strategy, 1000, (), 20, UNEVEN)
@@ -56,7 +56,7 @@ def test_rounded_rows_of_a_grid_are_those_of_time_alone(ranks: RankPool, model, 
 
 @dataclass
 class Group:
-    """As much of a source as a choice needs: the vertices of one group."""
+    """As much of a source as a choice needs: the nodes of one group."""
 
     num_vertices: int
     most_vertices: int = 780

@@ -1,6 +1,6 @@
 """Rounded rows along time: right on average, by the formula's variance, for all exchanges.
 
-Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns.
+Shapes: T snapshots of a block, t of them mine, N nodes, n of them mine, D columns.
 """
 
 from typing import Any
@@ -167,7 +167,7 @@ def errors_and_bytes(world: World, bits: Any) -> tuple[list[float], list[int]]:
     out, back = wire.dealt(0, BandedMean(32, 3))
     deal = Redistribution(block.steps, even_counts(vertices, world.size))
     own, draw = block.owned(world.rank), torch.Generator().manual_seed(9)
-    # Vertices that belong together have numbers near each other.
+    # Nodes that belong together have numbers near each other.
     scale = torch.randn(steps, vertices // 16, 1, generator=draw).mul(2).exp()
     x = scale.repeat_interleave(16, dim=1) * torch.randn(steps, vertices, 32, generator=draw)
     x = x[own.start : own.stop].requires_grad_()
@@ -213,5 +213,5 @@ def with_nan(world: World) -> str:
 
 def test_a_row_that_is_not_finite_is_named(ranks: RankPool) -> None:
     told = ranks.run(with_nan, 2)
-    assert "row of vertex 20 (its number in the store), snapshot 2" in told[0]
+    assert "row of node 20 (its number in the store), snapshot 2" in told[0]
     assert told[1] == ""

@@ -26,7 +26,7 @@ MOST_PROCESSES = 150
 
 
 def make_tables(folder: Path) -> None:
-    """Write two files of typed edges over text ids, and vertices with features and a split."""
+    """Write two files of typed edges over text ids, and nodes with features and a split."""
     rng = np.random.default_rng(0)
     n, e = 61, 700
     (folder / "edges").mkdir(parents=True)

@@ -145,7 +145,7 @@ def test_label_out_of_range(siafu: Command, value: int) -> None:
 def test_no_training_vertices(siafu: Command, ranks: int) -> None:
     data = write_npz(siafu.here / "data.npz", train_mask=np.zeros(30, bool))
     told = refused(siafu, "train", data, "--ranks", ranks, is_prepared=True)
-    assert "no training vertices" in told
+    assert "no training nodes" in told
 
 
 def test_no_labels(siafu: Command) -> None:

@@ -39,7 +39,7 @@ STEPS = {
     "part 0",
     "part 2",
     "sends",
-    "vertices y",
+    "nodes y",
 }
 
 

@@ -1,4 +1,4 @@
-"""Small graphs that hurt: isolated vertices, repeated edges, loops, a hub, an empty part."""
+"""Small graphs that hurt: isolated nodes, repeated edges, loops, a hub, an empty part."""
 
 import numpy as np
 
@@ -9,12 +9,12 @@ from siafu.partitioning import assign_hash, assign_metis
 def awkward_graph(*, num_nodes: int = 41, weighted: bool = False, width: int = 6) -> Graph:
     """Return a directed graph whose size divides by nothing, with every awkward feature."""
     generator = np.random.default_rng(7)
-    src = generator.integers(0, num_nodes - 3, 150)  # the last three vertices stay isolated
+    src = generator.integers(0, num_nodes - 3, 150)  # the last three nodes stay isolated
     dst = generator.integers(0, num_nodes - 3, 150)
     repeated = slice(0, 20)
     loops = np.arange(5, 9)
     others = np.arange(num_nodes - 3)
-    hub = np.zeros_like(others)  # vertex 0 is joined to everyone, both ways
+    hub = np.zeros_like(others)  # node 0 is joined to everyone, both ways
     src = np.concatenate([src, src[repeated], loops, loops[:2], hub, others])
     dst = np.concatenate([dst, dst[repeated], loops, loops[:2], others, hub])
     order = generator.permutation(len(src))
@@ -39,7 +39,7 @@ def awkward_graph(*, num_nodes: int = 41, weighted: bool = False, width: int = 6
 
 
 def assignment(graph: Graph, kind: str, num_parts: int) -> np.ndarray:
-    """Return a part for each vertex: `hash`, `metis`, or `gap` which leaves part 1 empty."""
+    """Return a part for each node: `hash`, `metis`, or `gap` which leaves part 1 empty."""
     if num_parts == 1:
         return np.zeros(graph.num_nodes, np.int32)
     if kind == "metis":

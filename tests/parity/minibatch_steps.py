@@ -24,7 +24,7 @@ def run_epochs(
     place: str = "host",
     double: bool = False,
 ) -> dict[str, Any]:
-    """Return losses, weights, logits by vertex and bytes sent, after some epochs."""
+    """Return losses, weights, logits by node and bytes sent, after some epochs."""
     dtype = torch.float64 if double else torch.float32
     torch.set_default_dtype(dtype)
     try:
@@ -63,6 +63,6 @@ def run_epochs(
 
 
 def joined_logits(results: list[dict[str, Any]]) -> Tensor:
-    """Return the logits of all vertices, in the order of the whole graph."""
+    """Return the logits of all nodes, in the order of the whole graph."""
     rows = {vertex: row for result in results for vertex, row in result["logits"].items()}
     return torch.stack([rows[vertex] for vertex in sorted(rows)])

@@ -1,6 +1,6 @@
 """One process that rounds what would cross between parts as ranks round it: the truth for them.
 
-Shapes: N vertices, D width.
+Shapes: N nodes, D width.
 """
 
 from collections.abc import Callable

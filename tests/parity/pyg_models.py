@@ -151,7 +151,7 @@ class Chebyshev(nn.Module):
 
 
 class WithGraphNorm(nn.Module):
-    """Normalises over all vertices of a graph in a way that is not split."""
+    """Normalises over all nodes of a graph in a way that is not split."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
@@ -293,7 +293,7 @@ class Turned(nn.Module):
 
 
 class Reversed(nn.Module):
-    """Turns edges round, so that some end at vertices of other ranks."""
+    """Turns edges round, so that some end at nodes of other ranks."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
 
 WORLDS = [("hash", 2), ("hash", 3), ("hash", 4), ("gap", 3), ("gap", 4)]
-"""`gap` leaves part 1 without vertices, so its blocks are empty."""
+"""`gap` leaves part 1 without nodes, so its blocks are empty."""
 HEADS = 2
 Counts = dict[str, tuple[int, int]]
 """Bytes and messages by purpose."""

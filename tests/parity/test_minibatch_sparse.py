@@ -27,7 +27,7 @@ WIDTH = 50
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """The awkward graph with a few words a vertex, in 1, 2 and 3 parts."""
+    """The awkward graph with a few words a node, in 1, 2 and 3 parts."""
     graph = awkward_graph(weighted=True)
     draw = np.random.default_rng(3)
     counts = draw.integers(0, 6, graph.num_nodes)

@@ -97,7 +97,7 @@ def test_first_of_equal_edges_has_the_gradient(
             # Whole numbers, so sums are exact in any order.
             assert torch.equal(part[name], want[name][part["rows"]]), name
         for row, edge_grad in zip(part["rows"].tolist(), part["edge"], strict=True):
-            assert torch.equal(edge_grad, want["edge"][row]), f"in-edges of vertex {row}"
+            assert torch.equal(edge_grad, want["edge"][row]), f"in-edges of node {row}"
     if operation != "neighbours.max":
         assert _has_ties(shard), "the graph has no ties, so nothing was tested"
 

@@ -100,7 +100,7 @@ def test_waiting_instead_of_overlapping_changes_nothing(
 
 
 def evaluated(world: World, folder: Path, spec: ModelSpec, strategy: Strategy) -> Any:
-    """Return logits by vertex without gradients, then in evaluation with them."""
+    """Return logits by node without gradients, then in evaluation with them."""
     shard, draws = open_shard(folder, world), Draws(seed=3)
     neighbours = BlockNeighbours(shard, draws, strategy)
     torch.manual_seed(0)

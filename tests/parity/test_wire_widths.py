@@ -174,6 +174,6 @@ def with_nan(world: World, folder: Path, vertex: int) -> str:
 
 
 def test_row_with_nan_is_named_by_the_users_id_where_it_is(ranks: RankPool, parts: Path) -> None:
-    told = ranks.run(with_nan, SIZE, parts, 0)  # vertex 0 feeds everyone
+    told = ranks.run(with_nan, SIZE, parts, 0)  # node 0 feeds everyone
     assert [bool(text) for text in told] == [True, False, False]
-    assert f"row of vertex {FIRST_ID}" in told[0]
+    assert f"row of node {FIRST_ID}" in told[0]

@@ -38,7 +38,7 @@ def _no_fsync():
 
 @st.composite
 def graphs(draw):
-    """Return a graph with loops, repeated edges and isolated vertices, and data of any kind."""
+    """Return a graph with loops, repeated edges and isolated nodes, and data of any kind."""
     n = draw(st.integers(1, 12))
     vertex = st.integers(0, n - 1)
     edges = draw(st.lists(st.tuples(vertex, vertex), max_size=40))

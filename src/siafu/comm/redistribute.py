@@ -1,8 +1,8 @@
-"""Moving rows along time: from "my snapshots of all vertices" to "all snapshots of my vertices" and
+"""Moving rows along time: from "my snapshots of all nodes" to "all snapshots of my nodes" and
 back, snapshots to all ranks, rows to one neighbour. Counted, and differentiable but for the last.
 Rows that are dealt out may be rounded on their way.
 
-Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns.
+Shapes: T snapshots of a block, t of them mine, N nodes, n of them mine, D columns.
 """
 
 from collections.abc import Callable
@@ -29,7 +29,7 @@ MakeCodings = tuple[Callable[[], Coding], Callable[[], Coding]]
 
 @dataclass(frozen=True, slots=True)
 class Redistribution:
-    """How many snapshots each rank holds before, and how many vertices after."""
+    """How many snapshots each rank holds before, and how many nodes after."""
 
     steps: tuple[int, ...]
     vertices: tuple[int, ...]
@@ -50,7 +50,7 @@ def even_counts(total: int, num_parts: int) -> tuple[int, ...]:
 def _spread(
     x_tND: Tensor, plan: Redistribution, world: World, purpose: str, coding: Coding | None
 ) -> Tensor:
-    """Return x_TnD: every rank's snapshots of my vertices."""
+    """Return x_TnD: every rank's snapshots of my nodes."""
     pieces = x_tND.split(list(plan.vertices), dim=1)
     shapes = [(steps, plan.vertices[world.rank]) for steps in plan.steps]
     return torch.cat(_swap(pieces, shapes, world, purpose, coding))
@@ -59,7 +59,7 @@ def _spread(
 def _collect(
     x_TnD: Tensor, plan: Redistribution, world: World, purpose: str, coding: Coding | None
 ) -> Tensor:
-    """Return x_tND: all vertices of my snapshots."""
+    """Return x_tND: all nodes of my snapshots."""
     pieces = x_TnD.split(list(plan.steps))
     shapes = [(plan.steps[world.rank], vertices) for vertices in plan.vertices]
     return torch.cat(_swap(pieces, shapes, world, purpose, coding), dim=1)
@@ -126,14 +126,14 @@ class _ToSteps(torch.autograd.Function):
 def to_vertices(
     x_tND: Tensor, plan: Redistribution, world: World, codings: MakeCodings | None = None
 ) -> Tensor:
-    """Return x_TnD, all snapshots of my vertices, differentiably; every rank calls it."""
+    """Return x_TnD, all snapshots of my nodes, differentiably; every rank calls it."""
     return x_tND if world.size == 1 else _ToVertices.apply(x_tND, plan, world, codings)
 
 
 def to_steps(
     x_TnD: Tensor, plan: Redistribution, world: World, codings: MakeCodings | None = None
 ) -> Tensor:
-    """Return x_tND, all vertices of my snapshots, differentiably; every rank calls it."""
+    """Return x_tND, all nodes of my snapshots, differentiably; every rank calls it."""
     return x_TnD if world.size == 1 else _ToSteps.apply(x_TnD, plan, world, codings)
 
 

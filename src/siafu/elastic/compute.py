@@ -1,9 +1,9 @@
 """The functions a worker may be asked for, by name; nothing else can be run on one.
 
 Each is pure: tensors and facts in, tensors out. Backward runs forward again instead of being sent
-what that computed. Tensors of a vertex part, by name:
+what that computed. Tensors of a node part, by name:
 
-    ids, x, answer               of an interval's vertices; x or answer only where it is read
+    ids, x, answer               of an interval's nodes; x or answer only where it is read
     w.NAME                       weights
     y, train                     labels, and which rows are trained on, for `finish`
     source0, .. row0, ..         the question to the in-neighbours; with `grad_` its gradient

@@ -6,7 +6,7 @@ one memory, each at a multiple of 64 bytes. A layout is data: nothing in it is r
 
 Before that, rows may be rounded to fewer bits, at random and right on average, by the wire of
 `siafu.ops`: a tensor NAME then travels as `q.NAME`, its payload, and `form.NAME`, its bits, type
-and shape. Draws are keyed by (epoch, task, name, vertex, column), so that an attempt made twice
+and shape. Draws are keyed by (epoch, task, name, node, column), so that an attempt made twice
 sends the same bytes.
 """
 
@@ -125,7 +125,7 @@ def unreadable(seen: str) -> TaskError:
 
 
 def encode_rows(tensors: Tensors, ids_N: Tensor, bits: int, purpose: str, draw: DrawKey) -> Tensors:
-    """Return the tensors with every one that has a float row for each vertex in `bits` bits."""
+    """Return the tensors with every one that has a float row for each node in `bits` bits."""
     if bits == RAW:
         return tensors
     out: Tensors = {}

@@ -33,9 +33,9 @@ class Question:
 
     operation: Operation
     sources: tuple[Tensor, ...]
-    """A row for each vertex that others may ask about."""
+    """A row for each node that others may ask about."""
     rows: tuple[Tensor, ...] = ()
-    """A row for each vertex that asks."""
+    """A row for each node that asks."""
     attention: Attention | None = None
     dropout: Dropout | None = None
     loops: bool = False
@@ -161,7 +161,7 @@ def run_part(
     """Return x of layer `number` and what that layer asks; no question after the last.
 
     `vertex` is x before (no rows where they are not read), the answer to the layer before, and the
-    vertices' ids.
+    nodes' ids.
     """
     x_ND, answer, ids_N = vertex
 

@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 1 << 17
 def write_predictions(
     network: Network, shard: Shard, draws: Draws, target: Path, *, embeddings: bool = False
 ) -> None:
-    """Write one Parquet file a rank into `target`; together they hold each vertex once."""
+    """Write one Parquet file a rank into `target`; together they hold each node once."""
     network.module.eval()
     draws.training = False
     logits = network.logit_rows()
@@ -47,7 +47,7 @@ def write_predictions(
 
 @torch.no_grad()
 def write_embeddings(network: Network, shard: Shard, draws: Draws, target: Path) -> None:
-    """Write what `write_predictions` does of a model of edges: each vertex's row, no classes."""
+    """Write what `write_predictions` does of a model of edges: each node's row, no classes."""
     network.module.eval()
     draws.training = False
     rows = network.logit_rows()

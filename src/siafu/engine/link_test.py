@@ -95,7 +95,7 @@ class LinkTest:
             yield piece[:, 0].contiguous(), piece[:, 1].contiguous()
 
     def _fetch(self, rows: RowReader, numbers: Tensor) -> Tensor:
-        """Return the rows of vertices by number, from whoever owns them."""
+        """Return the rows of nodes by number, from whoever owns them."""
         addresses, place = self._links.directory.addresses(numbers).unique(return_inverse=True)
         served = self._feed.relay.served.vertex_columns
         served["embedding"] = rows
@@ -106,7 +106,7 @@ class LinkTest:
     def write(self, rows: RowReader, ids: Ids, target: Path) -> None:
         """Write one row a held-out edge, by the user's ids: src, dst, score, split.
 
-        There is one Parquet file a rank; `ids` are of all vertices.
+        There is one Parquet file a rank; `ids` are of all nodes.
         """
         edges, scores, splits = [], [], []
         for split, edges_H2 in self._edges.items():

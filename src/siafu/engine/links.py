@@ -1,6 +1,6 @@
 """Link prediction: the loss over the edges of a minibatch, and the settings of such a run.
 
-An edge's score is the dot product of its ends' rows. Shapes: V vertices of a minibatch, D width, B
+An edge's score is the dot product of its ends' rows. Shapes: V nodes of a minibatch, D width, B
 edges, K negatives of each.
 """
 

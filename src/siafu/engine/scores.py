@@ -17,15 +17,15 @@ _ROWS_AT_ONCE = 1 << 16
 
 
 def training_loss(picked: Tensor, shard: Shard) -> Tensor:
-    """Return this rank's share of the mean loss over the training vertices of all ranks.
+    """Return this rank's share of the mean loss over the training nodes of all ranks.
 
-    `picked` has a row of logits for each owned training vertex.
+    `picked` has a row of logits for each owned training node.
     """
     return _share_of_loss(picked, shard, "train")
 
 
 def validation_loss(logits: RowReader, shard: Shard) -> float:
-    """Return the mean loss over the validation vertices of all ranks."""
+    """Return the mean loss over the validation nodes of all ranks."""
     pieces = _pieces(logits, shard.val)
     shares = [float(_share_of_loss(logits.read(rows), shard, "val", rows)) for rows in pieces]
     table = shard.world.gather_numbers([math.fsum(shares)], "metric")

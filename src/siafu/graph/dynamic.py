@@ -1,6 +1,6 @@
-"""A dynamic graph: T snapshots over one vertex set, kept as a base and deltas.
+"""A dynamic graph: T snapshots over one node set, kept as a base and deltas.
 
-T snapshots, N vertices, M events, F features, C channels of a signal.
+T snapshots, N nodes, M events, F features, C channels of a signal.
 """
 
 import hashlib
@@ -91,7 +91,7 @@ class EdgeEvents(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False, eq=False)
 class DynamicGraph:
-    """Snapshots over one vertex set with what training needs of vertices and events."""
+    """Snapshots over one node set with what training needs of nodes and events."""
 
     name: str
     ids: Ids
@@ -129,7 +129,7 @@ class DynamicGraph:
     overlapping: bool = False
     """Whether an event lies in more than one window."""
     part_of: Array | None = None
-    """int32 [N]: the group of each vertex, where ranks share snapshots."""
+    """int32 [N]: the group of each node, where ranks share snapshots."""
 
     def __repr__(self) -> str:
         return (
@@ -263,7 +263,7 @@ _ARRAYS = (
 
 
 def degree_features(snapshot: Snapshot, scale: DegreeScale = "log") -> Array:
-    """Return float32 [N, 2]: weighted in- and out-degree of each vertex."""
+    """Return float32 [N, 2]: weighted in- and out-degree of each node."""
     num_nodes = snapshot.num_nodes
     weight = snapshot.weight.astype(np.float64)
     incoming = np.bincount(snapshot.dst(), weight, num_nodes)

@@ -1,6 +1,6 @@
 """One directed graph in memory (or memory-mapped), as CSR by destination.
 
-Row v of the CSR lists the sources of the edges that end in v. N vertices, E edges, F features.
+Row v of the CSR lists the sources of the edges that end in v. N nodes, E edges, F features.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ _ROWS_AT_ONCE = 1 << 16
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False)
 class Graph:
-    """A directed graph with what training needs of its vertices and edges."""
+    """A directed graph with what training needs of its nodes and edges."""
 
     name: str
     indptr: Array
@@ -47,7 +47,7 @@ class Graph:
     x: Features | None = None
     """float32 [N, F], dense or sparse."""
     y: Array | None = None
-    """int64 [N] with -1 for no label, or uint8 [N, C] when a vertex may have several."""
+    """int64 [N] with -1 for no label, or uint8 [N, C] when a node may have several."""
     num_classes: int = 0
     train: Array | None = None
     val: Array | None = None
@@ -95,7 +95,7 @@ class Graph:
 
     @property
     def is_multi_label(self) -> bool:
-        """True when a vertex may carry several labels at once."""
+        """True when a node may carry several labels at once."""
         return self.y is not None and self.y.ndim == 2
 
     def with_masks(self, train: Array, val: Array, test: Array) -> "Graph":
@@ -245,7 +245,7 @@ def save_store(graph: Graph, target: Path | str, *, overwrite: bool = False) -> 
 
 
 def save_vertices(graph: Graph, writer: FolderWriter) -> None:
-    """Write everything that has one row a vertex, and the facts about the graph."""
+    """Write everything that has one row a node, and the facts about the graph."""
     graph.ids.save(writer)
     if isinstance(graph.x, SparseFeatures):
         writer.save("x_indptr", graph.x.indptr)

@@ -1,6 +1,6 @@
-"""What one group of vertices needs of a dynamic graph: the edges its vertices sum over, no others.
+"""What one group of nodes needs of a dynamic graph: the edges its nodes sum over, no others.
 
-N vertices, n of them in the group, C = n + those they ever meet.
+N nodes, n of them in the group, C = n + those they ever meet.
 """
 
 from collections.abc import Callable
@@ -19,10 +19,10 @@ _KEYS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupGraph:
-    """The edges of a group, over the vertices they join in the order of the whole graph."""
+    """The edges of a group, over the nodes they join in the order of the whole graph."""
 
     graph: DynamicGraph
-    """C vertices, whose ids are their numbers in the whole graph; edges and times alone."""
+    """C nodes, whose ids are their numbers in the whole graph; edges and times alone."""
     vertices_C: Array
     """int64, rising: the number of each in the whole graph."""
     own_n: Array

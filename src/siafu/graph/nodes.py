@@ -17,7 +17,7 @@ _ROWS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class IntegerIds:
-    """Ids that are integers: one int64 a vertex."""
+    """Ids that are integers: one int64 a node."""
 
     values: Array
 
@@ -92,7 +92,7 @@ def load_ids(folder: Folder | FolderWriter) -> Ids:
 
 @dataclass(frozen=True, slots=True)
 class SparseFeatures:
-    """Node features as CSR: the columns and values of each vertex that are not zero."""
+    """Node features as CSR: the columns and values of each node that are not zero."""
 
     indptr: Array
     index: Array
@@ -101,7 +101,7 @@ class SparseFeatures:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Vertices and width, as for a dense matrix."""
+        """Nodes and width, as for a dense matrix."""
         return len(self.indptr) - 1, self.width
 
     def dense(self) -> Array:

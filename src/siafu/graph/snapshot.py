@@ -29,7 +29,7 @@ class Snapshot:
 
     @property
     def num_nodes(self) -> int:
-        """Vertices, with or without edges."""
+        """Nodes, with or without edges."""
         return len(self.indptr) - 1
 
     @property
@@ -169,9 +169,9 @@ def normalised(
     own_n: Array | None = None,
     completed: Callable[[Array], Array] | None = None,
 ) -> Snapshot:
-    """Return D^-1/2 (A + I) D^-1/2, with I only where a vertex has no loop of its own yet.
+    """Return D^-1/2 (A + I) D^-1/2, with I only where a node has no loop of its own yet.
 
-    Of a part of a graph, `own_n` are the vertices whose rows are here, and `completed` fills in the
+    Of a part of a graph, `own_n` are the nodes whose rows are here, and `completed` fills in the
     degrees of the others.
     """
     num_nodes, dst_E, weight_E = snapshot.num_nodes, snapshot.dst(), snapshot.weight

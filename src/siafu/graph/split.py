@@ -11,7 +11,7 @@ from siafu.graph.graph import Graph
 
 
 def parse_split(text: str) -> tuple[float, float]:
-    """Return the two numbers of `0.6,0.2` (fractions) or `20,30` (vertices a class)."""
+    """Return the two numbers of `0.6,0.2` (fractions) or `20,30` (nodes a class)."""
     try:
         first, second = (float(part) for part in text.split(","))
     except ValueError:
@@ -28,7 +28,7 @@ def parse_split(text: str) -> tuple[float, float]:
 
 
 def draw_split(graph: Graph, split: str, seed: int) -> Graph:
-    """Return the graph with masks drawn from the seed over its labelled vertices."""
+    """Return the graph with masks drawn from the seed over its labelled nodes."""
     first, second = parse_split(split)
     if graph.y is None:
         raise DataError(

@@ -186,7 +186,7 @@ def _through_store(
 
 
 def count_vertices(source: Path, options: TableOptions) -> int | None:
-    """Return how many vertices the tables have, where files tell it without being read."""
+    """Return how many nodes the tables have, where files tell it without being read."""
     if find_ogb(source) is not None:
         return None
     tables = find_tables(source, options)

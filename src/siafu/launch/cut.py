@@ -185,9 +185,9 @@ def _cut_graph(
 
 
 def _within_memory(source: Path, cut: Cut, reading: Reading, allowance: Allowance) -> TableOptions:
-    """Return the options with buckets that fit; raise where vertices alone would not.
+    """Return the options with buckets that fit; raise where nodes alone would not.
 
-    Tables that do not tell how many vertices they name are checked once that is known.
+    Tables that do not tell how many nodes they name are checked once that is known.
     """
     num_nodes = count_vertices(source, reading.options)
     if num_nodes is None:

@@ -49,7 +49,7 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
     if not dynamic and isinstance(data, str | Path) and looks_like_events(Path(data)):
         raise ConfigError(
             "The model is for graphs that do not change, and the data has times of events.",
-            seen=f"--model {config.model} with {data}, one table without a table of vertices",
+            seen=f"--model {config.model} with {data}, one table without a table of nodes",
             fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
         )
     if dynamic and _is_static(data):
@@ -104,7 +104,7 @@ def prepare_dynamic(
     for note in [*notes, *_classes_told(config, graph)]:
         say(note)
     say(
-        f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} vertices, "
+        f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} nodes, "
         f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
     )
     stretches = config.ranks // config.node_parts
@@ -163,14 +163,14 @@ def _event_options(config: RunConfig) -> EventOptions:
 def _grouped(
     graph: DynamicGraph, cut: Cut, say: Callable[[str], None], *, quiet: bool
 ) -> DynamicGraph:
-    """Return the graph with its vertices cut into groups."""
+    """Return the graph with its nodes cut into groups."""
     progress = PhaseProgress(quiet=quiet)
     try:
         part_of = assign_vertices(graph, cut, progress)
     finally:
         progress.close()
     sizes = ", ".join(f"{size:,}" for size in np.bincount(part_of, minlength=cut.num_parts))
-    say(f"Cut the vertices into {cut.num_parts} groups: {sizes}.")
+    say(f"Cut the nodes into {cut.num_parts} groups: {sizes}.")
     return replace(graph, part_of=part_of)
 
 

@@ -72,7 +72,7 @@ def prepare_parts(
         facts = open_parts(target).facts
         graph = facts["graph"]
         say(
-            f"Partitioned {graph['num_nodes']:,} vertices and {graph['num_edges']:,} edges into "
+            f"Partitioned {graph['num_nodes']:,} nodes and {graph['num_edges']:,} edges into "
             f"{config.ranks} parts ({facts['method']}); {quality.cut_edges:,} edges are cut."
         )
     return target

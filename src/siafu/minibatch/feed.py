@@ -1,6 +1,6 @@
 """From a shard to what a model is given of each minibatch: rows, edges, labels.
 
-Shapes: V vertices of a minibatch, N owned rows, M rows a layer writes, F features.
+Shapes: V nodes of a minibatch, N owned rows, M rows a layer writes, F features.
 """
 
 from collections.abc import Callable
@@ -40,7 +40,7 @@ from siafu.ops import CSR
 from siafu.shard import HeldRows, RowReader, Shard
 
 Columns = dict[str, Tensor]
-"""Rows of a minibatch's vertices, by what they are: x, id, y ..."""
+"""Rows of a minibatch's nodes, by what they are: x, id, y ..."""
 Left = Callable[[], int]
 """Returns the bytes that every rank may still take; all call it together."""
 
@@ -171,7 +171,7 @@ class Feed:
         return tuple(name for name, is_wanted in wanted.items() if is_wanted)
 
     def _aggregated(self, aggregation: InputAggregation) -> RowReader:
-        """Return the constant input of a first layer, from all in-edges of every vertex."""
+        """Return the constant input of a first layer, from all in-edges of every node."""
         columns = (self.rows_name, "id", *(["facts"] if self.needs.facts else []))
 
         @torch.no_grad()
@@ -321,7 +321,7 @@ class _SparseRows:
 
 
 def _schedule(shard: Shard, batching: Batching, seed: int, links: LinkSeeds | None) -> Schedule:
-    """Return the schedule of training vertices or edges; every rank calls this together."""
+    """Return the schedule of training nodes or edges; every rank calls this together."""
     world, mine = shard.world, None
     if links is None:
         rows = shard.train

@@ -1,10 +1,10 @@
-"""A function of every vertex and all its in-neighbours, some vertices at a time.
+"""A function of every node and all its in-neighbours, some nodes at a time.
 
 Layer by layer this is inference over the whole graph; its memory is that of one piece and of the
 rows that come out, which may go to a file. With one aggregation it is the constant input of a first
 layer.
 
-Shapes: N owned rows, M rows of a piece, V vertices it reads.
+Shapes: N owned rows, M rows of a piece, V nodes it reads.
 """
 
 import math
@@ -22,12 +22,12 @@ from siafu.minibatch.subgraph import Subgraph
 from siafu.shard import RowReader, WrittenRows, new_rows
 
 RowFunction = Callable[[Subgraph, dict[str, Tensor]], Tensor]
-"""Maps a piece, and rows of its vertices by column, to a row for each of its M rows."""
+"""Maps a piece, and rows of its nodes by column, to a row for each of its M rows."""
 
 _ROWS_AT_ONCE = 1 << 14
 _EDGES_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 1 << 28
-"""Of the rows a piece reads, if no two of its edges start at one vertex."""
+"""Of the rows a piece reads, if no two of its edges start at one node."""
 _COPIES = 4
 """Of a row while it is fetched: as it comes, joined with the own ones, as asked by others, read."""
 _NUMBER_BYTES = 200
@@ -64,7 +64,7 @@ class Room:
 
 
 def vertex_bytes(row_bytes: int, width: int) -> int:
-    """Return what a piece takes for each vertex it reads, at most."""
+    """Return what a piece takes for each node it reads, at most."""
     computing = 2 * row_bytes + 4 * 4 * width
     return max(_COPIES * row_bytes, computing) + _NUMBER_BYTES
 

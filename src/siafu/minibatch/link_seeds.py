@@ -141,7 +141,7 @@ class Directory:
     """
 
     def __init__(self, part_of: Array, num_parts: int) -> None:
-        """`part_of` has the part of each vertex of the whole graph; it may be memory-mapped."""
+        """`part_of` has the part of each node of the whole graph; it may be memory-mapped."""
         self._part_of, self._num_parts = part_of, num_parts
         num_blocks = -(-len(part_of) // _BLOCK)
         counts = np.zeros((num_blocks, num_parts), np.int64)
@@ -155,7 +155,7 @@ class Directory:
         self._before = counts.cumsum(axis=0) - counts
 
     def addresses(self, numbers: Tensor) -> Tensor:
-        """Return the address of each vertex."""
+        """Return the address of each node."""
         if self._num_parts == 1:
             return numbers.clone()
         pieces = [self._look_up(piece.numpy()) for piece in numbers.split(_BLOCKS_AT_ONCE)]
@@ -246,9 +246,9 @@ def rows_of_seeds(seeds: Tensor) -> Tensor:
 
 
 def other_vertices(draws_B2K: Tensor, not_B: Tensor, num_vertices: int) -> Tensor:
-    """Return [B, K] vertices, uniform over all but one, from two draws each.
+    """Return [B, K] nodes, uniform over all but one, from two draws each.
 
-    One draw has 32 bits, too few to be uniform over very many vertices.
+    One draw has 32 bits, too few to be uniform over very many nodes.
     """
     draws_BK = draws_B2K[:, 0::2] + draws_B2K[:, 1::2] * 2.0**-32
     others_BK = (draws_BK * (num_vertices - 1)).long().clamp(max=num_vertices - 2)

@@ -130,9 +130,9 @@ class SampledData:
     n_id: Tensor
     """int64 [V]: number in the whole graph of each row."""
     input_id: Tensor
-    """int64 [B]: which of the input vertices each seed is."""
+    """int64 [B]: which of the input nodes each seed is."""
     num_sampled_nodes: list[int]
-    """Vertices by the hop that first met them, seeds first."""
+    """Nodes by the hop that first met them, seeds first."""
     num_sampled_edges: list[int]
     """Edges by hop."""
     y: Tensor | None = None
@@ -151,7 +151,7 @@ class SampledData:
 class MinibatchLoader:
     """Yields an epoch of minibatches of a shard; every rank makes one together, and uses it alike.
 
-    Each step has one minibatch a rank, of vertices it owns; all ranks have equally many, as even
+    Each step has one minibatch a rank, of nodes it owns; all ranks have equally many, as even
     in size as can be, so one may be empty. They hold tensors on the host, as a
     `torch_geometric.data.Data` where PyG is installed, else as `SampledData`. ::
 
@@ -182,8 +182,8 @@ class MinibatchLoader:
         """`num_neighbors` are drawn at each hop, -1 for all.
 
         `input_nodes` are this rank's seeds, as a mask of its rows or row numbers (`shard.train`),
-        or `input_ids`, by the user's ids, those of all ranks; without either every vertex is one.
-        A vertex named twice counts once. `macrobatch` steps are sampled and fetched in one go; that
+        or `input_ids`, by the user's ids, those of all ranks; without either every node is one.
+        A node named twice counts once. `macrobatch` steps are sampled and fetched in one go; that
         changes speed alone.
         """
         require(shard, "x")

@@ -1,7 +1,7 @@
 """Several minibatches whose rows are fetched in one go, while the ones before are trained on.
 
 How many go together is found by a trial: a few that are drawn before training.
-Shapes: U distinct vertices of a macrobatch, V vertices of one minibatch.
+Shapes: U distinct nodes of a macrobatch, V nodes of one minibatch.
 """
 
 import math
@@ -41,14 +41,14 @@ class Macrobatch:
     """This rank's, by step."""
     addresses_U: Tensor
     rows: dict[str, Tensor]
-    """By column, one for each distinct vertex."""
+    """By column, one for each distinct node."""
     seeds_U: Tensor
     """Addresses of all seeds, rising."""
     seed_rows: dict[str, Tensor]
     """By column, one for each seed."""
 
     def columns_of(self, subgraph: Subgraph) -> dict[str, Tensor]:
-        """Return the rows of one minibatch's vertices, in its order; some of its seeds alone."""
+        """Return the rows of one minibatch's nodes, in its order; some of its seeds alone."""
         place_V = torch.searchsorted(self.addresses_U, subgraph.addresses)
         columns = {name: rows.index_select(0, place_V) for name, rows in self.rows.items()}
         place = torch.searchsorted(self.seeds_U, subgraph.addresses[: subgraph.num_seeds])
@@ -71,7 +71,7 @@ class MacrobatchSampler:
         hot: HotRows | None = None,
         links: LinkSeeds | None = None,
     ) -> None:
-        """`columns` are fetched of every vertex, `seed_columns` of seeds.
+        """`columns` are fetched of every node, `seed_columns` of seeds.
 
         `links` makes seeds of edges, where those are dealt.
         """
@@ -213,18 +213,18 @@ class Trial:
     """What some steps of an epoch read: the most of any rank."""
 
     curve: list[float]
-    """Distinct vertices of the first 1, 2, ... steps."""
+    """Distinct nodes of the first 1, 2, ... steps."""
     graph_bytes: float
     """Of a step's edges and addresses."""
     row_bytes: int
-    """Of a vertex, all its columns."""
+    """Of a node, all its columns."""
     reached: tuple[int, ...]
-    """Vertices of a minibatch met up to each hop, from the seeds alone to all."""
+    """Nodes of a minibatch met up to each hop, from the seeds alone to all."""
     edges: int
     """Of a minibatch."""
 
     def rows(self, size: int) -> float:
-        """Return the distinct vertices of so many steps.
+        """Return the distinct nodes of so many steps.
 
         Beyond the steps drawn the curve goes on as a power of their number.
         """
@@ -274,7 +274,7 @@ def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
 def largest_that_pays(trial: Trial, budget_bytes: float, num_steps: int) -> int:
     """Return how many steps to fetch at once: the most that pay, within the budget.
 
-    The more the vertices of steps overlap, the more a larger macrobatch saves: doubling pays while
+    The more the nodes of steps overlap, the more a larger macrobatch saves: doubling pays while
     it saves 3 % of the rows a step.
     """
     size = 1

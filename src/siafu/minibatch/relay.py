@@ -1,9 +1,9 @@
 """One round of messages for several minibatches: their hops are drawn together, hop by hop.
 
 What a hop needs of a peer goes in one message whatever the number of minibatches, and comes back in
-one. Draws are keyed by minibatch, hop and vertex, so who asks in which company does not matter.
+one. Draws are keyed by minibatch, hop and node, so who asks in which company does not matter.
 
-Shapes: Q requests of a rank, A requests it answers, S sampled edges, U distinct vertices.
+Shapes: Q requests of a rank, A requests it answers, S sampled edges, U distinct nodes.
 """
 
 import torch
@@ -93,7 +93,7 @@ class Relay:
         return self.served.answer(rows, asker * slots + slot, keys, fanout, self.sampling)
 
     def fetch(self, addresses_U: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
-        """Return rows of vertices, by column; `addresses_U` rise."""
+        """Return rows of nodes, by column; `addresses_U` rise."""
         channel, readers = self.channel, self.served.vertex_columns
         counts = torch.bincount(owners_of(addresses_U), minlength=channel.size).tolist()
         before, own, after = rows_of(addresses_U).split(

@@ -1,4 +1,4 @@
-"""Which vertices or edges each minibatch has, and who works on it: the same count for every rank.
+"""Which nodes or edges each minibatch has, and who works on it: the same count for every rank.
 
 A step is one update of the weights: some minibatches, each on one rank. Sizes are as even as can
 be, so no rank is left over and nothing is dropped or used twice in an epoch.
@@ -40,7 +40,7 @@ class Step:
     holders: list[int]
     """The rank of each minibatch of the step, by number."""
     num_seeds: int
-    """Vertices, or edges, of all ranks."""
+    """Nodes, or edges, of all ranks."""
     places: range
     """In the epoch's order, which is this rank's (`local`) or that of all."""
 
@@ -81,7 +81,7 @@ class Schedule:
         return [make(seeds, number) for number in range(self.num_steps)]
 
     def _local_step(self, seeds: Tensor, step: int) -> Step:
-        """Every rank works for vertices it owns."""
+        """Every rank works for nodes it owns."""
         cuts = [_share(total, step, self.num_steps) for total in self.totals]
         low, high = cuts[self.world.rank]
         number = step * self.world.size + self.world.rank

@@ -1,7 +1,7 @@
-"""What a rank tells of its vertices, to others and to itself: sampled in-edges, and rows.
+"""What a rank tells of its nodes, to others and to itself: sampled in-edges, and rows.
 
-A vertex is named by its address, the rank that owns it and its row there, so that no rank needs a
-table of all vertices. Shapes: Q requests, S sampled edges, N owned rows, C columns of the shard.
+A node is named by its address, the rank that owns it and its row there, so that no rank needs a
+table of all nodes. Shapes: Q requests, S sampled edges, N owned rows, C columns of the shard.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Sampling:
     """How neighbours are drawn."""
 
     fanouts: tuple[int, ...]
-    """In-edges kept of a vertex that is first met at each hop; -1 keeps all."""
+    """In-edges kept of a node that is first met at each hop; -1 keeps all."""
     replace: bool = False
     """An edge may be drawn more than once."""
     weighted: bool = False
@@ -44,7 +44,7 @@ class Answer:
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """One rank's vertices, as every rank may ask for them."""
+    """One rank's nodes, as every rank may ask for them."""
 
     shard: Shard
     address_C: Tensor

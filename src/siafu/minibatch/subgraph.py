@@ -1,10 +1,10 @@
-"""The vertices and edges that one minibatch computes with.
+"""The nodes and edges that one minibatch computes with.
 
-Vertices are numbered seeds first, then those met at hop 1, at hop 2 and so on; a vertex's in-edges
+Nodes are numbered seeds first, then those met at hop 1, at hop 2 and so on; a node's in-edges
 were drawn when it was first met. So each layer reads a prefix of the rows and writes a shorter one,
 and no rows are copied in between.
 
-Shapes: V vertices, E edges, M rows with in-edges, L hops.
+Shapes: V nodes, E edges, M rows with in-edges, L hops.
 """
 
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ class Subgraph:
     addresses: Tensor
     """int64 [V]."""
     reached: tuple[int, ...]
-    """Vertices met up to each hop, from the seeds alone to all."""
+    """Nodes met up to each hop, from the seeds alone to all."""
     indptr: Tensor
-    """int64 [M + 1]: in-edges of the vertices met before the last hop."""
+    """int64 [M + 1]: in-edges of the nodes met before the last hop."""
     index: Tensor
     """int32 [E]: sources."""
     edges: dict[EdgeColumn, Tensor]
@@ -36,7 +36,7 @@ class Subgraph:
 
     @property
     def num_seeds(self) -> int:
-        """Vertices whose rows are asked for."""
+        """Nodes whose rows are asked for."""
         return self.reached[0]
 
     @property

@@ -66,10 +66,10 @@ def _edge_linear(edge_width: int, out_width: int) -> nn.Linear | None:
 
 
 class GATLayer(_AttentionLayer):
-    """Velickovic et al., 2018: attention over in-neighbours and the vertex itself.
+    """Velickovic et al., 2018: attention over in-neighbours and the node itself.
 
     Edges may add to a score: by their features, or by a number for each type of edge and head (and
-    one for the vertex itself), as in Lv et al., 2021.
+    one for the node itself), as in Lv et al., 2021.
     """
 
     def __init__(self, in_width: int, out_width: int, heads: Heads, *, num_types: int = 0) -> None:
@@ -116,7 +116,7 @@ class GATLayer(_AttentionLayer):
 
 
 class GATv2Layer(_AttentionLayer):
-    """Brody et al., 2022: attention whose ranking of neighbours differs from vertex to vertex."""
+    """Brody et al., 2022: attention whose ranking of neighbours differs from node to node."""
 
     def __init__(self, in_width: int, out_width: int, heads: Heads) -> None:
         super().__init__(out_width, heads)
@@ -144,7 +144,7 @@ class GATv2Layer(_AttentionLayer):
 
 
 class TransformerLayer(_AttentionLayer):
-    """Shi et al., 2021: dot-product attention over in-neighbours, beside the vertex itself."""
+    """Shi et al., 2021: dot-product attention over in-neighbours, beside the node itself."""
 
     def __init__(self, in_width: int, out_width: int, heads: Heads) -> None:
         super().__init__(out_width, heads)

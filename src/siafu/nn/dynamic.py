@@ -1,7 +1,7 @@
 """Models of dynamic graphs: spatial layers, each inside one snapshot, temporal ones between, and
-heads that turn embeddings into answers about vertices or pairs of them.
+heads that turn embeddings into answers about nodes or pairs of them.
 
-Shapes: T snapshots in a row, N vertices, E pairs, D input width, O output width.
+Shapes: T snapshots in a row, N nodes, E pairs, D input width, O output width.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,9 +29,9 @@ class StepGraph:
 
     neighbours: Neighbours
     active_N: Tensor
-    """bool: vertices with an edge in this snapshot."""
+    """bool: nodes with an edge in this snapshot."""
     gather: Callable[[Tensor], Tensor] = _alone
-    """Joins what the ranks that share the snapshot have found, each in its own vertices."""
+    """Joins what the ranks that share the snapshot have found, each in its own nodes."""
 
 
 class SpatialLayer(Protocol):
@@ -98,7 +98,7 @@ class TransformedGCN(nn.Module):
 
 
 class DynamicGNN(nn.Module):
-    """Parts one after another; the rows of the last are the vertices' embeddings at each step.
+    """Parts one after another; the rows of the last are the nodes' embeddings at each step.
 
     A part is a `TemporalLayer`, an `EvolvingGCN`, or any module called with (rows, neighbours). For
     a model of one's own, list a spatial and a temporal part a layer.
@@ -232,7 +232,7 @@ def build_dynamic(spec: DynamicSpec) -> DynamicGNN:
 
 
 class VertexHead(nn.Module):
-    """out = W x + b for each vertex."""
+    """out = W x + b for each node."""
 
     def __init__(self, width: int, out_width: int) -> None:
         super().__init__()
@@ -246,7 +246,7 @@ class VertexHead(nn.Module):
 class PairHead(nn.Module):
     """out = W [x_u | x_v] for each pair, or a hidden layer between: W' relu(W [x_u | x_v] + b).
 
-    The two halves of W are applied to vertices, so that pairs cost additions alone. Without a
+    The two halves of W are applied to nodes, so that pairs cost additions alone. Without a
     hidden layer there is no b: it would learn how frequent classes were while trained on, which
     changes over time.
     """

@@ -41,7 +41,7 @@ from siafu.ops import (
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """What the whole graph has of vertices whose in-edges are here only in part."""
+    """What the whole graph has of nodes whose in-edges are here only in part."""
 
     share_M: Tensor
     """float64: what the sum of the edges here is multiplied by, to be that of all on average."""
@@ -76,7 +76,7 @@ class LocalNeighbours:
 
     @property
     def num_vertices(self) -> int:
-        """Vertices that are written: those of the whole graph, or of a minibatch."""
+        """Nodes that are written: those of the whole graph, or of a minibatch."""
         return self.csr.num_rows
 
     def maps_first(self, in_width: int, out_width: int) -> bool:

@@ -59,7 +59,7 @@ def _refuse_norm(*args: Any, **kwargs: Any) -> Any:
     raise PlanError(
         "A message function mixes edges, but it is given a few edges at a time.",
         seen="batch norm inside the message",
-        fix="use nn.LayerNorm in the message, or batch norm on the vertices before or after",
+        fix="use nn.LayerNorm in the message, or batch norm on the nodes before or after",
     )
 
 

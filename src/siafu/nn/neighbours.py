@@ -36,7 +36,7 @@ class Neighbours(Protocol):
 
     @property
     def num_vertices(self) -> int:
-        """Vertices of the whole graph."""
+        """Nodes of the whole graph."""
         ...
 
     @property
@@ -54,7 +54,7 @@ class Neighbours(Protocol):
         ...
 
     def own(self, x_ND: Tensor) -> Tensor:
-        """Return the rows of the vertices that are written, of those that are read."""
+        """Return the rows of the nodes that are written, of those that are read."""
         ...
 
     def sum(self, x_ND: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class Neighbours(Protocol):
         ...
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
-        """Return D^-1/2 (A + I) D^-1/2 x, with I only where a vertex has no loop yet (GCN)."""
+        """Return D^-1/2 (A + I) D^-1/2 x, with I only where a node has no loop yet (GCN)."""
         ...
 
     def max(self, x_ND: Tensor) -> Tensor:
@@ -87,7 +87,7 @@ class Neighbours(Protocol):
         """Return out_MHD, the attention's weighted sum over in-neighbours.
 
         `sources` have N rows, `rows` M; `siafu.ops` tells which tensors each attention takes. With
-        `loops` a vertex attends to itself once; loops of the graph are replaced by that one.
+        `loops` a node attends to itself once; loops of the graph are replaced by that one.
         """
         ...
 
@@ -113,11 +113,11 @@ class Neighbours(Protocol):
         ...
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
-        """Return x with entries zeroed by draws that depend on vertex and column, not on rank."""
+        """Return x with entries zeroed by draws that depend on node and column, not on rank."""
         ...
 
     def total(self, x_ND: Tensor) -> Tensor:
-        """Return the column sums over all vertices of the graph."""
+        """Return the column sums over all nodes of the graph."""
         ...
 
 

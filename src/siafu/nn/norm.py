@@ -1,4 +1,4 @@
-"""Batch normalisation over all vertices of the graph, whoever owns them.
+"""Batch normalisation over all nodes of the graph, whoever owns them.
 
 Shapes: N owned rows, D columns.
 """

@@ -26,7 +26,7 @@ def gcn_scales(root_C: Tensor, loop_N: Tensor, dtype: torch.dtype) -> GcnScales:
 
 
 def owned_degree(csr: CSR) -> Tensor:
-    """Return degree_N: edge weights summed over each vertex's in-edges, the added loop included."""
+    """Return degree_N: edge weights summed over each node's in-edges, the added loop included."""
     return summed_weights(csr) + added_loop(csr)
 
 
@@ -38,7 +38,7 @@ def summed_weights(csr: CSR) -> Tensor:
 
 
 def added_loop(csr: CSR, *, first_row: int = 0) -> Tensor:
-    """Return loop_N: 1 where a vertex has no loop of its own, else 0.
+    """Return loop_N: 1 where a node has no loop of its own, else 0.
 
     `first_row` is which column the first row is.
     """

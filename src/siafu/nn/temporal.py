@@ -1,6 +1,6 @@
-"""How rows change along time, each vertex by itself (means over a band, LSTM, GRU), or weights do.
+"""How rows change along time, each node by itself (means over a band, LSTM, GRU), or weights do.
 
-Shapes: T snapshots in a row, N vertices, D input width, O output width, B snapshots of a band.
+Shapes: T snapshots in a row, N nodes, D input width, O output width, B snapshots of a band.
 """
 
 from abc import ABC, abstractmethod
@@ -20,11 +20,11 @@ State = tuple[Tensor, ...]
 
 
 class TemporalLayer(nn.Module, ABC):
-    """A map along time that treats each vertex alike and by itself; subclass it for one's own.
+    """A map along time that treats each node alike and by itself; subclass it for one's own.
 
-    Because vertices do not meet here, any of them may be computed anywhere, and a stretch of time
+    Because nodes do not meet here, any of them may be computed anywhere, and a stretch of time
     may be computed from the state that the stretch before it left. A state whose tensors are all
-    [N, any width] can be handed from rank to rank; of any other, vertices are dealt out instead.
+    [N, any width] can be handed from rank to rank; of any other, nodes are dealt out instead.
     """
 
     in_width: int
@@ -32,7 +32,7 @@ class TemporalLayer(nn.Module, ABC):
 
     @abstractmethod
     def begin(self, rows_ND: Tensor) -> State:
-        """Return the state before the first snapshot, for as many vertices as `rows_ND` has."""
+        """Return the state before the first snapshot, for as many nodes as `rows_ND` has."""
 
     @abstractmethod
     def forward(self, rows_TND: Tensor, state: State) -> tuple[Tensor, State]:
@@ -85,7 +85,7 @@ def banded_mean(known: Tensor, num_before: int, band: int) -> Tensor:
 
 
 class VertexLSTM(TemporalLayer):
-    """One LSTM shared by all vertices, run along time (Manessi et al., 2020); state (h, c)."""
+    """One LSTM shared by all nodes, run along time (Manessi et al., 2020); state (h, c)."""
 
     def __init__(self, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class VertexLSTM(TemporalLayer):
 
 
 class VertexGRU(TemporalLayer):
-    """One GRU shared by all vertices, run along time; state (h)."""
+    """One GRU shared by all nodes, run along time; state (h)."""
 
     def __init__(self, in_width: int, out_width: int) -> None:
         super().__init__()
@@ -132,8 +132,8 @@ class EvolvingGCN(nn.Module):
     z = s(W_z s_t + U_z Q + B_z), r = s(W_r s_t + U_r Q + B_r), c = tanh(W_h s_t + U_h (r Q) + B_h),
     Q_t = (1 - z) Q_{t-1} + z c, with products of r and z by element. The input s_t [D, O] is
     Q_{t-1} itself (`o`), or the O rows of X_t with the highest scores X_t p / |p|, each times the
-    tanh of its score (`h`); vertices without edges have no score. The state is as large as a
-    weight, however many vertices there are.
+    tanh of its score (`h`); nodes without edges have no score. The state is as large as a
+    weight, however many nodes there are.
     """
 
     def __init__(self, in_width: int, out_width: int, variant: Literal["o", "h"]) -> None:
@@ -150,11 +150,11 @@ class EvolvingGCN(nn.Module):
             nn.init.uniform_(self.scorer, -(in_width**-0.5), in_width**-0.5)
 
     def nominate(self, x: Rows, active_N: Tensor) -> Tensor:
-        """Return [O, 1 + D], the O vertices with the highest scores: score and row of each.
+        """Return [O, 1 + D], the O nodes with the highest scores: score and row of each.
 
-        `active_N` tells which vertices have edges; where there are fewer, scores are -inf.
+        `active_N` tells which nodes have edges; where there are fewer, scores are -inf.
         """
-        assert self.scorer is not None, "only the variant h looks at vertices"
+        assert self.scorer is not None, "only the variant h looks at nodes"
         x_ND = dense(x)
         score_N = x_ND @ self.scorer / self.scorer.norm()
         candidates = active_N.nonzero().squeeze(1)

@@ -99,7 +99,7 @@ class WireKernels(Protocol):
 
 
 class Requests(NamedTuple):
-    """Rows to sample, each by the key of its minibatch and the id of its vertex."""
+    """Rows to sample, each by the key of its minibatch and the id of its node."""
 
     rows_Q: Tensor
     ids_Q: Tensor

@@ -79,7 +79,7 @@ class Numbering:
     def _grow(self) -> None:
         if GROWTH * len(self._keys) > INT32_MAX:
             raise PlanError(
-                "A sub-graph has too many vertices.",
+                "A sub-graph has too many nodes.",
                 seen=f"{self._count} different keys",
                 fix="use smaller minibatches",
             )

@@ -1,4 +1,4 @@
-"""Deciding which part owns which vertex, scoring that, and writing the parts."""
+"""Deciding which part owns which node, scoring that, and writing the parts."""
 
 from siafu.partitioning.assign import assign_contiguous, assign_hash
 from siafu.partitioning.memory import predict_peak_bytes

@@ -10,7 +10,7 @@ _ROWS_AT_ONCE = 1 << 20
 
 
 def check_num_parts(num_parts: int, num_nodes: int) -> None:
-    """Raise unless every part could own a vertex."""
+    """Raise unless every part could own a node."""
     if not 1 <= num_parts <= num_nodes:
         raise PartitionError(
             "The graph can't be cut into that many parts.",
@@ -22,7 +22,7 @@ def check_num_parts(num_parts: int, num_nodes: int) -> None:
 def assign_contiguous(graph: Graph, num_parts: int) -> Array:
     """Return part_of for ranges of rows with about as many edges each."""
     check_num_parts(num_parts, graph.num_nodes)
-    # A vertex costs one edge more than it has, so that vertices without edges spread too.
+    # A node costs one edge more than it has, so that nodes without edges spread too.
     total = graph.num_edges + graph.num_nodes
     part_of = np.empty(graph.num_nodes, np.int32)
     for low, high in ranges(graph.num_nodes, _ROWS_AT_ONCE):

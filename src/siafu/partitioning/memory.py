@@ -11,7 +11,7 @@ from siafu.graph import Graph, graph_facts
 
 # Peak resident bytes of the METIS child (pymetis 2025.2.2, 64-bit indices, 3 constraints), random
 # graphs, neighbours counted in both directions. An idle child has 32 MB.
-#   vertices neighbours  measured  predicted here
+#   nodes neighbours  measured  predicted here
 #      0.2 M      4.0 M    599 MB      647 MB
 #      1.0 M      4.0 M    559 MB      727 MB
 #      0.2 M      9.9 M   1238 MB     1473 MB   (power law, 16 parts)
@@ -25,11 +25,11 @@ from siafu.graph import Graph, graph_facts
 _METIS_NEIGHBOUR_BYTES = 140
 _METIS_VERTEX_BYTES = 100
 _METIS_BASE_BYTES = 64 << 20
-# Streaming and the writer hold a few columns a vertex, and pieces of 4 M edges or 64 MiB of
+# Streaming and the writer hold a few columns a node, and pieces of 4 M edges or 64 MiB of
 # features in up to three copies. Resident bytes above an idle process:
-#   vertices     edges   measured  predicted here
+#   nodes     edges   measured  predicted here
 #       20 M    1000 M     580 MB     1195 MB
-#       10 M       5 M     624 MB      715 MB   (most clusters are single vertices)
+#       10 M       5 M     624 MB      715 MB   (most clusters are single nodes)
 #        3 M      30 M     236 MB      379 MB   (hash, 8 parts)
 #        1 M      20 M     194 MB      283 MB
 _VERTEX_BYTES = 48

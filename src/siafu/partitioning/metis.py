@@ -24,7 +24,7 @@ _CHILD = Path(__file__).with_name("metis_child.py")
 
 
 def assign_metis(graph: Graph, num_parts: int, *, seed: int = 0) -> Array:
-    """Return part_of with few edges cut; vertices, in-edges and training vertices balanced."""
+    """Return part_of with few edges cut; nodes, in-edges and training nodes balanced."""
     check_num_parts(num_parts, graph.num_nodes)
     with scratch_folder() as folder:
         if num_parts == 1 or not _write_inputs(graph, folder):
@@ -103,7 +103,7 @@ def symmetric_adjacency(graph: Graph) -> tuple[Array, Array]:
     """Return (offsets, neighbours), each edge in both directions once.
 
     The neighbours are in the narrowest index type, so this holds 8 bytes an edge below 2**31
-    vertices.
+    nodes.
     """
     offsets = np.zeros(graph.num_nodes + 1, np.int64)
     for window, src in edge_pieces(graph):

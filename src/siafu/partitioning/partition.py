@@ -27,7 +27,7 @@ from siafu.record import Progress, Say, say_nothing, silent
 
 METHODS = ("auto", "metis", "streaming", "contiguous", "hash")
 METIS_MOST_VERTICES = 4_000_000
-"""Above this `auto` streams even where METIS would fit: METIS took 33 s at 1 M vertices and
+"""Above this `auto` streams even where METIS would fit: METIS took 33 s at 1 M nodes and
 10 M neighbours of a power-law graph, streaming 1.5 s."""
 
 
@@ -148,7 +148,7 @@ def choose_method(graph: Graph, cut: Cut, available: int) -> str:
 
 
 def assign(graph: Graph, cut: Cut, progress: Progress | None = None) -> Array:
-    """Return part_of: the part of each vertex of a graph in memory."""
+    """Return part_of: the part of each node of a graph in memory."""
     check_num_parts(cut.num_parts, graph.num_nodes)
     method = choose_method(graph, cut, available_bytes(None))
     return _assign(graph, replace(cut, method=method), None, progress or silent)
@@ -169,7 +169,7 @@ def _assign(graph: Graph, cut: Cut, partial: Partial | None, progress: Progress)
 
 
 def assign_vertices(graph: DynamicGraph, cut: Cut, progress: Progress | None = None) -> Array:
-    """Return part_of: the group of each vertex, few of whose edges ever lead to another group."""
+    """Return part_of: the group of each node, few of whose edges ever lead to another group."""
     return assign(_met(graph), cut, progress)
 
 

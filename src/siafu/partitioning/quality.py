@@ -1,6 +1,6 @@
 """How good an assignment is.
 
-N vertices, P parts. A halo row is a vertex of another part that a part reads.
+N nodes, P parts. A halo row is a node of another part that a part reads.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Quality:
     edges: tuple[int, ...]
     """Edges of each part: those that end in its owned rows."""
     training: tuple[int, ...]
-    """Training vertices of each part."""
+    """Training nodes of each part."""
     halo_rows: tuple[int, ...]
     """Rows each part receives in a layer."""
 
@@ -44,7 +44,7 @@ class Quality:
 
     @property
     def vertex_balance(self) -> float:
-        """Most vertices of a part over the mean; 1 is even."""
+        """Most nodes of a part over the mean; 1 is even."""
         return _balance(self.vertices)
 
     @property
@@ -54,7 +54,7 @@ class Quality:
 
     @property
     def training_balance(self) -> float:
-        """Most training vertices of a part over the mean; 1 is even."""
+        """Most training nodes of a part over the mean; 1 is even."""
         return _balance(self.training)
 
     def layer_bytes(self, width: int) -> int:
@@ -111,12 +111,12 @@ def score(
 
 
 def count_by_part(part_of: Array, num_parts: int) -> tuple[int, ...]:
-    """Return how many of the vertices each part has."""
+    """Return how many of the nodes each part has."""
     return tuple(np.bincount(part_of, minlength=num_parts).tolist())
 
 
 def count_training(graph: Graph, part_of: Array, num_parts: int) -> tuple[int, ...]:
-    """Return how many training vertices each part has."""
+    """Return how many training nodes each part has."""
     train = np.empty(0, bool) if graph.train is None else np.asarray(graph.train)
     return count_by_part(part_of[: len(train)][train], num_parts)
 
@@ -130,7 +130,7 @@ def _mark_readers(
     readers: Array,
     edges: Array,
 ) -> int:
-    """Set bit (p - first_part) of each vertex that part p reads from another; return edges cut.
+    """Set bit (p - first_part) of each node that part p reads from another; return edges cut.
 
     Counts the edges of these parts too.
     """
@@ -151,7 +151,7 @@ def _mark_readers(
 
 @strict_kernel
 def _count_readers(readers: Array, num_parts: int) -> Array:
-    """Return how many vertices have each bit set."""
+    """Return how many nodes have each bit set."""
     counts = np.zeros(num_parts, np.int64)
     for mask in readers:
         if mask != 0:

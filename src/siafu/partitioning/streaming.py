@@ -1,12 +1,12 @@
 """An assignment from a few passes over the edges in the order they lie on disk, in O(N) memory.
 
-One pass: each vertex joins the part with most of its in-neighbours so far, less full parts first
-(linear deterministic greedy, Stanton and Kliot 2012). More passes: the first clusters the vertices
+One pass: each node joins the part with most of its in-neighbours so far, less full parts first
+(linear deterministic greedy, Stanton and Kliot 2012). More passes: the first clusters the nodes
 (Hollocou et al. 2017, as in 2PS by Mayer et al. 2022), whole clusters are dealt to parts, and the
-others move vertices by the same greedy rule, which then knows every neighbour's part. Ranges of
+others move nodes by the same greedy rule, which then knows every neighbour's part. Ranges of
 rows replace the clusters where they cut less; comparing costs two more reads.
 
-Loads are [P, 3]: vertices, in-edges and training vertices of each part.
+Loads are [P, 3]: nodes, in-edges and training nodes of each part.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ def assign_streaming(
     part_of = start.copy()
     for number in range(1, passes):
         part_of = sweep.place(f"place {number}", part_of)
-    # The rule sees a vertex's in-neighbours alone, so on directed graphs it may lose.
+    # The rule sees a node's in-neighbours alone, so on directed graphs it may lose.
     return sweep.least_cut([start, part_of])
 
 
@@ -106,7 +106,7 @@ class _Sweep:
         return self.least_cut([assign_contiguous(self.graph, self.num_parts), dealt])
 
     def _clusters(self) -> Array:
-        """Return a cluster for each vertex, grown along the edges in one pass."""
+        """Return a cluster for each node, grown along the edges in one pass."""
         n, ends = self.graph.num_nodes, 2 * self.graph.num_edges
         cluster = np.arange(n, dtype=index_dtype(n))
         volume, degree = np.zeros((2, n), index_dtype(ends))
@@ -133,7 +133,7 @@ class _Sweep:
         return _fit_clusters(largest_first, weight_C3, self.num_parts)[cluster]
 
     def place(self, step: str, part_of: Array) -> Array:
-        """Return each vertex's part where it cuts fewest edges; placed vertices may move."""
+        """Return each node's part where it cuts fewest edges; placed nodes may move."""
         load_P3 = self.loads(part_of)
         totals = np.array([self.graph.num_nodes, self.graph.num_edges, self.train.sum()])
         room = _room(totals / self.num_parts)
@@ -146,7 +146,7 @@ class _Sweep:
         return part_of
 
     def loads(self, part_of: Array) -> Array:
-        """Return load_P3 of the vertices already placed."""
+        """Return load_P3 of the nodes already placed."""
         load_P3 = np.zeros((self.num_parts, 3))
         for low, high in ranges(len(part_of), _ROWS_AT_ONCE):
             offsets = read(self.graph.indptr, low, high + 1)
@@ -208,7 +208,7 @@ def _join_clusters(
 
 @strict_kernel
 def _number_from_zero(cluster: Array) -> int:
-    """Number the clusters that have vertices anew, in order; return how many there are."""
+    """Number the clusters that have nodes anew, in order; return how many there are."""
     number = np.zeros(len(cluster), cluster.dtype)
     for vertex in range(len(cluster)):
         number[cluster[vertex]] = 1
@@ -224,7 +224,7 @@ def _number_from_zero(cluster: Array) -> int:
 
 @strict_kernel
 def _add_weights(group: Array, offsets: Array, train: Array, weight_G3: Array) -> None:
-    """Add vertices, in-edges and training vertices to the group of each vertex, -1 for none."""
+    """Add nodes, in-edges and training nodes to the group of each node, -1 for none."""
     for vertex in range(len(group)):
         if group[vertex] >= 0:
             weight_G3[group[vertex], 0] += 1

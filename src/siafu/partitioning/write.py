@@ -1,4 +1,4 @@
-"""The parts folder: each part's edges in local columns, its halo, and its vertices' data.
+"""The parts folder: each part's edges in local columns, its halo, and its nodes' data.
 
 Memory is O(N) and a piece: edges and features only pass through.
 """
@@ -118,7 +118,7 @@ def _quality(
 
 
 def check_assignment(graph: Graph, part_of: Array, num_parts: int) -> None:
-    """Raise unless every vertex has a part."""
+    """Raise unless every node has a part."""
     check_num_parts(num_parts, graph.num_nodes)
     low, high = int(np.min(part_of)), int(np.max(part_of))
     if len(part_of) != graph.num_nodes or low < 0 or high >= num_parts:
@@ -137,13 +137,13 @@ def _write_vertices(
     partial: Partial,
     progress: Progress,
 ) -> None:
-    """Write what has one row a vertex; each array is a step."""
+    """Write what has one row a node; each array is a step."""
     columns = _vertex_columns(graph)
     for done, (name, split, *arrays) in enumerate(columns):
         progress("vertices", done, len(columns))
-        if not partial.has(f"vertices {name}"):
+        if not partial.has(f"nodes {name}"):
             split(rows, writers, name, *arrays)
-            partial.end(f"vertices {name}")
+            partial.end(f"nodes {name}")
     progress("vertices", len(columns), len(columns))
 
 

@@ -2,7 +2,7 @@
 
 Both pull: an interval reads rows that others have written, and writes nothing but its own. So the
 gradient of a sum is a sum over out-edges. That of an attention takes two passes, over in-edges for
-the rows that asked and over out-edges for the sources; for the latter, vertices send along what
+the rows that asked and over out-edges for the sources; for the latter, nodes send along what
 their softmax was: log-sum-exp, delta, and their side of the scores.
 
 Shapes: N owned rows, C columns in, B columns back, I rows of an interval, H heads, D width.
@@ -69,11 +69,11 @@ class Gather(Protocol):
         ...
 
     def back_widths(self, question: Question) -> list[int]:
-        """Return the widths of what vertices send back."""
+        """Return the widths of what nodes send back."""
         ...
 
     def send_back(self, grad: Tensor, asked: Asked) -> Rows:
-        """Return what an interval's vertices send back, given their answer's gradient."""
+        """Return what an interval's nodes send back, given their answer's gradient."""
         ...
 
     def gradients(
@@ -160,7 +160,7 @@ class SumGather:
 
 
 class AttentionGather:
-    """A softmax over in-edges, a vertex itself among them."""
+    """A softmax over in-edges, a node itself among them."""
 
     def __init__(
         self, question: Question, shard: Shard, bounds: tuple[int, ...], draws: Draws

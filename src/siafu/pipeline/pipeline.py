@@ -135,7 +135,7 @@ class Pipeline:
         """Tasks that wait for their turn, without overlap."""
         self._losses: dict[int, float] = {}
         self._given = 0
-        """The last epoch that a rank without vertices has given gradients for."""
+        """The last epoch that a rank without nodes has given gradients for."""
         self.idle_seconds = 0.0
 
     def begin(self, version: int) -> None:
@@ -172,7 +172,7 @@ class Pipeline:
     def _start(self, horizon: int) -> None:
         """Start intervals on epochs that may begin."""
         most = min(horizon, self.version + 1 + self._staleness)
-        while not self._full and self._given < most:  # a rank without vertices adds nothing
+        while not self._full and self._given < most:  # a rank without nodes adds nothing
             self._given += 1
             zeros = [weight.flatten() for weight in self._weights]
             self._sums.give(self._given, torch.zeros_like(torch.cat([*zeros, zeros[0][:1]])))

@@ -1,7 +1,7 @@
 """Where an interval's gathers read, and the rows they find there, stamped with their epoch.
 
 A `Side` is one direction of the edges: in-edges for forward, out-edges for backward. A *group* is
-the vertices of one interval of one rank, as far as they are columns here. Rows of a group arrive
+the nodes of one interval of one rank, as far as they are columns here. Rows of a group arrive
 together, so a group has one stamp.
 
 A `Channel` is what one layer sends in one direction. One thread writes and reads, so no row is ever

@@ -30,7 +30,7 @@ class Shard:
     world: World
     name: str
     num_vertices: int
-    """Vertices of the whole graph."""
+    """Nodes of the whole graph."""
     num_classes: int
     multi_label: bool
     class_names: tuple[str | int, ...]
@@ -46,7 +46,7 @@ class Shard:
     """Features: dense [N, F], or a CSR whose weights are the values."""
     y: Tensor | None
     masks: dict[str, Tensor]
-    """Row numbers of the owned train, val and test vertices."""
+    """Row numbers of the owned train, val and test nodes."""
     mask_totals: dict[str, int]
     """The same counted over all ranks."""
     edge_attr: Tensor | None
@@ -62,7 +62,7 @@ class Shard:
     edge_attr_names: tuple[str, ...] = ()
     """The columns of `edge_attr` by name; empty where the data names none."""
     part_of: Array
-    """The part that owns each vertex of the whole graph, memory-mapped."""
+    """The part that owns each node of the whole graph, memory-mapped."""
     fingerprint: str
     """Hash of the whole graph, the same for every partition of it."""
     _halo_ids: list[Tensor] = field(default_factory=list)
@@ -83,17 +83,17 @@ class Shard:
 
     @property
     def train(self) -> Tensor:
-        """Row numbers of the owned training vertices."""
+        """Row numbers of the owned training nodes."""
         return self.masks["train"]
 
     @property
     def val(self) -> Tensor:
-        """Row numbers of the owned validation vertices."""
+        """Row numbers of the owned validation nodes."""
         return self.masks["val"]
 
     @property
     def test(self) -> Tensor:
-        """Row numbers of the owned test vertices."""
+        """Row numbers of the owned test nodes."""
         return self.masks["test"]
 
     @property
@@ -343,7 +343,7 @@ def require(shard: Shard, *names: str) -> None:
         "train": (
             shard.mask_totals["train"] == 0,
             {
-                "problem": "The graph has no training vertices.",
+                "problem": "The graph has no training nodes.",
                 "fix": "label some, or draw masks anew from the labels: --split 0.6,0.2",
             },
         ),
@@ -353,6 +353,6 @@ def require(shard: Shard, *names: str) -> None:
         if absent:
             raise DataError(
                 words["problem"],
-                seen=f"{shard.name}: {shard.num_vertices} vertices, masks {shard.mask_totals}",
+                seen=f"{shard.name}: {shard.num_vertices} nodes, masks {shard.mask_totals}",
                 fix=words["fix"],
             )

@@ -1,6 +1,6 @@
-"""The vertices of each snapshot that one rank works on, and rows of the others'.
+"""The nodes of each snapshot that one rank works on, and rows of the others'.
 
-Shapes: N vertices, n of them mine, R of others, E asked for, D columns of a row.
+Shapes: N nodes, n of them mine, R of others, E asked for, D columns of a row.
 """
 
 import numpy as np
@@ -12,10 +12,10 @@ from siafu.graph import Array
 
 
 class VertexShare:
-    """One group of vertices; `world` is that of the ranks that hold the groups of a snapshot."""
+    """One group of nodes; `world` is that of the ranks that hold the groups of a snapshot."""
 
     def __init__(self, num_vertices: int, world: World, part_of_N: Array | None = None) -> None:
-        """Without `part_of_N` all vertices are this rank's."""
+        """Without `part_of_N` all nodes are this rank's."""
         self.num_vertices, self.world = num_vertices, world
         self._part_of_N: Tensor | None = None
         self.ids_n = torch.arange(num_vertices, device=world.device)
@@ -27,7 +27,7 @@ class VertexShare:
 
     @property
     def is_whole(self) -> bool:
-        """True where this rank has every vertex."""
+        """True where this rank has every node."""
         return self._part_of_N is None
 
     @property
@@ -36,15 +36,15 @@ class VertexShare:
         return self.world.rank == 0
 
     def owners(self, ids_E: Tensor) -> Tensor:
-        """Return the rank that holds each vertex."""
+        """Return the rank that holds each node."""
         return torch.zeros_like(ids_E) if self._part_of_N is None else self._part_of_N[ids_E]
 
     def is_mine(self, ids_E: Tensor) -> Tensor:
-        """Return which vertices this rank holds."""
+        """Return which nodes this rank holds."""
         return self.owners(ids_E) == self.world.rank
 
     def rows(self, ids_E: Tensor) -> Tensor:
-        """Return where vertices of this rank stand among its own."""
+        """Return where nodes of this rank stand among its own."""
         return ids_E if self._part_of_N is None else torch.searchsorted(self.ids_n, ids_E)
 
     def plan(self, ids_R: Tensor, owner_R: Tensor) -> HaloPlan:
@@ -55,7 +55,7 @@ class VertexShare:
         return HaloPlan.build(send_rows, list(inquiry.asked_counts), counts, len(self.ids_n))
 
     def fetch(self, x_nD: Tensor, ids_E: Tensor) -> Tensor:
-        """Return the rows of any vertices, differentiably. All ranks call it together."""
+        """Return the rows of any nodes, differentiably. All ranks call it together."""
         if self.is_whole:
             return x_nD.index_select(0, ids_E)
         ids_R, place_E = ids_E.unique(return_inverse=True)

@@ -53,7 +53,7 @@ class BlockNeighbours:
 
     @property
     def num_vertices(self) -> int:
-        """Vertices of the whole graph."""
+        """Nodes of the whole graph."""
         return self.shard.num_vertices
 
     @property
@@ -235,8 +235,8 @@ class BlockNeighbours:
 
     def _check_rows(self, src: Rows, dst: Rows, edge: Rows) -> None:
         wanted = {
-            "a row for each vertex that is read": (src, self.view.num_read),
-            "a row for each vertex that is written": (dst, self.view.csr.num_rows),
+            "a row for each node that is read": (src, self.view.num_read),
+            "a row for each node that is written": (dst, self.view.csr.num_rows),
             "a row for each in-edge": (edge, self.view.csr.num_edges),
         }
         for what, (tensors, count) in wanted.items():
@@ -259,5 +259,5 @@ class BlockNeighbours:
         return dropout_rows(x_ND, self.view.in_ids, self.draws.key(dropout.site), dropout.p)
 
     def total(self, x_ND: Tensor) -> Tensor:
-        """Return the column sums over the vertices of all ranks."""
+        """Return the column sums over the nodes of all ranks."""
         return sum_over_ranks(x_ND.sum(dim=0), self.view.world, "norm")

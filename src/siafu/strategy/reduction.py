@@ -340,7 +340,7 @@ def staged_reduce(call: Call, tensors: Rows) -> Tensor:
         row = int(out_MW.detach().isnan().flatten(1).any(dim=1).nonzero()[0])
         raise PlanError(
             "A message function returned NaN.",
-            seen=f"among the in-edges of vertex {int(call.row_ids[row])} (its number in the store)",
+            seen=f"among the in-edges of node {int(call.row_ids[row])} (its number in the store)",
             fix="look for 0 / 0, a logarithm or root of a negative number, or NaN in the inputs",
         )
     return out_MW.view(out_MW.size(0), *call.shape)

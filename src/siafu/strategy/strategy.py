@@ -19,7 +19,7 @@ class Strategy:
 
     unit: Literal["graph", "macrobatch", "interval"] = "graph"
     """What is worked on together: the whole graph, the samples of some minibatches, or an interval
-    of a rank's vertices. A step is one of the whole graph, or of a minibatch on each rank."""
+    of a rank's nodes. A step is one of the whole graph, or of a minibatch on each rank."""
     macrobatch: int | Literal["auto"] = 1
     """Steps whose samples are drawn and fetched in one go; `auto` goes by memory and reuse."""
     stages: int | Literal["auto"] = 1
@@ -30,7 +30,7 @@ class Strategy:
     input_cache: bool = False
     """Aggregate the constant input of the first layer once."""
     prune: bool = False
-    """Leave out what does not influence labelled vertices, layer by layer."""
+    """Leave out what does not influence labelled nodes, layer by layer."""
 
     wire: Literal[32, 16, 8, 4, 2, "adaptive", "random"] = 32
     """Bits of an entry on its way between ranks while training; 32 sends floats unchanged. Below,
@@ -44,7 +44,7 @@ class Strategy:
     """Work on owned rows while others travel; False waits, for comparison."""
 
     intervals: int = 8
-    """Slices of a rank's vertices that are on their way through an epoch at once."""
+    """Slices of a rank's nodes that are on their way through an epoch at once."""
     staleness: int = 0
     """Epochs that an interval may be ahead of the slowest, and that rows it reads may be old."""
     gather: Literal["wait", "latest"] = "wait"

@@ -8,7 +8,7 @@ from siafu.graph import Graph, graph_from_edges
 
 
 def _star_of_pairs(pairs: int) -> tuple[Graph, np.ndarray]:
-    """Return edges from vertex pairs + i to vertex i, and one part for each end."""
+    """Return edges from node pairs + i to node i, and one part for each end."""
     graph = graph_from_edges(
         np.arange(pairs) + pairs,
         np.arange(pairs),

@@ -66,7 +66,7 @@ def text_tables(folder: Path) -> Path:
     """The built-in graph as Parquet tables whose ids are text."""
     graph = load("planted:300")
     folder.mkdir()
-    names = np.array([f"vertex é{row * 7 % 300}" for row in range(300)])
+    names = np.array([f"node é{row * 7 % 300}" for row in range(300)])
     dst = np.repeat(np.arange(300), np.diff(graph.indptr))
     split = np.select([graph.train, graph.val], ["train", "val"], "test")
     columns = {f"f{k}": graph.x[:, k] for k in range(graph.x.shape[1])}
@@ -235,7 +235,7 @@ def test_predictions_carry_the_users_ids(siafu: Command, num_ranks: int) -> None
     told = result_of(siafu, "infer", "run", "--out", "answers", "--embeddings")
     assert told["rows"] == 300
     by_id = _by_id(siafu.here / "answers")
-    assert {row["id"] for row in by_id} == {f"vertex é{k}" for k in range(300)}
+    assert {row["id"] for row in by_id} == {f"node é{k}" for k in range(300)}
     nodes = {row["id"]: row for row in pq.read_table(tables / "nodes.parquet").to_pylist()}
     for row in by_id:
         assert row["label"] == nodes[row["id"]]["label"]

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from siafu.comm import World
-from siafu.config import RunConfig
 from siafu.elastic.open import open_runner, read_cloud
 from siafu.elastic.options import PoolOptions
 from siafu.errors import ConfigError
@@ -33,12 +32,6 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path, content: str | None)
         file.write_text(content)
     with pytest.raises(ConfigError, match="file of the simulated cloud"):
         read_cloud(str(file))
-
-
-def test_options_are_settings_of_a_run_with_the_same_words() -> None:
-    for name, field in PoolOptions.model_fields.items():
-        settings = RunConfig.model_fields[name]
-        assert (field.description, field.default) == (settings.description, settings.default)
 
 
 @pytest.mark.parametrize("text", ["1.2.3ms", "soon", "", "ms"])

@@ -133,7 +133,7 @@ def test_nan_feature_names_the_vertex(row: int) -> None:
 
 def test_infinite_sparse_feature_names_the_vertex() -> None:
     value = sparse().value.copy()
-    value[5] = np.inf  # vertex 3, the only value after the empty vertex 1
+    value[5] = np.inf  # node 3, the only value after the empty node 1
     with pytest.raises(DataError, match="NaN or infinite") as caught:
         check_graph(small(x=replace(sparse(), value=value)))
     assert repr(NAMES[3]) in caught.value.seen

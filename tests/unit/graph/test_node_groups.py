@@ -1,4 +1,4 @@
-"""Groups of vertices have all edges of a dynamic graph between them, each once."""
+"""Groups of nodes have all edges of a dynamic graph between them, each once."""
 
 from dataclasses import replace
 

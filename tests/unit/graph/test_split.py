@@ -1,4 +1,4 @@
-"""Drawn masks cover the labelled vertices once; reverse edges are those that were missing."""
+"""Drawn masks cover the labelled nodes once; reverse edges are those that were missing."""
 
 from collections import Counter
 

@@ -135,7 +135,7 @@ def test_input_cache_is_refused_for_an_input_that_is_trained() -> None:
 @pytest.mark.parametrize("settings", [{"norm": "batch"}, {"model": "gin"}])
 def test_prune_is_refused_with_batch_norm(here: Path, settings) -> None:
     error = refused_fit(here, prune=True, **settings)
-    assert "Batch norm needs the rows of all vertices" in error.problem
+    assert "Batch norm needs the rows of all nodes" in error.problem
     assert "--prune" in error.seen
     assert "--norm layer" in error.fix
 

@@ -116,7 +116,7 @@ def test_a_row_that_is_not_finite_is_named(device, bits, value):
     x[2, 19] = value
     ids = torch.tensor([9, 8, 70123, 6, 5], device=device)
     layout = WireLayout.build(torch.full((5,), bits, dtype=torch.uint8, device=device), 20)
-    with pytest.raises(DataError, match="vertex 70123"):
+    with pytest.raises(DataError, match="node 70123"):
         encode(x, None, layout, KEY, ids)
     unchecked = encode(x, None, layout, KEY, ids, check=False)
     assert unchecked.first_bad() == 2

@@ -67,7 +67,7 @@ def test_decoded_mean_is_the_row(case, bits):
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])
 def test_mean_over_epochs_is_the_row(bits):
-    """The same vertex in epoch after epoch, as training sends it."""
+    """The same node in epoch after epoch, as training sends it."""
     row = torch.randn(512, generator=torch.Generator().manual_seed(4)) + 3
     total = torch.zeros(512, dtype=torch.float64)
     for epoch in range(400):

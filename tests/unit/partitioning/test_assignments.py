@@ -1,4 +1,4 @@
-"""Every assignment on small awkward graphs: loops, repeats, isolated vertices, a hub."""
+"""Every assignment on small awkward graphs: loops, repeats, isolated nodes, a hub."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ ASSIGNMENTS = {
 
 
 def _awkward():
-    """Return 41 vertices: a hub joined to all, a loop, a repeated edge, ten isolated vertices."""
+    """Return 41 nodes: a hub joined to all, a loop, a repeated edge, ten isolated nodes."""
     n = 41
     spokes = np.arange(1, 31)
     source = np.concatenate([np.zeros(30, int), spokes, [5, 7, 7, 7]])

@@ -15,7 +15,7 @@ ROWS = 4
 
 @pytest.fixture
 def side() -> Side:
-    """Two intervals of two vertices on one rank; each reads both."""
+    """Two intervals of two nodes on one rank; each reads both."""
     indptr = torch.arange(0, 2 * ROWS + 1, 2)
     csr = CSR(indptr, torch.tensor([0, 3] * ROWS, dtype=torch.int32), ROWS)
     plan = HaloPlan.build(torch.zeros(0, dtype=torch.int64), [0], [0], ROWS)

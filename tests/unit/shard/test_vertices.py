@@ -1,4 +1,4 @@
-"""Rows of vertices that other ranks hold: fetched with gradients, gathered without."""
+"""Rows of nodes that other ranks hold: fetched with gradients, gathered without."""
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ GROUPS = np.array([1, 0, 2, 2, 1, 0, 2, 1], np.int32)
 
 
 def fetched(world: World) -> dict:
-    """Return rows of some vertices, twice the same one among them, and what comes home."""
+    """Return rows of some nodes, twice the same one among them, and what comes home."""
     share = VertexShare(len(GROUPS), world.part(range(world.size)), GROUPS)
     x = torch.stack([10.0 * share.ids_n, share.ids_n + 0.5], dim=1).requires_grad_()
     asked = [torch.tensor([7, 2, 2, 1]), torch.tensor([], dtype=torch.int64), torch.arange(8)]

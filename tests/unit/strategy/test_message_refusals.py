@@ -70,7 +70,7 @@ def test_nan_names_the_vertex(neighbours, reduce: str) -> None:
 
     error = refused(neighbours, message, x, reduce=reduce)
     assert "NaN" in error.problem
-    assert f"vertex {int(expected.min())} " in error.seen
+    assert f"node {int(expected.min())} " in error.seen
     assert "0 / 0" in error.fix
 
 

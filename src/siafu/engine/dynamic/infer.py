@@ -49,7 +49,7 @@ def write_dynamic_predictions(
 def write_dynamic_embeddings(
     network: DynamicNetwork, graph: DynamicGraph, grid: Grid, runner: TimeRunner, target: Path
 ) -> None:
-    """Write one Parquet file a rank: each vertex's row in each snapshot, in order of time."""
+    """Write one Parquet file a rank: each node's row in each snapshot, in order of time."""
     network.eval()
     file = target / f"part{grid.world.rank}.parquet"
     ids = graph.ids.take(grid.share.ids_n.cpu().numpy()).to_arrow()

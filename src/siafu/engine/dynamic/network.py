@@ -37,7 +37,7 @@ class DynamicNetwork(nn.Module):
 
 
 def default_task(graph: DynamicGraph) -> str:
-    """Return what the data asks for: classes of edges or vertices, a signal, else links."""
+    """Return what the data asks for: classes of edges or nodes, a signal, else links."""
     if graph.event_label is not None and graph.num_edge_classes > 1:
         return "edge"
     if graph.y is not None:

@@ -1,6 +1,6 @@
 """A rank's snapshots as a model reads them: inputs, their first aggregate made once, and graphs.
 
-Shapes: N vertices, n of them this rank's (all, where it shares no snapshot), F features.
+Shapes: N nodes, n of them this rank's (all, where it shares no snapshot), F features.
 """
 
 from collections import deque
@@ -39,12 +39,12 @@ class Reading:
     lags: int = 0
     """Past values of a signal among the features."""
     outward: bool = False
-    """Whether a vertex sums over those that its edges lead to, not those they come from."""
+    """Whether a node sums over those that its edges lead to, not those they come from."""
     most_edges_kept: int = MOST_EDGES_KEPT
 
 
 class Snapshots:
-    """The snapshots that a rank owns, or its vertices of them, on its device."""
+    """The snapshots that a rank owns, or its nodes of them, on its device."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Snapshots:
 
     @property
     def vertex_ids(self) -> Tensor:
-        """int64 [n]: the numbers of this rank's vertices in the whole graph."""
+        """int64 [n]: the numbers of this rank's nodes in the whole graph."""
         return self.share.ids_n
 
     @property
@@ -101,7 +101,7 @@ class Snapshots:
 
     @property
     def most_vertices(self) -> int:
-        """Vertices of the largest group."""
+        """Nodes of the largest group."""
         part_of_N = None if self.share.is_whole else self.graph.part_of
         return self.graph.num_nodes if part_of_N is None else int(np.bincount(part_of_N).max())
 
@@ -162,7 +162,7 @@ class Snapshots:
                 yield step, mean, recent[-1]
 
     def _directed(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with a row for each vertex that sums."""
+        """Return the snapshot with a row for each node that sums."""
         return snapshot.transposed() if self._turned else snapshot
 
     def _features(self, step: int) -> Tensor:

@@ -1,6 +1,6 @@
 """Ranks in a grid of time and nodes, and a snapshot as the shard of a group of nodes.
 
-Shapes: n vertices of this rank, R of others that they ever meet, C = n + R, E edges.
+Shapes: n nodes of this rank, R of others that they ever meet, C = n + R, E edges.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from siafu.strategy import BlockNeighbours
 
 
 class StepShards:
-    """Turns the edges of a group of vertices into snapshots over the ranks that share them.
+    """Turns the edges of a group of nodes into snapshots over the ranks that share them.
 
     All of these ranks make the same snapshots in the same order.
     """
@@ -108,14 +108,14 @@ class StepShards:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
-    """This rank's place, among those with its vertices and among those with its snapshots."""
+    """This rank's place, among those with its nodes and among those with its snapshots."""
 
     world: World
     """All ranks."""
     times: World
-    """The ranks with the same vertices, in order of time: rows travel along time among them."""
+    """The ranks with the same nodes, in order of time: rows travel along time among them."""
     share: VertexShare
-    """The vertices, and the ranks with the same snapshots: halo rows travel among those."""
+    """The nodes, and the ranks with the same snapshots: halo rows travel among those."""
 
 
 def make_grid(world: World, graph: DynamicGraph, num_parts: int) -> Grid:
@@ -123,7 +123,7 @@ def make_grid(world: World, graph: DynamicGraph, num_parts: int) -> Grid:
     if num_parts == 1:
         share = VertexShare(graph.num_nodes, World(device=world.device))
         return Grid(world, world, share)
-    assert graph.part_of is not None, "vertices are cut before a run starts"
+    assert graph.part_of is not None, "nodes are cut before a run starts"
     check_grid(world.size, num_parts)
     stretch, part = divmod(world.rank, num_parts)
     times = world.part(range(part, world.size, num_parts))
@@ -132,7 +132,7 @@ def make_grid(world: World, graph: DynamicGraph, num_parts: int) -> Grid:
 
 
 def check_grid(num_ranks: int, num_parts: int) -> None:
-    """Raise unless every group of vertices gets as many ranks."""
+    """Raise unless every group of nodes gets as many ranks."""
     if num_ranks % num_parts:
         raise ConfigError(
             "The ranks can't be shared out among groups of nodes.",

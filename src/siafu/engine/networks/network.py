@@ -101,7 +101,7 @@ class BuiltInNetwork(RowsInMemory):
             ]
 
     def training_logits(self) -> Tensor:
-        """Return logits of the training vertices."""
+        """Return logits of the training nodes."""
         if self._views:
             return cast(Tensor, self.module(self._x_pruned, self._flow, self._draws))
         return self.logits()[self._shard.train]
@@ -143,7 +143,7 @@ class OwnNetwork(RowsInMemory):
         self._x, self._train = x, shard.train
 
     def training_logits(self) -> Tensor:
-        """Return logits of the training vertices."""
+        """Return logits of the training nodes."""
         return self.logits()[self._train]
 
     def logits(self) -> Tensor:
@@ -244,7 +244,7 @@ def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
         check_input_cache(spec)
     if strategy.prune and spec.norm == "batch":
         raise ConfigError(
-            "Batch norm needs the rows of all vertices, so none can be left out.",
+            "Batch norm needs the rows of all nodes, so none can be left out.",
             seen="--prune with --norm batch",
             fix="use --norm layer or none, or leave --prune out",
         )

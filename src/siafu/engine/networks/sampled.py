@@ -50,11 +50,11 @@ class WholeNetwork(Protocol):
         ...
 
     def logits(self) -> Tensor:
-        """Return one row of scores for each owned vertex."""
+        """Return one row of scores for each owned node."""
         ...
 
     def embeddings(self) -> Tensor:
-        """Return one hidden row for each owned vertex."""
+        """Return one hidden row for each owned node."""
         ...
 
 
@@ -75,7 +75,7 @@ class SampledNetwork:
         self.book = WidthBook(strategy, shard.world, draws.seed)
         self._shard, self._draws = shard, draws
         self._inferred: tuple[list[Tensor], WrittenRows] | None = None
-        """The logits of all vertices, and the weights that gave them."""
+        """The logits of all nodes, and the weights that gave them."""
 
     def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
         """Return a row of scores for each seed of a minibatch."""
@@ -179,11 +179,11 @@ class SampledNetwork:
         return self.logits()[self._shard.train]
 
     def logits(self) -> Tensor:
-        """Return logits_NO of every owned vertex with all its neighbours, layer by layer."""
+        """Return logits_NO of every owned node with all its neighbours, layer by layer."""
         return _all_rows(self.logit_rows())
 
     def embeddings(self) -> Tensor:
-        """Return hidden_ND of every owned vertex; the logits of a foreign model."""
+        """Return hidden_ND of every owned node; the logits of a foreign model."""
         return _all_rows(self.embedding_rows())
 
     @torch.no_grad()
@@ -365,7 +365,7 @@ def _fanouts(config: RunConfig) -> tuple[int, ...]:
 def _minibatches_a_step(config: RunConfig) -> int | None:
     if config.step_minibatches is not None and config.seed_order == "local":
         raise ConfigError(
-            "Minibatches of own vertices are one a rank.",
+            "Minibatches of own nodes are one a rank.",
             seen=f"--step-minibatches {config.step_minibatches}",
             fix="add --seed-order global, or leave it out",
         )

@@ -1,6 +1,6 @@
 """Telling the class of the events of a snapshot from the embeddings of both ends.
 
-Shapes: n vertices of this rank, E events, D embedding width, C classes.
+Shapes: n nodes of this rank, E events, D embedding width, C classes.
 """
 
 import numpy as np

@@ -1,6 +1,6 @@
 """Telling which pairs will meet in the next snapshot.
 
-Shapes: n vertices of this rank, E pairs, D embedding width.
+Shapes: n nodes of this rank, E pairs, D embedding width.
 """
 
 from collections.abc import Iterator
@@ -54,11 +54,11 @@ class Candidates(NamedTuple):
 class LinkTask:
     """Pairs that meet in snapshot t + 1 against pairs that do not, from embeddings of snapshot t.
 
-    Negatives are drawn, both ends, among vertices met until then; those that do meet are dropped.
+    Negatives are drawn, both ends, among nodes met until then; those that do meet are dropped.
     Binary cross-entropy, both sides counting alike. Average precision and mean reciprocal rank of
     a snapshot are averaged over snapshots (MAP, MRR). Scores are not those of Pareja et al. (2020),
     whose negatives share the sources of true pairs and have targets of recent snapshots, whose
-    negatives count more, and who rank among all pairs of the data's vertices, loops included.
+    negatives count more, and who rank among all pairs of the data's nodes, loops included.
     """
 
     name, metric, lower_is_better = "link", "map", False
@@ -123,7 +123,7 @@ class LinkTask:
         return Candidates(all_sources, torch.cat(targets), truth, len(source), num_others)
 
     def _drawn(self, step: int, key: DrawKey, count: int) -> Iterator[Tensor]:
-        """Yield pairs of vertices met so far, some at a time: a rank may keep few of them."""
+        """Yield pairs of nodes met so far, some at a time: a rank may keep few of them."""
         known = self.met[: self.met_by_step[step + 1]].to(self.device)
         for low in range(0, count, _DRAWN_AT_ONCE):
             ids = torch.arange(low, min(low + _DRAWN_AT_ONCE, count), device=self.device)
@@ -167,7 +167,7 @@ class LinkTask:
         return DrawKey(seed=self.draws.seed, epoch=0, purpose=_SCORE_SITE)
 
     def _among_all(self, head: nn.Module, step: int, rows_nD: Tensor) -> tuple[float, float] | None:
-        """Return the scores among all pairs of vertices met so far, loops left out."""
+        """Return the scores among all pairs of nodes met so far, loops left out."""
         assert isinstance(head, PairHead)
         known = self.met[: self.met_by_step[step + 1]].to(self.device).sort().values
         ends = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
@@ -212,7 +212,7 @@ class LinkTask:
 
 
 def _order_of_meeting(event_starts: Array, ends: tuple[Array, Array]) -> tuple[Tensor, Array]:
-    """Return the vertices in order of their first events, and how many were met by each step."""
+    """Return the nodes in order of their first events, and how many were met by each step."""
     both = np.stack(ends, axis=1).reshape(-1).astype(np.int64)
     vertices, first = np.unique(both, return_index=True)
     order = np.argsort(first, kind="stable")

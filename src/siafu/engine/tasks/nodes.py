@@ -1,6 +1,6 @@
-"""Telling the class of vertices, or the next value of a signal at each of them.
+"""Telling the class of nodes, or the next value of a signal at each of them.
 
-Shapes: T snapshots, N vertices, n of them this rank's, D embedding width, C classes or channels.
+Shapes: T snapshots, N nodes, n of them this rank's, D embedding width, C classes or channels.
 """
 
 import numpy as np
@@ -29,10 +29,10 @@ _SPLIT_SITE = (1 << 18) + 3
 
 
 class NodeTask:
-    """Classes of vertices: those of each snapshot, or one class for all time.
+    """Classes of nodes: those of each snapshot, or one class for all time.
 
     Labels that change are split by time. Labels that do not are asked for after the last snapshot,
-    and the vertices are split: fractions drawn by their number.
+    and the nodes are split: fractions drawn by their number.
     """
 
     name, metric, lower_is_better = "node", "accuracy", False
@@ -41,9 +41,9 @@ class NodeTask:
         graph, split = given.graph, given.config.split
         if graph.y is None:
             raise DataError(
-                "The vertices have no classes to learn.",
+                "The nodes have no classes to learn.",
                 seen=f"--task node with {graph.name}",
-                fix="use another --task, or data with labels of vertices",
+                fix="use another --task, or data with labels of nodes",
             )
         self.graph, self.share, self._ids_n = graph, given.share, given.share.ids_n.cpu()
         self.num_classes, self.num_steps = graph.num_classes, graph.num_snapshots
@@ -55,13 +55,13 @@ class NodeTask:
         self.total = int(sum(counts))
         if not self.total:
             raise DataError(
-                "No vertex of the training snapshots has a class.",
+                "No node of the training snapshots has a class.",
                 seen=f"{self.train_steps} training snapshots of {graph.name}",
                 fix="train on more of them with --split, or check the labels",
             )
 
     def _drawn(self, split: str | None, seed: int) -> Tensor:
-        """Return which split each vertex belongs to: 0, 1 or 2."""
+        """Return which split each node belongs to: 0, 1 or 2."""
         try:
             shares = [float(part) for part in (split or DEFAULT).split(",")]
         except ValueError:
@@ -69,7 +69,7 @@ class NodeTask:
         # Written so that NaN, which no comparison holds for, is refused too.
         if not (len(shares) == 2 and min(shares) >= 0 and sum(shares) <= 1):
             raise ConfigError(
-                "The vertices can't be split that way.",
+                "The nodes can't be split that way.",
                 seen=f"--split {split}",
                 fix="labels that do not change need fractions for train and val, as 0.4,0.1",
             )
@@ -79,7 +79,7 @@ class NodeTask:
         return (u_N >= shares[0]).long() + (u_N >= sum(shares)).long()
 
     def _asked(self, step: int, split: str) -> tuple[Tensor, Tensor]:
-        """Return which vertices of a snapshot are of a split and labelled, and all labels."""
+        """Return which nodes of a snapshot are of a split and labelled, and all labels."""
         labels = self.graph.labels(step)
         assert labels is not None
         y_N = torch.from_numpy(np.array(labels)).long()
@@ -99,11 +99,11 @@ class NodeTask:
         return rows.to(device), y_N[self._ids_n[rows]].to(device)
 
     def make_head(self, width: int) -> nn.Module:
-        """Return a head over vertices."""
+        """Return a head over nodes."""
         return VertexHead(width, self.num_classes)
 
     def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
-        """Return the loss of the vertices of a snapshot over the number of all."""
+        """Return the loss of the nodes of a snapshot over the number of all."""
         rows, label = self._rows(step, "train")
         if not len(rows):
             return None
@@ -129,7 +129,7 @@ class NodeTask:
         return {"accuracy": accuracy, "macro f1": macro}
 
     def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
-        """Return the class of every vertex; labels that do not change are told once."""
+        """Return the class of every node; labels that do not change are told once."""
         if self.is_fixed and step < self.num_steps - 1:
             return {}
         score_n, said_n = head(rows_nD).float().softmax(dim=1).max(dim=1)
@@ -151,7 +151,7 @@ class NodeTask:
 
 
 class SignalTask:
-    """The next value of a signal at every vertex; mean squared error, told as RMSE."""
+    """The next value of a signal at every node; mean squared error, told as RMSE."""
 
     name, metric, lower_is_better = "signal", "rmse", True
 
@@ -171,7 +171,7 @@ class SignalTask:
         self.channels = int(self.signal.shape[-1])
 
     def make_head(self, width: int) -> nn.Module:
-        """Return a head over vertices."""
+        """Return a head over nodes."""
         return VertexHead(width, self.channels)
 
     def _target(self, step: int, like: Tensor) -> Tensor:
@@ -205,7 +205,7 @@ class SignalTask:
         return {"rmse": mse**0.5, "mse": mse, "mae": mae}
 
     def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
-        """Return the forecast for the next snapshot, a row a vertex; channels are a list."""
+        """Return the forecast for the next snapshot, a row a node; channels are a list."""
         said, true = head(rows_nD).float().cpu(), self._target(step, rows_nD).cpu()
         count = len(said)
         columns = {"prediction": said.numpy(), "value": true.numpy()}

@@ -1,6 +1,6 @@
 """Scores of links and classes over time, from counts that add up over ranks.
 
-Shapes: C classes, E pairs; K vertices, R of them the sources of a piece, P true pairs; n vertices
+Shapes: C classes, E pairs; K nodes, R of them the sources of a piece, P true pairs; n nodes
 of this rank, E pairs, D embedding width, O answers.
 """
 

@@ -1,6 +1,6 @@
 """What is learnt from the snapshots of a dynamic graph, and how they are split.
 
-Shapes: N vertices, n of them this rank's, D embedding width.
+Shapes: N nodes, n of them this rank's, D embedding width.
 """
 
 import math
@@ -29,7 +29,7 @@ class TaskInput:
     config: RunConfig
     draws: Draws
     share: VertexShare
-    """The vertices whose embeddings this rank has."""
+    """The nodes whose embeddings this rank has."""
 
 
 class Task(Protocol):

@@ -1,6 +1,6 @@
 """Synthetic graphs made from a seed, at any size: `planted`, `powerlaw` and `relations`.
 
-N vertices, E edges, C classes, F features.
+N nodes, E edges, C classes, F features.
 """
 
 import re
@@ -17,7 +17,7 @@ _SIZE = re.compile(r"(\d{1,15})([km]?)", re.IGNORECASE)
 _SUFFIX = {"": 1, "k": 1_000, "m": 1_000_000}
 _DRAWN_SPLIT = "0.6,0.2"
 _HUB_EXPONENT = 0.6
-"""Vertex of rank r is drawn with a chance proportional to r ** -0.6."""
+"""Node of rank r is drawn with a chance proportional to r ** -0.6."""
 
 _RELATIONS = ("same", "next", "previous")
 """By how far the source's class is ahead of the destination's: 0, 1, 2 (mod 3)."""
@@ -42,7 +42,7 @@ def planted(
 
     A fraction `homophily` of the edges stays inside a community and the others end anywhere. The
     features are unit noise around a class centre whose entries have deviation `signal`, so one
-    vertex says little and the mean over its neighbours says much.
+    node says little and the mean over its neighbours says much.
     """
     _check_size(num_nodes, smallest=num_classes)
     generator = np.random.default_rng([seed, 1])
@@ -80,9 +80,9 @@ def powerlaw(
     homophily: float = 0.7,
     seed: int = 0,
 ) -> Graph:
-    """Return a graph with a few hubs, a long tail and some vertices without any edge.
+    """Return a graph with a few hubs, a long tail and some nodes without any edge.
 
-    One vertex in twenty is isolated. Repeated pairs are kept once, so the mean degree comes out
+    One node in twenty is isolated. Repeated pairs are kept once, so the mean degree comes out
     a little under `mean_degree`.
     """
     _check_size(num_nodes, smallest=2 * num_classes)
@@ -127,8 +127,8 @@ def relations(
 ) -> Graph:
     """Return a graph of three classes and three edge types, which labels need.
 
-    An edge of type r into a vertex of class c starts at class c + r (mod 3) in a fraction
-    `homophily` of the cases, else anywhere. All types together, a vertex's neighbours are of all
+    An edge of type r into a node of class c starts at class c + r (mod 3) in a fraction
+    `homophily` of the cases, else anywhere. All types together, a node's neighbours are of all
     classes alike: a model that ignores types learns nothing from them. Features are as in
     `planted`. Edges have one direction; repeated ones and loops are left out.
     """
@@ -215,7 +215,7 @@ def _check_size(num_nodes: int, *, smallest: int) -> None:
 def _noisy_centres(
     y: Array, num_classes: int, width: int, signal: float, generator: np.random.Generator
 ) -> Array:
-    """Return x_NF float32: one random centre a class, plus unit noise for each vertex."""
+    """Return x_NF float32: one random centre a class, plus unit noise for each node."""
     centres_CF = (signal * generator.standard_normal((num_classes, width))).astype(np.float32)
     x_NF = generator.standard_normal((len(y), width), dtype=np.float32)
     for start in range(0, len(y), _CHUNK):

@@ -1,6 +1,6 @@
 """The built-in dynamic graph: communities whose edges are born and die while members move.
 
-N vertices, T steps, M events a step, C communities, F features.
+N nodes, T steps, M events a step, C communities, F features.
 """
 
 import re
@@ -33,7 +33,7 @@ def drifting(
 
     In every step a pair meets again with chance one half, and new pairs stay inside a community
     four times in five; the label of an event tells whether they do, one in twenty at random
-    (edge classification). One vertex in two hundred moves to another community at each step
+    (edge classification). One node in two hundred moves to another community at each step
     (node labels over time). Features are unit noise around a centre of the first community. The
     signal is a wave whose phase is the community's, plus noise.
     """
@@ -100,7 +100,7 @@ def load_drifting(name: str, seed: int = 0) -> Events:
 def _communities(
     draw: np.random.Generator, num_steps: int, num_nodes: int, num_classes: int
 ) -> Array:
-    """Return y_TN int64: the community of each vertex at each step."""
+    """Return y_TN int64: the community of each node at each step."""
     y_TN = np.empty((num_steps, num_nodes), np.int64)
     y_TN[0] = draw.permutation(np.arange(num_nodes) % num_classes)
     for t in range(1, num_steps):

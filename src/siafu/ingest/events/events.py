@@ -1,6 +1,6 @@
 """Timestamped events in memory, whatever they were read from.
 
-M events, N vertices, T snapshots, F features, C channels of a signal.
+M events, N nodes, T snapshots, F features, C channels of a signal.
 """
 
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class EventOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Events:
-    """Events as rows of vertices and numbers, in any order of time."""
+    """Events as rows of nodes and numbers, in any order of time."""
 
     name: str
     ids: Ids

@@ -1,6 +1,6 @@
 """Dynamic graphs of PyG and PyG Temporal, recognised by attributes; neither is ever imported.
 
-T snapshots, N vertices, M events, F features.
+T snapshots, N nodes, M events, F features.
 """
 
 from collections.abc import Sequence

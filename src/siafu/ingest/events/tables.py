@@ -49,7 +49,7 @@ _HEADERS = {3: ("src", "dst", "time"), 4: ("src", "dst", "weight", "time")}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EventNodes:
-    """All vertices of a dynamic graph."""
+    """All nodes of a dynamic graph."""
 
     ids: Ids
     kind: IdKind
@@ -61,7 +61,7 @@ class EventNodes:
 
 
 def read_nodes(table: Table, id_type: IdKind | None, progress: Progress) -> EventNodes:
-    """Return the vertices of a node table: column `id`, a label where there is one, features."""
+    """Return the nodes of a node table: column `id`, a label where there is one, features."""
     nodes = NodeTable(table, TableOptions(id_type=id_type), progress)
     scanned = nodes.scan()
     arrays = nodes.read()

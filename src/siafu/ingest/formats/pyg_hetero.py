@@ -1,6 +1,6 @@
-"""A PyTorch Geometric `HeteroData` as one graph: its vertices end to end, its relations as types.
+"""A PyTorch Geometric `HeteroData` as one graph: its nodes end to end, its relations as types.
 
-N vertices of all types, E edges of all types, F features.
+N nodes of all types, E edges of all types, F features.
 """
 
 from collections.abc import Sequence
@@ -149,7 +149,7 @@ def _ids(data: Any, blocks: Blocks) -> TextIds:
 
 
 def _labels(data: Any, blocks: Blocks) -> tuple[Array | None, dict[str, Array]]:
-    """Return labels and masks over all vertices, which only one node type has."""
+    """Return labels and masks over all nodes, which only one node type has."""
     labelled = [kind for kind in blocks if getattr(data[kind], "y", None) is not None]
     if not labelled:
         return None, {}
@@ -175,7 +175,7 @@ def _labels(data: Any, blocks: Blocks) -> tuple[Array | None, dict[str, Array]]:
 
 
 def _spread(values: Array, rows: range, num_nodes: int, elsewhere: int) -> Array:
-    """Return an array over all vertices with these values at the rows of one type."""
+    """Return an array over all nodes with these values at the rows of one type."""
     if len(values) != len(rows):
         raise DataError(
             "An array has another number of rows than the node type has nodes.",

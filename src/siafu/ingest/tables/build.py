@@ -16,11 +16,11 @@ from siafu.record import Progress, silent
 
 NODE_NAMES = ("nodes", "node", "vertices")
 _EDGE_NAMES = ("edges", "edge")
-# What is held of a vertex at the highest: its id twice while they are gathered, where it is in a
+# What is held of a node at the highest: its id twice while they are gathered, where it is in a
 # table of ids, its label, its masks, and their drawing. Text ids are longer and hashed.
 _VERTEX_BYTES = 64
 _TEXT_BYTES = 64
-# A piece of a table, decoded and made into records: 1 M edges or 32 k vertices.
+# A piece of a table, decoded and made into records: 1 M edges or 32 k nodes.
 _PIECE_BYTES = 192 << 20
 # A bucket is held as it was read and as it is sorted, beside keys and an order.
 _SORTING_BYTES = 24

@@ -26,7 +26,7 @@ _USUAL_NAMES = ("edge_type", "type", "relation")
 
 
 class Labels(Protocol):
-    """Labels of the vertices of a node table."""
+    """Labels of the nodes of a node table."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class Labels(Protocol):
         ...
 
     def scan(self, piece: Piece) -> None:
-        """Learn the classes of some vertices."""
+        """Learn the classes of some nodes."""
         ...
 
     def class_names(self) -> list[ClassName]:
@@ -42,7 +42,7 @@ class Labels(Protocol):
         ...
 
     def block(self, piece: Piece) -> Array:
-        """Return the labels of some vertices: int64 [B], or uint8 [B, C] of several."""
+        """Return the labels of some nodes: int64 [B], or uint8 [B, C] of several."""
         ...
 
     def notes(self) -> list[str]:
@@ -137,7 +137,7 @@ def _class_name(value: object, piece: Piece) -> ClassName | None:
 
 
 class SingleLabels:
-    """One label a vertex: whole numbers or text, numbered in sorted order."""
+    """One label a node: whole numbers or text, numbered in sorted order."""
 
     def __init__(self, column: str) -> None:
         self.columns = (column,)
@@ -145,7 +145,7 @@ class SingleLabels:
         self._dropped: bool | None = None
 
     def scan(self, piece: Piece) -> None:
-        """Learn the classes of some vertices."""
+        """Learn the classes of some nodes."""
         self._vocabulary.add(piece.column(self.columns[0]), piece)
 
     def class_names(self) -> list[ClassName]:
@@ -164,14 +164,14 @@ class SingleLabels:
 
 
 class LabelLists:
-    """A list of labels a vertex."""
+    """A list of labels a node."""
 
     def __init__(self, column: str) -> None:
         self.columns = (column,)
         self._vocabulary = Vocabulary()
 
     def scan(self, piece: Piece) -> None:
-        """Learn the classes of some vertices."""
+        """Learn the classes of some nodes."""
         self._vocabulary.add(piece.column(self.columns[0]).flatten(), piece)
 
     def class_names(self) -> list[ClassName]:

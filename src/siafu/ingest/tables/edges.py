@@ -86,7 +86,7 @@ class EdgeTable:
         return notes
 
     def write_seen_ids(self, writer: FolderWriter) -> WrittenNodes:
-        """Write all ids that edges name, sorted: the vertices where there is no node table."""
+        """Write all ids that edges name, sorted: the nodes where there is no node table."""
         try:
             seen, notes = self._see_ids(), []
         except PaddedIdError as padded:

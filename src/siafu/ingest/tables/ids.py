@@ -91,7 +91,7 @@ def _empty(table: Table) -> DataError:
 def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = False) -> pa.Array:
     """Return the ids of a piece as int64 or large_string, without nulls.
 
-    Where they make vertices of their own, an empty text is no id but a cell left out.
+    Where they make nodes of their own, an empty text is no id but a cell left out.
     """
     column = piece.column(name)
     if kind == "integer" and is_text(column.type) and piece.types.get(name) != pa.int64():

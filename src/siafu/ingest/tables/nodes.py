@@ -1,4 +1,4 @@
-"""The node table of any size as the vertex arrays of a store: ids, labels, masks, features."""
+"""The node table of any size as the node arrays of a store: ids, labels, masks, features."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ _MASK_OF_WORD = {
 
 
 class Masks(Protocol):
-    """Reads which split each vertex of a piece is in."""
+    """Reads which split each node of a piece is in."""
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -197,7 +197,7 @@ def _is_flag(schema: pa.Schema, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScannedVertices:
-    """What is kept in memory of a node table: a few numbers a vertex."""
+    """What is kept in memory of a node table: a few numbers a node."""
 
     ids: Ids
     masks: dict[str, Array]
@@ -205,7 +205,7 @@ class ScannedVertices:
 
 
 class NodeTable:
-    """The vertices of one graph, read as the options say."""
+    """The nodes of one graph, read as the options say."""
 
     def __init__(self, table: Table, options: TableOptions, progress: Progress) -> None:
         self.options, self.progress = options, progress

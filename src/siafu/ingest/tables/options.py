@@ -21,9 +21,9 @@ class TableOptions:
     """Column of the edge table with the id an edge ends at."""
 
     label: str | tuple[str, ...] | None = None
-    """Label column; several columns of 0 and 1 when a vertex may have several labels.
+    """Label column; several columns of 0 and 1 when a node may have several labels.
 
-    None takes `label` or `y` where there is one. A list column holds the labels of each vertex, a
+    None takes `label` or `y` where there is one. A list column holds the labels of each node, a
     fixed-size list column one 0 or 1 a class.
     """
 

@@ -36,13 +36,13 @@ class Drawing:
     """How masks are drawn where the data has none, or where a split was asked for."""
 
     split: str | None = None
-    """Fractions or vertices a class; None keeps the masks of the data and else takes a default."""
+    """Fractions or nodes a class; None keeps the masks of the data and else takes a default."""
     seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenNodes:
-    """What is known of the vertices beside the arrays that were written of them."""
+    """What is known of the nodes beside the arrays that were written of them."""
 
     masks: dict[str, Array] = field(default_factory=dict)
     class_names: list[ClassName] = field(default_factory=list)
@@ -100,7 +100,7 @@ class StoreBuilder:
         self.edge_attr_names: tuple[str, ...] = ()
 
     def take_vertices(self, write: Callable[[FolderWriter], WrittenNodes]) -> None:
-        """Let the vertices be written, ids, x and y, unless an earlier process has."""
+        """Let the nodes be written, ids, x and y, unless an earlier process has."""
         if not self.partial.has(_VERTICES):
             written = write(self.partial.writer)
             self.partial.save(
@@ -128,7 +128,7 @@ class StoreBuilder:
         return np.array(mask)
 
     def _labels(self) -> Array | None:
-        """Return one label a vertex; of several a stand-in that takes no memory."""
+        """Return one label a node; of several a stand-in that takes no memory."""
         if "y" not in self.partial.writer:
             several = (self.num_nodes, len(self.class_names))
             return np.broadcast_to(np.uint8(0), several) if self.class_names else None

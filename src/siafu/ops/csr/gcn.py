@@ -13,7 +13,7 @@ from siafu.ops.csr.sum import neighbour_sum
 def gcn_scales(csr: CSR, *, loops: bool = True) -> tuple[Tensor, Tensor]:
     """Return float64 root_N and own_N: D^-1/2, and the weight of a row in its own sum.
 
-    GCN's D^-1/2 (A + I) D^-1/2 x is root * (A (root * x)) + own * x. I is only where a vertex has
+    GCN's D^-1/2 (A + I) D^-1/2 x is root * (A (root * x)) + own * x. I is only where a node has
     no loop yet; D sums the weights of in-edges with that loop. root is 0 where D is not positive.
     `loops=False` says that no row has an edge to itself, which spares a pass over all edges.
     """

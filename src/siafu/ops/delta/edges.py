@@ -81,7 +81,7 @@ def _check_pair(now: CSR, following: CSR) -> None:
         raise PlanError(
             "A snapshot is too large for deltas with 32-bit places.",
             seen=f"{max(now.num_edges, following.num_edges):,} edges, {now.num_rows:,} rows",
-            fix="cut the vertices into parts first",
+            fix="cut the nodes into parts first",
         )
 
 

@@ -92,7 +92,7 @@ class DeltaStream:
         self.sent_bytes = 0
         """Bytes handed over to the device so far, whole snapshots included."""
         self.has_loops = False
-        """Whether an edge of any snapshot starts and ends at one vertex; see `gcn_scales`."""
+        """Whether an edge of any snapshot starts and ends at one node; see `gcn_scales`."""
         self._transpose = transpose
         self._copies = torch.cuda.Stream(self.device) if self._on_cuda else None
         self._ahead: list[_Step] = []

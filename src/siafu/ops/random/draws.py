@@ -1,6 +1,6 @@
 """Random numbers by address: a draw depends on (seed, epoch, purpose, id, column) and nothing else.
 
-So a vertex or an edge draws the same on any rank, thread count and device, and a dropout mask is
+So a node or an edge draws the same on any rank, thread count and device, and a dropout mask is
 drawn again in backward instead of being stored. Ids are below 2^48.
 
 Shapes: N rows, E edges, W drawn columns, D width.

@@ -1,4 +1,4 @@
-"""Sampling in-edges by address: a sample depends on its key, the vertex's id and the row alone.
+"""Sampling in-edges by address: a sample depends on its key, the node's id and the row alone.
 
 So any rank, thread count and order of requests gives the same one.
 
@@ -32,7 +32,7 @@ def sample_positions(  # noqa: PLR0913 - a request is three columns
     """Return counts_Q and positions_S: the edges drawn for each request, grouped by request.
 
     Request q draws edges of row rows_Q[q], indptr[row] to indptr[row + 1], with the key
-    keys_B[batch_Q[q]] and the vertex's id ids_Q[q]. Fan-out -1 takes all edges, in order. Without
+    keys_B[batch_Q[q]] and the node's id ids_Q[q]. Fan-out -1 takes all edges, in order. Without
     replacement: min(fanout, degree) distinct edges, all sets equally likely, in order if they are
     all; with it: `fanout` edges, none of an empty row. With weights an edge is as likely as its
     weight says, and one whose weight is not above 0 is never picked, even at -1.

@@ -1,7 +1,7 @@
 """What a sample is, one request at a time: the definition, and the way without Numba.
 
 Draw c of a request is the 64-bit word of columns 2c (low half) and 2c + 1 of its row of `random`'s
-words; the key is the minibatch's, the id the vertex's.
+words; the key is the minibatch's, the id the node's.
 
 Shapes: N rows, E edges, Q requests, B minibatches, S sampled edges.
 """

@@ -1,7 +1,7 @@
 """Rows as they travel: each at a width of its own, 2 to 16 bits an entry or unchanged, unbiased.
 
 A quantised row is float32 zero point, float32 step, then one field an entry in column order, least
-significant bits first, filled up to 4 bytes. With u drawn by (key, vertex, column),
+significant bits first, filled up to 4 bytes. With u drawn by (key, node, column),
 
     q = floor((h - zero) / step + u)        decoded = q * step + zero        E[decoded] = h
 
@@ -152,7 +152,7 @@ def encode(
     )
     encoded = Encoded(payload, range_S)
     if check and (bad := encoded.first_bad()) is not None:
-        raise bad_row(f"row of vertex {int(ids_S[bad])}")
+        raise bad_row(f"row of node {int(ids_S[bad])}")
     return encoded
 
 

@@ -91,8 +91,8 @@ class EdgeSets:
         src, dst = edge_index.detach()
         if src.numel() and not (int(dst.min()) >= 0 and int(dst.max()) < self._num_owned):
             raise PlanError(
-                "A layer is given edges that end at vertices of other ranks.",
-                seen=f"edge_index[1] up to {int(dst.max())}, {self._num_owned} owned vertices",
+                "A layer is given edges that end at nodes of other ranks.",
+                seen=f"edge_index[1] up to {int(dst.max())}, {self._num_owned} owned nodes",
                 fix="leave the edges' direction as it is; graphs are made undirected when ingested",
             )
         order_E: Tensor | None = None

@@ -3,7 +3,7 @@
 While a model runs, a torch function mode watches some calls and leaves all others alone:
 
 - rows indexed by the sources of edges: halo rows are fetched first;
-- dropout: drawn by vertex or edge, not by rank;
+- dropout: drawn by node or edge, not by rank;
 - batch norm: statistics over the rows of all ranks;
 - sums at the sources, and random draws of the model's own: refused, since ranks would differ.
 
@@ -207,7 +207,7 @@ class RankMode(TorchFunctionMode):
             src, dst = self._last_edges.unbind(0)
             sources = shard.column_ids.index_select(0, src)
             return dropout_pairs(flat, sources, shard.row_ids[dst], key, p).view_as(x)
-        # What is neither on edges nor on vertices is the same on every rank: keyed by place.
+        # What is neither on edges nor on nodes is the same on every rank: keyed by place.
         ids = shard.row_ids if self._is_owned(x) else torch.arange(len(flat), device=x.device)
         return dropout_rows(flat, ids, key, p).view_as(x)
 

@@ -52,7 +52,7 @@ class ParallelModel(nn.Module):
             self._watch(layer)
 
     def forward(self, x_ND: Tensor, edge_index: Tensor | None = None, **extra: Any) -> Tensor:
-        """Return the model's rows for the owned vertices; edges come from the shard."""
+        """Return the model's rows for the owned nodes; edges come from the shard."""
         if self._counts_epochs:
             self._draws.training = self.training
             self._draws.epoch += self.training

@@ -156,7 +156,7 @@ def softmax_refusal(layer: nn.Module) -> PlanError:
     """Return what to raise where a message looks beyond its own edge."""
     return refusal(
         layer,
-        "its message works on all in-edges of a vertex at once, as a softmax over them does",
+        "its message works on all in-edges of a node at once, as a softmax over them does",
         instead="GATConv, GATv2Conv or TransformerConv, whose softmax is split",
     )
 

@@ -138,8 +138,8 @@ class StagedLayers:
         if len(rows) != self._neighbours.shard.num_owned:
             raise refusal(
                 layer,
-                f"`{name[:-2]}` has {len(rows)} rows, not one for each vertex",
-                instead="give it the rows of all vertices",
+                f"`{name[:-2]}` has {len(rows)} rows, not one for each node",
+                instead="give it the rows of all nodes",
             )
         (inputs.src if name.endswith("_j") else inputs.dst)[name] = rows
 

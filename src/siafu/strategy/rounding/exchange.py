@@ -1,7 +1,7 @@
 """Rows on the wire while training: which exchange of the epoch they belong to, and its draws.
 
 Exchanges are numbered since the epoch began, alike on all ranks. A row's noise depends on seed,
-epoch, exchange and vertex, not on the stage or the time it is fetched at: a second fetch brings the
+epoch, exchange and node, not on the stage or the time it is fetched at: a second fetch brings the
 same row. Gradients that two ranks return for one row are rounded by draws of their own.
 
 Shapes: N owned rows read, M rows written, K columns of a block, S rows sent.
@@ -158,7 +158,7 @@ class Rounding:
             ids=lambda: ids_K,
             squares=lambda: ones_K,
             name_row=lambda place: (
-                f"gradient of vertex {int(ids_K[place])} (its number in the store)"
+                f"gradient of node {int(ids_K[place])} (its number in the store)"
             ),
         )
         return there, back
@@ -168,7 +168,7 @@ class Rounding:
         read = self._view.read_rows_N
         place = row if read is None else int(read[row])
         (name,) = self._shard.ids.take(np.array([place])).to_arrow().to_pylist()
-        return f"row of vertex {name}"
+        return f"row of node {name}"
 
 
 def square_sums(csr: CSR, row_M: Tensor | None, col_K: Tensor | None) -> Tensor:

@@ -1,6 +1,6 @@
 """Fetching the snapshots that a band reaches back to: the halo of a stretch of time.
 
-Shapes: t snapshots of mine, h halo snapshots before them, N vertices, D columns.
+Shapes: t snapshots of mine, h halo snapshots before them, N nodes, D columns.
 """
 
 from collections.abc import Sequence

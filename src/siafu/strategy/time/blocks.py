@@ -3,7 +3,7 @@
 Only what crosses a border is kept between the two, so memory grows with a block and not with time.
 Ranks own stretches of every block; what is exchanged inside a snapshot is its graph's business.
 
-Shapes: t snapshots of mine, N vertices, O output width.
+Shapes: t snapshots of mine, N nodes, O output width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +35,7 @@ class StepSource(Protocol):
 
     @property
     def num_vertices(self) -> int:
-        """N, the vertices of this rank."""
+        """N, the nodes of this rank."""
         ...
 
     @property
@@ -45,12 +45,12 @@ class StepSource(Protocol):
 
     @property
     def num_all_vertices(self) -> int:
-        """Vertices of the whole graph."""
+        """Nodes of the whole graph."""
         ...
 
     @property
     def most_vertices(self) -> int:
-        """Vertices of the rank that has most, by which all ranks decide alike."""
+        """Nodes of the rank that has most, by which all ranks decide alike."""
         ...
 
     @property
@@ -104,14 +104,14 @@ class TimeRunner:
         if isinstance(part, BandedMean):
             raise _unfit(kind, part, "an average over a band hands no state on")
         if state_width(part) is None:
-            raise _unfit(kind, part, "its state has no row for each vertex")
+            raise _unfit(kind, part, "its state has no row for each node")
         if not self._can_hand_on:
             raise _unfit(kind, part, "NCCL keeps messages of several blocks in one order")
         chunks = self.strategy.num_chunks(vertices, world.size)
         return Wavefront(part, number, vertices, chunks, world)
 
     def _chosen(self, part: TemporalLayer) -> TimeExchange:
-        """Return the quickest exchange; all ranks choose alike, whatever vertices they have."""
+        """Return the quickest exchange; all ranks choose alike, whatever nodes they have."""
         most = self.source.most_vertices
         chunks = self.strategy.num_chunks(most, self.world.size)
         kind = choose_exchange(part, self.plan, most, chunks, self.strategy.mean_bits)

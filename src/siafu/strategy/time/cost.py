@@ -1,6 +1,6 @@
 """What each way to exchange along time costs: what is sent, messages, and ranks that wait.
 
-Shapes: T snapshots, N vertices, D input width, O output width, P ranks.
+Shapes: T snapshots, N nodes, D input width, O output width, P ranks.
 """
 
 import itertools
@@ -51,7 +51,7 @@ def all_to_all_traffic(
     bits: float = UNCHANGED.bits,
     item_bytes: int = ITEM_BYTES,
 ) -> Traffic:
-    """Return the traffic of redistributing by vertex and back: forward, again, and backward.
+    """Return the traffic of redistributing by node and back: forward, again, and backward.
 
     The last training block is run once, the others twice; the first time the rows of the model's
     last temporal layer do not return.
@@ -119,7 +119,7 @@ def choose_exchange(
     in_width = part.in_width
     spread = all_to_all_traffic(plan, vertices, in_width, part.out_width, bits=bits)
     handed = wavefront_traffic(plan, vertices, width, chunks)
-    # While the first group of vertices has not come round, ranks further on wait.
+    # While the first group of nodes has not come round, ranks further on wait.
     steps = sum(sum(block.steps) for block in plan.blocks[: plan.num_train])
     flops = 24 * steps * vertices * part.out_width * (in_width + part.out_width) / ranks
     idle = flops * FLOP_SECONDS * (ranks - 1) / chunks
@@ -129,7 +129,7 @@ def choose_exchange(
 
 
 def state_width(part: TemporalLayer) -> int | None:
-    """Return the numbers a vertex's state has; None where the state has no row a vertex."""
+    """Return the numbers a node's state has; None where the state has no row a node."""
     like = next(part.parameters(), torch.empty(0))
     state = part.begin(like.new_zeros(2, part.in_width))
     if any(tensor.dim() != 2 or len(tensor) != 2 for tensor in state):

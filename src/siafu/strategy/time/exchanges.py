@@ -4,7 +4,7 @@ reaches what other ranks know.
 A block is run forward once without gradients to learn the borders (`sweep`), and again with them,
 last block first. An exchange hands the gradient of a border to the block before.
 
-Shapes: T snapshots of a block, t of them mine, N vertices, n of them mine, D columns in, O out.
+Shapes: T snapshots of a block, t of them mine, N nodes, n of them mine, D columns in, O out.
 """
 
 from collections.abc import Callable, Sequence
@@ -99,7 +99,7 @@ def exactly(block: TimeBlock) -> None:
 
 
 class AllToAll:
-    """The paper's exchange: rows are dealt out by vertex, run along time, and collected again."""
+    """The paper's exchange: rows are dealt out by node, run along time, and collected again."""
 
     name = "all-to-all"
 
@@ -110,7 +110,7 @@ class AllToAll:
         world: World,
         codings: tuple[CodingsOf, CodingsOf] | None = None,
     ) -> None:
-        """`codings` round rows on their way to their vertices, and back to their snapshots."""
+        """`codings` round rows on their way to their nodes, and back to their snapshots."""
         self.part, self.world = part, world
         self._codings = codings or (exactly, exactly)
         self._vertices = even_counts(num_vertices, world.size)

@@ -1,19 +1,19 @@
 """Rounding what travels along time while a dynamic model is trained: rows, and their gradients.
 
-A draw depends on seed, epoch, part of the model, snapshot, vertex and column; so a block that is
+A draw depends on seed, epoch, part of the model, snapshot, node and column; so a block that is
 run forward twice, for its borders and for its gradients, sees the same rows both times, and the cut
 into blocks changes no draw. Gradients draw by block and returning rank as well: a band's rows get
 several. Widths change between epochs alone.
 
 All rows of all blocks of all snapshots travel once an epoch, T N of them, so nothing is kept for
 each row: ids, formats and places in the message are made anew for every exchange. Where formats are
-assigned, rows of one snapshot and neighbouring vertices share one, `GROUP_ROWS` of them, so that
+assigned, rows of one snapshot and neighbouring nodes share one, `GROUP_ROWS` of them, so that
 what is kept of them from epoch to epoch is two bytes a row, however wide it is.
 
 States that are handed on travel whole. They are few, and one carries its error through all
-snapshots to come; so do the summaries of EvolveGCN, which the weights of all vertices depend on.
+snapshots to come; so do the summaries of EvolveGCN, which the weights of all nodes depend on.
 
-Shapes: K groups of rows, N vertices of this rank.
+Shapes: K groups of rows, N nodes of this rank.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,14 +50,14 @@ GROUP_ROWS = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowIds:
-    """The numbers in the whole graph of a rank's vertices: what draws depend on."""
+    """The numbers in the whole graph of a rank's nodes: what draws depend on."""
 
     vertices_N: Tensor
     num_all: int
-    """Vertices of the whole graph."""
+    """Nodes of the whole graph."""
 
     def of(self, patch: "Patch") -> Tensor:
-        """Return an id for each row of a patch, no two of any snapshots or vertices alike."""
+        """Return an id for each row of a patch, no two of any snapshots or nodes alike."""
         steps_t = torch.tensor(patch.steps, dtype=torch.int64, device=self.vertices_N.device)
         vertices_n = self.vertices_N[patch.first : patch.first + patch.vertices]
         return (steps_t[:, None] * self.num_all + vertices_n).flatten()
@@ -65,16 +65,16 @@ class RowIds:
     def name(self, row_id: int) -> str:
         """Return what to call a row with such an id."""
         step, vertex = divmod(row_id, self.num_all)
-        return f"vertex {vertex} (its number in the store), snapshot {step}"
+        return f"node {vertex} (its number in the store), snapshot {step}"
 
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """Rows between this rank and one other: some snapshots of some neighbouring vertices."""
+    """Rows between this rank and one other: some snapshots of some neighbouring nodes."""
 
     steps: tuple[int, ...] = ()
     first: int = 0
-    """The first vertex, by its place on this rank."""
+    """The first node, by its place on this rank."""
     vertices: int = 0
     squares: tuple[float, ...] = ()
     """Sums of squared coefficients that rows of each snapshot are used with; none: 1."""
@@ -145,7 +145,7 @@ class TimeRounding:
         self._trains = False
 
     def dealt(self, number: int, part: TemporalLayer) -> tuple[CodingsOf, CodingsOf]:
-        """Return how rows are rounded that are dealt out by vertex, and on their way back."""
+        """Return how rows are rounded that are dealt out by node, and on their way back."""
 
         def out(block: TimeBlock) -> TwoWay:
             return _dealt_out(block, self._world, len(self._ids.vertices_N))
@@ -154,7 +154,7 @@ class TimeRounding:
             sent, received = out(block)
             return received, sent
 
-        there = _Route(2 * number, f"part {number} to vertices", part.in_width, out)
+        there = _Route(2 * number, f"part {number} to nodes", part.in_width, out)
         home = _Route(2 * number + 1, f"part {number} to snapshots", part.out_width, back)
         return self._codings(there), self._codings(home)
 
@@ -264,7 +264,7 @@ def check_rounding(run: Iterable[nn.Module], strategy: TimeStrategy) -> None:
     widest = max((max(part.in_width, part.out_width) for part in parts), default=0)
     why = None
     if not parts:
-        why = "no rows of vertices travel, only summaries if anything, and those whole"
+        why = "no rows of nodes travel, only summaries if anything, and those whole"
     elif strategy.exchange == "wavefront":
         why = "states are handed on whole, since an error would stay with them"
     elif widest < LEAST_WIDTH:

@@ -17,10 +17,10 @@ class TimeStrategy:
     """Snapshots worked on at once; between blocks only what crosses their border is kept, and
     backward computes a block again. 0 takes all of them: no border, nothing computed twice."""
     exchange: Literal["auto", "all-to-all", "banded", "wavefront"] = "auto"
-    """How temporal layers reach other ranks' snapshots: redistribute rows by vertex and back, fetch
+    """How temporal layers reach other ranks' snapshots: redistribute rows by node and back, fetch
     the snapshots of a band, or hand the state on; `auto` takes the quickest for each layer."""
     chunks: int = 0
-    """Groups of vertices whose states are handed on one after another; 0 for a few a rank."""
+    """Groups of nodes whose states are handed on one after another; 0 for a few a rank."""
     rounding: Strategy = field(default_factory=Strategy)
     """Whose `wire`, `wire_bits` and `wire_period` are those of rows on their way along time, and of
     their gradients; states that are handed on travel whole."""
@@ -40,7 +40,7 @@ class TimeStrategy:
         return self.rounding.wire_bits if isinstance(wire, str) else wire
 
     def num_chunks(self, num_vertices: int, num_ranks: int) -> int:
-        """Return the groups of vertices of a hand-over: the more, the less ranks wait."""
+        """Return the groups of nodes of a hand-over: the more, the less ranks wait."""
         if self.chunks:
             return min(self.chunks, max(1, num_vertices))
         return max(1, min(4 * num_ranks, num_vertices // _LEAST_CHUNK)) if num_ranks > 1 else 1
@@ -56,4 +56,4 @@ class TimeStrategy:
 
 
 _LEAST_CHUNK = 256
-"""Vertices below which a message costs more than the wait it saves."""
+"""Nodes below which a message costs more than the wait it saves."""

@@ -1,9 +1,9 @@
-"""Handing the state of a recurrence on from rank to rank, one group of vertices after another.
+"""Handing the state of a recurrence on from rank to rank, one group of nodes after another.
 
 Snapshots stay where they are. A rank keeps the states it was given, so that a block that is run
 again needs no messages; the gradients of states travel the other way in backward.
 
-Shapes: t snapshots of mine, N vertices, D columns in, O out, K groups of vertices.
+Shapes: t snapshots of mine, N nodes, D columns in, O out, K groups of nodes.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Wavefront:
         self.part, self.number, self.world = part, number, world
         self.spans = list(pairwise(accumulate(even_counts(num_vertices, chunks), initial=0)))
         self.states: dict[int, list[State | None]] = {}
-        """What each block of mine began with, by group of vertices."""
+        """What each block of mine began with, by group of nodes."""
         self.keep = False
         self._chain: list[_Place] = []
         self._local: dict[Key, State] = {}

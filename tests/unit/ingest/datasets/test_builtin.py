@@ -12,7 +12,7 @@ from siafu.ingest import load_builtin, planted, powerlaw
 
 
 def _hop(graph: Graph) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return the normalised sum over in-neighbours and the vertex itself."""
+    """Return the normalised sum over in-neighbours and the node itself."""
     loops = np.arange(graph.num_nodes)
     dst = np.concatenate([np.repeat(loops, np.diff(graph.indptr)), loops])
     src = np.concatenate([graph.src.astype(np.int64), loops])

@@ -1,4 +1,4 @@
-"""A PyG `HeteroData` as one graph: every vertex and edge at its place, or an error that helps."""
+"""A PyG `HeteroData` as one graph: every node and edge at its place, or an error that helps."""
 
 import numpy as np
 import pytest

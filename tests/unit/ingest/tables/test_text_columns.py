@@ -15,7 +15,7 @@ NUMBERS = [f"{row / 10}" for row in range(400)]
 
 
 def tables_with(folder: Path, cells: list[str], ending: str = "csv") -> Path:
-    """Return a folder of tables whose vertices have a good feature, and these cells."""
+    """Return a folder of tables whose nodes have a good feature, and these cells."""
     folder.mkdir()
     count = len(cells)
     nodes = pa.table({"id": range(count), "size": [1.5] * count, "code": cells})
