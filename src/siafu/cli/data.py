@@ -18,7 +18,7 @@ _Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing folder")]
 
 
-def ingest(  # noqa: PLR0913 - one flag an option
+def ingest(  # noqa: PLR0913 - one flag per option
     source: Annotated[str, typer.Argument(help="built-in name, .npz, Parquet or CSV, folder")],
     target: Annotated[Path, typer.Argument(help="store folder to write")],
     node_id: Annotated[str, typer.Option(help="id column of the node table")] = "id",
@@ -78,10 +78,10 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
-def partition(  # noqa: PLR0913 - one flag an option
+def partition(  # noqa: PLR0913 - one flag per option
     data: Annotated[str, typer.Argument(help="store, or anything `siafu train` takes")],
     target: Annotated[Path, typer.Argument(help="parts folder to write")],
-    parts: Annotated[int, typer.Option(help="how many parts, one a rank", min=1)] = 2,
+    parts: Annotated[int, typer.Option(help="how many parts, one per rank", min=1)] = 2,
     method: Annotated[
         Literal["auto", "metis", "streaming", "contiguous", "hash"], typer.Option(help="how to cut")
     ] = "auto",
@@ -94,7 +94,7 @@ def partition(  # noqa: PLR0913 - one flag an option
     quiet: _Quiet = False,
     json: _Json = False,
 ) -> None:
-    """Cut a graph into parts, one a rank, and say how good the cut is.
+    """Cut a graph into parts, one per rank, and say how good the cut is.
 
     Tables and stores may be larger than memory. Killed or out of disk, the same command goes on.
     """

@@ -29,7 +29,7 @@ def infer(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
 ) -> None:
-    """Write predictions (and embeddings) to Parquet, one file a rank, keyed by original ids."""
+    """Write predictions (and embeddings) to Parquet, one file per rank, keyed by original ids."""
     target = confirmed(
         lambda: write_inference(
             run, out, data=data, embeddings=embeddings, overwrite=overwrite, model=model, say=say

@@ -26,7 +26,7 @@ _ROWS_AT_ONCE = 1 << 17
 def write_predictions(
     network: Network, shard: Shard, draws: Draws, target: Path, *, embeddings: bool = False
 ) -> None:
-    """Write one Parquet file a rank into `target`; together they hold each node once."""
+    """Write one Parquet file per rank into `target`; together they hold each node once."""
     network.module.eval()
     draws.training = False
     logits = network.logit_rows()

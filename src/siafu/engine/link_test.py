@@ -106,7 +106,7 @@ class LinkTest:
     def write(self, rows: RowReader, ids: Ids, target: Path) -> None:
         """Write one row a held-out edge, by the user's ids: src, dst, score, split.
 
-        There is one Parquet file a rank; `ids` are of all nodes.
+        There is one Parquet file per rank; `ids` are of all nodes.
         """
         edges, scores, splits = [], [], []
         for split, edges_H2 in self._edges.items():

@@ -29,7 +29,7 @@ def narrow_edge_types(values: Array, num_edge_types: int = 0) -> tuple[Array, in
     values = np.asarray(values)
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(
-            "The edge types are not whole numbers, one an edge.",
+            "The edge types are not whole numbers, one per edge.",
             seen=f"edge_type is {values.dtype} {values.shape}",
             fix="give integers from 0 of shape [E]; a missing type (NaN) makes them floats",
         )
@@ -73,12 +73,12 @@ def check_edge_types(
             raise DataError(
                 "The graph has edge types but no edge has one.",
                 seen=f"{num_edge_types} types, {len(names)} names, no edge_type",
-                fix="give edge_type, one number an edge",
+                fix="give edge_type, one number per edge",
             )
         return
     if edge_type.ndim != 1 or edge_type.dtype.kind != "u":
         raise DataError(
-            "The edge types are not whole numbers from 0, one an edge.",
+            "The edge types are not whole numbers from 0, one per edge.",
             seen=f"edge_type is {edge_type.dtype} {edge_type.shape}",
             fix="use graph_from_edges, which checks and converts them",
         )

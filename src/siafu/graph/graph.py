@@ -108,7 +108,7 @@ class Graph:
         return np.stack([self.src.astype(np.int64), dst])
 
     def edge_arrays(self) -> Iterator[tuple[str, Array]]:
-        """Yield the arrays that have one row an edge."""
+        """Yield the arrays that have one row per edge."""
         yield "src", self.src
         for name in _EDGE_COLUMNS:
             column = getattr(self, name)
@@ -187,7 +187,7 @@ def _check_edge_rows(name: str, array: Array, num_edges: int) -> None:
         raise DataError(
             "An array has another number of rows than the graph has edges.",
             seen=f"{num_edges} edges, {name} has {len(array)} rows",
-            fix="give one row an edge",
+            fix="give one row per edge",
         )
 
 
@@ -245,7 +245,7 @@ def save_store(graph: Graph, target: Path | str, *, overwrite: bool = False) -> 
 
 
 def save_vertices(graph: Graph, writer: FolderWriter) -> None:
-    """Write everything that has one row a node, and the facts about the graph."""
+    """Write everything that has one row per node, and the facts about the graph."""
     graph.ids.save(writer)
     if isinstance(graph.x, SparseFeatures):
         writer.save("x_indptr", graph.x.indptr)

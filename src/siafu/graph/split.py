@@ -11,7 +11,7 @@ from siafu.graph.graph import Graph
 
 
 def parse_split(text: str) -> tuple[float, float]:
-    """Return the two numbers of `0.6,0.2` (fractions) or `20,30` (nodes a class)."""
+    """Return the two numbers of `0.6,0.2` (fractions) or `20,30` (nodes per class)."""
     try:
         first, second = (float(part) for part in text.split(","))
     except ValueError:

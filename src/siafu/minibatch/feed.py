@@ -76,7 +76,7 @@ class Batching:
     batch_size: int
     order: SeedOrder = "local"
     step_minibatches: int | None = None
-    """None: one a rank."""
+    """None: one per rank."""
     links: LinkBatching | None = None
     """Where given, minibatches are of edges."""
 

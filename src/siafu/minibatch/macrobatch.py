@@ -275,7 +275,7 @@ def largest_that_pays(trial: Trial, budget_bytes: float, num_steps: int) -> int:
     """Return how many steps to fetch at once: the most that pay, within the budget.
 
     The more the nodes of steps overlap, the more a larger macrobatch saves: doubling pays while
-    it saves 3 % of the rows a step.
+    it saves 3 % of the rows per step.
     """
     size = 1
     while 2 * size <= min(num_steps, _MOST_STEPS):

@@ -101,7 +101,7 @@ class DynamicGNN(nn.Module):
     """Parts one after another; the rows of the last are the nodes' embeddings at each step.
 
     A part is a `TemporalLayer`, an `EvolvingGCN`, or any module called with (rows, neighbours). For
-    a model of one's own, list a spatial and a temporal part a layer.
+    a model of one's own, list a spatial and a temporal part per layer.
     """
 
     def __init__(self, parts: Sequence[nn.Module], *, out_width: int, band: int = 0) -> None:

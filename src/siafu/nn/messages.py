@@ -92,7 +92,7 @@ class _EdgeMode(TorchFunctionMode):
         flat = x.reshape(x.size(0), math.prod(x.shape[1:]))
         if x.size(0) == len(self._ends[0]):
             return dropout_pairs(flat, *self._ends, key, p).view_as(x)
-        # What has no row an edge is the same on every rank: keyed by place.
+        # What has no row per edge is the same on every rank: keyed by place.
         return dropout_rows(flat, torch.arange(len(flat), device=x.device), key, p).view_as(x)
 
 

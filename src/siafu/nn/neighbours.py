@@ -26,7 +26,7 @@ class EdgeRows:
     make: Callable[[Tensor], Tensor]
     """Maps data of S edges to the operand that the attention takes: [S, H] or [S, H, D]."""
     data_E: Tensor
-    """A row an edge."""
+    """A row per edge."""
     loop_M: Tensor | None = None
     """The data of the loop of each row; without it the mean over the row's in-edges."""
 
@@ -41,7 +41,7 @@ class Neighbours(Protocol):
 
     @property
     def edge_attr(self) -> Tensor | None:
-        """Features of the in-edges, a row an edge."""
+        """Features of the in-edges, a row per edge."""
         ...
 
     @property

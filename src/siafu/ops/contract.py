@@ -79,7 +79,7 @@ class RandomKernels(Protocol):
 
 
 class Wire(NamedTuple):
-    """Encoded rows: uint8 payload; for each row bits an entry, and first byte (multiple of 4)."""
+    """Encoded rows: uint8 payload; for each row bits per entry, and first byte (multiple of 4)."""
 
     payload: Tensor
     bits_S: Tensor
@@ -124,7 +124,7 @@ class SampleKernels(Protocol):
 
 
 class EdgeDrop(NamedTuple):
-    """Which attention weights to drop: draws by (source id, destination id), a column a head."""
+    """Which attention weights to drop: draws by (source id, destination id), a column per head."""
 
     key: tuple[int, int]
     threshold: int

@@ -26,7 +26,7 @@ REASSOCIATE = {"reassoc", "contract", "nsz"}
 
 
 def kernel(function: Function) -> Function:
-    """Compile for speed, once a machine: later processes load the code from disk."""
+    """Compile for speed, once per machine: later processes load the code from disk."""
     return _compile(function, fastmath=REASSOCIATE)
 
 

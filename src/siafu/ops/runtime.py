@@ -77,7 +77,7 @@ def warm_up(width: int = 128) -> None:
 
     Covers sums of `width` columns with no factor, a row scale (mean), a column scale (its backward)
     and both (GCN), the maximum, drawing and dropout. Not attention: its code differs by heads and
-    width, and takes 5 s a kind and shape to compile (0.04 s to load).
+    width, and takes 5 s per kind and shape to compile (0.04 s to load).
     """
     csr = CSR(torch.tensor([0, 1, 1]), torch.zeros(1, dtype=torch.int32), 2)
     x, scale, ids = torch.ones(2, width, requires_grad=True), torch.ones(2), torch.arange(2)

@@ -25,7 +25,7 @@ from siafu.graph import Graph, graph_facts
 _METIS_NEIGHBOUR_BYTES = 140
 _METIS_VERTEX_BYTES = 100
 _METIS_BASE_BYTES = 64 << 20
-# Streaming and the writer hold a few columns a node, and pieces of 4 M edges or 64 MiB of
+# Streaming and the writer hold a few columns per node, and pieces of 4 M edges or 64 MiB of
 # features in up to three copies. Resident bytes above an idle process:
 #   nodes     edges   measured  predicted here
 #       20 M    1000 M     580 MB     1195 MB

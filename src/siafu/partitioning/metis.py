@@ -102,7 +102,7 @@ def _run_child(command: list[str]) -> None:
 def symmetric_adjacency(graph: Graph) -> tuple[Array, Array]:
     """Return (offsets, neighbours), each edge in both directions once.
 
-    The neighbours are in the narrowest index type, so this holds 8 bytes an edge below 2**31
+    The neighbours are in the narrowest index type, so this holds 8 bytes per edge below 2**31
     nodes.
     """
     offsets = np.zeros(graph.num_nodes + 1, np.int64)

@@ -56,7 +56,7 @@ def part_of_entries(offsets: Array, part_of: Array, first_row: int, low: int, hi
 
 
 class PartRows:
-    """Which rows each part owns, and where each row lies in its part. 12 bytes a node."""
+    """Which rows each part owns, and where each row lies in its part. 12 bytes per node."""
 
     def __init__(self, part_of: Array, num_parts: int) -> None:
         self.part_of = np.ascontiguousarray(part_of, dtype=np.int32)
@@ -75,7 +75,7 @@ class PartRows:
 
 
 def split_rows(rows: PartRows, writers: list[FolderWriter], name: str, column: Array) -> None:
-    """Write to each part the rows it owns of a column with one row a node."""
+    """Write to each part the rows it owns of a column with one row per node."""
     streams = [
         writer.stream(name, (count, *column.shape[1:]), column.dtype)
         for count, writer in zip(rows.counts(), writers, strict=True)

@@ -137,7 +137,7 @@ def _write_vertices(
     partial: Partial,
     progress: Progress,
 ) -> None:
-    """Write what has one row a node; each array is a step."""
+    """Write what has one row per node; each array is a step."""
     columns = _vertex_columns(graph)
     for done, (name, split, *arrays) in enumerate(columns):
         progress("vertices", done, len(columns))

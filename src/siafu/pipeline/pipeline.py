@@ -33,7 +33,7 @@ TERM, SUM = 2, 3
 
 
 class EpochSums:
-    """Sums of one row of numbers an epoch."""
+    """Sums of one row of numbers per epoch."""
 
     def __init__(self, world: World, mail: Mailbox, width: int) -> None:
         self._world, self._mail, self._width = world, mail, width

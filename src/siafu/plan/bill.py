@@ -1,6 +1,6 @@
 """What a run costs: machines by the second, invocations by memory and time, requests, transfer.
 
-servers       instances x seconds x dollars an hour / 3600
+servers       instances x seconds x dollars per hour / 3600
 pool compute  GB x seconds of every invocation x dollars a GB-second
 pool requests invocations x dollars a million / 10^6
 transfer      GB out and in x dollars a GB

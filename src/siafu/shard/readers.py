@@ -15,8 +15,8 @@ from torch import Tensor
 from siafu.graph import Array, forget
 
 _ROWS_AT_ONCE = 1 << 8
-"""Rows of a file read before its pages are let go of: 16 MiB a thread, since a fault maps 16 pages
-around the one it is for where the system has them in its cache."""
+"""Rows of a file read before its pages are let go of: 16 MiB per thread, since a fault maps 16
+pages around the one it is for where the system has them in its cache."""
 _READERS = 4
 """Threads that wait for the disk at the same time."""
 

@@ -174,7 +174,7 @@ def open_shard(
     verify: bool = True,
     place: Literal["device", "host", "disk"] = "device",
 ) -> Shard:
-    """Return this rank's shard of a parts folder; there must be one part a rank.
+    """Return this rank's shard of a parts folder; there must be one part per rank.
 
     It lies on the rank's device, on its host, or there but for edges and dense features, which stay
     on disk, for work that reads them through `reader`. `verify` reads the part once and checks

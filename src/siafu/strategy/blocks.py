@@ -77,7 +77,7 @@ class Block:
     def pieces(self, width: int) -> list[tuple[slice, CSR, Tensor]]:
         """Return spans of rows with their edges and the numbers of these; cut once.
 
-        They are small enough for `width` numbers an edge.
+        They are small enough for `width` numbers per edge.
         """
         most_edges = max(1, _PIECE_ELEMENTS // max(1, width))
         most_edges = 1 << (most_edges.bit_length() - 1)  # so that like widths share their pieces
@@ -134,7 +134,7 @@ class Reach:
         return replace(self, own=_cut(csr, self.own.columns_K), stages=tuple(stages))
 
     def with_weights(self, weight_E: Tensor | None) -> "Reach":
-        """Return the same blocks with other weights, a number an edge of the whole; None is 1."""
+        """Return the same blocks with other weights, a number per edge of the whole; None is 1."""
 
         def weighted(block: Block) -> Block:
             weight = None if weight_E is None else weight_E.index_select(0, block.edges_E)

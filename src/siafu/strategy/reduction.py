@@ -46,7 +46,7 @@ class Call:
     reduce: Reduce
     reach: Reach
     counts: tuple[int, int, int]
-    """How many tensors have a row a source, a row a destination, a row an edge."""
+    """How many tensors have a row a source, a row a destination, a row per edge."""
     keep: bool
     column_ids: Tensor
     row_ids: Tensor

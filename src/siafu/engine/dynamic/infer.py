@@ -28,7 +28,7 @@ from siafu.strategy import TimeRunner
 def write_dynamic_predictions(
     network: DynamicNetwork, task: Task, runner: TimeRunner, target: Path, rank: int
 ) -> None:
-    """Write one Parquet file a rank: what was asked about each snapshot, in order of time."""
+    """Write one Parquet file per rank: what was asked about each snapshot, in order of time."""
     network.eval()
     tables = []
     for block, rows_tND in runner.evaluate():
@@ -49,7 +49,7 @@ def write_dynamic_predictions(
 def write_dynamic_embeddings(
     network: DynamicNetwork, graph: DynamicGraph, grid: Grid, runner: TimeRunner, target: Path
 ) -> None:
-    """Write one Parquet file a rank: each node's row in each snapshot, in order of time."""
+    """Write one Parquet file per rank: each node's row in each snapshot, in order of time."""
     network.eval()
     file = target / f"part{grid.world.rank}.parquet"
     ids = graph.ids.take(grid.share.ids_n.cpu().numpy()).to_arrow()

@@ -365,7 +365,7 @@ def _fanouts(config: RunConfig) -> tuple[int, ...]:
 def _minibatches_a_step(config: RunConfig) -> int | None:
     if config.step_minibatches is not None and config.seed_order == "local":
         raise ConfigError(
-            "Minibatches of own nodes are one a rank.",
+            "Minibatches of own nodes are one per rank.",
             seen=f"--step-minibatches {config.step_minibatches}",
             fix="add --seed-order global, or leave it out",
         )

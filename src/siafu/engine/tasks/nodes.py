@@ -205,7 +205,7 @@ class SignalTask:
         return {"rmse": mse**0.5, "mse": mse, "mae": mae}
 
     def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
-        """Return the forecast for the next snapshot, a row a node; channels are a list."""
+        """Return the forecast for the next snapshot, a row per node; channels are a list."""
         said, true = head(rows_nD).float().cpu(), self._target(step, rows_nD).cpu()
         count = len(said)
         columns = {"prediction": said.numpy(), "value": true.numpy()}

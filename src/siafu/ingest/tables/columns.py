@@ -42,7 +42,7 @@ def is_text(kind: pa.DataType) -> bool:
 
 
 def is_number(kind: pa.DataType) -> bool:
-    """Return whether a column of this type is one number a row."""
+    """Return whether a column of this type is one number per row."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)

@@ -242,7 +242,7 @@ def _refuse_lists(table: Table, name: str) -> None:
         raise DataError(
             "A column of edges holds lists.",
             seen=f"column {name!r} of {table.files[0]} is {kind}",
-            fix="give an edge one number a column, and name them all: --edge-attr a,b,c",
+            fix="give an edge one number per column, and name them all: --edge-attr a,b,c",
         )
 
 

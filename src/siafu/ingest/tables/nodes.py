@@ -197,7 +197,7 @@ def _is_flag(schema: pa.Schema, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScannedVertices:
-    """What is kept in memory of a node table: a few numbers a node."""
+    """What is kept in memory of a node table: a few numbers per node."""
 
     ids: Ids
     masks: dict[str, Array]

@@ -34,7 +34,7 @@ class TableOptions:
     """Feature columns, numbers or lists of them; None takes all that are not used otherwise."""
 
     edge_weight: str | None = None
-    """Column with one weight an edge."""
+    """Column with one weight per edge."""
 
     edge_attr: tuple[str, ...] = ()
     """Columns with further numbers of an edge."""

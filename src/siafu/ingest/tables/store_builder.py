@@ -36,7 +36,7 @@ class Drawing:
     """How masks are drawn where the data has none, or where a split was asked for."""
 
     split: str | None = None
-    """Fractions or nodes a class; None keeps the masks of the data and else takes a default."""
+    """Fractions or nodes per class; None keeps the masks of the data and else takes a default."""
     seed: int = 0
 
 

@@ -68,7 +68,7 @@ def num_parts(num_edges: int, num_rows: int, elements: int) -> int:
     """Return how many buffers GAT's gradients of rows are summed in while columns are walked.
 
     A matter of the shape alone: with the number of threads the order of additions would change.
-    With 8 edges a row or more, the buffers stay below half the size of a number for each edge.
+    With 8 edges per row or more, the buffers stay below half the size of a number for each edge.
     """
     if elements < SMALL_WORK:
         return 1
@@ -172,7 +172,7 @@ def add_rows(
     d = width_of(x, tiles)
     last = len(index) - 1
     q = 0
-    # four edges a step: a quarter of the loads and stores of the output row
+    # four edges per step: a quarter of the loads and stores of the output row
     while q + 4 <= count:
         for step in range(4):
             ask_row(flat, np.uint64(index[min(e + q + AHEAD + step, last)]), heads * d)

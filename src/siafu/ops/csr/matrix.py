@@ -49,7 +49,7 @@ class CSR:
         )
         _require(
             self.index.dtype in (torch.int32, torch.int64) and self.index.dim() == 1,
-            "index must be int32 or int64 with one entry an edge.",
+            "index must be int32 or int64 with one entry per edge.",
             seen=f"{self.index.dtype}, shape {tuple(self.index.shape)}",
         )
         _require(self.num_cols >= 0, "num_cols is negative.", seen=str(self.num_cols))
@@ -61,7 +61,7 @@ class CSR:
         if self.weight is not None:
             _require(
                 self.weight.shape == self.index.shape and self.weight.device == self.index.device,
-                "weight must have one entry an edge, on the device of index.",
+                "weight must have one entry per edge, on the device of index.",
                 seen=f"shape {tuple(self.weight.shape)} on {self.weight.device}, "
                 f"{self.num_edges} edges on {self.device}",
             )

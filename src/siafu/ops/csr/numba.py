@@ -194,7 +194,7 @@ def _sum_rows(  # noqa: PLR0913 - flat, so that Numba drops the branches of abse
             for f in range(width):
                 out[to, f] = 0
         e, end = indptr[i], indptr[i + 1]
-        # four edges a step: a quarter of the loads and stores of the output row
+        # four edges per step: a quarter of the loads and stores of the output row
         while e + 4 <= end:
             for step in range(4):
                 _ask_row(x, _part_row(index[min(e + AHEAD + step, last)], parts, part), width)

@@ -1,6 +1,6 @@
 """Compressed-row kernels for CUDA, written in Triton.
 
-Shapes: M destination rows, C source columns, E edges, D width, S edges a step, T columns a tile,
+Shapes: M destination rows, C source columns, E edges, D width, S edges per step, T columns a tile,
 B rows looked through for hubs. A program owns a row and a tile of columns, so there are no atomics
 and results repeat.
 """
@@ -19,7 +19,7 @@ from siafu.ops.csr import reference
 
 DTYPES = reference.DTYPES
 
-# sorting is what a GPU does well, and these happen once a matrix or once a layer
+# sorting is what a GPU does well, and these happen once a matrix or once per layer
 transpose = reference.transpose
 transpose_order = reference.transpose_order
 max_grad_into = reference.max_grad_into

@@ -122,7 +122,7 @@ def _check_weight(weight_E: Tensor, num_edges: int) -> None:
     floats = (torch.float32, torch.float64)
     if weight_E.dtype not in floats or weight_E.dim() != 1 or len(weight_E) < num_edges:
         raise PlanError(
-            "Weights must be a row of float32 or float64, one an edge.",
+            "Weights must be a row of float32 or float64, one per edge.",
             seen=f"{weight_E.dtype}, shape {tuple(weight_E.shape)}, {num_edges} edges",
             fix="pass the weights of this graph's edges",
         )

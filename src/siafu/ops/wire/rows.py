@@ -1,4 +1,4 @@
-"""Rows as they travel: each at a width of its own, 2 to 16 bits an entry or unchanged, unbiased.
+"""Rows as they travel: each at a width of its own, 2 to 16 bits per entry or unchanged, unbiased.
 
 A quantised row is float32 zero point, float32 step, then one field an entry in column order, least
 significant bits first, filled up to 4 bytes. With u drawn by (key, node, column),

@@ -37,7 +37,7 @@ class EdgeSet:
         return self.reach.own.whole.num_edges
 
     def sorted(self, rows_E: Tensor) -> Tensor:
-        """Return a row an edge in the order of the blocks, differentiably."""
+        """Return a row per edge in the order of the blocks, differentiably."""
         return rows_E if self.order_E is None else rows_E.index_select(0, self.order_E)
 
     def holds(self, edge_index: Tensor) -> bool:

@@ -212,7 +212,7 @@ class RankMode(TorchFunctionMode):
         return dropout_rows(flat, ids, key, p).view_as(x)
 
     def _is_on_edges(self, x: Tensor) -> bool:
-        """Return whether x has a row an edge; a layer in mid-message settles N = E."""
+        """Return whether x has a row per edge; a layer in mid-message settles N = E."""
         if self._last_edges is None or x.size(0) != self._last_edges.size(1):
             return False
         return self.in_message or not self._is_owned(x)

@@ -146,7 +146,7 @@ class StagedLayers:
     def _edge_arguments(
         self, layer: nn.Module, names: list[str], num_edges: int, kwargs: dict[str, Any]
     ) -> set[str]:
-        """Return which arguments have a row an edge: those that have so on every rank."""
+        """Return which arguments have a row per edge: those that have so on every rank."""
         tensors = {name: kwargs[name] for name in names if isinstance(kwargs.get(name), Tensor)}
         key = layer, tuple(tensors)
         if tensors and key not in self._of_edges:

@@ -129,7 +129,7 @@ def choose_exchange(
 
 
 def state_width(part: TemporalLayer) -> int | None:
-    """Return the numbers a node's state has; None where the state has no row a node."""
+    """Return the numbers a node's state has; None where the state has no row per node."""
     like = next(part.parameters(), torch.empty(0))
     state = part.begin(like.new_zeros(2, part.in_width))
     if any(tensor.dim() != 2 or len(tensor) != 2 for tensor in state):

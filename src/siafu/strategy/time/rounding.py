@@ -5,10 +5,10 @@ run forward twice, for its borders and for its gradients, sees the same rows bot
 into blocks changes no draw. Gradients draw by block and returning rank as well: a band's rows get
 several. Widths change between epochs alone.
 
-All rows of all blocks of all snapshots travel once an epoch, T N of them, so nothing is kept for
+All rows of all blocks of all snapshots travel once per epoch, T N of them, so nothing is kept for
 each row: ids, formats and places in the message are made anew for every exchange. Where formats are
 assigned, rows of one snapshot and neighbouring nodes share one, `GROUP_ROWS` of them, so that
-what is kept of them from epoch to epoch is two bytes a row, however wide it is.
+what is kept of them from epoch to epoch is two bytes per row, however wide it is.
 
 States that are handed on travel whole. They are few, and one carries its error through all
 snapshots to come; so do the summaries of EvolveGCN, which the weights of all nodes depend on.
