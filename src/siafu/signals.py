@@ -18,7 +18,7 @@ GRACE_SECONDS: dict[int, float] = {signal.SIGTERM: 20.0, signal.SIGINT: 5.0}
 """How long the running epoch may take to end; schedulers kill 30 s after SIGTERM."""
 
 
-class Order:
+class StopOrder:
     """The signal that told this process to end, once there was one."""
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class Order:
 
 
 @contextmanager
-def heeding() -> Iterator[Order]:
+def heeding() -> Iterator[StopOrder]:
     """Yield an order that notes the first SIGTERM or SIGINT, so that the epoch can end.
 
     When that takes too long, or at a second signal, the exception comes after all. `Stopped`
     inside, which says that the epoch has ended, becomes the same exception.
     """
-    order, timers = Order(), list[threading.Timer]()
+    order, timers = StopOrder(), list[threading.Timer]()
 
     def note(number: int, frame: Any) -> None:
         if order.signal is not None:

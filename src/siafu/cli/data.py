@@ -8,7 +8,7 @@ import typer
 from siafu.cli.inspect import describe, quality_rows, show
 from siafu.cli.show import say
 from siafu.ingest import TableOptions, ingest_to_store
-from siafu.launch.cut import Allowance, Reading, cut_source
+from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.options import read_bytes
 from siafu.partitioning import Cut
 from siafu.record import PhaseProgress
@@ -104,7 +104,7 @@ def partition(  # noqa: PLR0913 - one flag per option
             data,
             target,
             Cut(num_parts=parts, method=method, seed=seed),
-            Reading(undirected=undirected, split=split),
+            SourceReading(undirected=undirected, split=split),
             Allowance(
                 memory_bytes=None if memory is None else read_bytes(memory),
                 overwrite=overwrite,

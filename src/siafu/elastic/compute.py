@@ -154,7 +154,7 @@ def _gradients(outputs: list[Tensor], leaves: Tensors, grads: list[Tensor] | Non
     }
 
 
-def warm_up() -> None:
+def warm_up_worker() -> None:
     """Run a part of a small model there and back, so that a worker's first task is like others."""
     spec = ModelSpec(name="gcn", in_width=2, out_width=2, hidden=2, layers=1, dropout=0.5)
     facts: dict[str, Fact] = {"model": json.dumps(asdict(spec)), "epoch": 0, "seed": 0, "part": 0}

@@ -31,7 +31,7 @@ from siafu.engine.progress import (
     traffic_and_peaks,
 )
 from siafu.engine.run_facts import RunFacts, read_run_facts
-from siafu.engine.widths import gather_widths, histogram, restore_widths
+from siafu.engine.widths import gather_widths, restore_widths, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
@@ -147,7 +147,7 @@ class Trainer:
             evaluation=self.scoring.report(world),
             peak_mb=peaks,
             ranks=world.size,
-            widths=histogram(self.workload.book, world),
+            widths=width_counts(self.workload.book, world),
             model=config.model,
             run=str(folder.path),
             **told,

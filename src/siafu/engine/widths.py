@@ -20,7 +20,7 @@ _ROWS = 4
 """Where a channel's number of rows stands, after the rank."""
 
 
-def histogram(book: WidthBook, world: World) -> list[dict[str, Any]]:
+def width_counts(book: WidthBook, world: World) -> list[dict[str, Any]]:
     """Return how many rows of all ranks had each format, by exchange and epoch."""
     mine = [float(entry.rows.get(each, 0)) for entry in book.history for each in CHOICES]
     if not mine:

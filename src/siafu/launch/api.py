@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from siafu.errors import StoreError
 from siafu.graph import DynamicGraph
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
-from siafu.launch.cut import Allowance, Reading, cut_source
+from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.launch.fit import Run, resume_run
 from siafu.launch.infer import write_inference
 from siafu.launch.run_state import existing_run, resume_command
@@ -55,7 +55,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
         memory_bytes=None if memory is None else read_bytes(memory), overwrite=overwrite
     )
     cut = Cut(num_parts=parts, method=method, seed=seed)
-    cut_source(data, target, cut, Reading(undirected=undirected, split=split), allowance)
+    cut_source(data, target, cut, SourceReading(undirected=undirected, split=split), allowance)
     return open_parts(target)
 
 

@@ -45,7 +45,7 @@ _REVERSING_EDGE_BYTES = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reading:
+class SourceReading:
     """How a source is read before it is cut."""
 
     undirected: bool = False
@@ -79,7 +79,7 @@ def cut_source(
     source: Any,
     target: Path | str,
     cut: Cut,
-    reading: Reading | None = None,
+    reading: SourceReading | None = None,
     allowance: Allowance | None = None,
 ) -> Quality:
     """Write any source as a parts folder and return the quality of the cut.
@@ -87,7 +87,7 @@ def cut_source(
     Tables and stores are never held in memory, and the same call goes on after a kill or a full
     disk, with the same parts as if it had not been stopped.
     """
-    reading, allowance = reading or Reading(), allowance or Allowance()
+    reading, allowance = reading or SourceReading(), allowance or Allowance()
     tables = as_tables(source)
     if tables is not None:
         return _cut_tables(tables, Path(target), cut, reading, allowance)
@@ -114,7 +114,7 @@ def _in_steps(target: Path, job: dict[str, Any], allowance: Allowance) -> Iterat
         yield partial
 
 
-def _loaded(source: Any, reading: Reading, allowance: Allowance) -> Graph:
+def _loaded(source: Any, reading: SourceReading, allowance: Allowance) -> Graph:
     graph, notes = load_as_it_is(
         source,
         undirected=reading.undirected,
@@ -126,7 +126,7 @@ def _loaded(source: Any, reading: Reading, allowance: Allowance) -> Graph:
 
 
 def _cut_store(
-    store: Path, target: Path, cut: Cut, reading: Reading, allowance: Allowance
+    store: Path, target: Path, cut: Cut, reading: SourceReading, allowance: Allowance
 ) -> Quality:
     settings = {"split": reading.split, "draws_masks": reading.draws_masks}
     job = {"store": file_facts(store), **asdict(cut), **settings}
@@ -135,7 +135,7 @@ def _cut_store(
 
 
 def _cut_tables(
-    source: Path, target: Path, cut: Cut, reading: Reading, allowance: Allowance
+    source: Path, target: Path, cut: Cut, reading: SourceReading, allowance: Allowance
 ) -> Quality:
     options = _within_memory(source, cut, reading, allowance)
     settings = asdict(reading) | {"options": repr(reading.options)}
@@ -163,12 +163,12 @@ def _cut_tables(
             )
             _say_all(allowance, notes)
             partial.end("ingest")
-        graph, is_drawn = load_store(store, verify=is_old), Reading(draws_masks=False)
+        graph, is_drawn = load_store(store, verify=is_old), SourceReading(draws_masks=False)
         return _cut_graph(partial, graph, cut, is_drawn, allowance)
 
 
 def _cut_graph(
-    partial: Partial, graph: Graph, cut: Cut, reading: Reading, allowance: Allowance
+    partial: Partial, graph: Graph, cut: Cut, reading: SourceReading, allowance: Allowance
 ) -> Quality:
     if reading.draws_masks:
         graph, notes = with_split(graph, reading.split, cut.seed)
@@ -184,7 +184,9 @@ def _cut_graph(
     )
 
 
-def _within_memory(source: Path, cut: Cut, reading: Reading, allowance: Allowance) -> TableOptions:
+def _within_memory(
+    source: Path, cut: Cut, reading: SourceReading, allowance: Allowance
+) -> TableOptions:
     """Return the options with buckets that fit; raise where nodes alone would not.
 
     Tables that do not tell how many nodes they name are checked once that is known.

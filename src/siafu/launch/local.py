@@ -27,7 +27,7 @@ from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 from siafu.comm import STORE_VARIABLE
 from siafu.errors import RankError, SiafuError, Terminated
 from siafu.graph import scratch_folder
-from siafu.signals import Order, heeding
+from siafu.signals import StopOrder, heeding
 
 ERRORS_VARIABLE = "SIAFU_ERRORS"
 """Where ranks tell their failures: not the run folder, whose disk may be full."""
@@ -127,7 +127,7 @@ def _wait(ranks: Ranks, *, saves_when_told: bool) -> dict[int, int]:
     """
     with ExitStack() as stack:
         # Else a signal raises at once, in the handlers that torch has set.
-        order = stack.enter_context(heeding()) if saves_when_told else Order()
+        order = stack.enter_context(heeding()) if saves_when_told else StopOrder()
         ended: dict[int, int] = {}
         latest, is_passed_on = float("inf"), False
         while len(ended) < len(ranks) and time.monotonic() < latest:

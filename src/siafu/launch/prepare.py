@@ -13,7 +13,7 @@ from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, SparseFeatures, folder_kind
 from siafu.ingest import load_as_it_is
-from siafu.launch.cut import Allowance, Reading, Say, cut_source
+from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
 from siafu.minibatch import hold_out_edges
 from siafu.partitioning import Cut, open_parts
@@ -44,7 +44,7 @@ def prepare_parts(
         return _with_part_per_rank(Path(data), config.ranks)
     progress = PhaseProgress(quiet=quiet)
     try:
-        reading = Reading(
+        reading = SourceReading(
             undirected=config.undirected,
             split=config.split,
             draws_masks=draw_masks,
@@ -52,7 +52,7 @@ def prepare_parts(
         )
         if draw_masks and config.task == "link":
             data = _without_held_out(data, config, target, say=say, progress=progress)
-            reading = Reading(draws_masks=False)
+            reading = SourceReading(draws_masks=False)
         quality = cut_source(
             data,
             target,

@@ -13,8 +13,8 @@ from siafu.comm import Inquiry, World, ask, tell
 from siafu.minibatch.schedule import ORDER_PURPOSE, Minibatch
 from siafu.minibatch.served import (
     ROW_BITS,
-    Answer,
     EdgeColumn,
+    InEdges,
     Sampling,
     Served,
     owners_of,
@@ -69,7 +69,7 @@ class Relay:
 
     def _answers(
         self, request_Q: Tensor, owner_Q: Tensor, keys: list[DrawKey], slots: int, fanout: int
-    ) -> Answer:
+    ) -> InEdges:
         """Return in-edges for requests grouped by owner."""
         channel = self.channel
         counts = torch.bincount(owner_Q, minlength=channel.size).tolist()
@@ -88,7 +88,7 @@ class Relay:
 
     def _own_answer(
         self, request: Tensor, asker: Tensor, keys: list[DrawKey], slots: int, fanout: int
-    ) -> Answer:
+    ) -> InEdges:
         rows, slot = rows_of(request), request >> ROW_BITS
         return self.served.answer(rows, asker * slots + slot, keys, fanout, self.sampling)
 
@@ -111,7 +111,7 @@ class Relay:
         return found
 
 
-def _exchange(inquiry: Inquiry, given: Answer, channel: World) -> Answer:
+def _exchange(inquiry: Inquiry, given: InEdges, channel: World) -> InEdges:
     """Return the others' answers for ours."""
     counts_Q = inquiry.reply(given.counts_Q.to(torch.int32), channel, "sample").long()
 
@@ -119,10 +119,10 @@ def _exchange(inquiry: Inquiry, given: Answer, channel: World) -> Answer:
         return inquiry.reply_ragged(rows, given.counts_Q, counts_Q, channel, "sample")
 
     edges = {name: swap(rows) for name, rows in given.edges.items()}
-    return Answer(counts_Q, swap(given.addresses_S), edges)
+    return InEdges(counts_Q, swap(given.addresses_S), edges)
 
 
-def _inserted(got: Answer, mine: Answer, place: int) -> Answer:
+def _inserted(got: InEdges, mine: InEdges, place: int) -> InEdges:
     """Return the answers of all owners: ours stand after the first `place` of the others."""
     edge = int(got.counts_Q[:place].sum())
 
@@ -132,7 +132,7 @@ def _inserted(got: Answer, mine: Answer, place: int) -> Answer:
     edges: dict[EdgeColumn, Tensor] = {
         name: insert(rows, mine.edges[name], edge) for name, rows in got.edges.items()
     }
-    return Answer(
+    return InEdges(
         insert(got.counts_Q, mine.counts_Q, place),
         insert(got.addresses_S, mine.addresses_S, edge),
         edges,

@@ -34,7 +34,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
+class InEdges:
     """In-edges of requested rows."""
 
     counts_Q: Tensor
@@ -79,7 +79,7 @@ class Served:
 
     def answer(
         self, rows_Q: Tensor, batch_Q: Tensor, keys: list[DrawKey], fanout: int, how: Sampling
-    ) -> Answer:
+    ) -> InEdges:
         """Return sampled in-edges of these rows, each drawn by the key of its minibatch."""
         counts_Q, positions_S = sample_positions(
             self.shard.csr.indptr,
@@ -101,7 +101,7 @@ class Served:
             for name, reader in self.edge_columns.items()
             if not (how.weighted and name == "edge_weight")  # they are in the draw already
         }
-        return Answer(counts_Q, self.address_C.index_select(0, columns_S), edges)
+        return InEdges(counts_Q, self.address_C.index_select(0, columns_S), edges)
 
 
 def owners_of(addresses: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ class LayerPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class Widths:
+class LayerWidths:
     """Columns of a layer's input and output (heads side by side), and its heads."""
 
     into: int
@@ -92,9 +92,9 @@ class ModelCard:
     name: str
     layer: Callable[[ModelSpec, LayerPlace], nn.Module]
     aggregation: Aggregation
-    keeps: Callable[[Widths], int]
+    keeps: Callable[[LayerWidths], int]
     """Columns of owned rows that a layer keeps for backward beside its input and its output."""
-    sends: Callable[[Widths], int]
+    sends: Callable[[LayerWidths], int]
     """Columns of a row that travels."""
     maps_first: Literal["narrower", "always", "never"]
     """Whether rows are mapped before they are gathered on minibatches: where that is narrower, in
@@ -286,10 +286,10 @@ def cards_that(has: Callable[[ModelCard], bool]) -> list[str]:
     return [name for name, card in CARDS.items() if has(card)]
 
 
-def layer_widths(spec: ModelSpec, number: int) -> Widths:
+def layer_widths(spec: ModelSpec, number: int) -> LayerWidths:
     """Return the widths of a layer."""
     is_last = number == spec.layers - 1 and spec.jk == "none"
     width_in = spec.in_width if number == 0 else spec.hidden
-    return Widths(
+    return LayerWidths(
         width_in, spec.out_width if is_last else spec.hidden, 1 if is_last else spec.heads
     )

@@ -149,7 +149,7 @@ def _csr(rows_E: Tensor, cols_E: Tensor, weight_E: Tensor | None, owned: int, ha
 
 
 @dataclass(eq=False, slots=True)
-class View:
+class RowsView:
     """The rows as one epoch sees them."""
 
     epoch: int
@@ -168,9 +168,9 @@ class Channel:
         """`in_flight` is the most epochs that are worked on at once."""
         self.side, self.widths = side, widths
         self._dtype, self._in_flight = dtype, in_flight
-        self._views: list[View] = []
+        self._views: list[RowsView] = []
 
-    def view(self, epoch: int, oldest: int) -> View:
+    def view(self, epoch: int, oldest: int) -> RowsView:
         """Return the rows as `epoch` sees them; views before `oldest` are no longer read."""
         for view in self._views:
             if view.epoch == epoch:
@@ -189,10 +189,10 @@ class Channel:
             made.stamps_G[:] = newest.stamps_G
         return made
 
-    def _empty(self) -> View:
+    def _empty(self) -> RowsView:
         columns = self.side.csr.num_cols
         rows = tuple(torch.zeros(columns, width, dtype=self._dtype) for width in self.widths)
-        return View(0, rows, np.zeros(len(self.side.group_rows), dtype=np.int64))
+        return RowsView(0, rows, np.zeros(len(self.side.group_rows), dtype=np.int64))
 
     def write(self, epoch: int, group: int, rows: Tensor, oldest: int) -> None:
         """Take in a group's rows of an epoch, all tensors side by side."""

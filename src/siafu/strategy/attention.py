@@ -85,7 +85,7 @@ class EdgeOperand:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class AttentionCall:
     """One attention: what is computed, over which edges, what is dropped, what is kept."""
 
     kind: Attention
@@ -119,7 +119,9 @@ class _Attend(torch.autograd.Function):
     """Sources, rows, shared and captured tensors in; out_MHD back."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, exchange: Exchange | None, *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, call: AttentionCall, exchange: Exchange | None, *tensors: Tensor
+    ) -> Tensor:
         sources, rows, shared, _ = call.split(tensors)
         num_rows, heads = call.reach.own.csr.num_rows, sources[0].size(1)
         state = SoftmaxState.empty(num_rows, heads, sources[0].size(2), sources[-1])
@@ -191,7 +193,7 @@ class _Into:
 
 
 def _block_grads(
-    call: Call, block: Block, operands: tuple[Rows, Rows, Rows], after: _After, into: _Into
+    call: AttentionCall, block: Block, operands: tuple[Rows, Rows, Rows], after: _After, into: _Into
 ) -> Rows:
     """Return the gradients of a block's sources, adding those of rows, shared and captured."""
     arrived, rows, shared = operands
@@ -227,7 +229,7 @@ def _block_grads(
     return total
 
 
-def staged_attention(call: Call, tensors: Rows) -> Tensor:
+def staged_attention(call: AttentionCall, tensors: Rows) -> Tensor:
     """Return out_MHD, differentiable in all tensors."""
     exchange = begin_exchange(call.reach, call.split(tensors)[0])
     out_MHD: Tensor = _Attend.apply(call, exchange, *tensors)

@@ -185,7 +185,7 @@ class BlockNeighbours:
         dropout = None
         if drop is not None:
             dropout = staged.EdgeDropout(*drop, self.view.column_ids, self.view.out_ids)
-        call = staged.Call(
+        call = staged.ReductionCall(
             attention,
             reach,
             (len(sources), len(rows), len(shared), len(captured)),
@@ -222,7 +222,7 @@ class BlockNeighbours:
     ) -> Tensor:
         """Return a function joined over given edges; `rows` are of sources, rows and edges."""
         src, dst, edge = rows
-        call = reduction.Call(
+        call = reduction.ReductionCall(
             function,
             reduce,
             reach,

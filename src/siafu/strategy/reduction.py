@@ -39,7 +39,7 @@ _PLAIN = Gat(slope=1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class ReductionCall:
     """One reduction: the function, over which edges, and how results are joined."""
 
     function: EdgeFunction
@@ -109,13 +109,13 @@ class _Piece:
             *(tensor.index_select(0, self.numbers_S) for tensor in edge),
         )
 
-    def ends(self, call: Call) -> tuple[Tensor, Tensor]:
+    def ends(self, call: ReductionCall) -> tuple[Tensor, Tensor]:
         """Return the numbers of the two ends in the whole graph."""
         ids_K = call.column_ids.index_select(0, self.block.columns_K)
         return ids_K.index_select(0, self.csr.index), call.row_ids[self.span][self.row_S]
 
 
-def _pieces(call: Call, block: Block, tensors: Rows) -> Iterator[_Piece]:
+def _pieces(call: ReductionCall, block: Block, tensors: Rows) -> Iterator[_Piece]:
     width = call.function.width + sum(math.prod(tensor.shape[1:]) for tensor in tensors)
     for span, csr, numbers_S in block.pieces(width):
         if not csr.num_edges:  # nothing to add, and functions may not cope with no edges
@@ -130,7 +130,7 @@ def _pieces(call: Call, block: Block, tensors: Rows) -> Iterator[_Piece]:
 class _Sum:
     """Sums and means: nothing is kept."""
 
-    def __init__(self, call: Call, like: Tensor) -> None:
+    def __init__(self, call: ReductionCall, like: Tensor) -> None:
         self._scale_M = None
         if call.reduce == "mean":
             count_M = call.reach.own.whole.degree()
@@ -155,7 +155,7 @@ class _Sum:
 class _Extreme:
     """Maxima and minima: the edge that held each entry is kept."""
 
-    def __init__(self, call: Call, like: Tensor) -> None:
+    def __init__(self, call: ReductionCall, like: Tensor) -> None:
         self._sign = 1 if call.reduce == "max" else -1
         self._best = Best(call.reach.own.csr.num_rows, call.width, like)
 
@@ -180,7 +180,7 @@ class _Extreme:
 class _Softmax:
     """Sums weighted by a softmax of scores: one log-sum-exp a row and head is kept."""
 
-    def __init__(self, call: Call, like: Tensor) -> None:
+    def __init__(self, call: ReductionCall, like: Tensor) -> None:
         rows, self._heads = call.reach.own.csr.num_rows, call.heads
         width = call.width // max(1, self._heads)
         self._state: SoftmaxState | None = SoftmaxState.empty(rows, self._heads, width, like)
@@ -239,7 +239,9 @@ class _Reduced(torch.autograd.Function):
     """Rows of sources, destinations and edges, and captured tensors in; out_MW back."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, exchange: Exchange | None, *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, call: ReductionCall, exchange: Exchange | None, *tensors: Tensor
+    ) -> Tensor:
         src, dst, edge = call.split(tensors)
         like = call.reach.own.csr.indptr.new_empty(0, dtype=call.function.dtype)
         reduction = _REDUCTIONS[call.reduce](call, like)
@@ -286,7 +288,7 @@ class _Reduced(torch.autograd.Function):
 
 
 def _piece_grads(
-    call: Call,
+    call: ReductionCall,
     piece: _Piece,
     operands: tuple[Rows, Rows, Rows],
     reduction: _Sum | _Extreme | _Softmax,
@@ -332,7 +334,7 @@ def _add_rows(csr: CSR, grad: Tensor, total: Tensor) -> None:
     sum_into(csr, grad.reshape(grad.size(0), width), flat, accumulate=True)
 
 
-def staged_reduce(call: Call, tensors: Rows) -> Tensor:
+def staged_reduce(call: ReductionCall, tensors: Rows) -> Tensor:
     """Return the reduced messages of M rows, differentiable in all tensors and captured ones."""
     exchange = begin_exchange(call.reach, call.split(tensors)[0])
     out_MW: Tensor = _Reduced.apply(call, exchange, *tensors, *call.function.captured)

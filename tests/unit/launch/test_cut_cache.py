@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from siafu.ingest import load
-from siafu.launch.cut import Reading, cut_source
+from siafu.launch.cut import SourceReading, cut_source
 from siafu.partitioning import Cut, open_parts
 
 
@@ -19,7 +19,7 @@ def test_partition_uses_the_store_in_the_cache(tmp_path: Path, monkeypatch) -> N
     (folder / "edges.csv").write_text("\n".join(["src,dst", *(f"{s},{d}" for s, d in pairs)]))
     cut, reading = (
         Cut(num_parts=2, method="hash", seed=0),
-        Reading(undirected=True, split="0.6,0.2"),
+        SourceReading(undirected=True, split="0.6,0.2"),
     )
     cut_source(folder, tmp_path / "first.parts", cut, reading)
     load(folder, undirected=True)

@@ -19,8 +19,8 @@ from itertools import count
 from siafu.elastic.messages import Answer, Forget, Order
 from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.pools.shared_memory import (
-    Block,
     KeptBlocks,
+    SharedBlock,
     WorkerPipe,
     close_all,
     map_block,
@@ -75,7 +75,7 @@ class WorkerProcess:
         self._pipe.receive(seconds)
         self.is_ready = True
 
-    def ask(self, task: Task, blocks: dict[str, Block], seconds: float) -> Reply:
+    def ask(self, task: Task, blocks: dict[str, SharedBlock], seconds: float) -> Reply:
         """Return the worker's reply; raise EOFError, OSError or TimeoutError if it is lost.
 
         `blocks` has the bundles that are `new` to the worker.
@@ -111,13 +111,13 @@ class WorkerProcess:
         return Reply(number, tensors, usage=usage)
 
     @contextmanager
-    def new_blocks(self, task: Task, kept: KeptBlocks) -> Iterator[dict[str, Block]]:
+    def new_blocks(self, task: Task, kept: KeptBlocks) -> Iterator[dict[str, SharedBlock]]:
         """Give the blocks, by bundle key, that the worker needs for a task and has not yet.
 
         Those for this task alone are gone afterwards.
         """
-        once: dict[str, Block] = {}
-        outliving: dict[str, Block] = {}
+        once: dict[str, SharedBlock] = {}
+        outliving: dict[str, SharedBlock] = {}
         try:
             for bundle in task.bundles:
                 if bundle.lifetime == "once":

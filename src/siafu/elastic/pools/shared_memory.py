@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class SharedBlock:
     """Tensors that were written to shared memory, by this process's descriptor of it."""
 
     descriptor: int
@@ -42,7 +42,7 @@ class Block:
         os.close(self.descriptor)
 
 
-def write_block(tensors: Tensors) -> Block:
+def write_block(tensors: Tensors) -> SharedBlock:
     """Return a new block that holds copies of the tensors.
 
     Writing, unlike storing through a mapping, ends in an error where memory runs out, not in a
@@ -59,7 +59,7 @@ def write_block(tensors: Tensors) -> Block:
     except BaseException:
         os.close(descriptor)
         raise
-    return Block(descriptor, layout, sum(tensor.nbytes for tensor in tensors.values()))
+    return SharedBlock(descriptor, layout, sum(tensor.nbytes for tensor in tensors.values()))
 
 
 def map_block(descriptor: int, layout: Sequence[Entry]) -> Tensors:
@@ -94,7 +94,7 @@ class _Entry:
     uses: int = 0
     """Attempts that wait or run and name it."""
     is_forgotten: bool = False
-    block: Block | None = None
+    block: SharedBlock | None = None
     writing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -119,7 +119,7 @@ class KeptBlocks:
             for bundle in _outliving(bundles):
                 self._entries.setdefault(bundle.key, _Entry()).uses += 1
 
-    def block(self, bundle: Bundle) -> Block:
+    def block(self, bundle: Bundle) -> SharedBlock:
         """Return the block of a held bundle; the first that asks has it written."""
         with self._lock:
             entry = self._entries[bundle.key]

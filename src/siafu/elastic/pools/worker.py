@@ -15,7 +15,7 @@ from typing import NoReturn
 import torch
 
 from siafu.collector import spare_collector
-from siafu.elastic.compute import compute, warm_up
+from siafu.elastic.compute import compute, warm_up_worker
 from siafu.elastic.messages import Answer, Forget, Order, Ready, clipped
 from siafu.elastic.pools.shared_memory import WorkerPipe, close_all, map_block, write_block
 from siafu.elastic.task import Tensors
@@ -27,7 +27,7 @@ _PR_SET_PDEATHSIG = 1
 def serve(pipe: WorkerPipe) -> NoReturn:
     """Answer tasks until the owner closes its end, which raises EOFError."""
     kept: dict[str, Tensors] = {}
-    warm_up()
+    warm_up_worker()
     pipe.send(Ready.local_text())
     while True:
         try:

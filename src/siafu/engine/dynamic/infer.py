@@ -15,7 +15,7 @@ from siafu.engine.dynamic.network import TASKS, DynamicNetwork, make_network, ma
 from siafu.engine.dynamic.snapshots import num_inputs
 from siafu.engine.dynamic.step_shards import Grid
 from siafu.engine.infer import as_lists
-from siafu.engine.tasks.task import Task, time_column
+from siafu.engine.tasks.task import DynamicTask, time_column
 from siafu.engine.weights import WeightFacts, Weights, check_names, write_weights
 from siafu.errors import StoreError
 from siafu.files import replacing
@@ -26,7 +26,7 @@ from siafu.strategy import TimeRunner
 
 @torch.no_grad()
 def write_dynamic_predictions(
-    network: DynamicNetwork, task: Task, runner: TimeRunner, target: Path, rank: int
+    network: DynamicNetwork, task: DynamicTask, runner: TimeRunner, target: Path, rank: int
 ) -> None:
     """Write one Parquet file per rank: what was asked about each snapshot, in order of time."""
     network.eval()
@@ -80,14 +80,14 @@ class _Facts(WeightFacts):
         return task
 
 
-def _class_names(task: Task, graph: DynamicGraph) -> list[str | int]:
+def _class_names(task: DynamicTask, graph: DynamicGraph) -> list[str | int]:
     """Return the names of the classes that a task predicts, none where they have none."""
     names = {"edge": graph.edge_class_names, "node": graph.class_names}.get(task.name, ())
     return list(names)
 
 
 def save_dynamic_network(
-    network: DynamicNetwork, task: Task, graph: DynamicGraph, lags: int, file: Path
+    network: DynamicNetwork, task: DynamicTask, graph: DynamicGraph, lags: int, file: Path
 ) -> None:
     """Write the weights, and with them what data they are for."""
     facts = {"num_features": str(num_inputs(graph, lags)), "task": task.name}

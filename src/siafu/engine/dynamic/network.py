@@ -13,14 +13,14 @@ from siafu.engine.networks.own_model import own_model
 from siafu.engine.tasks.edges import EdgeTask
 from siafu.engine.tasks.links import LinkTask
 from siafu.engine.tasks.nodes import NodeTask, SignalTask
-from siafu.engine.tasks.task import Task, TaskInput
+from siafu.engine.tasks.task import DynamicTask, TaskInput
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
 from siafu.partitioning import plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 
-TASKS: dict[str, Callable[[TaskInput], Task]] = {
+TASKS: dict[str, Callable[[TaskInput], DynamicTask]] = {
     "edge": EdgeTask,
     "link": LinkTask,
     "node": NodeTask,
@@ -54,7 +54,7 @@ def num_embedded(config: RunConfig, graph: DynamicGraph) -> int:
 class Made(NamedTuple):
     """What a run is about, and the network that learns it."""
 
-    task: Task
+    task: DynamicTask
     network: DynamicNetwork
     lags: int
     """Past values of a signal in the network's input."""

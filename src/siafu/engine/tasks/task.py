@@ -32,7 +32,7 @@ class TaskInput:
     """The nodes whose embeddings this rank has."""
 
 
-class Task(Protocol):
+class DynamicTask(Protocol):
     """One kind of question. Losses are shares of a mean over all ranks: they add up to it."""
 
     name: str
