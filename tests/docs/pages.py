@@ -54,20 +54,21 @@ def commands_of(text: str) -> list[tuple[str, int]]:
     return found
 
 
-def shortened(line: str, epochs: int = EPOCHS) -> str:
-    """Return a line that trains, on little and for few epochs unless it names their number."""
+def shortened(line: str, *, smaller: bool = True) -> str:
+    """Return a line that trains, on a smaller graph and for few epochs unless it names them."""
     if " train " not in line:
         return line
-    line = re.sub(r" (planted|drifting) ", r" \1:400 ", f"{line} ")
-    line += "" if "--epochs" in line else f" --epochs {epochs}"
+    if smaller:
+        line = re.sub(r" (planted|drifting) ", r" \1:400 ", f"{line} ")
+    line += "" if "--epochs" in line else f" --epochs {EPOCHS}"
     pooled = "dorylus" in line and "--pool none" not in line
     return f"{line} --pool-workers 1 --intervals 2" if pooled else line
 
 
-def run_commands(block: Block, siafu: Command) -> None:
+def run_commands(block: Block, siafu: Command, *, smaller: bool = True) -> None:
     """Run each line of a bash block as `siafu` here; blocks with others are marked as not run."""
     for line, code in commands_of(block.text):
-        program, *arguments = shlex.split(shortened(line))
+        program, *arguments = shlex.split(shortened(line, smaller=smaller))
         assert program == "siafu", f"line {block.line}: mark the block `<!-- not run: why -->`"
         if arguments == ["demo"]:
             arguments += ["--epochs", str(EPOCHS), "--ranks", "2"]

@@ -21,8 +21,9 @@ BIN = Path(sys.executable).parent
 SECONDS = 180
 EPOCHS = 3
 """Of lines without a number of epochs that run as processes of their own."""
-REAL = ("siafu doctor", "siafu train planted --model gat", "torchrun")
-"""Lines that start processes; others are called in this one, their ranks in the tests' pool."""
+REAL = ("siafu doctor", "torchrun")
+"""Lines that start processes; others are called in this one, their ranks in the tests' pool.
+Ranks that siafu starts by itself are those of tests/faults and of the demo (test_wheel.py)."""
 
 
 def lines() -> list[tuple[int, str]]:
@@ -93,7 +94,9 @@ def test_readme_commands_run_in_order(
         if line.startswith(REAL):
             run_as_processes(line, folder)
         else:
-            run_commands(Block("bash", line, at, None), Command(folder, monkeypatch, capsys))
+            block = Block("bash", line, at, None)
+            # A line after it names the run of this graph.
+            run_commands(block, Command(folder, monkeypatch, capsys), smaller=False)
     assert (folder / "out" / "part3.parquet").exists()
 
 
