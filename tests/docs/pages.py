@@ -61,8 +61,9 @@ def shortened(line: str, *, smaller: bool = True) -> str:
     if smaller:
         line = re.sub(r" (planted|drifting) ", r" \1:400 ", f"{line} ")
     line += "" if "--epochs" in line else f" --epochs {EPOCHS}"
-    pooled = "dorylus" in line and "--pool none" not in line
-    return f"{line} --pool-workers 1 --intervals 2" if pooled else line
+    if "dorylus" in line and "--pool none" not in line:  # each worker is a process
+        line = line.replace("--ranks 2", "--ranks 1") + " --pool-workers 1 --intervals 2"
+    return line
 
 
 def run_commands(block: Block, siafu: Command, *, smaller: bool = True) -> None:
