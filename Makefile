@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench setup clean
+.PHONY: demo test test-oldest lint docs figures bench setup clean
 
 setup: .venv/.ready
 
@@ -30,10 +30,31 @@ lint: setup
 test: lint .emulator/.ready
 	$(BIN)/python -m pytest
 
+# The oldest torch that pyproject.toml promises: import and unit tests, in an environment of its own.
+.venv-oldest/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-oldest
+	grep -vE '^(torch|triton)==' constraints.txt > .venv-oldest/constraints.txt
+	echo 'torch==2.8.0' >> .venv-oldest/constraints.txt
+	.venv-oldest/bin/pip install --quiet -c .venv-oldest/constraints.txt torch
+	.venv-oldest/bin/pip install --quiet -c .venv-oldest/constraints.txt -e '.[pyg,ray,aws,test]'
+	touch $@
+
+test-oldest: .venv-oldest/.ready
+	.venv-oldest/bin/python -c 'import siafu, torch; print(torch.__version__, siafu.fit)'
+	.venv-oldest/bin/python -m pytest tests/unit
+
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# Figures, plots and the recorded demo of the documents.
+figures: setup
+	$(BIN)/python -m benchmarks.table
+	$(BIN)/python -m benchmarks.terminal
+
 bench: setup
 	$(BIN)/python -m benchmarks.spmm
 	$(BIN)/python -m benchmarks.epoch
 	$(BIN)/python -m benchmarks.ingest --edges 10000000
 
 clean:
-	rm -rf .venv .emulator runs
+	rm -rf .venv .venv-oldest .emulator runs site

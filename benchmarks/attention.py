@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,7 @@ def gate(layer: Layer, sides: dict[str, Side]) -> None:
             # float32 sums over every edge, in the order each side likes
             bound = 1e-3 * float(other.abs().max())
             torch.testing.assert_close(
-                mine, other, rtol=1e-3, atol=bound, msg=lambda text, name=name: f"{name}: {text}"
+                mine, other, rtol=1e-3, atol=bound, msg=partial("{}: {}".format, name)
             )
 
 

@@ -84,7 +84,7 @@ class Bench:
 
     def train(self, memory_a_rank: str) -> dict[str, Any]:
         """Train one epoch and return its last metrics."""
-        settings = ["--model", "sage", "--strategy", "batchgnn", "--fanout", "10,5"]
+        settings: list[object] = ["--model", "sage", "--strategy", "batchgnn", "--fanout", "10,5"]
         settings += ["--batch-size", 1000, "--epochs", 1, "--memory", memory_a_rank]
         # Scoring reads all neighbours of all nodes: it had not ended after 17 minutes.
         settings += ["--inference", "none"]
@@ -108,6 +108,7 @@ def gate(store: Path, parts_path: Path) -> None:
         halo = folder.load("halo")
         found = [rows[c] if c < len(rows) else halo[c - len(rows)] for c in columns.tolist()]
         assert found == graph.src[graph.indptr[row] : graph.indptr[row + 1]].tolist(), row
+        assert isinstance(graph.x, np.ndarray)
         assert (folder.load("x")[at] == graph.x[row]).all(), row
 
 

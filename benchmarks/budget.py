@@ -69,7 +69,7 @@ def measure(folder: Path, name: str, model: str) -> dict[str, Any]:
     parts, run = make_parts(folder, name, env), folder / f"{name}-{model}.run"
     shutil.rmtree(run, ignore_errors=True)
     case = CASES[name]
-    settings = ["--strategy", "batchgnn", "--model", model, "--memory", case.memory]
+    settings: list[object] = ["--strategy", "batchgnn", "--model", model, "--memory", case.memory]
     settings += ["--batch-size", case.batch_size]
     command = ["train", parts, *settings, "--epochs", 1, "--out", run, "--quiet"]
     figures = run_phase([sys.executable, "-m", "siafu", *map(str, command)], cwd=folder, env=env)

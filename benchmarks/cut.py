@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from siafu.graph import Graph, graph_from_edges, load_store, save_store
 from siafu.ingest import load
 from siafu.partitioning import assign_contiguous, assign_hash, assign_metis, assign_streaming, score
 
-METHODS = {
+METHODS: dict[str, Callable[..., Any]] = {
     "streaming": assign_streaming,
     "metis": assign_metis,
     "contiguous": assign_contiguous,

@@ -138,7 +138,7 @@ def carriers_of(snapshots: list[CSR], device: torch.device) -> dict[str, Carrier
         return _scaled(_symmetric(CSR(indptr.long(), index, vertices)))
 
     triples = list(zip(snapshots, values, own, strict=True))
-    whole = {
+    whole: dict[str, tuple[list[tuple[Tensor, ...]], Callable[..., Graph]]] = {
         "coo64": ([(c.rows(), c.index.long(), v, o) for c, v, o in triples], from_coo),
         "csr32+values": ([(c.indptr.int(), c.index, v, o) for c, v, o in triples], from_values),
         "csr32": ([(c.indptr.int(), c.index) for c in snapshots], from_edges),
@@ -206,7 +206,12 @@ class Model:
                 loss += self.forward(graph)
         for graph in carrier.walk(range(steps - 1, -1, -1)):
             self.forward(graph).backward()
-        return loss, tuple(map_FF.grad.clone() for map_FF in self.maps)
+        return loss, tuple(_gradient(map_FF) for map_FF in self.maps)
+
+
+def _gradient(map_FF: Tensor) -> Tensor:
+    assert map_FF.grad is not None, "backward has run"
+    return map_FF.grad.clone()
 
 
 def gate(snapshots: list[CSR], carriers: dict[str, Carrier], model: Model) -> None:

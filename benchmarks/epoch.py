@@ -109,7 +109,8 @@ def gate(name: str, csr: CSR, x_ND: Tensor, device: str) -> None:
     ours = GNN(ModelSpec(name=name, in_width=WIDTH, out_width=CLASSES, hidden=HIDDEN, layers=3))
     theirs = PygNet(name).to(device).eval()
     with torch.no_grad():
-        for layer, conv in zip(ours.layers, theirs.convs, strict=True):
+        pairs: list[tuple[Any, Any]] = list(zip(ours.layers, theirs.convs, strict=True))
+        for layer, conv in pairs:
             if name == "gcn":
                 layer.linear.weight.copy_(conv.lin.weight)
             else:

@@ -40,7 +40,12 @@ class Ours:
     def __init__(self, name: str, csr: CSR, x_ND: torch.Tensor, y_N: torch.Tensor) -> None:
         torch.manual_seed(0)
         self.csr, self.x_ND, self.y_N = csr, x_ND, y_N
-        widths = {"in_width": WIDTH, "out_width": CLASSES, "hidden": HIDDEN, "heads": HEADS}
+        widths: dict[str, Any] = {
+            "in_width": WIDTH,
+            "out_width": CLASSES,
+            "hidden": HIDDEN,
+            "heads": HEADS,
+        }
         plain = GNN(ModelSpec(name=name, layers=3, dropout=0.0, **widths))
         self.weights = {
             name.removeprefix("layers."): weight.detach().clone()
@@ -98,7 +103,8 @@ def measure_model(name: str, args: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         task = Path(folder) / "task.npz"
         arrays = {"indptr": csr.indptr, "index": csr.index, "x": x_ND, "y": y_N, **ours.weights}
-        np.savez(task, **{key: value.numpy() for key, value in arrays.items()})
+        held: dict[str, Any] = {key: value.numpy() for key, value in arrays.items()}
+        np.savez(task, **held)
         with peer_of(name, args.dgl_python, task, script="epoch_peer.py") as peer:
             gate(ours.first_losses, peer.told["losses"])
             turns = take_turns({"siafu": here(ours), "dgl": peer}, args.repeats)

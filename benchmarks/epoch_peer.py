@@ -51,8 +51,8 @@ class DglNet(nn.Module):
     def forward(self, graph: Any, x_ND: Tensor, p: float) -> Tensor:
         """Return logits."""
         for number, conv in enumerate(self.convs):
-            if hasattr(conv, "attn_drop"):
-                conv.attn_drop.p = p
+            if isinstance(dropped := getattr(conv, "attn_drop", None), nn.Dropout):
+                dropped.p = p
             x_ND = conv(graph, functional.dropout(x_ND, p)).flatten(1)
             x_ND = self.bend(x_ND) if number < len(self.convs) - 1 else x_ND
         return x_ND

@@ -19,7 +19,9 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -124,7 +126,7 @@ def make_templates(made: Path) -> None:
         ],
     ):
         log = made / "log.txt"
-        status, _ = wait(fork(lambda a=arguments: run_siafu(a, made), log), 300)
+        status, _ = wait(fork(partial(run_siafu, arguments, made), log), 300)
         assert status == 0, log.read_text()
 
 
@@ -183,8 +185,8 @@ def main() -> None:
     counts = table(cases)
     width = max(map(len, counts)) + 2
     print(f"{'group':<{width}}" + "".join(f"{name:>13}" for name in OUTCOMES))
-    for group, row in counts.items():
-        print(f"{group:<{width}}" + "".join(f"{row[name]:>13}" for name in OUTCOMES))
+    for group, found in counts.items():
+        print(f"{group:<{width}}" + "".join(f"{found[name]:>13}" for name in OUTCOMES))
     bad = [case for case in cases if case.outcome not in ("refused", "accepted")]
     print(f"{len(cases)} cases in {time.monotonic() - began:.0f} s, {len(bad)} bad")
     if bad:
@@ -192,7 +194,12 @@ def main() -> None:
     else:
         shutil.rmtree(root, ignore_errors=True)
     if args.json:
-        row = {"cases": len(cases), "seed": args.seed, "groups": counts, "machine": machine()}
+        row: dict[str, Any] = {
+            "cases": len(cases),
+            "seed": args.seed,
+            "groups": counts,
+            "machine": machine(),
+        }
         append_json(args.json, row)
     sys.exit(bool(bad))
 

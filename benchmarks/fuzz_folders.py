@@ -92,7 +92,8 @@ def _save(writer: FolderWriter, name: str, array: Array) -> None:
         return
     np.save(writer.path / f"{name}.npy", array)
     digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    entry = ArrayEntry.model_construct(shape=array.shape, dtype=array.dtype.str, sha256=digest)
+    kind: Any = array.dtype.str  # one that no writer would take
+    entry = ArrayEntry.model_construct(shape=array.shape, dtype=kind, sha256=digest)
     writer._entries[name] = entry
 
 

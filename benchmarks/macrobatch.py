@@ -117,6 +117,8 @@ def train_a_little(shard: Shard, job: dict[str, Any]) -> None:
     assert isinstance(training.workload.network, SampledNetwork)
     sampler, count = training.workload.network.feed.sampler, 2 * BATCH
     whole = sampler.schedule
+    assert whole.ids is not None
+    assert whole.dealt is not None
     sampler.schedule = replace(
         whole,
         ids=whole.ids[:count],

@@ -230,14 +230,14 @@ def measure_graph(name: str, repeats: int, pythons: dict[str, Path]) -> dict[str
     sides = {"ours": here(ours), "floor": here(floor_of(csr, batches))}
     with ExitStack() as stack:
         graph = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "graph.npz"
-        arrays = {"indptr": csr.indptr, "index": csr.index, "order": order}
+        arrays: dict[str, Any] = {"indptr": csr.indptr, "index": csr.index, "order": order}
         np.savez(graph, fanouts=np.array(FANOUTS), batch_size=np.array(BATCH_SIZE), **arrays)
         peers = {
             kind: stack.enter_context(peer_of(kind, python, graph))
             for kind, python in pythons.items()
         }
         measured = measure(sides | peers, repeats)
-    row = {"graph": name, "vertices": csr.num_rows, "edges": csr.num_edges}
+    row: dict[str, Any] = {"graph": name, "vertices": csr.num_rows, "edges": csr.num_edges}
     row |= {"peers": {kind: peer.name for kind, peer in peers.items()}}
     row |= {"fanouts": FANOUTS, "batch_size": BATCH_SIZE, **machine(), **measured}
     if "pyg" in peers:

@@ -27,7 +27,7 @@ class Task(NamedTuple):
     """The graph as in-edges of every node, and what is drawn of it."""
 
     indptr: Tensor
-    index: Tensor
+    index: Tensor  # type: ignore[assignment]  # not the method of tuples
     order: Tensor
     """All seeds; minibatches are its whole slices, in turn and again from the start."""
     fanouts: list[int]

@@ -118,7 +118,8 @@ def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, di
 
     Modes take turns, epoch by epoch, so that noise on the machine falls on all.
     """
-    trainings, found = {}, {}
+    trainings: dict[str, Training] = {}
+    found: dict[str, dict[str, Any]] = {}
     for mode, config in configs.items():
         trainings[mode] = begin(make_config(**config).resolved(), shard)
         # Adaptive widths are in use two epochs after the first period.

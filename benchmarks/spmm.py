@@ -68,9 +68,9 @@ def power_law(shape: Shape, scale: float, seed: int = 0) -> CSR:
     vertices, edges = max(2, int(shape.vertices * scale)), max(2, int(shape.edges * scale))
     degree = (1 - draw.random(vertices)) ** -0.7
     degree *= edges / degree.sum()
-    degree = np.minimum(degree, shape.busiest).round().astype(np.int64)
-    indptr = np.concatenate([[0], degree.cumsum()])
-    row_E = np.repeat(np.arange(vertices, dtype=np.int32), degree)
+    count = np.minimum(degree, shape.busiest).round().astype(np.int64)
+    indptr = np.concatenate([[0], count.cumsum()])
+    row_E = np.repeat(np.arange(vertices, dtype=np.int32), count)
     index = row_E[draw.integers(0, len(row_E), len(row_E), dtype=np.int64)]
     return CSR(torch.from_numpy(indptr), torch.from_numpy(index), vertices)
 
@@ -110,7 +110,7 @@ def gate(csr: CSR, x_ND: Tensor, sides: dict[str, Side]) -> None:
     for name, side in sides.items():
         # float32 sums of up to 20,000 terms, in the order each side likes
         torch.testing.assert_close(
-            side(), want, rtol=1e-3, atol=1e-2, msg=lambda text, name=name: f"{name}: {text}"
+            side(), want, rtol=1e-3, atol=1e-2, msg=partial("{}: {}".format, name)
         )
 
 
@@ -146,7 +146,7 @@ def _gather(index: Any, x: Any, lo: int, hi: int, tiles: Any) -> Any:
 
 if triton is not None:
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator]
     def _gather_cuda(
         index: tl.tensor, x: tl.tensor, out: tl.tensor, num_edges: tl.tensor, D: tl.constexpr
     ) -> None:

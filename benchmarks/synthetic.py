@@ -102,7 +102,10 @@ def write_store(target: Path, *, vertices: int, edges: int, features: int) -> No
         writer.close("src")
         del indptr
         writer.save("ids", np.arange(vertices, dtype=np.int64))
-        shapes = {"x": ((vertices, features), np.float32), "y": ((vertices,), np.int64)}
+        shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+            "x": ((vertices, features), np.float32),
+            "y": ((vertices,), np.int64),
+        }
         shapes |= {name: ((vertices,), bool) for name in ("train", "val", "test")}
         streams = {name: writer.stream(name, *shape) for name, shape in shapes.items()}
         for piece in vertex_pieces(vertices, features):

@@ -1,12 +1,17 @@
-"""Which figures stand in the README? Writes them from benchmarks/results, or checks them.
+"""Which figures stand in the documents? Writes them from benchmarks/results, or checks them.
 
 Run: python -m benchmarks.table [--check]
+It writes the README's eight figures, docs/benchmarks.md and the plots in docs/plots.
 """
 
 import argparse
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 from benchmarks.beside import ROOT, Row, faster, mb, ms, rows_of, times
+from benchmarks.headline import readme_table
+from benchmarks.plots import PLOTS
 from benchmarks.table_sampled import (
     billion_lines,
     reach_lines,
@@ -334,37 +339,75 @@ def pipeline_lines() -> list[str]:
     return lines
 
 
-def table() -> str:
-    """Return the whole table."""
-    parts = (spmm_lines, epoch_lines, attention_lines, memory_lines, largest_lines)
-    more = (slow_network_lines, traffic_lines, sampling_lines, reach_lines, ingest_lines)
-    last = (sampled_accuracy_lines, billion_lines, delta_lines, time_parallel_lines, pipeline_lines)
-    every = (*parts, *more, *last, accuracy_lines, dynamic_lines)
-    lines = [line for part in every for line in part()]
-    head = ["| measured | result | `python -m` |", "|---|---|---|"]
-    note = (
-        "\nCPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and "
-        "alternates. GAT on Pubmed, WD-GCN and EvolveGCN on chess ran on 16 cores of an Intel "
-        "Xeon, as did bytes of whole runs; sampled accuracy on an H200. "
-        "Results: `benchmarks/results`."
-    )
-    return "\n".join([*head, *lines, note])
+Lines = Callable[[], list[str]]
+SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
+    ("Neighbour sums", "", (spmm_lines,)),
+    ("Epochs on one device", "speed", (epoch_lines,)),
+    ("Attention", "attention", (attention_lines,)),
+    ("Memory per rank", "memory", (memory_lines, largest_lines)),
+    ("Slow networks", "network", (slow_network_lines, traffic_lines)),
+    ("Sampled minibatches", "", (sampling_lines, reach_lines, sampled_accuracy_lines)),
+    ("Graphs larger than memory", "", (ingest_lines, billion_lines)),
+    ("Graphs over time", "", (delta_lines, time_parallel_lines)),
+    ("Pipelines", "", (pipeline_lines,)),
+    ("Test scores beside published ones", "", (accuracy_lines, dynamic_lines)),
+]
+"""Title, plot and lines of each section of docs/benchmarks.md."""
+NOTE = """CPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and
+alternates. GAT on Pubmed, WD-GCN and EvolveGCN on chess ran on 16 cores of an Intel Xeon, as did
+bytes of whole runs; sampled accuracy on an H200. A figure and the peer's beside it are from one run
+on one machine. `arxiv-like`, `reddit-like` and `products-like` are random graphs of about the sizes
+of those data sets; `reddit-like/5` has a fifth of the edges. `P` is the Python of an environment
+that has the peer. Raw results, with machine, versions and load: `benchmarks/results`. What was
+tried and did not help: `LOG.md`."""
+
+
+def page() -> str:
+    """Return docs/benchmarks.md."""
+    parts = [
+        "# Benchmarks",
+        "<!-- written by `python -m benchmarks.table` from benchmarks/results -->",
+        NOTE,
+    ]
+    for title, plot, every in SECTIONS:
+        parts.append(f"## {title}")
+        if plot:
+            parts.append(f"![{title.lower()}, plotted](plots/{plot}.svg)")
+        head = ["| measured | result | `python -m` |", "|---|---|---|"]
+        parts.append("\n".join([*head, *(line for lines in every for line in lines())]))
+    return "\n\n".join(parts) + "\n"
+
+
+def documents() -> dict[Path, str]:
+    """Return every file that holds figures, as it should be."""
+    readme = ROOT / "README.md"
+    before, rest = readme.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    plots = {ROOT / "docs" / "plots" / f"{name}.svg": draw() for name, draw in PLOTS.items()}
+    return {
+        readme: f"{before}{BEGIN}\n{readme_table()}\n{END}{after}",
+        ROOT / "docs" / "benchmarks.md": page(),
+        **plots,
+    }
 
 
 def main() -> None:
-    """Write the table into the README, or say that it differs."""
+    """Write figures into the documents, or say which differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if it differs")
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit 1 if one differs"
+    )
     args = parser.parse_args()
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    before, rest = text.split(BEGIN)
-    _, after = rest.split(END)
-    wanted = f"{before}{BEGIN}\n{table()}\n{END}{after}"
-    if args.check and wanted != text:
-        sys.exit("README.md: run `python -m benchmarks.table`")
-    if not args.check:
-        readme.write_text(wanted)
+    wanted = documents()
+    if args.check:
+        stale = [p for p, text in wanted.items() if not p.exists() or p.read_text() != text]
+        if stale:
+            names = ", ".join(str(path.relative_to(ROOT)) for path in stale)
+            sys.exit(f"{names}: run `python -m benchmarks.table`")
+        return
+    for path, text in wanted.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The README's lines of sampled minibatches and of graphs on disk."""
+"""Figures of sampled minibatches and of graphs on disk, as lines of docs/benchmarks.md."""
 
 from benchmarks.beside import SMALL_REACH, Row, faster, ms, rows_of, times
 

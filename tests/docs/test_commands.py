@@ -8,65 +8,43 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import siafu
 from siafu.partitioning import partition_graph
+from tests.command import Command
+from tests.docs.pages import Block, blocks_of, run_commands, run_python
 
 ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
 BIN = Path(sys.executable).parent
 SECONDS = 180
-EPOCHS = 10
-"""What lines without a number of epochs are given: they are to work as they stand, and that 200
-epochs lead somewhere is asked by others (tests/parity/test_curves.py, tests/unit/launch)."""
+EPOCHS = 3
+"""Of lines without a number of epochs that run as processes of their own."""
+REAL = ("siafu doctor", "torchrun")
+"""Lines that start processes; others are called in this one, their ranks in the tests' pool.
+Ranks that siafu starts by itself are those of tests/faults and of the demo (test_wheel.py)."""
 
 
-def blocks(language: str) -> list[str]:
-    text = (ROOT / "README.md").read_text()
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
-
-
-def commands() -> list[str]:
-    lines = [line.split(" #")[0].strip() for block in blocks("bash") for line in block.splitlines()]
-    return [line for line in lines if line.startswith(("siafu", "torchrun"))]
+def lines() -> list[tuple[int, str]]:
+    """Return the README's commands after `make`, each with the line of its block."""
+    found = [
+        (block.line, line.split(" #")[0].strip())
+        for block in blocks_of(README)
+        if block.language == "bash"
+        for line in block.text.splitlines()
+    ]
+    # Two machines show what four ranks on them would, with one rank each.
+    fewer = {"my.parts --parts 4": "my.parts --parts 2", "--nproc-per-node 2": "--nproc-per-node 1"}
+    for more, less in fewer.items():
+        found = [(at, line.replace(more, less)) for at, line in found]
+    return [(at, line) for at, line in found if line.startswith(("siafu", "torchrun"))]
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's folder: tables with text ids, an npz and a model of their own."""
-    place = tmp_path_factory.mktemp("user")
-    graph = siafu.load("planted:400")
-    ids = np.array([f"v{number}" for number in range(graph.num_nodes)])
-    src, dst = graph.edge_index()
-    split = np.select([graph.train, graph.val], ["train", "val"], "test")
-    columns = {f"x{k}": graph.x[:, k] for k in range(graph.num_features)}
-    (place / "my_data").mkdir()
-    pq.write_table(
-        pa.table({"id": ids, "label": graph.y, "split": split, **columns}),
-        place / "my_data" / "nodes.parquet",
-    )
-    pq.write_table(
-        pa.table({"src": ids[src], "dst": ids[dst]}), place / "my_data" / "edges.parquet"
-    )
-    np.savez(
-        place / "cora.npz",
-        edge_index=graph.edge_index().astype(np.int32),
-        x=graph.x,
-        y=graph.y,
-        num_classes=graph.num_classes,
-        symmetric=1,
-        train_mask=graph.train,
-        val_mask=graph.val,
-        test_mask=graph.test,
-    )
-    shutil.copy(ROOT / "examples" / "net.py", place / "my_model.py")
-    days = np.sort(np.random.default_rng(0).integers(0, 200, len(src))) * 86_400
-    lines = [f"{s},{d},{day}" for s, d, day in zip(src, dst, days, strict=True)]
-    (place / "events.csv").write_text("\n".join(["src,dst,time", *lines]) + "\n")
-    return place
+def folder(user_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder that all tests of this file share."""
+    return Path(shutil.copytree(user_data, tmp_path_factory.mktemp("readme") / "user"))
 
 
 def run(command: list[str], folder: Path) -> str:
@@ -94,31 +72,73 @@ def run_on_two_hosts(command: list[str], folder: Path) -> None:
         assert agent.returncode == 0, f"{' '.join(command)}\n{said}"
 
 
+def run_as_processes(line: str, folder: Path) -> None:
+    few = f"{line} --epochs {EPOCHS}" if " train " in line else line
+    words = [str(BIN / few.split()[0]), *few.split()[1:]]
+    if line.startswith("torchrun"):
+        run_on_two_hosts(words, folder)
+    else:
+        run(words, folder)
+
+
 def test_readme_names_the_commands() -> None:
-    verbs = {line.split()[1] for line in commands() if line.startswith("siafu")}
+    verbs = {line.split()[1] for _, line in lines() if line.startswith("siafu")}
     assert verbs >= {"doctor", "train", "partition", "infer"}
+    text = README.read_text()
+    assert "make test" in text
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
 
 
-def shortened(line: str) -> str:
-    """Return a line that trains, with few epochs unless it names their number."""
-    return f"{line} --epochs {EPOCHS}" if " train " in line and "--epochs" not in line else line
-
-
-def test_readme_commands_run_in_order(folder: Path) -> None:
-    for line in map(shortened, commands()):
-        words = [str(BIN / line.split()[0]), *line.split()[1:]]
-        if line.startswith("torchrun"):
-            run_on_two_hosts(words, folder)
+@pytest.mark.usefixtures("runs_on_pool")
+def test_readme_commands_run_in_order(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    for at, line in lines():
+        if line.startswith(REAL):
+            run_as_processes(line, folder)
         else:
-            run(words, folder)
+            block = Block("bash", line, at, None)
+            # A line after it names the run of this graph.
+            run_commands(block, Command(folder, monkeypatch, capsys), smaller=False)
     assert (folder / "out" / "part3.parquet").exists()
 
 
-def test_readme_python_runs(folder: Path) -> None:
-    for block in blocks("python"):
-        assert "siafu.fit(graph, " in block
-        short = block.replace("siafu.fit(graph, ", f"siafu.fit(graph, epochs={EPOCHS}, ")
-        assert "test" in run([sys.executable, "-c", short], folder)
+@pytest.mark.usefixtures("runs_on_pool")
+def test_readme_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    for block in blocks_of(README):
+        if block.language == "python":
+            assert "test" in run_python(block, {}, folder)["run"].accuracy
+
+
+def test_readme_diff_is_that_of_the_examples() -> None:
+    shown = re.findall(r"```diff\n(.*?)```", README.read_text(), flags=re.DOTALL)[0].splitlines()
+    before, after = (
+        {line.strip() for line in (ROOT / "examples" / name).read_text().splitlines()}
+        for name in ("01_one_process.py", "02_many_ranks.py")
+    )
+    assert {line[1:].strip() for line in shown if line.startswith("-")} <= before - after
+    added = [line[1:].strip() for line in shown if line.startswith("+")]
+    assert len(added) == 6
+    ways_out = {"import sys", "if len(sys.argv) != 2:", "sys.exit(__doc__)"}
+    assert set(added) == {line for line in after - before - ways_out if _is_code(line)}
+
+
+def _is_code(line: str) -> bool:
+    return not line.startswith(('"""', "siafu ", "torchrun "))
+
+
+def test_documents_name_files_that_exist() -> None:
+    """Links between pages of the site are checked where it is built."""
+    documents = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "ARCHITECTURE.md")]
+    missing = [
+        f"{path.name}: {target}"
+        for path in documents
+        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
+        if not target.startswith("http") and not (ROOT / target).exists()
+    ]
+    assert not missing
 
 
 @pytest.fixture(scope="module")

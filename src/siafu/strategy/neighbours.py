@@ -185,7 +185,7 @@ class BlockNeighbours:
         dropout = None
         if drop is not None:
             dropout = staged.EdgeDropout(*drop, self.view.column_ids, self.view.out_ids)
-        call = staged.ReductionCall(
+        call = staged.AttentionCall(
             attention,
             reach,
             (len(sources), len(rows), len(shared), len(captured)),
