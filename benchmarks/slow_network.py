@@ -118,7 +118,7 @@ def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, di
 
     Modes take turns, epoch by epoch, so that noise on the machine falls on all.
     """
-    trainings: dict[str, Training] = {}
+    trainings: dict[str, Trainer] = {}
     found: dict[str, dict[str, Any]] = {}
     for mode, config in configs.items():
         trainings[mode] = begin(make_config(**config).resolved(), shard)

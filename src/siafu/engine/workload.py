@@ -42,6 +42,11 @@ class Workload(Protocol):
         ...
 
     @property
+    def network(self) -> Any:
+        """The model as it is bound to its data: a type of each workload's own."""
+        ...
+
+    @property
     def module(self) -> nn.Module:
         """What has the weights."""
         ...

@@ -106,7 +106,9 @@ def test_rows_that_are_to_sum_to_one() -> None:
     reader, wanted = packed_rows(words(), World(), normalise=True), torch.tensor([3, 1, 0])
     assert reader is not None
     got = unpack_rows(reader.read(wanted), wanted, WIDTH)
-    want = rows_to_sum_one(SparseRows(words(), torch.arange(5))).select(wanted)
+    summed = rows_to_sum_one(SparseRows(words(), torch.arange(5)))
+    assert isinstance(summed, SparseRows)
+    want = summed.select(wanted)
     assert torch.equal(got.dense(), want.dense())
 
 
