@@ -35,7 +35,7 @@ class Checkpoint:
     wire: dict[str, Tensor] = field(default_factory=dict)
     """What the widths of messages depend on, of all ranks; empty where all rows have one."""
     facts: dict[str, Any]
-    """Epochs done, best scores, the graph's fingerprint, the settings."""
+    """Epochs done, best scores, the graph's fingerprint, and what the workload adds."""
 
 
 def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:

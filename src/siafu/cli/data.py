@@ -11,6 +11,7 @@ from siafu.ingest import TableOptions, ingest_to_store
 from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.options import read_bytes
 from siafu.partitioning import Cut
+from siafu.partitioning.options import Method
 from siafu.record import PhaseProgress
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
@@ -82,9 +83,7 @@ def partition(  # noqa: PLR0913 - one flag per option
     data: Annotated[str, typer.Argument(help="store, or anything `siafu train` takes")],
     target: Annotated[Path, typer.Argument(help="parts folder to write")],
     parts: Annotated[int, typer.Option(help="how many parts, one per rank", min=1)] = 2,
-    method: Annotated[
-        Literal["auto", "metis", "streaming", "contiguous", "hash"], typer.Option(help="how to cut")
-    ] = "auto",
+    method: Annotated[Method, typer.Option(help="how to cut")] = "auto",
     width: Annotated[int, typer.Option(help="row width for the predicted traffic", min=1)] = 64,
     memory: Annotated[str | None, typer.Option(help="memory allowed, e.g. 4GB")] = None,
     undirected: Annotated[bool, typer.Option("--undirected", help="add reverse edges")] = False,

@@ -15,9 +15,11 @@ from siafu.ingest.options import DataOptions, SnapshotOptions
 from siafu.minibatch.options import SamplingOptions
 from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
 from siafu.options import Options, RunKind, Scope, read_bytes, read_config
+from siafu.partitioning.options import CutOptions
 from siafu.pipeline.options import PipelineOptions
 from siafu.strategy import Strategy, find_strategy
 from siafu.strategy.options import StrategyOptions, TimeOptions
+from siafu.strategy.strategy import PRESETS
 
 _QUOTE = "'"
 RENAMED = {"vertex_parts": "node_parts"}
@@ -36,6 +38,7 @@ class RunConfig(
     StrategyOptions,
     TrainingOptions,
     ModelOptions,
+    CutOptions,
     DataOptions,
 ):
     """What a training run is asked to do. Where a part of it is read is where its options are."""
@@ -51,7 +54,8 @@ class RunConfig(
     @classmethod
     def _pipelines_on_cpus(cls, values: Any) -> Any:
         # Graph work on CPUs, tensor work in pools: a GPU that happens to be there is not used.
-        if isinstance(values, dict) and values.get("strategy") == "dorylus":
+        named = PRESETS.get(values.get("strategy", "")) if isinstance(values, dict) else None
+        if named is not None and named.unit == "interval":
             asked = values.get("device") or "auto"
             return {**values, "device": "cpu" if asked == "auto" else asked}
         return values
@@ -122,7 +126,9 @@ class RunConfig(
 
     def _rounds_rows(self) -> bool:
         """True where rows are rounded between ranks while training."""
-        is_asked = self.strategy == "adaqp" if self.wire is None else self.wire != "32"
+        named = PRESETS.get(self.strategy)
+        by_name = named is not None and named.wire != 32
+        is_asked = by_name if self.wire is None else self.wire != "32"
         return is_asked and self.ranks > 1
 
 

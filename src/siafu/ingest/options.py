@@ -2,13 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from siafu.options import OVER_TIME, Options, Scope, setting
-
-NODES_CUT = Scope(
-    lambda kind: not kind.over_time or kind.config.node_parts > 1,
-    "on a dynamic graph whose nodes are not cut into groups",
-    "add --node-parts 2",
-)
+from siafu.options import OVER_TIME, Options, setting
 
 
 class DataOptions(Options):
@@ -23,9 +17,6 @@ class DataOptions(Options):
         "draw masks: 0.6,0.2 fractions or 20,30 per class (default: the data's); shares of edges "
         "with --task link (default: 0.8,0.1)",
         usual=11,
-    )
-    partition: Literal["auto", "metis", "streaming", "contiguous", "hash"] = setting(
-        "auto", "how to cut the graph when it is not yet", NODES_CUT
     )
     out: str | None = setting(None, "run folder (default: runs/NAME-MODEL-NUMBER)", usual=14)
 

@@ -2,7 +2,7 @@
 
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ from siafu.launch.infer import write_inference
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.options import read_bytes
 from siafu.partitioning import Cut, Parts, open_parts
+from siafu.partitioning.options import Method
 
 
 def load_dynamic(data: Any, **how: Any) -> DynamicGraph:
@@ -36,7 +37,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     target: Path | str,
     *,
     parts: int = 2,
-    method: Literal["auto", "metis", "streaming", "contiguous", "hash"] = "auto",
+    method: Method = "auto",
     undirected: bool = False,
     split: str | None = None,
     seed: int = 0,

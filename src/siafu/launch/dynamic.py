@@ -28,6 +28,7 @@ from siafu.ingest import (
     load_dynamic,
     looks_like_events,
 )
+from siafu.ingest.datasets.named import canonical
 from siafu.launch.cut import told_classes
 from siafu.nn import CARDS, DYNAMIC_CARDS
 from siafu.ops import num_threads, set_threads
@@ -67,7 +68,11 @@ def _is_static(data: Any) -> bool:
     if not isinstance(data, str | Path):
         return False
     name = str(data).partition(":")[0]
-    return name in BUILTINS or name in NAMED or folder_kind(Path(data)) in ("store", "parts")
+    return (
+        name in BUILTINS
+        or canonical(name) in NAMED
+        or folder_kind(Path(data)) in ("store", "parts")
+    )
 
 
 def _shown(data: Any) -> str:

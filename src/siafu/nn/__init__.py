@@ -1,6 +1,6 @@
 """Layers and models written as if one device held the graph.
 
-The Neighbours protocol and the PyG adapter are here.
+A layer asks `Neighbours`; a model is a card (`cards.py`), over time too (`dynamic.py`).
 """
 
 from siafu.nn.cards import CARDS, ModelCard, ModelSpec, cards_that, layer_widths

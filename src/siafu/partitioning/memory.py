@@ -47,7 +47,7 @@ def predict_peak_bytes(
     """
     num_nodes, num_edges = int(facts["num_nodes"]), int(facts["num_edges"])
     passing = _VERTEX_BYTES * num_nodes + _PIECES_BYTES
-    if method != "metis" or num_parts == 1:
+    if method != "metis" or num_parts == 1:  # others pass over the edges once
         return passing
     neighbours = round(num_edges * (2 - reverse_share))
     metis = _METIS_NEIGHBOUR_BYTES * neighbours + _METIS_VERTEX_BYTES * num_nodes

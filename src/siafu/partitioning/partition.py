@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
@@ -19,13 +20,14 @@ from siafu.graph import (
 from siafu.partitioning.assign import assign_contiguous, assign_hash, check_num_parts
 from siafu.partitioning.memory import available_bytes, check_cut_fits, held_bytes, predict_for
 from siafu.partitioning.metis import assign_metis
+from siafu.partitioning.options import Method
 from siafu.partitioning.quality import Quality
 from siafu.partitioning.split import PartRows
 from siafu.partitioning.streaming import assign_streaming
 from siafu.partitioning.write import check_assignment, write_in_steps
 from siafu.record import Progress, Say, say_nothing, silent
 
-METHODS = ("auto", "metis", "streaming", "contiguous", "hash")
+METHODS = get_args(Method)
 METIS_MOST_VERTICES = 4_000_000
 """Above this `auto` streams even where METIS would fit: METIS took 33 s at 1 M nodes and
 10 M neighbours of a power-law graph, streaming 1.5 s."""
@@ -165,6 +167,7 @@ def _assign(graph: Graph, cut: Cut, partial: Partial | None, progress: Progress)
         return assign_streaming(graph, cut.num_parts, progress=progress, partial=steps)
     if cut.method == "hash":
         return assign_hash(graph, cut.num_parts, seed=cut.seed)
+    assert cut.method == "contiguous", f"nobody cuts by {cut.method}"
     return assign_contiguous(graph, cut.num_parts)
 
 

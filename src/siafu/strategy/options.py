@@ -6,6 +6,7 @@ from pydantic import field_validator
 
 from siafu.nn.options import TEMPORAL
 from siafu.options import OVER_TIME, STATIC, Options, Scope, setting
+from siafu.strategy.strategy import PRESETS
 
 NO_MINIBATCHES = Scope(lambda kind: kind.unit != "macrobatch", "where minibatches are drawn")
 NO_PIPELINE = Scope(lambda kind: kind.unit != "interval", "where intervals are in a pipeline")
@@ -26,7 +27,7 @@ class StrategyOptions(Options):
 
     strategy: str = setting(
         "halo",
-        "how an epoch is cut up: halo, sar, adaqp, batchgnn or dorylus",
+        f"how an epoch is cut up: {', '.join(PRESETS)}",
         STATIC,
         usual=3,
     )

@@ -133,6 +133,7 @@ def _score(
         sum_SGW = near_SGW + row_SGW
         score_SG = tl.sum(sum_SGW * steepness(sum_SGW, factor) * att_GW[None, :, :], axis=2)
     else:
+        tl.static_assert(KIND == "dot", "a kind of attention without scores")
         dot_SG = tl.sum(near_SGW * row_SGW, axis=2)
         # a bare constant would be a float32, too coarse for float64
         score_SG = dot_SG * tl.full(dot_SG.shape, factor, dtype=dot_SG.dtype)
@@ -153,6 +154,7 @@ def _d_near(
         steep_SGW = steepness(near_SGW + row_SGW, factor)
         grad_SGW = d_score_SG[:, :, None] * steep_SGW * att_GW[None, :, :]
     else:
+        tl.static_assert(KIND == "dot", "a kind of attention without gradients")
         scale_SG = tl.full(d_score_SG.shape, factor, dtype=d_score_SG.dtype)
         grad_SGW = (d_score_SG * scale_SG)[:, :, None] * row_SGW
     return grad_SGW
