@@ -60,6 +60,14 @@ SCORED = Scope(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a setting's field knows beside its type and limits."""
+
+    scopes: tuple[Scope, ...]
+    usual: int
+
+
 class Options(BaseModel):
     """Settings with one owner; each is a key of a file, a flag and a Python argument alike."""
 
@@ -73,8 +81,9 @@ def setting(default: Any, description: str, *scopes: Scope, usual: int = 0, **li
 
     Help shows the `usual` ones first, by that number.
     """
-    extra: Any = {"scopes": scopes, "usual": usual}
-    return Field(default, description=description, json_schema_extra=extra, **limits)
+    field: Any = Field(default, description=description, **limits)
+    field.metadata.append(Meaning(scopes, usual))
+    return field
 
 
 def read_bytes(text: str, what: str = "memory budget") -> int:

@@ -121,7 +121,7 @@ def _sent(bytes_sent: dict[str, int], ranks: int) -> str:
 
 
 def _groups(choices: dict[str, Any]) -> str:
-    count = choices.get("node_parts", 1)
+    count = choices.get("node_parts", choices.get("vertex_parts", 1))
     return f"{count} groups of nodes, " if count > 1 else ""
 
 

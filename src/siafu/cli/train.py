@@ -17,7 +17,7 @@ from siafu.config import (
     flag_of,
     make_config,
     owner_of,
-    read_config,
+    read_run_config,
     settings_of,
     usual_settings,
 )
@@ -79,7 +79,7 @@ def _settings(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    settings = read_config(path)
+    settings = read_run_config(path)
     # Every run once noted this default, also where nothing is weighed. Where it is, it still is.
     if settings.get("class_weights") == "balanced":
         del settings["class_weights"]

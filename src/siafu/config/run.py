@@ -14,7 +14,7 @@ from siafu.files import write_text_atomically
 from siafu.ingest.options import DataOptions, SnapshotOptions
 from siafu.minibatch.options import SamplingOptions
 from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
-from siafu.options import Options, RunKind, Scope, read_bytes, read_config
+from siafu.options import Meaning, Options, RunKind, Scope, read_bytes, read_config
 from siafu.partitioning.options import CutOptions
 from siafu.pipeline.options import PipelineOptions
 from siafu.strategy import Strategy, find_strategy
@@ -122,7 +122,8 @@ class RunConfig(
         if self.fanout is not None and "layers" not in self.model_fields_set:
             unset["layers"] = len(self.fanout.split(","))
         # Checked once: what cards and the lines above add needs no second check.
-        return ResolvedConfig.model_construct(self.model_fields_set, **{**dict(self), **unset})
+        asked = set(self.model_fields_set)
+        return ResolvedConfig.model_construct(asked, **{**dict(self), **unset})
 
     def _rounds_rows(self) -> bool:
         """True where rows are rounded between ranks while training."""
@@ -133,7 +134,10 @@ class RunConfig(
 
 
 class ResolvedConfig(RunConfig):
-    """What a run is asked to do with every default filled in: what ranks are given."""
+    """What a run is asked to do with every default filled in: what ranks are given.
+
+    Made by `resolved` alone, from settings that were checked.
+    """
 
     hidden: int
     lr: float
@@ -163,19 +167,18 @@ def owner_of(name: str) -> type[Options]:
 
 def scopes_of(name: str) -> tuple[Scope, ...]:
     """Return what all must cover a run for a setting to have a meaning there."""
-    return _extra(name)["scopes"]
+    return _meaning(name).scopes
 
 
 def usual_settings() -> list[str]:
     """Return the settings that help shows first, in that order."""
-    places = {name: _extra(name)["usual"] for name in RunConfig.model_fields}
+    places = {name: _meaning(name).usual for name in RunConfig.model_fields}
     return sorted((name for name, place in places.items() if place), key=places.__getitem__)
 
 
-def _extra(name: str) -> dict[str, Any]:
-    extra = RunConfig.model_fields[name].json_schema_extra
-    assert isinstance(extra, dict), "made by `setting`"
-    return extra
+def _meaning(name: str) -> Meaning:
+    found = RunConfig.model_fields[name].metadata
+    return next(one for one in found if isinstance(one, Meaning))
 
 
 def is_asked(config: RunConfig, name: str) -> bool:

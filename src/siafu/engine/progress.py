@@ -52,7 +52,8 @@ class RunResult:
     def to_json(self) -> dict[str, Any]:
         """Return what is known, by name."""
         known = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {name: value for name, value in known.items() if value is not None or name == "bill"}
+        told = {name: value for name, value in known.items() if value is not None}
+        return told if self.task is not None else {**told, "bill": self.bill}
 
 
 @dataclass(slots=True)

@@ -107,8 +107,8 @@ class FullGraph:
         self.draws.training = False
 
     def merit_of(self, scores: dict[str, float]) -> float:
-        """Return the validation score."""
-        return scores["val"]
+        """Return the validation score; a loss can't be told from scores."""
+        return -math.inf if self.config.keep == "loss" else scores["val"]
 
     def row_of(self, found: Evaluation) -> dict[str, Any]:
         """Return the scores by split."""

@@ -84,7 +84,8 @@ class Trainer:
         with self.scoring.counted(self.world):
             found = self.workload.evaluate()
         progress = self.progress
-        is_better = found.merit > progress.best_merit
+        # Not a number is worse than any: its epoch never stays the best.
+        is_better = found.merit > progress.best_merit or math.isnan(progress.best_merit)
         if is_better or not (found.chooses and progress.best_scores):
             progress.best_epoch, progress.best_scores = progress.epochs, found.scores
             progress.best_merit, self.best_details = found.merit, found.details

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 
 from siafu.errors import StoreError
 from siafu.graph import DynamicGraph
+from siafu.ingest import EventOptions, WindowLength
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
 from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.launch.fit import Run, resume_run
@@ -19,17 +20,34 @@ from siafu.partitioning import Cut, Parts, open_parts
 from siafu.partitioning.options import Method
 
 
-def load_dynamic(data: Any, **how: Any) -> DynamicGraph:
+def load_dynamic(
+    data: Any,
+    *,
+    window: WindowLength | None = None,
+    stride: WindowLength | None = None,
+    edge_life: int = 1,
+    symmetric: bool = False,
+    options: EventOptions | None = None,
+) -> DynamicGraph:
     """Return the dynamic graph that `data` names or holds.
 
     A built-in name (`drifting`), a file or folder of events, a store, PyG's `TemporalData`, a list
     of PyG `Data`, or `Events`. `window` is the length of a snapshot: `"14d"`, `"12h"`, `"500e"`
-    events, or `"each"` for one per different time.
+    events, or `"each"` for one per different time; windows start every `stride`, one window long
+    unless told. An edge stays for `edge_life` snapshots; `symmetric` makes each (A + A^T) / 2.
+    Columns of other names, and units of time: `options=siafu.ingest.EventOptions(src="from")`.
 
     >>> graph = siafu.load_dynamic("events.csv", window="14d")
     >>> run = siafu.fit(graph, model="tm-gcn", task="link")
     """
-    return load_dynamic_with_notes(data, **how)[0]
+    return load_dynamic_with_notes(
+        data,
+        window=window,
+        stride=stride,
+        edge_life=edge_life,
+        symmetric=symmetric,
+        options=options,
+    )[0]
 
 
 def partition(  # noqa: PLR0913 - one argument per flag
@@ -63,7 +81,8 @@ def partition(  # noqa: PLR0913 - one argument per flag
 def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Any) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
-    Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change.
+    Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change; before the first
+    checkpoint the memory too.
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """
@@ -87,7 +106,9 @@ def infer(
     >>> table = siafu.infer(run, "new.npz")
     >>> table.column("prediction")
     """
-    with tempfile.TemporaryDirectory(prefix="siafu-infer-") as scratch:
+    # Beside the run, which all its ranks reach, wherever they are.
+    parent = _path_of(run).absolute().parent
+    with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:
         target = Path(scratch) / "predictions" if out is None else Path(out)
         write_inference(
             _path_of(run),
@@ -97,6 +118,7 @@ def infer(
             overwrite=overwrite,
             model=model,
             say=lambda line: None,
+            quiet=True,
         )
         return pq.read_table(target)
 

@@ -19,7 +19,7 @@ from siafu.partitioning import open_parts
 from siafu.record import shortened
 
 
-def write_inference(
+def write_inference(  # noqa: PLR0913 - one argument per flag
     path: Path,
     target: Path,
     *,
@@ -28,6 +28,7 @@ def write_inference(
     overwrite: bool = False,
     model: str | None = None,
     say: Say,
+    quiet: bool = False,
 ) -> Path:
     """Write predictions of a finished run for its own graph or another; return their folder.
 
@@ -55,7 +56,7 @@ def write_inference(
         parts = Path(parts_of(folder))
         if data is not None:
             own = Path(scratch) / "data.parts"
-            parts = prepare_parts(data, config, own, say=say, draw_masks=False)
+            parts = prepare_parts(data, config, own, say=say, quiet=quiet, draw_masks=False)
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(

@@ -109,3 +109,9 @@ def test_bytes_are_told_in_words_with_their_sum(siafu: Command) -> None:
     assert "between ranks in all: " in told
     assert "gradients of weights" in told
     assert "halo_" not in told
+
+
+def test_settings_of_an_earlier_version_are_taken_by_their_new_names(siafu: Command) -> None:
+    Path("old.yaml").write_text("data: planted:120\nvertex_parts: 1\nepochs: 1\nout: run\n")
+    assert siafu("train", "old.yaml", "--quiet").code == 0
+    assert "node_parts: 1" in Path("run/config.yaml").read_text()
