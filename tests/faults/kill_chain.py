@@ -19,7 +19,7 @@ from siafu.files import write_text_atomically
 from siafu.graph import partial as partial_module
 from siafu.ingest import TableOptions
 from siafu.ingest.tables import edges
-from siafu.launch.cut import Reading, cut_source
+from siafu.launch.cut import SourceReading, cut_source
 from siafu.partitioning import Cut, chunks, open_parts
 
 MOST_PROCESSES = 150
@@ -43,7 +43,7 @@ def make_tables(folder: Path) -> None:
 
 def cut(tables: Path, target: Path) -> None:
     """Cut the tables into 3 parts, in pieces so small that every boundary is crossed."""
-    reading = Reading(undirected=True, options=TableOptions(bucket_edges=150))
+    reading = SourceReading(undirected=True, options=TableOptions(bucket_edges=150))
     cut_source(tables, target, Cut(num_parts=3, method="streaming", seed=1), reading)
 
 

@@ -257,7 +257,7 @@ def test_a_run_that_ended_while_it_wrote_predictions_goes_on(
 ) -> None:
     start = ("train", "planted:200", *SMALL, "--checkpoint-every", 0, "--out", "run")
     with monkeypatch.context() as patched:
-        patched.setattr("siafu.launch.rank.write_predictions", raising(KeyboardInterrupt()))
+        patched.setattr("siafu.engine.static.write_predictions", raising(KeyboardInterrupt()))
         assert siafu(*start).code == 130
     assert "not finished" in siafu(*start).err
     assert siafu("train", "--resume", "run").code == 0

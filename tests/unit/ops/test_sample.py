@@ -156,7 +156,7 @@ def test_misuse_is_named():
         sample_positions(indptr.int(), one, one, one, KEYS, 2)
     with pytest.raises(PlanError, match="Weights"):
         sample_positions(indptr, one, one, one, KEYS, 2, weight_E=torch.ones(2).long())
-    with pytest.raises(PlanError, match="one an edge"):
+    with pytest.raises(PlanError, match="one per edge"):
         sample_positions(indptr, one, one, one, KEYS, 2, weight_E=torch.ones(1))
     with pytest.raises(PlanError, match="key"):
         sample_positions(indptr, one, one, one + 3, KEYS, 2)
