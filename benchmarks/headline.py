@@ -178,9 +178,10 @@ def readme_table() -> str:
         for name in ("cora", "citeseer", "pubmed")
     )
     note = (
-        f"\nGCN test accuracy, 10 seeds (published): {told}. Where a peer is ahead: a neighbour "
-        f"sum of {behind['edges'] / 1e6:.0f} M edges on an H200 takes {ms(ours)}, torch.sparse "
-        f"{ms(theirs)} ({times(ours / theirs)} faster). All figures, with their machines and "
+        f"\nGCN test accuracy, 10 seeds (published): {told} (`benchmarks.accuracy`). Where a peer "
+        f"is ahead: a neighbour sum of {behind['edges'] / 1e6:.0f} M edges on an H200 takes "
+        f"{ms(ours)}, torch.sparse {ms(theirs)} ({times(ours / theirs)} faster; `benchmarks.spmm "
+        "--device cuda`). All figures, with their machines and "
         "commands: [docs/benchmarks.md](docs/benchmarks.md)."
     )
     return "\n".join([*head, *(figure.line() for figure in headlines()), note])
