@@ -23,7 +23,13 @@ from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.own_code import model_to_run, trust_named
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
-from siafu.launch.rank import Job, prepare_process, saves_memory, work
+from siafu.launch.rank import (
+    COMPILING_TOLD_VARIABLE,
+    Job,
+    prepare_process,
+    saves_memory,
+    work,
+)
 from siafu.launch.run_state import (
     begun_run,
     clear_unfinished,
@@ -219,7 +225,13 @@ def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
         finally:
             set_threads(threads)  # the caller's own, who may go on with other work
     else:
-        with telling_compilation(say):
+        compiling: list[str] = []
+
+        def tell(line: str) -> None:
+            compiling.append(line)
+            say(line)
+
+        with telling_compilation(tell):
             warm_up()
             if config.chosen.wire != 32 or config.feature_bits != 32:
                 warm_up_wire()
@@ -227,6 +239,8 @@ def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
                 warm_up_sampling()
         threads = threads_for(config.ranks, config.threads)
         variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
+        if compiling:  # ranks compile what is left, and need not say so again
+            variables[COMPILING_TOLD_VARIABLE] = "1"
         if config.launcher == "ray":
             on_ray = importlib.import_module("siafu.launch.ray")  # who has no Ray needs none
             on_ray.run_ranks_on_ray(config, folder.path, job.to_text(), variables)

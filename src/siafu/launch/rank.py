@@ -34,6 +34,8 @@ from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
 
 _PR_SET_PDEATHSIG = 1
+COMPILING_TOLD_VARIABLE = "SIAFU_COMPILING_TOLD"
+"""Set where the launcher has said that kernels are compiled."""
 _ELEMENTS_A_THREAD = 4_000_000
 """Numbers a layer must touch before another thread is worth waking: about a millisecond of work."""
 
@@ -128,7 +130,11 @@ def _train(trainer: Trainer, folder: RunFolder, job: Job) -> None:
 def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
     config, world, workload = trainer.config, trainer.world, trainer.workload
     quiet, predicts = job.quiet or world.rank != 0, config.inference == "full"
-    with ProgressLine("epoch", config.epochs, quiet=quiet) as line, telling_compilation(line.say):
+    said_before = COMPILING_TOLD_VARIABLE in os.environ
+    with (
+        ProgressLine("epoch", config.epochs, quiet=quiet) as line,
+        telling_compilation(_say_nothing if said_before else line.say),
+    ):
 
         def show(row: dict[str, Any]) -> None:
             note = f"loss {row['loss']:.4f}  {workload.note_of(row)}"
