@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from siafu.cli.show import percent, size
-from siafu.record import counted
+from siafu.record import counted, shown_score
 
 _PURPOSES = {
     "halo_forward": "rows of nodes",
@@ -20,7 +20,6 @@ _PURPOSES = {
     "control": "coordination",
 }
 """What bytes between ranks were sent for, in words."""
-_NOT_SHARES = ("mse", "mae", "rmse")
 
 
 def run_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -35,6 +34,8 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         result["metric"]: f"{scores}  ({_epochs(result)})"
         if scores
         else "not scored (--inference none)",
+        **_other_scores(result),
+        **_quality(result.get("quality") or {}),
         **_common(result),
         "strategy": f"{result['strategy']} ({result['exactness']}), "
         f"{counted(result['ranks'], 'rank')}, {_told(result['choices'])}",
@@ -43,6 +44,26 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         **((result.get("bill") or {}).get("rows", {})),
         "run": str(path),
     }
+
+
+def _other_scores(result: dict[str, Any]) -> dict[str, str]:
+    """Return the scores beside the one that counts."""
+    found = result.get("scores") or {}
+    names = [name for name in next(iter(found.values()), {}) if name != result["metric"]]
+    return {
+        name: "  ".join(f"{split} {shown_score(name, row[name])}" for split, row in found.items())
+        for name in names
+    }
+
+
+def _quality(quality: dict[str, Any]) -> dict[str, str]:
+    """Return how far probabilities are from what came true, and where it is decided."""
+    test, rows = quality.get("test", {}), {}
+    if "calibration" in test:
+        rows["calibration"] = f"{percent(test['calibration']['error'])} off (test)"
+    if quality.get("threshold") is not None:
+        rows["threshold"] = f"{quality['threshold']:.4g}"
+    return rows
 
 
 def dynamic_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -79,11 +100,6 @@ def score_of(row: dict[str, Any]) -> str:
         }
     metric = row.get("metric") or ""
     return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["accuracy"].items())
-
-
-def shown_score(metric: str, value: float) -> str:
-    """Return a share as a percentage, and an error of a signal as the number it is."""
-    return f"{value:.4f}" if metric in _NOT_SHARES else percent(value)
 
 
 def _epochs(result: dict[str, Any]) -> str:

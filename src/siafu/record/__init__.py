@@ -14,6 +14,7 @@ from siafu.record.progress import (
     suggestion,
 )
 from siafu.record.run_folder import RunFolder, environment, installed
+from siafu.record.scores import shown_score
 from siafu.record.trace import (
     Span,
     Trace,
@@ -42,6 +43,7 @@ __all__ = [
     "read_trace",
     "say_nothing",
     "shortened",
+    "shown_score",
     "silent",
     "suggestion",
 ]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from siafu.errors import DataError, PlanError
 from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, forget, load_features, load_ids
 from siafu.ops import CSR
 from siafu.partitioning import open_parts
+from siafu.shard.objective import Objective
 from siafu.shard.readers import FileRows, HeldRows, RowReader
 
 
@@ -74,6 +75,8 @@ class Shard:
     edge_target_names: tuple[str, ...] = ()
     edge_split: Tensor | None = None
     """uint8 [E]: 0 for none, 1 train, 2 val, 3 test."""
+    objective: Objective = field(default_factory=Objective)
+    """What is learnt of the targets."""
     part_of: Array
     """The part that owns each node of the whole graph, memory-mapped."""
     fingerprint: str
@@ -93,6 +96,11 @@ class Shard:
     def num_halo(self) -> int:
         """R."""
         return self.plan.num_halo
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that are told of each node: of classes one each."""
+        return self.num_targets or self.num_classes
 
     @property
     def train(self) -> Tensor:
@@ -274,19 +282,23 @@ def _shard(
         edge_type_names=tuple(facts.get("edge_type_names", ())),
         feature_names=tuple(facts.get("feature_names", ())),
         edge_attr_names=tuple(facts.get("edge_attr_names", ())),
-        num_targets=int(facts.get("num_targets", 0)),
-        target_names=tuple(facts.get("target_names", ())),
         edge_y=load("edge_y"),
-        num_edge_classes=int(facts.get("num_edge_classes", 0)),
-        num_edge_targets=int(facts.get("num_edge_targets", 0)),
-        edge_class_names=tuple(facts.get("edge_class_names", ())),
-        edge_target_names=tuple(facts.get("edge_target_names", ())),
         edge_split=load("edge_split"),
+        **_target_facts(facts),
+        objective=Objective(per_row=int(facts["num_classes"]) if facts["multi_label"] else 1),
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,
         _mapped=mapped,
     )
+
+
+def _target_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return how many numbers and classes of edges there are, and their names."""
+    counts = ("num_targets", "num_edge_classes", "num_edge_targets")
+    names = ("target_names", "edge_class_names", "edge_target_names")
+    found: dict[str, Any] = {name: int(facts.get(name, 0)) for name in counts}
+    return found | {name: tuple(facts.get(name, ())) for name in names}
 
 
 def _column(

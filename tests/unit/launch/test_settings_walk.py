@@ -136,7 +136,11 @@ OTHERS: dict[str, Other] = {
     "bandwidth": Other(2),
     "head": Other("linear", by_engine={"tm-gcn": "mlp", "groups": "mlp"}),
     "lags": Other(2),
-    "class_weights": Other("none"),
+    "class_weights": Other(
+        "1,3", by_engine=dict.fromkeys(("tm-gcn", "groups", "evolvegcn"), "none")
+    ),
+    "loss": Other("focal"),
+    "threshold": Other("0.9", ("scores", "predictions")),
 }
 
 IDLE: dict[str, str] = {
