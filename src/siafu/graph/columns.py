@@ -12,11 +12,19 @@ from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from siafu.graph.array_stream import Array, forget
 from siafu.graph.folder import Check, Folder
 from siafu.graph.manifest import MANIFEST, MOST_ROWS, first_fault
+from siafu.graph.schema import Schema, schema_from_facts
 
 INDEX = ("<i4", "<i8")
 OFFSETS = ("<i8",)
@@ -184,6 +192,9 @@ class GraphFacts(Facts):
     edge_type_names: list[Name] = Field(default_factory=list)
     feature_names: list[str] = Field(default_factory=list)
     edge_attr_names: list[str] = Field(default_factory=list)
+    columns: Annotated[Schema | None, BeforeValidator(schema_from_facts)] = Field(
+        None, alias="schema"
+    )
     num_targets: Width = 0
     target_names: list[str] = Field(default_factory=list)
     num_edge_targets: Width = 0
@@ -196,6 +207,11 @@ class GraphFacts(Facts):
         check_all_named("classes", self.class_names, self.num_classes)
         check_all_named("edge types", self.edge_type_names, self.num_edge_types)
         check_all_named("features", self.feature_names, self.num_features)
+        if self.columns is not None and not self.columns.is_fitted:
+            for what, held in (("feature", "nodes"), ("edge_attr", "edges")):
+                names = [column.name for column in getattr(self.columns, held)]
+                if names != getattr(self, f"{what}_names"):
+                    raise ValueError(f"the schema of {held} has other columns than {what}_names")
         check_all_named("targets", self.target_names, self.num_targets)
         check_all_named("edge targets", self.edge_target_names, self.num_edge_targets)
         check_all_named("edge classes", self.edge_class_names, self.num_edge_classes)

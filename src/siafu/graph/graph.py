@@ -27,6 +27,7 @@ from siafu.graph.columns import (
 from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
 from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
 from siafu.graph.nodes import Features, Ids, IntegerIds, SparseFeatures, load_ids
+from siafu.graph.schema import Schema
 from siafu.graph.targets import check_targets, is_numbers
 
 _EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type", "edge_y", "edge_split")
@@ -76,6 +77,8 @@ class Graph:
     """The columns of `x` by name; empty where the data names none."""
     edge_attr_names: tuple[str, ...] = ()
     """The columns of `edge_attr` by name; empty where the data names none."""
+    schema: Schema | None = None
+    """What the columns of tables are and become; None where they are used as they are."""
     target_names: tuple[str, ...] = ()
     """The columns of a `y` of numbers by name; empty where the data names none."""
     edge_y: Array | None = None
@@ -224,7 +227,9 @@ def _check_features(graph: Graph) -> None:
     values = graph.x.value if isinstance(graph.x, SparseFeatures) else graph.x
     assert values is not None
     for start in range(0, len(values), _ROWS_AT_ONCE):
-        finite = np.isfinite(values[start : start + _ROWS_AT_ONCE])
+        piece = values[start : start + _ROWS_AT_ONCE]
+        # A gap of a table is filled once it is known what training rows have there.
+        finite = np.isfinite(piece) | (np.isnan(piece) if graph.schema is not None else False)
         if not finite.all():
             where = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
             if isinstance(graph.x, SparseFeatures):
@@ -280,7 +285,8 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
         facts["num_edge_types"] = graph.num_edge_types
         facts["edge_type_names"] = list(graph.edge_type_names)
     names = {name: list(getattr(graph, name)) for name in _COLUMN_NAMES}
-    return facts | {name: columns for name, columns in names.items() if columns}
+    facts |= {name: columns for name, columns in names.items() if columns}
+    return facts if graph.schema is None else facts | {"schema": graph.schema.to_dict()}
 
 
 def fingerprint_graph(graph: Graph) -> str:
@@ -359,6 +365,7 @@ def graph_from_folder(folder: Folder, *, verify: bool = False) -> Graph:
         num_edge_classes=facts.num_edge_classes,
         edge_split=folder.load_if_present("edge_split"),
         **{name: tuple(getattr(facts, name)) for name in _COLUMN_NAMES},
+        schema=facts.columns,
     )
 
 
