@@ -56,6 +56,8 @@ class Trainer:
         self.best_details: Details = {}
         self.scoring = ScoringCost()
         self.phases = PhaseSeconds()
+        self.has_begun = False
+        """Whether this process has run an epoch."""
 
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
@@ -66,9 +68,10 @@ class Trainer:
         config, progress, epoch = self.config, self.progress, self.progress.epochs + 1
         self.world.step = f"epoch {epoch}"
         started, waited = time.perf_counter(), self.world.meter.seconds_waited
-        with self.phases.counted(self.world, "computing", "waiting"):
+        phases = ("computing", "waiting") if self.has_begun else ("first epoch", "first epoch")
+        with self.phases.counted(self.world, *phases):
             loss = self.step()
-        seconds = time.perf_counter() - started
+        seconds, self.has_begun = time.perf_counter() - started, True
         if not math.isfinite(loss):
             raise _diverged(epoch, loss)
         progress.epochs = epoch

@@ -7,8 +7,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from siafu.errors import StoreError
+from siafu.comm.meter import PURPOSES
+from siafu.errors import ConfigError, StoreError
 from siafu.files import write_text_atomically
+from siafu.options import read_bytes
 from siafu.report.plots import (
     NUM_COLOURS,
     Series,
@@ -130,9 +132,10 @@ def _curves(runs: Sequence[ToldRun]) -> str:
     for number, run in enumerate(runs):
         colour, name = number % NUM_COLOURS, run.name if several else ""
         losses.append(Series(name, _points(run, "loss"), colour))
-        times.append(Series(name or "an epoch", _points(run, "seconds"), colour))
+        # The first epoch, in which kernels are compiled or loaded, would hide all others.
+        times.append(Series(name or "an epoch", _points(run, "seconds", 1), colour))
         if not several:
-            times.append(Series("of it, rank 0 waits", _points(run, "waiting"), colour + 1))
+            times.append(Series("of it, rank 0 waits", _points(run, "waiting", 1), colour + 1))
         for place, split in enumerate(_SPLITS):
             if several and split != "val":
                 continue
@@ -153,27 +156,33 @@ def _curves(runs: Sequence[ToldRun]) -> str:
             ),
         ),
         (
-            "Time",
-            line_plot(times, title="Seconds by epoch", x_name="epoch", y_name="seconds"),
+            "Time, without the first epoch",
+            line_plot(
+                times,
+                title="Seconds by epoch, from the second on",
+                x_name="epoch",
+                y_name="seconds",
+            ),
         ),
     ]
     figures = "".join(f"<figure><h3>{name}</h3>{plot}</figure>" for name, plot in drawn if plot)
     return _section("Epochs", f'<div class="grid2">{figures}</div>' if figures else "")
 
 
-def _points(run: ToldRun, name: str) -> tuple[tuple[float, float], ...]:
-    found = ((row["epoch"], row.get(name)) for row in run.rows)
+def _points(run: ToldRun, name: str, rows_from: int = 0) -> tuple[tuple[float, float], ...]:
+    found = ((row["epoch"], row.get(name)) for row in run.rows[rows_from:])
     return tuple((float(at), float(v)) for at, v in found if isinstance(v, int | float))
 
 
 def _of_ranks(run: ToldRun, *, named: bool) -> str:
     result = run.result
     seconds, peaks = result.get("rank_seconds") or {}, result.get("peak_mb") or []
-    count = len(peaks)
+    count, budget = len(peaks), _budget(run)
     times = {
         f"rank {rank}": {name: of[rank] for name, of in seconds.items()} for rank in range(count)
     }
-    sent = {name: n / _MIB for name, n in result.get("bytes_sent", {}).items() if n}
+    by_purpose = sorted(result.get("bytes_sent", {}).items(), key=lambda item: -item[1])
+    sent = {PURPOSES.get(name, name): n / _MIB for name, n in by_purpose if n}
     traffic = result.get("traffic") or []
     matrix = traffic if 1 < len(traffic) <= _MOST_RANKS_OF_A_MATRIX else []
     figures = [
@@ -190,7 +199,8 @@ def _of_ranks(run: ToldRun, *, named: bool) -> str:
             stacked_bars(
                 {f"rank {rank}": {"peak": mb} for rank, mb in enumerate(peaks)},
                 title="Peak memory by rank",
-                x_name="MiB",
+                x_name="MiB" if budget is None else "MiB; the line is --memory",
+                mark=budget,
             ),
             "",
         ),
@@ -217,6 +227,14 @@ def _of_ranks(run: ToldRun, *, named: bool) -> str:
     )
     title = f"Ranks of {run.name}" if named else "Ranks"
     return _section(title, f'<div class="grid2">{body}</div>' if body else "")
+
+
+def _budget(run: ToldRun) -> float | None:
+    """Return the MiB that a rank may take, where that was told."""
+    try:
+        return read_bytes(str(run.settings["memory"])) / _MIB
+    except (KeyError, ConfigError):
+        return None
 
 
 def _widths(found: Sequence[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
 
-WIDTH, HEIGHT = 640, 260
+WIDTH, HEIGHT = 520, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
 _MOST_POINTS = 400
 _MOST_MARKS = 40

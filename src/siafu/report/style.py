@@ -32,7 +32,7 @@ h2{{font-size:1.2rem;margin:2rem 0 .75rem}}h3{{font-size:1rem;margin:0 0 .25rem}
 .card b{{display:block;font-size:1.5rem}}.card span{{color:var(--dim)}}
 .grid2{{display:grid;gap:1.5rem;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}}
 figure{{margin:0;min-width:0}}svg{{width:100%;height:auto;display:block}}
-svg text{{fill:var(--dim);font-size:12px}}svg .mid{{text-anchor:middle}}
+svg text{{fill:var(--dim);font-size:13px}}svg .mid{{text-anchor:middle}}
 svg .right{{text-anchor:end}}svg .grid{{stroke:var(--line)}}
 svg .line{{fill:none;stroke-width:2}}svg .mark{{stroke:var(--bad);stroke-width:2}}
 {_classes()}

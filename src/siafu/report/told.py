@@ -74,7 +74,7 @@ def scores_of(row: dict[str, Any]) -> dict[str, float]:
     if isinstance(found := row.get("accuracy"), dict):
         return {name: value for name, value in found.items() if _is_number(value)}
     if isinstance(found := row.get("scores"), dict):
-        firsts = {name: next(iter(of.values()), None) for name, of in found.items() if of}
+        firsts = {name: next(iter(of.values())) for name, of in found.items() if of}
         return {name: value for name, value in firsts.items() if _is_number(value)}
     return {}
 

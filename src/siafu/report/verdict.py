@@ -17,6 +17,12 @@ def would_more_ranks_help(run: ToldRun) -> str:
         return (
             "One rank computes all of it: more ranks share the work, if there are cores for them."
         )
+    cores = run.machine.get("cores")
+    if isinstance(cores, int) and run.settings.get("launcher") == "local" and run.ranks > cores:
+        return (
+            f"{run.ranks} ranks share the {cores} cores of this machine, and wait for those as "
+            "much as for each other: use as many ranks as cores."
+        )
     computing, waiting = seconds["computing"], seconds["waiting"]
     share = sum(waiting) / max(1e-9, sum(computing) + sum(waiting))
     told = f"Ranks wait for each other for {100 * share:.0f} % of the time in which they train. "
