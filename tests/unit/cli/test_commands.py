@@ -19,6 +19,8 @@ from siafu.launch.local import run_ranks
 from tests.command import Command
 
 KEYS = {
+    "rank_seconds",
+    "traffic",
     "ended",
     "phases",
     "accuracy",
