@@ -35,6 +35,10 @@ class RunResult:
     peak_mb: list[float]
     """Of each rank."""
     ranks: int
+    rank_seconds: dict[str, list[float]]
+    """Of each rank, by phase, since its process began: see `PhaseSeconds`."""
+    traffic: list[list[int]]
+    """Bytes of rows that each rank (row) has sent to each (column)."""
     strategy: str
     choices: dict[str, Any]
     exactness: str
@@ -83,6 +87,32 @@ class Progress:
         return self.epochs >= config.epochs or self.is_stale(config.patience)
 
 
+PHASES = ("computing", "waiting", "scoring", "waiting while scoring")
+
+
+@dataclass(slots=True)
+class PhaseSeconds:
+    """Where the time of this rank went since its process began, by the names of `PHASES`."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def counted(self, world: World, work: str, waiting: str) -> Iterator[None]:
+        """Count the time inside as `work`, less that of waiting for others."""
+        waited, started = world.meter.seconds_waited, time.perf_counter()
+        yield
+        synchronise(world)
+        spent, waited = time.perf_counter() - started, world.meter.seconds_waited - waited
+        self.seconds[work] += spent - waited
+        self.seconds[waiting] += waited
+
+    def of_ranks(self, world: World) -> dict[str, list[float]]:
+        """Return the seconds of each rank; every rank calls this together."""
+        table = world.gather_numbers(list(self.seconds.values()))
+        columns = zip(*table, strict=True)
+        return {name: list(column) for name, column in zip(self.seconds, columns, strict=True)}
+
+
 @dataclass(slots=True)
 class ScoringCost:
     """What scoring costs beside training: counters of this rank since its process began."""
@@ -120,6 +150,12 @@ def traffic_and_peaks(
     by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
     peaks = [round(row[-1], 1) for row in table]
     return dict(zip(purposes, by_purpose, strict=True)), peaks
+
+
+def traffic_matrix(world: World) -> list[list[int]]:
+    """Return the bytes of rows that each rank has sent to each; every rank calls this together."""
+    mine = [float(world.meter.bytes_to.get(peer, 0)) for peer in range(world.size)]
+    return [[int(value) for value in row] for row in world.gather_numbers(mine)]
 
 
 def peak_bytes(world: World) -> int:

@@ -23,11 +23,12 @@ from siafu.checkpoint import (
 from siafu.config import ResolvedConfig
 from siafu.engine.optimiser import at_rate_of, make_optimiser
 from siafu.engine.progress import (
+    PhaseSeconds,
     Progress,
     RunResult,
     ScoringCost,
-    synchronise,
     traffic_and_peaks,
+    traffic_matrix,
 )
 from siafu.engine.run_facts import RunFacts, read_run_facts
 from siafu.engine.widths import gather_widths, restore_widths, width_counts
@@ -51,6 +52,7 @@ class Trainer:
         self.best: dict[str, Tensor] = {}
         self.best_details: Details = {}
         self.scoring = ScoringCost()
+        self.phases = PhaseSeconds()
 
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
@@ -62,9 +64,9 @@ class Trainer:
         """Train and, when due, evaluate one epoch; return its row of metrics."""
         config, progress, epoch = self.config, self.progress, self.progress.epochs + 1
         self.world.step = f"epoch {epoch}"
-        started = time.perf_counter()
-        loss = self.step()
-        synchronise(self.world)
+        started, waited = time.perf_counter(), self.world.meter.seconds_waited
+        with self.phases.counted(self.world, "computing", "waiting"):
+            loss = self.step()
         seconds = time.perf_counter() - started
         if not math.isfinite(loss):
             raise _diverged(epoch, loss)
@@ -72,6 +74,7 @@ class Trainer:
         progress.losses.append(loss)
         progress.seconds.append(seconds)
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
+        row["waiting"] = self.world.meter.seconds_waited - waited
         is_last = epoch == config.epochs or progress.is_stale(config.patience)
         if config.inference == "full" and (is_last or epoch % config.eval_every == 0):
             row |= self.workload.row_of(self.score())
@@ -80,7 +83,8 @@ class Trainer:
 
     def score(self) -> Evaluation:
         """Evaluate the present weights, and keep them if they are the best yet."""
-        with self.scoring.counted(self.world):
+        counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
+        with self.scoring.counted(self.world), counted:
             found = self.workload.evaluate()
         progress = self.progress
         # Not a number is worse than any: its epoch never stays the best.
@@ -147,6 +151,8 @@ class Trainer:
             evaluation=self.scoring.report(world),
             peak_mb=peaks,
             ranks=world.size,
+            rank_seconds=self.phases.of_ranks(world),
+            traffic=traffic_matrix(world),
             widths=width_counts(self.workload.book, world),
             model=config.model,
             run=str(folder.path),

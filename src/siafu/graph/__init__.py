@@ -69,6 +69,7 @@ from siafu.graph.nodes import (
     rows_to_sum_one,
 )
 from siafu.graph.partial import JobFacts, Partial, file_facts, make_in_steps, partial_path, sync
+from siafu.graph.schema import FeatureColumn, Learnt, Schema, TargetColumn
 from siafu.graph.snapshot import (
     Delta,
     Replay,
@@ -93,6 +94,7 @@ __all__ = [
     "EdgeEvents",
     "EdgeTypeName",
     "Facts",
+    "FeatureColumn",
     "Features",
     "Folder",
     "FolderWriter",
@@ -102,11 +104,14 @@ __all__ = [
     "Ids",
     "IntegerIds",
     "JobFacts",
+    "Learnt",
     "LockedError",
     "Partial",
     "Replay",
+    "Schema",
     "Snapshot",
     "SparseFeatures",
+    "TargetColumn",
     "TextIds",
     "add_reverse_edges",
     "check_columns",

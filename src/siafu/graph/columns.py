@@ -12,11 +12,19 @@ from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 from siafu.graph.array_stream import Array, forget
 from siafu.graph.folder import Check, Folder
 from siafu.graph.manifest import MANIFEST, MOST_ROWS, first_fault
+from siafu.graph.schema import Schema, schema_from_facts
 
 INDEX = ("<i4", "<i8")
 OFFSETS = ("<i8",)
@@ -184,20 +192,40 @@ class GraphFacts(Facts):
     edge_type_names: list[Name] = Field(default_factory=list)
     feature_names: list[str] = Field(default_factory=list)
     edge_attr_names: list[str] = Field(default_factory=list)
+    columns: Annotated[Schema | None, BeforeValidator(schema_from_facts)] = Field(
+        None, alias="schema"
+    )
+    num_targets: Width = 0
+    target_names: list[str] = Field(default_factory=list)
+    num_edge_targets: Width = 0
+    edge_target_names: list[str] = Field(default_factory=list)
+    num_edge_classes: Width = 0
+    edge_class_names: list[Name] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
         check_all_named("classes", self.class_names, self.num_classes)
         check_all_named("edge types", self.edge_type_names, self.num_edge_types)
         check_all_named("features", self.feature_names, self.num_features)
+        if self.columns is not None and not self.columns.is_fitted:
+            for what, held in (("feature", "nodes"), ("edge_attr", "edges")):
+                names = [column.name for column in getattr(self.columns, held)]
+                if names != getattr(self, f"{what}_names"):
+                    raise ValueError(f"the schema of {held} has other columns than {what}_names")
+        check_all_named("targets", self.target_names, self.num_targets)
+        check_all_named("edge targets", self.edge_target_names, self.num_edge_targets)
+        check_all_named("edge classes", self.edge_class_names, self.num_edge_classes)
         return self
 
 
 def as_stored(name: str, array: Array) -> Array:
     """Return an array of a graph in a dtype that is stored; itself where it has one already."""
     allowed: tuple[str, ...] = BOOLS if name in MASKS else FLOATS
-    if name == "y":
-        allowed = OFFSETS if array.ndim == 1 else BYTES + BOOLS
+    if name == "edge_split":
+        allowed = BYTES
+    elif name in ("y", "edge_y"):
+        numbers = FLOATS if array.dtype.kind == "f" else BYTES + BOOLS
+        allowed = OFFSETS if array.ndim == 1 else numbers
     elif name in ("indptr", "src"):
         allowed = OFFSETS if name == "indptr" or array.dtype.str not in INDEX else INDEX
     elif name not in (*MASKS, "x", "edge_weight", "edge_attr"):
@@ -210,6 +238,8 @@ def node_columns(folder: Folder, facts: GraphFacts, rows: int) -> dict[str, Colu
     columns = {name: Column((rows,), BOOLS, span=(0, 1)) for name in MASKS}
     if facts.multi_label:
         columns["y"] = Column((rows, facts.num_classes), BYTES + BOOLS, span=(0, 1), is_needed=True)
+    elif facts.num_targets:
+        columns["y"] = Column((rows, facts.num_targets), FLOATS, is_needed=True)
     else:
         columns["y"] = Column((rows,), OFFSETS, span=(-1, facts.num_classes - 1))
     if "x_indptr" in folder:
@@ -237,6 +267,9 @@ def id_columns(folder: Folder, rows: int) -> dict[str, Column]:
 def edge_columns(facts: GraphFacts, rows: int, edges: int, sources: int) -> dict[str, Column]:
     """Return what must hold of edges into `rows` rows, from `sources` of them."""
     typed = facts.num_edge_types > 0
+    edge_y = Column((edges,), OFFSETS, span=(-1, facts.num_edge_classes - 1))
+    if facts.num_edge_targets:
+        edge_y = Column((edges, facts.num_edge_targets), FLOATS, is_needed=True)
     return {
         "indptr": Column((rows + 1,), OFFSETS, ends=edges, is_needed=True),
         "src": Column((edges,), INDEX, span=(0, sources - 1), is_needed=True),
@@ -245,6 +278,8 @@ def edge_columns(facts: GraphFacts, rows: int, edges: int, sources: int) -> dict
         "edge_type": Column(
             (edges,), UNSIGNED, span=(0, facts.num_edge_types - 1), is_needed=typed
         ),
+        "edge_y": edge_y,
+        "edge_split": Column((edges,), BYTES, span=(0, len(MASKS))),
     }
 
 
@@ -253,14 +288,15 @@ def check_nodes(folder: Folder) -> None:
     if "ids_offsets" in folder:
         _check_text(folder)
     y = folder.load_if_present("y")
-    if y is None or y.ndim == 2:
+    if y is None or (y.ndim == 2 and y.dtype.kind != "f"):
         return
     for name in MASKS:
         mask = folder.load_if_present(name)
         for start in range(0, 0 if mask is None else len(y), _ROWS_AT_ONCE):
             assert mask is not None
             rows = slice(start, start + _ROWS_AT_ONCE)
-            bare = (y[rows] < 0) & mask[rows]
+            none = y[rows] < 0 if y.ndim == 1 else np.isnan(y[rows]).all(axis=1)
+            bare = none & mask[rows]
             if bare.any():
                 seen = f"row {start + int(np.argmax(bare))} is marked and has no label in y.npy"
                 raise folder.damaged(f"{name}.npy", seen)

@@ -27,9 +27,17 @@ from siafu.graph.columns import (
 from siafu.graph.edge_types import EdgeTypeName, check_edge_types, narrow_edge_types
 from siafu.graph.folder import Folder, FolderWriter, open_folder, write_folder
 from siafu.graph.nodes import Features, Ids, IntegerIds, SparseFeatures, load_ids
+from siafu.graph.schema import Schema
+from siafu.graph.targets import check_targets, is_numbers
 
-_EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type")
-_COLUMN_NAMES = ("feature_names", "edge_attr_names")
+_EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type", "edge_y", "edge_split")
+_COLUMN_NAMES = (
+    "feature_names",
+    "edge_attr_names",
+    "target_names",
+    "edge_target_names",
+    "edge_class_names",
+)
 _ROWS_AT_ONCE = 1 << 16
 
 
@@ -47,7 +55,8 @@ class Graph:
     x: Features | None = None
     """float32 [N, F], dense or sparse."""
     y: Array | None = None
-    """int64 [N] with -1 for no label, or uint8 [N, C] when a node may have several."""
+    """int64 [N] with -1 for no label, uint8 [N, C] when a node may have several, or float32 [N, T]
+    where numbers are to be told, NaN for none."""
     num_classes: int = 0
     train: Array | None = None
     val: Array | None = None
@@ -68,6 +77,20 @@ class Graph:
     """The columns of `x` by name; empty where the data names none."""
     edge_attr_names: tuple[str, ...] = ()
     """The columns of `edge_attr` by name; empty where the data names none."""
+    schema: Schema | None = None
+    """What the columns of tables are and become; None where they are used as they are."""
+    target_names: tuple[str, ...] = ()
+    """The columns of a `y` of numbers by name; empty where the data names none."""
+    edge_y: Array | None = None
+    """int64 [E] with -1 for no class, or float32 [E, T] where numbers are to be told."""
+    num_edge_classes: int = 0
+    """Classes of `edge_y`; 0 where it holds numbers, or is not there."""
+    edge_class_names: tuple[str | int, ...] = ()
+    """What the user calls each class of edges; empty where numbers are all there is."""
+    edge_target_names: tuple[str, ...] = ()
+    """The columns of an `edge_y` of numbers by name; empty where the data names none."""
+    edge_split: Array | None = None
+    """uint8 [E]: 0 for none, 1 train, 2 val, 3 test."""
 
     def __repr__(self) -> str:
         counts = f"nodes={self.num_nodes}, edges={self.num_edges}"
@@ -96,7 +119,17 @@ class Graph:
     @property
     def is_multi_label(self) -> bool:
         """True when a node may carry several labels at once."""
-        return self.y is not None and self.y.ndim == 2
+        return self.y is not None and self.y.ndim == 2 and not is_numbers(self.y)
+
+    @property
+    def num_targets(self) -> int:
+        """Numbers to tell of each node; 0 where classes are."""
+        return self.y.shape[1] if self.y is not None and is_numbers(self.y) else 0
+
+    @property
+    def num_edge_targets(self) -> int:
+        """Numbers to tell of each edge; 0 where classes are."""
+        return self.edge_y.shape[1] if self.edge_y is not None and is_numbers(self.edge_y) else 0
 
     def with_masks(self, train: Array, val: Array, test: Array) -> "Graph":
         """Return the same graph with these splits."""
@@ -131,8 +164,7 @@ def check_graph(graph: Graph) -> None:
     check_edge_types(graph.edge_type, graph.num_edge_types, graph.edge_type_names)
     if graph.x is not None:
         _check_features(graph)
-    if graph.y is not None:
-        _check_labels(graph)
+    check_targets(graph)
 
 
 def check_index(indptr: Array, num_edges: int) -> None:
@@ -195,7 +227,9 @@ def _check_features(graph: Graph) -> None:
     values = graph.x.value if isinstance(graph.x, SparseFeatures) else graph.x
     assert values is not None
     for start in range(0, len(values), _ROWS_AT_ONCE):
-        finite = np.isfinite(values[start : start + _ROWS_AT_ONCE])
+        piece = values[start : start + _ROWS_AT_ONCE]
+        # A gap of a table is filled once it is known what training rows have there.
+        finite = np.isfinite(piece) | (np.isnan(piece) if graph.schema is not None else False)
         if not finite.all():
             where = start + int(np.argmin(finite.reshape(len(finite), -1).all(axis=1)))
             if isinstance(graph.x, SparseFeatures):
@@ -204,33 +238,6 @@ def _check_features(graph: Graph) -> None:
                 "A feature is NaN or infinite.",
                 seen=f"the node with id {graph.ids.to_arrow()[where].as_py()!r}",
                 fix="fill or drop such values before ingesting",
-            )
-
-
-def _check_labels(graph: Graph) -> None:
-    assert graph.y is not None
-    low, high = int(graph.y.min(initial=0)), int(graph.y.max(initial=0))
-    allowed = (0, 1) if graph.is_multi_label else (-1, graph.num_classes - 1)
-    if low < allowed[0] or high > allowed[1]:
-        raise DataError(
-            "A label is out of range.",
-            seen=f"labels from {low} to {high} where {allowed[0]} to {allowed[1]} are allowed",
-            fix="number the classes from 0; -1 marks a node without a label",
-        )
-    if not graph.is_multi_label:
-        _check_masked_labels(graph, graph.y < 0)
-
-
-def _check_masked_labels(graph: Graph, unlabelled: Array) -> None:
-    for name in MASKS:
-        mask = getattr(graph, name)
-        bare = np.flatnonzero(unlabelled & mask) if mask is not None else np.empty(0)
-        if len(bare):
-            one = graph.ids.to_arrow()[int(bare[0])].as_py()
-            raise DataError(
-                f"Nodes of the {name} mask have no label.",
-                seen=f"{len(bare)} of them, one with id {one!r}",
-                fix=f"label them, or take them out of the {name} mask",
             )
 
 
@@ -261,7 +268,7 @@ def save_vertices(graph: Graph, writer: FolderWriter) -> None:
 
 
 def graph_facts(graph: Graph) -> dict[str, Any]:
-    """Return what a manifest says; of edge types and names of columns only where there are some."""
+    """Return what a manifest says; of edges, numbers and names only where there are some."""
     facts: dict[str, Any] = {
         "name": graph.name,
         "num_nodes": graph.num_nodes,
@@ -271,11 +278,15 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
         "multi_label": graph.is_multi_label,
         "class_names": list(graph.class_names),
     }
+    for count in ("num_targets", "num_edge_targets", "num_edge_classes"):
+        if getattr(graph, count):
+            facts[count] = getattr(graph, count)
     if graph.edge_type is not None:
         facts["num_edge_types"] = graph.num_edge_types
         facts["edge_type_names"] = list(graph.edge_type_names)
     names = {name: list(getattr(graph, name)) for name in _COLUMN_NAMES}
-    return facts | {name: columns for name, columns in names.items() if columns}
+    facts |= {name: columns for name, columns in names.items() if columns}
+    return facts if graph.schema is None else facts | {"schema": graph.schema.to_dict()}
 
 
 def fingerprint_graph(graph: Graph) -> str:
@@ -283,6 +294,8 @@ def fingerprint_graph(graph: Graph) -> str:
     digest = hashlib.sha256(f"{graph.num_nodes} {graph.num_edges} {graph.num_classes}".encode())
     if graph.edge_type is not None:
         digest.update(f" {graph.num_edge_types} edge types".encode())
+    if graph.edge_y is not None:
+        digest.update(f" {graph.num_edge_classes} edge classes".encode())
     for array in _all_arrays(graph):
         digest.update(f"{array.dtype.str}{array.shape}".encode())
         for start in range(0, len(array), _ROWS_AT_ONCE):
@@ -348,7 +361,11 @@ def graph_from_folder(folder: Folder, *, verify: bool = False) -> Graph:
         num_edge_types=facts.num_edge_types,
         edge_type_names=tuple(facts.edge_type_names),
         class_names=tuple(facts.class_names),
+        edge_y=folder.load_if_present("edge_y"),
+        num_edge_classes=facts.num_edge_classes,
+        edge_split=folder.load_if_present("edge_split"),
         **{name: tuple(getattr(facts, name)) for name in _COLUMN_NAMES},
+        schema=facts.columns,
     )
 
 

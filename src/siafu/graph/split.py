@@ -8,6 +8,7 @@ import numpy as np
 from siafu.errors import ConfigError, DataError
 from siafu.graph.array_stream import Array
 from siafu.graph.graph import Graph
+from siafu.graph.targets import known_rows
 
 
 def parse_split(text: str) -> tuple[float, float]:
@@ -37,16 +38,17 @@ def draw_split(graph: Graph, split: str, seed: int) -> Graph:
             fix="give the nodes a label column",
         )
     generator = np.random.default_rng(seed)
-    labelled = np.arange(graph.num_nodes) if graph.is_multi_label else np.flatnonzero(graph.y >= 0)
+    labelled = np.flatnonzero(known_rows(graph.y))
     if first < 1:
         order = generator.permutation(labelled)
         bounds = [round(first * len(order)), round((first + second) * len(order))]
         train, val, test = np.split(order, bounds)
         return graph.with_masks(*(_mask(rows, graph.num_nodes) for rows in (train, val, test)))
-    if graph.is_multi_label:
+    if graph.y.ndim == 2:
+        kind = "multi-label data" if graph.is_multi_label else "data whose targets are numbers"
         raise ConfigError(
             "A split per class needs one label per node.",
-            seen=f"--split {split} on multi-label data",
+            seen=f"--split {split} on {kind}",
             fix="use fractions, for example --split 0.6,0.2",
         )
     chosen: list[list[Array]] = [[], [], []]
@@ -67,6 +69,7 @@ def _mask(rows: Array, num_nodes: int) -> Array:
 def add_reverse_edges(graph: Graph) -> Graph:
     """Return the graph with missing reverse edges added; their edge data is copied.
 
+    Targets are not: what is asked of an edge is asked once.
     Edges of different types are different: the reverse of an edge is one of the same type.
     """
     n = graph.num_nodes
@@ -76,13 +79,21 @@ def add_reverse_edges(graph: Graph) -> Graph:
     all_dst = np.concatenate([dst, src[edges]])
     order = np.argsort(all_dst, kind="stable")
     columns: dict[str, Any] = {
-        name: np.concatenate([column, column[edges]])[order]
+        name: np.concatenate([column, _copied(name, column[edges])])[order]
         for name, column in graph.edge_arrays()
         if name != "src"
     }
     new_src = np.concatenate([src, dst[edges]])[order].astype(graph.src.dtype)
     indptr = np.concatenate([[0], np.cumsum(np.bincount(all_dst, minlength=n))]).astype(np.int64)
     return replace(graph, indptr=indptr, src=new_src, **columns)
+
+
+def _copied(name: str, column: Array) -> Array:
+    if name == "edge_split":
+        return np.zeros_like(column)
+    if name != "edge_y":
+        return column
+    return np.full_like(column, np.nan if column.dtype.kind == "f" else -1)
 
 
 def _without_reverse(forward: Array, backward: Array, graph: Graph) -> Array:

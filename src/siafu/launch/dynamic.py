@@ -47,12 +47,6 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             seen=f"--model {config.model} with {_shown(data)}",
             fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
         )
-    if not dynamic and isinstance(data, str | Path) and looks_like_events(Path(data)):
-        raise ConfigError(
-            "The model is for graphs that do not change, and the data has times of events.",
-            seen=f"--model {config.model} with {data}, one table without a table of nodes",
-            fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
-        )
     if dynamic and _is_static(data):
         raise ConfigError(
             "The model is for dynamic graphs, and the data has no times.",
@@ -60,6 +54,11 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             fix=f"use timed events, or one of: {', '.join(CARDS)}",
         )
     return dynamic
+
+
+def tells_times(data: Any) -> bool:
+    """Return whether the data is a table of edges with a column of times."""
+    return isinstance(data, str | Path) and looks_like_events(Path(data))
 
 
 def _is_static(data: Any) -> bool:

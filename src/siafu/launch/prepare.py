@@ -14,7 +14,7 @@ from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, SparseFeatures, folder_kind
 from siafu.ingest import load_as_it_is
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
-from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
+from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
 from siafu.minibatch import hold_out_edges
 from siafu.partitioning import Cut, open_parts
 from siafu.record import PhaseProgress
@@ -42,6 +42,8 @@ def prepare_parts(
         return prepare_dynamic(data, config, target, say=say, quiet=quiet, trains=draw_masks)
     if _names_parts(data):
         return _with_part_per_rank(Path(data), config.ranks)
+    if tells_times(data):
+        say(f"Times of edges tell no order to --model {config.model}: the graph does not change.")
     progress = PhaseProgress(quiet=quiet)
     try:
         reading = SourceReading(
@@ -49,6 +51,7 @@ def prepare_parts(
             split=config.split,
             draws_masks=draw_masks,
             through_cache=True,
+            options=config.table_options(),
         )
         if draw_masks and config.task == "link":
             data = _without_held_out(data, config, target, say=say, progress=progress)
@@ -122,7 +125,9 @@ def _without_held_out(
     data: Any, config: RunConfig, target: Path, *, say: Say, progress: PhaseProgress
 ) -> Graph:
     """Return the graph to cut; the edges it is tested on go beside `target`."""
-    graph, notes = load_as_it_is(data, undirected=config.undirected, progress=progress)
+    graph, notes = load_as_it_is(
+        data, undirected=config.undirected, options=config.table_options(), progress=progress
+    )
     graph, held = hold_out_edges(graph, config.split, config.seed)
     held.save(target)
     counts = f"{len(held.val):,} edges for validation and {len(held.test):,} for test"

@@ -166,6 +166,8 @@ class _KeptEdges:
             csr=CSR(self._degree.cumsum(0), index, whole.csr.num_cols, held["edge_weight"]),
             edge_attr=held["edge_attr"],
             edge_type=held["edge_type"],
+            edge_y=None,
+            edge_split=None,
             _files=whole._files | files,
             _mapped=[*whole._mapped, *files.values()],
         )

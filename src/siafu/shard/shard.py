@@ -61,6 +61,19 @@ class Shard:
     """The columns of `x` by name; empty where the data names none."""
     edge_attr_names: tuple[str, ...] = ()
     """The columns of `edge_attr` by name; empty where the data names none."""
+    num_targets: int = 0
+    """Numbers to tell of each node; 0 where classes are."""
+    target_names: tuple[str, ...] = ()
+    """What the user calls each of these numbers; empty where the data names none."""
+    edge_y: Tensor | None = None
+    """int64 [E] with -1 for no class, or float32 [E, T]."""
+    num_edge_classes: int = 0
+    num_edge_targets: int = 0
+    """Numbers to tell of each edge; 0 where classes are."""
+    edge_class_names: tuple[str | int, ...] = ()
+    edge_target_names: tuple[str, ...] = ()
+    edge_split: Tensor | None = None
+    """uint8 [E]: 0 for none, 1 train, 2 val, 3 test."""
     part_of: Array
     """The part that owns each node of the whole graph, memory-mapped."""
     fingerprint: str
@@ -261,6 +274,14 @@ def _shard(
         edge_type_names=tuple(facts.get("edge_type_names", ())),
         feature_names=tuple(facts.get("feature_names", ())),
         edge_attr_names=tuple(facts.get("edge_attr_names", ())),
+        num_targets=int(facts.get("num_targets", 0)),
+        target_names=tuple(facts.get("target_names", ())),
+        edge_y=load("edge_y"),
+        num_edge_classes=int(facts.get("num_edge_classes", 0)),
+        num_edge_targets=int(facts.get("num_edge_targets", 0)),
+        edge_class_names=tuple(facts.get("edge_class_names", ())),
+        edge_target_names=tuple(facts.get("edge_target_names", ())),
+        edge_split=load("edge_split"),
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,

@@ -14,8 +14,9 @@ import pytest
 
 import siafu
 import siafu.plan
-from siafu.config import RunConfig, owner_of, scopes_of
+from siafu.config import RunConfig, owner_of, scopes_of, settings_of
 from siafu.errors import SiafuError
+from siafu.ingest.options import TableColumns
 from tests.harness import RankPool
 from tests.unit.launch.walk import ENGINES, MODELS, Engine, refusing_pool, seen_of, small_events
 from tests.unit.launch.walk import small_graph as small
@@ -142,6 +143,9 @@ OTHERS: dict[str, Other] = {
     "head": Other("linear", by_engine={"tm-gcn": "mlp", "groups": "mlp"}),
     "lags": Other(2),
     "class_weights": Other("none"),
+    # Of tables; tests/unit/cli/test_columns.py has their effects.
+    **{name: Other("a") for name in settings_of(TableColumns)},
+    "id_type": Other("text"),
 }
 
 IDLE: dict[str, str] = {

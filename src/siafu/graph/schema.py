@@ -1,0 +1,192 @@
+"""What the columns of a graph's tables are called, hold, and become.
+
+A store of tables keeps `x` and `edge_attr` as they came: NaN for a gap, the number of a category,
+0 and 1, days since 1970. The schema beside them tells what each column is and what is to be done
+with it; cutting learns the rest from training rows (`fitting`) and prepares the columns by it
+(`preparing`). All values here are immutable, and are a plain mapping in a manifest and in YAML.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from siafu.errors import ConfigError
+from siafu.graph.manifest import first_fault
+
+Kind = Literal["number", "boolean", "category", "date"]
+Scale = Literal["standard", "robust", "none"]
+MOST_LEVELS = 32
+"""Categories of a column that have a column of their own, unless its schema says otherwise."""
+_Count = Annotated[int, Field(ge=0)]
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Learnt(_Value):
+    """What training rows tell about a column."""
+
+    rows: _Count
+    """Training rows that were looked at."""
+    gaps: _Count = 0
+    """Those of them without a value; a flag is written beside the column where there are some."""
+    fill: _Finite | str = 0.0
+    """What stands in for a gap, before scaling; of categories one of them, or nothing."""
+    centre: _Finite = 0.0
+    spread: _Finite = 1.0
+    levels: tuple[str, ...] = ()
+    """Categories with a column of their own."""
+    rare: tuple[str, ...] = ()
+    """Categories of training rows that share the column `other`."""
+    left_out: str = ""
+    """Why the column is not used, where it is not."""
+
+
+class FeatureColumn(_Value):
+    """A column of a table that is held in `x` or `edge_attr`, and what is to be done with it."""
+
+    name: str
+    kind: Kind = "number"
+    """What it is used as."""
+    use: bool = True
+    fill: Literal["median", "mean"] | _Finite | str | None = None
+    """What stands in for a gap; None is the median, and of categories none of them."""
+    scale: Scale | None = None
+    """None leaves it to the run's `--scale`."""
+    most_levels: Annotated[int, Field(ge=1)] = MOST_LEVELS
+    """Categories that get a column of their own; the rarest beyond share the column `other`."""
+    categories: tuple[str, ...] = ()
+    """What the numbers that are held stand for, in order; empty where they are the values."""
+    gaps: _Count = 0
+    """Rows of the table without a value."""
+    learnt: Learnt | None = None
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        numbers = self.kind != "category"
+        if numbers and isinstance(self.fill, str) and self.fill not in ("median", "mean"):
+            raise ValueError(f"fill is {self.fill!r}, not median, mean or a number")
+        if len(set(self.categories)) < len(self.categories):
+            raise ValueError("a category stands there twice")
+        return self
+
+
+class TargetColumn(_Value):
+    """A column that is to be predicted."""
+
+    name: str
+    kind: Literal["class", "labels", "number"]
+    """One class, any number of them, or a number."""
+    classes: tuple[str | int, ...] = ()
+    counts: tuple[int, ...] = ()
+    """Rows of each class."""
+    gaps: _Count = 0
+
+
+class Schema(_Value):
+    """The columns of a graph's tables."""
+
+    nodes: tuple[FeatureColumn, ...] = ()
+    """Those of `x`, in its order."""
+    edges: tuple[FeatureColumn, ...] = ()
+    """Those of `edge_attr`, in its order."""
+    targets: tuple[TargetColumn, ...] = ()
+    edge_targets: tuple[TargetColumn, ...] = ()
+    unused: Mapping[str, str] = Field(default_factory=dict)
+    """Columns that are not held, and why."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether all that has to be learnt of the columns is."""
+        return all(column.learnt is not None for column in (*self.nodes, *self.edges))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plain mapping of a manifest or a YAML file; what is as usual is left out."""
+        said = self.model_dump(mode="json", exclude_defaults=True)
+        for group in _GROUPS:
+            if group in said:
+                said[group] = {column.pop("name"): _kind_first(column) for column in said[group]}
+        return said
+
+    @classmethod
+    def from_dict(cls, said: Mapping[str, Any]) -> "Schema":
+        """Return what `to_dict` gave; a ValueError tells what is wrong with another mapping."""
+        return cls.model_validate({**said, **_named_groups(said)})
+
+    def to_yaml(self) -> str:
+        """Return the schema as people read and edit it."""
+        import yaml  # noqa: PLC0415 - not everybody writes such files
+
+        said = self.to_dict()
+        return str(yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100))
+
+    def overridden(self, said: Mapping[str, Any], where: str) -> "Schema":
+        """Return the schema with what a file says of some columns; `emb` stands for all `emb[i]`.
+
+        The names of categories stay: they are what the numbers in the store mean.
+        """
+        changed: dict[str, Any] = {}
+        for group in ("nodes", "edges"):
+            columns = getattr(self, group)
+            asked = _asked(said.get(group) or {}, [column.name for column in columns], where)
+            changed[group] = tuple(
+                _overridden(column, asked.get(column.name, {}), where) for column in columns
+            )
+        return self.model_copy(update=changed)
+
+
+def schema_from_facts(said: Any) -> Any:
+    """Return the schema of a manifest, of whatever stands there."""
+    return Schema.from_dict(said) if isinstance(said, Mapping) else said
+
+
+_GROUPS = ("nodes", "edges", "targets", "edge_targets")
+
+
+def _kind_first(column: dict[str, Any]) -> dict[str, Any]:
+    """Return what is said of a column with its kind, the usual one too."""
+    return {"kind": column.pop("kind", "number"), **column}
+
+
+def _named_groups(said: Mapping[str, Any]) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for group in _GROUPS:
+        columns = said.get(group) or {}
+        if not isinstance(columns, Mapping):
+            raise ValueError(f"{group}: no lines as `column: ...`")  # noqa: TRY004 - of a file
+        named[group] = tuple({**(what or {}), "name": name} for name, what in columns.items())
+    return named
+
+
+def _asked(said: Any, names: list[str], where: str) -> dict[str, dict[str, Any]]:
+    """Return what is said of each column, under its full name."""
+    asked: dict[str, dict[str, Any]] = {}
+    for key, what in said.items() if isinstance(said, Mapping) else [(str(said), {})]:
+        found = [name for name in names if name == key or name.startswith(f"{key}[")]
+        if not found or not isinstance(what, Mapping):
+            raise ConfigError(
+                "The schema names a column that the data has not."
+                if not found
+                else "The schema says nothing of a column.",
+                seen=f"{key!r} in {where}",
+                fix=f"name some of {', '.join(map(repr, names[:12]))}, each with lines below it",
+            )
+        asked |= {name: dict(what) for name in found}
+    return asked
+
+
+def _overridden(column: FeatureColumn, said: Mapping[str, Any], where: str) -> FeatureColumn:
+    kept = {"name", "categories", "gaps", "learnt"}
+    try:
+        new = FeatureColumn.model_validate({**column.model_dump(), **said})
+    except ValidationError as error:
+        raise ConfigError(
+            "The schema can't be used.",
+            seen=f"column {column.name!r} in {where}: {first_fault(error)}",
+            fix="use kind, use, fill, scale, most_levels as `siafu inspect STORE --schema` prints "
+            "them",
+        ) from error
+    return new.model_copy(update={name: getattr(column, name) for name in kept})
