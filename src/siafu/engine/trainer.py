@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from siafu.checkpoint import (
@@ -22,7 +21,7 @@ from siafu.checkpoint import (
     save_checkpoint,
 )
 from siafu.config import ResolvedConfig
-from siafu.engine.adam import Adam
+from siafu.engine.optimiser import at_rate_of, make_optimiser
 from siafu.engine.progress import (
     PhaseSeconds,
     Progress,
@@ -48,9 +47,7 @@ class Trainer:
 
     def __init__(self, config: ResolvedConfig, workload: Workload) -> None:
         self.config, self.workload, self.world = config, workload, workload.world
-        self.optimiser: torch.optim.Optimizer = Adam(
-            workload.module.parameters(), lr=config.lr, weight_decay=config.weight_decay
-        )
+        self.optimiser = make_optimiser(config, workload.module.parameters())
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         self.best_details: Details = {}
@@ -62,7 +59,9 @@ class Trainer:
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
         self.workload.on_step = self.watch.step
-        return self.workload.run_epoch(self.optimiser, self.progress.epochs + 1)
+        epoch = self.progress.epochs + 1
+        with at_rate_of(self.optimiser, self.config, epoch):
+            return self.workload.run_epoch(self.optimiser, epoch)
 
     def run_epoch(self) -> dict[str, Any]:
         """Train and, when due, evaluate one epoch; return its row of metrics."""
