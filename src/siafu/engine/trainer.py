@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from siafu.checkpoint import (
@@ -22,7 +21,7 @@ from siafu.checkpoint import (
     save_checkpoint,
 )
 from siafu.config import ResolvedConfig
-from siafu.engine.adam import Adam
+from siafu.engine.optimiser import at_rate_of, make_optimiser
 from siafu.engine.progress import (
     PhaseSeconds,
     Progress,
@@ -36,7 +35,7 @@ from siafu.engine.widths import gather_widths, restore_widths, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
-from siafu.record import RunFolder
+from siafu.record import RunFolder, Watch
 
 OnEpoch = Callable[[dict[str, Any]], None]
 IsTold = Callable[[], bool]
@@ -48,9 +47,7 @@ class Trainer:
 
     def __init__(self, config: ResolvedConfig, workload: Workload) -> None:
         self.config, self.workload, self.world = config, workload, workload.world
-        self.optimiser: torch.optim.Optimizer = Adam(
-            workload.module.parameters(), lr=config.lr, weight_decay=config.weight_decay
-        )
+        self.optimiser = make_optimiser(config, workload.module.parameters())
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         self.best_details: Details = {}
@@ -58,10 +55,15 @@ class Trainer:
         self.phases = PhaseSeconds()
         self.has_begun = False
         """Whether this process has run an epoch."""
+        self.watch = Watch()
+        """Follows what is done now, and how long that takes."""
 
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
-        return self.workload.run_epoch(self.optimiser, self.progress.epochs + 1)
+        self.workload.on_step = self.watch.step
+        epoch = self.progress.epochs + 1
+        with at_rate_of(self.optimiser, self.config, epoch):
+            return self.workload.run_epoch(self.optimiser, epoch)
 
     def run_epoch(self) -> dict[str, Any]:
         """Train and, when due, evaluate one epoch; return its row of metrics."""
@@ -69,7 +71,7 @@ class Trainer:
         self.world.step = f"epoch {epoch}"
         started, waited = time.perf_counter(), self.world.meter.seconds_waited
         phases = ("computing", "waiting") if self.has_begun else ("first epoch", "first epoch")
-        with self.phases.counted(self.world, *phases):
+        with self.watch.training(epoch), self.phases.counted(self.world, *phases):
             loss = self.step()
         seconds, self.has_begun = time.perf_counter() - started, True
         if not math.isfinite(loss):
@@ -88,7 +90,7 @@ class Trainer:
     def score(self) -> Evaluation:
         """Evaluate the present weights, and keep them if they are the best yet."""
         counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
-        with self.scoring.counted(self.world), counted:
+        with self.watch.evaluating(), self.scoring.counted(self.world), counted:
             found = self.workload.evaluate()
         progress = self.progress
         # Not a number is worse than any: its epoch never stays the best.
@@ -126,9 +128,10 @@ class Trainer:
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
         ends = may_stop and any(row[0] for row in world.gather_numbers([float(is_told())]))
         if every and (ends or epochs % every == 0):
-            saved = self.checkpoint()
-            if world.rank == 0:
-                save_checkpoint(saved, folder.checkpoints)
+            with self.watch.saving():
+                saved = self.checkpoint()
+                if world.rank == 0:
+                    save_checkpoint(saved, folder.checkpoints)
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
@@ -150,6 +153,7 @@ class Trainer:
             losses=progress.losses,
             epochs=progress.epochs,
             stopped_by_patience=progress.patience_spent(config),
+            ended=progress.reason(config),
             seconds_per_epoch=statistics.median(progress.seconds),
             bytes_sent=bytes_sent,
             evaluation=self.scoring.report(world),

@@ -11,6 +11,7 @@ from siafu.comm.meter import PURPOSES
 from siafu.errors import ConfigError, StoreError
 from siafu.files import write_text_atomically
 from siafu.options import read_bytes
+from siafu.record import shown_score
 from siafu.report.plots import (
     NUM_COLOURS,
     Series,
@@ -82,7 +83,7 @@ def _overview(runs: Sequence[ToldRun]) -> str:
         head = ["", *(run.name for run in runs)]
         return table(head, [[name, *(row.get(name, "") for row in rows)] for name in names])
     cards = "".join(
-        f'<div class="card"><b>{escape(told_score(runs[0], value))}</b>'
+        f'<div class="card"><b>{escape(shown_score(runs[0].metric, value))}</b>'
         f"<span>{escape(split)} {escape(runs[0].metric)}</span></div>"
         for split, value in runs[0].scores.items()
     )
@@ -92,7 +93,7 @@ def _overview(runs: Sequence[ToldRun]) -> str:
 
 def _facts(run: ToldRun) -> dict[str, str]:
     result, settings = run.result, run.settings
-    scores = "  ".join(f"{split} {told_score(run, v)}" for split, v in run.scores.items())
+    scores = "  ".join(f"{split} {shown_score(run.metric, v)}" for split, v in run.scores.items())
     epochs = f"{len(run.rows)} of {settings.get('epochs', '?')}"
     if result:
         epochs = f"{result['epochs']}, the best is {result['best_epoch']}"
@@ -119,11 +120,6 @@ def _facts(run: ToldRun) -> dict[str, str]:
         "damaged lines": f"{run.damaged} of metrics.jsonl, left out" if run.damaged else "",
     }
     return {name: str(value) for name, value in told.items() if value}
-
-
-def told_score(run: ToldRun, value: float) -> str:
-    """Return a score as people read it."""
-    return f"{100 * value:.2f} %" if run.is_share else number_text(value)
 
 
 def _curves(runs: Sequence[ToldRun]) -> str:
@@ -177,56 +173,48 @@ def _points(run: ToldRun, name: str, rows_from: int = 0) -> tuple[tuple[float, f
 def _of_ranks(run: ToldRun, *, named: bool) -> str:
     result = run.result
     seconds, peaks = result.get("rank_seconds") or {}, result.get("peak_mb") or []
-    count, budget = len(peaks), _budget(run)
     times = {
-        f"rank {rank}": {name: of[rank] for name, of in seconds.items()} for rank in range(count)
+        f"rank {rank}": {name: of[rank] for name, of in seconds.items()}
+        for rank in range(len(peaks))
     }
-    by_purpose = sorted(result.get("bytes_sent", {}).items(), key=lambda item: -item[1])
-    sent = {PURPOSES.get(name, name): n / _MIB for name, n in by_purpose if n}
-    traffic = result.get("traffic") or []
-    matrix = traffic if 1 < len(traffic) <= _MOST_RANKS_OF_A_MATRIX else []
-    figures = [
-        (
-            "Time of each rank",
-            stacked_bars(times, title="Seconds by phase and rank", x_name="seconds"),
-            table(
-                ["", *seconds],
-                [[rank, *map(number_text, of.values())] for rank, of in times.items()],
-            ),
-        ),
-        (
-            "Memory of each rank",
-            stacked_bars(
-                {f"rank {rank}": {"peak": mb} for rank, mb in enumerate(peaks)},
-                title="Peak memory by rank",
-                x_name="MiB" if budget is None else "MiB; the line is --memory",
-                mark=budget,
-            ),
-            "",
-        ),
-        (
-            "Sent between ranks",
-            stacked_bars(
-                {name: {"": value} for name, value in sent.items()},
-                title="Bytes by purpose",
-                x_name="MiB in all",
-            ),
-            "",
-        ),
-        (
-            "Who sends rows to whom",
-            matrix_plot(matrix, title="Bytes of rows between ranks", rows_are="rank", unit="MiB"),
-            "",
-        ),
-        ("Widths of messages", _widths(result.get("widths") or []), ""),
-    ]
-    body = "".join(
-        f"<figure><h3>{name}</h3>{plot}{_as_details(exact)}</figure>"
-        for name, plot, exact in figures
-        if plot
+    exact = table(
+        ["", *seconds], [[rank, *map(number_text, of.values())] for rank, of in times.items()]
     )
+    by_rank = stacked_bars(times, title="Seconds by phase and rank", x_name="seconds")
+    figures = [
+        ("Time of each rank", by_rank + _as_details(exact) if by_rank else ""),
+        ("Time by phase, rank 0", _phases(result.get("phases") or {})),
+        ("Memory of each rank", _memory(peaks, _budget(run))),
+        ("Sent between ranks", _sent(result.get("bytes_sent") or {})),
+        ("Who sends rows to whom", _traffic(result.get("traffic") or [])),
+        ("Widths of messages", _widths(result.get("widths") or [])),
+    ]
+    body = "".join(f"<figure><h3>{name}</h3>{plot}</figure>" for name, plot in figures if plot)
     title = f"Ranks of {run.name}" if named else "Ranks"
     return _section(title, f'<div class="grid2">{body}</div>' if body else "")
+
+
+def _phases(seconds: dict[str, float]) -> str:
+    rows = {name: {"": spent} for name, spent in seconds.items()}
+    return stacked_bars(rows, title="Seconds by phase of the whole run", x_name="seconds")
+
+
+def _memory(peaks: Sequence[float], budget: float | None) -> str:
+    rows = {f"rank {rank}": {"": mb} for rank, mb in enumerate(peaks)}
+    unit = "MiB" if budget is None else "MiB; the line is --memory"
+    return stacked_bars(rows, title="Peak memory by rank", x_name=unit, mark=budget)
+
+
+def _sent(by_purpose: dict[str, int]) -> str:
+    order = sorted(by_purpose.items(), key=lambda item: -item[1])
+    rows = {PURPOSES.get(name, name): {"": sent / _MIB} for name, sent in order if sent}
+    return stacked_bars(rows, title="Bytes by purpose", x_name="MiB in all")
+
+
+def _traffic(rows: Sequence[Sequence[float]]) -> str:
+    if not 1 < len(rows) <= _MOST_RANKS_OF_A_MATRIX:
+        return ""
+    return matrix_plot(rows, title="Bytes of rows between ranks", rows_are="rank", unit="MiB")
 
 
 def _budget(run: ToldRun) -> float | None:

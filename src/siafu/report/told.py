@@ -11,9 +11,9 @@ from siafu.files import read_json, read_mapping
 from siafu.graph import folder_kind
 from siafu.partitioning import Quality, open_parts
 from siafu.record import RunFolder
+from siafu.record.units import PLAIN
 
 Found = TypeVar("Found")
-_NOT_SHARES = ("mse", "mae", "rmse", "huber", "r2")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class ToldRun:
     @property
     def is_share(self) -> bool:
         """Whether its score is a share, shown in percent."""
-        return self.metric not in _NOT_SHARES
+        return self.metric.lower() not in PLAIN
 
 
 def scores_of(row: dict[str, Any]) -> dict[str, float]:
@@ -94,7 +94,7 @@ def read_told(path: Path) -> ToldRun:
         settings=_or({}, lambda: read_mapping(folder.config)),
         rows=rows,
         damaged=damaged,
-        result=_or({}, lambda: _mapping(read_json(folder.result))),
+        result=_or({}, lambda: _whole(folder.read_result())),
         failure=_or({}, lambda: _mapping(read_json(folder.failure))),
         machine=_or({}, lambda: _mapping(read_json(folder.path / "environment.json"))),
         quality=_or(None, lambda: _quality(folder)),
@@ -105,6 +105,11 @@ def _mapping(found: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TypeError("no mapping")
     return found
+
+
+def _whole(result: dict[str, Any]) -> dict[str, Any]:
+    """Return a result that tells what every result does."""
+    return {**result, "epochs": int(result["epochs"]), "best_epoch": int(result["best_epoch"])}
 
 
 def _or(other: Found, read: Callable[[], Found]) -> Found:

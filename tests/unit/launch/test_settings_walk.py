@@ -65,6 +65,11 @@ OTHERS: dict[str, Other] = {
     "layers": Other(3),
     "lr": Other(0.1),
     "weight_decay": Other(0.1),
+    "optimizer": Other("sgd"),
+    "momentum": Other(0.5, beside={"optimizer": "sgd", "epochs": 3, "lr": 0.1}),
+    "schedule": Other("cosine", beside={"epochs": 3}),
+    "warmup": Other(1),
+    "clip_norm": Other(1e-3),
     "dropout": Other(0.3),
     "patience": Other(1, ("losses",), beside={"epochs": 3, "lr": 1e-9}),
     "checkpoint_every": Other(1, ("files",)),
@@ -141,6 +146,7 @@ OTHERS: dict[str, Other] = {
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
     "id_type": Other("text"),
+    "scale": Other("none"),
 }
 
 IDLE: dict[str, str] = {
@@ -164,6 +170,9 @@ COMMON = frozenset(
         "epochs",
         "lr",
         "weight_decay",
+        "momentum",
+        "schedule",
+        "warmup",
         "checkpoint_every",
         "split",
         "undirected",

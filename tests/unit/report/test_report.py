@@ -67,6 +67,7 @@ def test_run_has_a_page_with_every_plot(runs: list[Path]) -> None:
         "Score by epoch",
         "Seconds by epoch, from the second on",
         "Seconds by phase and rank",
+        "Seconds by phase of the whole run",
         "Peak memory by rank",
     ]
     assert "finished" in page.words
@@ -76,7 +77,7 @@ def test_runs_over_several_ranks_show_who_sends_what(
     runs_on_pool: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = siafu.fit("planted:300", ranks=3, epochs=3, hidden=8, strategy="adaqp", wire_period=1)
+    run = siafu.fit("planted:300", ranks=3, epochs=8, hidden=8, strategy="adaqp", wire_period=3)
     page = Page((run.path / "report.html").read_text())
     assert {"Bytes by purpose", "Bytes of rows between ranks"} <= set(page.images)
     assert "Rows by width and exchange" in page.images
