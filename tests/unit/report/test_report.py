@@ -77,11 +77,17 @@ def test_runs_over_several_ranks_show_who_sends_what(
     runs_on_pool: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run = siafu.fit("planted:300", ranks=3, epochs=8, hidden=8, strategy="adaqp", wire_period=3)
+    run = siafu.fit("planted:300", ranks=3, epochs=2, hidden=8)
     page = Page((run.path / "report.html").read_text())
     assert {"Bytes by purpose", "Bytes of rows between ranks"} <= set(page.images)
-    assert "Rows by width and exchange" in page.images
     assert any("edges are cut" in words for words in page.words)
+
+
+def test_widths_of_messages_are_drawn(runs: list[Path], tmp_path: Path) -> None:
+    folder = RunFolder(shutil.copytree(runs[0], tmp_path / "run"))
+    widths = [{"epoch": 8, "exchange": 0, "direction": "there", "rows": {"2": 20, "4": 9}}]
+    folder.write_result(folder.read_result() | {"widths": widths})
+    assert "Rows by width and exchange" in Page(_page(folder.path, tmp_path)).images
 
 
 def test_page_needs_nothing_from_elsewhere(runs: list[Path], tmp_path: Path) -> None:
