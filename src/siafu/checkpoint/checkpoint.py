@@ -22,6 +22,8 @@ from siafu.graph.manifest import MANIFEST
 
 _KEPT = 2
 _ADAM = {"step", "exp_avg", "exp_avg_sq"}
+_STATE = {"Adam": _ADAM, "AdamW": _ADAM, "SGD": {"momentum_buffer"}}
+"""What each optimiser keeps of a weight."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -224,8 +226,9 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, kept: dict[str, Any]) ->
             fix="resume with the settings of the run (its config.yaml)",
         )
     fields = [set(state) for state in kept["state"].values()]
-    if any(names != _ADAM for names in fields):
-        missing = next(names for names in fields if names != _ADAM) ^ _ADAM
+    known = _STATE[type(optimiser).__name__]
+    if any(names != known for names in fields):
+        missing = next(names for names in fields if names != known) ^ known
         raise StoreError(
             "The optimiser of the checkpoint is another one.",
             seen=f"it differs in {', '.join(sorted(missing))}",

@@ -1,13 +1,17 @@
 """`siafu ingest` and `siafu partition`: graphs on disk."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import typer
 
+from siafu.cli.flags import given_flags, with_settings
 from siafu.cli.inspect import describe, quality_rows, show
 from siafu.cli.show import say
-from siafu.ingest import TableOptions, ingest_to_store
+from siafu.config import make_columns, settings_of
+from siafu.ingest import ingest_to_store
+from siafu.ingest.options import TableColumns
+from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.options import read_bytes
 from siafu.partitioning import Cut
@@ -22,40 +26,16 @@ _Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existi
 def ingest(  # noqa: PLR0913 - one flag per option
     source: Annotated[str, typer.Argument(help="built-in name, .npz, Parquet or CSV, folder")],
     target: Annotated[Path, typer.Argument(help="store folder to write")],
-    node_id: Annotated[str, typer.Option(help="id column of the node table")] = "id",
-    src: Annotated[str, typer.Option(help="source column of the edge table")] = "src",
-    dst: Annotated[str, typer.Option(help="destination column of the edge table")] = "dst",
-    label: Annotated[str | None, typer.Option(help="label column(s), comma between")] = None,
-    split_column: Annotated[str | None, typer.Option(help="column with train, val, test")] = None,
-    features: Annotated[str | None, typer.Option(help="feature columns, comma between")] = None,
-    edge_weight: Annotated[str | None, typer.Option(help="weight column of the edges")] = None,
-    edge_attr: Annotated[str | None, typer.Option(help="edge feature columns")] = None,
-    edge_type: Annotated[str | None, typer.Option(help="type column of the edges")] = None,
-    id_type: Annotated[Literal["integer", "text"] | None, typer.Option(help="read ids as")] = None,
-    nodes: Annotated[Path | None, typer.Option(help="node table, if not beside the edges")] = None,
     undirected: Annotated[bool, typer.Option("--undirected", help="add reverse edges")] = False,
     split: Annotated[str | None, typer.Option(help="draw masks: 0.6,0.2 or 20,30")] = None,
     seed: Annotated[int, typer.Option(help="seed of drawn masks")] = 0,
     overwrite: _Overwrite = False,
     quiet: _Quiet = False,
     json: _Json = False,
+    **columns: Any,
 ) -> None:
     """Turn foreign files into a store, once, in bounded memory."""
-    labels = _columns(label)
-    options = TableOptions(
-        node_id=node_id,
-        src=src,
-        dst=dst,
-        label=labels[0] if labels and len(labels) == 1 else labels,
-        split=split_column,
-        features=_columns(features),
-        edge_weight=edge_weight,
-        edge_attr=_columns(edge_attr) or (),
-        edge_type=edge_type,
-        undirected=undirected,
-        id_type=id_type,
-        nodes=nodes,
-    )
+    options = table_options(source, make_columns(**given_flags(columns)))
     progress = PhaseProgress(quiet=quiet)
     try:
         remarks = ingest_to_store(
@@ -75,10 +55,6 @@ def ingest(  # noqa: PLR0913 - one flag per option
     show(target, describe(target), as_json=json)
 
 
-def _columns(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
-
-
 def partition(  # noqa: PLR0913 - one flag per option
     data: Annotated[str, typer.Argument(help="store, or anything `siafu train` takes")],
     target: Annotated[Path, typer.Argument(help="parts folder to write")],
@@ -92,18 +68,20 @@ def partition(  # noqa: PLR0913 - one flag per option
     overwrite: _Overwrite = False,
     quiet: _Quiet = False,
     json: _Json = False,
+    **columns: Any,
 ) -> None:
     """Cut a graph into parts, one per rank, and say how good the cut is.
 
     Tables and stores may be larger than memory. Killed or out of disk, the same command goes on.
     """
+    options = table_options(data, make_columns(**given_flags(columns)))
     progress = PhaseProgress(quiet=quiet)
     try:
         quality = cut_source(
             data,
             target,
             Cut(num_parts=parts, method=method, seed=seed),
-            SourceReading(undirected=undirected, split=split),
+            SourceReading(undirected=undirected, split=split, options=options),
             Allowance(
                 memory_bytes=None if memory is None else read_bytes(memory),
                 overwrite=overwrite,
@@ -114,3 +92,7 @@ def partition(  # noqa: PLR0913 - one flag per option
     finally:
         progress.close()
     show(target, quality_rows(quality, width), as_json=json)
+
+
+ingest = with_settings(ingest, settings_of(TableColumns))
+partition = with_settings(partition, settings_of(TableColumns))

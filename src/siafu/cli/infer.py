@@ -1,13 +1,16 @@
 """`siafu infer`: predictions and embeddings, keyed by original ids."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pyarrow.parquet as pq
 import typer
 
+from siafu.cli.flags import given_flags, with_settings
 from siafu.cli.show import print_json, print_table, say
 from siafu.cli.trust import confirmed
+from siafu.config import settings_of
+from siafu.ingest.options import TableColumns
 from siafu.launch import write_inference
 
 
@@ -28,11 +31,19 @@ def infer(
         str | None, typer.Option(help="file of your own model, FILE.py:Class, to be trusted")
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
+    **columns: Any,
 ) -> None:
     """Write predictions (and embeddings) to Parquet, one file per rank, keyed by original ids."""
     target = confirmed(
         lambda: write_inference(
-            run, out, data=data, embeddings=embeddings, overwrite=overwrite, model=model, say=say
+            run,
+            out,
+            data=data,
+            embeddings=embeddings,
+            overwrite=overwrite,
+            model=model,
+            say=say,
+            columns=given_flags(columns),
         )
     )
     table = pq.ParquetDataset(target)
@@ -42,3 +53,6 @@ def infer(
         print_json(rows)
     else:
         print_table("", rows)
+
+
+infer = with_settings(infer, settings_of(TableColumns))

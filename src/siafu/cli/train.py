@@ -7,13 +7,13 @@ from typing import Annotated, Any
 import typer
 from typer.models import OptionInfo
 
+from siafu.cli.flags import given_flags, option_of, with_parameters
 from siafu.cli.scores import run_rows
 from siafu.cli.show import print_json, print_table, say
 from siafu.cli.trust import confirmed
 from siafu.config import (
     OWNERS,
     RENAMED,
-    RunConfig,
     flag_of,
     make_config,
     owner_of,
@@ -50,7 +50,7 @@ def train(
 
     siafu train planted --model gat --ranks 4
     """
-    given = {key: value for key, value in flags.items() if value is not None}
+    given = given_flags(flags)
     if resume is not None:
         if data is not None:
             raise ConfigError(
@@ -112,12 +112,9 @@ def _refuse_renamed(name: str, *, given: str | None) -> None:
 
 def _with_flags(command: Any) -> Any:
     """Return the command with one option for each setting of a run."""
-    signature = inspect.signature(command)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     keyword = inspect.Parameter.KEYWORD_ONLY
     settings = [name for owner in OWNERS for name in settings_of(owner) if name != "data"]
     usual_first = dict.fromkeys([*usual_settings(), *settings])
-    own = [p.replace(kind=keyword) for p in own]
     options = [
         inspect.Parameter(name, keyword, default=None, annotation=_option(name))
         for name in usual_first
@@ -126,22 +123,12 @@ def _with_flags(command: Any) -> Any:
         inspect.Parameter(name, keyword, default=None, annotation=_old_option(name))
         for name in RENAMED
     ]
-    command.__signature__ = signature.replace(parameters=[*own, *options, *old])
-    command.__annotations__ = {p.name: p.annotation for p in [*own, *options, *old]}
-    return command
+    return with_parameters(command, [*options, *old])
 
 
 def _option(name: str) -> Any:
-    field = RunConfig.model_fields[name]
-    note = "" if field.default is None else f" (default: {str(field.default).lower()})"
-    option: OptionInfo = typer.Option(
-        help=f"{field.description}{note}",
-        show_default=False,
-        hidden=name not in usual_settings(),
-        rich_help_panel=USUAL if name in usual_settings() else owner_of(name).panel,
-    )
-    annotation: Any = field.annotation
-    return Annotated[annotation | None, option]
+    is_usual = name in usual_settings()
+    return option_of(name, panel=USUAL if is_usual else owner_of(name).panel, hidden=not is_usual)
 
 
 def _old_option(name: str) -> Any:

@@ -115,7 +115,7 @@ def start_exchange(
     for peer, (lo, hi) in enumerate(pairwise(accumulate(send_counts, initial=0))):
         if hi > lo:
             operations.append((peer, dist.isend, rows_SD[lo:hi]))
-            world.meter.count(purpose, rows_SD[lo:hi].nbytes)
+            world.meter.count(purpose, rows_SD[lo:hi].nbytes, 1, world.group_rank(peer))
     return PendingRows(received, post(operations, tag, world, purpose), rows_SD)
 
 

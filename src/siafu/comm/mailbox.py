@@ -56,7 +56,7 @@ class Mailbox:
         """Queue a message; `rows` must not change afterwards."""
         assert rows.dim() == 2, "rows are a matrix"
         self._put(peer, subject, rows.contiguous())
-        self._world.meter.count(purpose, rows.nbytes)
+        self._world.meter.count(purpose, rows.nbytes, 1, self._world.group_rank(peer))
         self._world.meter.count("control", (_SUBJECT + 3) * 8)
 
     def _put(self, peer: int, subject: tuple[int, ...], rows: Tensor) -> None:

@@ -175,7 +175,7 @@ def start_send(rows: Tensor, peer: int, world: World, purpose: str, kind: str) -
     """Start sending rows to one rank, which receives them under the same `kind`."""
     rows = rows.detach().contiguous()
     carrier = rows.cpu() if world.stages_through_host else rows
-    world.meter.count(purpose, carrier.nbytes)
+    world.meter.count(purpose, carrier.nbytes, 1, world.group_rank(peer))
     works = post([(peer, dist.isend, carrier)], world.tag_of(kind), world, purpose)
     return PendingRows(carrier[:0], works, carrier)
 

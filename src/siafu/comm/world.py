@@ -224,8 +224,10 @@ class World:
         whom = "all ranks" if peer is None else f"rank {self.group_rank(peer)}"
         step = self.step if self._first_line is None else self._first_line.step
         what = f"rank {self.group_rank(self.rank)} waiting for {whom} in {operation}, {step}"
+        started = time.perf_counter()
         with _translated(what, self.deadline_seconds):
             yield
+        self.meter.waited(operation, time.perf_counter() - started)
 
     def sum_in_place(self, tensor: Tensor, purpose: str) -> Tensor:
         """Replace `tensor` on every rank by its sum over the ranks, and return it."""
@@ -247,7 +249,8 @@ class World:
         others = [rank for rank in range(self.size) if rank != self.rank]
         operations: list[tuple[int, Any, Tensor]] = [(r, dist.irecv, found[r]) for r in others]
         operations += [(rank, dist.isend, carrier) for rank in others]
-        self.meter.count(purpose, len(others) * carrier.nbytes)
+        for peer in others:
+            self.meter.count(purpose, carrier.nbytes, 1, self.group_rank(peer))
         operation = f"the sum of {purpose}"
         for peer, work in post(operations, self.next_tag(operation), self, operation):
             with self.waiting(operation, peer):

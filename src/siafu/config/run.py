@@ -11,7 +11,7 @@ from siafu.config.training import LinkOptions, ScoringOptions, TrainingOptions
 from siafu.elastic.options import PoolOptions
 from siafu.errors import ConfigError, did_you_mean
 from siafu.files import write_text_atomically
-from siafu.ingest.options import DataOptions, SnapshotOptions
+from siafu.ingest.options import DataOptions, SnapshotOptions, TableColumns
 from siafu.minibatch.options import SamplingOptions
 from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
 from siafu.options import Meaning, Options, RunKind, Scope, read_bytes, read_config
@@ -39,6 +39,7 @@ class RunConfig(
     TrainingOptions,
     ModelOptions,
     CutOptions,
+    TableColumns,
     DataOptions,
 ):
     """What a training run is asked to do. Where a part of it is read is where its options are."""
@@ -253,6 +254,19 @@ def make_config(**settings: Any) -> RunConfig:
         return RunConfig(**settings)
     except ValidationError as error:
         raise _explained(error) from None
+
+
+def make_columns(**settings: Any) -> RunConfig:
+    """Return settings of which only columns of tables may be given; a mistake is a ConfigError."""
+    known = settings_of(TableColumns)
+    unknown = [name for name in settings if name not in known]
+    if unknown:
+        raise ConfigError(
+            "This says nothing about columns of tables.",
+            seen=", ".join(f"{name}{did_you_mean(name, known)}" for name in unknown),
+            fix=f"use {', '.join(known)}",
+        )
+    return make_config(data="tables", **settings)
 
 
 def _explained(error: ValidationError) -> ConfigError:

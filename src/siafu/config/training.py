@@ -23,6 +23,11 @@ TARGETS = Scope(
     "where edges are predicted",
     "leave --task link out",
 )
+MOMENTUM = Scope(
+    lambda kind: kind.config.optimizer == "sgd",
+    "for an optimiser that has its own averages",
+    "add --optimizer sgd",
+)
 
 
 class TrainingOptions(Options):
@@ -41,6 +46,17 @@ class TrainingOptions(Options):
     epochs: int = setting(200, "the most epochs to train", usual=5, ge=1)
     lr: float | None = setting(None, "learning rate (default: the model's)", usual=8, gt=0)
     weight_decay: float | None = setting(None, "L2 penalty (default: the model's)", ge=0)
+    optimizer: Literal["adam", "adamw", "sgd"] = setting("adam", "what takes the steps")
+    momentum: float = setting(0.9, "share of the last step that goes on", MOMENTUM, ge=0, lt=1)
+    schedule: Literal["none", "cosine", "linear", "step"] = setting(
+        "none",
+        "how the learning rate falls, epoch by epoch: cosine or linear to zero, or step (to a "
+        "tenth after half, to a hundredth after three quarters)",
+    )
+    warmup: int = setting(0, "epochs in which the learning rate rises to its full height", ge=0)
+    clip_norm: float | None = setting(
+        None, "longest gradient of all weights together; longer ones are shortened", gt=0
+    )
     seed: int = setting(
         0, "seed of weights, dropout, splits and partition", usual=12, ge=0, lt=2**63
     )

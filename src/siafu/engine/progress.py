@@ -14,6 +14,7 @@ import torch
 from siafu.comm import World
 from siafu.config import ResolvedConfig
 from siafu.engine.workload import Details
+from siafu.record import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class RunResult:
     losses: list[float]
     epochs: int
     stopped_by_patience: int
+    ended: str
+    """Why no further epoch was trained, in words."""
     seconds_per_epoch: float
     bytes_sent: dict[str, int]
     """By purpose, of all ranks."""
@@ -35,6 +38,10 @@ class RunResult:
     peak_mb: list[float]
     """Of each rank."""
     ranks: int
+    rank_seconds: dict[str, list[float]]
+    """Of each rank, by phase, since its process began: see `PhaseSeconds`."""
+    traffic: list[list[int]]
+    """Bytes of rows that each rank (row) has sent to each (column)."""
     strategy: str
     choices: dict[str, Any]
     exactness: str
@@ -80,9 +87,43 @@ class Progress:
         ended = self.epochs < config.epochs and self.is_stale(config.patience)
         return self.epochs - self.best_epoch if ended else 0
 
+    def reason(self, config: ResolvedConfig) -> str:
+        """Return in words why a run that came to its end did."""
+        done, spent = counted(self.epochs, "epoch"), self.patience_spent(config)
+        if spent:
+            return f"stopped after {done}: no better for {spent}"
+        return f"all {done} done" if self.epochs > 1 else f"{done} done"
+
     def is_over(self, config: ResolvedConfig) -> bool:
         """True when no epoch is left to train."""
         return self.epochs >= config.epochs or self.is_stale(config.patience)
+
+
+PHASES = ("first epoch", "computing", "waiting", "scoring", "waiting while scoring")
+"""The first epoch is apart: kernels are compiled or loaded in it, and ranks wait for that."""
+
+
+@dataclass(slots=True)
+class PhaseSeconds:
+    """Where the time of this rank went since its process began, by the names of `PHASES`."""
+
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    @contextmanager
+    def counted(self, world: World, work: str, waiting: str) -> Iterator[None]:
+        """Count the time inside as `work`, less that of waiting for others."""
+        waited, started = world.meter.seconds_waited, time.perf_counter()
+        yield
+        synchronise(world)
+        spent, waited = time.perf_counter() - started, world.meter.seconds_waited - waited
+        self.seconds[work] += spent - waited
+        self.seconds[waiting] += waited
+
+    def of_ranks(self, world: World) -> dict[str, list[float]]:
+        """Return the seconds of each rank; every rank calls this together."""
+        table = world.gather_numbers(list(self.seconds.values()))
+        columns = zip(*table, strict=True)
+        return {name: list(column) for name, column in zip(self.seconds, columns, strict=True)}
 
 
 @dataclass(slots=True)
@@ -122,6 +163,12 @@ def traffic_and_peaks(
     by_purpose = [int(sum(column)) for column in list(zip(*table, strict=True))[:-1]]
     peaks = [round(row[-1], 1) for row in table]
     return dict(zip(purposes, by_purpose, strict=True)), peaks
+
+
+def traffic_matrix(world: World) -> list[list[int]]:
+    """Return the bytes of rows that each rank has sent to each; every rank calls this together."""
+    mine = [float(world.meter.bytes_to.get(peer, 0)) for peer in range(world.size)]
+    return [[int(value) for value in row] for row in world.gather_numbers(mine)]
 
 
 def peak_bytes(world: World) -> int:

@@ -32,7 +32,7 @@ from siafu.engine.run_facts import RunFacts
 from siafu.engine.scores import training_loss, validation_loss
 from siafu.engine.trainer import Trainer
 from siafu.engine.weights import save_network
-from siafu.engine.workload import Evaluation
+from siafu.engine.workload import Evaluation, OnStep, no_step
 from siafu.graph import Ids
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
@@ -49,6 +49,7 @@ class FullGraph:
     """Every epoch is one step over all labelled nodes of all ranks; base of the other two."""
 
     task: str | None = None
+    on_step: OnStep = staticmethod(no_step)
     purposes: tuple[str, ...] = (
         "control",
         "feature",
@@ -86,6 +87,12 @@ class FullGraph:
     def book(self) -> WidthBook:
         """The widths at which rows travel while training."""
         return self.network.book
+
+    @property
+    def guessed_loss(self) -> float | None:
+        """That of equal shares for all classes, where a node has one."""
+        classes = self.shard.num_classes
+        return math.log(classes) if classes > 1 and not self.shard.multi_label else None
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take one step and return the loss over all ranks."""
@@ -219,7 +226,8 @@ class Minibatches(FullGraph):
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take a step per minibatch and return the mean loss."""
-        return self.network.run_epoch(optimiser, epoch, goes_on=epoch < self.config.epochs)
+        goes_on = epoch < self.config.epochs
+        return self.network.run_epoch(optimiser, epoch, goes_on=goes_on, on_step=self.on_step)
 
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return how neighbours were drawn and what the caches did too."""
@@ -264,6 +272,10 @@ class Links(Minibatches):
         super().__init__(config, shard, network, draws)
         self.links = LinkTest(held_out, network.feed, num_eval_negatives(config))
         self._ids = ids
+
+    @property
+    def guessed_loss(self) -> None:
+        """None: edges have no classes."""
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from siafu.checkpoint import (
@@ -22,20 +21,21 @@ from siafu.checkpoint import (
     save_checkpoint,
 )
 from siafu.config import ResolvedConfig
-from siafu.engine.adam import Adam
+from siafu.engine.optimiser import at_rate_of, make_optimiser
 from siafu.engine.progress import (
+    PhaseSeconds,
     Progress,
     RunResult,
     ScoringCost,
-    synchronise,
     traffic_and_peaks,
+    traffic_matrix,
 )
 from siafu.engine.run_facts import RunFacts, read_run_facts
 from siafu.engine.widths import gather_widths, restore_widths, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
-from siafu.record import RunFolder
+from siafu.record import RunFolder, Watch
 
 OnEpoch = Callable[[dict[str, Any]], None]
 IsTold = Callable[[], bool]
@@ -47,32 +47,40 @@ class Trainer:
 
     def __init__(self, config: ResolvedConfig, workload: Workload) -> None:
         self.config, self.workload, self.world = config, workload, workload.world
-        self.optimiser: torch.optim.Optimizer = Adam(
-            workload.module.parameters(), lr=config.lr, weight_decay=config.weight_decay
-        )
+        self.optimiser = make_optimiser(config, workload.module.parameters())
         self.progress = Progress()
         self.best: dict[str, Tensor] = {}
         self.best_details: Details = {}
         self.scoring = ScoringCost()
+        self.phases = PhaseSeconds()
+        self.has_begun = False
+        """Whether this process has run an epoch."""
+        self.watch = Watch()
+        """Follows what is done now, and how long that takes."""
 
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
-        return self.workload.run_epoch(self.optimiser, self.progress.epochs + 1)
+        self.workload.on_step = self.watch.step
+        epoch = self.progress.epochs + 1
+        with at_rate_of(self.optimiser, self.config, epoch):
+            return self.workload.run_epoch(self.optimiser, epoch)
 
     def run_epoch(self) -> dict[str, Any]:
         """Train and, when due, evaluate one epoch; return its row of metrics."""
         config, progress, epoch = self.config, self.progress, self.progress.epochs + 1
         self.world.step = f"epoch {epoch}"
-        started = time.perf_counter()
-        loss = self.step()
-        synchronise(self.world)
-        seconds = time.perf_counter() - started
+        started, waited = time.perf_counter(), self.world.meter.seconds_waited
+        phases = ("computing", "waiting") if self.has_begun else ("first epoch", "first epoch")
+        with self.watch.training(epoch), self.phases.counted(self.world, *phases):
+            loss = self.step()
+        seconds, self.has_begun = time.perf_counter() - started, True
         if not math.isfinite(loss):
-            raise _diverged(epoch, loss)
+            raise _diverged(epoch, loss, config.lr)
         progress.epochs = epoch
         progress.losses.append(loss)
         progress.seconds.append(seconds)
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
+        row["waiting"] = self.world.meter.seconds_waited - waited
         is_last = epoch == config.epochs or progress.is_stale(config.patience)
         if config.inference == "full" and (is_last or epoch % config.eval_every == 0):
             row |= self.workload.row_of(self.score())
@@ -81,7 +89,8 @@ class Trainer:
 
     def score(self) -> Evaluation:
         """Evaluate the present weights, and keep them if they are the best yet."""
-        with self.scoring.counted(self.world):
+        counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
+        with self.watch.evaluating(), self.scoring.counted(self.world), counted:
             found = self.workload.evaluate()
         progress = self.progress
         # Not a number is worse than any: its epoch never stays the best.
@@ -119,9 +128,10 @@ class Trainer:
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
         ends = may_stop and any(row[0] for row in world.gather_numbers([float(is_told())]))
         if every and (ends or epochs % every == 0):
-            saved = self.checkpoint()
-            if world.rank == 0:
-                save_checkpoint(saved, folder.checkpoints)
+            with self.watch.saving():
+                saved = self.checkpoint()
+                if world.rank == 0:
+                    save_checkpoint(saved, folder.checkpoints)
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
@@ -143,11 +153,14 @@ class Trainer:
             losses=progress.losses,
             epochs=progress.epochs,
             stopped_by_patience=progress.patience_spent(config),
+            ended=progress.reason(config),
             seconds_per_epoch=statistics.median(progress.seconds),
             bytes_sent=bytes_sent,
             evaluation=self.scoring.report(world),
             peak_mb=peaks,
             ranks=world.size,
+            rank_seconds=self.phases.of_ranks(world),
+            traffic=traffic_matrix(world),
             widths=width_counts(self.workload.book, world),
             model=config.model,
             run=str(folder.path),
@@ -226,9 +239,11 @@ def _check_same_run(checkpoint: Checkpoint, facts: RunFacts, workload: Workload)
         )
 
 
-def _diverged(epoch: int, loss: float) -> SiafuError:
+def _diverged(epoch: int, loss: float, lr: float | None) -> SiafuError:
+    rate = "" if lr is None else f" (now {lr:g})"
     return PlanError(
-        "The loss is no longer a number.",
+        "The loss is not finite: the training can't go on.",
         seen=f"loss {loss} in epoch {epoch}",
-        fix="lower --lr, or look for extreme feature values",
+        fix=f"lower --lr{rate}, add --clip-norm 1 or --warmup 10, or look for extreme values and "
+        "unscaled columns among the features",
     )

@@ -1,8 +1,12 @@
 """What can be told of the data of a run."""
 
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
-from siafu.options import OVER_TIME, Options, setting
+from pydantic import field_validator
+
+from siafu.ingest.tables.options import TableOptions
+from siafu.options import OVER_TIME, STATIC, Options, setting
 
 
 class DataOptions(Options):
@@ -19,6 +23,65 @@ class DataOptions(Options):
         usual=11,
     )
     out: str | None = setting(None, "run folder (default: runs/NAME-MODEL-NUMBER)", usual=14)
+
+
+class TableColumns(Options):
+    """What the columns of a node table and an edge table are; of no other source of a graph."""
+
+    panel: ClassVar[str] = "Columns of tables"
+
+    nodes: str | None = setting(
+        None, "node table, a file or folder, if it is not beside the edges", STATIC, usual=10
+    )
+    label: str | None = setting(None, "column(s) to predict, comma between", STATIC, usual=10)
+    node_id: str | None = setting(None, "id column of the node table (default: id)", STATIC)
+    src: str | None = setting(None, "column an edge starts at (default: src)", STATIC)
+    dst: str | None = setting(None, "column an edge ends at (default: dst)", STATIC)
+    features: str | None = setting(None, "feature columns, comma between", STATIC)
+    split_column: str | None = setting(None, "column with train, val, test", STATIC)
+    edge_weight: str | None = setting(None, "weight column of the edges", STATIC)
+    edge_attr: str | None = setting(None, "edge feature columns, comma between", STATIC)
+    edge_type: str | None = setting(None, "type column of the edges", STATIC)
+    id_type: Literal["integer", "text"] | None = setting(
+        None, "read ids as these (default: as the columns have them)", STATIC
+    )
+    scale: Literal["standard", "robust", "none"] | None = setting(
+        None, "how columns of numbers are scaled, by training nodes (default: standard)", STATIC
+    )
+    schema_file: str | None = setting(
+        None, "YAML file that says of some columns what they are and become", STATIC
+    )
+
+    @field_validator("label", "features", "edge_attr", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
+
+    @field_validator("nodes", mode="before")
+    @classmethod
+    def _as_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
+    def table_options(self) -> TableOptions:
+        """Return how tables are read."""
+        labels = _names(self.label)
+        return TableOptions(
+            node_id=self.node_id or "id",
+            src=self.src or "src",
+            dst=self.dst or "dst",
+            label=labels[0] if labels and len(labels) == 1 else labels,
+            split=self.split_column,
+            features=_names(self.features),
+            edge_weight=self.edge_weight,
+            edge_attr=_names(self.edge_attr) or (),
+            edge_type=self.edge_type,
+            id_type=self.id_type,
+            nodes=None if self.nodes is None else Path(self.nodes),
+        )
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
 
 
 class SnapshotOptions(Options):

@@ -7,10 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from siafu.config import make_columns
 from siafu.errors import StoreError
 from siafu.graph import DynamicGraph
 from siafu.ingest import EventOptions, WindowLength
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
+from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.launch.fit import Run, resume_run
 from siafu.launch.infer import write_inference
@@ -61,11 +63,13 @@ def partition(  # noqa: PLR0913 - one argument per flag
     seed: int = 0,
     memory: str | None = None,
     overwrite: bool = False,
+    **columns: Any,
 ) -> Parts:
     """Cut a graph into parts, one per rank, and return them.
 
     Takes what `siafu.load` takes; tables and stores may be larger than memory, which `memory`
-    (`"4GB"`) bounds. Killed or out of disk, the same call goes on where it was.
+    (`"4GB"`) bounds. Killed or out of disk, the same call goes on where it was. `columns` of tables
+    are named as in `siafu partition`: `label="kind", node_id="user"`.
 
     >>> siafu.partition("graph.store", "graph.parts", parts=4)
     >>> run = siafu.fit("graph.parts", model="sage", ranks=4)
@@ -74,7 +78,9 @@ def partition(  # noqa: PLR0913 - one argument per flag
         memory_bytes=None if memory is None else read_bytes(memory), overwrite=overwrite
     )
     cut = Cut(num_parts=parts, method=method, seed=seed)
-    cut_source(data, target, cut, SourceReading(undirected=undirected, split=split), allowance)
+    options = table_options(data, make_columns(**columns))
+    reading = SourceReading(undirected=undirected, split=split, options=options)
+    cut_source(data, target, cut, reading, allowance)
     return open_parts(target)
 
 
@@ -97,11 +103,13 @@ def infer(
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    **columns: Any,
 ) -> pa.Table:
     """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
 
     `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
-    of your own that is not trusted yet is named again by `model`.
+    of your own that is not trusted yet is named again by `model`. `columns` are those of tables,
+    where `data` has others than the run had: `nodes="new.csv"`.
 
     >>> table = siafu.infer(run, "new.npz")
     >>> table.column("prediction")
@@ -117,6 +125,7 @@ def infer(
             embeddings=embeddings,
             overwrite=overwrite,
             model=model,
+            columns=columns,
             say=lambda line: None,
             quiet=True,
         )

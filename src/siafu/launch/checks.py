@@ -12,6 +12,7 @@ from siafu.engine import (
     check_sampled_settings,
 )
 from siafu.errors import ConfigError
+from siafu.launch.columns import check_columns
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 
@@ -39,6 +40,7 @@ def check_run(data: Any, config: RunConfig) -> None:
             check_sampled_settings(config.resolved())
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
+    check_columns(data, config)
 
 
 def _check_model_size(config: RunConfig) -> None:

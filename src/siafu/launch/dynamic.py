@@ -47,12 +47,6 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             seen=f"--model {config.model} with {_shown(data)}",
             fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
         )
-    if not dynamic and isinstance(data, str | Path) and looks_like_events(Path(data)):
-        raise ConfigError(
-            "The model is for graphs that do not change, and the data has times of events.",
-            seen=f"--model {config.model} with {data}, one table without a table of nodes",
-            fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
-        )
     if dynamic and _is_static(data):
         raise ConfigError(
             "The model is for dynamic graphs, and the data has no times.",
@@ -60,6 +54,11 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             fix=f"use timed events, or one of: {', '.join(CARDS)}",
         )
     return dynamic
+
+
+def tells_times(data: Any) -> bool:
+    """Return whether the data is a table of edges with a column of times."""
+    return isinstance(data, str | Path) and looks_like_events(Path(data))
 
 
 def _is_static(data: Any) -> bool:
@@ -85,13 +84,12 @@ def prepare_dynamic(
     target: Path,
     *,
     say: Callable[[str], None],
-    quiet: bool = False,
+    progress: PhaseProgress,
     trains: bool = True,
 ) -> Path:
     """Return the store of the dynamic graph: the user's own, or one made at `target`."""
     check_grid(config.ranks, config.node_parts)
     stored = isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic"
-    progress = PhaseProgress(quiet=quiet)
     try:
         graph, notes = load_dynamic(
             data,
@@ -118,7 +116,7 @@ def prepare_dynamic(
     cuts = is_asked(config, "partition")
     if config.node_parts > 1 and (cuts or _num_groups(graph) != config.node_parts):
         cut = Cut(num_parts=config.node_parts, method=config.partition, seed=config.seed)
-        graph = _grouped(graph, cut, say, quiet=quiet)
+        graph = _grouped(graph, cut, say, progress)
         stored = False
     if stored:
         return Path(data)
@@ -166,10 +164,9 @@ def _event_options(config: RunConfig) -> EventOptions:
 
 
 def _grouped(
-    graph: DynamicGraph, cut: Cut, say: Callable[[str], None], *, quiet: bool
+    graph: DynamicGraph, cut: Cut, say: Callable[[str], None], progress: PhaseProgress
 ) -> DynamicGraph:
     """Return the graph with its nodes cut into groups."""
-    progress = PhaseProgress(quiet=quiet)
     try:
         part_of = assign_vertices(graph, cut, progress)
     finally:

@@ -4,7 +4,7 @@ import importlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, Terminated
+from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
@@ -43,6 +43,7 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
+from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
     num_threads,
@@ -52,7 +53,8 @@ from siafu.ops import (
     warm_up_sampling,
     warm_up_wire,
 )
-from siafu.record import RunFolder, clear_rests, counted
+from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, clear_rests, counted
+from siafu.report import write_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,7 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
     with _working_on(folder, is_new=True, say=say):
+        say(f"Run: {folder.path}")
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
@@ -151,6 +154,7 @@ def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: 
         job = _prepare(folder, data, config, say, quiet)
         if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
             return job
+    _note_phases(folder, {})
     return resumed_job(folder, config, quiet, say)
 
 
@@ -160,18 +164,35 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     if is_named:  # who is killed now can prepare them again
         _describe(folder, config)
     clear_unfinished(folder)
-    parts = folder.parts
+    parts, seconds = folder.parts, {}
     if not parts.exists():
         go_on = f"run `{resume_command(folder.path)}`"
-        parts = prepare_parts(data, config, parts, say=say, quiet=quiet, go_on=go_on)
+        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING)
+        parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
+        progress.times.end()
+        seconds = progress.times.seconds
     if not is_named:
         _describe(folder, config)
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts):
             say(line)
+    _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
+    _note_phases(folder, seconds)
     return job
+
+
+def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
+    with writing(folder.path):
+        for line in warnings:
+            folder.note_warning(line)
+            say(f"Warning: {line}")
+
+
+def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
+    with writing(folder.path):
+        folder.note_phases(seconds)
 
 
 def _describe(folder: RunFolder, config: RunConfig) -> None:
@@ -201,10 +222,12 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
         with held(folder):
             try:
                 yield
-            except BaseException:
+            except BaseException as error:
                 if is_new:  # while it is held: whoever else waits for it must not lose his
                     discard_if_empty(folder)
+                _draw(folder, error)
                 raise
+            say(f"Report: {_draw(folder, None)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
@@ -213,6 +236,18 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
             if folder.parts.exists():
                 say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
         raise
+
+
+def _draw(folder: RunFolder, error: BaseException | None) -> Path:
+    """Write the page of a run, with what ended it, and return its place.
+
+    A run is not lost for want of a page: what can't be written is left out.
+    """
+    if is_prepared(folder):
+        with suppress(OSError, SiafuError):
+            folder.note_failure(error if isinstance(error, SiafuError) else None)
+            write_report([folder.path], folder.report)
+    return folder.report
 
 
 def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
@@ -312,6 +347,7 @@ def _work_as_rank(
         with preparing(world):
             folder, is_new = open_run()
             stack.enter_context(_working_on(folder, is_new=is_new, say=say))
+            say(f"Run: {folder.path}")
             job = _next_job(folder, data, config, say, quiet)
         return _share_work(str(folder.path.absolute()), job, world)
 

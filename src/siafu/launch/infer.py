@@ -9,6 +9,7 @@ from siafu.config import make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import publish
 from siafu.graph import folder_kind, writing
+from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.fit import carry_out, under_torchrun
 from siafu.launch.own_code import model_to_run
@@ -16,7 +17,7 @@ from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.partitioning import open_parts
-from siafu.record import shortened
+from siafu.record import PhaseProgress, shortened
 
 
 def write_inference(  # noqa: PLR0913 - one argument per flag
@@ -27,12 +28,14 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    columns: dict[str, Any] | None = None,
     say: Say,
     quiet: bool = False,
 ) -> Path:
     """Write predictions of a finished run for its own graph or another; return their folder.
 
-    `model` names the file of a model of the user's own, where that is not trusted yet.
+    `model` names the file of a model of the user's own, where that is not trusted yet; `columns`
+    what the columns of other data are, where it has others than the run's.
 
     The folder appears when all ranks are done, and not at all when one fails.
     """
@@ -49,14 +52,15 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     config = make_config(**read_run_config(folder.config))
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
     config = config.model_copy(update={"model": named})
+    config = with_columns_of_inference(config, data, columns or {})
     parent = target.absolute().parent
     with writing(target):
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(parts_of(folder))
         if data is not None:
-            own = Path(scratch) / "data.parts"
-            parts = prepare_parts(data, config, own, say=say, quiet=quiet, draw_masks=False)
+            own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
+            parts = prepare_parts(data, config, own, say=say, progress=progress, draw_masks=False)
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(

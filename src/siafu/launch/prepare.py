@@ -14,7 +14,7 @@ from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, SparseFeatures, folder_kind
 from siafu.ingest import load_as_it_is
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
-from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic
+from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
 from siafu.minibatch import hold_out_edges
 from siafu.partitioning import Cut, open_parts
 from siafu.record import PhaseProgress
@@ -28,7 +28,7 @@ def prepare_parts(
     target: Path,
     *,
     say: Say,
-    quiet: bool = False,
+    progress: PhaseProgress,
     draw_masks: bool = True,
     go_on: str | None = None,
 ) -> Path:
@@ -39,16 +39,18 @@ def prepare_parts(
     stopped; without it nothing half made stays.
     """
     if is_dynamic_run(data, config):
-        return prepare_dynamic(data, config, target, say=say, quiet=quiet, trains=draw_masks)
+        return prepare_dynamic(data, config, target, say=say, progress=progress, trains=draw_masks)
     if _names_parts(data):
         return _with_part_per_rank(Path(data), config.ranks)
-    progress = PhaseProgress(quiet=quiet)
+    if tells_times(data):
+        say(f"Times of edges tell no order to --model {config.model}: the graph does not change.")
     try:
         reading = SourceReading(
             undirected=config.undirected,
             split=config.split,
             draws_masks=draw_masks,
             through_cache=True,
+            options=config.table_options(),
         )
         if draw_masks and config.task == "link":
             data = _without_held_out(data, config, target, say=say, progress=progress)
@@ -122,7 +124,9 @@ def _without_held_out(
     data: Any, config: RunConfig, target: Path, *, say: Say, progress: PhaseProgress
 ) -> Graph:
     """Return the graph to cut; the edges it is tested on go beside `target`."""
-    graph, notes = load_as_it_is(data, undirected=config.undirected, progress=progress)
+    graph, notes = load_as_it_is(
+        data, undirected=config.undirected, options=config.table_options(), progress=progress
+    )
     graph, held = hold_out_edges(graph, config.split, config.seed)
     held.save(target)
     counts = f"{len(held.val):,} edges for validation and {len(held.test):,} for test"

@@ -226,6 +226,16 @@ def part_bytes(path: Path | str, part: int) -> int:
 
 
 _ON_DISK = ("src", "x", "edge_weight", "edge_attr", "edge_type")
+_NAMES = (
+    "class_names",
+    "edge_type_names",
+    "feature_names",
+    "edge_attr_names",
+    "target_names",
+    "edge_class_names",
+    "edge_target_names",
+)
+_COUNTS = ("num_edge_types", "num_targets", "num_edge_classes", "num_edge_targets")
 _PIECE_BYTES = 1 << 24
 """Of a file that is copied at once."""
 _PIECE_EDGES = 1 << 20
@@ -262,7 +272,6 @@ def _shard(
         num_vertices=int(facts["num_nodes"]),
         num_classes=int(facts["num_classes"]),
         multi_label=bool(facts["multi_label"]),
-        class_names=tuple(facts.get("class_names", ())),
         csr=CSR(
             indptr=_tensor(folder.load("indptr"), device),
             index=index,
@@ -278,13 +287,9 @@ def _shard(
         mask_totals=totals,
         edge_attr=load("edge_attr"),
         edge_type=load("edge_type", np.int32),
-        num_edge_types=int(facts.get("num_edge_types", 0)),
-        edge_type_names=tuple(facts.get("edge_type_names", ())),
-        feature_names=tuple(facts.get("feature_names", ())),
-        edge_attr_names=tuple(facts.get("edge_attr_names", ())),
         edge_y=load("edge_y"),
         edge_split=load("edge_split"),
-        **_target_facts(facts),
+        **_told_of_columns(facts),
         objective=Objective(per_row=int(facts["num_classes"]) if facts["multi_label"] else 1),
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
@@ -293,12 +298,10 @@ def _shard(
     )
 
 
-def _target_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return how many numbers and classes of edges there are, and their names."""
-    counts = ("num_targets", "num_edge_classes", "num_edge_targets")
-    names = ("target_names", "edge_class_names", "edge_target_names")
-    found: dict[str, Any] = {name: int(facts.get(name, 0)) for name in counts}
-    return found | {name: tuple(facts.get(name, ())) for name in names}
+def _told_of_columns(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of columns of nodes and edges: their names, and how many there are."""
+    names: dict[str, Any] = {name: tuple(facts.get(name, ())) for name in _NAMES}
+    return names | {name: int(facts.get(name, 0)) for name in _COUNTS}
 
 
 def _column(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,6 +170,20 @@ def test_meter_adds_up_by_purpose() -> None:
     meter.count("b", 1)
     assert meter.bytes_sent == {"a": 15, "b": 1}
     assert meter.messages_sent == {"a": 3, "b": 1}
+
+
+def test_meter_knows_whom_bytes_went_to_and_what_was_waited_for() -> None:
+    meter = Meter()
+    meter.count("rows", 10, 1, peer=2)
+    meter.count("rows", 5, 1, peer=2)
+    meter.count("sums", 7)
+    meter.waited("rows", 1.0)
+    meter.waited("sums", 0.5)
+    ahead = threading.Thread(target=meter.waited, args=("rows", 9.0))
+    ahead.start()
+    ahead.join()
+    assert meter.bytes_to == {2: 15}
+    assert meter.seconds_waited == 1.5  # who works ahead holds nothing up
 
 
 def test_unknown_or_absent_device_is_refused() -> None:

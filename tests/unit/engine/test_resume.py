@@ -65,6 +65,33 @@ def test_resumed_run_ends_bit_for_bit_alike(
     assert kept[0] == kept[1]
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_optimiser_and_schedule_go_on_where_they_were(
+    ranks: RankPool, parts, tmp_path: Path, size: int
+) -> None:
+    course = {"schedule": "step", "warmup": 2, "clip_norm": 0.1, "optimizer": "sgd", "lr": 0.5}
+    settings = {**SETTINGS, "epochs": 8, "checkpoint_every": 4, "model": "gcn", **course}
+    straight = run(ranks, size, parts[size], tmp_path / "run", False, settings)
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "epoch-000008")
+    resumed = run(ranks, size, parts[size], tmp_path / "run", True, settings)
+    assert_same(resumed[0], straight[0])
+
+
+@pytest.mark.parametrize("unit", ["halo", "batchgnn", "dorylus"])
+def test_clipped_steps_are_alike_on_one_and_two_ranks(
+    ranks: RankPool, parts, tmp_path: Path, unit: str
+) -> None:
+    course = {"schedule": "cosine", "clip_norm": 0.05, "optimizer": "sgd", "lr": 0.5, "dropout": 0}
+    settings = {**SETTINGS, "epochs": 6, "model": "gcn", "strategy": unit, **course}
+    settings |= {"pool": "none"} if unit == "dorylus" else {}
+    shared = {"seed_order": "global", "step_minibatches": 2, "batch_size": 20}
+    settings |= shared if unit == "batchgnn" else {}
+    alone, pair = (
+        run(ranks, size, parts[size], tmp_path / str(size), False, settings)[0] for size in (1, 2)
+    )
+    assert pair["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+
+
 def test_resumed_quantised_run_ends_bit_for_bit_alike(
     ranks: RankPool, parts, tmp_path: Path
 ) -> None:

@@ -14,8 +14,9 @@ import pytest
 
 import siafu
 import siafu.plan
-from siafu.config import RunConfig, owner_of, scopes_of
+from siafu.config import RunConfig, owner_of, scopes_of, settings_of
 from siafu.errors import SiafuError
+from siafu.ingest.options import TableColumns
 from tests.harness import RankPool
 from tests.unit.launch.walk import ENGINES, MODELS, Engine, refusing_pool, seen_of, small_events
 from tests.unit.launch.walk import small_graph as small
@@ -64,6 +65,11 @@ OTHERS: dict[str, Other] = {
     "layers": Other(3),
     "lr": Other(0.1),
     "weight_decay": Other(0.1),
+    "optimizer": Other("sgd"),
+    "momentum": Other(0.5, beside={"optimizer": "sgd", "epochs": 3, "lr": 0.1}),
+    "schedule": Other("cosine", beside={"epochs": 3}),
+    "warmup": Other(1),
+    "clip_norm": Other(1e-3),
     "dropout": Other(0.3),
     "patience": Other(1, ("losses",), beside={"epochs": 3, "lr": 1e-9}),
     "checkpoint_every": Other(1, ("files",)),
@@ -141,6 +147,10 @@ OTHERS: dict[str, Other] = {
     ),
     "loss": Other("focal"),
     "threshold": Other("0.9", ("scores", "predictions")),
+    # Of tables; tests/unit/cli/test_columns.py has their effects.
+    **{name: Other("a") for name in settings_of(TableColumns)},
+    "id_type": Other("text"),
+    "scale": Other("none"),
 }
 
 IDLE: dict[str, str] = {
@@ -164,6 +174,9 @@ COMMON = frozenset(
         "epochs",
         "lr",
         "weight_decay",
+        "momentum",
+        "schedule",
+        "warmup",
         "checkpoint_every",
         "split",
         "undirected",

@@ -187,3 +187,16 @@ def test_unreadable_stages_are_refused_before_anything_is_made(here: Path) -> No
     error = refused_fit(here, stages="some")
     assert error.seen == "stages=some"
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_result_tells_where_time_and_rows_went(count: int) -> None:
+    run = siafu.fit("planted:500", **{**SETTINGS, "ranks": count})
+    times, traffic = run.result["rank_seconds"], run.result["traffic"]
+    assert all(len(of_ranks) == count for of_ranks in times.values())
+    assert min(times["computing"]) > 0
+    assert (min(times["waiting"]) > 0) is (count > 1)
+    rows = sum(n for name, n in run.result["bytes_sent"].items() if name.startswith("halo"))
+    assert sum(map(sum, traffic)) == rows
+    assert all(traffic[rank][rank] == 0 for rank in range(count))
+    assert all(0 <= row["waiting"] <= row["seconds"] for row in run.metrics)

@@ -38,7 +38,7 @@ class Tables:
 
 def find_tables(source: Path, options: TableOptions) -> Tables:
     """Return the tables of a folder, or of one file of edges."""
-    nodes, edges = options.nodes, source
+    nodes, edges = _beside(options.nodes, source), source
     if source.is_dir():
         nodes = nodes or named_table(source, NODE_NAMES)
         found = named_table(source, _EDGE_NAMES)
@@ -55,6 +55,14 @@ def find_tables(source: Path, options: TableOptions) -> Tables:
         edges=Table("edge table", table_files(edges, "edge table")),
         nodes=Table("node table", table_files(nodes, "node table")) if nodes else None,
     )
+
+
+def _beside(nodes: Path | None, source: Path) -> Path | None:
+    """Return the node table that was named: from here, or else from where the edges are."""
+    if nodes is None or nodes.exists():
+        return nodes
+    near = (source if source.is_dir() else source.parent) / nodes
+    return near if near.exists() else nodes
 
 
 def named_table(folder: Path, names: Sequence[str]) -> Path | None:

@@ -1,0 +1,58 @@
+"""Settings about the columns of tables: what they say of a source, and where they say nothing."""
+
+from pathlib import Path
+from typing import Any
+
+from siafu.config import RunConfig, is_asked, make_columns, settings_of, shown_flag
+from siafu.errors import ConfigError
+from siafu.graph import folder_kind
+from siafu.ingest import TableOptions, as_tables
+from siafu.ingest.options import TableColumns
+from siafu.ingest.tables.files import TABLE_ENDINGS
+
+_OF_STORES = ("scale", "schema_file")
+"""What is done with columns is decided when a store is cut."""
+
+
+def table_options(data: Any, config: RunConfig) -> TableOptions:
+    """Return how the tables of a source are read; raise where it is none and columns are named."""
+    check_columns(data, config)
+    return config.table_options()
+
+
+def check_columns(data: Any, config: RunConfig) -> None:
+    """Raise where a setting names columns of a source that is no table."""
+    asked = [name for name in settings_of(TableColumns) if is_asked(config, name)]
+    if isinstance(data, str | Path) and folder_kind(Path(data)) == "store":
+        asked = [name for name in asked if name not in _OF_STORES]
+    if not asked or as_tables(data) is not None:
+        return
+    shown = data if isinstance(data, str | Path) else type(data).__name__
+    flags = " ".join(shown_flag(name, getattr(config, name)) for name in asked)
+    leave = "leave that out"
+    if isinstance(data, str | Path) and not Path(data).exists():
+        leave = f"give a table ({', '.join(TABLE_ENDINGS)}) or a folder of tables, or {leave}"
+    raise ConfigError(
+        "Only tables have columns that could be named.",
+        seen=f"{flags} with {shown}, which is no table",
+        fix=leave,
+    )
+
+
+def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any]) -> RunConfig:
+    """Return a run's settings for other data: its columns by the same names, but for `given`.
+
+    The node table of the training is not that of other edges.
+    """
+    told = make_columns(**given)
+    if data is None and given:
+        raise ConfigError(
+            "A run's own graph was read when it was trained.",
+            seen=", ".join(f"{name}={value}" for name, value in given.items()),
+            fix="name other data too (--data), or leave that out",
+        )
+    if data is None:
+        return config
+    check_columns(data, told)
+    changes = {name: getattr(told, name) for name in given}
+    return config.model_copy(update={"nodes": None, **changes})

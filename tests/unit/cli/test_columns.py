@@ -1,0 +1,105 @@
+"""Columns of tables are named alike for every command, in files of settings and in Python."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import siafu as package
+from siafu.config import make_columns, make_config
+from siafu.errors import ConfigError
+from siafu.launch.columns import check_columns, with_columns_of_inference
+from tests.command import Command
+
+NAMED = ("--node-id", "who", "--src", "a", "--dst", "b", "--label", "kind", "--features", "p,q")
+SETTINGS = {"node_id": "who", "src": "a", "dst": "b", "label": "kind", "features": "p,q"}
+
+
+def result_of(siafu: Command, *arguments: str) -> dict[str, Any]:
+    """Return the JSON that a command ends with."""
+    answer = siafu(*arguments, "--json")
+    assert answer.code == 0, answer.err
+    result: dict[str, Any] = json.loads(answer.out.splitlines()[-1])
+    return result
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> tuple[Path, Path]:
+    """An edge table and a node table with names of their own."""
+    rng, count = np.random.default_rng(0), 60
+    nodes = {
+        "who": [f"n{i}" for i in range(count)],
+        "p": rng.random(count),
+        "q": rng.random(count),
+        "left": rng.random(count),
+        "kind": rng.choice(["no", "yes"], count),
+    }
+    ends = rng.integers(0, count, (2, 200))
+    edges = {name: [f"n{i}" for i in row] for name, row in zip("ab", ends, strict=True)}
+    pq.write_table(pa.table(nodes), tmp_path / "people.parquet")
+    pq.write_table(pa.table(edges), tmp_path / "calls.parquet")
+    return tmp_path / "calls.parquet", tmp_path / "people.parquet"
+
+
+def test_flags_file_and_python_mean_the_same(siafu: Command, tables: tuple[Path, Path]) -> None:
+    edges, nodes = map(str, tables)
+    store = result_of(siafu, "ingest", edges, "store", "--nodes", nodes, *NAMED)
+    assert (store["features"], store["classes"]) == (2, 2)
+    named = result_of(
+        siafu, "train", edges, "--nodes", nodes, *NAMED, "--epochs", "1", "--seed", "3"
+    )
+    file = siafu.here / "run.yaml"
+    file.write_text(
+        yaml.safe_dump({"data": edges, "nodes": nodes, "epochs": 1, "seed": 3, **SETTINGS})
+    )
+    told = result_of(siafu, "train", str(file))
+    assert told["accuracy"] == named["accuracy"]
+    cut = ("partition", edges, "cut", "--parts", "1", "--nodes", nodes, *NAMED)
+    assert result_of(siafu, *cut)
+    other = ("--data", edges, "--nodes", "people.parquet", "--src", "a")
+    again = result_of(siafu, "infer", "runs/calls-gcn-001", *other)
+    assert again["rows"] == 60
+
+
+def test_python_names_columns_too(tables: tuple[Path, Path], tmp_path: Path) -> None:
+    edges, nodes = tables
+    settings = {**SETTINGS, "features": ["p", "q"], "nodes": nodes}
+    parts = package.partition(edges, tmp_path / "parts", parts=1, **settings)
+    assert parts.facts["graph"]["feature_names"] == ["p", "q"]
+    run = package.fit(edges, epochs=1, out=str(tmp_path / "run"), **settings)
+    table = package.infer(run, edges, nodes=nodes)
+    assert table.num_rows == 60
+
+
+def test_columns_of_no_table_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--label y with planted"):
+        package.fit("planted", label="y", out=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="did you mean 'label'"):
+        package.partition("planted", tmp_path / "parts", labels="y")
+    with pytest.raises(ConfigError, match="no table"):
+        check_columns("missing.csv", make_columns(src="a"))
+
+
+def test_nodes_of_the_training_are_not_those_of_other_edges(tables: tuple[Path, Path]) -> None:
+    edges, nodes = tables
+    config = make_config(data=str(edges), nodes=str(nodes), src="a")
+    other = with_columns_of_inference(config, edges, {"dst": "c"})
+    assert (other.nodes, other.src, other.dst) == (None, "a", "c")
+    assert with_columns_of_inference(config, None, {}) is config
+    with pytest.raises(ConfigError, match="own graph"):
+        with_columns_of_inference(config, None, {"dst": "c"})
+
+
+def test_edges_with_times_are_a_graph_for_a_static_model(siafu: Command) -> None:
+    rows = "\n".join(f"{i},{(i * 7) % 30},2024-01-{1 + i % 28:02d}" for i in range(30))
+    (siafu.here / "calls.csv").write_text(f"src,dst,date\n{rows}\n")
+    ids = "\n".join(f"{i},{i % 3},{i / 7},{i % 2}" for i in range(30))
+    (siafu.here / "people.csv").write_text(f"id,p,q,label\n{ids}\n")
+    shown = siafu("train", "calls.csv", "--nodes", "people.csv", "--epochs", "1")
+    assert shown.code == 0
+    assert "Times of edges tell no order to --model gcn" in shown.err + shown.out
