@@ -21,8 +21,8 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         if scores
         else "not scored (--inference none)",
         **_other_scores(result),
-        **_quality(result.get("quality") or {}),
         **_common(result),
+        **_quality(result.get("quality") or {}),
         "strategy": f"{result['strategy']} ({result['exactness']}), "
         f"{counted(result['ranks'], 'rank')}, {_told(result['choices'])}",
         **_sampled(result.get("sampling", {})),
