@@ -8,6 +8,7 @@ from siafu.errors import ConfigError
 from siafu.ingest import TableOptions, as_tables
 from siafu.ingest.options import TableColumns
 from siafu.ingest.tables.files import TABLE_ENDINGS
+from siafu.partitioning.options import ColumnOptions
 
 
 def table_options(data: Any, config: RunConfig) -> TableOptions:
@@ -39,6 +40,13 @@ def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any
     The node table of the training is not that of other edges.
     """
     told = make_columns(**given)
+    prepared = [name for name in settings_of(ColumnOptions) if name in given]
+    if prepared:
+        raise ConfigError(
+            "The columns of a run are prepared as they were in training.",
+            seen=", ".join(f"{name}={given[name]}" for name in prepared),
+            fix="leave that out, or train again with it",
+        )
     if data is None and given:
         raise ConfigError(
             "A run's own graph was read when it was trained.",

@@ -20,6 +20,7 @@ from siafu.errors import ConfigError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
+from siafu.launch.learnt import save_schema
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.own_code import model_to_run, trust_named
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
@@ -166,6 +167,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
         parts = prepare_parts(data, config, parts, say=say, quiet=quiet, go_on=go_on)
     if not is_named:
         _describe(folder, config)
+    save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts):
             say(line)

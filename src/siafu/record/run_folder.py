@@ -41,6 +41,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.parts = path / "data.parts"
         self.result = path / "result.json"
+        self.schema = path / "schema.yaml"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunFolder":
