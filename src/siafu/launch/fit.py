@@ -53,7 +53,7 @@ from siafu.ops import (
     warm_up_sampling,
     warm_up_wire,
 )
-from siafu.record import RunFolder, clear_rests, counted
+from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, clear_rests, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +109,7 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
     with _working_on(folder, is_new=True, say=say):
+        say(f"Run: {folder.path}")
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
@@ -152,6 +153,7 @@ def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: 
         job = _prepare(folder, data, config, say, quiet)
         if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
             return job
+    _note_phases(folder, {})
     return resumed_job(folder, config, quiet, say)
 
 
@@ -161,10 +163,13 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     if is_named:  # who is killed now can prepare them again
         _describe(folder, config)
     clear_unfinished(folder)
-    parts = folder.parts
+    parts, seconds = folder.parts, {}
     if not parts.exists():
         go_on = f"run `{resume_command(folder.path)}`"
-        parts = prepare_parts(data, config, parts, say=say, quiet=quiet, go_on=go_on)
+        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING)
+        parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
+        progress.times.end()
+        seconds = progress.times.seconds
     if not is_named:
         _describe(folder, config)
     save_schema(folder, parts)
@@ -173,7 +178,13 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
             say(line)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
+    _note_phases(folder, seconds)
     return job
+
+
+def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
+    with writing(folder.path):
+        folder.note_phases(seconds)
 
 
 def _describe(folder: RunFolder, config: RunConfig) -> None:
@@ -314,6 +325,7 @@ def _work_as_rank(
         with preparing(world):
             folder, is_new = open_run()
             stack.enter_context(_working_on(folder, is_new=is_new, say=say))
+            say(f"Run: {folder.path}")
             job = _next_job(folder, data, config, say, quiet)
         return _share_work(str(folder.path.absolute()), job, world)
 

@@ -18,7 +18,7 @@ from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.partitioning import open_parts
-from siafu.record import shortened
+from siafu.record import PhaseProgress, shortened
 
 
 def write_inference(  # noqa: PLR0913 - one argument per flag
@@ -60,9 +60,9 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(parts_of(folder))
         if data is not None:
-            own = Path(scratch) / "data.parts"
+            own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
             parts = prepare_parts(
-                data, config, own, say=say, quiet=quiet, learnt=learnt_schema(folder)
+                data, config, own, say=say, progress=progress, learnt=learnt_schema(folder)
             )
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"

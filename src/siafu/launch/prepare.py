@@ -30,7 +30,7 @@ def prepare_parts(
     target: Path,
     *,
     say: Say,
-    quiet: bool = False,
+    progress: PhaseProgress,
     learnt: Schema | None = None,
     go_on: str | None = None,
 ) -> Path:
@@ -43,23 +43,15 @@ def prepare_parts(
     """
     draw_masks = learnt is None
     if is_dynamic_run(data, config):
-        return prepare_dynamic(data, config, target, say=say, quiet=quiet, trains=draw_masks)
+        return prepare_dynamic(data, config, target, say=say, progress=progress, trains=draw_masks)
     if _names_parts(data):
         if learnt is not None:
             check_parts_as_learnt(Path(data), learnt)
         return _with_part_per_rank(Path(data), config.ranks)
     if tells_times(data):
         say(f"Times of edges tell no order to --model {config.model}: the graph does not change.")
-    progress = PhaseProgress(quiet=quiet)
     try:
-        reading = SourceReading(
-            undirected=config.undirected,
-            split=config.split,
-            draws_masks=draw_masks,
-            through_cache=True,
-            options=config.table_options(),
-            columns=column_choices(config) if learnt is None else ColumnChoices(learnt=learnt),
-        )
+        reading = _reading(config, learnt)
         if draw_masks and config.task == "link":
             data = _without_held_out(data, config, target, say=say, progress=progress)
             reading = SourceReading(draws_masks=False, columns=reading.columns)
@@ -86,6 +78,17 @@ def prepare_parts(
             f"{config.ranks} parts ({facts['method']}); {quality.cut_edges:,} edges are cut."
         )
     return target
+
+
+def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:
+    return SourceReading(
+        undirected=config.undirected,
+        split=config.split,
+        draws_masks=learnt is None,
+        through_cache=True,
+        options=config.table_options(),
+        columns=column_choices(config) if learnt is None else ColumnChoices(learnt=learnt),
+    )
 
 
 def _with_part_per_rank(path: Path, ranks: int) -> Path:
