@@ -4,7 +4,7 @@ import importlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, Terminated
+from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
@@ -44,6 +44,7 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
+from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
     num_threads,
@@ -54,6 +55,7 @@ from siafu.ops import (
     warm_up_wire,
 )
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, clear_rests, counted
+from siafu.report import write_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +178,18 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts):
             say(line)
+    _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
     _note_phases(folder, seconds)
     return job
+
+
+def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
+    with writing(folder.path):
+        for line in warnings:
+            folder.note_warning(line)
+            say(f"Warning: {line}")
 
 
 def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
@@ -214,10 +224,12 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
         with held(folder):
             try:
                 yield
-            except BaseException:
+            except BaseException as error:
                 if is_new:  # while it is held: whoever else waits for it must not lose his
                     discard_if_empty(folder)
+                _draw(folder, error)
                 raise
+            say(f"Report: {_draw(folder, None)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
@@ -226,6 +238,18 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
             if folder.parts.exists():
                 say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
         raise
+
+
+def _draw(folder: RunFolder, error: BaseException | None) -> Path:
+    """Write the page of a run, with what ended it, and return its place.
+
+    A run is not lost for want of a page: what can't be written is left out.
+    """
+    if is_prepared(folder):
+        with suppress(OSError, SiafuError):
+            folder.note_failure(error if isinstance(error, SiafuError) else None)
+            write_report([folder.path], folder.report)
+    return folder.report
 
 
 def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
