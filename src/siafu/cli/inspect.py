@@ -11,8 +11,8 @@ import typer
 from rich.table import Table
 
 from siafu.checkpoint import checkpoints_in
-from siafu.cli.scores import run_rows, score_of, shown_score
-from siafu.cli.show import out, percent, print_json, print_table, size
+from siafu.cli.scores import run_rows, score_of
+from siafu.cli.show import out, print_json, print_table, size
 from siafu.config import make_config, read_run_config
 from siafu.errors import StoreError
 from siafu.graph import (
@@ -29,7 +29,7 @@ from siafu.graph import (
     open_folder,
 )
 from siafu.partitioning import Parts, Quality, open_parts
-from siafu.record import RunFolder, shortened
+from siafu.record import RunFolder, percent, shortened, shown_score
 
 _SHOWN_TYPES = 8
 _NOT_HELD = ("name", "num_classes", "num_edge_types", "edge_type_names", "class_names")

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from siafu.cli.show import percent, size
-from siafu.record import counted
+from siafu.cli.show import size
+from siafu.record import brief, counted, percent, shown_score
 
 _PURPOSES = {
     "halo_forward": "rows of nodes",
@@ -20,7 +20,6 @@ _PURPOSES = {
     "control": "coordination",
 }
 """What bytes between ranks were sent for, in words."""
-_NOT_SHARES = ("mse", "mae", "rmse")
 
 
 def run_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -81,25 +80,29 @@ def score_of(row: dict[str, Any]) -> str:
     return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["accuracy"].items())
 
 
-def shown_score(metric: str, value: float) -> str:
-    """Return a share as a percentage, and an error of a signal as the number it is."""
-    return f"{value:.4f}" if metric in _NOT_SHARES else percent(value)
-
-
 def _epochs(result: dict[str, Any]) -> str:
-    told = f"epoch {result['best_epoch']} of {result['epochs']}"
-    patience = result.get("stopped_by_patience")
-    return f"{told}; stopped after {counted(patience, 'epoch')} without gain" if patience else told
+    return f"epoch {result['best_epoch']} of {result['epochs']}"
 
 
 def _common(result: dict[str, Any]) -> dict[str, str]:
+    ended = {"ended": result["ended"]} if "ended" in result else {}
     return {
+        **ended,
         "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
         "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
         "sent": _sent(result["bytes_sent"], result["ranks"]),
         "evaluation": _evaluated(result.get("evaluation")),
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
+        **_time(result.get("phases", {})),
     }
+
+
+def _time(phases: dict[str, float]) -> dict[str, str]:
+    """Return the time of all, and of each phase that took a share worth a word."""
+    total = sum(phases.values())
+    shown = sorted((-s, name) for name, s in phases.items() if s >= 0.01 * total)
+    parts = ", ".join(f"{name} {brief(-seconds)}" for seconds, name in shown)
+    return {"time": f"{brief(total)}: {parts}"} if phases else {}
 
 
 def _evaluated(spent: dict[str, Any] | None) -> str:

@@ -14,6 +14,7 @@ import torch
 from siafu.comm import World
 from siafu.config import ResolvedConfig
 from siafu.engine.workload import Details
+from siafu.record import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class RunResult:
     losses: list[float]
     epochs: int
     stopped_by_patience: int
+    ended: str
+    """Why no further epoch was trained, in words."""
     seconds_per_epoch: float
     bytes_sent: dict[str, int]
     """By purpose, of all ranks."""
@@ -81,6 +84,13 @@ class Progress:
         """Return the epochs without gain that ended a run before its last; 0 where none did."""
         ended = self.epochs < config.epochs and self.is_stale(config.patience)
         return self.epochs - self.best_epoch if ended else 0
+
+    def reason(self, config: ResolvedConfig) -> str:
+        """Return in words why a run that came to its end did."""
+        done, spent = counted(self.epochs, "epoch"), self.patience_spent(config)
+        if spent:
+            return f"stopped after {done}: no better for {spent}"
+        return f"all {done} done" if self.epochs > 1 else f"{done} done"
 
     def is_over(self, config: ResolvedConfig) -> bool:
         """True when no epoch is left to train."""

@@ -21,11 +21,12 @@ from siafu.engine.run_facts import RunFacts
 from siafu.engine.scores import scores, training_loss, validation_loss
 from siafu.engine.trainer import Trainer
 from siafu.engine.weights import save_network
-from siafu.engine.workload import Evaluation
+from siafu.engine.workload import Evaluation, OnStep, no_step
 from siafu.graph import Ids
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
 from siafu.ops import DrawKey
+from siafu.record import shown_score
 from siafu.shard import Shard, require
 from siafu.strategy import WidthBook
 
@@ -37,6 +38,7 @@ class FullGraph:
     """Every epoch is one step over all labelled nodes of all ranks; base of the other two."""
 
     task: str | None = None
+    on_step: OnStep = staticmethod(no_step)
     purposes: tuple[str, ...] = (
         "control",
         "feature",
@@ -116,7 +118,9 @@ class FullGraph:
 
     def note_of(self, row: dict[str, Any]) -> str:
         """Return the validation score in words."""
-        return f"val {100 * row['accuracy']['val']:.2f} %" if "accuracy" in row else ""
+        if "accuracy" not in row:
+            return ""
+        return f"val {shown_score(self._metric(), row['accuracy']['val'])}"
 
     def fingerprint(self) -> str:
         """Return the hash of the graph."""
@@ -175,7 +179,8 @@ class Minibatches(FullGraph):
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take a step per minibatch and return the mean loss."""
-        return self.network.run_epoch(optimiser, epoch, goes_on=epoch < self.config.epochs)
+        goes_on = epoch < self.config.epochs
+        return self.network.run_epoch(optimiser, epoch, goes_on=goes_on, on_step=self.on_step)
 
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return how neighbours were drawn and what the caches did too."""

@@ -35,7 +35,7 @@ from siafu.engine.widths import gather_widths, restore_widths, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
-from siafu.record import RunFolder
+from siafu.record import RunFolder, Watch
 
 OnEpoch = Callable[[dict[str, Any]], None]
 IsTold = Callable[[], bool]
@@ -53,9 +53,12 @@ class Trainer:
         self.best_details: Details = {}
         self.scoring = ScoringCost()
         self.phases = PhaseSeconds()
+        self.watch = Watch()
+        """Follows what is done now, and how long that takes."""
 
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
+        self.workload.on_step = self.watch.step
         epoch = self.progress.epochs + 1
         with at_rate_of(self.optimiser, self.config, epoch):
             return self.workload.run_epoch(self.optimiser, epoch)
@@ -65,7 +68,8 @@ class Trainer:
         config, progress, epoch = self.config, self.progress, self.progress.epochs + 1
         self.world.step = f"epoch {epoch}"
         started, waited = time.perf_counter(), self.world.meter.seconds_waited
-        with self.phases.counted(self.world, "computing", "waiting"):
+        counted = self.phases.counted(self.world, "computing", "waiting")
+        with self.watch.training(epoch), counted:
             loss = self.step()
         seconds = time.perf_counter() - started
         if not math.isfinite(loss):
@@ -84,7 +88,7 @@ class Trainer:
     def score(self) -> Evaluation:
         """Evaluate the present weights, and keep them if they are the best yet."""
         counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
-        with self.scoring.counted(self.world), counted:
+        with self.watch.evaluating(), self.scoring.counted(self.world), counted:
             found = self.workload.evaluate()
         progress = self.progress
         # Not a number is worse than any: its epoch never stays the best.
@@ -122,9 +126,10 @@ class Trainer:
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
         ends = may_stop and any(row[0] for row in world.gather_numbers([float(is_told())]))
         if every and (ends or epochs % every == 0):
-            saved = self.checkpoint()
-            if world.rank == 0:
-                save_checkpoint(saved, folder.checkpoints)
+            with self.watch.saving():
+                saved = self.checkpoint()
+                if world.rank == 0:
+                    save_checkpoint(saved, folder.checkpoints)
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
@@ -146,6 +151,7 @@ class Trainer:
             losses=progress.losses,
             epochs=progress.epochs,
             stopped_by_patience=progress.patience_spent(config),
+            ended=progress.reason(config),
             seconds_per_epoch=statistics.median(progress.seconds),
             bytes_sent=bytes_sent,
             evaluation=self.scoring.report(world),

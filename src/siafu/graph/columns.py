@@ -207,14 +207,11 @@ class GraphFacts(Facts):
         check_all_named("classes", self.class_names, self.num_classes)
         check_all_named("edge types", self.edge_type_names, self.num_edge_types)
         check_all_named("features", self.feature_names, self.num_features)
-        if self.columns is not None and not self.columns.is_fitted:
-            for what, held in (("feature", "nodes"), ("edge_attr", "edges")):
-                names = [column.name for column in getattr(self.columns, held)]
-                if names != getattr(self, f"{what}_names"):
-                    raise ValueError(f"the schema of {held} has other columns than {what}_names")
         check_all_named("targets", self.target_names, self.num_targets)
         check_all_named("edge targets", self.edge_target_names, self.num_edge_targets)
         check_all_named("edge classes", self.edge_class_names, self.num_edge_classes)
+        if self.columns is not None:
+            self.columns.check_names(self.feature_names, self.edge_attr_names)
         return self
 
 

@@ -2,11 +2,12 @@
 
 A store of tables keeps `x` and `edge_attr` as they came: NaN for a gap, the number of a category,
 0 and 1, days since 1970. The schema beside them tells what each column is and what is to be done
-with it; cutting learns the rest from training rows (`fitting`) and prepares the columns by it
-(`preparing`). All values here are immutable, and are a plain mapping in a manifest and in YAML.
+with it; cutting learns the rest from training rows (`partitioning.fitting`) and prepares the
+columns by it (`partitioning.preparing`). All values here are immutable, and a plain mapping in a
+manifest and in YAML.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -62,6 +63,8 @@ class FeatureColumn(_Value):
     """What the numbers that are held stand for, in order; empty where they are the values."""
     gaps: _Count = 0
     """Rows of the table without a value."""
+    table_kind: Kind | None = None
+    """What the table holds, where the column is used as something else."""
     learnt: Learnt | None = None
 
     @model_validator(mode="after")
@@ -72,6 +75,32 @@ class FeatureColumn(_Value):
         if len(set(self.categories)) < len(self.categories):
             raise ValueError("a category stands there twice")
         return self
+
+    @property
+    def held(self) -> Kind:
+        """What the table holds."""
+        return self.table_kind or self.kind
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the values of a fitted column are used."""
+        return self.use and self.learnt is not None and not self.learnt.left_out
+
+    @property
+    def is_flagged(self) -> bool:
+        """Whether a fitted column has another beside it that tells gaps."""
+        return self.use and self.learnt is not None and 0 < self.learnt.gaps < self.learnt.rows
+
+    def prepared_names(self) -> list[str]:
+        """Return the columns that a fitted one becomes."""
+        names: list[str] = []
+        if self.is_written and self.kind == "category":
+            assert self.learnt is not None
+            names = [f"{self.name}={level}" for level in self.learnt.levels]
+            names += [f"{self.name} is other"] if self.learnt.rare else []
+        elif self.is_written:
+            names = [self.name]
+        return names + ([f"{self.name} is missing"] if self.is_flagged else [])
 
 
 class TargetColumn(_Value):
@@ -102,6 +131,18 @@ class Schema(_Value):
     def is_fitted(self) -> bool:
         """Whether all that has to be learnt of the columns is."""
         return all(column.learnt is not None for column in (*self.nodes, *self.edges))
+
+    def check_names(self, features: Sequence[str], edge_attrs: Sequence[str]) -> None:
+        """Raise a ValueError unless these are the names of the columns as they are held now."""
+        for what, columns, names in (
+            ("features", self.nodes, features),
+            ("edge features", self.edges, edge_attrs),
+        ):
+            known = [column.name for column in columns]
+            if self.is_fitted:
+                known = [name for column in columns for name in column.prepared_names()]
+            if known != list(names):
+                raise ValueError(f"the schema has other {what} than the names of columns")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plain mapping of a manifest or a YAML file; what is as usual is left out."""
@@ -189,4 +230,6 @@ def _overridden(column: FeatureColumn, said: Mapping[str, Any], where: str) -> F
             fix="use kind, use, fill, scale, most_levels as `siafu inspect STORE --schema` prints "
             "them",
         ) from error
-    return new.model_copy(update={name: getattr(column, name) for name in kept})
+    update = {name: getattr(column, name) for name in kept}
+    held = None if new.kind == column.held else column.held
+    return new.model_copy(update=update | {"table_kind": held})

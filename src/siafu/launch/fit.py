@@ -33,7 +33,7 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
-from siafu.record import RunFolder, counted
+from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 
 
 def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
@@ -60,6 +60,7 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
     with _working_on(folder, is_new=True, say=say):
+        say(f"Run: {folder.path}")
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
@@ -105,6 +106,7 @@ def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: 
         job = _prepare(folder, data, config, say, quiet)
         if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
             return job
+    _note_phases(folder, {})
     return resumed_job(folder, config, quiet, say)
 
 
@@ -114,10 +116,13 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     if is_named:  # who is killed now can prepare them again
         _describe(folder, config)
     clear_unfinished(folder)
-    parts = folder.parts
+    parts, seconds = folder.parts, {}
     if not parts.exists():
         go_on = f"run `{resume_command(folder.path)}`"
-        parts = prepare_parts(data, config, parts, say=say, quiet=quiet, go_on=go_on)
+        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING)
+        parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
+        progress.times.end()
+        seconds = progress.times.seconds
     if not is_named:
         _describe(folder, config)
     if folder_kind(parts) == "parts" and config.task != "link":
@@ -125,7 +130,13 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
             say(line)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
+    _note_phases(folder, seconds)
     return job
+
+
+def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
+    with writing(folder.path):
+        folder.note_phases(seconds)
 
 
 def _describe(folder: RunFolder, config: RunConfig) -> None:
@@ -214,6 +225,7 @@ def _work_as_rank(
         with preparing(world):
             folder, is_new = open_run()
             stack.enter_context(_working_on(folder, is_new=is_new, say=say))
+            say(f"Run: {folder.path}")
             job = _next_job(folder, data, config, say, quiet)
         return _share_work(str(folder.path.absolute()), job, world)
 

@@ -20,7 +20,7 @@ from siafu.launch.rank import Job
 from siafu.launch.ranks import carry_out, under_torchrun
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.partitioning import open_parts
-from siafu.record import shortened
+from siafu.record import PhaseProgress, shortened
 
 
 def write_inference(  # noqa: PLR0913 - one argument per flag
@@ -62,8 +62,8 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(parts_of(folder))
         if data is not None:
-            own = Path(scratch) / "data.parts"
-            parts = prepare_parts(data, config, own, say=say, quiet=quiet, draw_masks=False)
+            own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
+            parts = prepare_parts(data, config, own, say=say, progress=progress, draw_masks=False)
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(

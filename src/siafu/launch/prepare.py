@@ -28,7 +28,7 @@ def prepare_parts(
     target: Path,
     *,
     say: Say,
-    quiet: bool = False,
+    progress: PhaseProgress,
     draw_masks: bool = True,
     go_on: str | None = None,
 ) -> Path:
@@ -39,12 +39,11 @@ def prepare_parts(
     stopped; without it nothing half made stays.
     """
     if is_dynamic_run(data, config):
-        return prepare_dynamic(data, config, target, say=say, quiet=quiet, trains=draw_masks)
+        return prepare_dynamic(data, config, target, say=say, progress=progress, trains=draw_masks)
     if _names_parts(data):
         return _with_part_per_rank(Path(data), config.ranks)
     if tells_times(data):
         say(f"Times of edges tell no order to --model {config.model}: the graph does not change.")
-    progress = PhaseProgress(quiet=quiet)
     try:
         reading = SourceReading(
             undirected=config.undirected,

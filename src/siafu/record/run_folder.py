@@ -6,6 +6,7 @@ import platform
 import shlex
 import shutil
 import sys
+import time
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -36,6 +37,7 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.job = path / "job.json"
         self.metrics = path / "metrics.jsonl"
+        self.phases = path / "phases.jsonl"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
         self.checkpoints = path / "checkpoints"
@@ -117,6 +119,32 @@ class RunFolder:
         rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
         write_text_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
 
+    def note_phases(self, seconds: dict[str, float]) -> None:
+        """Append what phases took, and that it is now: the ranks go on from there."""
+        row = {"at": time.time(), "seconds": {name: round(s, 4) for name, s in seconds.items()}}
+        with self.phases.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def read_phases(self) -> dict[str, float]:
+        """Return the seconds of each phase, of all processes that worked on the run."""
+        total: dict[str, float] = {}
+        for row in self._phase_rows():
+            for name, seconds in row["seconds"].items():
+                total[name] = total.get(name, 0.0) + seconds
+        return total
+
+    def last_phase(self) -> tuple[float, float]:
+        """Return when the last process noted its phases, and the seconds these took."""
+        rows = self._phase_rows() or [{"at": time.time(), "seconds": {}}]
+        return rows[-1]["at"], sum(rows[-1]["seconds"].values())
+
+    def _phase_rows(self) -> list[dict[str, Any]]:
+        try:
+            rows = [json.loads(line) for line in read_text(self.phases).splitlines()]
+            return [_checked_phases(row) for row in rows]
+        except (OSError, ValueError):  # none, or damaged: times are no reason to stop
+            return []
+
     def write_result(self, result: dict[str, Any]) -> None:
         """Write the summary at once, after the metrics it sums up are on the disk."""
         if self.metrics.exists():
@@ -131,7 +159,8 @@ class RunFolder:
             raise _unreadable(self.result, str(error)) from error
         if not isinstance(result, dict):
             raise _unreadable(self.result, "no summary of a run")
-        return result
+        phases = self.read_phases()
+        return {**result, "phases": phases} if phases else result
 
     def read_job(self) -> str:
         """Return the text of what the ranks were last asked to do."""
@@ -156,6 +185,14 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     is_row = isinstance(row, dict) and isinstance(row.get("epoch"), int)
     return row if is_row else None
+
+
+def _checked_phases(row: Any) -> dict[str, Any]:
+    try:
+        seconds = {str(name): float(value) for name, value in row["seconds"].items()}
+        return {"at": float(row["at"]), "seconds": seconds}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(row) from error
 
 
 def _taken(folder: RunFolder) -> StoreError:

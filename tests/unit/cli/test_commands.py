@@ -19,6 +19,10 @@ from siafu.launch.local import run_ranks
 from tests.command import Command
 
 KEYS = {
+    "rank_seconds",
+    "traffic",
+    "ended",
+    "phases",
     "accuracy",
     "metric",
     "best_epoch",
@@ -138,6 +142,8 @@ def test_training_reports_every_documented_key(siafu: Command) -> None:
     assert result["peak_mb"][0] > 50
     assert (result["strategy"], result["exactness"]) == ("halo", "exact")
     run = siafu.here / result["run"]
+    phases = result.pop("phases")
+    assert {"cutting", "training", "evaluating", "writing predictions"} <= phases.keys()
     assert json.loads((run / "result.json").read_text()) == result
     written = {path.name for path in run.iterdir()}
     assert {"config.yaml", "environment.json", "metrics.jsonl", "weights.safetensors"} <= written

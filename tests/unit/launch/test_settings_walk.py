@@ -146,6 +146,7 @@ OTHERS: dict[str, Other] = {
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
     "id_type": Other("text"),
+    "scale": Other("none"),
 }
 
 IDLE: dict[str, str] = {

@@ -19,6 +19,7 @@ from siafu.engine.links import link_batching, link_loss
 from siafu.engine.networks.own_model import OutputShape
 from siafu.engine.networks.sampled_memory import memory_left, read_fanout, settle_macrobatch
 from siafu.engine.networks.step_state import StepState
+from siafu.engine.workload import OnStep, no_step
 from siafu.errors import ConfigError
 from siafu.minibatch import (
     Batching,
@@ -115,7 +116,12 @@ class SampledNetwork:
         return functional.cross_entropy(logits, target, reduction="sum") / num_seeds
 
     def run_epoch(
-        self, optimiser: torch.optim.Optimizer, epoch: int, *, goes_on: bool = False
+        self,
+        optimiser: torch.optim.Optimizer,
+        epoch: int,
+        *,
+        goes_on: bool = False,
+        on_step: OnStep = no_step,
     ) -> float:
         """Train on every seed once and return the mean loss; each step is one minibatch a rank.
 
@@ -135,6 +141,7 @@ class SampledNetwork:
                     loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
                 losses.append(loss * step.num_seeds)
                 seeds += step.num_seeds
+                on_step(len(losses), sampler.schedule.num_steps)
         return math.fsum(losses) / max(1, seeds)
 
     def _take_step(

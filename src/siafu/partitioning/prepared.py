@@ -1,0 +1,243 @@
+"""A graph of tables on its way into parts: its schema fitted, its columns prepared as they pass.
+
+Statistics are those of training nodes, and of edges into them: what is told of the others stays
+unseen, at any depth. Where a graph has no training nodes (links are learnt of all) it is all rows;
+where edges have a split of their own, it is the training edges.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from siafu.errors import DataError
+from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeatures, forget
+from siafu.graph.schema import Scale
+from siafu.partitioning.chunks import ranges, read, windows
+from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns
+from siafu.partitioning.preparing import Preparation
+from siafu.partitioning.split import part_of_entries
+from siafu.record import Say, shortened
+
+_TRAINING_EDGE = 1
+_SHOWN = 8
+Group = Literal["nodes", "edges"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnChoices:
+    """How the columns of a graph with a schema are prepared; one without has them as they are."""
+
+    scale: Scale = "standard"
+    """For numbers and dates whose schema does not say it."""
+    changes: Mapping[str, Any] | None = None
+    """What a file says otherwise of some columns."""
+    named: str = "the schema"
+    """Where that stands."""
+    all_rows: bool = False
+    """Learn of all rows, not of training nodes alone."""
+    learnt: Schema | None = None
+    """Of a run, whose columns are prepared likewise; an empty one where it took them as given."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what makes the same columns again."""
+        learnt = None if self.learnt is None else self.learnt.to_dict()
+        return {name: getattr(self, name) for name in ("scale", "all_rows")} | {
+            "changes": None if self.changes is None else dict(self.changes),
+            "learnt": learnt,
+        }
+
+
+def prepare_in_steps(partial: Partial, graph: Graph, how: ColumnChoices, say: Say) -> Graph:
+    """Return the graph with its columns prepared while they are read; fitted once, in a step."""
+    if graph.schema is None or graph.schema.is_fitted:
+        _check_named(graph, how.learnt)
+        return graph
+    if how.learnt is not None:
+        return _prepared_as_learnt(graph, how.learnt, say)
+    if not partial.has("columns"):
+        partial.end("columns", schema=fit_schema(graph, how).to_dict())
+    fitted = Schema.from_dict(partial.facts("columns")["schema"])
+    for line in told(fitted):
+        say(line)
+    return _prepared(graph, fitted)
+
+
+def fit_schema(graph: Graph, how: ColumnChoices) -> Schema:
+    """Return the schema of a graph with what its training rows tell."""
+    assert graph.schema is not None
+    schema = graph.schema
+    if how.changes is not None:
+        schema = schema.overridden(how.changes, how.named)
+    train = None if how.all_rows else graph.train
+    nodes, edges = schema.nodes, schema.edges
+    if nodes:
+        assert isinstance(graph.x, np.ndarray)
+        count = graph.num_nodes if train is None else int(np.count_nonzero(train))
+        nodes = fit_columns(nodes, _training_rows(graph.x, train), count, how.scale)
+    if edges:
+        wanted = _TrainingEdges(graph, train)
+        edges = fit_columns(edges, wanted.pieces(), wanted.count(), how.scale)
+    return schema.model_copy(update={"nodes": nodes, "edges": edges})
+
+
+def _rows_at_once(table: Array) -> int:
+    return max(1, PIECE_NUMBERS // max(1, table.shape[1]))
+
+
+def _training_rows(table: Array, train: Array | None) -> Iterator[Array]:
+    for low, high in ranges(len(table), _rows_at_once(table)):
+        piece = read(table, low, high)
+        yield piece if train is None else piece[np.asarray(train[low:high])]
+
+
+class _TrainingEdges:
+    """The rows of `edge_attr` that training learns from."""
+
+    def __init__(self, graph: Graph, train: Array | None) -> None:
+        assert graph.edge_attr is not None
+        self._graph, self._table = graph, graph.edge_attr
+        self._train = None if train is None else np.asarray(train, np.int32)
+        self._split = graph.edge_split
+
+    def count(self) -> int:
+        """Return how many there are."""
+        if self._split is not None:
+            return int(np.count_nonzero(np.asarray(self._split) == _TRAINING_EDGE))
+        if self._train is None:
+            return len(self._table)
+        return int(np.diff(self._graph.indptr)[self._train != 0].sum())
+
+    def pieces(self) -> Iterator[Array]:
+        """Yield them in order."""
+        for window in windows(self._graph.indptr, _rows_at_once(self._table)):
+            low, high = window.low, window.high
+            piece = read(self._table, low, high)
+            if self._split is not None:
+                piece = piece[np.asarray(self._split[low:high]) == _TRAINING_EDGE]
+            elif self._train is not None:
+                first = window.first_row
+                chosen = part_of_entries(window.offsets, self._train, first, low, high)
+                piece = piece[chosen != 0]
+            yield piece
+
+
+class PreparedRows:
+    """Stands for an array of prepared rows, made when they are read, a slice at a time."""
+
+    ndim, dtype = 2, np.dtype(np.float32)
+
+    def __init__(self, raw: Array, preparation: Preparation) -> None:
+        self._raw, self._preparation = raw, preparation
+        self.shape = (len(raw), len(preparation.names))
+
+    def __len__(self) -> int:
+        return len(self._raw)
+
+    def __getitem__(self, rows: slice) -> Array:
+        prepared = self._preparation.apply(self._raw[rows])
+        forget(self._raw)
+        return prepared
+
+
+def _prepared(graph: Graph, fitted: Schema, say: Say | None = None) -> Graph:
+    """Return the graph with the columns of a fitted schema, found by name."""
+    x, feature_names = _prepared_table(graph, fitted, "nodes", say)
+    edge_attr, edge_attr_names = _prepared_table(graph, fitted, "edges", say)
+    return replace(
+        graph,
+        x=x,
+        feature_names=feature_names,
+        edge_attr=edge_attr,
+        edge_attr_names=edge_attr_names,
+        schema=fitted,
+    )
+
+
+def _prepared_table(
+    graph: Graph, fitted: Schema, group: Group, say: Say | None
+) -> tuple[Array | None, tuple[str, ...]]:
+    assert graph.schema is not None
+    raw = graph.x if group == "nodes" else graph.edge_attr
+    given: tuple[FeatureColumn, ...] = getattr(graph.schema, group)
+    assert not isinstance(raw, SparseFeatures), "tables have no sparse features"
+    rows = graph.num_nodes if group == "nodes" else graph.num_edges
+    preparation = Preparation(getattr(fitted, group), given, rows, f"the {group} of {graph.name}")
+    if say is not None and raw is not None:
+        _say_how(preparation, raw, group, say)
+    if raw is None or not preparation.names:
+        return None, ()
+    return cast("Array", PreparedRows(raw, preparation)), preparation.names
+
+
+def _prepared_as_learnt(graph: Graph, learnt: Schema, say: Say) -> Graph:
+    """Return the graph with the columns of a run, found by name."""
+    assert graph.schema is not None
+    if learnt.nodes or learnt.edges or not (graph.schema.nodes or graph.schema.edges):
+        return _prepared(graph, learnt, say)
+    # The run took its columns as they were.
+    odd = [
+        column.name
+        for column in (*graph.schema.nodes, *graph.schema.edges)
+        if column.gaps or column.held == "category"
+    ]
+    if odd:
+        raise DataError(
+            "The run knows no way to prepare columns with gaps or text.",
+            seen=f"{shortened([repr(name) for name in odd], _SHOWN)} in {graph.name}; the data it "
+            "was trained on was taken as it was",
+            fix="give numbers without gaps, or train again on tables",
+        )
+    return replace(graph, schema=None)
+
+
+def _check_named(graph: Graph, learnt: Schema | None) -> None:
+    """Raise where a run finds columns by name and the data has none."""
+    if learnt is not None and learnt.nodes and graph.schema != learnt:
+        raise DataError(
+            "The columns of the data have no names, and the run finds them by name.",
+            seen=f"{graph.name}, {graph.num_features} columns",
+            fix="give tables (CSV, Parquet or data frames) as in training, or a store of them",
+        )
+
+
+def _say_how(preparation: Preparation, raw: Array, group: Group, say: Say) -> None:
+    """Tell what is unlike the data of training."""
+    if preparation.extra:
+        names = shortened([repr(name) for name in preparation.extra], _SHOWN)
+        say(f"Columns of the {group} that the model does not know are left out: {names}.")
+    unseen = preparation.count_unseen(_training_rows(raw, None))
+    for name, count in unseen.items():
+        say(f"Column {name!r}: {count:,} rows have a category that training never saw.")
+
+
+def told(fitted: Schema) -> list[str]:
+    """Return lines on what becomes of the columns: prepared, filled, left out, capped."""
+    lines: list[str] = []
+    for group, columns in (("nodes", fitted.nodes), ("edges", fitted.edges)):
+        if not columns:
+            continue
+        width = sum(len(column.prepared_names()) for column in columns)
+        lines.append(f"Columns of the {group}: {len(columns):,} become {width:,} features.")
+        for what, found in _remarkable(columns).items():
+            if found:
+                lines.append(f"{what}: {shortened(found, _SHOWN)}.")
+    return lines
+
+
+def _remarkable(columns: tuple[FeatureColumn, ...]) -> dict[str, list[str]]:
+    fitted = [(column, column.learnt) for column in columns if column.learnt and column.use]
+    return {
+        "Filled and flagged, gaps in training rows": [
+            f"{column.name} ({learnt.gaps:,})" for column, learnt in fitted if column.is_flagged
+        ],
+        "Left out": [
+            f"{column.name} ({learnt.left_out})" for column, learnt in fitted if learnt.left_out
+        ],
+        "Rare categories share a column `is other`": [
+            f"{column.name} ({len(learnt.rare):,} of {len(learnt.rare) + len(learnt.levels):,})"
+            for column, learnt in fitted
+            if learnt.rare
+        ],
+    }

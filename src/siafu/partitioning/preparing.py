@@ -1,0 +1,162 @@
+"""Columns of a table as a model takes them, row by row: filled, flagged, one-hot, scaled.
+
+Shapes: n rows of a piece, R columns of the table at hand, W prepared ones.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from siafu.errors import DataError
+from siafu.graph import Array, FeatureColumn
+from siafu.partitioning.fitting import values_of
+from siafu.record import shortened, suggestion
+
+_LARGEST = float(np.finfo(np.float32).max)
+_SHOWN = 8
+
+
+class Preparation:
+    """Fitted columns applied, by name, to a table that may have them in another order."""
+
+    def __init__(
+        self,
+        fitted: Sequence[FeatureColumn],
+        given: Sequence[FeatureColumn],
+        num_rows: int,
+        where: str = "the data",
+    ) -> None:
+        place = {column.name: k for k, column in enumerate(given)}
+        used = [column for column in fitted if column.is_written or column.is_flagged]
+        _check_missing(used, list(place), where)
+        pairs = [(column, given[place[column.name]]) for column in used]
+        # Where a column holds nothing at all, its kind is anybody's guess.
+        _check_kinds([pair for pair in pairs if pair[1].gaps < num_rows], where)
+        self.names = tuple(name for column in used for name in column.prepared_names())
+        self.extra = tuple(name for name in place if name not in {c.name for c in fitted})
+        self._columns: list[tuple[int, int, _Number | _Category]] = []
+        start = 0
+        for column, own in pairs:
+            kind = _Category if column.kind == "category" else _Number
+            self._columns.append((place[column.name], start, kind(column, own)))
+            start += len(column.prepared_names())
+
+    def apply(self, raw_nR: Array) -> Array:
+        """Return float32 [n, W]; each row depends on itself alone, and none has a gap."""
+        out_nW = np.zeros((len(raw_nR), len(self.names)), np.float32)
+        for place, start, column in self._columns:
+            column.write(np.asarray(raw_nR[:, place]), out_nW[:, start:])
+        return out_nW
+
+    def count_unseen(self, pieces: Iterable[Array]) -> dict[str, int]:
+        """Return, by column, how many rows have a category that no training row had."""
+        counts: dict[str, int] = {}
+        watched = [(k, c) for k, _, c in self._columns if isinstance(c, _Category) and c.may_be_new]
+        for piece in pieces if watched else ():
+            for place, column in watched:
+                new = column.count_new(np.asarray(piece[:, place]))
+                counts[column.name] = counts.get(column.name, 0) + new
+        return {name: count for name, count in counts.items() if count}
+
+
+class _Number:
+    """A number, boolean or date: one column, and one that flags gaps."""
+
+    def __init__(self, fitted: FeatureColumn, given: FeatureColumn) -> None:
+        assert fitted.learnt is not None
+        self.name, self._learnt, self._given = fitted.name, fitted.learnt, given
+        self._is_written, self._is_flagged = fitted.is_written, fitted.is_flagged
+        if given.held != "category":
+            self._given = given.model_copy(update={"categories": ()})
+
+    def write(self, raw_n: Array, out_nW: Array) -> None:
+        """Put the prepared rows into the first columns of `out_nW`."""
+        values, learnt = values_of(self._given, raw_n), self._learnt
+        gaps = np.isnan(values)
+        if self._is_written:
+            assert not isinstance(learnt.fill, str)
+            scaled = (np.where(gaps, learnt.fill, values) - learnt.centre) / learnt.spread
+            out_nW[:, 0] = np.clip(scaled, -_LARGEST, _LARGEST)
+        if self._is_flagged:
+            out_nW[:, int(self._is_written)] = gaps
+
+
+class _Category:
+    """A category: a column for each level, one for all others, one that flags gaps."""
+
+    def __init__(self, fitted: FeatureColumn, given: FeatureColumn) -> None:
+        assert fitted.learnt is not None
+        learnt = fitted.learnt
+        self.name, self._width = fitted.name, len(fitted.prepared_names())
+        self._is_written, self._is_flagged = fitted.is_written, fitted.is_flagged
+        column_of = {level: k for k, level in enumerate(learnt.levels)}
+        other = len(column_of) if learnt.rare else -1
+        column_of |= dict.fromkeys(learnt.rare, other)
+        self._other = other
+        self._fill = column_of[str(learnt.fill)] if learnt.fill else -1
+        names = given.categories
+        self._is_coded = bool(names) or given.held == "category"
+        if not self._is_coded:  # numbers used as categories
+            known = sorted((float(name), name) for name in column_of)
+            self._values = np.array([value for value, _ in known], np.float32)
+            names = tuple(name for _, name in known)
+        self._column_of = np.array([column_of.get(name, other) for name in names], np.int64)
+        self._is_new = np.array([name not in column_of for name in names], bool)
+        self.may_be_new = not self._is_coded or bool(self._is_new.any())
+
+    def _places(self, raw_n: Array) -> tuple[Array, Array, Array]:
+        """Return which rows have a value, which of them a known number, and its place."""
+        there = np.isfinite(raw_n)
+        if self._is_coded:
+            there &= (raw_n >= 0) & (raw_n < len(self._column_of))
+            return there, there, raw_n[there].astype(np.int64)
+        place = np.searchsorted(self._values, raw_n).clip(max=max(0, len(self._values) - 1))
+        known = there & (self._values[place] == raw_n)
+        return there, known, place[known]
+
+    def write(self, raw_n: Array, out_nW: Array) -> None:
+        """Put the prepared rows into the first columns of `out_nW`."""
+        there, known, place = self._places(raw_n)
+        if self._is_written:
+            column_n = np.where(there, self._other, self._fill)
+            column_n[known] = self._column_of[place]
+            rows = np.flatnonzero(column_n >= 0)
+            out_nW[rows, column_n[rows]] = 1
+        if self._is_flagged:
+            out_nW[:, self._width - 1] = ~there
+
+    def count_new(self, raw_n: Array) -> int:
+        """Return how many rows have a category that no training row had."""
+        there, known, place = self._places(raw_n)
+        return int(np.count_nonzero(there & ~known) + np.count_nonzero(self._is_new[place]))
+
+
+def _check_missing(used: list[FeatureColumn], names: list[str], where: str) -> None:
+    missing = [column.name for column in used if column.name not in names]
+    if missing:
+        free = [name for name in names if name not in {column.name for column in used}]
+        hints = "".join(suggestion(name, free) for name in missing[:1])
+        raise DataError(
+            "Columns that the model was trained on are missing.",
+            seen=f"no {shortened([repr(name) for name in missing], _SHOWN)} in {where}, whose "
+            f"other columns are {shortened([repr(name) for name in free], _SHOWN) or 'none'}",
+            fix=f"{hints}give the data these columns, under these names",
+        )
+
+
+def _check_kinds(pairs: list[tuple[FeatureColumn, FeatureColumn]], where: str) -> None:
+    wrong = [
+        f"column {given.name!r} holds {_WORDS[given.held]}, in training it held "
+        f"{_WORDS[fitted.held]}"
+        for fitted, given in pairs
+        if _WORDS[given.held] != _WORDS[fitted.held]
+    ]
+    if wrong:
+        raise DataError(
+            "Columns hold something else than the model was trained on.",
+            seen=f"in {where}: {shortened(wrong, _SHOWN)}",
+            fix="give them as they were in the data of training",
+        )
+
+
+_WORDS = {"number": "numbers", "boolean": "numbers", "date": "dates", "category": "text"}
