@@ -71,6 +71,12 @@ class FullGraph:
         """The widths at which rows travel while training."""
         return self.network.book
 
+    @property
+    def guessed_loss(self) -> float | None:
+        """That of equal shares for all classes, where a node has one."""
+        classes = self.shard.num_classes
+        return math.log(classes) if classes > 1 and not self.shard.multi_label else None
+
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take one step and return the loss over all ranks."""
         network = self.network
@@ -225,6 +231,10 @@ class Links(Minibatches):
         super().__init__(config, shard, network, draws)
         self.links = LinkTest(held_out, network.feed, num_eval_negatives(config))
         self._ids = ids
+
+    @property
+    def guessed_loss(self) -> None:
+        """None: edges have no classes."""
 
     @torch.no_grad()
     def evaluate(self) -> Evaluation:

@@ -73,7 +73,7 @@ class Trainer:
             loss = self.step()
         seconds = time.perf_counter() - started
         if not math.isfinite(loss):
-            raise _diverged(epoch, loss)
+            raise _diverged(epoch, loss, config.lr)
         progress.epochs = epoch
         progress.losses.append(loss)
         progress.seconds.append(seconds)
@@ -237,9 +237,11 @@ def _check_same_run(checkpoint: Checkpoint, facts: RunFacts, workload: Workload)
         )
 
 
-def _diverged(epoch: int, loss: float) -> SiafuError:
+def _diverged(epoch: int, loss: float, lr: float | None) -> SiafuError:
+    rate = "" if lr is None else f" (now {lr:g})"
     return PlanError(
-        "The loss is no longer a number.",
+        "The loss is not finite: the training can't go on.",
         seen=f"loss {loss} in epoch {epoch}",
-        fix="lower --lr, or look for extreme feature values",
+        fix=f"lower --lr{rate}, add --clip-norm 1 or --warmup 10, or look for extreme values and "
+        "unscaled columns among the features",
     )

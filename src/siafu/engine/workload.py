@@ -67,6 +67,11 @@ class Workload(Protocol):
         """The widths at which rows travel while training."""
         ...
 
+    @property
+    def guessed_loss(self) -> float | None:
+        """The loss of guessing, where that can be told: far above it something is amiss."""
+        ...
+
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take the steps of an epoch and return the loss over all ranks."""
         ...

@@ -33,6 +33,7 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
+from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 
 
@@ -128,10 +129,18 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts):
             say(line)
+    _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
     _note_phases(folder, seconds)
     return job
+
+
+def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
+    with writing(folder.path):
+        for line in warnings:
+            folder.note_warning(line)
+            say(f"Warning: {line}")
 
 
 def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import math
 import os
 import signal
 import sys
@@ -26,6 +27,7 @@ from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
+from siafu.launch.warnings import LossWatch
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
@@ -139,8 +141,12 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
         _watched(trainer, folder, line) as watch,
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
     ):
+        losses = _loss_watch(trainer)
 
         def show(row: dict[str, Any]) -> None:
+            if warning := losses.note(row["epoch"], row["loss"]):
+                folder.note_warning(warning)
+                line.say(f"Warning: {warning}")
             watch.end_epoch(f"loss {row['loss']:.4f}  {workload.note_of(row)}".rstrip())
 
         with heeding() as is_told:
@@ -154,6 +160,13 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
             with watch.writing():
                 workload.write_predictions(folder.predictions)
     trainer.close()
+
+
+def _loss_watch(trainer: Trainer) -> LossWatch:
+    """Return what follows the loss, from where a resumed run left it."""
+    losses, lr = trainer.progress.losses, trainer.config.lr or 0.0
+    lowest = min(losses, default=math.inf)
+    return LossWatch(lr, trainer.workload.guessed_loss, lowest, begins=not losses)
 
 
 @contextmanager

@@ -38,6 +38,7 @@ class RunFolder:
         self.job = path / "job.json"
         self.metrics = path / "metrics.jsonl"
         self.phases = path / "phases.jsonl"
+        self.warnings = path / "warnings.txt"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
         self.checkpoints = path / "checkpoints"
@@ -124,6 +125,18 @@ class RunFolder:
         row = {"at": time.time(), "seconds": {name: round(s, 4) for name, s in seconds.items()}}
         with self.phases.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+    def note_warning(self, line: str) -> None:
+        """Append what a user was warned of."""
+        with self.warnings.open("a") as file:
+            file.write(line + "\n")
+
+    def read_warnings(self) -> list[str]:
+        """Return what the user was warned of, each once."""
+        try:
+            return list(dict.fromkeys(read_text(self.warnings).splitlines()))
+        except (OSError, ValueError):
+            return []
 
     def read_phases(self) -> dict[str, float]:
         """Return the seconds of each phase, of all processes that worked on the run."""

@@ -62,6 +62,10 @@ class DynamicWorkload:
         """The widths at which rows travel while training."""
         return self.runner.wire.book
 
+    @property
+    def guessed_loss(self) -> None:
+        """None: what is learnt differs by snapshot."""
+
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take one step and return the loss over all ranks."""
         self.network.train()
