@@ -3,7 +3,7 @@
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, Terminated
+from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
@@ -35,6 +35,7 @@ from siafu.launch.run_state import (
 )
 from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
+from siafu.report import write_report
 
 
 def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
@@ -170,10 +171,12 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
         with held(folder):
             try:
                 yield
-            except BaseException:
+            except BaseException as error:
                 if is_new:  # while it is held: whoever else waits for it must not lose his
                     discard_if_empty(folder)
+                _draw(folder, error)
                 raise
+            say(f"Report: {_draw(folder, None)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
@@ -182,6 +185,18 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
             if folder.parts.exists():
                 say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
         raise
+
+
+def _draw(folder: RunFolder, error: BaseException | None) -> Path:
+    """Write the page of a run, with what ended it, and return its place.
+
+    A run is not lost for want of a page: what can't be written is left out.
+    """
+    if is_prepared(folder):
+        with suppress(OSError, SiafuError):
+            folder.note_failure(error if isinstance(error, SiafuError) else None)
+            write_report([folder.path], folder.report)
+    return folder.report
 
 
 def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from siafu.errors import StoreError
+from siafu.errors import SiafuError, StoreError
 from siafu.files import (
     read_json,
     read_regular,
@@ -44,6 +44,8 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.parts = path / "data.parts"
         self.result = path / "result.json"
+        self.failure = path / "failure.json"
+        self.report = path / "report.html"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunFolder":
@@ -105,15 +107,29 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rows written so far; a line that was cut short or damaged is not one."""
+        return self.read_metrics_and_damage()[0]
+
+    def read_metrics_and_damage(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the rows written so far, and how many lines can't be read."""
         try:
             raw = read_regular(self.metrics, most_bytes=_MOST_METRICS_BYTES)
         except FileNotFoundError:
-            return []
+            return [], 0
         except (OSError, ValueError) as error:
             raise _unreadable(self.metrics, str(error)) from error
         lines = raw.splitlines(keepends=True)
-        rows = [_row(line) for line in lines if line.endswith(b"\n")]
-        return [row for row in rows if row is not None]
+        found = [_row(line) if line.endswith(b"\n") else None for line in lines]
+        rows = [row for row in found if row is not None]
+        return rows, len(found) - len(rows)
+
+    def note_failure(self, error: SiafuError | None) -> None:
+        """Write what ended the run, for its report; None takes an earlier one back."""
+        if error is None:
+            self.failure.unlink(missing_ok=True)
+            return
+        told = {"problem": error.problem, "seen": error.seen, "fix": error.fix}
+        with suppress(OSError):  # the disk may be what has failed
+            write_text_atomically(self.failure, json.dumps(told, indent=1) + "\n")
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop rows after the first `epochs`: a resumed run writes them again."""
