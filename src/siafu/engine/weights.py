@@ -181,7 +181,9 @@ class _ObjectiveFacts(BaseModel):
     threshold: float | None = None
 
 
-class _Facts(WeightFacts):
+class NetworkFacts(WeightFacts):
+    """What the weights of a static graph's model are for."""
+
     num_features: _Width
     num_classes: _Width
     multi_label: Literal["0", "1"]
@@ -191,6 +193,7 @@ class _Facts(WeightFacts):
     edge_attr_names: Json[list[str]] = Field(default=[])
     target_names: Json[list[str]] = Field(default=[])
     objective: Json[_ObjectiveFacts] | None = None
+    edge_width: _Width = 0
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -213,6 +216,7 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "edge_attr_names": json.dumps(shard.edge_attr_names),
         "target_names": json.dumps(shard.target_names),
         "objective": _ObjectiveFacts(**asdict(shard.objective)).model_dump_json(),
+        "edge_width": str(0 if shard.edge_attr is None else shard.edge_attr.size(1)),
     }
     write_weights(network.module, facts, file)
 
@@ -225,7 +229,7 @@ def load_network(
     The shard needs features of the right width; its own labels, if any, do not matter.
     """
     weights = Weights(file)
-    facts = weights.facts(_Facts)
+    facts = weights.facts(NetworkFacts)
     require(shard, "x")
     check_names(shard.feature_names, facts.feature_names, "features", shard.name)
     if _num_features(shard) != facts.num_features:
@@ -255,7 +259,7 @@ def load_network(
     return network, shard
 
 
-def _answers(facts: _Facts) -> dict[str, Any]:
+def _answers(facts: NetworkFacts) -> dict[str, Any]:
     """Return the fields of a shard that tell how the model's rows are read."""
     known = facts.objective or _ObjectiveFacts()
     return {
@@ -265,7 +269,7 @@ def _answers(facts: _Facts) -> dict[str, Any]:
     }
 
 
-def _check_edges_of_own(given: tuple[str, ...], shard: Shard, facts: _Facts) -> None:
+def _check_edges_of_own(given: tuple[str, ...], shard: Shard, facts: NetworkFacts) -> None:
     """Raise where a model of the user's own would be given other columns than it has learnt."""
     if "edge_attr" in given:
         check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)
