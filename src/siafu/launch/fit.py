@@ -4,7 +4,7 @@ import importlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, Terminated
+from siafu.errors import ConfigError, SiafuError, Terminated
+from siafu.files import is_locked
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
@@ -219,6 +220,8 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
     """
     try:
         with held(folder):
+            with writing(folder.path):
+                folder.note_end("")
             try:
                 yield
             except BaseException:
@@ -226,6 +229,7 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
                     discard_if_empty(folder)
                 raise
     except BaseException as error:
+        _note_end(folder, error)
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
         elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
@@ -233,6 +237,16 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
             if folder.parts.exists():
                 say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
         raise
+
+
+def _note_end(folder: RunFolder, error: BaseException) -> None:
+    """Keep why a run ended, for those who list runs; one that another process holds is not ours."""
+    if not folder.path.exists() or is_locked(folder.path / "lock"):
+        return
+    is_told = isinstance(error, KeyboardInterrupt | Terminated)
+    problem = error.problem if isinstance(error, SiafuError) else type(error).__name__
+    with suppress(OSError):
+        folder.note_end("stopped" if is_told else f"failed: {problem.rstrip('.')}")
 
 
 def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:

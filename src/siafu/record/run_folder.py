@@ -39,6 +39,7 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.phases = path / "phases.jsonl"
         self.warnings = path / "warnings.txt"
+        self.end = path / "ended.txt"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
         self.checkpoints = path / "checkpoints"
@@ -150,6 +151,25 @@ class RunFolder:
         """Return when the last process noted its phases, and the seconds these took."""
         rows = self._phase_rows() or [{"at": time.time(), "seconds": {}}]
         return rows[-1]["at"], sum(rows[-1]["seconds"].values())
+
+    def first_phase(self) -> float | None:
+        """Return when the first process noted its phases."""
+        rows = self._phase_rows()
+        return rows[0]["at"] - sum(rows[0]["seconds"].values()) if rows else None
+
+    def note_end(self, reason: str) -> None:
+        """Note why a run that is not finished goes on no more; nothing clears the note."""
+        if reason:
+            write_text_atomically(self.end, reason + "\n")
+        else:
+            self.end.unlink(missing_ok=True)
+
+    def read_end(self) -> str:
+        """Return why a run ended before it was finished, where that was noted."""
+        try:
+            return " ".join(read_text(self.end).split())
+        except (OSError, ValueError):
+            return ""
 
     def _phase_rows(self) -> list[dict[str, Any]]:
         try:

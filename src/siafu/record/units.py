@@ -3,6 +3,9 @@
 PLAIN = frozenset({"loss", "mse", "mae", "rmse", "huber", "r2", "log-loss", "brier"})
 """Scores that are no share of anything."""
 
+LOWER_IS_BETTER = PLAIN - {"r2"}
+"""Losses and errors."""
+
 
 def percent(value: float) -> str:
     """Return a fraction as a percentage."""
