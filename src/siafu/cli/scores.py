@@ -4,22 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from siafu.cli.show import size
+from siafu.comm.meter import PURPOSES
 from siafu.record import brief, counted, percent, shown_score
-
-_PURPOSES = {
-    "halo_forward": "rows of nodes",
-    "halo_refetch": "rows fetched again",
-    "halo_backward": "gradients of rows",
-    "time_forward": "rows along time",
-    "time_backward": "gradients along time",
-    "feature": "features",
-    "sample": "samples",
-    "gradient": "gradients of weights",
-    "norm": "statistics of norms",
-    "metric": "scores",
-    "control": "coordination",
-}
-"""What bytes between ranks were sent for, in words."""
 
 
 def run_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -129,7 +115,7 @@ def _sent(bytes_sent: dict[str, int], ranks: int) -> str:
     if not total:
         return "nothing" if ranks > 1 else "nothing: one rank has nobody to send to"
     order = sorted(bytes_sent.items(), key=lambda item: -item[1])
-    told = [f"{_PURPOSES.get(name, name)} {size(count)}" for name, count in order if count]
+    told = [f"{PURPOSES.get(name, name)} {size(count)}" for name, count in order if count]
     return f"{size(total)} between ranks in all: {', '.join(told)}"
 
 

@@ -15,7 +15,7 @@ from siafu.ingest.options import DataOptions, SnapshotOptions, TableColumns
 from siafu.minibatch.options import SamplingOptions
 from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
 from siafu.options import Meaning, Options, RunKind, Scope, read_bytes, read_config
-from siafu.partitioning.options import CutOptions
+from siafu.partitioning.options import ColumnOptions, CutOptions
 from siafu.pipeline.options import PipelineOptions
 from siafu.strategy import Strategy, find_strategy
 from siafu.strategy.options import StrategyOptions, TimeOptions
@@ -39,6 +39,7 @@ class RunConfig(
     TrainingOptions,
     ModelOptions,
     CutOptions,
+    ColumnOptions,
     TableColumns,
     DataOptions,
 ):
@@ -260,7 +261,7 @@ def make_config(**settings: Any) -> RunConfig:
 
 def make_columns(**settings: Any) -> RunConfig:
     """Return settings of which only columns of tables may be given; a mistake is a ConfigError."""
-    known = settings_of(TableColumns)
+    known = [*settings_of(TableColumns), *settings_of(ColumnOptions)]
     unknown = [name for name in settings if name not in known]
     if unknown:
         raise ConfigError(

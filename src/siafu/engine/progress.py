@@ -97,7 +97,8 @@ class Progress:
         return self.epochs >= config.epochs or self.is_stale(config.patience)
 
 
-PHASES = ("computing", "waiting", "scoring", "waiting while scoring")
+PHASES = ("first epoch", "computing", "waiting", "scoring", "waiting while scoring")
+"""The first epoch is apart: kernels are compiled or loaded in it, and ranks wait for that."""
 
 
 @dataclass(slots=True)

@@ -170,7 +170,9 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + (f" and {rest} more" if rest > 0 else "")
 
 
-class _Facts(WeightFacts):
+class NetworkFacts(WeightFacts):
+    """What the weights of a static graph's model are for."""
+
     num_features: _Width
     num_classes: _Width
     multi_label: Literal["0", "1"]
@@ -178,6 +180,7 @@ class _Facts(WeightFacts):
     edge_types: Json[Annotated[list[_Name], Field(min_length=1)]] = Field(default=[0])
     feature_names: Json[list[str]] = Field(default=[])
     edge_attr_names: Json[list[str]] = Field(default=[])
+    edge_width: _Width = 0
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -198,6 +201,7 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "edge_types": json.dumps([shard.num_edge_types, *shard.edge_type_names]),
         "feature_names": json.dumps(shard.feature_names),
         "edge_attr_names": json.dumps(shard.edge_attr_names),
+        "edge_width": str(0 if shard.edge_attr is None else shard.edge_attr.size(1)),
     }
     write_weights(network.module, facts, file)
 
@@ -210,7 +214,7 @@ def load_network(
     The shard needs features of the right width; its own labels, if any, do not matter.
     """
     weights = Weights(file)
-    facts = weights.facts(_Facts)
+    facts = weights.facts(NetworkFacts)
     require(shard, "x")
     check_names(shard.feature_names, facts.feature_names, "features", shard.name)
     if _num_features(shard) != facts.num_features:
@@ -239,7 +243,7 @@ def load_network(
     return network, shard
 
 
-def _check_edges_of_own(given: tuple[str, ...], shard: Shard, facts: _Facts) -> None:
+def _check_edges_of_own(given: tuple[str, ...], shard: Shard, facts: NetworkFacts) -> None:
     """Raise where a model of the user's own would be given other columns than it has learnt."""
     if "edge_attr" in given:
         check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)

@@ -97,8 +97,8 @@ def _state(run: RunFolder, epochs: int) -> str:
         return "finished"
     if is_locked(run.path / "lock"):
         return "running"
-    if ended := run.read_end():
-        return ended
+    if problem := run.read_failure():
+        return f"failed: {problem}"
     return "unfinished" if epochs else "unfinished, before its first epoch"
 
 

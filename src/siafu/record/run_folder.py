@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from siafu.errors import StoreError
+from siafu.errors import SiafuError, StoreError
 from siafu.files import (
     read_json,
     read_regular,
@@ -39,12 +39,14 @@ class RunFolder:
         self.metrics = path / "metrics.jsonl"
         self.phases = path / "phases.jsonl"
         self.warnings = path / "warnings.txt"
-        self.end = path / "ended.txt"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
         self.checkpoints = path / "checkpoints"
         self.parts = path / "data.parts"
         self.result = path / "result.json"
+        self.schema = path / "schema.yaml"
+        self.failure = path / "failure.json"
+        self.report = path / "report.html"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunFolder":
@@ -106,15 +108,29 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rows written so far; a line that was cut short or damaged is not one."""
+        return self.read_metrics_and_damage()[0]
+
+    def read_metrics_and_damage(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the rows written so far, and how many lines can't be read."""
         try:
             raw = read_regular(self.metrics, most_bytes=_MOST_METRICS_BYTES)
         except FileNotFoundError:
-            return []
+            return [], 0
         except (OSError, ValueError) as error:
             raise _unreadable(self.metrics, str(error)) from error
         lines = raw.splitlines(keepends=True)
-        rows = [_row(line) for line in lines if line.endswith(b"\n")]
-        return [row for row in rows if row is not None]
+        found = [_row(line) if line.endswith(b"\n") else None for line in lines]
+        rows = [row for row in found if row is not None]
+        return rows, len(found) - len(rows)
+
+    def note_failure(self, error: SiafuError | None) -> None:
+        """Write what ended the run, for its report; None takes an earlier one back."""
+        if error is None:
+            self.failure.unlink(missing_ok=True)
+            return
+        told = {"problem": error.problem, "seen": error.seen, "fix": error.fix}
+        with suppress(OSError):  # the disk may be what has failed
+            write_text_atomically(self.failure, json.dumps(told, indent=1) + "\n")
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop rows after the first `epochs`: a resumed run writes them again."""
@@ -157,18 +173,11 @@ class RunFolder:
         rows = self._phase_rows()
         return rows[0]["at"] - sum(rows[0]["seconds"].values()) if rows else None
 
-    def note_end(self, reason: str) -> None:
-        """Note why a run that is not finished goes on no more; nothing clears the note."""
-        if reason:
-            write_text_atomically(self.end, reason + "\n")
-        else:
-            self.end.unlink(missing_ok=True)
-
-    def read_end(self) -> str:
-        """Return why a run ended before it was finished, where that was noted."""
+    def read_failure(self) -> str:
+        """Return what ended the run, in words; nothing where no failure was noted."""
         try:
-            return " ".join(read_text(self.end).split())
-        except (OSError, ValueError):
+            return str(read_json(self.failure)["problem"]).rstrip(".")
+        except (OSError, ValueError, KeyError, TypeError):
             return ""
 
     def _phase_rows(self) -> list[dict[str, Any]]:

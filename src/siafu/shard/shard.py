@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -218,6 +218,16 @@ def part_bytes(path: Path | str, part: int) -> int:
 
 
 _ON_DISK = ("src", "x", "edge_weight", "edge_attr", "edge_type")
+_NAMES = (
+    "class_names",
+    "edge_type_names",
+    "feature_names",
+    "edge_attr_names",
+    "target_names",
+    "edge_class_names",
+    "edge_target_names",
+)
+_COUNTS = ("num_edge_types", "num_targets", "num_edge_classes", "num_edge_targets")
 _PIECE_BYTES = 1 << 24
 """Of a file that is copied at once."""
 _PIECE_EDGES = 1 << 20
@@ -254,7 +264,6 @@ def _shard(
         num_vertices=int(facts["num_nodes"]),
         num_classes=int(facts["num_classes"]),
         multi_label=bool(facts["multi_label"]),
-        class_names=tuple(facts.get("class_names", ())),
         csr=CSR(
             indptr=_tensor(folder.load("indptr"), device),
             index=index,
@@ -270,23 +279,20 @@ def _shard(
         mask_totals=totals,
         edge_attr=load("edge_attr"),
         edge_type=load("edge_type", np.int32),
-        num_edge_types=int(facts.get("num_edge_types", 0)),
-        edge_type_names=tuple(facts.get("edge_type_names", ())),
-        feature_names=tuple(facts.get("feature_names", ())),
-        edge_attr_names=tuple(facts.get("edge_attr_names", ())),
-        num_targets=int(facts.get("num_targets", 0)),
-        target_names=tuple(facts.get("target_names", ())),
         edge_y=load("edge_y"),
-        num_edge_classes=int(facts.get("num_edge_classes", 0)),
-        num_edge_targets=int(facts.get("num_edge_targets", 0)),
-        edge_class_names=tuple(facts.get("edge_class_names", ())),
-        edge_target_names=tuple(facts.get("edge_target_names", ())),
         edge_split=load("edge_split"),
+        **_told_of_columns(facts),
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,
         _mapped=mapped,
     )
+
+
+def _told_of_columns(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of columns of nodes and edges: their names, and how many there are."""
+    names: dict[str, Any] = {name: tuple(facts.get(name, ())) for name in _NAMES}
+    return names | {name: int(facts.get(name, 0)) for name in _COUNTS}
 
 
 def _column(

@@ -298,7 +298,7 @@ def test_predictions_of_two_runs_never_mix(siafu: Command) -> None:
 def test_failed_rank_leaves_no_predictions(siafu: Command, monkeypatch) -> None:
     result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run", "--ranks", 2)
     # Ranks of its own are to fail, not those of the pool.
-    monkeypatch.setattr(importlib.import_module("siafu.launch.fit"), "run_ranks", run_ranks)
+    monkeypatch.setattr(importlib.import_module("siafu.launch.ranks"), "run_ranks", run_ranks)
     file = siafu.here / "run" / "data.parts" / "part1" / "x.npy"
     file.write_bytes(file.read_bytes()[:-4])
     before = {path.name for path in siafu.here.iterdir()}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from siafu.errors import PlanError
 from siafu.files import locked
 from siafu.launch.run_list import (
     RunSummary,
@@ -63,7 +64,8 @@ def test_a_run_has_a_state_whatever_became_of_it(tmp_path: Path):
     states = {}
     for name in ("going", "failed", "killed", "damaged", "lost", "young"):
         made_run(tmp_path / name, epochs=0 if name == "young" else 2)
-    RunFolder(tmp_path / "failed").note_end("failed: The loss is not finite")
+    failure = PlanError("The loss is not finite.", seen="nan", fix="a lower rate")
+    RunFolder(tmp_path / "failed").note_failure(failure)
     (tmp_path / "damaged" / "config.yaml").write_text("data: [")
     (tmp_path / "lost" / "config.yaml").unlink()
     (tmp_path / "other").mkdir()
