@@ -118,8 +118,6 @@ class RunConfig(
         is_dear = bool(self.staleness) or self._rounds_rows()
         defaults: dict[str, object] = {"norm": "none", "eval_every": 10 if is_dear else 1}
         defaults |= default_settings(self.model)
-        if self.task == "edge":
-            defaults["class_weights"] = "balanced"
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
         if self.fanout is not None and "layers" not in self.model_fields_set:
             unset["layers"] = len(self.fanout.split(","))

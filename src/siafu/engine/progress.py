@@ -52,6 +52,8 @@ class RunResult:
     task: str | None = None
     scores: Details | None = None
     """All scores, where there are more than the one that counts."""
+    quality: dict[str, Any] | None = None
+    """Tables of the answers about val and test: by class or target, confusion, calibration."""
     sampling: dict[str, Any] | None = None
     pipeline: dict[str, Any] | None = None
     bill: dict[str, Any] | None = None

@@ -112,7 +112,7 @@ def check_memory(config: RunConfig, graph: Graph) -> None:
     spec = make_spec(
         config,
         in_width=graph.num_features,
-        out_width=graph.num_classes,
+        out_width=graph.num_targets or graph.num_classes,
         edge_width=0 if attr is None else attr.shape[1],
         num_types=graph.num_edge_types,
     )
