@@ -12,6 +12,7 @@ from siafu.config import make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import publish
 from siafu.graph import folder_kind, writing
+from siafu.ingest import given_data
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.learnt import learnt_schema
@@ -82,7 +83,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     return target
 
 
-def infer_as_table(
+def infer_as_table(  # noqa: PLR0913 - one argument per flag
     path: Path,
     data: Any = None,
     *,
@@ -90,9 +91,15 @@ def infer_as_table(
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    nodes: Any = None,
+    edges: Any = None,
+    x: Any = None,
     **columns: Any,
 ) -> pa.Table:
     """Return what `write_inference` writes, at `out` or nowhere else."""
+    if not (data is None and nodes is None and edges is None):
+        given = given_data(data, nodes=nodes, edges=edges, x=x)
+        data, columns = given.source, {**columns, **given.columns}
     # Beside the run, which all its ranks reach, wherever they are.
     parent = path.absolute().parent
     with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:
