@@ -153,12 +153,12 @@ def test_a_run_that_goes_while_it_is_linked_leaves_nothing(here: Path, monkeypat
 def test_two_processes_may_take_and_note_at_once(here: Path):
     train("a")
     key = next((here / "cache" / "cuts").iterdir()).stem
-    taken = []
+    taken: dict[int, bool] = {}
 
     def work(number: int) -> None:
         target = here / f"t{number}" / "data.parts"
         target.parent.mkdir()
-        taken.append(take_cut(key, target, lambda line: None))
+        taken[number] = take_cut(key, target, lambda line: None)
         note_cut(key, target)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
@@ -166,8 +166,9 @@ def test_two_processes_may_take_and_note_at_once(here: Path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(open_parts(here / f"t{n}" / "data.parts") for n, ok in enumerate(taken) if ok)
-    assert any(taken)
+    assert taken == dict.fromkeys(range(6), True)
+    for number in range(6):
+        open_parts(here / f"t{number}" / "data.parts").verify()
     note = json.loads((here / "cache" / "cuts" / f"{key}.json").read_text())
     assert Path(note["parts"]).is_dir()
 
