@@ -17,7 +17,7 @@ Where a new thing has its seat, and where else it is named:
 """
 
 from siafu.ingest.arrays import with_split
-from siafu.ingest.cache import Kept, empty_cache, list_cache, processes_using
+from siafu.ingest.cache import CUTS, Kept, empty_cache, list_cache, processes_using
 from siafu.ingest.datasets.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
 from siafu.ingest.datasets.drifting import drifting
 from siafu.ingest.datasets.named import NAMED, cache_folder, load_named
@@ -38,6 +38,7 @@ from siafu.ingest.load import (
     load_as_it_is,
     load_with_notes,
 )
+from siafu.ingest.objects import Given, given_data
 from siafu.ingest.tables.build import (
     Tables,
     build_store,
@@ -51,10 +52,12 @@ from siafu.record import Progress
 
 __all__ = [
     "BUILTINS",
+    "CUTS",
     "NAMED",
     "Drawing",
     "EventOptions",
     "Events",
+    "Given",
     "Kept",
     "Progress",
     "TableOptions",
@@ -69,6 +72,7 @@ __all__ = [
     "events_from_npz",
     "find_tables",
     "fit_buckets",
+    "given_data",
     "graph_from_events",
     "graph_from_npz",
     "graph_from_pyg",

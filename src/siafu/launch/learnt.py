@@ -41,12 +41,16 @@ def _read_changes(path: Path) -> dict[str, Any]:
 
 def save_schema(folder: RunFolder, parts: Path) -> None:
     """Keep with the run how its columns were prepared, where they have names."""
-    if folder_kind(parts) != "parts":
-        return
-    said = open_parts(parts).facts["graph"].get("schema")
-    if said is not None:
+    schema = schema_of_parts(parts) if folder_kind(parts) == "parts" else None
+    if schema is not None:
         with writing(folder.path):
-            write_text_atomically(folder.schema, Schema.from_dict(said).to_yaml())
+            write_text_atomically(folder.schema, schema.to_yaml())
+
+
+def schema_of_parts(parts: Path) -> Schema | None:
+    """Return how the columns of parts were prepared; None where they have no names."""
+    said = open_parts(parts).facts["graph"].get("schema")
+    return None if said is None else Schema.from_dict(said)
 
 
 def learnt_schema(folder: RunFolder) -> Schema:
@@ -63,13 +67,19 @@ def learnt_schema(folder: RunFolder) -> Schema:
         ) from error
 
 
+def columns_to_find(folder: RunFolder, config: RunConfig) -> Schema:
+    """Return how the columns that a run's model reads were prepared: other data must have them."""
+    schema = learnt_schema(folder)
+    reads_edges = config.edge_features or config.task == "edge" or ":" in config.model
+    return schema if reads_edges else schema.model_copy(update={"edges": ()})
+
+
 def check_parts_as_learnt(parts: Path, learnt: Schema) -> None:
     """Raise where parts were cut with their columns prepared in another way than the run's."""
     if folder_kind(parts) != "parts":
         return
-    said = open_parts(parts).facts["graph"].get("schema")
-    found = Schema() if said is None else Schema.from_dict(said)
-    if (found.nodes, found.edges) != (learnt.nodes, learnt.edges):
+    found = schema_of_parts(parts) or Schema()
+    if found.nodes != learnt.nodes or (learnt.edges and found.edges != learnt.edges):
         raise DataError(
             "The columns of the parts were prepared in another way than those of the run.",
             seen=f"{parts}, cut by itself",

@@ -87,7 +87,7 @@ def trained(path: Path, data: Any = None, **settings: Any) -> siafu.Run:
 
 
 def losses(run: siafu.Run) -> list[float]:
-    return [row["loss"] for row in run.metrics]
+    return [row["loss"] for row in RunFolder(run.path).read_metrics()]
 
 
 def test_three_ranks_see_the_columns_that_one_does(tmp_path: Path, runs_on_pool: None) -> None:
@@ -176,6 +176,19 @@ def siafu_command(
     """The command line in a folder of its own."""
     monkeypatch.chdir(tmp_path)
     return Command(tmp_path, monkeypatch, capsys)
+
+
+def test_edges_need_the_columns_that_a_model_reads_alone(
+    tmp_path: Path, finished: siafu.Run
+) -> None:
+    graph = customers()
+    assert graph.schema is not None
+    less = replace(graph, edge_attr=None, edge_attr_names=())
+    less = replace(less, schema=graph.schema.model_copy(update={"edges": ()}))
+    with pytest.raises(DataError, match="no 'amount'"):
+        siafu.infer(finished, less)
+    run = trained(tmp_path / "run", model="gcn", edge_features=False)
+    assert len(siafu.infer(run, less)) == NODES
 
 
 def test_data_without_names_is_refused(finished: siafu.Run) -> None:
@@ -288,3 +301,28 @@ def test_a_cut_that_was_stopped_goes_on_with_the_same_columns(
 
 def _out_of_disk(*told: Any) -> None:
     raise OSError(28, "No space left on device")
+
+
+def test_inspect_tells_columns_and_prints_a_schema_that_can_be_given_back(
+    finished: siafu.Run, siafu_command: Command
+) -> None:
+    save_store(customers(), siafu_command.here / "data.store")
+    told = " ".join(siafu_command("inspect", "data.store").out.split())
+    assert "plan: 3 categories (basic, gold, silver)" in told
+    assert "since: date" in told
+    printed = siafu_command("inspect", "data.store", "--schema").out
+    assert Schema.from_dict(yaml.safe_load(printed)) == customers().schema
+    edited = yaml.safe_load(printed)
+    edited["nodes"]["plan"]["use"] = False
+    (siafu_command.here / "edited.yaml").write_text(yaml.safe_dump(edited))
+    cut = siafu_command("partition", "data.store", "p", "--parts", 1, "--schema", "edited.yaml")
+    assert cut.code == 0, cut.err
+    assert "Left out: same (constant)" in " ".join((cut.out + cut.err).split())
+    told = " ".join(siafu_command("inspect", "p").out.split())
+    assert "not used" in told
+    assert "same: number, left out (constant)" in told
+    of_run = yaml.safe_load(siafu_command("inspect", finished.path, "--schema").out)
+    assert Schema.from_dict(of_run) == learnt_schema(RunFolder(finished.path))
+    assert siafu_command("inspect", finished.path).code == 0
+    save_store(siafu.load("planted:60"), "plain.store")
+    assert "no schema" in siafu_command("inspect", "plain.store", "--schema").err
