@@ -14,7 +14,7 @@ import torch
 from siafu.comm import World
 from siafu.config import ResolvedConfig
 from siafu.engine.workload import Details
-from siafu.record import counted
+from siafu.record import TRAINING_LANE, counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,9 @@ class PhaseSeconds:
         spent, waited = time.perf_counter() - started, world.meter.seconds_waited - waited
         self.seconds[work] += spent - waited
         self.seconds[waiting] += waited
+        if (trace := world.trace) is not None:
+            name = world.step if work == "computing" else f"{work}, {world.step}"
+            trace.add(name, "phase", TRAINING_LANE, start=trace.now() - spent, seconds=spent)
 
     def of_ranks(self, world: World) -> dict[str, list[float]]:
         """Return the seconds of each rank; every rank calls this together."""

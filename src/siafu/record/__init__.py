@@ -17,18 +17,21 @@ from siafu.record.progress import (
 )
 from siafu.record.run_folder import RunFolder, environment, installed
 from siafu.record.trace import (
+    TRAINING_LANE,
     Span,
     Trace,
     busy_seconds,
     join_traces,
     overlap_seconds,
     read_trace,
+    write_joined,
 )
 from siafu.record.units import percent, shown_score
 from siafu.record.watch import Watch
 
 __all__ = [
     "BEFORE_TRAINING",
+    "TRAINING_LANE",
     "Clock",
     "Pace",
     "PhaseProgress",
@@ -57,4 +60,5 @@ __all__ = [
     "shown_score",
     "silent",
     "suggestion",
+    "write_joined",
 ]
