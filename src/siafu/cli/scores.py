@@ -20,7 +20,9 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         result["metric"]: f"{scores}  ({_epochs(result)})"
         if scores
         else "not scored (--inference none)",
+        **_other_scores(result),
         **_common(result),
+        **_quality(result.get("quality") or {}),
         "strategy": f"{result['strategy']} ({result['exactness']}), "
         f"{counted(result['ranks'], 'rank')}, {_told(result['choices'])}",
         **_sampled(result.get("sampling", {})),
@@ -28,6 +30,26 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         **((result.get("bill") or {}).get("rows", {})),
         "run": str(path),
     }
+
+
+def _other_scores(result: dict[str, Any]) -> dict[str, str]:
+    """Return the scores beside the one that counts."""
+    found = result.get("scores") or {}
+    names = [name for name in next(iter(found.values()), {}) if name != result["metric"]]
+    return {
+        name: "  ".join(f"{split} {shown_score(name, row[name])}" for split, row in found.items())
+        for name in names
+    }
+
+
+def _quality(quality: dict[str, Any]) -> dict[str, str]:
+    """Return how far probabilities are from what came true, and where it is decided."""
+    test, rows = quality.get("test", {}), {}
+    if "calibration" in test:
+        rows["calibration"] = f"{percent(test['calibration']['error'])} off (test)"
+    if quality.get("threshold") is not None:
+        rows["threshold"] = f"{quality['threshold']:.4g}"
+    return rows
 
 
 def dynamic_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:

@@ -52,6 +52,8 @@ class RunResult:
     task: str | None = None
     scores: Details | None = None
     """All scores, where there are more than the one that counts."""
+    quality: dict[str, Any] | None = None
+    """Tables of the answers about val and test: by class or target, confusion, calibration."""
     sampling: dict[str, Any] | None = None
     pipeline: dict[str, Any] | None = None
     bill: dict[str, Any] | None = None
@@ -136,12 +138,12 @@ class ScoringCost:
     bytes_sent: int = 0
 
     @contextmanager
-    def counted(self, world: World) -> Iterator[None]:
-        """Count what happens inside as one evaluation."""
+    def counted(self, world: World, passes: int = 1) -> Iterator[None]:
+        """Count what happens inside as so many evaluations."""
         before, started = sum(world.meter.bytes_sent.values()), time.perf_counter()
         yield
         synchronise(world)
-        self.passes += 1
+        self.passes += passes
         self.seconds += time.perf_counter() - started
         self.bytes_sent += sum(world.meter.bytes_sent.values()) - before
 

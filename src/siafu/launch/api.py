@@ -14,6 +14,7 @@ from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.launch.fit import resume_run
 from siafu.launch.infer import infer_as_table
+from siafu.launch.learnt import column_choices
 from siafu.launch.run import Run
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.options import read_bytes
@@ -77,8 +78,13 @@ def partition(  # noqa: PLR0913 - one argument per flag
         memory_bytes=None if memory is None else read_bytes(memory), overwrite=overwrite
     )
     cut = Cut(num_parts=parts, method=method, seed=seed)
-    options = table_options(data, make_columns(**columns))
-    reading = SourceReading(undirected=undirected, split=split, options=options)
+    told = make_columns(**columns)
+    reading = SourceReading(
+        undirected=undirected,
+        split=split,
+        options=table_options(data, told),
+        columns=column_choices(told),
+    )
     cut_source(data, target, cut, reading, allowance)
     return open_parts(target)
 

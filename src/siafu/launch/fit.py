@@ -15,6 +15,7 @@ from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
+from siafu.launch.learnt import save_schema
 from siafu.launch.own_code import model_to_run, trust_named
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
@@ -127,6 +128,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
         seconds = progress.times.seconds
     if not is_named:
         _describe(folder, config)
+    save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts):
             say(line)

@@ -14,6 +14,7 @@ from siafu.files import publish
 from siafu.graph import folder_kind, writing
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
+from siafu.launch.learnt import learnt_schema
 from siafu.launch.own_code import model_to_run
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
@@ -63,7 +64,9 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         parts = Path(parts_of(folder))
         if data is not None:
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
-            parts = prepare_parts(data, config, own, say=say, progress=progress, draw_masks=False)
+            parts = prepare_parts(
+                data, config, own, say=say, progress=progress, learnt=learnt_schema(folder)
+            )
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(

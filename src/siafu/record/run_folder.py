@@ -44,6 +44,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.parts = path / "data.parts"
         self.result = path / "result.json"
+        self.schema = path / "schema.yaml"
         self.failure = path / "failure.json"
         self.report = path / "report.html"
 

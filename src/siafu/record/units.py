@@ -3,6 +3,8 @@
 PLAIN = frozenset({"loss", "mse", "mae", "rmse", "huber", "r2", "log-loss", "brier"})
 """Scores that are no share of anything."""
 
+_MANY_DIGITS = 1000
+
 
 def percent(value: float) -> str:
     """Return a fraction as a percentage."""
@@ -11,4 +13,6 @@ def percent(value: float) -> str:
 
 def shown_score(metric: str, value: float) -> str:
     """Return a share as a percentage, and a loss or an error as the number it is."""
-    return f"{value:.4f}" if metric.lower() in PLAIN else percent(value)
+    if metric.lower() not in PLAIN:
+        return percent(value)
+    return f"{value:.4f}" if abs(value) < _MANY_DIGITS else f"{value:,.1f}"

@@ -20,6 +20,7 @@ from siafu.errors import DataError, PlanError
 from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, forget, load_features, load_ids
 from siafu.ops import CSR
 from siafu.partitioning import open_parts
+from siafu.shard.objective import Objective
 from siafu.shard.readers import FileRows, HeldRows, RowReader
 
 
@@ -74,6 +75,8 @@ class Shard:
     edge_target_names: tuple[str, ...] = ()
     edge_split: Tensor | None = None
     """uint8 [E]: 0 for none, 1 train, 2 val, 3 test."""
+    objective: Objective = field(default_factory=Objective)
+    """What is learnt of the targets."""
     part_of: Array
     """The part that owns each node of the whole graph, memory-mapped."""
     fingerprint: str
@@ -93,6 +96,11 @@ class Shard:
     def num_halo(self) -> int:
         """R."""
         return self.plan.num_halo
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that are told of each node: of classes one each."""
+        return self.num_targets or self.num_classes
 
     @property
     def train(self) -> Tensor:
@@ -282,6 +290,7 @@ def _shard(
         edge_y=load("edge_y"),
         edge_split=load("edge_split"),
         **_told_of_columns(facts),
+        objective=Objective(per_row=int(facts["num_classes"]) if facts["multi_label"] else 1),
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,

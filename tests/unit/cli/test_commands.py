@@ -24,6 +24,7 @@ KEYS = {
     "ended",
     "phases",
     "accuracy",
+    "quality",
     "metric",
     "best_epoch",
     "losses",
