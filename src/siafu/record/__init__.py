@@ -26,11 +26,12 @@ from siafu.record.trace import (
     read_trace,
     write_joined,
 )
-from siafu.record.units import percent, shown_score
+from siafu.record.units import LOWER_IS_BETTER, percent, shown_score
 from siafu.record.watch import Watch
 
 __all__ = [
     "BEFORE_TRAINING",
+    "LOWER_IS_BETTER",
     "TRAINING_LANE",
     "Clock",
     "Pace",
