@@ -15,7 +15,7 @@ from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
-from siafu.launch.learnt import learnt_schema
+from siafu.launch.learnt import columns_to_find
 from siafu.launch.own_code import model_to_run
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
@@ -58,7 +58,12 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         if data is not None:
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
             parts = prepare_parts(
-                data, config, own, say=say, progress=progress, learnt=learnt_schema(folder)
+                data,
+                config,
+                own,
+                say=say,
+                progress=progress,
+                learnt=columns_to_find(folder, config),
             )
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
