@@ -44,7 +44,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
 
     The folder appears when all ranks are done, and not at all when one fails.
     """
-    folder = _trained(path)
+    folder = _finished_run(path)
     _check_free(target, overwrite=overwrite)
     config = make_config(**read_run_config(folder.config))
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
@@ -80,8 +80,8 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     return target
 
 
-def _trained(path: Path) -> RunFolder:
-    """Return the folder of a run that predictions can be made with, from here."""
+def _finished_run(path: Path) -> RunFolder:
+    """Return the run to infer with, refusing one that is not finished, and torchrun."""
     folder = existing_run(path)
     if not folder.weights.exists():
         raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
