@@ -66,14 +66,14 @@ class TableColumns(Options):
         """Return how tables are read."""
         labels = _names(self.label)
         return TableOptions(
-            node_id=self.node_id or "id",
-            src=self.src or "src",
-            dst=self.dst or "dst",
+            node_id=self.node_id,
+            src=self.src,
+            dst=self.dst,
             label=labels[0] if labels and len(labels) == 1 else labels,
             split=self.split_column,
             features=_names(self.features),
             edge_weight=self.edge_weight,
-            edge_attr=_names(self.edge_attr) or (),
+            edge_attr=_names(self.edge_attr),
             edge_type=self.edge_type,
             id_type=self.id_type,
             nodes=None if self.nodes is None else Path(self.nodes),
