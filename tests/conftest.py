@@ -13,7 +13,7 @@ import torch
 
 from tests.harness import RankPool, work_of_run
 
-launch = importlib.import_module("siafu.launch.fit")
+launch = importlib.import_module("siafu.launch.ranks")
 
 # A shell that starts tests in the background has them ignore interrupts, and so all they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

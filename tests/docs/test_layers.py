@@ -16,7 +16,7 @@ LAYERS = [
     {"pipeline"},
     {"config"},
     {"plan"},
-    {"engine"},
+    {"engine", "report"},
     {"launch"},
     {"cli"},
 ]

@@ -18,6 +18,7 @@ from siafu.config import make_config
 from siafu.graph import partial
 from siafu.launch import prepare_parts
 from siafu.partitioning import open_parts
+from siafu.record import PhaseProgress
 from tests.command import Command, listing, start
 from tests.faults.kill_chain import make_tables
 from tests.faults.test_disk import small_disk
@@ -115,7 +116,8 @@ TRAIN = ("--strategy", "batchgnn", "--model", "sage", "--hidden", 8, "--epochs",
 def _prepared(tables: Path, ranks: int, target: Path) -> list[str]:
     """Return the fingerprints of parts that were made in one go."""
     config = make_config(data=str(tables), ranks=ranks, partition="streaming")
-    prepare_parts(str(tables), config, target, say=lambda line: None, quiet=True)
+    quiet = PhaseProgress(quiet=True)
+    prepare_parts(str(tables), config, target, say=lambda line: None, progress=quiet)
     return _fingerprints(target)
 
 

@@ -13,9 +13,10 @@ from siafu.ingest import ingest_to_store
 from siafu.ingest.options import TableColumns
 from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
+from siafu.launch.learnt import column_choices
 from siafu.options import read_bytes
 from siafu.partitioning import Cut
-from siafu.partitioning.options import Method
+from siafu.partitioning.options import ColumnOptions, Method
 from siafu.record import PhaseProgress
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
@@ -74,14 +75,20 @@ def partition(  # noqa: PLR0913 - one flag per option
 
     Tables and stores may be larger than memory. Killed or out of disk, the same command goes on.
     """
-    options = table_options(data, make_columns(**given_flags(columns)))
+    told = make_columns(**given_flags(columns))
+    reading = SourceReading(
+        undirected=undirected,
+        split=split,
+        options=table_options(data, told),
+        columns=column_choices(told),
+    )
     progress = PhaseProgress(quiet=quiet)
     try:
         quality = cut_source(
             data,
             target,
             Cut(num_parts=parts, method=method, seed=seed),
-            SourceReading(undirected=undirected, split=split, options=options),
+            reading,
             Allowance(
                 memory_bytes=None if memory is None else read_bytes(memory),
                 overwrite=overwrite,
@@ -95,4 +102,4 @@ def partition(  # noqa: PLR0913 - one flag per option
 
 
 ingest = with_settings(ingest, settings_of(TableColumns))
-partition = with_settings(partition, settings_of(TableColumns))
+partition = with_settings(partition, [*settings_of(TableColumns), *settings_of(ColumnOptions)])

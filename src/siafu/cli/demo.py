@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from siafu.cli.show import out, percent, print_json, say, size
+from siafu.cli.show import out, print_json, say, size
 from siafu.config import make_config
 from siafu.launch import Run, start_run
-from siafu.record import counted
+from siafu.record import counted, percent
 
 SAME_WITHIN = 1e-4
 """Losses of the same training differ by rounding alone, far less than this."""

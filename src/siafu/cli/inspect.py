@@ -11,8 +11,9 @@ import typer
 from rich.table import Table
 
 from siafu.checkpoint import checkpoints_in
-from siafu.cli.scores import run_rows, score_of, shown_score
-from siafu.cli.show import out, percent, print_json, print_table, size
+from siafu.cli.schema import print_schema, schema_rows
+from siafu.cli.scores import run_rows, score_of
+from siafu.cli.show import out, print_json, print_table, size
 from siafu.config import make_config, read_run_config
 from siafu.errors import StoreError
 from siafu.graph import (
@@ -28,8 +29,9 @@ from siafu.graph import (
     load_store,
     open_folder,
 )
+from siafu.launch.learnt import schema_of_parts
 from siafu.partitioning import Parts, Quality, open_parts
-from siafu.record import RunFolder, shortened
+from siafu.record import RunFolder, percent, shortened, shown_score
 
 _SHOWN_TYPES = 8
 _NOT_HELD = ("name", "num_classes", "num_edge_types", "edge_type_names", "class_names")
@@ -39,11 +41,17 @@ _MOST_NAMES = 20
 def inspect(
     path: Annotated[Path, typer.Argument(help="store, parts, run, or a folder of runs")],
     verify: Annotated[bool, typer.Option("--verify", help="read all and check the sums")] = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="the columns of tables, as YAML that can be edited")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
 ) -> None:
     """Show what a store, parts folder or run folder holds; of a folder of runs, their scores."""
     if verify:
         _verify(path)
+    if schema:
+        print_schema(path, as_json=json)
+        return
     runs = _runs_in(path)
     if runs and json:
         print_json({"path": str(path), "kind": "runs", "runs": [_run_facts(run) for run in runs]})
@@ -174,6 +182,7 @@ def _print_runs(path: Path, runs: list[RunFolder]) -> None:
 
 def _parts_graph_rows(parts: Parts) -> dict[str, Any]:
     rows = dict(parts.facts["graph"])
+    prepared = schema_rows(schema_of_parts(parts.path) if rows.pop("schema", None) else None)
     total, names = rows.pop("num_edge_types", 0), rows.pop("edge_type_names", ())
     folders = [parts.part(number) for number in range(parts.num_parts)]
     types = [folder.load("edge_type") for folder in folders] if total else []
@@ -189,6 +198,7 @@ def _parts_graph_rows(parts: Parts) -> dict[str, Any]:
         **degrees,
         **_class_rows(counts, classes),
         **_feature_rows(columns),
+        **prepared,
     }
 
 
@@ -231,8 +241,8 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
     }
     have = [f.name for f in fields(graph) if getattr(graph, f.name) is not None]
     types = [] if graph.edge_type is None else [graph.edge_type]
-    labels = [] if graph.y is None else [graph.y]
-    hidden = (*_NOT_HELD, "feature_names", "edge_attr_names")
+    labels = [] if graph.y is None or not graph.num_classes else [graph.y]
+    hidden = (*_NOT_HELD, "feature_names", "edge_attr_names", "schema")
     return {
         "name": graph.name,
         "vertices": graph.num_nodes,
@@ -243,6 +253,7 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
         **_feature_rows(facts.get("feature_names", ())),
         "classes": graph.num_classes,
         **_class_rows(count_classes(labels, graph.num_classes), graph.class_names),
+        **schema_rows(graph.schema),
         "masks": masks or "none",
         "holds": ", ".join(name for name in have if name not in hidden),
     }

@@ -3,24 +3,9 @@
 from pathlib import Path
 from typing import Any
 
-from siafu.cli.show import percent, size
-from siafu.record import counted
-
-_PURPOSES = {
-    "halo_forward": "rows of nodes",
-    "halo_refetch": "rows fetched again",
-    "halo_backward": "gradients of rows",
-    "time_forward": "rows along time",
-    "time_backward": "gradients along time",
-    "feature": "features",
-    "sample": "samples",
-    "gradient": "gradients of weights",
-    "norm": "statistics of norms",
-    "metric": "scores",
-    "control": "coordination",
-}
-"""What bytes between ranks were sent for, in words."""
-_NOT_SHARES = ("mse", "mae", "rmse")
+from siafu.cli.show import size
+from siafu.comm.meter import PURPOSES
+from siafu.record import brief, counted, percent, shown_score
 
 
 def run_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -35,7 +20,9 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         result["metric"]: f"{scores}  ({_epochs(result)})"
         if scores
         else "not scored (--inference none)",
+        **_other_scores(result),
         **_common(result),
+        **_quality(result.get("quality") or {}),
         "strategy": f"{result['strategy']} ({result['exactness']}), "
         f"{counted(result['ranks'], 'rank')}, {_told(result['choices'])}",
         **_sampled(result.get("sampling", {})),
@@ -43,6 +30,26 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         **((result.get("bill") or {}).get("rows", {})),
         "run": str(path),
     }
+
+
+def _other_scores(result: dict[str, Any]) -> dict[str, str]:
+    """Return the scores beside the one that counts."""
+    found = result.get("scores") or {}
+    names = [name for name in next(iter(found.values()), {}) if name != result["metric"]]
+    return {
+        name: "  ".join(f"{split} {shown_score(name, row[name])}" for split, row in found.items())
+        for name in names
+    }
+
+
+def _quality(quality: dict[str, Any]) -> dict[str, str]:
+    """Return how far probabilities are from what came true, and where it is decided."""
+    test, rows = quality.get("test", {}), {}
+    if "calibration" in test:
+        rows["calibration"] = f"{percent(test['calibration']['error'])} off (test)"
+    if quality.get("threshold") is not None:
+        rows["threshold"] = f"{quality['threshold']:.4g}"
+    return rows
 
 
 def dynamic_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -81,25 +88,29 @@ def score_of(row: dict[str, Any]) -> str:
     return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["accuracy"].items())
 
 
-def shown_score(metric: str, value: float) -> str:
-    """Return a share as a percentage, and an error of a signal as the number it is."""
-    return f"{value:.4f}" if metric in _NOT_SHARES else percent(value)
-
-
 def _epochs(result: dict[str, Any]) -> str:
-    told = f"epoch {result['best_epoch']} of {result['epochs']}"
-    patience = result.get("stopped_by_patience")
-    return f"{told}; stopped after {counted(patience, 'epoch')} without gain" if patience else told
+    return f"epoch {result['best_epoch']} of {result['epochs']}"
 
 
 def _common(result: dict[str, Any]) -> dict[str, str]:
+    ended = {"ended": result["ended"]} if "ended" in result else {}
     return {
+        **ended,
         "loss": f"{result['losses'][0]:.4f} to {result['losses'][-1]:.4f}",
         "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
         "sent": _sent(result["bytes_sent"], result["ranks"]),
         "evaluation": _evaluated(result.get("evaluation")),
         "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
+        **_time(result.get("phases", {})),
     }
+
+
+def _time(phases: dict[str, float]) -> dict[str, str]:
+    """Return the time of all, and of each phase that took a share worth a word."""
+    total = sum(phases.values())
+    shown = sorted((-s, name) for name, s in phases.items() if s >= 0.01 * total)
+    parts = ", ".join(f"{name} {brief(-seconds)}" for seconds, name in shown)
+    return {"time": f"{brief(total)}: {parts}"} if phases else {}
 
 
 def _evaluated(spent: dict[str, Any] | None) -> str:
@@ -116,7 +127,7 @@ def _sent(bytes_sent: dict[str, int], ranks: int) -> str:
     if not total:
         return "nothing" if ranks > 1 else "nothing: one rank has nobody to send to"
     order = sorted(bytes_sent.items(), key=lambda item: -item[1])
-    told = [f"{_PURPOSES.get(name, name)} {size(count)}" for name, count in order if count]
+    told = [f"{PURPOSES.get(name, name)} {size(count)}" for name, count in order if count]
     return f"{size(total)} between ranks in all: {', '.join(told)}"
 
 

@@ -39,8 +39,3 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:.3g} {unit}" if unit != "B" else f"{int(num_bytes)} B"
         num_bytes /= 1024
     return f"{num_bytes:.3g} TiB"
-
-
-def percent(value: float) -> str:
-    """Return a fraction as a percentage."""
-    return f"{100 * value:.2f} %"

@@ -79,11 +79,7 @@ def _settings(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    settings = read_run_config(path)
-    # Every run once noted this default, also where nothing is weighed. Where it is, it still is.
-    if settings.get("class_weights") == "balanced":
-        del settings["class_weights"]
-    return settings
+    return read_run_config(path)
 
 
 def show_run(run: Run, *, as_json: bool) -> None:

@@ -3,6 +3,21 @@
 import threading
 from dataclasses import dataclass, field
 
+PURPOSES = {
+    "halo_forward": "rows of nodes",
+    "halo_refetch": "rows fetched again",
+    "halo_backward": "gradients of rows",
+    "time_forward": "rows along time",
+    "time_backward": "gradients along time",
+    "feature": "features",
+    "sample": "samples",
+    "gradient": "gradients of weights",
+    "norm": "statistics of norms",
+    "metric": "scores",
+    "control": "coordination",
+}
+"""What bytes between ranks were sent for, in words."""
+
 
 @dataclass(slots=True)
 class Meter:

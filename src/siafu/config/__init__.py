@@ -18,6 +18,7 @@ from siafu.config.run import (
     usual_settings,
     write_config,
 )
+from siafu.config.training import read_metrics, read_threshold
 from siafu.options import read_config
 
 __all__ = [
@@ -32,7 +33,9 @@ __all__ = [
     "make_config",
     "owner_of",
     "read_config",
+    "read_metrics",
     "read_run_config",
+    "read_threshold",
     "scopes_of",
     "settings_of",
     "shown_flag",

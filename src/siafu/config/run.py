@@ -15,7 +15,7 @@ from siafu.ingest.options import DataOptions, SnapshotOptions, TableColumns
 from siafu.minibatch.options import SamplingOptions
 from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
 from siafu.options import Meaning, Options, RunKind, Scope, read_bytes, read_config
-from siafu.partitioning.options import CutOptions
+from siafu.partitioning.options import ColumnOptions, CutOptions
 from siafu.pipeline.options import PipelineOptions
 from siafu.strategy import Strategy, find_strategy
 from siafu.strategy.options import StrategyOptions, TimeOptions
@@ -39,6 +39,7 @@ class RunConfig(
     TrainingOptions,
     ModelOptions,
     CutOptions,
+    ColumnOptions,
     TableColumns,
     DataOptions,
 ):
@@ -117,8 +118,6 @@ class RunConfig(
         is_dear = bool(self.staleness) or self._rounds_rows()
         defaults: dict[str, object] = {"norm": "none", "eval_every": 10 if is_dear else 1}
         defaults |= default_settings(self.model)
-        if self.task == "edge":
-            defaults["class_weights"] = "balanced"
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
         if self.fanout is not None and "layers" not in self.model_fields_set:
             unset["layers"] = len(self.fanout.split(","))
@@ -260,7 +259,7 @@ def make_config(**settings: Any) -> RunConfig:
 
 def make_columns(**settings: Any) -> RunConfig:
     """Return settings of which only columns of tables may be given; a mistake is a ConfigError."""
-    known = settings_of(TableColumns)
+    known = [*settings_of(TableColumns), *settings_of(ColumnOptions)]
     unknown = [name for name in settings if name not in known]
     if unknown:
         raise ConfigError(

@@ -1,18 +1,27 @@
 """What can be told of training and scoring: read by the engine, which is above this package."""
 
+import re
 from typing import ClassVar, Literal
 
-from siafu.options import OVER_TIME, SCORED, STATIC, Options, Scope, setting
+from siafu.errors import ConfigError
+from siafu.options import SCORED, STATIC, Options, Scope, setting
 
 LINKS = Scope(
     lambda kind: kind.task in (None, "link"),
     "where no edges are predicted",
     "add --task link (on a static graph with --strategy batchgnn)",
 )
-EDGE_CLASSES = Scope(
-    lambda kind: kind.task in (None, "edge"),
-    "where no classes of edges are learnt",
-    "add --task edge",
+WITH_TARGETS: tuple[str | None, ...] = (None, "node", "classification", "regression", "edge")
+"""Tasks whose answers are known of some nodes or edges."""
+CLASSES = Scope(
+    lambda kind: kind.task in ((None, "edge") if kind.over_time else WITH_TARGETS),
+    "where no classes are learnt, over time none of edges",
+    "use --task classification or edge",
+)
+TARGETS = Scope(
+    lambda kind: kind.task in WITH_TARGETS,
+    "where edges are predicted",
+    "leave --task link out",
 )
 MOMENTUM = Scope(
     lambda kind: kind.config.optimizer == "sgd",
@@ -26,11 +35,13 @@ class TrainingOptions(Options):
 
     panel: ClassVar[str] = "Training"
 
-    task: Literal["node", "link", "edge", "signal"] | None = setting(
-        None,
-        "what is learnt: node or link, over time edge or signal too (default: node; over time what "
-        "the data has, else link)",
-        usual=9,
+    task: Literal["node", "link", "edge", "signal", "classification", "regression"] | None = (
+        setting(
+            None,
+            "what is learnt: node (classification or regression as the label is), link, edge, over "
+            "time signal too (default: node; over time what the data has, else link)",
+            usual=9,
+        )
     )
     epochs: int = setting(200, "the most epochs to train", usual=5, ge=1)
     lr: float | None = setting(None, "learning rate (default: the model's)", usual=8, gt=0)
@@ -52,9 +63,14 @@ class TrainingOptions(Options):
     normalize_features: bool = setting(False, "scale each feature row to sum to 1", STATIC)
     class_weights: str | None = setting(
         None,
-        "of edge classes: balanced (default), none, or numbers as 0.9,0.1",
-        OVER_TIME,
-        EDGE_CLASSES,
+        "balanced, none, or numbers as 0.9,0.1 (default: none; of edges over time balanced)",
+        CLASSES,
+    )
+    loss: Literal["cross-entropy", "focal", "mse", "mae", "huber"] | None = setting(
+        None,
+        "of classes cross-entropy (default) or focal, of numbers mse (default), mae or huber",
+        STATIC,
+        TARGETS,
     )
     checkpoint_every: int = setting(50, "epochs between checkpoints; 0: none", ge=0)
 
@@ -64,11 +80,20 @@ class ScoringOptions(Options):
 
     panel: ClassVar[str] = "Scores"
 
-    metric: Literal["accuracy", "roc-auc"] = setting(
-        "accuracy",
-        "accuracy (micro-F1 on multi-label data) or roc-auc (two classes)",
+    metric: str | None = setting(
+        None,
+        "scores, comma between, the first one counts: accuracy, f1, macro-f1, micro-f1, roc-auc, "
+        "average-precision, recall@K; of numbers rmse, mae, r2 (default: what fits the targets)",
         STATIC,
         SCORED,
+    )
+    threshold: str | None = setting(
+        None,
+        "of two classes, the probability from which on the one looked for is told: a number, or f1 "
+        "for what is best on validation (default: where it is the likelier one)",
+        STATIC,
+        SCORED,
+        TARGETS,
     )
     keep: Literal["score", "loss"] = setting(
         "score", "keep the weights of the best validation score, or lowest loss", STATIC
@@ -102,3 +127,46 @@ class LinkOptions(Options):
     exclude_targets: bool = setting(
         True, "no messages over the edges of a minibatch while it is trained on", STATIC, LINKS
     )
+
+
+METRICS = (
+    "accuracy",
+    "f1",
+    "macro-f1",
+    "micro-f1",
+    "roc-auc",
+    "average-precision",
+    "rmse",
+    "mae",
+    "r2",
+)
+
+
+def read_metrics(text: str | None) -> tuple[str, ...]:
+    """Return the names of scores, in the order asked for; none where nothing is asked."""
+    names = tuple(dict.fromkeys(part.strip() for part in (text or "").split(",") if part.strip()))
+    unknown = [n for n in names if n not in METRICS and not re.fullmatch(r"recall@[1-9]\d*", n)]
+    if unknown or (text is not None and not names):
+        raise ConfigError(
+            "There is no such score.",
+            seen=f"--metric {text}",
+            fix=f"use some of {', '.join(METRICS)} and recall@K as recall@100",
+        )
+    return names
+
+
+def read_threshold(text: str | None) -> float | None:
+    """Return the threshold that is a number; None where there is none, or validation tells."""
+    if text is None or text == "f1":
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise ConfigError(
+            "The threshold is no probability.",
+            seen=f"--threshold {text}",
+            fix="use a number between 0 and 1, or f1",
+        )
+    return value

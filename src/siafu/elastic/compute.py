@@ -5,7 +5,8 @@ what that computed. Tensors of a node part, by name:
 
     ids, x, answer               of an interval's nodes; x or answer only where it is read
     w.NAME                       weights
-    y, train                     labels, and which rows are trained on, for `finish`
+    y, train                     targets, and which rows are trained on, for `finish`
+    class_weight                 of the loss there, where classes are weighed
     source0, .. row0, ..         the question to the in-neighbours; with `grad_` its gradient
     grad_x, grad_answer, g.NAME  gradients
 """
@@ -18,13 +19,13 @@ from dataclasses import asdict
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
 from siafu.elastic.task import Fact, Tensors
 from siafu.elastic.tensors import RAW, decode_rows, draw_of, encode_rows
 from siafu.elastic.vertex_part import Question, run_part
 from siafu.errors import TaskError
 from siafu.nn import GNN, Draws, ModelSpec
+from siafu.nn.losses import total_loss
 
 Compute = Callable[[dict[str, Fact], Tensors], Tensors]
 
@@ -137,11 +138,8 @@ def finish(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
     """Return the interval's share of the loss, and the gradients of what led to it."""
     logits, _, leaves = _run({**facts, "with_grad": True}, tensors)
     picked, target = logits[tensors["train"]], tensors["y"]
-    if target.dim() > 1:
-        target = target.to(picked.dtype)
-        total = functional.binary_cross_entropy_with_logits(picked, target, reduction="sum")
-    else:
-        total = functional.cross_entropy(picked, target, reduction="sum")
+    kind = str(facts.get("loss", "cross-entropy"))
+    total = total_loss(picked, target, kind, tensors.get("class_weight"))
     loss = total / float(facts["loss_count"])
     return {"loss": loss.detach(), **_gradients([loss], leaves, None)}
 

@@ -10,6 +10,7 @@ from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.networks.network import Network, build_network, make_spec
 from siafu.engine.networks.sampled import check_sampled_settings
+from siafu.engine.plain import plain_model
 from siafu.engine.progress import Progress, RunResult, peak_bytes
 from siafu.engine.static import begin
 from siafu.engine.trainer import Trainer
@@ -40,6 +41,7 @@ __all__ = [
     "make_spec",
     "num_embedded",
     "peak_bytes",
+    "plain_model",
     "write_embeddings",
     "write_predictions",
 ]

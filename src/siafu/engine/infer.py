@@ -5,6 +5,7 @@ Shapes: N owned rows, O classes, D hidden width.
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,14 +13,33 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from siafu.engine.metrics import said_of
 from siafu.engine.networks.network import Network
 from siafu.files import replacing
 from siafu.graph import MASKS, Array, writing
 from siafu.nn import Draws
-from siafu.shard import Shard
+from siafu.shard import Objective, Shard
 
 _ROWS_AT_ONCE = 1 << 17
 """Rows of a table that are in memory together."""
+_MOST_COLUMNS = 1000
+
+
+class Targets(NamedTuple):
+    """What is told of each row, and how the user names it."""
+
+    num_classes: int
+    """0 where numbers are told."""
+    several: bool
+    names: tuple[str | int, ...]
+    """Of the classes, or the numbers."""
+
+
+def node_targets(shard: Shard) -> Targets:
+    """Return what is told of nodes."""
+    names = shard.target_names if shard.num_targets else shard.class_names
+    classes = 0 if shard.num_targets else shard.num_classes
+    return Targets(classes, shard.multi_label, tuple(names))
 
 
 @torch.no_grad()
@@ -32,10 +52,12 @@ def write_predictions(
     logits = network.logit_rows()
     hidden = network.embedding_rows() if embeddings else None
     split_N = _split_codes(shard)
+    targets = node_targets(shard)
 
     def table(low: int, high: int) -> pa.Table:
         columns = {"id": _ids(shard, low, high)}
-        columns |= prediction_columns(logits.slice(low, high), shard, low)
+        y = None if shard.y is None else shard.y[low:high]
+        columns |= prediction_columns(logits.slice(low, high), shard.objective, targets, y)
         columns["split"] = _SPLITS.take(pa.array(split_N[low:high]))
         if hidden is not None:
             columns["embedding"] = as_lists(hidden.slice(low, high))
@@ -94,22 +116,47 @@ def _ids(shard: Shard, low: int, high: int) -> pa.Array:
     return shard.ids.take(np.arange(low, high)).to_arrow()
 
 
-def prediction_columns(logits_NO: Tensor, shard: Shard, low: int = 0) -> dict[str, pa.Array]:
-    """Return columns of a prediction table, for rows from `low` on: class, confidence, label."""
-    if shard.multi_label:
-        said = (logits_NO > 0).cpu().numpy()
-        counts = np.concatenate([[0], said.sum(axis=1).cumsum()]).astype(np.int32)
-        names = _named(np.nonzero(said)[1], shard)
-        columns = {"prediction": pa.ListArray.from_arrays(pa.array(counts), names)}
-    else:
-        confidence, prediction = logits_NO.softmax(dim=1).max(dim=1)
-        columns = {
-            "prediction": _named(prediction.cpu().numpy(), shard),
-            "confidence": pa.array(confidence.cpu().numpy()),
-        }
-        if shard.y is not None and shard.y.dim() == 1:
-            true = shard.y[low : low + len(logits_NO)]
-            columns["label"] = _named(true.cpu().numpy(), shard)
+def prediction_columns(
+    out_NO: Tensor, objective: Objective, targets: Targets, y: Tensor | None
+) -> dict[str, pa.Array]:
+    """Return columns of a prediction table: what is told, how surely, and what is true."""
+    if not targets.num_classes:
+        return _number_columns(objective.in_units(out_NO), targets.names, y)
+    several = targets.several
+    said = said_of(out_NO, objective, several=several).cpu().numpy()
+    share_NC = out_NO.sigmoid() if several else out_NO.softmax(dim=1)
+    columns = {"prediction": _told(said, targets)}
+    if not several:
+        sure = share_NC.gather(1, torch.from_numpy(said).to(share_NC.device)[:, None])[:, 0]
+        columns["confidence"] = pa.array(sure.cpu().numpy())
+    if y is not None and not y.is_floating_point() and (y.dim() == 2) == several:
+        columns["label"] = _told(y.cpu().numpy() > 0 if several else y.cpu().numpy(), targets)
+    return columns | _share_columns(share_NC, targets)
+
+
+def _share_columns(share_NC: Tensor, targets: Targets) -> dict[str, pa.Array]:
+    """Return a column of probabilities for each class; one of lists where they are too many."""
+    if targets.num_classes > _MOST_COLUMNS:
+        return {"p": as_lists(share_NC)}
+    names = targets.names or tuple(range(targets.num_classes))
+    shares = share_NC.float().cpu().numpy()
+    return {
+        f"p({name})": pa.array(np.ascontiguousarray(shares[:, k])) for k, name in enumerate(names)
+    }
+
+
+def _number_columns(
+    told_NT: Tensor, names: tuple[str | int, ...], y: Tensor | None
+) -> dict[str, pa.Array]:
+    """Return the numbers that are told, and the true ones where they are known."""
+    said, columns = told_NT.float().cpu().numpy(), {}
+    true = y.cpu().numpy() if y is not None and y.is_floating_point() else None
+    for k in range(said.shape[1]):
+        end = "" if said.shape[1] == 1 else f"({names[k] if names else k})"
+        columns[f"prediction{end}"] = pa.array(np.ascontiguousarray(said[:, k]))
+        if true is not None:
+            label = np.ascontiguousarray(true[:, k])
+            columns[f"label{end}"] = pa.array(label, mask=np.isnan(label))
     return columns
 
 
@@ -119,8 +166,16 @@ def as_lists(rows: Tensor) -> pa.Array:
     return pa.FixedSizeListArray.from_arrays(pa.array(rows_ND.reshape(-1)), rows_ND.shape[1])
 
 
-def _named(classes: Array, shard: Shard) -> pa.Array:
+def _told(said: Array, targets: Targets) -> pa.Array:
+    """Return classes, or lists of them, as the user names them."""
+    if said.ndim == 1:
+        return _named(said, targets.names)
+    counts = np.concatenate([[0], said.sum(axis=1).cumsum()]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(counts), _named(np.nonzero(said)[1], targets.names))
+
+
+def _named(classes: Array, names: tuple[str | int, ...]) -> pa.Array:
     """Return the classes as the user names them; -1, which is no class, becomes null."""
-    if not shard.class_names:
+    if not names:
         return pa.array(classes)
-    return pa.array(shard.class_names).take(pa.array(classes, mask=classes < 0))
+    return pa.array(names).take(pa.array(classes, mask=classes < 0))

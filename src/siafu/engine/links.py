@@ -88,8 +88,8 @@ def check_link_settings(config: RunConfig) -> None:
             seen="--task link with --input-cache",
             fix="leave --input-cache out, or allow it with --no-exclude-targets",
         )
-    for name, only in (("keep", "score"), ("metric", "accuracy")):
-        if (value := getattr(config, name)) != only:
+    for name, fits in (("keep", ("score",)), ("metric", (None, "accuracy"))):
+        if (value := getattr(config, name)) not in fits:
             raise ConfigError(
                 "Edges are ranked: the weights kept are those of the best mean reciprocal rank.",
                 seen=f"--{name} {value} with --task link",

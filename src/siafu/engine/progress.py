@@ -14,6 +14,7 @@ import torch
 from siafu.comm import World
 from siafu.config import ResolvedConfig
 from siafu.engine.workload import Details
+from siafu.record import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,8 @@ class RunResult:
     losses: list[float]
     epochs: int
     stopped_by_patience: int
+    ended: str
+    """Why no further epoch was trained, in words."""
     seconds_per_epoch: float
     bytes_sent: dict[str, int]
     """By purpose, of all ranks."""
@@ -49,6 +52,8 @@ class RunResult:
     task: str | None = None
     scores: Details | None = None
     """All scores, where there are more than the one that counts."""
+    quality: dict[str, Any] | None = None
+    """Tables of the answers about val and test: by class or target, confusion, calibration."""
     sampling: dict[str, Any] | None = None
     pipeline: dict[str, Any] | None = None
     bill: dict[str, Any] | None = None
@@ -82,12 +87,20 @@ class Progress:
         ended = self.epochs < config.epochs and self.is_stale(config.patience)
         return self.epochs - self.best_epoch if ended else 0
 
+    def reason(self, config: ResolvedConfig) -> str:
+        """Return in words why a run that came to its end did."""
+        done, spent = counted(self.epochs, "epoch"), self.patience_spent(config)
+        if spent:
+            return f"stopped after {done}: no better for {spent}"
+        return f"all {done} done" if self.epochs > 1 else f"{done} done"
+
     def is_over(self, config: ResolvedConfig) -> bool:
         """True when no epoch is left to train."""
         return self.epochs >= config.epochs or self.is_stale(config.patience)
 
 
-PHASES = ("computing", "waiting", "scoring", "waiting while scoring")
+PHASES = ("first epoch", "computing", "waiting", "scoring", "waiting while scoring")
+"""The first epoch is apart: kernels are compiled or loaded in it, and ranks wait for that."""
 
 
 @dataclass(slots=True)

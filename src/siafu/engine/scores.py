@@ -1,4 +1,4 @@
-"""Scores of a static graph: of classes, and of edges ranked against drawn ones.
+"""Losses of nodes of a static graph, and scores of edges ranked against drawn ones.
 
 Shapes: N owned rows, O classes; H edges, K negatives of each, M negatives of all.
 """
@@ -7,10 +7,9 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from siafu.comm import World
-from siafu.errors import ConfigError
+from siafu.nn.losses import total_loss
 from siafu.shard import HeldRows, RowReader, Shard
 
 _ROWS_AT_ONCE = 1 << 16
@@ -40,64 +39,11 @@ def _pieces(logits: RowReader, rows: Tensor) -> tuple[Tensor, ...]:
 def _share_of_loss(picked: Tensor, shard: Shard, mask: str, rows: Tensor | None = None) -> Tensor:
     assert shard.y is not None
     target = shard.y[shard.masks[mask] if rows is None else rows]
-    count = max(1, shard.mask_totals[mask])
-    if shard.multi_label:
-        target = target.to(picked.dtype)
-        total = functional.binary_cross_entropy_with_logits(picked, target, reduction="sum")
-        return total / (count * shard.num_classes)
-    return functional.cross_entropy(picked, target, reduction="sum") / count
-
-
-def scores(logits: RowReader, shard: Shard, metric: str) -> dict[str, float]:
-    """Return the score of each mask, in [0, 1]: accuracy, micro-F1 (multi-label) or ROC AUC."""
-    if metric == "roc-auc":
-        return {name: _roc_auc(logits, shard, name) for name in shard.masks}
-    assert metric == "accuracy", f"nobody computes {metric}"
-    local = [count for name in shard.masks for count in _counts(logits, shard, name)]
-    table = torch.tensor(shard.world.gather_numbers(local, "metric")).sum(dim=0).tolist()
-    pairs = zip(table[0::2], table[1::2], strict=True)
-    return {
-        name: good / of if of else 0.0 for name, (good, of) in zip(shard.masks, pairs, strict=True)
-    }
-
-
-def _counts(logits: RowReader, shard: Shard, mask: str) -> tuple[float, float]:
-    """Return numerator and denominator: correct of all, or 2 TP of 2 TP + FP + FN."""
-    assert shard.y is not None
-    good = of = 0.0
-    for rows in _pieces(logits, shard.masks[mask]):
-        picked, true = logits.read(rows), shard.y[rows]
-        if shard.multi_label:
-            said, true = picked > 0, true > 0
-            good += 2.0 * float((said & true).sum())
-            of += float(said.sum() + true.sum())
-        else:
-            good += float((picked.argmax(dim=1) == true).sum())
-            of += float(rows.numel())
-    return good, of
-
-
-def _roc_auc(logits: RowReader, shard: Shard, mask: str) -> float:
-    """Return the probability that a positive outranks a negative, ties counting half."""
-    if shard.num_classes != 2 or shard.multi_label:
-        raise ConfigError(
-            "ROC AUC needs two classes.",
-            seen=f"{shard.num_classes} classes",
-            fix="--metric accuracy",
-        )
-    assert shard.y is not None
-    rows = shard.masks[mask]
-    picked = logits.read(rows)
-    margin = (picked[:, 1] - picked[:, 0]).double()
-    table = gather_rows(torch.stack([margin, shard.y[rows].double()], dim=1), shard.world)
-    _, place, counts = table[:, 0].unique(return_inverse=True, return_counts=True)
-    middle_rank = counts.cumsum(0) - (counts - 1) / 2.0
-    positive = table[:, 1] == 1
-    num_positive, num_negative = int(positive.sum()), int((~positive).sum())
-    if not num_positive or not num_negative:
-        return 0.0
-    rank_sum = float(middle_rank[place][positive].sum())
-    return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
+    objective = shard.objective
+    total = total_loss(
+        picked, objective.prepared(target), objective.loss, objective.weight_C(picked)
+    )
+    return total / (max(1, shard.mask_totals[mask]) * objective.per_row)
 
 
 def gather_rows(rows: Tensor, world: World) -> Tensor:

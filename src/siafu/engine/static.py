@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,30 @@ from siafu.engine.checks import check_own_settings, check_residual
 from siafu.engine.infer import write_predictions
 from siafu.engine.link_test import LinkTest
 from siafu.engine.links import num_eval_negatives
+from siafu.engine.metrics import (
+    LOWER_IS_BETTER,
+    Answers,
+    best_threshold,
+    metrics_of,
+    node_answers,
+    scores_of,
+)
 from siafu.engine.networks.network import Network, build_network
 from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill, write_trace
 from siafu.engine.networks.sampled import SampledNetwork
+from siafu.engine.objective import with_objective
+from siafu.engine.quality import quality_of
 from siafu.engine.run_facts import RunFacts
-from siafu.engine.scores import scores, training_loss, validation_loss
+from siafu.engine.scores import training_loss, validation_loss
 from siafu.engine.trainer import Trainer
 from siafu.engine.weights import save_network
-from siafu.engine.workload import Evaluation
+from siafu.engine.workload import Evaluation, OnStep, no_step
 from siafu.graph import Ids
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
 from siafu.ops import DrawKey
-from siafu.shard import Shard, require
+from siafu.record import shown_score
+from siafu.shard import RowReader, Shard, require
 from siafu.strategy import WidthBook
 
 _OF_GRADIENTS = 1 << 60
@@ -37,6 +49,7 @@ class FullGraph:
     """Every epoch is one step over all labelled nodes of all ranks; base of the other two."""
 
     task: str | None = None
+    on_step: OnStep = staticmethod(no_step)
     purposes: tuple[str, ...] = (
         "control",
         "feature",
@@ -53,6 +66,12 @@ class FullGraph:
         self, config: ResolvedConfig, shard: Shard, network: Network, draws: Draws
     ) -> None:
         self.config, self.shard, self.network, self.draws = config, shard, network, draws
+        self.metrics = self._metrics()
+
+    def _metrics(self) -> tuple[str, ...]:
+        """Return the scores that are told, that which counts first."""
+        shard = self.shard
+        return metrics_of(self.config.metric, shard.objective, several=shard.multi_label)
 
     @property
     def world(self) -> World:
@@ -68,6 +87,12 @@ class FullGraph:
     def book(self) -> WidthBook:
         """The widths at which rows travel while training."""
         return self.network.book
+
+    @property
+    def guessed_loss(self) -> float | None:
+        """That of equal shares for all classes, where a node has one."""
+        classes = self.shard.num_classes
+        return math.log(classes) if classes > 1 and not self.shard.multi_label else None
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take one step and return the loss over all ranks."""
@@ -96,11 +121,35 @@ class FullGraph:
         """Return the scores of the present weights, nothing dropped."""
         self._rest()
         logits = self.network.logit_rows()
-        found = scores(logits, self.shard, self.config.metric)
+        details = scores_of(self._answers(logits), self.metrics)
+        found = {split: scores[self.metrics[0]] for split, scores in details.items()}
         merit = self.merit_of(found)
         if self.config.keep == "loss":
             merit = -validation_loss(logits, self.shard)
-        return Evaluation(scores=found, merit=merit, chooses=self.shard.mask_totals["val"] > 0)
+        return Evaluation(
+            scores=found,
+            merit=merit,
+            chooses=self.shard.mask_totals["val"] > 0,
+            details=details if len(self.metrics) > 1 else {},
+        )
+
+    def _answers(self, logits: RowReader) -> Answers:
+        """Return what the model says, with the decision that is the best on validation if asked."""
+        answers = node_answers(logits, self.shard)
+        if self.config.threshold != "f1":
+            return answers
+        chosen = replace(self.shard.objective, threshold=best_threshold(answers))
+        return replace(answers, objective=chosen)
+
+    @torch.no_grad()
+    def _quality(self) -> dict[str, Any] | None:
+        """Return tables of the answers, and decide from now on as they do."""
+        if self.config.inference == "none":
+            return None
+        self._rest()
+        answers = self._answers(self.network.logit_rows())
+        self.shard = replace(self.shard, objective=answers.objective)
+        return quality_of(answers)
 
     def _rest(self) -> None:
         self.network.module.eval()
@@ -108,15 +157,19 @@ class FullGraph:
 
     def merit_of(self, scores: dict[str, float]) -> float:
         """Return the validation score; a loss can't be told from scores."""
-        return -math.inf if self.config.keep == "loss" else scores["val"]
+        if self.config.keep == "loss":
+            return -math.inf
+        return -scores["val"] if self.metrics[0] in LOWER_IS_BETTER else scores["val"]
 
     def row_of(self, found: Evaluation) -> dict[str, Any]:
         """Return the scores by split."""
-        return {"accuracy": found.scores}
+        return {"accuracy": found.scores} | ({"scores": found.details} if found.details else {})
 
     def note_of(self, row: dict[str, Any]) -> str:
         """Return the validation score in words."""
-        return f"val {100 * row['accuracy']['val']:.2f} %" if "accuracy" in row else ""
+        if "accuracy" not in row:
+            return ""
+        return f"val {shown_score(self.metrics[0], row['accuracy']['val'])}"
 
     def fingerprint(self) -> str:
         """Return the hash of the graph."""
@@ -135,7 +188,8 @@ class FullGraph:
         pipeline = self._pipeline_report()
         bill = run_bill(self.config, pipeline, ranks=ranks, seconds=seconds, epochs=epochs)
         return {
-            "metric": self._metric(),
+            "metric": self.metrics[0],
+            "quality": self._quality(),
             "choices": strategy.choices(ranks),
             "exactness": strategy.exactness,
             "sampling": {},
@@ -143,9 +197,6 @@ class FullGraph:
             "bill": None if bill is None else {**bill.as_dict(), "rows": bill.rows()},
             "data": self.shard.name,
         }
-
-    def _metric(self) -> str:
-        return "micro-f1" if self.shard.multi_label else self.config.metric
 
     def _pipeline_report(self) -> dict[str, Any]:
         return {}
@@ -175,7 +226,8 @@ class Minibatches(FullGraph):
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take a step per minibatch and return the mean loss."""
-        return self.network.run_epoch(optimiser, epoch, goes_on=epoch < self.config.epochs)
+        goes_on = epoch < self.config.epochs
+        return self.network.run_epoch(optimiser, epoch, goes_on=goes_on, on_step=self.on_step)
 
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return how neighbours were drawn and what the caches did too."""
@@ -221,6 +273,10 @@ class Links(Minibatches):
         self.links = LinkTest(held_out, network.feed, num_eval_negatives(config))
         self._ids = ids
 
+    @property
+    def guessed_loss(self) -> None:
+        """None: edges have no classes."""
+
     @torch.no_grad()
     def evaluate(self) -> Evaluation:
         """Return how held-out edges rank among drawn ones."""
@@ -230,8 +286,11 @@ class Links(Minibatches):
             scores=found, merit=self.merit_of(found), chooses=self.links.totals["val"] > 0
         )
 
-    def _metric(self) -> str:
-        return "mrr"
+    def _metrics(self) -> tuple[str, ...]:
+        return ("mrr",)
+
+    def _quality(self) -> dict[str, Any] | None:
+        return None
 
     def write_predictions(self, target: Path) -> None:
         """Write a row for each held-out edge."""
@@ -324,6 +383,8 @@ def begin(
     if resume_from is None:
         check_residual(config, shard)
         check_own_settings(config)
+    if config.task != "link":
+        shard = with_objective(config, shard)
     draws = Draws(seed=config.seed)
     network = build_network(config, shard, draws, say=say)
     bound: Any = network  # the strategy's unit decides on its class as on the workload's

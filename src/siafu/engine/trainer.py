@@ -35,7 +35,7 @@ from siafu.engine.widths import gather_widths, restore_widths, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
-from siafu.record import RunFolder
+from siafu.record import RunFolder, Watch
 
 OnEpoch = Callable[[dict[str, Any]], None]
 IsTold = Callable[[], bool]
@@ -53,9 +53,14 @@ class Trainer:
         self.best_details: Details = {}
         self.scoring = ScoringCost()
         self.phases = PhaseSeconds()
+        self.has_begun = False
+        """Whether this process has run an epoch."""
+        self.watch = Watch()
+        """Follows what is done now, and how long that takes."""
 
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
+        self.workload.on_step = self.watch.step
         epoch = self.progress.epochs + 1
         with at_rate_of(self.optimiser, self.config, epoch):
             return self.workload.run_epoch(self.optimiser, epoch)
@@ -65,11 +70,12 @@ class Trainer:
         config, progress, epoch = self.config, self.progress, self.progress.epochs + 1
         self.world.step = f"epoch {epoch}"
         started, waited = time.perf_counter(), self.world.meter.seconds_waited
-        with self.phases.counted(self.world, "computing", "waiting"):
+        phases = ("computing", "waiting") if self.has_begun else ("first epoch", "first epoch")
+        with self.watch.training(epoch), self.phases.counted(self.world, *phases):
             loss = self.step()
-        seconds = time.perf_counter() - started
+        seconds, self.has_begun = time.perf_counter() - started, True
         if not math.isfinite(loss):
-            raise _diverged(epoch, loss)
+            raise _diverged(epoch, loss, config.lr)
         progress.epochs = epoch
         progress.losses.append(loss)
         progress.seconds.append(seconds)
@@ -84,7 +90,7 @@ class Trainer:
     def score(self) -> Evaluation:
         """Evaluate the present weights, and keep them if they are the best yet."""
         counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
-        with self.scoring.counted(self.world), counted:
+        with self.watch.evaluating(), self.scoring.counted(self.world), counted:
             found = self.workload.evaluate()
         progress = self.progress
         # Not a number is worse than any: its epoch never stays the best.
@@ -122,9 +128,10 @@ class Trainer:
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
         ends = may_stop and any(row[0] for row in world.gather_numbers([float(is_told())]))
         if every and (ends or epochs % every == 0):
-            saved = self.checkpoint()
-            if world.rank == 0:
-                save_checkpoint(saved, folder.checkpoints)
+            with self.watch.saving():
+                saved = self.checkpoint()
+                if world.rank == 0:
+                    save_checkpoint(saved, folder.checkpoints)
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
@@ -146,6 +153,7 @@ class Trainer:
             losses=progress.losses,
             epochs=progress.epochs,
             stopped_by_patience=progress.patience_spent(config),
+            ended=progress.reason(config),
             seconds_per_epoch=statistics.median(progress.seconds),
             bytes_sent=bytes_sent,
             evaluation=self.scoring.report(world),
@@ -231,9 +239,11 @@ def _check_same_run(checkpoint: Checkpoint, facts: RunFacts, workload: Workload)
         )
 
 
-def _diverged(epoch: int, loss: float) -> SiafuError:
+def _diverged(epoch: int, loss: float, lr: float | None) -> SiafuError:
+    rate = "" if lr is None else f" (now {lr:g})"
     return PlanError(
-        "The loss is no longer a number.",
+        "The loss is not finite: the training can't go on.",
         seen=f"loss {loss} in epoch {epoch}",
-        fix="lower --lr, or look for extreme feature values",
+        fix=f"lower --lr{rate}, add --clip-norm 1 or --warmup 10, or look for extreme values and "
+        "unscaled columns among the features",
     )

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -22,7 +22,7 @@ from siafu.files import parse_json, read_regular, write_bytes_atomically
 from siafu.graph import first_fault
 from siafu.nn import CARDS, Draws
 from siafu.ops import CSR
-from siafu.shard import Shard, require
+from siafu.shard import Objective, Shard, require
 from siafu.strategy import edge_arguments
 
 _Width = Annotated[int, Field(ge=0, lt=1 << 31)]
@@ -170,7 +170,20 @@ def _some(names: list[str]) -> str:
     return ", ".join(map(repr, names[:_SHOWN])) + (f" and {rest} more" if rest > 0 else "")
 
 
-class _Facts(WeightFacts):
+class _ObjectiveFacts(BaseModel):
+    """What turns a model's rows into answers."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    positive: int = 1
+    threshold: float | None = None
+
+
+class NetworkFacts(WeightFacts):
+    """What the weights of a static graph's model are for."""
+
     num_features: _Width
     num_classes: _Width
     multi_label: Literal["0", "1"]
@@ -178,6 +191,9 @@ class _Facts(WeightFacts):
     edge_types: Json[Annotated[list[_Name], Field(min_length=1)]] = Field(default=[0])
     feature_names: Json[list[str]] = Field(default=[])
     edge_attr_names: Json[list[str]] = Field(default=[])
+    target_names: Json[list[str]] = Field(default=[])
+    objective: Json[_ObjectiveFacts] | None = None
+    edge_width: _Width = 0
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
@@ -198,6 +214,9 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
         "edge_types": json.dumps([shard.num_edge_types, *shard.edge_type_names]),
         "feature_names": json.dumps(shard.feature_names),
         "edge_attr_names": json.dumps(shard.edge_attr_names),
+        "target_names": json.dumps(shard.target_names),
+        "objective": _ObjectiveFacts(**asdict(shard.objective)).model_dump_json(),
+        "edge_width": str(0 if shard.edge_attr is None else shard.edge_attr.size(1)),
     }
     write_weights(network.module, facts, file)
 
@@ -210,7 +229,7 @@ def load_network(
     The shard needs features of the right width; its own labels, if any, do not matter.
     """
     weights = Weights(file)
-    facts = weights.facts(_Facts)
+    facts = weights.facts(NetworkFacts)
     require(shard, "x")
     check_names(shard.feature_names, facts.feature_names, "features", shard.name)
     if _num_features(shard) != facts.num_features:
@@ -231,6 +250,7 @@ def load_network(
         num_classes=facts.num_classes,
         multi_label=facts.multi_label == "1",
         class_names=class_names,
+        **_answers(facts),
     )
     network = build_network(config, shard, draws, training=False)
     if ":" in config.model:
@@ -239,7 +259,17 @@ def load_network(
     return network, shard
 
 
-def _check_edges_of_own(given: tuple[str, ...], shard: Shard, facts: _Facts) -> None:
+def _answers(facts: NetworkFacts) -> dict[str, Any]:
+    """Return the fields of a shard that tell how the model's rows are read."""
+    known = facts.objective or _ObjectiveFacts()
+    return {
+        "num_targets": len(known.mean),
+        "target_names": tuple(facts.target_names),
+        "objective": Objective(**known.model_dump()),
+    }
+
+
+def _check_edges_of_own(given: tuple[str, ...], shard: Shard, facts: NetworkFacts) -> None:
     """Raise where a model of the user's own would be given other columns than it has learnt."""
     if "edge_attr" in given:
         check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)

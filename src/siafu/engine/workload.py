@@ -1,5 +1,6 @@
 """What a trainer trains: the whole graph, minibatches, a pipeline or a dynamic graph."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,6 +14,14 @@ from siafu.strategy import WidthBook
 
 Details = dict[str, dict[str, float]]
 """All scores, by split and name."""
+
+
+OnStep = Callable[[int, int], None]
+"""Told the steps that are done of an epoch, and how many it has."""
+
+
+def no_step(done: int, total: int) -> None:
+    """Ignore a step."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +42,8 @@ class Workload(Protocol):
 
     task: str | None
     """What is learnt, where results name it."""
+    on_step: OnStep
+    """Told of each step of an epoch that has several."""
     purposes: tuple[str, ...]
     """What bytes are sent for."""
 
@@ -54,6 +65,11 @@ class Workload(Protocol):
     @property
     def book(self) -> WidthBook:
         """The widths at which rows travel while training."""
+        ...
+
+    @property
+    def guessed_loss(self) -> float | None:
+        """The loss of guessing, where that can be told: far above it something is amiss."""
         ...
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:

@@ -169,6 +169,13 @@ class Schema(_Value):
 
         The names of categories stay: they are what the numbers in the store mean.
         """
+        unknown = [key for key in said if key not in Schema.model_fields]
+        if unknown:
+            raise ConfigError(
+                "The schema has lines that are not understood.",
+                seen=f"{unknown[0]!r} in {where}",
+                fix="name columns below `nodes:` and `edges:`",
+            )
         changed: dict[str, Any] = {}
         for group in ("nodes", "edges"):
             columns = getattr(self, group)

@@ -45,12 +45,6 @@ class TableColumns(Options):
     id_type: Literal["integer", "text"] | None = setting(
         None, "read ids as these (default: as the columns have them)", STATIC
     )
-    scale: Literal["standard", "robust", "none"] | None = setting(
-        None, "how columns of numbers are scaled, by training nodes (default: standard)", STATIC
-    )
-    schema_file: str | None = setting(
-        None, "YAML file that says of some columns what they are and become", STATIC
-    )
 
     @field_validator("label", "features", "edge_attr", mode="before")
     @classmethod

@@ -4,9 +4,11 @@ from siafu.collector import collector_rests
 
 with collector_rests():  # every rank begins here
     from siafu.launch.api import infer, load_dynamic, open_run, partition, resume
-    from siafu.launch.fit import Run, fit, resume_run, start_run, under_torchrun
+    from siafu.launch.fit import fit, resume_run, start_run
     from siafu.launch.infer import write_inference
     from siafu.launch.prepare import prepare_parts
+    from siafu.launch.ranks import under_torchrun
+    from siafu.launch.run import Run
 
 __all__ = [
     "Run",

@@ -1,11 +1,9 @@
 """What Python offers beside `fit`: cutting, resuming, predicting, and reading what runs left."""
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from siafu.config import make_columns
 from siafu.errors import StoreError
@@ -14,8 +12,10 @@ from siafu.ingest import EventOptions, WindowLength
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
 from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
-from siafu.launch.fit import Run, resume_run
-from siafu.launch.infer import write_inference
+from siafu.launch.fit import resume_run
+from siafu.launch.infer import infer_as_table
+from siafu.launch.learnt import column_choices
+from siafu.launch.run import Run
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.options import read_bytes
 from siafu.partitioning import Cut, Parts, open_parts
@@ -78,8 +78,13 @@ def partition(  # noqa: PLR0913 - one argument per flag
         memory_bytes=None if memory is None else read_bytes(memory), overwrite=overwrite
     )
     cut = Cut(num_parts=parts, method=method, seed=seed)
-    options = table_options(data, make_columns(**columns))
-    reading = SourceReading(undirected=undirected, split=split, options=options)
+    told = make_columns(**columns)
+    reading = SourceReading(
+        undirected=undirected,
+        split=split,
+        options=table_options(data, told),
+        columns=column_choices(told),
+    )
     cut_source(data, target, cut, reading, allowance)
     return open_parts(target)
 
@@ -114,22 +119,15 @@ def infer(
     >>> table = siafu.infer(run, "new.npz")
     >>> table.column("prediction")
     """
-    # Beside the run, which all its ranks reach, wherever they are.
-    parent = _path_of(run).absolute().parent
-    with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:
-        target = Path(scratch) / "predictions" if out is None else Path(out)
-        write_inference(
-            _path_of(run),
-            target,
-            data=data,
-            embeddings=embeddings,
-            overwrite=overwrite,
-            model=model,
-            columns=columns,
-            say=lambda line: None,
-            quiet=True,
-        )
-        return pq.read_table(target)
+    return infer_as_table(
+        _path_of(run),
+        data,
+        out=out,
+        embeddings=embeddings,
+        overwrite=overwrite,
+        model=model,
+        **columns,
+    )
 
 
 def open_run(path: Path | str) -> Run:

@@ -4,7 +4,7 @@ from typing import Any
 
 import psutil
 
-from siafu.config import RunConfig, check_scopes
+from siafu.config import RunConfig, check_scopes, read_metrics, read_threshold
 from siafu.engine import (
     check_link_settings,
     check_model_file,
@@ -22,9 +22,17 @@ def check_run(data: Any, config: RunConfig) -> None:
     strategy = config.chosen
     _check_model_size(config.resolved())
     check_model_file(config)
+    read_metrics(config.metric)
+    read_threshold(config.threshold)
     over_time = is_dynamic_run(data, config)
     if not over_time:
         check_link_settings(config)
+    elif config.task in ("classification", "regression"):
+        raise ConfigError(
+            "The task is one of graphs that stand still.",
+            seen=f"--task {config.task} with --model {config.model}",
+            fix="use --task node, edge, link or signal",
+        )
     task = config.task or (None if over_time else "node")
     check_scopes(config.kind(over_time=over_time, task=task), config)
     if not over_time:

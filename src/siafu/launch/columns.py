@@ -5,13 +5,10 @@ from typing import Any
 
 from siafu.config import RunConfig, is_asked, make_columns, settings_of, shown_flag
 from siafu.errors import ConfigError
-from siafu.graph import folder_kind
 from siafu.ingest import TableOptions, as_tables
 from siafu.ingest.options import TableColumns
 from siafu.ingest.tables.files import TABLE_ENDINGS
-
-_OF_STORES = ("scale", "schema_file")
-"""What is done with columns is decided when a store is cut."""
+from siafu.partitioning.options import ColumnOptions
 
 
 def table_options(data: Any, config: RunConfig) -> TableOptions:
@@ -23,8 +20,6 @@ def table_options(data: Any, config: RunConfig) -> TableOptions:
 def check_columns(data: Any, config: RunConfig) -> None:
     """Raise where a setting names columns of a source that is no table."""
     asked = [name for name in settings_of(TableColumns) if is_asked(config, name)]
-    if isinstance(data, str | Path) and folder_kind(Path(data)) == "store":
-        asked = [name for name in asked if name not in _OF_STORES]
     if not asked or as_tables(data) is not None:
         return
     shown = data if isinstance(data, str | Path) else type(data).__name__
@@ -45,6 +40,13 @@ def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any
     The node table of the training is not that of other edges.
     """
     told = make_columns(**given)
+    prepared = [name for name in settings_of(ColumnOptions) if name in given]
+    if prepared:
+        raise ConfigError(
+            "The columns of a run are prepared as they were in training.",
+            seen=", ".join(f"{name}={given[name]}" for name in prepared),
+            fix="leave that out, or train again with it",
+        )
     if data is None and given:
         raise ConfigError(
             "A run's own graph was read when it was trained.",

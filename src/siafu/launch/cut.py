@@ -36,6 +36,7 @@ from siafu.ingest import (
 from siafu.partitioning import Cut, Progress, Quality, open_parts, partition_in_steps
 from siafu.partitioning.memory import available_bytes, check_cut_fits, predict_peak_bytes
 from siafu.partitioning.partition import load_checked_store
+from siafu.partitioning.prepared import ColumnChoices, prepare_in_steps
 from siafu.record import shortened
 
 Say = Callable[[str], None]
@@ -56,6 +57,14 @@ class SourceReading:
     """False keeps to the masks of the data."""
     through_cache: bool = False
     """True leaves the store of tables in the cache; one that is there is used in any case."""
+    columns: ColumnChoices = field(default_factory=ColumnChoices)
+    """How columns with names are prepared."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return what makes the same graph again."""
+        names = ("undirected", "split", "draws_masks", "through_cache")
+        facts = {name: getattr(self, name) for name in names}
+        return facts | {"options": repr(self.options), "columns": self.columns.facts()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,8 +137,7 @@ def _loaded(source: Any, reading: SourceReading, allowance: Allowance) -> Graph:
 def _cut_store(
     store: Path, target: Path, cut: Cut, reading: SourceReading, allowance: Allowance
 ) -> Quality:
-    settings = {"split": reading.split, "draws_masks": reading.draws_masks}
-    job = {"store": file_facts(store), **asdict(cut), **settings}
+    job = {"store": file_facts(store), **asdict(cut), **reading.facts()}
     with _in_steps(target, job, allowance) as partial:
         return _cut_graph(partial, load_checked_store(partial, store), cut, reading, allowance)
 
@@ -138,9 +146,8 @@ def _cut_tables(
     source: Path, target: Path, cut: Cut, reading: SourceReading, allowance: Allowance
 ) -> Quality:
     options = _within_memory(source, cut, reading, allowance)
-    settings = asdict(reading) | {"options": repr(reading.options)}
     roots = [source, *([reading.options.nodes] if reading.options.nodes else [])]
-    job = {"files": file_facts(*roots), **asdict(cut), **settings}
+    job = {"files": file_facts(*roots), **asdict(cut), **reading.facts()}
     with _in_steps(target, job, allowance) as partial:
         is_made = has_cached_store(source, options, undirected=reading.undirected)
         if reading.through_cache or (is_made and not partial.has("ingest")):
@@ -163,7 +170,7 @@ def _cut_tables(
             )
             _say_all(allowance, notes)
             partial.end("ingest")
-        graph, is_drawn = load_store(store, verify=is_old), SourceReading(draws_masks=False)
+        graph, is_drawn = load_store(store, verify=is_old), replace(reading, draws_masks=False)
         return _cut_graph(partial, graph, cut, is_drawn, allowance)
 
 
@@ -173,6 +180,7 @@ def _cut_graph(
     if reading.draws_masks:
         graph, notes = with_split(graph, reading.split, cut.seed)
         _say_all(allowance, notes)
+    graph = prepare_in_steps(partial, graph, reading.columns, allowance.say)
     allowance.check(graph)
     return partition_in_steps(
         partial,

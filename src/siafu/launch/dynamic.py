@@ -84,13 +84,12 @@ def prepare_dynamic(
     target: Path,
     *,
     say: Callable[[str], None],
-    quiet: bool = False,
+    progress: PhaseProgress,
     trains: bool = True,
 ) -> Path:
     """Return the store of the dynamic graph: the user's own, or one made at `target`."""
     check_grid(config.ranks, config.node_parts)
     stored = isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic"
-    progress = PhaseProgress(quiet=quiet)
     try:
         graph, notes = load_dynamic(
             data,
@@ -117,7 +116,7 @@ def prepare_dynamic(
     cuts = is_asked(config, "partition")
     if config.node_parts > 1 and (cuts or _num_groups(graph) != config.node_parts):
         cut = Cut(num_parts=config.node_parts, method=config.partition, seed=config.seed)
-        graph = _grouped(graph, cut, say, quiet=quiet)
+        graph = _grouped(graph, cut, say, progress)
         stored = False
     if stored:
         return Path(data)
@@ -165,10 +164,9 @@ def _event_options(config: RunConfig) -> EventOptions:
 
 
 def _grouped(
-    graph: DynamicGraph, cut: Cut, say: Callable[[str], None], *, quiet: bool
+    graph: DynamicGraph, cut: Cut, say: Callable[[str], None], progress: PhaseProgress
 ) -> DynamicGraph:
     """Return the graph with its nodes cut into groups."""
-    progress = PhaseProgress(quiet=quiet)
     try:
         part_of = assign_vertices(graph, cut, progress)
     finally:

@@ -1,35 +1,26 @@
 """One call from data to a trained model: prepare, start the ranks, gather the result."""
 
-import importlib
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, Terminated
+from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
-from siafu.launch.local import run_ranks, threads_for
+from siafu.launch.learnt import save_schema
 from siafu.launch.own_code import model_to_run, trust_named
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
-from siafu.launch.rank import (
-    COMPILING_TOLD_VARIABLE,
-    Job,
-    prepare_process,
-    saves_memory,
-    work,
-)
+from siafu.launch.rank import Job, work
+from siafu.launch.ranks import carry_out, joined, under_torchrun
+from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
     clear_unfinished,
@@ -43,45 +34,9 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
-from siafu.ops import (
-    HUGE_PAGES_VARIABLE,
-    num_threads,
-    set_threads,
-    telling_compilation,
-    warm_up,
-    warm_up_sampling,
-    warm_up_wire,
-)
-from siafu.record import RunFolder, clear_rests, counted
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A finished run: its folder and what it reported."""
-
-    path: Path
-    result: dict[str, Any]
-    is_first_rank: bool = True
-    """False on the other ranks under torchrun: one of them is enough to print."""
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """One row per epoch: loss, seconds, bytes sent and, where it was evaluated, scores."""
-        return RunFolder(self.path).read_metrics()
-
-    @property
-    def accuracy(self) -> dict[str, float]:
-        """Scores of train, val and test nodes, or edges, at the best validation epoch."""
-        scores: dict[str, float] = self.result["accuracy"]
-        return scores
-
-    @property
-    def predictions(self) -> pa.Table:
-        """One row per node: original id, prediction, confidence, label, split.
-
-        Where edges are predicted, one per held-out edge: src, dst, score, split.
-        """
-        return pq.read_table(RunFolder(self.path).predictions)
+from siafu.launch.warnings import data_warnings, machine_warnings
+from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
+from siafu.report import write_report
 
 
 def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
@@ -108,10 +63,12 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
     with _working_on(folder, is_new=True, say=say):
+        say(f"Run: {folder.path}")
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
-        return carry_out(folder, config, job, say)
+        carry_out(folder, config, job, say)
+        return Run(folder.path, folder.read_result())
 
 
 def resume_run(
@@ -137,11 +94,12 @@ def resume_run(
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
     if under_torchrun():
-        with _joined(config) as world:
+        with joined(config) as world:
             opened = (folder, False)
             return _work_as_rank(config, config.data, lambda: opened, world, say=say, quiet=quiet)
     with _working_on(folder, is_new=False, say=say):
-        return carry_out(folder, config, _next_job(folder, config.data, config, say, quiet), say)
+        carry_out(folder, config, _next_job(folder, config.data, config, say, quiet), say)
+        return Run(folder.path, folder.read_result())
 
 
 def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
@@ -151,6 +109,7 @@ def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: 
         job = _prepare(folder, data, config, say, quiet)
         if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
             return job
+    _note_phases(folder, {})
     return resumed_job(folder, config, quiet, say)
 
 
@@ -160,29 +119,42 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     if is_named:  # who is killed now can prepare them again
         _describe(folder, config)
     clear_unfinished(folder)
-    parts = folder.parts
+    parts, seconds = folder.parts, {}
     if not parts.exists():
         go_on = f"run `{resume_command(folder.path)}`"
-        parts = prepare_parts(data, config, parts, say=say, quiet=quiet, go_on=go_on)
+        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING)
+        parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
+        progress.times.end()
+        seconds = progress.times.seconds
     if not is_named:
         _describe(folder, config)
+    save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts):
             say(line)
+    _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
+    _note_phases(folder, seconds)
     return job
+
+
+def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
+    with writing(folder.path):
+        for line in warnings:
+            folder.note_warning(line)
+            say(f"Warning: {line}")
+
+
+def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
+    with writing(folder.path):
+        folder.note_phases(seconds)
 
 
 def _describe(folder: RunFolder, config: RunConfig) -> None:
     save_config(folder, config.resolved())
     with writing(folder.path):
         folder.write_environment()
-
-
-def under_torchrun() -> bool:
-    """True when another launcher already started this process as one of several ranks."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _new_folder(config: RunConfig) -> RunFolder:
@@ -201,10 +173,12 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
         with held(folder):
             try:
                 yield
-            except BaseException:
+            except BaseException as error:
                 if is_new:  # while it is held: whoever else waits for it must not lose his
                     discard_if_empty(folder)
+                _draw(folder, error)
                 raise
+            say(f"Report: {_draw(folder, None)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
@@ -215,51 +189,16 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
         raise
 
 
-def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> Run:
-    """Do a job on this process, or on ranks that are started for it, and return the run."""
-    if config.ranks == 1 and config.launcher == "local":
-        threads = num_threads()
-        try:
-            with _joined(config) as world:
-                work(folder, job, world)
-        finally:
-            set_threads(threads)  # the caller's own, who may go on with other work
-    else:
-        compiling: list[str] = []
+def _draw(folder: RunFolder, error: BaseException | None) -> Path:
+    """Write the page of a run, with what ended it, and return its place.
 
-        def tell(line: str) -> None:
-            compiling.append(line)
-            say(line)
-
-        with telling_compilation(tell):
-            warm_up()
-            if config.chosen.wire != 32 or config.feature_bits != 32:
-                warm_up_wire()
-            if config.chosen.unit == "macrobatch":
-                warm_up_sampling()
-        threads = threads_for(config.ranks, config.threads)
-        variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
-        if compiling:  # ranks compile what is left, and need not say so again
-            variables[COMPILING_TOLD_VARIABLE] = "1"
-        if config.launcher == "ray":
-            on_ray = importlib.import_module("siafu.launch.ray")  # who has no Ray needs none
-            on_ray.run_ranks_on_ray(config, folder.path, job.to_text(), variables)
-        else:
-            again = f"go on with `{resume_command(folder.path)}`" if job.verb == "train" else None
-            try:
-                run_ranks(
-                    config.ranks,
-                    folder.path,
-                    job.to_text(),
-                    threads=threads,
-                    variables=variables,
-                    again=again,
-                )
-            except BaseException:
-                clear_rests()
-                raise
-    result = folder.read_result() if job.verb == "train" else {}
-    return Run(folder.path, result)
+    A run is not lost for want of a page: what can't be written is left out.
+    """
+    if is_prepared(folder):
+        with suppress(OSError, SiafuError):
+            folder.note_failure(error if isinstance(error, SiafuError) else None)
+            write_report([folder.path], folder.report)
+    return folder.report
 
 
 def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
@@ -275,7 +214,7 @@ def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
             fix="leave --ranks out, or start as many processes",
         )
     config = config.model_copy(update={"ranks": size})
-    with _joined(config) as world:
+    with joined(config) as world:
         key = f"run/{next(_NUMBERS)}"
 
         def open_run() -> tuple[RunFolder, bool]:
@@ -312,13 +251,9 @@ def _work_as_rank(
         with preparing(world):
             folder, is_new = open_run()
             stack.enter_context(_working_on(folder, is_new=is_new, say=say))
+            say(f"Run: {folder.path}")
             job = _next_job(folder, data, config, say, quiet)
         return _share_work(str(folder.path.absolute()), job, world)
-
-
-def _joined(config: RunConfig) -> World:
-    prepare_process(config)
-    return World.join(device=config.device, deadline_seconds=config.deadline)
 
 
 def _share_work(path: str, job: Job | None, world: World) -> Run:

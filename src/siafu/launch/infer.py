@@ -5,19 +5,23 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from siafu.config import make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import publish
 from siafu.graph import folder_kind, writing
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
-from siafu.launch.fit import carry_out, under_torchrun
+from siafu.launch.learnt import learnt_schema
 from siafu.launch.own_code import model_to_run
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
+from siafu.launch.ranks import carry_out, under_torchrun
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.partitioning import open_parts
-from siafu.record import shortened
+from siafu.record import PhaseProgress, shortened
 
 
 def write_inference(  # noqa: PLR0913 - one argument per flag
@@ -59,8 +63,10 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(parts_of(folder))
         if data is not None:
-            own = Path(scratch) / "data.parts"
-            parts = prepare_parts(data, config, own, say=say, quiet=quiet, draw_masks=False)
+            own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
+            parts = prepare_parts(
+                data, config, own, say=say, progress=progress, learnt=learnt_schema(folder)
+            )
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(
@@ -74,6 +80,35 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         with writing(target):
             publish(made, target)
     return target
+
+
+def infer_as_table(
+    path: Path,
+    data: Any = None,
+    *,
+    out: Path | str | None = None,
+    embeddings: bool = False,
+    overwrite: bool = False,
+    model: str | None = None,
+    **columns: Any,
+) -> pa.Table:
+    """Return what `write_inference` writes, at `out` or nowhere else."""
+    # Beside the run, which all its ranks reach, wherever they are.
+    parent = path.absolute().parent
+    with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:
+        target = Path(scratch) / "predictions" if out is None else Path(out)
+        write_inference(
+            path,
+            target,
+            data=data,
+            embeddings=embeddings,
+            overwrite=overwrite,
+            model=model,
+            columns=columns,
+            say=lambda line: None,
+            quiet=True,
+        )
+        return pq.read_table(target)
 
 
 def _tell_unnamed(trained_on: Path, given: Path, say: Say) -> None:

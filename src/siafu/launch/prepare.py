@@ -11,15 +11,17 @@ from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.errors import CommError, ConfigError, PlanError
-from siafu.graph import Graph, SparseFeatures, folder_kind
+from siafu.graph import Graph, Schema, SparseFeatures, folder_kind
 from siafu.ingest import load_as_it_is
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
+from siafu.launch.learnt import check_parts_as_learnt, column_choices
 from siafu.minibatch import hold_out_edges
 from siafu.partitioning import Cut, open_parts
+from siafu.partitioning.prepared import ColumnChoices
 from siafu.record import PhaseProgress
 
-_CUT_SETTINGS = ("undirected", "split", "partition")
+_CUT_SETTINGS = ("undirected", "split", "partition", "scale", "schema")
 
 
 def prepare_parts(
@@ -28,34 +30,31 @@ def prepare_parts(
     target: Path,
     *,
     say: Say,
-    quiet: bool = False,
-    draw_masks: bool = True,
+    progress: PhaseProgress,
+    learnt: Schema | None = None,
     go_on: str | None = None,
 ) -> Path:
     """Return a parts folder for the run, the user's own or one made at `target`; or a store of a
     dynamic graph, which needs no parts.
 
-    Tables and stores are never held in memory. `go_on` tells the user how to go on where that was
+    Tables and stores are never held in memory. For inference, `learnt` is how the columns of the
+    run were prepared, and no masks are drawn. `go_on` tells the user how to go on where that was
     stopped; without it nothing half made stays.
     """
+    draw_masks = learnt is None
     if is_dynamic_run(data, config):
-        return prepare_dynamic(data, config, target, say=say, quiet=quiet, trains=draw_masks)
+        return prepare_dynamic(data, config, target, say=say, progress=progress, trains=draw_masks)
     if _names_parts(data):
+        if learnt is not None:
+            check_parts_as_learnt(Path(data), learnt)
         return _with_part_per_rank(Path(data), config.ranks)
     if tells_times(data):
         say(f"Times of edges tell no order to --model {config.model}: the graph does not change.")
-    progress = PhaseProgress(quiet=quiet)
     try:
-        reading = SourceReading(
-            undirected=config.undirected,
-            split=config.split,
-            draws_masks=draw_masks,
-            through_cache=True,
-            options=config.table_options(),
-        )
+        reading = _reading(config, learnt)
         if draw_masks and config.task == "link":
             data = _without_held_out(data, config, target, say=say, progress=progress)
-            reading = SourceReading(draws_masks=False)
+            reading = SourceReading(draws_masks=False, columns=reading.columns)
         quality = cut_source(
             data,
             target,
@@ -81,6 +80,17 @@ def prepare_parts(
     return target
 
 
+def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:
+    return SourceReading(
+        undirected=config.undirected,
+        split=config.split,
+        draws_masks=learnt is None,
+        through_cache=True,
+        options=config.table_options(),
+        columns=column_choices(config) if learnt is None else ColumnChoices(learnt=learnt),
+    )
+
+
 def _with_part_per_rank(path: Path, ranks: int) -> Path:
     """Return the user's own parts, refusing any but one per rank."""
     count = open_parts(path).num_parts
@@ -102,7 +112,7 @@ def check_memory(config: RunConfig, graph: Graph) -> None:
     spec = make_spec(
         config,
         in_width=graph.num_features,
-        out_width=graph.num_classes,
+        out_width=graph.num_targets or graph.num_classes,
         edge_width=0 if attr is None else attr.shape[1],
         num_types=graph.num_edge_types,
     )
@@ -141,7 +151,8 @@ def check_parts_settings(data: Any, config: RunConfig) -> None:
     if not _names_parts(data):
         return
     # Edges are split when a rank has opened its part.
-    names = ("undirected", "partition") if config.task == "link" else _CUT_SETTINGS
+    free = {"split"} if config.task == "link" else set[str]()
+    names = [name for name in _CUT_SETTINGS if name not in free]
     fields = RunConfig.model_fields
     # By value, not by model_fields_set: the config.yaml of a run holds every default too.
     asked = [name for name in names if getattr(config, name) != fields[name].default]

@@ -2,11 +2,14 @@
 
 import ctypes
 import json
+import math
 import os
 import signal
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from shlex import quote
@@ -24,12 +27,14 @@ from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
+from siafu.launch.warnings import LossWatch
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
 from siafu.options import read_bytes
 from siafu.partitioning import open_parts
-from siafu.record import ProgressLine, RunFolder
+from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Watch
+from siafu.record.progress import CUTTING, QUIET_SECONDS
 from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
 
@@ -128,29 +133,64 @@ def _train(trainer: Trainer, folder: RunFolder, job: Job) -> None:
 
 
 def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
-    config, world, workload = trainer.config, trainer.world, trainer.workload
-    quiet, predicts = job.quiet or world.rank != 0, config.inference == "full"
+    world, workload = trainer.world, trainer.workload
+    predicts = trainer.config.inference == "full"
     said_before = COMPILING_TOLD_VARIABLE in os.environ
     with (
-        ProgressLine("epoch", config.epochs, quiet=quiet) as line,
-        telling_compilation(_say_nothing if said_before else line.say),
+        ProgressLine(quiet=job.quiet or world.rank != 0) as line,
+        _watched(trainer, folder, line) as watch,
+        telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
     ):
+        losses = _loss_watch(trainer)
 
         def show(row: dict[str, Any]) -> None:
-            note = f"loss {row['loss']:.4f}  {workload.note_of(row)}"
-            line.update(trainer.progress.epochs, note.rstrip())
+            if warning := losses.note(row["epoch"], row["loss"]):
+                folder.note_warning(warning)
+                line.say(f"Warning: {warning}")
+            watch.end_epoch(f"loss {row['loss']:.4f}  {workload.note_of(row)}".rstrip())
 
         with heeding() as is_told:
             result = trainer.train(folder, show, is_told)
-        line.remark("writing predictions" if predicts else "")
         workload.write_trace(folder.path)
         if world.rank == 0:  # before predictions: what fails there loses nothing
             with writing(folder.path):
                 workload.save_weights(folder.weights)
                 folder.write_result(result.to_json())
         if predicts:
-            workload.write_predictions(folder.predictions)
+            with watch.writing():
+                workload.write_predictions(folder.predictions)
     trainer.close()
+
+
+def _loss_watch(trainer: Trainer) -> LossWatch:
+    """Return what follows the loss, from where a resumed run left it."""
+    losses, lr = trainer.progress.losses, trainer.config.lr or 0.0
+    lowest = min(losses, default=math.inf)
+    return LossWatch(lr, trainer.workload.guessed_loss, lowest, begins=not losses)
+
+
+@contextmanager
+def _watched(trainer: Trainer, folder: RunFolder, line: ProgressLine) -> Iterator[Watch]:
+    """Follow a training; rank 0 notes the seconds of its phases, however it ends."""
+    config, is_first = trainer.config, trainer.world.rank == 0
+    predicts = config.inference == "full"
+    pace = Pace(
+        config.epochs,
+        done=trainer.progress.epochs,
+        eval_every=config.eval_every if predicts else 0,
+        writes=predicts,
+    )
+    at, before = folder.last_phase() if is_first else (0.0, 0.0)
+    starting = {"starting": max(0.0, time.time() - at)}
+    low = BEFORE_TRAINING[CUTTING][1] if before >= QUIET_SECONDS else 0.0
+    watch = Watch(pace, line, low=low, bound="at most " if config.patience else "")
+    trainer.watch = watch
+    try:
+        yield watch
+    finally:
+        if is_first:
+            with suppress(OSError):  # of a full disk that ends the run, or of one that is done
+                folder.note_phases(starting | watch.times.seconds)
 
 
 def _without_held_out(config: ResolvedConfig, job: Job, shard: Shard) -> tuple[Shard, HeldOut]:

@@ -24,6 +24,7 @@ from siafu.nn.messages import EdgeFunction
 from siafu.nn.models import GNN
 from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce
 from siafu.nn.norm import GraphBatchNorm, batch_statistics
+from siafu.nn.plain import PlainGNN
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, project, rows_to_sum_one
 from siafu.nn.temporal import (
     BandedMean,
@@ -55,6 +56,7 @@ __all__ = [
     "ModelSpec",
     "Neighbours",
     "PairHead",
+    "PlainGNN",
     "Reduce",
     "Rows",
     "Sampled",

@@ -1,6 +1,7 @@
 """How a process is set up for the kernels: threads, allocator, compiled code, what is missing."""
 
 import ctypes
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -94,19 +95,31 @@ COMPILING = "Compiling kernels (once per machine and kind of model, up to a minu
 
 
 @contextmanager
-def telling_compilation(tell: Callable[[str], None]) -> Iterator[None]:
-    """Tell once that kernels are compiled, where Numba has to and has none on disk."""
+def telling_compilation(
+    tell: Callable[[str], None], on_change: Callable[[bool], None] = lambda begins: None
+) -> Iterator[None]:
+    """Tell once that kernels are compiled, where Numba has to and has none on disk.
+
+    `on_change` is called with True when a compilation begins and with False when it has ended, by
+    the thread that needs the kernel; those inside another are part of it.
+    """
     if kernels.numba_missing is not None:
         yield
         return
     events = import_module("numba.core.event")
     told = False
+    depths: dict[int, int] = {}
 
     def note(event: Any) -> None:
         nonlocal told
         if not told and event.is_start:
             told = True
             tell(COMPILING)
+        thread = threading.get_ident()
+        before = depths.get(thread, 0)
+        depths[thread] = before + (1 if event.is_start else -1)
+        if 0 in (before, depths[thread]):
+            on_change(bool(event.is_start))
 
     class Listener(events.Listener):  # type: ignore[misc,name-defined]
         on_start = on_end = staticmethod(note)

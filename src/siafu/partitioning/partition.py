@@ -21,6 +21,7 @@ from siafu.partitioning.assign import assign_contiguous, assign_hash, check_num_
 from siafu.partitioning.memory import available_bytes, check_cut_fits, held_bytes, predict_for
 from siafu.partitioning.metis import assign_metis
 from siafu.partitioning.options import Method
+from siafu.partitioning.prepared import ColumnChoices, prepare_in_steps
 from siafu.partitioning.quality import Quality
 from siafu.partitioning.split import PartRows
 from siafu.partitioning.streaming import assign_streaming
@@ -62,9 +63,13 @@ def partition_graph(  # noqa: PLR0913 - the settings of one command
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Quality:
-    """Write the graph as a parts folder and return the quality of the cut."""
+    """Write the graph as a parts folder and return the quality of the cut.
+
+    Columns of tables are prepared as `ColumnChoices` has it.
+    """
     cut = Cut(num_parts=num_parts, method=method, seed=seed)
     with make_in_steps(target, "parts", overwrite=overwrite) as partial:
+        graph = prepare_in_steps(partial, graph, ColumnChoices(), say or say_nothing)
         return partition_in_steps(
             partial, graph, cut, memory_bytes=memory_bytes, progress=progress, say=say
         )
@@ -89,6 +94,7 @@ def partition_store(  # noqa: PLR0913 - the settings of one command
     job = {"store": file_facts(Path(store_path)), **asdict(cut)}
     with make_in_steps(target, "parts", job=job, overwrite=overwrite) as partial:
         graph = load_checked_store(partial, Path(store_path))
+        graph = prepare_in_steps(partial, graph, ColumnChoices(), say_nothing)
         return partition_in_steps(partial, graph, cut, memory_bytes=memory_bytes, progress=progress)
 
 
@@ -110,7 +116,10 @@ def partition_in_steps(
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Quality:
-    """Cut the graph into the folder that is made in steps and return the quality of the cut."""
+    """Cut the graph into the folder that is made in steps and return the quality of the cut.
+
+    Its columns are those that a model is to see (`prepare_in_steps`).
+    """
     check_num_parts(cut.num_parts, graph.num_nodes)
     if partial.has("assigned"):
         part_of = np.array(partial.load("assigned", "part_of"))

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 import numpy as np
 
-from siafu.errors import DataError
+from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeatures, forget
 from siafu.graph.schema import Scale
 from siafu.partitioning.chunks import ranges, read, windows
@@ -37,6 +37,8 @@ class ColumnChoices:
     """Where that stands."""
     all_rows: bool = False
     """Learn of all rows, not of training nodes alone."""
+    asked: str = ""
+    """The flags of the above, refused where columns have no names."""
     learnt: Schema | None = None
     """Of a run, whose columns are prepared likewise; an empty one where it took them as given."""
 
@@ -52,7 +54,7 @@ class ColumnChoices:
 def prepare_in_steps(partial: Partial, graph: Graph, how: ColumnChoices, say: Say) -> Graph:
     """Return the graph with its columns prepared while they are read; fitted once, in a step."""
     if graph.schema is None or graph.schema.is_fitted:
-        _check_named(graph, how.learnt)
+        _check_named(graph, how)
         return graph
     if how.learnt is not None:
         return _prepared_as_learnt(graph, how.learnt, say)
@@ -192,8 +194,15 @@ def _prepared_as_learnt(graph: Graph, learnt: Schema, say: Say) -> Graph:
     return replace(graph, schema=None)
 
 
-def _check_named(graph: Graph, learnt: Schema | None) -> None:
-    """Raise where a run finds columns by name and the data has none."""
+def _check_named(graph: Graph, how: ColumnChoices) -> None:
+    """Raise where columns are found by name and the data names none."""
+    learnt = how.learnt
+    if how.asked:
+        raise ConfigError(
+            "Only columns of tables are prepared.",
+            seen=f"{how.asked} with {graph.name}, whose columns are used as they are",
+            fix="leave that out, or give tables, or a store of them that this version made",
+        )
     if learnt is not None and learnt.nodes and graph.schema != learnt:
         raise DataError(
             "The columns of the data have no names, and the run finds them by name.",

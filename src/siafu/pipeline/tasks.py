@@ -104,6 +104,7 @@ class TaskMaker:
         self._bounds, self._prefix, self._bits, self._seed = bounds, prefix, bits, seed
         self._model = json.dumps(asdict(spec))
         self._numbers = itertools.count()
+        self._like = x_ND
         self._constant: dict[tuple[str, int], Bundle] = {}
         self.stash: Stash
         for interval in range(len(bounds) - 1):
@@ -116,7 +117,11 @@ class TaskMaker:
         assert self._shard.y is not None
         train = self._shard.train
         mine = train[(train >= rows.start) & (train < rows.stop)]
-        return {"y": self._shard.y[mine], "train": mine - rows.start}
+        objective = self._shard.objective
+        labels = {"y": objective.prepared(self._shard.y[mine]), "train": mine - rows.start}
+        if (weight_C := objective.weight_C(self._like)) is not None:
+            labels["class_weight"] = weight_C
+        return labels
 
     def add_constant(self, name: str, interval: int, tensors: Tensors) -> None:
         """Keep tensors that every epoch uses; workers may keep them too."""
@@ -146,6 +151,8 @@ class TaskMaker:
         if code == "finish":
             bundles.append(self._constant["labels", interval])
             facts["loss_count"] = self._loss_count
+            if self._shard.objective.loss != "cross-entropy":
+                facts["loss"] = self._shard.objective.loss
         number, ids = next(self._numbers), self.constant("ids", interval)["ids"]
         draw = DrawKey(self._seed, epoch, 0)
         sent = encode_rows(once, ids, self._bits, f"to {code} {part}", draw)
@@ -154,9 +161,8 @@ class TaskMaker:
         return Task(number, code, f"{code} {part}", facts, tuple(bundles))
 
     @property
-    def _loss_count(self) -> int:
-        count = max(1, self._shard.mask_totals["train"])
-        return count * self._shard.num_classes if self._shard.multi_label else count
+    def _loss_count(self) -> float:
+        return max(1, self._shard.mask_totals["train"]) * self._shard.objective.per_row
 
     def _facts(self, code: str, part: int, epoch: int) -> dict[str, Fact]:
         parts = self.parts

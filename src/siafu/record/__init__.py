@@ -1,6 +1,8 @@
 """The rows and files a run writes, and how its progress is shown."""
 
+from siafu.record.phases import Clock, Pace, PhaseTimes, brief, duration
 from siafu.record.progress import (
+    BEFORE_TRAINING,
     PhaseProgress,
     Progress,
     ProgressLine,
@@ -22,26 +24,37 @@ from siafu.record.trace import (
     overlap_seconds,
     read_trace,
 )
+from siafu.record.units import percent, shown_score
+from siafu.record.watch import Watch
 
 __all__ = [
+    "BEFORE_TRAINING",
+    "Clock",
+    "Pace",
     "PhaseProgress",
+    "PhaseTimes",
     "Progress",
     "ProgressLine",
     "RunFolder",
     "Say",
     "Span",
     "Trace",
+    "Watch",
+    "brief",
     "busy_seconds",
     "clear_rests",
     "counted",
+    "duration",
     "environment",
     "installed",
     "join_traces",
     "notes",
     "overlap_seconds",
+    "percent",
     "read_trace",
     "say_nothing",
     "shortened",
+    "shown_score",
     "silent",
     "suggestion",
 ]

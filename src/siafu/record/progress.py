@@ -4,12 +4,11 @@ import difflib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    MofNCompleteColumn,
     ProgressColumn,
     TaskID,
     TextColumn,
@@ -17,6 +16,8 @@ from rich.progress import (
 from rich.progress import Progress as Bar
 from rich.progress import Task as Shown
 from rich.text import Text
+
+from siafu.record.phases import Clock, PhaseTimes, duration
 
 Progress = Callable[[str, int, int | None], None]
 """Called by long work with the phase, what is done of it and, where known, its total."""
@@ -26,7 +27,7 @@ Say = Callable[[str], None]
 
 LINE_EVERY_SECONDS = 5.0
 QUIET_SECONDS = 2.0
-"""What takes less is not worth a line."""
+"""What took less before training does not count as a share of all."""
 
 # One console for bars and remarks: a remark is printed above a bar that is shown, not into it.
 # Names are printed as they are: brackets and colons in them mean nothing.
@@ -41,69 +42,86 @@ def say_nothing(sentence: str) -> None:
     """Ignore what is said."""
 
 
-class _TimeLeft(ProgressColumn):
-    """Time left, once there are two steps to tell it by."""
+class _Share(ProgressColumn):
+    """How much of all is done."""
 
     def render(self, task: Shown) -> Text:
-        if task.finished or task.time_remaining is None:
-            return Text("")
-        minutes, seconds = divmod(int(task.time_remaining), 60)
-        hours, minutes = divmod(minutes, 60)
-        return Text(f"{hours}:{minutes:02}:{seconds:02} left")
+        return Text("" if task.total is None else f"{100 * task.completed:3.0f} %")
+
+
+class _TimeLeft(ProgressColumn):
+    """Time left, which goes down between two reports."""
+
+    def render(self, task: Shown) -> Text:
+        until = task.fields["until"]
+        left = 0.0 if until is None else until - time.monotonic()
+        return Text(f"{task.fields['bound']}{duration(left)} left" if left >= 1 else "")
 
 
 class ProgressLine:
-    """Progress of one activity; use as a context manager. Writes to stderr.
+    """How far all is and what is done now; use as a context manager. Writes to stderr.
 
     Its bar vanishes at the end, however that comes.
     """
 
-    def __init__(self, label: str, total: int | None, *, quiet: bool = False) -> None:
-        self.label, self.total, self.quiet = label, total, quiet
+    def __init__(self, *, quiet: bool = False) -> None:
+        self.quiet = quiet
         self._bar: Bar | None = None
         self._task = TaskID(0)
-        self._started = self._last = time.monotonic()
-        self._printed_at = -1
+        self._last = time.monotonic()
+        self._printed = ""
 
     def __enter__(self) -> Self:
         if notes.is_terminal and not self.quiet:
             self._bar = Bar(
                 TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
+                BarColumn(bar_width=24),
+                _Share(),
                 _TimeLeft(),
                 TextColumn("{task.fields[note]}", markup=False),
                 console=notes,
                 transient=True,
             )
-            self._task = self._bar.add_task(self.label, total=self.total, note="")
-            self._bar.start()
+            fields: dict[str, Any] = {"note": "", "until": None, "bound": ""}
+            self._task = self._bar.add_task("", total=None, **fields)
         return self
 
-    def update(self, done: int, note: str = "", *, total: int | None = None) -> None:
-        """Show that `done` of the total is done; a plain line at most every few seconds."""
-        self.total = total if total is not None else self.total
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=self.total, note=note)
-        elif not self.quiet and self._is_due(done):
-            of = f"/{self.total}" if self.total is not None else ""
-            notes.print(f"{self.label} {done}{of} {note}".rstrip(), soft_wrap=True)
-            self._last, self._printed_at = time.monotonic(), done
+    def show(
+        self,
+        what: str,
+        share: float | None = None,
+        *,
+        left: float | None = None,
+        bound: str = "",
+        note: str = "",
+    ) -> None:
+        """Show what is done now, the share of all that is done and the seconds that are left.
 
-    def remark(self, note: str) -> None:
-        """Show what is done beside the steps that are counted; a bar alone shows it."""
+        Without a terminal it is a plain line at most every few seconds.
+        """
         if self._bar is not None:
-            self._bar.update(self._task, note=note)
+            self._bar.update(
+                self._task,
+                description=what,
+                completed=share or 0.0,
+                total=None if share is None else 1.0,
+                until=None if left is None else time.monotonic() + left,
+                bound=bound,
+                note=note,
+            )
+            self._bar.start()  # with something to show, and but once
+        elif not self.quiet and time.monotonic() - self._last >= LINE_EVERY_SECONDS:
+            told = [what, *([] if share is None else [f"{100 * share:.0f} %"])]
+            told += [f"{bound}{duration(left)} left"] if left is not None and left >= 1 else []
+            line = "  ".join([*told, note]).rstrip()
+            if line != self._printed:
+                notes.print(line, soft_wrap=True)
+            self._last, self._printed = time.monotonic(), line
 
     def say(self, line: str) -> None:
         """Print a remark that stays, above the bar where there is one."""
         if not self.quiet:
             notes.print(line, soft_wrap=True)
-
-    def _is_due(self, done: int) -> bool:
-        now = time.monotonic()
-        ended = done == self.total and now - self._started >= QUIET_SECONDS
-        return done != self._printed_at and (ended or now - self._last >= LINE_EVERY_SECONDS)
 
     def __exit__(
         self,
@@ -116,27 +134,81 @@ class ProgressLine:
             self._bar = None
 
 
+_CUTTING = {
+    "assign": "assigning nodes",
+    "cluster": "finding clusters",
+    "place": "placing nodes, pass",
+    "compare": "comparing cuts",
+    "score": "counting cut edges",
+    "fingerprint": "hashing the graph",
+    "vertices": "writing nodes",
+    "edges": "writing edges",
+    "parts": "writing parts",
+}
+"""Steps of cutting, in words."""
+
+READING, CUTTING = "reading data", "cutting"
+ALONE = {READING: (0.0, 0.5), CUTTING: (0.5, 1.0)}
+BEFORE_TRAINING = {READING: (0.0, 0.1), CUTTING: (0.1, 0.2)}
+"""What preparing data makes of all: nobody knows yet how long the training will take."""
+
+
 class PhaseProgress:
-    """A callback (phase, done, total) that draws one progress line a phase."""
+    """A callback (step, done, total) that shows the steps of reading and cutting on one line.
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._phase = ""
+    It closes itself between steps of different phases, so that what is said is never in a bar.
+    """
+
+    def __init__(
+        self,
+        *,
+        quiet: bool = False,
+        spans: dict[str, tuple[float, float]] = ALONE,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._quiet, self._spans = quiet, spans
+        self._step, self._phase, self._number = "", READING, -1
         self._line: ProgressLine | None = None
+        self.times = PhaseTimes(clock)
+        self.times.begin(READING)
 
-    def __call__(self, phase: str, done: int, total: int | None) -> None:
+    def __call__(self, step: str, done: int, total: int | None) -> None:
+        if step != self._step:
+            self._begin(step)
+        if self._line is None:
+            self._line = ProgressLine(quiet=self._quiet).__enter__()
+        counts = "" if not total else f", {100 * done / total:.0f} %"
+        phase = "reading tables" if self._phase == READING else self._phase
+        self._line.show(f"{phase}: {_in_words(step)}{counts}", self.share(done, total))
+
+    def _begin(self, step: str) -> None:
+        phase = CUTTING if step.split()[0] in _CUTTING else READING
         if phase != self._phase:
             self.close()
-            self._phase = phase
-            self._line = ProgressLine(phase, total, quiet=self._quiet).__enter__()
-        assert self._line is not None
-        self._line.update(done, total=total)
+            self.times.end()
+            self.times.begin(phase)
+            self._number = -1
+        self._step, self._phase, self._number = step, phase, self._number + 1
+
+    def share(self, done: int, total: int | None) -> float:
+        """Return how much of all is done: each step takes half of what is left of its phase."""
+        low, high = self._spans[self._phase]
+        part = min(1.0, done / total) if total else 0.0
+        return high - (high - low) * (1 - part / 2) / 2**self._number
 
     def close(self) -> None:
-        """Finish the line that is open."""
+        """Take the line away."""
         if self._line is not None:
             self._line.__exit__(None, None, None)
         self._line = None
+
+
+def _in_words(step: str) -> str:
+    name, _, number = step.partition(" ")
+    if name not in _CUTTING:
+        return step.removeprefix("reading ")
+    words = _CUTTING[name]
+    return f"{words} {number}" if number else words.removesuffix(", pass")
 
 
 def clear_rests() -> None:

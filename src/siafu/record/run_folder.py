@@ -6,6 +6,7 @@ import platform
 import shlex
 import shutil
 import sys
+import time
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from siafu.errors import StoreError
+from siafu.errors import SiafuError, StoreError
 from siafu.files import (
     read_json,
     read_regular,
@@ -36,11 +37,16 @@ class RunFolder:
         self.config = path / "config.yaml"
         self.job = path / "job.json"
         self.metrics = path / "metrics.jsonl"
+        self.phases = path / "phases.jsonl"
+        self.warnings = path / "warnings.txt"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
         self.checkpoints = path / "checkpoints"
         self.parts = path / "data.parts"
         self.result = path / "result.json"
+        self.schema = path / "schema.yaml"
+        self.failure = path / "failure.json"
+        self.report = path / "report.html"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunFolder":
@@ -102,20 +108,72 @@ class RunFolder:
 
     def read_metrics(self) -> list[dict[str, Any]]:
         """Return the rows written so far; a line that was cut short or damaged is not one."""
+        return self.read_metrics_and_damage()[0]
+
+    def read_metrics_and_damage(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the rows written so far, and how many lines can't be read."""
         try:
             raw = read_regular(self.metrics, most_bytes=_MOST_METRICS_BYTES)
         except FileNotFoundError:
-            return []
+            return [], 0
         except (OSError, ValueError) as error:
             raise _unreadable(self.metrics, str(error)) from error
         lines = raw.splitlines(keepends=True)
-        rows = [_row(line) for line in lines if line.endswith(b"\n")]
-        return [row for row in rows if row is not None]
+        found = [_row(line) if line.endswith(b"\n") else None for line in lines]
+        rows = [row for row in found if row is not None]
+        return rows, len(found) - len(rows)
+
+    def note_failure(self, error: SiafuError | None) -> None:
+        """Write what ended the run, for its report; None takes an earlier one back."""
+        if error is None:
+            self.failure.unlink(missing_ok=True)
+            return
+        told = {"problem": error.problem, "seen": error.seen, "fix": error.fix}
+        with suppress(OSError):  # the disk may be what has failed
+            write_text_atomically(self.failure, json.dumps(told, indent=1) + "\n")
 
     def keep_metrics(self, epochs: int) -> None:
         """Drop rows after the first `epochs`: a resumed run writes them again."""
         rows = [row for row in self.read_metrics() if row["epoch"] <= epochs]
         write_text_atomically(self.metrics, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def note_phases(self, seconds: dict[str, float]) -> None:
+        """Append what phases took, and that it is now: the ranks go on from there."""
+        row = {"at": time.time(), "seconds": {name: round(s, 4) for name, s in seconds.items()}}
+        with self.phases.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def note_warning(self, line: str) -> None:
+        """Append what a user was warned of."""
+        with self.warnings.open("a") as file:
+            file.write(line + "\n")
+
+    def read_warnings(self) -> list[str]:
+        """Return what the user was warned of, each once."""
+        try:
+            return list(dict.fromkeys(read_text(self.warnings).splitlines()))
+        except (OSError, ValueError):
+            return []
+
+    def read_phases(self) -> dict[str, float]:
+        """Return the seconds of each phase, of all processes that worked on the run."""
+        total: dict[str, float] = {}
+        for row in self._phase_rows():
+            for name, seconds in row["seconds"].items():
+                total[name] = total.get(name, 0.0) + seconds
+        return total
+
+    def last_phase(self) -> tuple[float, float]:
+        """Return when the last process noted its phases, and the seconds these took."""
+        rows = self._phase_rows() or [{"at": time.time(), "seconds": {}}]
+        return rows[-1]["at"], sum(rows[-1]["seconds"].values())
+
+    def _phase_rows(self) -> list[dict[str, Any]]:
+        try:
+            rows = [json.loads(line) for line in read_text(self.phases).splitlines()]
+            return [_checked_phases(row) for row in rows]
+        except (OSError, ValueError):  # none, or damaged: times are no reason to stop
+            return []
 
     def write_result(self, result: dict[str, Any]) -> None:
         """Write the summary at once, after the metrics it sums up are on the disk."""
@@ -131,7 +189,8 @@ class RunFolder:
             raise _unreadable(self.result, str(error)) from error
         if not isinstance(result, dict):
             raise _unreadable(self.result, "no summary of a run")
-        return result
+        phases = self.read_phases()
+        return {**result, "phases": phases} if phases else result
 
     def read_job(self) -> str:
         """Return the text of what the ranks were last asked to do."""
@@ -156,6 +215,14 @@ def _row(line: bytes) -> dict[str, Any] | None:
         return None
     is_row = isinstance(row, dict) and isinstance(row.get("epoch"), int)
     return row if is_row else None
+
+
+def _checked_phases(row: Any) -> dict[str, Any]:
+    try:
+        seconds = {str(name): float(value) for name, value in row["seconds"].items()}
+        return {"at": float(row["at"]), "seconds": seconds}
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(row) from error
 
 
 def _taken(folder: RunFolder) -> StoreError:

@@ -1,5 +1,6 @@
 """Where a rank's rows live and how rows of other ranks are reached."""
 
+from siafu.shard.objective import Objective
 from siafu.shard.readers import (
     FileRows,
     HeldRows,
@@ -14,6 +15,7 @@ from siafu.shard.vertices import VertexShare
 __all__ = [
     "FileRows",
     "HeldRows",
+    "Objective",
     "RowReader",
     "ScratchRows",
     "Shard",

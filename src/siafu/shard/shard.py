@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from siafu.errors import DataError, PlanError
 from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, forget, load_features, load_ids
 from siafu.ops import CSR
 from siafu.partitioning import open_parts
+from siafu.shard.objective import Objective
 from siafu.shard.readers import FileRows, HeldRows, RowReader
 
 
@@ -74,6 +75,8 @@ class Shard:
     edge_target_names: tuple[str, ...] = ()
     edge_split: Tensor | None = None
     """uint8 [E]: 0 for none, 1 train, 2 val, 3 test."""
+    objective: Objective = field(default_factory=Objective)
+    """What is learnt of the targets."""
     part_of: Array
     """The part that owns each node of the whole graph, memory-mapped."""
     fingerprint: str
@@ -93,6 +96,11 @@ class Shard:
     def num_halo(self) -> int:
         """R."""
         return self.plan.num_halo
+
+    @property
+    def num_outputs(self) -> int:
+        """Numbers that are told of each node: of classes one each."""
+        return self.num_targets or self.num_classes
 
     @property
     def train(self) -> Tensor:
@@ -218,6 +226,16 @@ def part_bytes(path: Path | str, part: int) -> int:
 
 
 _ON_DISK = ("src", "x", "edge_weight", "edge_attr", "edge_type")
+_NAMES = (
+    "class_names",
+    "edge_type_names",
+    "feature_names",
+    "edge_attr_names",
+    "target_names",
+    "edge_class_names",
+    "edge_target_names",
+)
+_COUNTS = ("num_edge_types", "num_targets", "num_edge_classes", "num_edge_targets")
 _PIECE_BYTES = 1 << 24
 """Of a file that is copied at once."""
 _PIECE_EDGES = 1 << 20
@@ -254,7 +272,6 @@ def _shard(
         num_vertices=int(facts["num_nodes"]),
         num_classes=int(facts["num_classes"]),
         multi_label=bool(facts["multi_label"]),
-        class_names=tuple(facts.get("class_names", ())),
         csr=CSR(
             indptr=_tensor(folder.load("indptr"), device),
             index=index,
@@ -270,23 +287,21 @@ def _shard(
         mask_totals=totals,
         edge_attr=load("edge_attr"),
         edge_type=load("edge_type", np.int32),
-        num_edge_types=int(facts.get("num_edge_types", 0)),
-        edge_type_names=tuple(facts.get("edge_type_names", ())),
-        feature_names=tuple(facts.get("feature_names", ())),
-        edge_attr_names=tuple(facts.get("edge_attr_names", ())),
-        num_targets=int(facts.get("num_targets", 0)),
-        target_names=tuple(facts.get("target_names", ())),
         edge_y=load("edge_y"),
-        num_edge_classes=int(facts.get("num_edge_classes", 0)),
-        num_edge_targets=int(facts.get("num_edge_targets", 0)),
-        edge_class_names=tuple(facts.get("edge_class_names", ())),
-        edge_target_names=tuple(facts.get("edge_target_names", ())),
         edge_split=load("edge_split"),
+        **_told_of_columns(facts),
+        objective=Objective(per_row=int(facts["num_classes"]) if facts["multi_label"] else 1),
         part_of=part_of,
         fingerprint=str(facts["graph_fingerprint"]),
         _files=files,
         _mapped=mapped,
     )
+
+
+def _told_of_columns(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return what is known of columns of nodes and edges: their names, and how many there are."""
+    names: dict[str, Any] = {name: tuple(facts.get(name, ())) for name in _NAMES}
+    return names | {name: int(facts.get(name, 0)) for name in _COUNTS}
 
 
 def _column(

@@ -19,7 +19,12 @@ from siafu.launch.local import run_ranks
 from tests.command import Command
 
 KEYS = {
+    "rank_seconds",
+    "traffic",
+    "ended",
+    "phases",
     "accuracy",
+    "quality",
     "metric",
     "best_epoch",
     "losses",
@@ -138,6 +143,8 @@ def test_training_reports_every_documented_key(siafu: Command) -> None:
     assert result["peak_mb"][0] > 50
     assert (result["strategy"], result["exactness"]) == ("halo", "exact")
     run = siafu.here / result["run"]
+    phases = result.pop("phases")
+    assert {"cutting", "training", "evaluating", "writing predictions"} <= phases.keys()
     assert json.loads((run / "result.json").read_text()) == result
     written = {path.name for path in run.iterdir()}
     assert {"config.yaml", "environment.json", "metrics.jsonl", "weights.safetensors"} <= written
@@ -292,7 +299,7 @@ def test_predictions_of_two_runs_never_mix(siafu: Command) -> None:
 def test_failed_rank_leaves_no_predictions(siafu: Command, monkeypatch) -> None:
     result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run", "--ranks", 2)
     # Ranks of its own are to fail, not those of the pool.
-    monkeypatch.setattr(importlib.import_module("siafu.launch.fit"), "run_ranks", run_ranks)
+    monkeypatch.setattr(importlib.import_module("siafu.launch.ranks"), "run_ranks", run_ranks)
     file = siafu.here / "run" / "data.parts" / "part1" / "x.npy"
     file.write_bytes(file.read_bytes()[:-4])
     before = {path.name for path in siafu.here.iterdir()}

@@ -98,7 +98,9 @@ def test_an_unfinished_run_is_listed_with_its_last_scores(siafu: Command) -> Non
 def test_patience_is_told_as_the_reason_of_the_end(siafu: Command) -> None:
     settings = ("--epochs", 9, "--patience", 2, "--lr", 1e-9, "--out", "run")
     answer = siafu("train", "planted:200", *settings)
-    assert "(epoch 1 of 3; stopped after 2 epochs without gain)" in " ".join(answer.out.split())
+    assert "(epoch 1 of 3) ended stopped after 3 epochs: no better for 2" in " ".join(
+        answer.out.split()
+    )
     result = json.loads((siafu.here / "run" / "result.json").read_text())
     assert result["stopped_by_patience"] == 2
 

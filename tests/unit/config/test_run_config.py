@@ -58,7 +58,7 @@ def test_unknown_setting_asks_what_was_meant(typo: str, meant: str) -> None:
         ("jk", "sum"),
         ("device", "tpu"),
         ("partition", "metal"),
-        ("metric", "f1"),
+        ("loss", "l2"),
         ("head", "deep"),
         ("deadline", 0),
         ("checkpoint_every", -1),

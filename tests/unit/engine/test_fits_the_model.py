@@ -92,7 +92,7 @@ def test_a_run_is_opened_when_it_is_finished(tmp_path: Path) -> None:
     run = siafu.fit("planted:120", epochs=2, checkpoint_every=2, out=str(tmp_path / "run"))
     again = siafu.open_run(tmp_path / "run")
     assert again.accuracy == run.accuracy
-    assert [row["epoch"] for row in again.metrics] == [1, 2]
+    assert list(again.metrics["epoch"]) == [1, 2]
     table = siafu.infer(again)
     assert sorted(table.column("id").to_pylist()) == list(range(120))
     longer = siafu.resume(again, epochs=3)

@@ -17,7 +17,10 @@ from tests.unit.launch.walk import OWN
 launch = importlib.import_module("siafu.launch.fit")
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"class_weights": "balanced"}, "--class-weights has no meaning on a static graph"),
+    ({"strategy": "batchgnn", "task": "link", "class_weights": "balanced"}, "--class-weights has"),
+    ({"strategy": "batchgnn", "task": "link", "loss": "focal"}, "--loss has no meaning where edg"),
+    ({"metric": "accuracy,best"}, "There is no such score"),
+    ({"threshold": "1.5"}, "The threshold is no probability"),
     ({"edge_features": True}, "--edge-features has no meaning.*\n.*\n.*gat, gatv2, transformer"),
     ({"model": "typed-gat", "edge_features": True}, "--edge-features has no meaning"),
     ({"heads": 4}, "--heads has no meaning for a model without attention"),

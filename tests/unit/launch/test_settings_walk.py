@@ -142,11 +142,17 @@ OTHERS: dict[str, Other] = {
     "bandwidth": Other(2),
     "head": Other("linear", by_engine={"tm-gcn": "mlp", "groups": "mlp"}),
     "lags": Other(2),
-    "class_weights": Other("none"),
+    "class_weights": Other(
+        "1,3", by_engine=dict.fromkeys(("tm-gcn", "groups", "evolvegcn"), "none")
+    ),
+    "loss": Other("focal"),
+    "threshold": Other("0.9", ("scores", "predictions")),
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
     "id_type": Other("text"),
-    "scale": Other("none"),
+    # Of columns with names; tests/unit/launch/test_learnt.py has their effects.
+    "scale": Other("robust"),
+    "schema": Other("changes.yaml"),
 }
 
 IDLE: dict[str, str] = {

@@ -23,7 +23,7 @@ from siafu.launch.rank import Job, work
 from siafu.record import RunFolder
 from tests.harness import RankPool
 
-launch = importlib.import_module("siafu.launch.fit")
+launch = importlib.import_module("siafu.launch.ranks")
 
 MODELS = Path(__file__).with_name("own_net.py").absolute()
 OWN = MODELS.read_text()

@@ -70,25 +70,23 @@ def test_environment_names_versions_and_machine() -> None:
 
 
 def test_short_work_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with ProgressLine("epoch", 3) as line:
+    with ProgressLine() as line:
         for done in range(1, 4):
-            line.update(done)
+            line.show("epoch", done / 3)
     assert capsys.readouterr() == ("", "")
 
 
-def test_long_work_prints_lines_and_its_end(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = iter(range(0, 600, 6))
-    monkeypatch.setattr(progress_module.time, "monotonic", lambda: float(next(now)))
-    progress = PhaseProgress()
-    for done in (1, 2, 3):
-        progress("edges", done, 3)
-    progress("parts", 1, None)
-    progress.close()
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.splitlines() == ["edges 1/3", "edges 2/3", "edges 3/3", "parts 1"]
+def test_phases_are_added_up_over_processes(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "run", "a")
+    assert run.read_phases() == {}
+    run.note_phases({"cutting": 2.0})
+    run.note_phases({"training": 1.5, "cutting": 0.25})
+    assert run.read_phases() == {"cutting": 2.25, "training": 1.5}
+    assert run.last_phase()[1] == 1.75
+    run.write_result({"a": 1})
+    assert run.read_result() == {"a": 1, "phases": run.read_phases()}
+    run.phases.write_text('{"at": "noon"}\n')
+    assert run.read_phases() == {}
 
 
 def test_quiet_work_prints_nothing(

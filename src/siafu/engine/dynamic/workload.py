@@ -16,10 +16,11 @@ from siafu.engine.dynamic.step_shards import Grid, make_grid
 from siafu.engine.run_facts import RunFacts
 from siafu.engine.tasks.task import SPLITS, Tally
 from siafu.engine.trainer import Trainer
-from siafu.engine.workload import Evaluation
+from siafu.engine.workload import Evaluation, OnStep, no_step
 from siafu.graph import DynamicGraph, fingerprint_dynamic
 from siafu.nn import Draws
 from siafu.partitioning import TimeBlock
+from siafu.record import shown_score
 from siafu.strategy import TimeRunner, WidthBook
 
 _HALO = ("halo_forward", "halo_backward")
@@ -29,6 +30,7 @@ class DynamicWorkload:
     """One rank's share of a dynamic graph: a step over all training snapshots is an epoch."""
 
     task: str | None
+    on_step: OnStep = staticmethod(no_step)
     purposes: tuple[str, ...] = (FORWARD, BACKWARD, *_HALO, "gradient", "metric", "control")
 
     def __init__(
@@ -59,6 +61,10 @@ class DynamicWorkload:
     def book(self) -> WidthBook:
         """The widths at which rows travel while training."""
         return self.runner.wire.book
+
+    @property
+    def guessed_loss(self) -> None:
+        """None: what is learnt differs by snapshot."""
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take one step and return the loss over all ranks."""
@@ -128,8 +134,7 @@ class DynamicWorkload:
     def note_of(self, row: dict[str, Any]) -> str:
         """Return the validation score in words."""
         for name, value in row.get("scores", {}).get("val", {}).items():
-            is_error = self.learnt.lower_is_better
-            return f"val {name} " + (f"{value:.4f}" if is_error else f"{100 * value:.2f} %")
+            return f"val {name} {shown_score(name, value)}"
         return ""
 
     def state(self) -> dict[str, Any]:

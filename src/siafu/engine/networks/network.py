@@ -212,7 +212,10 @@ def _own_network(
 ) -> Network:
     check_forward(module, edge_arguments(module, shard), shard.name)
     # Edges are scored by rows of any width.
-    wanted = OutputShape(None if config.task == "link" else shard.num_classes)
+    wanted = OutputShape(
+        None if config.task == "link" else shard.num_outputs,
+        "targets" if shard.num_targets else "classes",
+    )
     if strategy.unit == "graph":
         return OwnNetwork(module, dense(x), shard, draws, strategy, wanted)
     if shard.is_mapped or shard.world.device.type != "cpu":
@@ -251,9 +254,9 @@ def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
 
 
 def out_width(config: RunConfig, shard: Shard) -> int:
-    """Return the width of a model's rows: the classes, or what edges are scored by."""
+    """Return the width of a model's rows: what is told of nodes, or what edges are scored by."""
     if config.task != "link":
-        return shard.num_classes
+        return shard.num_outputs
     assert config.hidden is not None
     return config.hidden
 

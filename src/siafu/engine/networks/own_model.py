@@ -31,6 +31,8 @@ class OutputShape:
     """What a model gives for each node: rows of `width` numbers; None lets it be any."""
 
     width: int | None
+    what: str = "classes"
+    """What the numbers are of."""
 
     def checked(self, out: Any, num_rows: int, module: nn.Module) -> Tensor:
         """Return the output of a model on `num_rows` nodes; raise where it can't be trained on."""
@@ -50,8 +52,8 @@ class OutputShape:
             )
         if self.width is not None and out.size(1) != self.width:
             raise ConfigError(
-                "The model's output is not as wide as the graph has classes.",
-                seen=f"{out.size(1)} columns of {name}, {self.width} classes",
+                f"The model's output is not as wide as the graph has {self.what}.",
+                seen=f"{out.size(1)} columns of {name}, {self.width} {self.what}",
                 fix=f"let it take out_channels and end in rows of that width ({self.width} here)",
             )
         if torch.is_grad_enabled() and module.training and not out.requires_grad:

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from siafu.comm import sum_in_order
 from siafu.config import RunConfig
@@ -19,6 +18,7 @@ from siafu.engine.links import link_batching, link_loss
 from siafu.engine.networks.own_model import OutputShape
 from siafu.engine.networks.sampled_memory import memory_left, read_fanout, settle_macrobatch
 from siafu.engine.networks.step_state import StepState
+from siafu.engine.workload import OnStep, no_step
 from siafu.errors import ConfigError
 from siafu.minibatch import (
     Batching,
@@ -36,6 +36,7 @@ from siafu.minibatch import (
 )
 from siafu.minibatch.served import EdgeColumn
 from siafu.nn import GNN, Draws, ModelSpec, Neighbours, layer_widths
+from siafu.nn.losses import total_loss
 from siafu.options import read_bytes
 from siafu.shard import HeldRows, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
@@ -107,15 +108,19 @@ class SampledNetwork:
         if (links := self.feed.links) is not None:
             return link_loss(logits, batch.seeds, links.batching.negatives) / num_seeds
         target = columns["y"].to(logits.device)
-        if self._shard.multi_label:
-            total = functional.binary_cross_entropy_with_logits(
-                logits, target.to(logits.dtype), reduction="sum"
-            )
-            return total / (num_seeds * self._shard.num_classes)
-        return functional.cross_entropy(logits, target, reduction="sum") / num_seeds
+        objective = self._shard.objective
+        total = total_loss(
+            logits, objective.prepared(target), objective.loss, objective.weight_C(logits)
+        )
+        return total / (num_seeds * objective.per_row)
 
     def run_epoch(
-        self, optimiser: torch.optim.Optimizer, epoch: int, *, goes_on: bool = False
+        self,
+        optimiser: torch.optim.Optimizer,
+        epoch: int,
+        *,
+        goes_on: bool = False,
+        on_step: OnStep = no_step,
     ) -> float:
         """Train on every seed once and return the mean loss; each step is one minibatch a rank.
 
@@ -135,6 +140,7 @@ class SampledNetwork:
                     loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
                 losses.append(loss * step.num_seeds)
                 seeds += step.num_seeds
+                on_step(len(losses), sampler.schedule.num_steps)
         return math.fsum(losses) / max(1, seeds)
 
     def _take_step(

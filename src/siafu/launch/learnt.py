@@ -1,0 +1,81 @@
+"""How the columns of a run were prepared: told when it begins, kept with it, used by inference."""
+
+from pathlib import Path
+from typing import Any
+
+from siafu.config import RunConfig, is_asked, settings_of, shown_flag
+from siafu.errors import ConfigError, DataError, StoreError
+from siafu.files import read_mapping, write_text_atomically
+from siafu.graph import Schema, folder_kind, writing
+from siafu.partitioning import open_parts
+from siafu.partitioning.options import ColumnOptions
+from siafu.partitioning.prepared import ColumnChoices
+from siafu.record import RunFolder
+
+_MOST_BYTES = 1 << 26
+"""Of the schema of a run: a table may have thousands of columns."""
+
+
+def column_choices(config: RunConfig) -> ColumnChoices:
+    """Return how the settings of a run have columns prepared."""
+    asked = [name for name in settings_of(ColumnOptions) if is_asked(config, name)]
+    return ColumnChoices(
+        scale=config.scale,
+        changes=None if config.schema is None else _read_changes(Path(config.schema)),
+        named=str(config.schema),
+        all_rows=config.task in ("link", "edge"),
+        asked=" ".join(shown_flag(name, getattr(config, name)) for name in asked),
+    )
+
+
+def _read_changes(path: Path) -> dict[str, Any]:
+    try:
+        return read_mapping(path, most_bytes=_MOST_BYTES)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            "The schema can't be read.",
+            seen=f"{path}: {error}",
+            fix="begin with what `siafu inspect STORE --schema` prints",
+        ) from error
+
+
+def save_schema(folder: RunFolder, parts: Path) -> None:
+    """Keep with the run how its columns were prepared, where they have names."""
+    schema = schema_of_parts(parts) if folder_kind(parts) == "parts" else None
+    if schema is not None:
+        with writing(folder.path):
+            write_text_atomically(folder.schema, schema.to_yaml())
+
+
+def schema_of_parts(parts: Path) -> Schema | None:
+    """Return how the columns of parts were prepared; None where they have no names."""
+    said = open_parts(parts).facts["graph"].get("schema")
+    return None if said is None else Schema.from_dict(said)
+
+
+def learnt_schema(folder: RunFolder) -> Schema:
+    """Return how the columns of a run were prepared; an empty schema where they were not."""
+    if not folder.schema.exists():
+        return Schema()
+    try:
+        return Schema.from_dict(read_mapping(folder.schema, most_bytes=_MOST_BYTES))
+    except (OSError, ValueError) as error:
+        raise StoreError(
+            "The schema of the run can't be read.",
+            seen=f"{folder.schema}: {error}",
+            fix="put back the file as training wrote it",
+        ) from error
+
+
+def check_parts_as_learnt(parts: Path, learnt: Schema) -> None:
+    """Raise where parts were cut with their columns prepared in another way than the run's."""
+    if folder_kind(parts) != "parts":
+        return
+    found = schema_of_parts(parts) or Schema()
+    if (found.nodes, found.edges) != (learnt.nodes, learnt.edges):
+        raise DataError(
+            "The columns of the parts were prepared in another way than those of the run.",
+            seen=f"{parts}, cut by itself",
+            fix="give the tables or the store that they were cut from: columns are then prepared "
+            "as in training",
+        )

@@ -1,0 +1,83 @@
+"""Doing a job: on this process, on ranks that are started for it here, or on Ray."""
+
+import importlib
+import os
+
+from siafu.comm import World
+from siafu.config import RunConfig
+from siafu.launch.cut import Say
+from siafu.launch.local import run_ranks, threads_for
+from siafu.launch.rank import (
+    COMPILING_TOLD_VARIABLE,
+    Job,
+    prepare_process,
+    saves_memory,
+    work,
+)
+from siafu.launch.run_state import resume_command
+from siafu.ops import (
+    HUGE_PAGES_VARIABLE,
+    num_threads,
+    set_threads,
+    telling_compilation,
+    warm_up,
+    warm_up_sampling,
+    warm_up_wire,
+)
+from siafu.record import RunFolder, clear_rests
+
+
+def under_torchrun() -> bool:
+    """True when another launcher already started this process as one of several ranks."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def joined(config: RunConfig) -> World:
+    """Return the ranks of this process, which is made ready to be one of them."""
+    prepare_process(config)
+    return World.join(device=config.device, deadline_seconds=config.deadline)
+
+
+def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> None:
+    """Do a job on this process, or on ranks that are started for it, to its end."""
+    if config.ranks == 1 and config.launcher == "local":
+        threads = num_threads()
+        try:
+            with joined(config) as world:
+                work(folder, job, world)
+        finally:
+            set_threads(threads)  # the caller's own, who may go on with other work
+    else:
+        compiling: list[str] = []
+
+        def tell(line: str) -> None:
+            compiling.append(line)
+            say(line)
+
+        with telling_compilation(tell):
+            warm_up()
+            if config.chosen.wire != 32 or config.feature_bits != 32:
+                warm_up_wire()
+            if config.chosen.unit == "macrobatch":
+                warm_up_sampling()
+        threads = threads_for(config.ranks, config.threads)
+        variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
+        if compiling:  # ranks compile what is left, and need not say so again
+            variables[COMPILING_TOLD_VARIABLE] = "1"
+        if config.launcher == "ray":
+            on_ray = importlib.import_module("siafu.launch.ray")  # who has no Ray needs none
+            on_ray.run_ranks_on_ray(config, folder.path, job.to_text(), variables)
+        else:
+            again = f"go on with `{resume_command(folder.path)}`" if job.verb == "train" else None
+            try:
+                run_ranks(
+                    config.ranks,
+                    folder.path,
+                    job.to_text(),
+                    threads=threads,
+                    variables=variables,
+                    again=again,
+                )
+            except BaseException:
+                clear_rests()
+                raise

@@ -1,0 +1,63 @@
+"""What the figures of a run mean, in sentences."""
+
+import statistics
+
+from siafu.report.told import ToldRun
+
+_MUCH, _LITTLE = 0.4, 0.15
+_UNEVEN = 1.25
+
+
+def would_more_ranks_help(run: ToldRun) -> str:
+    """Return whether more ranks would shorten an epoch, as far as this run can tell."""
+    seconds = run.result.get("rank_seconds") or {}
+    if not seconds.get("computing"):
+        return ""
+    if run.ranks == 1:
+        return (
+            "One rank computes all of it: more ranks share the work, if there are cores for them."
+        )
+    cores = run.machine.get("cores")
+    if isinstance(cores, int) and run.settings.get("launcher") == "local" and run.ranks > cores:
+        return (
+            f"{run.ranks} ranks share the {cores} cores of this machine, and wait for those as "
+            "much as for each other: use as many ranks as cores."
+        )
+    computing, waiting = seconds["computing"], seconds["waiting"]
+    share = sum(waiting) / max(1e-9, sum(computing) + sum(waiting))
+    told = f"Ranks wait for each other for {100 * share:.0f} % of the time in which they train. "
+    slowest = max(computing) / max(1e-9, statistics.mean(computing))
+    if slowest > _UNEVEN:
+        worst = computing.index(max(computing))
+        return told + (
+            f"Rank {worst} computes {slowest:.2f} times the mean, and the others wait for it: a "
+            "more even cut, or a core of its own for each rank, helps more than further ranks."
+        )
+    if share > _MUCH:
+        return told + (
+            "More ranks would wait more: send less (--strategy adaqp or sar, a better cut) or use "
+            "fewer ranks."
+        )
+    if share < _LITTLE:
+        return told + "Computing is nearly all of it: more ranks shorten an epoch."
+    return told + "More ranks still help, less than in proportion."
+
+
+def what_was_lossy(run: ToldRun) -> str:
+    """Return what makes the run differ from exact training."""
+    exactness = run.result.get("exactness")
+    if not exactness:
+        return ""
+    if exactness == "exact":
+        return "Nothing: the result is that of one process, up to the rounding of sums."
+    choices = run.result.get("choices", {})
+    why = [
+        f"messages at {choices['wire_bits']:g} bits on average" if "wire_bits" in choices else "",
+        f"messages at {wire} bits"
+        if isinstance(wire := choices.get("wire"), int) and wire != 32
+        else "",
+        f"rows up to {choices['staleness']} epochs old" if choices.get("staleness") else "",
+        "neighbours are drawn" if run.result.get("sampling") else "",
+    ]
+    told = ", ".join(reason for reason in why if reason)
+    return f"{exactness}" + (f": {told}" if told else "")

@@ -1,0 +1,131 @@
+"""Warnings where a person would warn, each once, alike on 1 and on 3 ranks."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from siafu.config import make_config
+from siafu.graph import Graph, IntegerIds
+from siafu.launch.cut import SourceReading, cut_source
+from siafu.launch.warnings import (
+    LossWatch,
+    class_warnings,
+    count_repeated,
+    data_warnings,
+    machine_warnings,
+    scale_warnings,
+)
+from siafu.partitioning import Cut
+
+NODES = 200
+
+
+def ring(**changes) -> Graph:
+    """A circle with two features and two classes of equal size."""
+    indptr = np.arange(NODES + 1, dtype=np.int64)
+    src = np.roll(np.arange(NODES, dtype=np.int32), 1)
+    x = np.random.default_rng(0).normal(size=(NODES, 2)).astype(np.float32)
+    graph = Graph(
+        name="ring",
+        indptr=indptr,
+        src=src,
+        ids=IntegerIds(np.arange(NODES, dtype=np.int64)),
+        x=x,
+        y=np.arange(NODES, dtype=np.int64) % 2,
+        num_classes=2,
+        train=np.arange(NODES) < 150,
+        val=np.arange(NODES) >= 150,
+        test=np.arange(NODES) >= 150,
+    )
+    return replace(graph, **changes)
+
+
+def rare(count: int) -> np.ndarray:
+    return (np.arange(NODES) < count).astype(np.int64)
+
+
+def scaled() -> np.ndarray:
+    x = ring().x
+    return x * np.array([1.0, 1e5], np.float32)
+
+
+def repeated() -> dict:
+    src = np.concatenate([ring().src, ring().src[:20]])
+    dst = np.concatenate([np.arange(NODES), np.arange(20)])
+    order = np.argsort(dst, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=NODES))])
+    return {"src": src[order].astype(np.int32), "indptr": indptr.astype(np.int64)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, []),
+        ({"y": rare(0)}, ["All 150 training nodes are of one class, 0"]),
+        (
+            {"y": rare(4)},
+            ["97.33 % of the training nodes are of class 0", "of a class: 1 (4)."],
+        ),
+        ({"y": rare(6)}, []),
+        ({"x": scaled()}, ["column 1 goes up to"]),
+        ({"x": scaled(), "feature_names": ("age", "income")}, ["income goes up to", "age to"]),
+        (repeated(), ["20 of 220 edges (9.09 %) repeat another one"]),
+    ],
+)
+def test_data_is_warned_of_alike_on_one_rank_and_three(changes, told, tmp_path):
+    config, graph = make_config(data="ring"), ring(**changes)
+    found = []
+    for parts in (1, 3):
+        reading = SourceReading(draws_masks=False)
+        cut = Cut(num_parts=parts, method="hash", seed=0)
+        cut_source(graph, tmp_path / str(parts), cut, reading)
+        found.append(data_warnings(tmp_path / str(parts), config))
+    assert found[0] == found[1]
+    assert len(found[0]) >= min(1, len(told))
+    for words in told:
+        assert any(words in line for line in found[0]), found[0]
+    if not told:
+        assert found[0] == []
+
+
+def test_a_class_without_any_training_node_is_named():
+    told = class_warnings(np.array([50, 50, 0, 0]), np.array([60, 60, 7, 0]), list("abcd"))
+    assert len(told) == 1
+    assert "c (0)" in told[0]
+    assert "d" not in told[0].split(":")[1].split(".")[0]
+
+
+def test_columns_of_zeros_and_of_one_scale_are_fine():
+    assert scale_warnings(np.array([0.0, 1.0, 900.0]), []) == []
+    assert scale_warnings(np.array([0.0, 1.0, 1100.0]), []) != []
+    assert scale_warnings(np.zeros(3), []) == []
+
+
+def test_edges_of_another_type_are_no_repetition():
+    indptr, src = np.array([0, 3, 3, 5]), np.array([1, 1, 1, 0, 0])
+    assert count_repeated(indptr, src) == 3
+    assert count_repeated(indptr, src, np.array([0, 1, 0, 2, 2])) == 2
+
+
+def test_more_ranks_than_cores(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    assert machine_warnings(make_config(data="planted", ranks=2)) == []
+    (told,) = machine_warnings(make_config(data="planted", ranks=3))
+    assert told.startswith("3 ranks share 2 cores")
+
+
+def test_a_loss_that_begins_too_high_or_explodes_is_told_once():
+    watch = LossWatch(0.01, math.log(2))
+    assert "guessing gives 0.69" in watch.note(1, 10302.0)
+    assert watch.note(2, 9000.0) is None
+    assert watch.note(3, 0.6) is None
+    assert "from 0.6 to 3e+19 by epoch 4" in watch.note(4, 3e19)
+    assert watch.note(5, 1e25) is None
+
+
+def test_a_loss_near_zero_may_rise_a_little():
+    watch = LossWatch(0.01, math.log(2))
+    told = [watch.note(epoch, loss) for epoch, loss in enumerate((0.7, 1e-6, 1e-3, 0.5), 1)]
+    assert told == [None] * 4

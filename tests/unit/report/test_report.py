@@ -1,0 +1,218 @@
+"""The page of runs: whole, for any run, and readable by people and by browsers."""
+
+import json
+import math
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import siafu
+from siafu.errors import CommError, StoreError
+from siafu.record import RunFolder
+from siafu.report import read_told, write_report
+from siafu.report.plots import Series, line_plot, matrix_plot, stacked_bars, ticks
+from siafu.report.verdict import would_more_ranks_help
+from tests.command import Command
+
+VOID = {"meta", "line", "rect", "circle", "polyline"}
+
+
+class Page(HTMLParser):
+    """Reads a page; raises where its elements do not close in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.images: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID or tag == "rect" or tag == "circle":
+            self.open.append(tag)
+        if tag == "svg":
+            self.images.append(str(dict(attrs)["aria-label"]))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two finished runs of one rank."""
+    place = tmp_path_factory.mktemp("runs")
+    settings: dict[str, Any] = {"epochs": 3, "hidden": 8, "checkpoint_every": 1}
+    return [
+        siafu.fit("planted:300", model=model, out=str(place / model), **settings).path
+        for model in ("gcn", "sage")
+    ]
+
+
+def test_run_has_a_page_with_every_plot(runs: list[Path]) -> None:
+    page = Page((runs[0] / "report.html").read_text())
+    assert page.images == [
+        "Loss by epoch",
+        "Score by epoch",
+        "Seconds by epoch, from the second on",
+        "Seconds by phase and rank",
+        "Seconds by phase of the whole run",
+        "Peak memory by rank",
+    ]
+    assert "finished" in page.words
+
+
+def test_runs_over_several_ranks_show_who_sends_what(
+    runs_on_pool: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = siafu.fit("planted:300", ranks=3, epochs=2, hidden=8)
+    page = Page((run.path / "report.html").read_text())
+    assert {"Bytes by purpose", "Bytes of rows between ranks"} <= set(page.images)
+    assert any("edges are cut" in words for words in page.words)
+
+
+def test_widths_of_messages_are_drawn(runs: list[Path], tmp_path: Path) -> None:
+    folder = RunFolder(shutil.copytree(runs[0], tmp_path / "run"))
+    widths = [{"epoch": 8, "exchange": 0, "direction": "there", "rows": {"2": 20, "4": 9}}]
+    folder.write_result(folder.read_result() | {"widths": widths})
+    assert "Rows by width and exchange" in Page(_page(folder.path, tmp_path)).images
+
+
+def test_page_needs_nothing_from_elsewhere(runs: list[Path], tmp_path: Path) -> None:
+    text = write_report(runs, tmp_path / "two.html").read_text()
+    assert len(text) < 2_000_000
+    assert not re.search(r"https?://|<script|<link|@import|url\(", text)
+
+
+def test_two_runs_stand_side_by_side(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    answer = Command(tmp_path, monkeypatch, capsys)("report", *runs, "--out", "both.html")
+    page = Page((tmp_path / "both.html").read_text())
+    assert answer.out.strip() == "both.html"
+    assert "Settings that differ" in page.words
+    assert page.words.count("gcn") >= 2  # its name, and the setting that differs
+
+
+def test_failed_run_tells_the_error_first(runs: list[Path], tmp_path: Path) -> None:
+    failed = shutil.copytree(runs[0], tmp_path / "failed")
+    (failed / "result.json").unlink()
+    error = CommError("A rank <b>went</b> away.", seen="rank 1", fix="go on with it")
+    RunFolder(failed).note_failure(error)
+    text = write_report([failed], tmp_path / "page.html").read_text()
+    assert text.index("A rank &lt;b&gt;went") < text.index("state")
+    assert "Loss by epoch" in Page(text).images
+    assert read_told(failed).state == "failed"
+
+
+def test_damaged_lines_are_counted_and_left_out(runs: list[Path], tmp_path: Path) -> None:
+    damaged = shutil.copytree(runs[0], tmp_path / "damaged")
+    lines = (damaged / "metrics.jsonl").read_text().splitlines()
+    (damaged / "metrics.jsonl").write_text("\n".join([lines[0], "{", "7", *lines[1:]]) + "\n{")
+    told = read_told(damaged)
+    assert (len(told.rows), told.damaged) == (3, 3)
+    assert "3 of metrics.jsonl, left out" in Page(_page(damaged, tmp_path)).words
+
+
+@pytest.mark.parametrize("name", ["result.json", "environment.json", "job.json", "metrics.jsonl"])
+@pytest.mark.parametrize("text", ["", "[1]", "{}", "\0"])
+def test_any_damaged_file_leaves_a_page(
+    runs: list[Path], tmp_path: Path, name: str, text: str
+) -> None:
+    damaged = shutil.copytree(runs[0], tmp_path / "damaged")
+    (damaged / name).write_text(text)
+    assert Page(_page(damaged, tmp_path)).words
+
+
+def _page(run: Path, place: Path) -> str:
+    return write_report([run], place / "page.html").read_text()
+
+
+def test_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="No run is there"):
+        write_report([tmp_path], tmp_path / "page.html")
+
+
+def test_resumed_run_forgets_its_failure(runs: list[Path], tmp_path: Path) -> None:
+    folder = RunFolder(shutil.copytree(runs[0], tmp_path / "again"))
+    folder.note_failure(CommError("It failed.", seen="a", fix="b"))
+    siafu.resume(folder.path, epochs=4)
+    assert not folder.failure.exists()
+    assert "It failed." not in folder.report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0, 1), (0.2, 0.21), (-3, 7), (5, 5), (0, 0), (1e-9, 2e9), (-1e-7, 0)]
+)
+def test_ticks_cover_the_range_in_round_steps(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert found[0] <= low + 1e-12
+    assert found[-1] >= high - 1e-12
+    assert 2 <= len(found) <= 8
+
+
+def test_plots_leave_out_what_is_not_finite() -> None:
+    points = ((1.0, 2.0), (2.0, math.nan), (3.0, math.inf), (4.0, 1.0))
+    drawn = line_plot([Series("a", points)], title="t", x_name="x", y_name="y")
+    assert drawn.count("<circle") == 2
+    assert "nan" not in drawn
+    assert line_plot([Series("a", ())], title="t", x_name="x", y_name="y") == ""
+    assert stacked_bars({}, title="t", x_name="x") == ""
+    assert matrix_plot([[0.0]], title="t", rows_are="rank", unit="MiB") == ""
+
+
+def test_long_runs_are_thinned_and_keep_their_ends() -> None:
+    points = tuple((float(epoch), 1.0 / epoch) for epoch in range(1, 5001))
+    drawn = line_plot([Series("", points)], title="t", x_name="x", y_name="y")
+    assert len(drawn) < 12_000
+    assert drawn.count("<polyline") == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cores", "said"),
+    [
+        ({"computing": [9.0, 9.0], "waiting": [0.1, 0.1]}, 8, "more ranks shorten"),
+        ({"computing": [1.0, 1.0], "waiting": [3.0, 3.0]}, 8, "fewer ranks"),
+        ({"computing": [1.0, 3.0], "waiting": [2.0, 0.0]}, 8, "Rank 1 computes"),
+        ({"computing": [6.0, 6.0], "waiting": [3.0, 3.0]}, 8, "less than in proportion"),
+        ({"computing": [6.0, 6.0], "waiting": [3.0, 3.0]}, 1, "share the 1 cores"),
+    ],
+)
+def test_verdict_on_more_ranks(
+    runs: list[Path], tmp_path: Path, seconds: dict[str, list[float]], cores: int, said: str
+) -> None:
+    folder = RunFolder(shutil.copytree(runs[0], tmp_path / "run"))
+    result = folder.read_result() | {"ranks": 2, "rank_seconds": seconds, "peak_mb": [1.0, 1.0]}
+    folder.write_result(result)
+    (folder.path / "environment.json").write_text(json.dumps({"cores": cores}))
+    assert said in would_more_ranks_help(read_told(folder.path))
+
+
+@pytest.mark.skipif(not shutil.which("chromium"), reason="a browser: apt-get install chromium")
+@pytest.mark.parametrize("width", [380, 1400])
+def test_browser_shows_the_page(runs: list[Path], tmp_path: Path, width: int) -> None:
+    page = write_report(runs, tmp_path / "two.html")
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900"]
+    options += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom"]
+    done = subprocess.run(
+        ["chromium", *options, page.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "CONSOLE" not in done.stderr
+    assert done.stdout.count("<polyline") >= 3
