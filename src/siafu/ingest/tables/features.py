@@ -161,13 +161,14 @@ class FeatureReader:
 
     def check(self, problems: Problems, *, most_gaps: int | None = None) -> None:
         """Note more odd cells than a few, and more gaps than there may be."""
-        if most_gaps is not None and self.gaps_W.max() > most_gaps:
+        most_odd = FEW * self.rows if most_gaps is None else most_gaps
+        if most_gaps is not None and self.gaps_W.max() - self.odd > most_gaps:
             problems.add(
                 "A number is missing, NaN or infinite.",
                 seen=f"{int(self.gaps_W.max()):,} gaps, the first {self.first_gap}",
                 fix="fill such values or drop them before ingesting",
             )
-        if self.odd > FEW * self.rows:
+        if self.odd > most_odd:
             problems.add(
                 f"A column of {_KIND_SHOWN[self.kind]} has cells that are none.",
                 seen=f"column {self.name!r}: {self.first}; {self.odd:,} such in {self.rows:,} rows",

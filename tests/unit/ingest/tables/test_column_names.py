@@ -39,7 +39,7 @@ def numbers(*names: str) -> dict[str, object]:
 
 
 def test_names_go_from_tables_to_the_store_and_its_parts(tmp_path):
-    columns = numbers("age", "pay") | {"emb": [[1.0, 2.0]] * 6}
+    columns = numbers("age", "pay") | {"emb": [[1.0 * k, 2.0 - k] for k in range(6)]}
     options = TableOptions(edge_attr=("w", "k"))
     source = write(tmp_path / "tables", columns)
     notes = ingest_to_store(source, tmp_path / "store", options=options)
