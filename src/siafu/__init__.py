@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from siafu.comm import World
     from siafu.errors import SiafuError
     from siafu.graph import DynamicGraph, Graph
-    from siafu.ingest import load
-    from siafu.launch import Run, fit, infer, load_dynamic, open_run, partition, resume
+    from siafu.launch import Run, fit, infer, load, load_dynamic, open_run, partition, resume
     from siafu.minibatch import MinibatchLoader
     from siafu.shard import Shard, open_shard
     from siafu.strategy import parallelize
@@ -70,7 +69,7 @@ _HOMES = {
     "World": "comm",
     "fit": "launch",
     "infer": "launch",
-    "load": "ingest",
+    "load": "launch",
     "load_dynamic": "launch",
     "open_run": "launch",
     "open_shard": "shard",

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 
 from siafu.checkpoint import checkpoints_in
+from siafu.cli.runs import show_runs
 from siafu.cli.schema import print_schema, schema_rows
-from siafu.cli.scores import run_rows, score_of
-from siafu.cli.show import out, print_json, print_table, size
+from siafu.cli.scores import run_rows, score_rows
+from siafu.cli.show import print_json, print_table, size
 from siafu.config import make_config, read_run_config
 from siafu.errors import StoreError
 from siafu.graph import (
@@ -30,8 +30,9 @@ from siafu.graph import (
     open_folder,
 )
 from siafu.launch.learnt import schema_of_parts
+from siafu.launch.run_list import asked_settings, list_runs, runs_in, summary_of
 from siafu.partitioning import Parts, Quality, open_parts
-from siafu.record import RunFolder, percent, shortened, shown_score
+from siafu.record import RunFolder, percent, shortened
 
 _SHOWN_TYPES = 8
 _NOT_HELD = ("name", "num_classes", "num_edge_types", "edge_type_names", "class_names")
@@ -52,11 +53,11 @@ def inspect(
     if schema:
         print_schema(path, as_json=json)
         return
-    runs = _runs_in(path)
-    if runs and json:
-        print_json({"path": str(path), "kind": "runs", "runs": [_run_facts(run) for run in runs]})
-    elif runs:
-        _print_runs(path, runs)
+    run = RunFolder(path)
+    if run.config.exists():
+        print_json(_run_json(run)) if json else show(path, _run_rows(run), as_json=False)
+    elif runs_in(path):
+        show_runs(path, list_runs(path), as_json=json)
     else:
         show(path, describe(path), as_json=json)
 
@@ -87,9 +88,6 @@ def describe(path: Path) -> dict[str, Any]:
         parts = open_parts(path)
         rows = {"kind": "parts", "parts": parts.num_parts, "method": parts.facts["method"]}
         return {**rows, **_parts_graph_rows(parts), **quality_rows(parts.quality, 64)}
-    run = RunFolder(path)
-    if run.config.exists():
-        return _run_rows(run)
     raise StoreError(
         "Nothing of siafu's is there.",
         seen=str(path),
@@ -98,29 +96,45 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def _run_rows(run: RunFolder) -> dict[str, Any]:
-    """Return a run's scores, then the settings that are not the defaults."""
-    config = make_config(**read_run_config(run.config))
-    finished = run.result.exists()
-    told = {"kind": "run", "data": config.data, "model": config.model, "finished": finished}
-    told["epochs"] = len(run.read_metrics())
+    """Return a run's scores first, then what it was trained on and how, its time and its files."""
+    finished, summary = run.result.exists(), summary_of(run)
+    if summary.state.startswith("damaged"):
+        make_config(**read_run_config(run.config))  # raises what is wrong with the settings
+    told: dict[str, Any] = {"kind": "run", "state": summary.state}
+    told |= score_rows(summary.scores)
     with _understood(run.result if finished else run.metrics):
-        if finished:
-            told |= run_rows(run.read_result(), run.path)
-        elif last := _last_scores(run):
-            told["scores so far"] = last
-    plain = make_config(data=config.data, model=config.model).resolved()
-    hidden = ("data", "model")
-    told["settings"] = "  ".join(
-        f"{name}={value}"
-        for name, value in config.model_dump(exclude_none=True).items()
-        if value != getattr(plain, name) and name not in hidden
-    )
+        result = run_rows(run.read_result(), run.path) if finished else {}
+    best = f"{summary.best_epoch} of {summary.epochs}" if finished else None
+    told |= {"best epoch": best} if best else {"epochs": summary.epochs}
+    told |= {"ended": result["ended"]} if "ended" in result else {}
+    told |= {"data": summary.data, "model": summary.model}
+    asked = asked_settings(run)[1]
+    told["settings"] = "  ".join(f"{name}={value}" for name, value in asked.items())
     told["settings"] = told["settings"] or "the defaults"
-    told["all settings"] = str(run.config)
-    for name, place in (("predictions", run.predictions), ("weights", run.weights)):
-        if place.exists():
-            told[name] = str(place)
-    return told
+    shown = {*told, summary.metric, "run", *next(iter(summary.scores.values()), {})}
+    told |= {name: value for name, value in result.items() if name not in shown}
+    for number, warning in enumerate(run.read_warnings()):
+        told["warnings" if number == 0 else f"warnings {number + 1}"] = warning
+    return {**told, **_file_rows(run)}
+
+
+def _file_rows(run: RunFolder) -> dict[str, str]:
+    places = {
+        "predictions": run.predictions,
+        "weights": run.weights,
+        "metrics": run.metrics,
+        "all settings": run.config,
+    }
+    return {name: str(place) for name, place in places.items() if place.exists()}
+
+
+def _run_json(run: RunFolder) -> dict[str, Any]:
+    """Return what a program is told of a run: numbers as numbers."""
+    told = {"kind": "run", **summary_of(run).to_json(), "settings": asked_settings(run)[1]}
+    files = {**_file_rows(run), "warnings": run.read_warnings()}
+    with _understood(run.result):
+        rest = run.read_result() if run.result.exists() else {"phases": run.read_phases()}
+    return {**rest, **told, **files}
 
 
 @contextmanager
@@ -134,50 +148,6 @@ def _understood(file: Path) -> Iterator[None]:
             seen=f"{file}: {type(error).__name__} {error}",
             fix="copy the run folder again, or train again with this version",
         ) from error
-
-
-def _last_scores(run: RunFolder) -> str:
-    rows = run.read_metrics()
-    scored = [row for row in rows if "accuracy" in row or "scores" in row]
-    if not scored:
-        return ""
-    return f"{score_of(scored[-1])} (epoch {scored[-1]['epoch']})"
-
-
-def _runs_in(path: Path) -> list[RunFolder]:
-    """Return the runs in a folder that is none itself and holds nothing else of siafu's."""
-    if not path.is_dir() or folder_kind(path) is not None or RunFolder(path).config.exists():
-        return []
-    return [run for child in sorted(path.iterdir()) if (run := RunFolder(child)).config.exists()]
-
-
-def _run_facts(run: RunFolder) -> dict[str, Any]:
-    config = read_run_config(run.config)
-    facts = {name: config.get(name) for name in ("data", "model", "strategy", "ranks")}
-    facts = {"run": run.path.name, **facts, "finished": run.result.exists()}
-    if not run.result.exists():
-        return {**facts, "epochs": len(run.read_metrics()), "metric": None, "scores": {}}
-    try:
-        with _understood(run.result):
-            result = run.read_result()
-            names = {"epochs": "epochs", "best epoch": "best_epoch", "metric": "metric"}
-            found = {name: result[key] for name, key in names.items()}
-            return {**facts, **found, "scores": dict(result["accuracy"])}
-    except StoreError:  # one damaged run is no reason to hide the others
-        return {**facts, "epochs": "?", "metric": "damaged", "scores": {}}
-
-
-def _print_runs(path: Path, runs: list[RunFolder]) -> None:
-    table = Table(title=str(path), title_justify="left", box=None, pad_edge=False)
-    for name in ("run", "data", "model", "ranks", "epochs", "best", "metric", "val", "test"):
-        table.add_column(name, overflow="fold")
-    for facts in map(_run_facts, runs):
-        metric, found = facts["metric"] or "not finished", facts["scores"]
-        splits = [shown_score(metric, found[s]) if s in found else "" for s in ("val", "test")]
-        names = [facts["run"], Path(str(facts["data"])).name, str(facts["model"])]
-        ran = [facts["ranks"], facts["epochs"], facts.get("best epoch", "")]
-        table.add_row(*names, *map(str, ran), metric, *splits)
-    out.print(table)
 
 
 def _parts_graph_rows(parts: Parts) -> dict[str, Any]:

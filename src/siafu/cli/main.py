@@ -16,6 +16,7 @@ COMMANDS = {
     "train": ("siafu.cli.train", "Train a GNN: on a built-in name, files, a store or parts."),
     "infer": ("siafu.cli.infer", "Predict with a trained run, on its own graph or on another."),
     "inspect": ("siafu.cli.inspect", "Show what a store, parts, a checkpoint or a run holds."),
+    "runs": ("siafu.cli.runs", "List and compare the runs of a folder."),
     "report": ("siafu.cli.report", "Draw what runs did, as one page for a browser."),
     "ingest": (_DATA, "Turn tables, arrays or PyG objects into a store."),
     "partition": (_DATA, "Cut a graph into parts, one per rank."),

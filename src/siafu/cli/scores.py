@@ -77,6 +77,16 @@ def dynamic_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
     }
 
 
+def score_rows(scores: dict[str, dict[str, float]]) -> dict[str, str]:
+    """Return the scores of each split, test first."""
+    order = [("test", "test"), ("val", "validation"), ("train", "training")]
+    return {
+        words: "  ".join(f"{name} {shown_score(name, v)}" for name, v in scores[split].items())
+        for split, words in order
+        if split in scores
+    }
+
+
 def score_of(row: dict[str, Any]) -> str:
     """Return the scores of a result, or of a row of metrics, by split."""
     if "accuracy" not in row:

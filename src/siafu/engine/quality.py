@@ -73,6 +73,7 @@ def calibration(answers: Answers, split: str) -> dict[str, Any]:
     sums = torch.zeros(3, BINS, dtype=torch.float64)
     for out, y in answers.pieces(split):
         sure, right = _claims(answers, out, y)
+        sure = sure.nan_to_num()  # of weights that have run away: nothing is claimed
         place = (sure * BINS).long().clamp(max=BINS - 1)
         for row, values in zip(sums, (torch.ones_like(sure), sure, right.double()), strict=True):
             row.index_add_(0, place.cpu(), values.cpu())

@@ -7,7 +7,9 @@ columns by it (`partitioning.preparing`). All values here are immutable, and a p
 manifest and in YAML.
 """
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -149,7 +151,8 @@ class Schema(_Value):
         said = self.model_dump(mode="json", exclude_defaults=True)
         for group in _GROUPS:
             if group in said:
-                said[group] = {column.pop("name"): _kind_first(column) for column in said[group]}
+                columns = {column.pop("name"): _kind_first(column) for column in said[group]}
+                said[group] = _lists_together(columns)
         return said
 
     @classmethod
@@ -191,6 +194,9 @@ def schema_from_facts(said: Any) -> Any:
     return Schema.from_dict(said) if isinstance(said, Mapping) else said
 
 
+_ENTRY = re.compile(r"(.+)\[(\d{1,9})\]")
+_ENTRIES = re.compile(r"(.+)\[(\d{1,9})\.\.(\d{1,9})\]")
+_MOST_ENTRIES = 1 << 20
 _GROUPS = ("nodes", "edges", "targets", "edge_targets")
 
 
@@ -199,13 +205,50 @@ def _kind_first(column: dict[str, Any]) -> dict[str, Any]:
     return {"kind": column.pop("kind", "number"), **column}
 
 
+def _lists_together(columns: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns with alike entries of a list under one name: `emb[0..767]`."""
+    together: dict[str, Any] = {}
+    for (base, what), entries in groupby(
+        columns.items(), lambda item: (_list_of(item[0]), item[1])
+    ):
+        names = [name for name, _ in entries]
+        if base and len(names) > 1 and names == [f"{base}[{k}]" for k in _places(names)]:
+            places = _places(names)
+            names = [f"{base}[{places[0]}..{places[-1]}]"]
+        together |= dict.fromkeys(names, what)
+    return together
+
+
+def _list_of(name: str) -> str:
+    entry = _ENTRY.fullmatch(name)
+    return entry[1] if entry else ""
+
+
+def _places(names: list[str]) -> range:
+    first = _ENTRY.fullmatch(names[0])
+    assert first is not None, "_list_of comes first"
+    return range(int(first[2]), int(first[2]) + len(names))
+
+
+def _each(name: str) -> list[str]:
+    """Return the columns that one name of `_lists_together` stands for."""
+    several = _ENTRIES.fullmatch(name)
+    if not several or int(several[3]) - int(several[2]) > _MOST_ENTRIES:
+        return [name]
+    return [f"{several[1]}[{k}]" for k in range(int(several[2]), int(several[3]) + 1)]
+
+
 def _named_groups(said: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for group in _GROUPS:
         columns = said.get(group) or {}
         if not isinstance(columns, Mapping):
             raise ValueError(f"{group}: no lines as `column: ...`")  # noqa: TRY004 - of a file
-        named[group] = tuple({**(what or {}), "name": name} for name, what in columns.items())
+        named[group] = tuple(
+            {**(what or {}), "name": name}
+            for key, what in columns.items()
+            for name in _each(str(key))
+        )
     return named
 
 
@@ -213,7 +256,8 @@ def _asked(said: Any, names: list[str], where: str) -> dict[str, dict[str, Any]]
     """Return what is said of each column, under its full name."""
     asked: dict[str, dict[str, Any]] = {}
     for key, what in said.items() if isinstance(said, Mapping) else [(str(said), {})]:
-        found = [name for name in names if name == key or name.startswith(f"{key}[")]
+        meant = {*_each(str(key))}
+        found = [name for name in names if name in meant or name.startswith(f"{key}[")]
         if not found or not isinstance(what, Mapping):
             raise ConfigError(
                 "The schema names a column that the data has not."

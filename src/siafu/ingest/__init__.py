@@ -38,6 +38,7 @@ from siafu.ingest.load import (
     load_as_it_is,
     load_with_notes,
 )
+from siafu.ingest.objects import Given, given_data
 from siafu.ingest.tables.build import (
     Tables,
     build_store,
@@ -55,6 +56,7 @@ __all__ = [
     "Drawing",
     "EventOptions",
     "Events",
+    "Given",
     "Kept",
     "Progress",
     "TableOptions",
@@ -69,6 +71,7 @@ __all__ = [
     "events_from_npz",
     "find_tables",
     "fit_buckets",
+    "given_data",
     "graph_from_events",
     "graph_from_npz",
     "graph_from_pyg",

@@ -13,6 +13,8 @@ from siafu.ingest.datasets.named import NAMED, cache_folder
 from siafu.ingest.load import is_key
 
 _REMOVED = ".removed"
+_CONTENT = r"[0-9a-f]{16}|[.].*[.]removed"
+"""Name of a folder with a table that was given in memory, by its content; or of one that goes."""
 _PASSING = r"[.](.+)[.][0-9a-f]{8}[.](?:tmp|removed)"
 """Name of what is being made or removed; inside is the name that it gets or had."""
 
@@ -31,8 +33,9 @@ def list_cache() -> list[Kept]:
     tables = [path for path in _inside(home / "tables") if is_key(_name_when_whole(path))]
     named = [path for path in _inside(home / "named") if _is_fetched(_name_when_whole(path))]
     stores = [path for path in [*tables, *named] if _is_store(path)]
+    frames = [path for path in _inside(home / "frames") if re.fullmatch(_CONTENT, path.name)]
     downloads = [path for path in _inside(home / "downloads") if _is_download(path)]
-    return [Kept(path, _bytes_below(path)) for path in [*stores, *downloads]]
+    return [Kept(path, _bytes_below(path)) for path in [*stores, *frames, *downloads]]
 
 
 def empty_cache() -> list[Kept]:

@@ -3,7 +3,7 @@
 from siafu.collector import collector_rests
 
 with collector_rests():  # every rank begins here
-    from siafu.launch.api import infer, load_dynamic, open_run, partition, resume
+    from siafu.launch.api import infer, load, load_dynamic, open_run, partition, resume
     from siafu.launch.fit import fit, resume_run, start_run
     from siafu.launch.infer import write_inference
     from siafu.launch.prepare import prepare_parts
@@ -14,6 +14,7 @@ __all__ = [
     "Run",
     "fit",
     "infer",
+    "load",
     "load_dynamic",
     "open_run",
     "partition",

@@ -7,8 +7,9 @@ import pyarrow as pa
 
 from siafu.config import make_columns
 from siafu.errors import StoreError
-from siafu.graph import DynamicGraph
-from siafu.ingest import EventOptions, WindowLength
+from siafu.graph import DynamicGraph, Graph
+from siafu.ingest import EventOptions, WindowLength, given_data
+from siafu.ingest import load as load_graph
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
 from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
@@ -20,6 +21,38 @@ from siafu.launch.run_state import existing_run, resume_command
 from siafu.options import read_bytes
 from siafu.partitioning import Cut, Parts, open_parts
 from siafu.partitioning.options import Method
+
+
+def load(  # noqa: PLR0913 - one argument per flag
+    data: Any = None,
+    *,
+    nodes: Any = None,
+    edges: Any = None,
+    x: Any = None,
+    y: Any = None,
+    undirected: bool = False,
+    split: str | None = None,
+    seed: int = 0,
+    store: Path | str | None = None,
+    **columns: Any,
+) -> Graph:
+    """Return the graph that `data` names or holds, with masks where it has labels.
+
+    A built-in graph (`planted`, `powerlaw:100k`), a public data set (`cora`), an `.npz` file, a
+    store, a Parquet or CSV file or folder, a PyG `Data` or `HeteroData`, a networkx graph, a
+    `Graph`; or tables as `siafu.fit` takes them. Names come before paths: write `./cora` for a
+    folder of that name. `seed` draws masks where the data has none; built-in graphs stay the same
+    at any seed. Tables become a store first, at `store` or in the cache, and are memory-mapped from
+    there, columns as they came; what these are is named as in `siafu ingest`: `label="kind"`.
+
+    >>> graph = siafu.load(nodes=customers, edges=payments, label="is_fraud")
+    """
+    given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
+    told = make_columns(**columns, **given.columns)
+    options = table_options(given.source, told)
+    return load_graph(
+        given.source, undirected=undirected, split=split, seed=seed, options=options, store=store
+    )
 
 
 def load_dynamic(
@@ -43,7 +76,7 @@ def load_dynamic(
     >>> run = siafu.fit(graph, model="tm-gcn", task="link")
     """
     return load_dynamic_with_notes(
-        data,
+        given_data(data).source,
         window=window,
         stride=stride,
         edge_life=edge_life,
@@ -56,6 +89,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     data: Any,
     target: Path | str,
     *,
+    nodes: Any = None,
     parts: int = 2,
     method: Method = "auto",
     undirected: bool = False,
@@ -78,14 +112,15 @@ def partition(  # noqa: PLR0913 - one argument per flag
         memory_bytes=None if memory is None else read_bytes(memory), overwrite=overwrite
     )
     cut = Cut(num_parts=parts, method=method, seed=seed)
-    told = make_columns(**columns)
+    given = given_data(data, nodes=nodes)
+    told = make_columns(**columns, **given.columns)
     reading = SourceReading(
         undirected=undirected,
         split=split,
-        options=table_options(data, told),
+        options=table_options(given.source, told),
         columns=column_choices(told),
     )
-    cut_source(data, target, cut, reading, allowance)
+    cut_source(given.source, target, cut, reading, allowance)
     return open_parts(target)
 
 
@@ -100,10 +135,13 @@ def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Any) -> Run:
     return resume_run(_path_of(run), changes, quiet=quiet)
 
 
-def infer(
+def infer(  # noqa: PLR0913 - one argument per flag
     run: Run | Path | str,
     data: Any = None,
     *,
+    nodes: Any = None,
+    edges: Any = None,
+    x: Any = None,
     out: Path | str | None = None,
     embeddings: bool = False,
     overwrite: bool = False,
@@ -113,8 +151,9 @@ def infer(
     """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
 
     `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
-    of your own that is not trusted yet is named again by `model`. `columns` are those of tables,
-    where `data` has others than the run had: `nodes="new.csv"`.
+    of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
+    are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
+    run's.
 
     >>> table = siafu.infer(run, "new.npz")
     >>> table.column("prediction")
@@ -126,6 +165,9 @@ def infer(
         embeddings=embeddings,
         overwrite=overwrite,
         model=model,
+        nodes=nodes,
+        edges=edges,
+        x=x,
         **columns,
     )
 

@@ -13,6 +13,7 @@ from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
+from siafu.ingest import given_data
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
@@ -39,17 +40,31 @@ from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.report import write_report
 
 
-def fit(data: Any, *, quiet: bool = True, **settings: Any) -> Run:
+def fit(
+    data: Any = None,
+    *,
+    nodes: Any = None,
+    edges: Any = None,
+    x: Any = None,
+    y: Any = None,
+    quiet: bool = True,
+    **settings: Any,
+) -> Run:
     """Train on `data` and return the run; settings are those of `siafu train`, by the same names.
 
-    `data` is whatever `siafu.load` or `siafu.load_dynamic` takes or returns, or a parts folder.
+    `data` is whatever `siafu.load` or `siafu.load_dynamic` takes or returns, or a parts folder; or
+    two tables, `nodes` and `edges`, as files or as frames of pandas, polars or Arrow. A sparse
+    matrix or an `edge_index` has its features `x` and labels `y` beside it.
 
     >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
     >>> run.accuracy["test"], run.predictions
+    >>> run = siafu.fit(nodes=customers, edges=payments, label="is_fraud", model="sage")
     """
-    name = data if isinstance(data, str | Path) else getattr(data, "name", type(data).__name__)
-    config = make_config(data=str(name), **settings)
-    return start_run(config, data=data, say=lambda line: None, quiet=quiet)
+    given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
+    source = given.source
+    name = source if isinstance(source, str | Path) else getattr(source, "name", None)
+    config = make_config(data=str(name or type(source).__name__), **{**settings, **given.columns})
+    return start_run(config, data=source, say=lambda line: None, quiet=quiet)
 
 
 def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:

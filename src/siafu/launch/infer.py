@@ -12,9 +12,10 @@ from siafu.config import make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import publish
 from siafu.graph import folder_kind, writing
+from siafu.ingest import given_data
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
-from siafu.launch.learnt import learnt_schema
+from siafu.launch.learnt import columns_to_find
 from siafu.launch.own_code import model_to_run
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
@@ -65,7 +66,12 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         if data is not None:
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
             parts = prepare_parts(
-                data, config, own, say=say, progress=progress, learnt=learnt_schema(folder)
+                data,
+                config,
+                own,
+                say=say,
+                progress=progress,
+                learnt=columns_to_find(folder, config),
             )
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
@@ -82,7 +88,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     return target
 
 
-def infer_as_table(
+def infer_as_table(  # noqa: PLR0913 - one argument per flag
     path: Path,
     data: Any = None,
     *,
@@ -90,9 +96,15 @@ def infer_as_table(
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    nodes: Any = None,
+    edges: Any = None,
+    x: Any = None,
     **columns: Any,
 ) -> pa.Table:
     """Return what `write_inference` writes, at `out` or nowhere else."""
+    if not (data is None and nodes is None and edges is None):
+        given = given_data(data, nodes=nodes, edges=edges, x=x)
+        data, columns = given.source, {**columns, **given.columns}
     # Beside the run, which all its ranks reach, wherever they are.
     parent = path.absolute().parent
     with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:

@@ -67,12 +67,19 @@ def learnt_schema(folder: RunFolder) -> Schema:
         ) from error
 
 
+def columns_to_find(folder: RunFolder, config: RunConfig) -> Schema:
+    """Return how the columns that a run's model reads were prepared: other data must have them."""
+    schema = learnt_schema(folder)
+    reads_edges = config.edge_features or config.task == "edge" or ":" in config.model
+    return schema if reads_edges else schema.model_copy(update={"edges": ()})
+
+
 def check_parts_as_learnt(parts: Path, learnt: Schema) -> None:
     """Raise where parts were cut with their columns prepared in another way than the run's."""
     if folder_kind(parts) != "parts":
         return
     found = schema_of_parts(parts) or Schema()
-    if (found.nodes, found.edges) != (learnt.nodes, learnt.edges):
+    if found.nodes != learnt.nodes or (learnt.edges and found.edges != learnt.edges):
         raise DataError(
             "The columns of the parts were prepared in another way than those of the run.",
             seen=f"{parts}, cut by itself",

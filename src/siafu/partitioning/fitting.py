@@ -36,9 +36,10 @@ def fit_columns(
     sample = _Sample(num_rows, max(1, len(numbers)))
     counts = {k: _Categories(columns[k]) for k in kinds}
     for piece in pieces:
-        values_nK = np.empty((len(piece), len(numbers)))
+        values_nK = piece[:, numbers].astype(np.float64)
         for place, k in enumerate(numbers):
-            values_nK[:, place] = values_of(columns[k], piece[:, k])
+            if columns[k].categories:
+                values_nK[:, place] = values_of(columns[k], piece[:, k])
         moments.see(values_nK)
         sample.see(values_nK)
         for k, categories in counts.items():

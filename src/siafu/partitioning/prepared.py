@@ -213,7 +213,7 @@ def _check_named(graph: Graph, how: ColumnChoices) -> None:
 
 def _say_how(preparation: Preparation, raw: Array, group: Group, say: Say) -> None:
     """Tell what is unlike the data of training."""
-    if preparation.extra:
+    if preparation.extra and (preparation.names or group == "nodes"):
         names = shortened([repr(name) for name in preparation.extra], _SHOWN)
         say(f"Columns of the {group} that the model does not know are left out: {names}.")
     unseen = preparation.count_unseen(_training_rows(raw, None))

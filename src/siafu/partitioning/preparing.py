@@ -4,6 +4,7 @@ Shapes: n rows of a piece, R columns of the table at hand, W prepared ones.
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from siafu.record import shortened, suggestion
 
 _LARGEST = float(np.finfo(np.float32).max)
 _SHOWN = 8
+_NUMBERS_AT_ONCE = 1 << 17
 
 
 class Preparation:
@@ -34,24 +36,36 @@ class Preparation:
         _check_kinds([pair for pair in pairs if pair[1].gaps < num_rows], where)
         self.names = tuple(name for column in used for name in column.prepared_names())
         self.extra = tuple(name for name in place if name not in {c.name for c in fitted})
-        self._columns: list[tuple[int, int, _Number | _Category]] = []
-        start = 0
-        for column, own in pairs:
-            kind = _Category if column.kind == "category" else _Number
-            self._columns.append((place[column.name], start, kind(column, own)))
-            start += len(column.prepared_names())
+        places = _starts(used)
+        self._numbers = _Numbers(
+            [
+                (*pair, place[pair[0].name], places[k])
+                for k, pair in enumerate(pairs)
+                if _is_number(pair[0])
+            ]
+        )
+        self._categories = [
+            (place[column.name], places[k], _Category(column, own))
+            for k, (column, own) in enumerate(pairs)
+            if not _is_number(column)
+        ]
 
     def apply(self, raw_nR: Array) -> Array:
         """Return float32 [n, W]; each row depends on itself alone, and none has a gap."""
         out_nW = np.zeros((len(raw_nR), len(self.names)), np.float32)
-        for place, start, column in self._columns:
-            column.write(np.asarray(raw_nR[:, place]), out_nW[:, start:])
+        # Few rows at a time stay in the processor's cache while their columns are gone through.
+        step = max(1, _NUMBERS_AT_ONCE // max(1, out_nW.shape[1], raw_nR.shape[1]))
+        for low in range(0, len(raw_nR), step):
+            raw, out = np.asarray(raw_nR[low : low + step]), out_nW[low : low + step]
+            self._numbers.write(raw, out)
+            for place, start, column in self._categories:
+                column.write(raw[:, place], out[:, start:])
         return out_nW
 
     def count_unseen(self, pieces: Iterable[Array]) -> dict[str, int]:
         """Return, by column, how many rows have a category that no training row had."""
         counts: dict[str, int] = {}
-        watched = [(k, c) for k, _, c in self._columns if isinstance(c, _Category) and c.may_be_new]
+        watched = [(k, column) for k, _, column in self._categories if column.may_be_new]
         for piece in pieces if watched else ():
             for place, column in watched:
                 new = column.count_new(np.asarray(piece[:, place]))
@@ -59,26 +73,36 @@ class Preparation:
         return {name: count for name, count in counts.items() if count}
 
 
-class _Number:
-    """A number, boolean or date: one column, and one that flags gaps."""
+class _Numbers:
+    """Numbers, booleans and dates, all at once: a column each, and one that flags its gaps.
 
-    def __init__(self, fitted: FeatureColumn, given: FeatureColumn) -> None:
-        assert fitted.learnt is not None
-        self.name, self._learnt, self._given = fitted.name, fitted.learnt, given
-        self._is_written, self._is_flagged = fitted.is_written, fitted.is_flagged
-        if given.held != "category":
-            self._given = given.model_copy(update={"categories": ()})
+    K such columns; each comes as (fitted, given, its place in the table, its place prepared).
+    """
 
-    def write(self, raw_n: Array, out_nW: Array) -> None:
-        """Put the prepared rows into the first columns of `out_nW`."""
-        values, learnt = values_of(self._given, raw_n), self._learnt
-        gaps = np.isnan(values)
-        if self._is_written:
-            assert not isinstance(learnt.fill, str)
-            scaled = (np.where(gaps, learnt.fill, values) - learnt.centre) / learnt.spread
-            out_nW[:, 0] = np.clip(scaled, -_LARGEST, _LARGEST)
-        if self._is_flagged:
-            out_nW[:, int(self._is_written)] = gaps
+    def __init__(self, columns: Sequence[tuple[FeatureColumn, FeatureColumn, int, int]]) -> None:
+        self._take = np.array([place for _, _, place, _ in columns], np.int64)
+        # Text that is used as numbers has to be read first.
+        self._read = [(k, own) for k, (_, own, _, _) in enumerate(columns) if own.categories]
+        learnt = [fitted.learnt for fitted, _, _, _ in columns if fitted.learnt is not None]
+        self._fill = np.array([float(one.fill) for one in learnt])
+        self._centre = np.array([one.centre for one in learnt])
+        self._spread = np.array([one.spread for one in learnt])
+        written = [(k, to) for k, (one, _, _, to) in enumerate(columns) if one.is_written]
+        flagged = [
+            (k, to + one.is_written) for k, (one, _, _, to) in enumerate(columns) if one.is_flagged
+        ]
+        self._written, self._written_to = np.array(written, np.int64).reshape(-1, 2).T
+        self._flagged, self._flagged_to = np.array(flagged, np.int64).reshape(-1, 2).T
+
+    def write(self, raw_nR: Array, out_nW: Array) -> None:
+        """Put the prepared columns in their places."""
+        values_nK = raw_nR[:, self._take].astype(np.float64)
+        for k, column in self._read:
+            values_nK[:, k] = values_of(column, values_nK[:, k])
+        gaps_nK = ~np.isfinite(values_nK)
+        out_nW[:, self._flagged_to] = gaps_nK[:, self._flagged]
+        scaled_nK = (np.where(gaps_nK, self._fill, values_nK) - self._centre) / self._spread
+        out_nW[:, self._written_to] = scaled_nK[:, self._written].clip(-_LARGEST, _LARGEST)
 
 
 class _Category:
@@ -129,6 +153,15 @@ class _Category:
         """Return how many rows have a category that no training row had."""
         there, known, place = self._places(raw_n)
         return int(np.count_nonzero(there & ~known) + np.count_nonzero(self._is_new[place]))
+
+
+def _is_number(column: FeatureColumn) -> bool:
+    return column.kind != "category"
+
+
+def _starts(columns: Sequence[FeatureColumn]) -> list[int]:
+    """Return where the prepared columns of each begin."""
+    return [0, *accumulate(len(column.prepared_names()) for column in columns)]
 
 
 def _check_missing(used: list[FeatureColumn], names: list[str], where: str) -> None:

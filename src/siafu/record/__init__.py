@@ -24,11 +24,12 @@ from siafu.record.trace import (
     overlap_seconds,
     read_trace,
 )
-from siafu.record.units import percent, shown_score
+from siafu.record.units import LOWER_IS_BETTER, percent, shown_score
 from siafu.record.watch import Watch
 
 __all__ = [
     "BEFORE_TRAINING",
+    "LOWER_IS_BETTER",
     "Clock",
     "Pace",
     "PhaseProgress",

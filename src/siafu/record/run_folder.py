@@ -168,6 +168,18 @@ class RunFolder:
         rows = self._phase_rows() or [{"at": time.time(), "seconds": {}}]
         return rows[-1]["at"], sum(rows[-1]["seconds"].values())
 
+    def first_phase(self) -> float | None:
+        """Return when the first process noted its phases."""
+        rows = self._phase_rows()
+        return rows[0]["at"] - sum(rows[0]["seconds"].values()) if rows else None
+
+    def read_failure(self) -> str:
+        """Return what ended the run, in words; nothing where no failure was noted."""
+        try:
+            return str(read_json(self.failure)["problem"]).rstrip(".")
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
     def _phase_rows(self) -> list[dict[str, Any]]:
         try:
             rows = [json.loads(line) for line in read_text(self.phases).splitlines()]

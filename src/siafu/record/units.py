@@ -3,6 +3,8 @@
 PLAIN = frozenset({"loss", "mse", "mae", "rmse", "huber", "r2", "log-loss", "brier"})
 """Scores that are no share of anything."""
 
+LOWER_IS_BETTER = PLAIN - {"r2"}
+"""Losses and errors."""
 _MANY_DIGITS = 1000
 
 

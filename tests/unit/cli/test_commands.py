@@ -393,5 +393,15 @@ def test_torchrun_gives_the_same_losses_and_resumes(siafu: Command) -> None:
 def test_help_lists_every_command(siafu: Command) -> None:
     answer = siafu("--help")
     assert answer.code == 0
-    for command in ("demo", "doctor", "ingest", "partition", "inspect", "train", "infer", "cache"):
+    for command in (
+        "demo",
+        "doctor",
+        "ingest",
+        "partition",
+        "inspect",
+        "train",
+        "infer",
+        "cache",
+        "runs",
+    ):
         assert command in answer.out

@@ -74,10 +74,14 @@ def test_inspect_of_a_run_has_scores_and_the_settings_that_were_asked_for(siafu:
     assert first.code == 0, first
     assert siafu("train", "planted:200", "--epochs", 1, "--out", "runs/b").code == 0
     rows = json.loads(siafu("inspect", "runs/a", "--json").out)
-    assert rows["settings"] == "out=runs/a  epochs=2  lr=0.02"
-    assert "val " in rows["accuracy"]
-    assert "of 2)" in rows["accuracy"]
+    assert rows["settings"] == {"out": "runs/a", "epochs": 2, "lr": 0.02}
+    assert rows["scores"]["val"].keys() == {"accuracy"}
+    assert (rows["best_epoch"] in (1, 2), rows["epochs"], rows["finished"]) == (True, 2, True)
     assert rows["predictions"] == "runs/a/predictions"
+    lines = [line.split() for line in siafu("inspect", "runs/a").out.splitlines()]
+    order = [line[0] for line in lines if line]
+    assert order[1:6] == ["kind", "state", "test", "validation", "training"]
+    assert ["settings", "out=runs/a", "epochs=2", "lr=0.02"] in lines
 
     listed = json.loads(siafu("inspect", "runs", "--json").out)
     assert [run["run"] for run in listed["runs"]] == ["a", "b"]
@@ -90,9 +94,10 @@ def test_inspect_of_a_run_has_scores_and_the_settings_that_were_asked_for(siafu:
 def test_an_unfinished_run_is_listed_with_its_last_scores(siafu: Command) -> None:
     assert siafu("train", "planted:200", "--epochs", 2, "--out", "runs/a").code == 0
     (siafu.here / "runs" / "a" / "result.json").unlink()
-    assert "not finished" in siafu("inspect", "runs").out
+    assert "unfinished" in siafu("inspect", "runs").out
     rows = json.loads(siafu("inspect", "runs/a", "--json").out)
-    assert "(epoch 2)" in rows["scores so far"]
+    assert (rows["epochs"], rows["state"]) == (2, "unfinished")
+    assert rows["scores"].keys() == {"train", "val", "test"}
 
 
 def test_patience_is_told_as_the_reason_of_the_end(siafu: Command) -> None:

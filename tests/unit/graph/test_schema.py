@@ -62,6 +62,22 @@ def test_yaml_gives_the_schema_back() -> None:
         assert Schema.from_dict(yaml.safe_load(schema.to_yaml())) == schema
 
 
+def test_entries_of_a_list_are_said_together() -> None:
+    lists = [FeatureColumn(name=f"emb[{k}]") for k in range(400)]
+    lists[7] = FeatureColumn(name="emb[7]", gaps=3)
+    schema = Schema(nodes=(*lists, FeatureColumn(name="age"), FeatureColumn(name="one[0]")))
+    assert list(schema.to_dict()["nodes"]) == [
+        "emb[0..6]",
+        "emb[7]",
+        "emb[8..399]",
+        "age",
+        "one[0]",
+    ]
+    assert Schema.from_dict(yaml.safe_load(schema.to_yaml())) == schema
+    changed = schema.overridden({"nodes": {"emb[8..399]": {"use": False}}}, "f.yaml")
+    assert [column.use for column in changed.nodes].count(False) == 392
+
+
 def test_a_file_changes_what_is_done_but_not_what_numbers_mean() -> None:
     said = {
         "nodes": {

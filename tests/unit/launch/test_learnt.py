@@ -178,6 +178,19 @@ def siafu_command(
     return Command(tmp_path, monkeypatch, capsys)
 
 
+def test_edges_need_the_columns_that_a_model_reads_alone(
+    tmp_path: Path, finished: siafu.Run
+) -> None:
+    graph = customers()
+    assert graph.schema is not None
+    less = replace(graph, edge_attr=None, edge_attr_names=())
+    less = replace(less, schema=graph.schema.model_copy(update={"edges": ()}))
+    with pytest.raises(DataError, match="no 'amount'"):
+        siafu.infer(finished, less)
+    run = trained(tmp_path / "run", model="gcn", edge_features=False)
+    assert len(siafu.infer(run, less)) == NODES
+
+
 def test_data_without_names_is_refused(finished: siafu.Run) -> None:
     graph = customers()
     x = np.nan_to_num(np.asarray(graph.x))
