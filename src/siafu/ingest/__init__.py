@@ -17,7 +17,7 @@ Where a new thing has its seat, and where else it is named:
 """
 
 from siafu.ingest.arrays import with_split
-from siafu.ingest.cache import Kept, empty_cache, list_cache, processes_using
+from siafu.ingest.cache import CUTS, Kept, empty_cache, list_cache, processes_using
 from siafu.ingest.datasets.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
 from siafu.ingest.datasets.drifting import drifting
 from siafu.ingest.datasets.named import NAMED, cache_folder, load_named
@@ -52,6 +52,7 @@ from siafu.record import Progress
 
 __all__ = [
     "BUILTINS",
+    "CUTS",
     "NAMED",
     "Drawing",
     "EventOptions",

@@ -12,6 +12,9 @@ from siafu.graph import folder_kind, writing
 from siafu.ingest.datasets.named import NAMED, cache_folder
 from siafu.ingest.load import is_key
 
+CUTS = "cuts"
+"""Where notes lie of cuts that runs have."""
+_NOTE = "[0-9a-f]{32}[.]json"
 _REMOVED = ".removed"
 _CONTENT = r"[0-9a-f]{16}|[.].*[.]removed"
 """Name of a folder with a table that was given in memory, by its content; or of one that goes."""
@@ -35,7 +38,8 @@ def list_cache() -> list[Kept]:
     stores = [path for path in [*tables, *named] if _is_store(path)]
     frames = [path for path in _inside(home / "frames") if re.fullmatch(_CONTENT, path.name)]
     downloads = [path for path in _inside(home / "downloads") if _is_download(path)]
-    return [Kept(path, _bytes_below(path)) for path in [*stores, *frames, *downloads]]
+    notes = [path for path in _inside(home / CUTS) if re.fullmatch(_NOTE, _name_when_whole(path))]
+    return [Kept(path, _bytes_below(path)) for path in [*stores, *frames, *downloads, *notes]]
 
 
 def empty_cache() -> list[Kept]:

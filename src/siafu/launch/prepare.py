@@ -17,6 +17,7 @@ from siafu.launch.columns import options_of_inference
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
 from siafu.launch.learnt import check_parts_as_learnt, column_choices
+from siafu.launch.reuse import cut_key, note_cut, take_cut
 from siafu.minibatch import hold_out_edges
 from siafu.partitioning import Cut, open_parts
 from siafu.partitioning.prepared import ColumnChoices
@@ -56,10 +57,14 @@ def prepare_parts(
         if draw_masks and config.task == "link":
             data = _without_held_out(data, config, target, say=say, progress=progress)
             reading = SourceReading(draws_masks=False, columns=reading.columns)
+        cut = Cut(num_parts=config.ranks, method=config.partition, seed=config.seed)
+        key = cut_key(data, cut, reading) if draw_masks else None
+        if key is not None and take_cut(key, target, say):
+            return target
         quality = cut_source(
             data,
             target,
-            Cut(num_parts=config.ranks, method=config.partition, seed=config.seed),
+            cut,
             reading,
             Allowance(
                 go_on=go_on,
@@ -71,6 +76,8 @@ def prepare_parts(
         )
     finally:
         progress.close()
+    if key is not None and key == cut_key(data, cut, reading):  # no file changed meanwhile
+        note_cut(key, target)
     if config.ranks > 1:
         facts = open_parts(target).facts
         graph = facts["graph"]
