@@ -94,8 +94,9 @@ def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:
         options = options_of_inference(options, learnt)
     return SourceReading(
         undirected=config.undirected,
-        split=config.split,
-        draws_masks=learnt is None,
+        # Edges are split when a rank has opened its part.
+        split=None if config.task == "edge" else config.split,
+        draws_masks=learnt is None and config.task != "edge",
         through_cache=True,
         options=options,
         columns=column_choices(config) if learnt is None else ColumnChoices(learnt=learnt),
@@ -165,7 +166,7 @@ def check_parts_settings(data: Any, config: RunConfig) -> None:
     if not _names_parts(data):
         return
     # Edges are split when a rank has opened its part.
-    free = {"split"} if config.task == "link" else set[str]()
+    free = {"split"} if config.task in ("link", "edge") else set[str]()
     names = [name for name in _CUT_SETTINGS if name not in free]
     fields = RunConfig.model_fields
     # By value, not by model_fields_set: the config.yaml of a run holds every default too.

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
+from siafu.engine.edges import EdgeNetwork, write_edges
 from siafu.engine.forecast import HELD_SHARE
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
@@ -33,7 +34,7 @@ from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
 from siafu.options import read_bytes
 from siafu.partitioning import open_parts
-from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Watch
+from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Trace, Watch, write_joined
 from siafu.record.progress import CUTTING, QUIET_SECONDS
 from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
@@ -81,6 +82,7 @@ def work(folder: RunFolder, job: Job, world: World) -> None:
     """Do this rank's share of a job."""
     settings = read_run_config(folder.config) | ({"model": job.model} if job.model else {})
     config = make_config(**settings).resolved()
+    world.trace = Trace(world.rank) if config.trace else None
     world.check_agreement("settings", config.model_dump_json() + repr(job))
     with told_as_the_users(config.model, world):
         is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
@@ -151,7 +153,8 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
 
         with heeding() as is_told:
             result = trainer.train(folder, show, is_told)
-        workload.write_trace(folder.path)
+        if world.trace is not None:
+            write_joined(world.trace, folder.path, world.size, lambda: world.gather_numbers([1.0]))
         if world.rank == 0:  # before predictions: what fails there loses nothing
             with writing(folder.path):
                 workload.save_weights(folder.weights)
@@ -205,6 +208,9 @@ def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
     if config.task == "link":
         write_embeddings(network, shard, draws, Path(job.target))
+        return
+    if isinstance(network, EdgeNetwork):
+        write_edges(network, shard, draws, lambda: open_parts(job.parts).ids, Path(job.target))
         return
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 
