@@ -165,7 +165,8 @@ def _prepared_table(
     given: tuple[FeatureColumn, ...] = getattr(graph.schema, group)
     assert not isinstance(raw, SparseFeatures), "tables have no sparse features"
     rows = graph.num_nodes if group == "nodes" else graph.num_edges
-    preparation = Preparation(getattr(fitted, group), given, rows, f"the {group} of {graph.name}")
+    where = f"the {group} of {graph.name}"
+    preparation = Preparation(getattr(fitted, group), given, rows, where, graph.schema.unused)
     if say is not None and raw is not None:
         _say_how(preparation, raw, group, say)
     if raw is None or not preparation.names:
