@@ -160,8 +160,8 @@ def config_of(settings: dict[str, Any]) -> Any:
 def _fresh_trace(training: Trainer) -> Trace | None:
     if not isinstance(training.workload.network, PipelinedNetwork):
         return None
-    training.workload.network.trace = Trace(0)
-    return training.workload.network.trace
+    training.world.trace = Trace(0)
+    return training.world.trace
 
 
 def _overlap(trace: Trace | None) -> dict[str, float]:

@@ -5,6 +5,7 @@ rank; a row that several ranks need stands several times), D columns.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -74,6 +75,7 @@ class PendingRows:
 
     def __init__(self, rows: Tensor, works: list[tuple[int, Any]], held: Tensor) -> None:
         self._rows, self._works, self._held = rows, works, held
+        self._started = time.perf_counter()
         self._decode: Callable[[Tensor], Tensor] | None = None
 
     def wait(self, world: World, operation: str) -> Tensor:
@@ -82,6 +84,7 @@ class PendingRows:
             with world.waiting(operation, peer):
                 # NCCL's wait only orders streams; its own watchdog keeps the deadline.
                 work.wait() if world.backend == "nccl" else work.wait(world.wait_timeout)
+            _note_travel(world, operation, peer, self._started)
         rows = self._rows.to(world.device) if world.stages_through_host else self._rows
         # Whoever still holds this must not hold the buffers too.
         self._works, self._held, self._rows = [], rows[:0], rows[:0]
@@ -91,6 +94,14 @@ class PendingRows:
         """Have `wait` return what `decode` makes of the rows."""
         self._decode = decode
         return self
+
+
+def _note_travel(world: World, operation: str, peer: int, started: float) -> None:
+    """Keep how long rows from or to a rank were on their way, where spans are kept."""
+    if (trace := world.spans) is not None:
+        seconds = time.perf_counter() - started
+        lane = f"link with rank {world.group_rank(peer)}"
+        trace.add(operation, "link", lane, start=trace.now() - seconds, seconds=seconds)
 
 
 def start_exchange(

@@ -47,10 +47,15 @@ class Meter:
 
     def waited(self, operation: str, seconds: float) -> None:
         """Add the time of a wait; those of threads that work ahead hold nothing up."""
-        if threading.current_thread() is threading.main_thread():
+        if is_training_thread():
             self.wait_seconds[operation] = self.wait_seconds.get(operation, 0.0) + seconds
 
     @property
     def seconds_waited(self) -> float:
         """All waits of the thread that trains."""
         return sum(self.wait_seconds.values())
+
+
+def is_training_thread() -> bool:
+    """Return whether this is the thread that trains, not one that works ahead of it."""
+    return threading.current_thread() is threading.main_thread()

@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from siafu.comm.meeting import GiveUp, in_time, lasting_store, meet
-from siafu.comm.meter import Meter
+from siafu.comm.meter import Meter, is_training_thread
 from siafu.comm.peers import post
 from siafu.errors import CommError, ConfigError
+from siafu.record import TRAINING_LANE, Trace
 
 DEFAULT_DEADLINE_SECONDS = 300.0
 STORE_VARIABLE = "SIAFU_RENDEZVOUS_FILE"
@@ -28,6 +29,8 @@ STORE_VARIABLE = "SIAFU_RENDEZVOUS_FILE"
 SOCKET_VARIABLE = "SIAFU_RENDEZVOUS_SOCKET"
 """Set by the Ray launcher: ranks meet at MASTER_ADDR and MASTER_PORT, where rank 0 has been given a
 socket of that number; torch's own would listen on every address of the machine."""
+SHORTEST_SPAN_SECONDS = 2e-5
+"""Of a wait in a trace: starting a message is none."""
 _TAG_BITS, _KIND_BITS, _MOST_LINES = 17, 10, 7
 """Of the 31 bits of a tag; so many second lines of one world may be open at a time."""
 
@@ -45,6 +48,8 @@ class World:
     meter: Meter = field(default_factory=Meter)
     step: str = "start"
     """What the run is doing now; errors quote it."""
+    trace: Trace | None = None
+    """Where it is kept when this rank worked, waited and sent, if that was asked for."""
     lasting: Store | None = None
     """Notes that are still there when torchrun starts the ranks again; None elsewhere."""
     _owns_group: bool = False
@@ -182,6 +187,11 @@ class World:
         self._owns_group, self.group = False, None
 
     @property
+    def spans(self) -> Trace | None:
+        """Where spans of this world are kept: with the world that it is a line or a part of."""
+        return self.trace if self._first_line is None else self._first_line.trace
+
+    @property
     def stages_through_host(self) -> bool:
         """True when device rows must be copied to the host to travel (Gloo with CUDA)."""
         return self.device.type == "cuda" and self.backend == "gloo"
@@ -227,7 +237,12 @@ class World:
         started = time.perf_counter()
         with _translated(what, self.deadline_seconds):
             yield
-        self.meter.waited(operation, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self.meter.waited(operation, seconds)
+        if (trace := self.spans) is not None and seconds > SHORTEST_SPAN_SECONDS:
+            lane = TRAINING_LANE if is_training_thread() else "ahead"
+            start = trace.now() - seconds
+            trace.add(operation, "wait", lane, start=start, seconds=seconds, peer=whom)
 
     def sum_in_place(self, tensor: Tensor, purpose: str) -> Tensor:
         """Replace `tensor` on every rank by its sum over the ranks, and return it."""

@@ -72,6 +72,9 @@ class TrainingOptions(Options):
         STATIC,
         TARGETS,
     )
+    trace: bool = setting(
+        False, "write trace.json: when each rank worked, waited and sent, for ui.perfetto.dev"
+    )
     checkpoint_every: int = setting(50, "epochs between checkpoints; 0: none", ge=0)
 
 

@@ -9,6 +9,7 @@ from siafu.engine.forecast import Counts, check_before_cut
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.networks.network import Network, build_network, make_spec
+from siafu.engine.networks.own_model import OFFERED
 from siafu.engine.networks.sampled import check_sampled_settings
 from siafu.engine.plain import plain_model
 from siafu.engine.progress import Progress, RunResult, peak_bytes
@@ -18,6 +19,7 @@ from siafu.engine.weights import load_network
 from siafu.engine.workload import Evaluation, Workload
 
 __all__ = [
+    "OFFERED",
     "Counts",
     "Evaluation",
     "Network",

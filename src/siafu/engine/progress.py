@@ -14,7 +14,7 @@ import torch
 from siafu.comm import World
 from siafu.config import ResolvedConfig
 from siafu.engine.workload import Details
-from siafu.record import counted
+from siafu.record import TRAINING_LANE, counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +118,9 @@ class PhaseSeconds:
         spent, waited = time.perf_counter() - started, world.meter.seconds_waited - waited
         self.seconds[work] += spent - waited
         self.seconds[waiting] += waited
+        if (trace := world.trace) is not None:
+            name = world.step if work == "computing" else f"{work}, {world.step}"
+            trace.add(name, "phase", TRAINING_LANE, start=trace.now() - spent, seconds=spent)
 
     def of_ranks(self, world: World) -> dict[str, list[float]]:
         """Return the seconds of each rank; every rank calls this together."""
@@ -135,12 +138,12 @@ class ScoringCost:
     bytes_sent: int = 0
 
     @contextmanager
-    def counted(self, world: World) -> Iterator[None]:
-        """Count what happens inside as one evaluation."""
+    def counted(self, world: World, passes: int = 1) -> Iterator[None]:
+        """Count what happens inside as so many evaluations."""
         before, started = sum(world.meter.bytes_sent.values()), time.perf_counter()
         yield
         synchronise(world)
-        self.passes += 1
+        self.passes += passes
         self.seconds += time.perf_counter() - started
         self.bytes_sent += sum(world.meter.bytes_sent.values()) - before
 

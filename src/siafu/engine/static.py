@@ -24,7 +24,7 @@ from siafu.engine.metrics import (
     scores_of,
 )
 from siafu.engine.networks.network import Network, build_network
-from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill, write_trace
+from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill
 from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.objective import with_objective
 from siafu.engine.quality import quality_of
@@ -209,9 +209,6 @@ class FullGraph:
         """Write a row for each owned node."""
         write_predictions(self.network, self.shard, self.draws, target)
 
-    def write_trace(self, folder: Path) -> None:
-        """Write nothing: there is one kind of work, by one thread."""
-
     def abandon(self) -> None:
         """End nothing: this rank has no thread or process of its own."""
 
@@ -344,10 +341,6 @@ class IntervalPipeline(FullGraph):
 
     def _pipeline_report(self) -> dict[str, Any]:
         return pipeline_report(self.network, self.world, self._earlier)
-
-    def write_trace(self, folder: Path) -> None:
-        """Write trace.json of all ranks, where that was asked for."""
-        write_trace(self.network, self.world, folder)
 
     def abandon(self) -> None:
         """End the pool."""

@@ -7,7 +7,8 @@ how an epoch is run and what it is scored by; nothing else differs between runs.
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,7 @@ class Trainer:
 
     def score(self) -> Evaluation:
         """Evaluate the present weights, and keep them if they are the best yet."""
-        counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
-        with self.watch.evaluating(), self.scoring.counted(self.world), counted:
+        with self.watch.evaluating(), self._scoring():
             found = self.workload.evaluate()
         progress = self.progress
         # Not a number is worse than any: its epoch never stays the best.
@@ -101,6 +101,13 @@ class Trainer:
             state = self.workload.module.state_dict()
             self.best = {name: tensor.detach().clone() for name, tensor in state.items()}
         return found
+
+    @contextmanager
+    def _scoring(self, passes: int = 1) -> Iterator[None]:
+        """Count what happens inside as scoring."""
+        counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
+        with self.scoring.counted(self.world, passes), counted:
+            yield
 
     def train(
         self, folder: RunFolder, on_epoch: OnEpoch, is_told: IsTold = lambda: False
@@ -139,13 +146,10 @@ class Trainer:
     def result(self, folder: RunFolder) -> RunResult:
         """Return what the run came to; every rank calls this together."""
         world, progress, config = self.world, self.progress, self.config
+        with self._scoring(passes=0):
+            told = self.workload.report(math.fsum(progress.seconds), progress.epochs)
+        told |= {"strategy": config.strategy, "scores": self.best_details or None}
         bytes_sent, peaks = traffic_and_peaks(world, self.workload.purposes)
-        seconds = math.fsum(progress.seconds)
-        told = {
-            "strategy": config.strategy,
-            "scores": self.best_details or None,
-            **self.workload.report(seconds, progress.epochs),
-        }
         return RunResult(
             accuracy=progress.best_scores,
             task=self.workload.task,

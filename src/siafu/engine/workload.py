@@ -120,10 +120,6 @@ class Workload(Protocol):
         """Write this rank's predictions."""
         ...
 
-    def write_trace(self, folder: Path) -> None:
-        """Write when each piece of work was done, where that was asked for."""
-        ...
-
     def abandon(self) -> None:
         """End what works for this rank alone, after a failure: others may not be reached."""
         ...

@@ -47,6 +47,13 @@ def is_dynamic_run(data: Any, config: RunConfig) -> bool:
             seen=f"--model {config.model} with {_shown(data)}",
             fix=f"use one of: {', '.join(DYNAMIC_CARDS)}",
         )
+    if not dynamic and tells_times(data) and config.nodes is None:
+        raise ConfigError(
+            "The model is for graphs that do not change, and the table is of events without nodes.",
+            seen=f"--model {config.model} with {_shown(data)}",
+            fix=f"to learn over time, use one of: {', '.join(DYNAMIC_CARDS)}; to leave times out, "
+            "name the table of nodes with --nodes",
+        )
     if dynamic and _is_static(data):
         raise ConfigError(
             "The model is for dynamic graphs, and the data has no times.",

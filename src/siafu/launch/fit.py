@@ -18,6 +18,7 @@ from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.own_code import model_to_run, trust_named
+from siafu.launch.own_model import is_given, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
 from siafu.launch.ranks import carry_out, joined, under_torchrun
@@ -63,15 +64,18 @@ def fit(
     given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
     source = given.source
     name = source if isinstance(source, str | Path) else getattr(source, "name", None)
-    config = make_config(data=str(name or type(source).__name__), **{**settings, **given.columns})
-    return start_run(config, data=source, say=lambda line: None, quiet=quiet)
+    data_name = str(name or type(source).__name__)
+    with model_named(settings.pop("model", RunConfig.model_fields["model"].default)) as model:
+        config = make_config(data=data_name, model=model, **{**settings, **given.columns})
+        return start_run(config, data=source, say=lambda line: None, quiet=quiet)
 
 
 def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
     check_run(data, config)
-    trust_named(config.model)
+    if not is_given(config.model):
+        trust_named(config.model)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)
@@ -131,6 +135,7 @@ def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: 
 def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
     """Return what the ranks are to do, once there are parts for them."""
     is_named = isinstance(data, str | Path)
+    config = settled(config, folder)
     if is_named:  # who is killed now can prepare them again
         _describe(folder, config)
     clear_unfinished(folder)

@@ -22,7 +22,7 @@ from siafu.launch.rank import Job
 from siafu.launch.ranks import carry_out, under_torchrun
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.partitioning import open_parts
-from siafu.record import PhaseProgress, shortened
+from siafu.record import PhaseProgress, RunFolder, shortened
 
 
 def write_inference(  # noqa: PLR0913 - one argument per flag
@@ -44,15 +44,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
 
     The folder appears when all ranks are done, and not at all when one fails.
     """
-    folder = existing_run(path)
-    if not folder.weights.exists():
-        raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
-    if under_torchrun():
-        raise ConfigError(
-            "Inference starts its ranks itself.",
-            seen=f"infer under torchrun, {os.environ['WORLD_SIZE']} ranks",
-            fix="run the same command without torchrun",
-        )
+    folder = _finished_run(path)
     _check_free(target, overwrite=overwrite)
     config = make_config(**read_run_config(folder.config))
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
@@ -86,6 +78,20 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         with writing(target):
             publish(made, target)
     return target
+
+
+def _finished_run(path: Path) -> RunFolder:
+    """Return the run to infer with, refusing one that is not finished, and torchrun."""
+    folder = existing_run(path)
+    if not folder.weights.exists():
+        raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
+    if under_torchrun():
+        raise ConfigError(
+            "Inference starts its ranks itself.",
+            seen=f"infer under torchrun, {os.environ['WORLD_SIZE']} ranks",
+            fix="run the same command without torchrun",
+        )
+    return folder
 
 
 def infer_as_table(  # noqa: PLR0913 - one argument per flag

@@ -33,7 +33,7 @@ from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
 from siafu.options import read_bytes
 from siafu.partitioning import open_parts
-from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Watch
+from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Trace, Watch, write_joined
 from siafu.record.progress import CUTTING, QUIET_SECONDS
 from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
@@ -81,6 +81,7 @@ def work(folder: RunFolder, job: Job, world: World) -> None:
     """Do this rank's share of a job."""
     settings = read_run_config(folder.config) | ({"model": job.model} if job.model else {})
     config = make_config(**settings).resolved()
+    world.trace = Trace(world.rank) if config.trace else None
     world.check_agreement("settings", config.model_dump_json() + repr(job))
     with told_as_the_users(config.model, world):
         is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
@@ -151,7 +152,8 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
 
         with heeding() as is_told:
             result = trainer.train(folder, show, is_told)
-        workload.write_trace(folder.path)
+        if world.trace is not None:
+            write_joined(world.trace, folder.path, world.size, lambda: world.gather_numbers([1.0]))
         if world.rank == 0:  # before predictions: what fails there loses nothing
             with writing(folder.path):
                 workload.save_weights(folder.weights)

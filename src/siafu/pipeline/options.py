@@ -44,6 +44,3 @@ class PipelineOptions(Options):
         ge=0,
         le=1,
     )
-    trace: bool = setting(
-        False, "write trace.json, for Perfetto or chrome://tracing", STATIC, PIPELINE
-    )

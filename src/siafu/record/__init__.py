@@ -17,12 +17,14 @@ from siafu.record.progress import (
 )
 from siafu.record.run_folder import RunFolder, environment, installed
 from siafu.record.trace import (
+    TRAINING_LANE,
     Span,
     Trace,
     busy_seconds,
     join_traces,
     overlap_seconds,
     read_trace,
+    write_joined,
 )
 from siafu.record.units import LOWER_IS_BETTER, percent, shown_score
 from siafu.record.watch import Watch
@@ -30,6 +32,7 @@ from siafu.record.watch import Watch
 __all__ = [
     "BEFORE_TRAINING",
     "LOWER_IS_BETTER",
+    "TRAINING_LANE",
     "Clock",
     "Pace",
     "PhaseProgress",
@@ -58,4 +61,5 @@ __all__ = [
     "shown_score",
     "silent",
     "suggestion",
+    "write_joined",
 ]

@@ -8,7 +8,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -20,6 +20,8 @@ from siafu.files import write_text_atomically
 
 SPAN_LIMIT = 200_000
 """Spans that one rank keeps; about 80 MB of memory, 30 MB of file."""
+TRAINING_LANE = "training"
+"""Where a rank's own epochs, scores and waits are shown, those inside the others."""
 _MICROSECONDS = 1e6
 _SLACK_SECONDS = 2e-6
 """Overlap that is none: seconds since 1970 in floats are a quarter of a microsecond apart."""
@@ -100,6 +102,20 @@ class Trace:
     def write(self, path: Path) -> None:
         """Write the spans, at once."""
         _write(path, self.spans, {self.rank: self.left_out})
+
+
+def write_joined(trace: Trace, folder: Path, ranks: int, meet: Callable[[], object]) -> None:
+    """Write trace.json of all ranks into a run's folder; all ranks call this together.
+
+    `meet` returns when every rank has called it.
+    """
+    paths = [folder / f"trace-{rank}.json" for rank in range(ranks)]
+    trace.write(paths[trace.rank])
+    meet()
+    if trace.rank == 0:
+        join_traces(paths, folder / "trace.json")
+        for path in paths:
+            path.unlink()
 
 
 def read_trace(path: Path) -> list[Span]:

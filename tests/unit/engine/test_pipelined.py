@@ -104,7 +104,7 @@ def test_a_run_leaves_a_trace_of_both_kinds_of_tasks_and_a_bill(tmp_path: Path) 
     settings = {"strategy": "dorylus", "pool": "none", "intervals": 2, "trace": True}
     run = fit("planted:200", epochs=3, hidden=8, out=str(tmp_path / "run"), **settings)
     categories = {span.category for span in read_trace(run.path / "trace.json")}
-    assert categories == {"graph", "tensor"}
+    assert categories == {"graph", "tensor", "phase"}
     bill, seconds = run.result["bill"], sum(_seconds(run.path))
     assert bill["epochs"] == 3
     assert bill["seconds"] == pytest.approx(seconds)

@@ -14,6 +14,7 @@ import siafu
 from siafu.errors import ConfigError
 from siafu.nn import Draws, LocalNeighbours, ModelSpec, cache_input
 from siafu.ops import CSR
+from siafu.record import read_trace
 
 launch = importlib.import_module("siafu.launch.fit")
 
@@ -187,6 +188,24 @@ def test_unreadable_stages_are_refused_before_anything_is_made(here: Path) -> No
     error = refused_fit(here, stages="some")
     assert error.seen == "stages=some"
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("data", "settings"),
+    [
+        ("planted:300", {"model": "gat", "strategy": "sar"}),
+        ("planted:300", {"strategy": "batchgnn", "batch_size": 50}),
+        ("drifting:40", {"model": "cd-gcn"}),
+    ],
+)
+def test_any_run_can_be_traced(data: str, settings: dict[str, Any]) -> None:
+    run = siafu.fit(data, ranks=2, epochs=2, hidden=8, trace=True, **settings)
+    spans = read_trace(run.path / "trace.json")
+    assert {span.rank for span in spans} == {0, 1}
+    assert {"phase", "wait", "link"} <= {span.category for span in spans}
+    epochs = [span for span in spans if span.name.endswith("epoch 2") and span.rank == 0]
+    inside = [span for span in spans if span.lane == "training" and span.category == "wait"]
+    assert any(epochs[0].start <= span.start and span.end <= epochs[0].end for span in inside)
 
 
 @pytest.mark.parametrize("count", [1, 3])

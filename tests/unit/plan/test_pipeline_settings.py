@@ -13,7 +13,6 @@ from siafu.launch.checks import check_run
         ({"staleness": 1}, "no meaning where no intervals"),
         ({"cloud": "20ms"}, "no meaning where no intervals"),
         ({"pool_workers": "3"}, "no meaning where no intervals"),
-        ({"trace": True}, "no meaning where no intervals"),
         ({"strategy": "dorylus", "cloud": "20ms"}, "no meaning for this pool"),
         ({"strategy": "dorylus", "lambda_function": "f", "pool": "ray"}, "for this pool"),
         ({"strategy": "dorylus", "exact_from": 0.5}, "nothing lags"),

@@ -172,9 +172,6 @@ class DynamicWorkload:
         """Write what was asked about each of this rank's snapshots."""
         write_dynamic_predictions(self.network, self.learnt, self.runner, target, self.world.rank)
 
-    def write_trace(self, folder: Path) -> None:
-        """Write nothing: there is one kind of work, by one thread."""
-
     def abandon(self) -> None:
         """End nothing: this rank has no thread or process of its own."""
 

@@ -1,6 +1,5 @@
 """A model whose intervals go through epochs in a pipeline, and what such a run reports."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,7 +14,6 @@ from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws
 from siafu.pipeline import Pipeline, most_age
 from siafu.plan import Bill, PoolUsage, Servers, make_bill, read_prices
-from siafu.record import Trace, join_traces
 from siafu.shard import HeldRows, Shard, WrittenRows
 from siafu.strategy import BlockNeighbours, Strategy
 
@@ -59,7 +57,6 @@ class PipelinedNetwork(RowsInMemory):
         self.pipeline: Pipeline | None = None
         self.runner: Runner | None = None
         """None before training starts."""
-        self.trace = Trace(shard.world.rank) if config.trace else None
         self._is_exact_now = False
 
     def training_logits(self) -> Tensor:
@@ -91,15 +88,16 @@ class PipelinedNetwork(RowsInMemory):
             )
             return self.runner
 
-        note = self._note_span if self.trace is not None else None
+        note = self._note_span if self._shard.world.trace is not None else None
         pipeline = Pipeline(self.module, self._x, self._shard, self._draws, strategy, make, note)
         if self._is_exact_now:
             pipeline.stop_lagging()
         return pipeline
 
     def _note_span(self, name: str, category: str, lane: str, start: float, seconds: float) -> None:
-        assert self.trace is not None
-        self.trace.add(name, category, lane, start=start, seconds=seconds)
+        trace = self._shard.world.trace
+        assert trace is not None
+        trace.add(name, category, lane, start=start, seconds=seconds)
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int, horizon: int) -> float:
         """Return the loss of an epoch; intervals may go on to `horizon` meanwhile."""
@@ -208,16 +206,3 @@ def run_bill(
         )
     servers = Servers(instance=config.instance or DEFAULT_INSTANCE, ranks=ranks)
     return make_bill(prices, servers, seconds=seconds, epochs=epochs, usage=usage)
-
-
-def write_trace(network: PipelinedNetwork, world: World, folder: Path) -> None:
-    """Write trace.json of all ranks into a run's folder; all ranks call this together."""
-    if network.trace is None:
-        return
-    paths = [folder / f"trace-{rank}.json" for rank in range(world.size)]
-    network.trace.write(paths[world.rank])
-    world.gather_numbers([1.0])
-    if world.rank == 0:
-        join_traces(paths, folder / "trace.json")
-        for path in paths:
-            path.unlink()
