@@ -35,7 +35,6 @@ from siafu.partitioning import Parts, Quality, open_parts
 from siafu.record import RunFolder, percent, shortened
 
 _SHOWN_TYPES = 8
-_NOT_HELD = ("name", "num_classes", "num_edge_types", "edge_type_names", "class_names")
 _MOST_NAMES = 20
 
 
@@ -161,7 +160,7 @@ def _parts_graph_rows(parts: Parts) -> dict[str, Any]:
     columns = rows.pop("feature_names", ())
     labels = [y for folder in folders if (y := folder.load_if_present("y")) is not None]
     degrees = _degree_row((folder.load("indptr") for folder in folders), rows["num_edges"])
-    counts = count_classes(labels, rows["num_classes"])
+    counts = count_classes(labels, rows["num_classes"]) if rows["num_classes"] else []
     return {
         **rows,
         **told,
@@ -211,8 +210,9 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
     }
     have = [f.name for f in fields(graph) if getattr(graph, f.name) is not None]
     types = [] if graph.edge_type is None else [graph.edge_type]
-    labels = [] if graph.y is None or not graph.num_classes else [graph.y]
-    hidden = (*_NOT_HELD, "feature_names", "edge_attr_names", "schema")
+    labels = [] if graph.y is None or graph.num_targets else [graph.y]
+    hidden = [f.name for f in fields(graph) if f.name.endswith("_names") or f.name[:4] == "num_"]
+    hidden += ["name", "schema"]
     return {
         "name": graph.name,
         "vertices": graph.num_nodes,
@@ -223,10 +223,25 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
         **_feature_rows(facts.get("feature_names", ())),
         "classes": graph.num_classes,
         **_class_rows(count_classes(labels, graph.num_classes), graph.class_names),
+        **_target_rows(graph),
         **schema_rows(graph.schema),
         "masks": masks or "none",
         "holds": ", ".join(name for name in have if name not in hidden),
     }
+
+
+def _target_rows(graph: Graph) -> dict[str, Any]:
+    """Return the numbers that are to be told of nodes, and what is to be told of edges."""
+    rows: dict[str, Any] = {}
+    if graph.num_targets:
+        rows["targets"] = ", ".join(graph.target_names) or graph.num_targets
+    if graph.num_edge_targets:
+        rows["edge targets"] = ", ".join(graph.edge_target_names) or graph.num_edge_targets
+    if graph.edge_y is not None and graph.num_edge_classes:
+        counts = count_classes([graph.edge_y], graph.num_edge_classes)
+        told = class_rows(counts, graph.edge_class_names)
+        rows["edge classes in order"] = shortened(told, _MOST_NAMES)
+    return rows
 
 
 def _dynamic_rows(graph: DynamicGraph) -> dict[str, Any]:

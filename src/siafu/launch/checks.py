@@ -6,6 +6,7 @@ import psutil
 
 from siafu.config import RunConfig, check_scopes, read_metrics, read_threshold
 from siafu.engine import (
+    check_edge_settings,
     check_link_settings,
     check_model_file,
     check_network_settings,
@@ -27,6 +28,8 @@ def check_run(data: Any, config: RunConfig) -> None:
     over_time = is_dynamic_run(data, config)
     if not over_time:
         check_link_settings(config)
+        if config.task == "edge":
+            check_edge_settings(config)
     elif config.task in ("classification", "regression"):
         raise ConfigError(
             "The task is one of graphs that stand still.",

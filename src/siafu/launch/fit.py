@@ -153,7 +153,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
         _describe(folder, config)
     save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
-        for line in told_classes_of_parts(parts):
+        for line in told_classes_of_parts(parts, of_edges=config.task == "edge"):
             say(line)
     _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
+from siafu.engine.edges import EdgeNetwork, write_edges
 from siafu.engine.forecast import HELD_SHARE
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
@@ -207,6 +208,9 @@ def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
     if config.task == "link":
         write_embeddings(network, shard, draws, Path(job.target))
+        return
+    if isinstance(network, EdgeNetwork):
+        write_edges(network, shard, draws, lambda: open_parts(job.parts).ids, Path(job.target))
         return
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 
