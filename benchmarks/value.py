@@ -271,7 +271,7 @@ def measure_gpu(graph: Graph, args: argparse.Namespace, scratch: Path) -> Row:
         gate(f"the GPU on {graph.name}", losses, plain.result["losses"])
         seconds += epoch_seconds(run)
     row = {"benchmark": "value-gpu", "facts": facts_of(graph), "losses": losses}
-    return {**row, "seconds": [round(s, 6) for s in seconds], **machine(device)}
+    return {**row, "seconds": [round(s, 6) for s in seconds], **machine("cuda")}
 
 
 def show(graph: Graph, rows: list[Row], problem: str | None) -> None:

@@ -15,23 +15,27 @@ class Columns(TypedDict, total=False):
     label: str | Sequence[str] | None
     """column(s) to predict, comma between."""
     node_id: str | None
-    """id column of the node table (default: id)."""
+    """id column of the node table (default: found)."""
     src: str | None
-    """column an edge starts at (default: src)."""
+    """column an edge starts at (default: found)."""
     dst: str | None
-    """column an edge ends at (default: dst)."""
+    """column an edge ends at (default: found)."""
     features: str | Sequence[str] | None
-    """feature columns, comma between."""
+    """feature columns, comma between (default: all that look like some)."""
     split_column: str | None
     """column with train, val, test."""
     edge_weight: str | None
-    """weight column of the edges."""
+    """weight column of the edges (default: weight, where it can be)."""
     edge_attr: str | Sequence[str] | None
-    """edge feature columns, comma between."""
+    """edge feature columns, comma between (default: all that look like some)."""
     edge_type: str | None
     """type column of the edges."""
+    edge_label: str | None
+    """column(s) of the edges to predict, comma between."""
     id_type: Literal["integer", "text"] | None
     """read ids as these (default: as the columns have them)."""
+    drop_unknown: bool | None
+    """drop edges with unknown ids and rows without one (default: up to 1 in 100)."""
     scale: Literal["standard", "robust", "none"]
     """how numbers and dates are scaled: by training nodes, or not."""
     schema: str | None
