@@ -3,8 +3,8 @@
 siafu partition planted planted.parts --parts 2
 torchrun --standalone --nproc-per-node 2 examples/04_fabric.py planted.parts
 
-Fabric places model and batches, chooses precision and clips; siafu samples over ranks and adds their
-gradients up, so that Fabric has one device per process and no strategy of its own.
+Fabric places model and batches, chooses precision and clips; siafu samples over ranks and adds
+their gradients up, so that Fabric has one device per process and no strategy of its own.
 """
 
 import sys
