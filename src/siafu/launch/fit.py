@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Unpack
 
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
@@ -36,11 +36,14 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
+from siafu.launch.settings import Settings
+from siafu.launch.signature import with_settings
 from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.report import write_report
 
 
+@with_settings(Settings)
 def fit(
     data: Any = None,
     *,
@@ -49,7 +52,7 @@ def fit(
     x: Any = None,
     y: Any = None,
     quiet: bool = True,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Run:
     """Train on `data` and return the run; settings are those of `siafu train`, by the same names.
 

@@ -43,9 +43,8 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
 
     `model` names the file of a model of the user's own, where that is not trusted yet; `columns`
     what the columns of other data are, where it has others than the run's. `pairs` is a table of
-    nodes src and dst: of a run about edges their scores are written alone.
-
-    The folder appears when all ranks are done, and not at all when one fails.
+    nodes src and dst: of a run about edges their scores are written alone. The folder appears when
+    all ranks are done, and not at all when one fails.
     """
     folder = _finished_run(path)
     _check_free(target, overwrite=overwrite)
