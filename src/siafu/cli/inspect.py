@@ -20,6 +20,9 @@ from siafu.graph import (
     Array,
     DynamicGraph,
     Graph,
+    IntegerIds,
+    SparseFeatures,
+    TextIds,
     class_rows,
     count_classes,
     count_edge_types,
@@ -35,7 +38,7 @@ from siafu.partitioning import Parts, Quality, open_parts
 from siafu.record import RunFolder, percent, shortened
 
 _SHOWN_TYPES = 8
-_NOT_HELD = ("name", "num_classes", "num_edge_types", "edge_type_names", "class_names")
+_HELD = (np.ndarray, IntegerIds, TextIds, SparseFeatures)
 _MOST_NAMES = 20
 
 
@@ -161,7 +164,7 @@ def _parts_graph_rows(parts: Parts) -> dict[str, Any]:
     columns = rows.pop("feature_names", ())
     labels = [y for folder in folders if (y := folder.load_if_present("y")) is not None]
     degrees = _degree_row((folder.load("indptr") for folder in folders), rows["num_edges"])
-    counts = count_classes(labels, rows["num_classes"])
+    counts = count_classes(labels, rows["num_classes"]) if rows["num_classes"] else []
     return {
         **rows,
         **told,
@@ -209,10 +212,9 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
         for name in ("train", "val", "test")
         if getattr(graph, name) is not None
     }
-    have = [f.name for f in fields(graph) if getattr(graph, f.name) is not None]
+    holds = [f.name for f in fields(graph) if isinstance(getattr(graph, f.name), _HELD)]
     types = [] if graph.edge_type is None else [graph.edge_type]
-    labels = [] if graph.y is None or not graph.num_classes else [graph.y]
-    hidden = (*_NOT_HELD, "feature_names", "edge_attr_names", "schema")
+    labels = [] if graph.y is None or graph.num_targets else [graph.y]
     return {
         "name": graph.name,
         "vertices": graph.num_nodes,
@@ -220,13 +222,28 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
         **_degree_row([graph.indptr], graph.num_edges),
         **_edge_type_rows(types, graph.num_edge_types, graph.edge_type_names),
         "features": graph.num_features,
-        **_feature_rows(facts.get("feature_names", ())),
+        **_feature_rows(() if graph.schema else facts.get("feature_names", ())),
         "classes": graph.num_classes,
         **_class_rows(count_classes(labels, graph.num_classes), graph.class_names),
+        **_target_rows(graph),
         **schema_rows(graph.schema),
         "masks": masks or "none",
-        "holds": ", ".join(name for name in have if name not in hidden),
+        "holds": ", ".join(holds),
     }
+
+
+def _target_rows(graph: Graph) -> dict[str, Any]:
+    """Return the numbers that are to be told of nodes, and what is to be told of edges."""
+    rows: dict[str, Any] = {}
+    if graph.num_targets:
+        rows["targets"] = ", ".join(graph.target_names) or graph.num_targets
+    if graph.num_edge_targets:
+        rows["edge targets"] = ", ".join(graph.edge_target_names) or graph.num_edge_targets
+    if graph.edge_y is not None and graph.num_edge_classes:
+        counts = count_classes([graph.edge_y], graph.num_edge_classes)
+        told = class_rows(counts, graph.edge_class_names)
+        rows["edge classes in order"] = shortened(told, _MOST_NAMES)
+    return rows
 
 
 def _dynamic_rows(graph: DynamicGraph) -> dict[str, Any]:

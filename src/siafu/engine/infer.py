@@ -58,7 +58,7 @@ def write_predictions(
         columns = {"id": _ids(shard, low, high)}
         y = None if shard.y is None else shard.y[low:high]
         columns |= prediction_columns(logits.slice(low, high), shard.objective, targets, y)
-        columns["split"] = _SPLITS.take(pa.array(split_N[low:high]))
+        columns["split"] = SPLIT_NAMES.take(pa.array(split_N[low:high]))
         if hidden is not None:
             columns["embedding"] = as_lists(hidden.slice(low, high))
         return pa.table(columns)
@@ -101,11 +101,11 @@ def write_part(tables: Iterable[pa.Table], target: Path, rank: int) -> None:
                 writer.write_table(piece)
 
 
-_SPLITS = pa.array(["", *MASKS], pa.string())
+SPLIT_NAMES = pa.array(["", *MASKS], pa.string())
 
 
 def _split_codes(shard: Shard) -> Array:
-    """Return int8 [N]: which of `_SPLITS` each owned row is in."""
+    """Return int8 [N]: which of `SPLIT_NAMES` each owned row is in."""
     code_N = np.zeros(shard.num_owned, np.int8)
     for name, rows in shard.masks.items():
         code_N[rows.cpu().numpy()] = 1 + MASKS.index(name)

@@ -66,11 +66,11 @@ def num_eval_negatives(config: RunConfig) -> int:
 
 def check_link_settings(config: RunConfig) -> None:
     """Raise where link prediction is asked for in a way it can't be done."""
-    if config.task in ("edge", "signal"):
+    if config.task == "signal":
         raise ConfigError(
             "The task is one of graphs that change over time.",
             seen=f"--task {config.task} with --model {config.model}",
-            fix="use --task node or link, or a dynamic graph and model",
+            fix="use --task node, edge or link, or a dynamic graph and model",
         )
     if config.task != "link":
         return

@@ -22,7 +22,7 @@ def plain_model(config: ResolvedConfig, file: Path) -> nn.Module:
         )
     weights = Weights(file)
     facts = weights.facts(NetworkFacts)
-    width = config.hidden if config.task == "link" else facts.num_classes
+    width = config.hidden if config.task == "link" else facts.num_outputs
     edges = EdgeFacts(width=facts.edge_width, num_types=int(facts.edge_types[0]))
     if ":" in config.model:
         model = own_model(config, facts.num_features, width, edges)

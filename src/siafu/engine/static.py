@@ -1,7 +1,6 @@
 """Training on a static graph: whole, in sampled minibatches, or as a pipeline of intervals."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,7 @@ from torch import nn
 
 from siafu.comm import World, reduce_gradients
 from siafu.config import ResolvedConfig
-from siafu.engine.checks import check_own_settings, check_residual
 from siafu.engine.infer import write_predictions
-from siafu.engine.link_test import LinkTest
-from siafu.engine.links import num_eval_negatives
 from siafu.engine.metrics import (
     LOWER_IS_BETTER,
     Answers,
@@ -23,22 +19,18 @@ from siafu.engine.metrics import (
     node_answers,
     scores_of,
 )
-from siafu.engine.networks.network import Network, build_network
+from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill
 from siafu.engine.networks.sampled import SampledNetwork
-from siafu.engine.objective import with_objective
 from siafu.engine.quality import quality_of
 from siafu.engine.run_facts import RunFacts
 from siafu.engine.scores import training_loss, validation_loss
-from siafu.engine.trainer import Trainer
 from siafu.engine.weights import save_network
 from siafu.engine.workload import Evaluation, OnStep, no_step
-from siafu.graph import Ids
-from siafu.minibatch import HeldOut
 from siafu.nn import Draws
 from siafu.ops import DrawKey
 from siafu.record import shown_score
-from siafu.shard import RowReader, Shard, require
+from siafu.shard import RowReader, Shard
 from siafu.strategy import WidthBook
 
 _OF_GRADIENTS = 1 << 60
@@ -254,47 +246,6 @@ class Minibatches(FullGraph):
         self.network.close()
 
 
-class Links(Minibatches):
-    """Minibatches of edges, scored by held-out edges."""
-
-    def __init__(
-        self,
-        config: ResolvedConfig,
-        shard: Shard,
-        network: SampledNetwork,
-        draws: Draws,
-        held_out: HeldOut,
-        ids: Callable[[], Ids],
-    ) -> None:
-        super().__init__(config, shard, network, draws)
-        self.links = LinkTest(held_out, network.feed, num_eval_negatives(config))
-        self._ids = ids
-
-    @property
-    def guessed_loss(self) -> None:
-        """None: edges have no classes."""
-
-    @torch.no_grad()
-    def evaluate(self) -> Evaluation:
-        """Return how held-out edges rank among drawn ones."""
-        self._rest()
-        found = self.links.scores(self.network.logit_rows())
-        return Evaluation(
-            scores=found, merit=self.merit_of(found), chooses=self.links.totals["val"] > 0
-        )
-
-    def _metrics(self) -> tuple[str, ...]:
-        return ("mrr",)
-
-    def _quality(self) -> dict[str, Any] | None:
-        return None
-
-    def write_predictions(self, target: Path) -> None:
-        """Write a row for each held-out edge."""
-        self._rest()
-        self.links.write(self.network.logit_rows(), self._ids(), target)
-
-
 class IntervalPipeline(FullGraph):
     """Intervals go through epochs in a pipeline; their tensor work is done by a pool."""
 
@@ -349,44 +300,3 @@ class IntervalPipeline(FullGraph):
     def close(self) -> None:
         """End the pool and the mail between ranks."""
         self.network.close()
-
-
-WORKLOADS: dict[str, type[FullGraph]] = {
-    "graph": FullGraph,
-    "macrobatch": Minibatches,
-    "interval": IntervalPipeline,
-}
-"""By what is worked on together."""
-
-
-def begin(
-    config: ResolvedConfig,
-    shard: Shard,
-    resume_from: Path | None = None,
-    held_out: HeldOut | None = None,
-    say: Callable[[str], None] = lambda line: None,
-    ids: Callable[[], Ids] | None = None,
-) -> Trainer:
-    """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
-
-    With `task` link, `held_out` has this rank's share of the edges to evaluate on, and `ids` gives
-    those of all nodes. `say` is told what is planned.
-    """
-    require(shard, *(("x",) if config.task == "link" else ("x", "y", "train")))
-    if resume_from is None:
-        check_residual(config, shard)
-        check_own_settings(config)
-    if config.task != "link":
-        shard = with_objective(config, shard)
-    draws = Draws(seed=config.seed)
-    network = build_network(config, shard, draws, say=say)
-    bound: Any = network  # the strategy's unit decides on its class as on the workload's
-    if held_out is not None:
-        assert ids is not None, "edges are told by the ids of their ends"
-        workload: FullGraph = Links(config, shard, bound, draws, held_out, ids)
-    else:
-        workload = WORKLOADS[network.strategy.unit](config, shard, bound, draws)
-    trainer = Trainer(config, workload)
-    if resume_from is not None:
-        trainer.resume(resume_from)
-    return trainer

@@ -15,7 +15,8 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from siafu.checkpoint import first_difference
-from siafu.config import RunConfig
+from siafu.config import ResolvedConfig
+from siafu.engine.edges import edge_network, known_edges
 from siafu.engine.networks.network import Network, build_network
 from siafu.errors import StoreError
 from siafu.files import parse_json, read_regular, write_bytes_atomically
@@ -195,6 +196,11 @@ class NetworkFacts(WeightFacts):
     objective: Json[_ObjectiveFacts] | None = None
     edge_width: _Width = 0
 
+    @property
+    def num_outputs(self) -> int:
+        """Classes, or numbers to tell."""
+        return self.num_classes or len((self.objective or _ObjectiveFacts()).mean)
+
     @model_validator(mode="after")
     def _agree(self) -> Self:
         if len(self.class_names) not in (0, self.num_classes):
@@ -222,7 +228,7 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
 
 
 def load_network(
-    config: RunConfig, shard: Shard, draws: Draws, file: Path
+    config: ResolvedConfig, shard: Shard, draws: Draws, file: Path
 ) -> tuple[Network, Shard]:
     """Return the trained model on a shard, and the shard with the classes the model knows.
 
@@ -243,6 +249,9 @@ def load_network(
         check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)
     if config.model in CARDS and CARDS[config.model].needs_types:
         _check_types(shard, facts.edge_types)
+    if config.task == "edge":
+        check_names(shard.edge_attr_names, facts.edge_attr_names, "edge features", shard.name)
+        shard = known_edges(shard)
     class_names = tuple(facts.class_names)
     shard = replace(
         shard,
@@ -253,6 +262,8 @@ def load_network(
         **_answers(facts),
     )
     network = build_network(config, shard, draws, training=False)
+    if config.task == "edge":
+        network = edge_network(config, network, shard, shard)
     if ":" in config.model:
         _check_edges_of_own(edge_arguments(network.module, shard), shard, facts)
     weights.load_into(network.module)

@@ -34,19 +34,33 @@ class TableColumns(Options):
         None, "node table, a file or folder, if it is not beside the edges", STATIC, usual=10
     )
     label: str | None = setting(None, "column(s) to predict, comma between", STATIC, usual=10)
-    node_id: str | None = setting(None, "id column of the node table (default: id)", STATIC)
-    src: str | None = setting(None, "column an edge starts at (default: src)", STATIC)
-    dst: str | None = setting(None, "column an edge ends at (default: dst)", STATIC)
-    features: str | None = setting(None, "feature columns, comma between", STATIC)
+    node_id: str | None = setting(None, "id column of the node table (default: found)", STATIC)
+    src: str | None = setting(None, "column an edge starts at (default: found)", STATIC)
+    dst: str | None = setting(None, "column an edge ends at (default: found)", STATIC)
+    features: str | None = setting(
+        None, "feature columns, comma between (default: all that look like some)", STATIC
+    )
     split_column: str | None = setting(None, "column with train, val, test", STATIC)
-    edge_weight: str | None = setting(None, "weight column of the edges", STATIC)
-    edge_attr: str | None = setting(None, "edge feature columns, comma between", STATIC)
+    edge_weight: str | None = setting(
+        None, "weight column of the edges (default: weight, where it can be)", STATIC
+    )
+    edge_attr: str | None = setting(
+        None, "edge feature columns, comma between (default: all that look like some)", STATIC
+    )
     edge_type: str | None = setting(None, "type column of the edges", STATIC)
+    edge_label: str | None = setting(
+        None, "column(s) of the edges to predict, comma between", STATIC
+    )
     id_type: Literal["integer", "text"] | None = setting(
         None, "read ids as these (default: as the columns have them)", STATIC
     )
+    drop_unknown: bool | None = setting(
+        None,
+        "drop edges with unknown ids and rows without one (default: up to 1 in 100)",
+        STATIC,
+    )
 
-    @field_validator("label", "features", "edge_attr", mode="before")
+    @field_validator("label", "features", "edge_attr", "edge_label", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
         return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
@@ -56,26 +70,42 @@ class TableColumns(Options):
     def _as_text(cls, value: Any) -> Any:
         return str(value) if isinstance(value, Path) else value
 
-    def table_options(self) -> TableOptions:
-        """Return how tables are read."""
-        labels = _names(self.label)
+    def table_options(self, task: str | None = None) -> TableOptions:
+        """Return how tables are read; a task may tell what their targets are."""
         return TableOptions(
-            node_id=self.node_id or "id",
-            src=self.src or "src",
-            dst=self.dst or "dst",
-            label=labels[0] if labels and len(labels) == 1 else labels,
+            node_id=self.node_id,
+            src=self.src,
+            dst=self.dst,
+            label=_one_or_more(self.label),
+            target=_TARGET_OF_TASK.get(task or ""),
             split=self.split_column,
             features=_names(self.features),
             edge_weight=self.edge_weight,
-            edge_attr=_names(self.edge_attr) or (),
+            edge_attr=_names(self.edge_attr),
             edge_type=self.edge_type,
+            edge_label=_one_or_more(self.edge_label),
+            drop_unknown=self.drop_unknown,
             id_type=self.id_type,
             nodes=None if self.nodes is None else Path(self.nodes),
         )
 
 
+_TARGET_OF_TASK: dict[str, Literal["class", "number"]] = {
+    "classification": "class",
+    "regression": "number",
+}
+
+
 def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
+    """Return the names of a list; none where nothing stands between quotes."""
+    if text is None:
+        return None
+    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+
+
+def _one_or_more(text: str | None) -> str | tuple[str, ...] | None:
+    names = _names(text)
+    return names[0] if names and len(names) == 1 else names
 
 
 class SnapshotOptions(Options):

@@ -6,6 +6,7 @@ import psutil
 
 from siafu.config import RunConfig, check_scopes, read_metrics, read_threshold
 from siafu.engine import (
+    check_edge_settings,
     check_link_settings,
     check_model_file,
     check_network_settings,
@@ -15,6 +16,7 @@ from siafu.errors import ConfigError
 from siafu.launch.columns import check_columns
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
+from siafu.launch.sinks import check_sinks
 
 
 def check_run(data: Any, config: RunConfig) -> None:
@@ -27,6 +29,8 @@ def check_run(data: Any, config: RunConfig) -> None:
     over_time = is_dynamic_run(data, config)
     if not over_time:
         check_link_settings(config)
+        if config.task == "edge":
+            check_edge_settings(config)
     elif config.task in ("classification", "regression"):
         raise ConfigError(
             "The task is one of graphs that stand still.",
@@ -40,6 +44,7 @@ def check_run(data: Any, config: RunConfig) -> None:
             check_sampled_settings(config.resolved())
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
+    check_sinks(config)
     check_columns(data, config)
 
 

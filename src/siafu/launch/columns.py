@@ -1,10 +1,13 @@
 """Settings about the columns of tables: what they say of a source, and where they say nothing."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from siafu.config import RunConfig, is_asked, make_columns, settings_of, shown_flag
 from siafu.errors import ConfigError
+from siafu.graph import FeatureColumn, Schema
 from siafu.ingest import TableOptions, as_tables
 from siafu.ingest.options import TableColumns
 from siafu.ingest.tables.files import TABLE_ENDINGS
@@ -14,7 +17,7 @@ from siafu.partitioning.options import ColumnOptions
 def table_options(data: Any, config: RunConfig) -> TableOptions:
     """Return how the tables of a source are read; raise where it is none and columns are named."""
     check_columns(data, config)
-    return config.table_options()
+    return config.table_options(config.task)
 
 
 def check_columns(data: Any, config: RunConfig) -> None:
@@ -32,6 +35,30 @@ def check_columns(data: Any, config: RunConfig) -> None:
         seen=f"{flags} with {shown}, which is no table",
         fix=leave,
     )
+
+
+def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
+    """Return how tables are read for a run that knows its columns: what it predicts may be missing.
+
+    Kinds are those of the training: few rows would not tell them.
+    """
+    return replace(
+        options,
+        needs_labels=False,
+        features=None,
+        edge_attr=None,
+        node_kinds=_kinds(learnt.nodes),
+        edge_kinds=_kinds(learnt.edges),
+    )
+
+
+def _kinds(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str], ...] | None:
+    """Return what the columns were read as; numbers may be used as categories later."""
+    read_as = (
+        "number" if column.kind == "category" and not column.categories else column.kind
+        for column in columns
+    )
+    return tuple((one.name, kind) for one, kind in zip(columns, read_as, strict=True)) or None
 
 
 def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any]) -> RunConfig:

@@ -237,9 +237,10 @@ def told_classes(
     return [f"{what}: {shortened(rows)}."]
 
 
-def told_classes_of_parts(path: Path) -> list[str]:
+def told_classes_of_parts(path: Path, *, of_edges: bool = False) -> list[str]:
     """Return the line of the classes of a parts folder."""
-    parts = open_parts(path)
-    found = (parts.part(number).load_if_present("y") for number in range(parts.num_parts))
-    names = parts.facts["graph"].get("class_names", ())
-    return told_classes((labels for labels in found if labels is not None), names)
+    parts, prefix = open_parts(path), "edge_" if of_edges else ""
+    found = (parts.part(k).load_if_present(f"{prefix}y") for k in range(parts.num_parts))
+    names = parts.facts["graph"].get(f"{prefix}class_names", ())
+    what = "Classes of edges" if of_edges else "Classes"
+    return told_classes((labels for labels in found if labels is not None), names, what)

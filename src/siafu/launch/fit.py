@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import Any, Unpack
 
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
@@ -18,6 +18,7 @@ from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.own_code import model_to_run, trust_named
+from siafu.launch.own_model import is_given, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
 from siafu.launch.ranks import carry_out, joined, under_torchrun
@@ -35,11 +36,14 @@ from siafu.launch.run_state import (
     save_config,
     save_job,
 )
+from siafu.launch.settings import Settings
+from siafu.launch.signature import with_settings
 from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.report import write_report
 
 
+@with_settings(Settings)
 def fit(
     data: Any = None,
     *,
@@ -48,7 +52,7 @@ def fit(
     x: Any = None,
     y: Any = None,
     quiet: bool = True,
-    **settings: Any,
+    **settings: Unpack[Settings],
 ) -> Run:
     """Train on `data` and return the run; settings are those of `siafu train`, by the same names.
 
@@ -63,15 +67,18 @@ def fit(
     given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
     source = given.source
     name = source if isinstance(source, str | Path) else getattr(source, "name", None)
-    config = make_config(data=str(name or type(source).__name__), **{**settings, **given.columns})
-    return start_run(config, data=source, say=lambda line: None, quiet=quiet)
+    data_name = str(name or type(source).__name__)
+    with model_named(settings.pop("model", RunConfig.model_fields["model"].default)) as model:
+        config = make_config(data=data_name, model=model, **{**settings, **given.columns})
+        return start_run(config, data=source, say=lambda line: None, quiet=quiet)
 
 
 def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
     check_run(data, config)
-    trust_named(config.model)
+    if not is_given(config.model):
+        trust_named(config.model)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet)
     choose_device(config.device, 0)
@@ -131,6 +138,7 @@ def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: 
 def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
     """Return what the ranks are to do, once there are parts for them."""
     is_named = isinstance(data, str | Path)
+    config = settled(config, folder)
     if is_named:  # who is killed now can prepare them again
         _describe(folder, config)
     clear_unfinished(folder)
@@ -145,7 +153,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
         _describe(folder, config)
     save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
-        for line in told_classes_of_parts(parts):
+        for line in told_classes_of_parts(parts, of_edges=config.task == "edge"):
             say(line)
     _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)

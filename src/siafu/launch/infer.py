@@ -40,9 +40,8 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     """Write predictions of a finished run for its own graph or another; return their folder.
 
     `model` names the file of a model of the user's own, where that is not trusted yet; `columns`
-    what the columns of other data are, where it has others than the run's.
-
-    The folder appears when all ranks are done, and not at all when one fails.
+    what the columns of other data are, where it has others than the run's. The folder appears when
+    all ranks are done, and not at all when one fails.
     """
     folder = _finished_run(path)
     _check_free(target, overwrite=overwrite)

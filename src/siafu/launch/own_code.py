@@ -73,6 +73,14 @@ def _is_users(file: str) -> bool:
     return not file.startswith(("<", _SIAFU, *_LIBRARIES)) and "site-packages" not in file
 
 
+def is_library(module: str) -> bool:
+    """Return whether a module is installed, so that every process of this Python finds it."""
+    if module == "__main__":
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or not _is_users(file)
+
+
 def _shown(file: str) -> str:
     path = Path(file)
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)

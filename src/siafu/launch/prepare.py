@@ -13,6 +13,7 @@ from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, Schema, SparseFeatures, folder_kind
 from siafu.ingest import load_as_it_is
+from siafu.launch.columns import options_of_inference
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
 from siafu.launch.learnt import check_parts_as_learnt, column_choices
@@ -88,12 +89,16 @@ def prepare_parts(
 
 
 def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:
+    options = config.table_options(config.task)
+    if learnt is not None:
+        options = options_of_inference(options, learnt)
     return SourceReading(
         undirected=config.undirected,
-        split=config.split,
-        draws_masks=learnt is None,
+        # Edges are split when a rank has opened its part.
+        split=None if config.task == "edge" else config.split,
+        draws_masks=learnt is None and config.task != "edge",
         through_cache=True,
-        options=config.table_options(),
+        options=options,
         columns=column_choices(config) if learnt is None else ColumnChoices(learnt=learnt),
     )
 
@@ -143,7 +148,10 @@ def _without_held_out(
 ) -> Graph:
     """Return the graph to cut; the edges it is tested on go beside `target`."""
     graph, notes = load_as_it_is(
-        data, undirected=config.undirected, options=config.table_options(), progress=progress
+        data,
+        undirected=config.undirected,
+        options=config.table_options(config.task),
+        progress=progress,
     )
     graph, held = hold_out_edges(graph, config.split, config.seed)
     held.save(target)
@@ -158,7 +166,7 @@ def check_parts_settings(data: Any, config: RunConfig) -> None:
     if not _names_parts(data):
         return
     # Edges are split when a rank has opened its part.
-    free = {"split"} if config.task == "link" else set[str]()
+    free = {"split"} if config.task in ("link", "edge") else set[str]()
     names = [name for name in _CUT_SETTINGS if name not in free]
     fields = RunConfig.model_fields
     # By value, not by model_fields_set: the config.yaml of a run holds every default too.

@@ -20,6 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
+from siafu.engine.edges import EdgeNetwork, write_edges
 from siafu.engine.forecast import HELD_SHARE
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
@@ -27,6 +28,7 @@ from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
+from siafu.launch.sinks import open_sinks
 from siafu.launch.warnings import LossWatch
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
@@ -134,13 +136,14 @@ def _train(trainer: Trainer, folder: RunFolder, job: Job) -> None:
 
 
 def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
-    world, workload = trainer.world, trainer.workload
-    predicts = trainer.config.inference == "full"
+    config, world, workload = trainer.config, trainer.world, trainer.workload
+    is_first, predicts = world.rank == 0, config.inference == "full"
     said_before = COMPILING_TOLD_VARIABLE in os.environ
     with (
-        ProgressLine(quiet=job.quiet or world.rank != 0) as line,
+        ProgressLine(quiet=job.quiet or not is_first) as line,
         _watched(trainer, folder, line) as watch,
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
+        open_sinks(config, folder, trainer.progress.epochs, line.say, is_first=is_first) as sinks,
     ):
         losses = _loss_watch(trainer)
 
@@ -148,16 +151,18 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
             if warning := losses.note(row["epoch"], row["loss"]):
                 folder.note_warning(warning)
                 line.say(f"Warning: {warning}")
+            sinks.row(row, workload.metrics[0])
             watch.end_epoch(f"loss {row['loss']:.4f}  {workload.note_of(row)}".rstrip())
 
         with heeding() as is_told:
             result = trainer.train(folder, show, is_told)
         if world.trace is not None:
             write_joined(world.trace, folder.path, world.size, lambda: world.gather_numbers([1.0]))
-        if world.rank == 0:  # before predictions: what fails there loses nothing
+        if is_first:  # before predictions: what fails there loses nothing
             with writing(folder.path):
                 workload.save_weights(folder.weights)
                 folder.write_result(result.to_json())
+            sinks.end(result.to_json())
         if predicts:
             with watch.writing():
                 workload.write_predictions(folder.predictions)
@@ -207,6 +212,9 @@ def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
     if config.task == "link":
         write_embeddings(network, shard, draws, Path(job.target))
+        return
+    if isinstance(network, EdgeNetwork):
+        write_edges(network, shard, draws, lambda: open_parts(job.parts).ids, Path(job.target))
         return
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 

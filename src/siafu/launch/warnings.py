@@ -47,7 +47,7 @@ def data_warnings(path: Path, config: RunConfig) -> list[str]:
         return []
     parts = open_parts(path)
     told = [] if config.normalize_features else _unscaled(parts)
-    if config.task in (None, "node"):
+    if config.task in (None, "node", "classification"):
         told += _classes(parts)
     return [*told, *_repeated(parts)]
 

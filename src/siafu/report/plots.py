@@ -60,7 +60,7 @@ def stacked_bars(
     """Return one bar per row, its shares side by side; `mark` is a line across all of them."""
     totals = [math.fsum(shares.values()) for shares in rows.values()]
     most = max([*totals, mark or 0.0], default=0.0)
-    if not most > 0:
+    if not rows or not most > 0:
         return ""
     names = list(dict.fromkeys(name for shares in rows.values() for name in shares))
     scale = ticks(0.0, most)

@@ -372,7 +372,9 @@ def require(shard: Shard, *names: str) -> None:
             shard.y is None,
             {
                 "problem": "The graph has no labels.",
-                "fix": "give the node table a column label, or name it: siafu ingest SOURCE "
+                "fix": "add --task edge: edges have targets"
+                if shard.edge_y is not None
+                else "give the node table a column label, or name it: siafu ingest SOURCE "
                 "out.store --label COLUMN (an .npz file or PyG data: y)",
             },
         ),

@@ -15,7 +15,7 @@ def test_a_budget_has_train_say_what_it_predicts(siafu: Command) -> None:
 def test_cache_is_shown_and_emptied(siafu: Command) -> None:
     tables = siafu.here / "data"
     tables.mkdir()
-    rows = [f"{number},{number % 2},1" for number in range(9)]
+    rows = [f"{number},{number % 2},{number % 3}" for number in range(9)]
     (tables / "nodes.csv").write_text("\n".join(["id,label,x", *rows]) + "\n")
     (tables / "edges.csv").write_text("src,dst\n0,1\n1,2\n")
     assert siafu("train", "data", "--epochs", "1", "--split", "0.5,0.2").code == 0

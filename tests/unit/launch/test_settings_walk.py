@@ -59,7 +59,9 @@ OTHERS: dict[str, Other] = {
         {"links": 2, "dorylus": 2, "own": 2}
         | dict.fromkeys(("evolvegcn", "signal", "node over time"), 2),
     ),
-    "task": Other("link", by_engine={"links": "node", "evolvegcn": "edge", "signal": "node"}),
+    "task": Other(
+        "link", by_engine={"links": "node", "edges": "node", "evolvegcn": "edge", "signal": "node"}
+    ),
     "epochs": Other(1),
     "seed": Other(1),
     "layers": Other(3),
@@ -146,10 +148,13 @@ OTHERS: dict[str, Other] = {
         "1,3", by_engine=dict.fromkeys(("tm-gcn", "groups", "evolvegcn"), "none")
     ),
     "loss": Other("focal"),
-    "threshold": Other("0.9", ("scores", "predictions")),
+    # Refused where its package is not installed.
+    "sink": Other("tensorboard", ("files",)),
+    "threshold": Other("0.9", ("scores", "predictions"), {"edges": "0.1"}),
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
     "id_type": Other("text"),
+    "drop_unknown": Other(True),
     # Of columns with names; tests/unit/launch/test_learnt.py has their effects.
     "scale": Other("robust"),
     "schema": Other("changes.yaml"),
@@ -193,6 +198,7 @@ COMMON = frozenset(
         "eval_every",
         "prices",
         "instance",
+        "sink",
     }
 )
 """Settings that engines share the code of: some engines stand for the others."""

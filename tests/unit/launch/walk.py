@@ -67,6 +67,7 @@ ENGINES: dict[str, Engine] = {
     "links": _static(
         strategy="batchgnn", task="link", model="sage", batch_size=40, walks_common=False
     ),
+    "edges": _static(task="edge", model="gcn", walks_common=False, **PAIR),
     "dorylus": _static(strategy="dorylus", pool="none", intervals=2, walks_common=False),
     "own": _static(model=f"{MODELS}:Net", walks_common=False),
     "tm-gcn": _timed(model="tm-gcn", ranks=2),
@@ -95,6 +96,8 @@ def small_graph(seed: int = 0) -> Graph:
         train=rank < 30,
         val=(rank >= 30) & (rank < 45),
         test=rank >= 45,
+        edge_y=draw.integers(0, 2, 240),
+        num_edge_classes=2,
     )
 
 

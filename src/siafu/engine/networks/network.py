@@ -213,7 +213,7 @@ def _own_network(
     check_forward(module, edge_arguments(module, shard), shard.name)
     # Edges are scored by rows of any width.
     wanted = OutputShape(
-        None if config.task == "link" else shard.num_outputs,
+        None if config.task == "link" else out_width(config, shard),
         "targets" if shard.num_targets else "classes",
     )
     if strategy.unit == "graph":
@@ -255,7 +255,7 @@ def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
 
 def out_width(config: RunConfig, shard: Shard) -> int:
     """Return the width of a model's rows: what is told of nodes, or what edges are scored by."""
-    if config.task != "link":
+    if config.task not in ("link", "edge"):
         return shard.num_outputs
     assert config.hidden is not None
     return config.hidden

@@ -73,6 +73,8 @@ def _shown(name: str, out: Any) -> str:
 
 OWN_ARGUMENTS = {"hidden": "hidden_channels", "layers": "num_layers", "dropout": "dropout"}
 """Settings that a class of the user's own may take, and the names it takes them by."""
+OFFERED = ("in_channels", "out_channels", *OWN_ARGUMENTS.values(), "edge_dim", "num_relations")
+"""All that a class may take; the last two where edges have features or types."""
 
 
 def _own_class(config: RunConfig) -> Any:

@@ -18,6 +18,7 @@ from siafu.ingest.tables.build import NODE_NAMES, named_table
 from siafu.ingest.tables.classes import ClassName, SingleLabels, check_label_kind
 from siafu.ingest.tables.columns import is_number, number_block
 from siafu.ingest.tables.files import TABLE_ENDINGS, Piece, Table, table_files
+from siafu.ingest.tables.finding import SPELLINGS
 from siafu.ingest.tables.ids import (
     IdKind,
     IdRows,
@@ -30,12 +31,12 @@ from siafu.ingest.tables.ids import (
 )
 from siafu.ingest.tables.nodes import NodeTable
 from siafu.ingest.tables.options import TableOptions
+from siafu.ingest.tables.problems import Problems
 from siafu.record import Progress
 
 _ROWS_AT_ONCE = 1 << 20
 _SPELLINGS = {
-    "src": ("src", "source", "from", "u", "sender", "rater", "i"),
-    "dst": ("dst", "target", "to", "v", "destination", "receiver", "ratee", "j"),
+    **SPELLINGS,
     "time": ("t", "time", "timestamp", "ts", "date", "datetime", "unixts"),
     "weight": ("weight", "rating", "value", "amount", "w"),
     "label": ("label", "edge_label", "class", "y", "state_label"),
@@ -62,9 +63,15 @@ class EventNodes:
 
 def read_nodes(table: Table, id_type: IdKind | None, progress: Progress) -> EventNodes:
     """Return the nodes of a node table: column `id`, a label where there is one, features."""
-    nodes = NodeTable(table, TableOptions(id_type=id_type), progress)
+    problems = Problems()
+    options = TableOptions(id_type=id_type, node_id="id", target="class")
+    nodes = NodeTable(table, options, progress, problems)
+    nodes.features = nodes.features.only_numbers()
     scanned = nodes.scan()
     arrays = nodes.read()
+    for reader in nodes.features.readers:
+        reader.check(problems, most_gaps=0)
+    problems.raise_any()
     y = arrays.get("y")
     if y is not None and y.ndim != 1:
         raise DataError(

@@ -4,6 +4,7 @@ raw/ has edge, node-feat, node-label and num-node-list as packed CSV without a h
 has the rows of train, valid and test.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,8 +49,10 @@ def build_ogb_store(
 ) -> list[str]:
     """Write the data set as a store, whole or not at all; return notes for the user."""
     report, raw = progress or silent, folder / "raw"
+    src, dst = options.src or "src", options.dst or "dst"
+    options = replace(options, src=src, dst=dst)
     edges = EdgeTable(
-        Table("edge table", (raw / "edge.csv.gz",), header=(options.src, options.dst)),
+        Table("edge table", (raw / "edge.csv.gz",), header=(src, dst)),
         options,
         report,
         "integer",

@@ -74,7 +74,13 @@ def drop_known_reverses(starts: Array, order: Array, key: Array, reverse: Array)
 
 
 def record_type(
-    index: np.dtype[Any], *, undirected: bool, weight: bool, attr: int, typed: bool = False
+    index: np.dtype[Any],
+    *,
+    undirected: bool,
+    weight: bool,
+    attr: int,
+    typed: bool = False,
+    target: Any = None,
 ) -> Any:
     """Return the dtype of a record; `attr` is the number of edge attributes."""
     fields: list[tuple[Any, ...]] = [("dst", index), ("src", index)]
@@ -86,6 +92,8 @@ def record_type(
         fields.append(("attr", np.float32, (attr,)))
     if typed:
         fields.append(("type", np.uint16))
+    if target is not None:
+        fields.append(("target", *target))
     return np.dtype(fields)
 
 

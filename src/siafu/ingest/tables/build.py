@@ -5,12 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from siafu.errors import DataError
-from siafu.graph import index_dtype, make_in_steps
-from siafu.ingest.tables.buckets import record_type
-from siafu.ingest.tables.edges import EdgeTable
+from siafu.graph import make_in_steps
+from siafu.ingest.tables.edge_columns import edge_flags
+from siafu.ingest.tables.edges import EdgeTable, predicted_record
 from siafu.ingest.tables.files import TABLE_ENDINGS, Table, table_files
-from siafu.ingest.tables.nodes import NodeTable
+from siafu.ingest.tables.finding import SPELLINGS, find_ends, find_node_id, spelled
+from siafu.ingest.tables.ids import RepeatedIdError
+from siafu.ingest.tables.nodes import NodeTable, node_flags
 from siafu.ingest.tables.options import TableOptions
+from siafu.ingest.tables.problems import Problems
 from siafu.ingest.tables.store_builder import Drawing, StoreBuilder, drawing_job, table_job
 from siafu.record import Progress, silent
 
@@ -76,7 +79,12 @@ def _holds_edges(folder: Path, options: TableOptions) -> bool:
     files = [path for path in sorted(folder.iterdir()) if path.name.endswith(TABLE_ENDINGS)]
     if not files:
         return False
-    return {options.src, options.dst} <= set(Table("edge table", (files[0],)).schema().names)
+    names = Table("edge table", (files[0],)).schema().names
+    wanted = (options.src, options.dst)
+    return all(
+        name in names if name is not None else spelled(names, SPELLINGS[role]) is not None
+        for role, name in zip(("src", "dst"), wanted, strict=True)
+    )
 
 
 def build_store(
@@ -92,28 +100,50 @@ def build_store(
     options, report = options or TableOptions(), progress or silent
     job = table_job(tables.edges.files + (tables.nodes.files if tables.nodes else ()), options)
     job |= drawing_job(drawing)
+    options, told = find_columns(tables, options)
     with make_in_steps(target, "store", job=job, overwrite=overwrite) as partial:
-        builder = StoreBuilder(partial, tables.name, drawing)
+        problems = Problems()
+        builder = StoreBuilder(partial, tables.name, drawing, told)
         if tables.nodes is None:
-            edges = EdgeTable(tables.edges, options, report)
+            edges = EdgeTable(tables.edges, options, report, problems=problems)
+            problems.raise_any()
             builder.take_vertices(edges.write_seen_ids)
-        else:
-            nodes = NodeTable(tables.nodes, options, report)
-            edges = EdgeTable(tables.edges, options, report, nodes.kind)
-            builder.take_vertices(nodes.write)
-        builder.take_edges(edges)
+            builder.take_edges(edges)
+            return builder.finish()
+        nodes = NodeTable(tables.nodes, options, report, problems)
+        edges = EdgeTable(tables.edges, options, report, nodes.kind, problems)
+        problems.raise_any()
+        builder.take_vertices(nodes.write)
+        problems.found.clear()
+        problems.take_up(builder.problems)
+        try:
+            builder.take_edges(edges)
+        except RepeatedIdError:
+            problems.found.clear()
+            builder.take_vertices(nodes.write_once_each, again=True)
+            builder.take_edges(edges)
         return builder.finish()
+
+
+def find_columns(tables: Tables, options: TableOptions) -> tuple[TableOptions, list[str]]:
+    """Return the options with the id columns of both tables, and notes on those that were found.
+
+    Raises one error for all columns that are named and not there.
+    """
+    options, notes = find_ends(tables.edges, options)
+    problems = Problems()
+    if tables.nodes is not None:
+        options, more = find_node_id(tables.nodes, options, tables.edges)
+        notes += more
+        problems.found += tables.nodes.missing(node_flags(tables.nodes.schema(), options))
+    problems.found += tables.edges.missing(edge_flags(options))
+    problems.raise_any()
+    return options, notes
 
 
 def predict_ingest_bytes(num_nodes: int, options: TableOptions) -> int:
     """Return the predicted peak memory of ingesting tables, beyond what runs now."""
-    record = record_type(
-        index_dtype(num_nodes),
-        undirected=options.undirected,
-        weight=options.edge_weight is not None,
-        attr=len(options.edge_attr),
-        typed=True,
-    )
+    record = predicted_record(num_nodes, options)
     vertex = _VERTEX_BYTES + (_TEXT_BYTES if options.id_type == "text" else 0)
     edge = 2 * record.itemsize + _SORTING_BYTES
     return vertex * num_nodes + edge * options.bucket_edges + _PIECE_BYTES

@@ -6,7 +6,6 @@ B rows of a piece, T types.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 
 from siafu.errors import DataError
 from siafu.graph import Array, EdgeTypeName
-from siafu.ingest.tables.columns import is_list, is_number, is_text, number_block
+from siafu.ingest.tables.columns import is_number, is_text
 from siafu.ingest.tables.files import Piece, Table
 
 ClassName = int | str
@@ -23,42 +22,6 @@ _LARGEST = 2**53
 MOST_TYPES = 1 << 16
 """More different values than this are no types; a code fits in two bytes."""
 _USUAL_NAMES = ("edge_type", "type", "relation")
-
-
-class Labels(Protocol):
-    """Labels of the nodes of a node table."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        ...
-
-    def scan(self, piece: Piece) -> None:
-        """Learn the classes of some nodes."""
-        ...
-
-    def class_names(self) -> list[ClassName]:
-        """Return the classes in the order of their numbers, once all pieces were scanned."""
-        ...
-
-    def block(self, piece: Piece) -> Array:
-        """Return the labels of some nodes: int64 [B], or uint8 [B, C] of several."""
-        ...
-
-    def notes(self) -> list[str]:
-        """Return sentences for the user."""
-        ...
-
-
-def label_reader(table: Table, columns: tuple[str, ...]) -> Labels:
-    """Return the reader that fits the type and number of the label columns."""
-    if len(columns) > 1:
-        return LabelColumns(columns)
-    kind = table.schema().field(columns[0]).type
-    check_label_kind(table, columns[0], kind.value_type if is_list(kind) else kind)
-    if pa.types.is_fixed_size_list(kind):
-        return LabelColumns(columns, num_classes=kind.list_size)
-    return LabelLists(columns[0]) if is_list(kind) else SingleLabels(columns[0])
 
 
 def check_label_kind(table: Table, name: str, kind: pa.DataType) -> None:
@@ -195,39 +158,6 @@ class LabelLists:
                 fix="list each label once; for one 0 or 1 a class use a fixed-size list column",
             )
         return y_BC
-
-    def notes(self) -> list[str]:
-        """Return nothing: there is no choice a user should know of."""
-        return []
-
-
-class LabelColumns:
-    """One 0 or 1 a class: several columns, or a fixed-size list."""
-
-    def __init__(self, columns: tuple[str, ...], *, num_classes: int | None = None) -> None:
-        self.columns = columns
-        self._names: list[ClassName] = list(columns if num_classes is None else range(num_classes))
-
-    def scan(self, piece: Piece) -> None:
-        """Learn nothing: the columns are the classes."""
-
-    def class_names(self) -> list[ClassName]:
-        """Return the classes in the order of their numbers."""
-        return self._names
-
-    def block(self, piece: Piece) -> Array:
-        """Return y_BC uint8."""
-        block_BC = number_block(piece, self.columns)
-        wrong = (block_BC != 0) & (block_BC != 1)
-        if wrong.any():
-            row, column = (int(i) for i in np.argwhere(wrong)[0])
-            raise DataError(
-                "A label column holds something else than 0 and 1.",
-                seen=f"{block_BC[row, column]:g} for class {self._names[column]!r}, "
-                f"{piece.where(row)}",
-                fix="give one column of class names, or columns of 0 and 1",
-            )
-        return block_BC.astype(np.uint8)
 
     def notes(self) -> list[str]:
         """Return nothing: there is no choice a user should know of."""

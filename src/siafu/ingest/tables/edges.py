@@ -5,14 +5,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
 from siafu.ingest.tables.buckets import Buckets, SortedRows, record_type
-from siafu.ingest.tables.classes import TypeColumn, find_type_column
-from siafu.ingest.tables.columns import is_list, number_block
-from siafu.ingest.tables.files import MOST_NAMES, Piece, Table
+from siafu.ingest.tables.classes import NO_LABEL
+from siafu.ingest.tables.columns import as_float32, number_block
+from siafu.ingest.tables.edge_columns import choose_edge_columns
+from siafu.ingest.tables.features import place_categories, read_block
+from siafu.ingest.tables.files import MixedTypesError, Piece, Table
 from siafu.ingest.tables.ids import (
     IdKind,
     IdRows,
@@ -23,67 +24,77 @@ from siafu.ingest.tables.ids import (
     with_types,
 )
 from siafu.ingest.tables.options import TableOptions
-from siafu.ingest.tables.store_builder import WrittenNodes
-from siafu.record import Progress, shortened
+from siafu.ingest.tables.problems import Problems
+from siafu.ingest.tables.repeated import empty_ids
+from siafu.ingest.tables.store_builder import WrittenEdges, WrittenNodes
+from siafu.record import Progress
 
 _ROWS_AT_ONCE = 1 << 20
 _CSV_ROW_BYTES = 12
 _READ, _SORTED = "edges read", "edges sorted"
-_ARRAY_OF_FIELD = {"weight": "edge_weight", "attr": "edge_attr", "type": "edge_type"}
+_ARRAY_OF_FIELD = {
+    "weight": "edge_weight",
+    "attr": "edge_attr",
+    "type": "edge_type",
+    "target": "edge_y",
+}
 
 
 class EdgeTable:
     """The edges of one graph, read as the options say."""
 
     def __init__(
-        self, table: Table, options: TableOptions, progress: Progress, kind: IdKind | None = None
+        self,
+        table: Table,
+        options: TableOptions,
+        progress: Progress,
+        kind: IdKind | None = None,
+        problems: Problems | None = None,
     ) -> None:
         """Prepare to read; `kind` is that of the node table's ids where there is one."""
-        found = None
-        if options.edge_type is None:
-            found = find_type_column(table.schema(), options.edge_columns())
-            options = replace(options, edge_type=found)
         self.options, self.progress = options, progress
-        columns = options.edge_columns()
-        table.check_columns(options.edge_flags())
-        self.types = None if options.edge_type is None else TypeColumn(options.edge_type)
-        numbers = [name for name in columns[2:] if name != options.edge_type]
-        for name in numbers:
-            _refuse_lists(table, name)
-        self.kind: IdKind = kind or options.id_type or column_kind(table, options.src)
-        self.table, self._numbers = table, numbers
+        self.problems = problems or Problems()
+        self.columns = choose_edge_columns(table, options, self.problems)
+        self.types = self.columns.types
+        self.kind: IdKind = kind or options.id_type or column_kind(table, self.columns.src)
+        self.table, self._as_text = table, False
         self.read_ids_as(self.kind)
-        self._found_types = found is not None
-        used = set(columns)
-        self._unused = [name for name in table.schema().names if name not in used]
 
     def read_ids_as(self, kind: IdKind) -> None:
         """Take the ids as those of the nodes are: numbers or text."""
         self.kind = kind
-        self.table = with_types(
+        weight = self.columns.weights
+        numbers = [weight.column] if weight.column and weight.is_read else []
+        labels = self.columns.labels
+        table = with_types(
             self.table,
-            ids=self.options.edge_columns()[:2],
+            ids=(self.columns.src, self.columns.dst),
             kind=kind,
-            numbers=self._numbers,
+            numbers=numbers,
             is_asked=self.options.id_type is not None,
         )
+        table = self.columns.features.typed(table, as_text=self._as_text)
+        if self.types is not None:  # whole numbers stay such, also where they are features
+            table = replace(
+                table, types={n: t for n, t in table.types.items() if n != self.types.column}
+            )
+        self.table = table.with_text(labels.columns if labels else ())
 
-    def attr_names(self) -> tuple[str, ...]:
-        """Return what the features of an edge are called."""
-        return self.options.edge_attr
-
-    def notes(self) -> list[str]:
-        """Return sentences for the user, once the edges are written."""
-        notes = []
-        if delimiter := self.table.delimiter():
-            notes.append(f"The columns of the edge table are separated by {delimiter!r}.")
-        if names := self.attr_names():
-            notes.append(f"Edge features ({len(names):,}): {shortened(names, MOST_NAMES)}.")
-        if self.types is not None and self._found_types:
-            notes.append(f"Edge types are in column {self.types.column}: {len(self.types)}.")
-        if self._unused:
-            notes.append(f"Edge columns not used: {shortened(self._unused, MOST_NAMES)}.")
-        return notes
+    def written(self) -> WrittenEdges:
+        """Return what is known of the edges beside their arrays, once they are written."""
+        columns, types = self.columns, self.types
+        shown = self.table.files[0].name
+        delimiter = self.table.delimiter()
+        apart = f"The columns of the edge table are separated by {delimiter!r}."
+        return WrittenEdges(
+            num_types=0 if types is None else len(types),
+            type_names=() if types is None else types.names(),
+            columns=columns.described(),
+            targets=columns.targets(),
+            class_names=() if columns.labels is None else tuple(columns.labels.class_names()),
+            unused={name: one.why_not for name, one in columns.features.unused.items()},
+            notes=[*([apart] if delimiter else []), *columns.notes(shown)],
+        )
 
     def write_seen_ids(self, writer: FolderWriter) -> WrittenNodes:
         """Write all ids that edges name, sorted: the nodes where there is no node table."""
@@ -97,30 +108,41 @@ class EdgeTable:
 
     def _see_ids(self) -> SeenIds:
         seen = SeenIds(self.kind)
-        columns = (self.options.src, self.options.dst)
+        columns = (self.columns.src, self.columns.dst)
         for piece in self._pieces("finding nodes", columns):
+            kept = self._without_empty(piece)
             for name in columns:
-                seen.add(id_column(piece, name, self.kind, makes_vertices=True))
+                seen.add(id_column(kept, name, self.kind, makes_vertices=True))
         return seen
 
     def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
         """Write indptr, src and the edge data into the folder and return how many edges it has."""
+        self._scan_targets()
         buckets = self._buckets(partial, num_nodes)
         if not partial.has(_READ):
             with buckets:
                 self._scatter(partial, buckets, rows(), num_nodes)
-        if self.types is not None:
-            self.types.take_up(partial.facts(_READ)["types"])
+        self.columns.take_up(partial.facts(_READ).get("columns", {}))
+        self.columns.check(self.problems, self.options.drop_unknown)
+        self.problems.raise_any()
         if not partial.has(_SORTED):
             self._sort(partial, buckets, num_nodes)
         return int(partial.facts(_SORTED)["num_edges"])
+
+    def _scan_targets(self) -> None:
+        labels = self.columns.labels
+        if labels is not None:
+            labels.begin()
+            for piece in self._pieces("finding classes of edges", labels.columns):
+                labels.scan(piece)
+            labels.class_names()
 
     def _buckets(self, partial: Partial, num_nodes: int) -> Buckets:
         """Return the buckets as they were cut when reading began: memory may be set anew since."""
         so_far = partial.facts(_READ)
         expected = self.table.estimate_rows(bytes_a_row=_CSV_ROW_BYTES)
         expected *= 2 if self.options.undirected else 1
-        most = so_far.get("most_buckets", 2 * expected // self.options.bucket_edges + 1)
+        most = so_far.get("most_buckets", 2 * expected // self._bucket_edges(num_nodes) + 1)
         return Buckets(
             partial.scratch / "buckets",
             range(num_nodes),
@@ -132,19 +154,30 @@ class EdgeTable:
     def _scatter(self, partial: Partial, buckets: Buckets, rows: IdRows, num_nodes: int) -> None:
         """Read the edges into the buckets, from where the last note was made."""
         record, so_far = self._record_type(num_nodes), partial.facts(_READ)
-        if self.types is not None:
-            self.types.take_up(so_far.get("types", []))
+        self.columns.take_up(so_far.get("columns", {}))
 
         def facts() -> dict[str, Any]:
             return {
                 "most_buckets": buckets.num_buckets,
                 "position": position,
                 "sizes": buckets.sizes(),
-                "types": [] if self.types is None else self.types.met(),
+                "columns": self.columns.state(),
             }
 
         position = tuple(so_far.get("position", (0, 0)))
-        for piece in self._pieces("reading edges", self.options.edge_columns(), position):
+        pieces = self._pieces("reading edges", self.columns.names(), position)
+        while True:
+            try:
+                piece = next(pieces, None)
+            except MixedTypesError:
+                if self._as_text:
+                    raise
+                self._as_text = True
+                self.read_ids_as(self.kind)
+                pieces = self._pieces("reading edges", self.columns.names(), position)
+                continue
+            if piece is None:
+                break
             buckets.add(self._records(piece, rows, record))
             position = (piece.file_number, piece.first_row + piece.batch.num_rows)
             if partial.is_due:
@@ -158,8 +191,10 @@ class EdgeTable:
         type_of_code = None if self.types is None else self.types.type_of_code()
         for bucket in range(int(so_far.get("buckets", 0)), buckets.num_buckets):
             for rows in buckets.sorted_rows(
-                bucket, most_records=self.options.bucket_edges, type_of_code=type_of_code
+                bucket, most_records=self._bucket_edges(num_nodes), type_of_code=type_of_code
             ):
+                if self.columns.features.categories:
+                    place_categories(rows.records["attr"], self.columns.features.readers)
                 arrays.append(rows)
                 self.progress("sorting edges", rows.low + len(rows.counts), num_nodes)
             partial.discard(buckets.path(bucket))
@@ -171,8 +206,10 @@ class EdgeTable:
 
     def _array_types(self, num_nodes: int) -> dict[str, np.dtype[Any]]:
         """Return the dtype of each field of a record as the store has it."""
-        record = self._record_type(num_nodes)
-        types = {name: record[name] for name in record.names if name not in ("dst", "reverse")}
+        record, left_out = self._record_type(num_nodes), {"dst", "reverse"}
+        if self.columns.weights.why_not:
+            left_out.add("weight")
+        types = {name: record[name] for name in record.names if name not in left_out}
         if self.types is not None:
             types["type"] = edge_type_dtype(len(self.types))
         return types
@@ -181,10 +218,30 @@ class EdgeTable:
         return record_type(
             index_dtype(num_nodes),
             undirected=self.options.undirected,
-            weight=self.options.edge_weight is not None,
-            attr=len(self.options.edge_attr),
+            weight=self.columns.weights.column is not None and self.columns.weights.is_read,
+            attr=self.columns.attr_width(),
             typed=self.types is not None,
+            target=self._target_type(),
         )
+
+    def _target_type(self) -> Any:
+        """Return the dtype and shape of what is predicted of an edge; None where nothing is."""
+        labels = self.columns.labels
+        if labels is None:
+            return None
+        if labels.kind == "labels":
+            raise DataError(
+                "Edges have one class each, or numbers.",
+                seen=f"columns {', '.join(labels.columns)} hold several classes of an edge",
+                fix="name one column of classes, or columns of numbers: --edge-label COLUMN",
+            )
+        return (np.int64,) if labels.kind == "class" else (np.float32, (len(labels.described()),))
+
+    def _bucket_edges(self, num_nodes: int) -> int:
+        """Return the edges sorted at once: fewer where a record is wider than was foreseen."""
+        foreseen = predicted_record(num_nodes, self.options).itemsize
+        record = self._record_type(num_nodes).itemsize
+        return max(1, self.options.bucket_edges * min(foreseen, record) // record)
 
     def _pieces(
         self, phase: str, columns: Sequence[str], start: tuple[int, int] = (0, 0)
@@ -203,47 +260,82 @@ class EdgeTable:
                 fix="check that the export was complete",
             )
 
+    def _without_empty(self, piece: Piece) -> Piece:
+        """Return the piece without edges that have no id at one end, which are counted."""
+        for name in (self.columns.src, self.columns.dst):
+            is_empty = empty_ids(piece, name)
+            if is_empty is not None:
+                dropped = self.columns.dropped
+                dropped.empty += int(is_empty.sum())
+                where = f"column {name!r}, {piece.where(int(np.argmax(is_empty)))}"
+                dropped.first_empty = dropped.first_empty or where
+                piece = piece.only(~is_empty)
+        return piece
+
     def _records(self, piece: Piece, rows: IdRows, record: Any) -> Array:
         """Return one record an edge and, for undirected graphs, one for its reverse after it."""
-        num_edges = piece.batch.num_rows
-        records = np.empty(num_edges, dtype=record)
-        for end, name in (("src", self.options.src), ("dst", self.options.dst)):
-            records[end] = self._find(piece, name, rows)
-        if self.options.edge_weight is not None:
-            records["weight"] = number_block(piece, [self.options.edge_weight])[:, 0]
-        if self.options.edge_attr:
-            records["attr"] = number_block(piece, self.options.edge_attr)
+        columns = self.columns
+        columns.dropped.rows += piece.batch.num_rows
+        piece, ends = self._with_known_ends(self._without_empty(piece), rows)
+        records = np.empty(piece.batch.num_rows, dtype=record)
+        records["src"], records["dst"] = ends
+        if "weight" in record.names:
+            records["weight"] = self._weights(piece)
+        if columns.features.readers:
+            records["attr"] = read_block(piece, columns.features.readers)
         if self.types is not None:
             records["type"] = self.types.codes(piece)
+        if columns.labels is not None:
+            records["target"] = columns.labels.block(piece)
         if not self.options.undirected:
             return records
         records["reverse"] = False
         reverses = records.copy()
         reverses["reverse"] = True
         reverses["src"], reverses["dst"] = records["dst"], records["src"]
+        if columns.labels is not None:
+            # A reverse edge that is added is not asked about again.
+            reverses["target"] = NO_LABEL if columns.labels.kind == "class" else np.nan
         return np.concatenate([records, reverses])
 
-    def _find(self, piece: Piece, name: str, rows: IdRows) -> Array:
-        column: pa.Array = id_column(piece, name, self.kind)
-        found = rows.find(column)
-        if len(found) and found.min() < 0:
-            row = int(np.argmax(found < 0))
-            raise DataError(
-                "An edge names a node that the node table does not have.",
-                seen=f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}",
-                fix="add the node to the node table, or drop the edge",
-            )
-        return found
+    def _weights(self, piece: Piece) -> Array:
+        weights = self.columns.weights
+        assert weights.column is not None
+        if weights.is_asked:
+            return number_block(piece, [weights.column])[:, 0]
+        values = as_float32(piece.column(weights.column))
+        weights.check(piece, values)
+        return values
+
+    def _with_known_ends(self, piece: Piece, rows: IdRows) -> tuple[Piece, list[Array]]:
+        """Return the edges whose two nodes are known, with the rows of those."""
+        names = (self.columns.src, self.columns.dst)
+        columns = [id_column(piece, name, self.kind) for name in names]
+        ends = [rows.find(column) for column in columns]
+        lost = [end < 0 if len(end) and end.min() < 0 else None for end in ends]
+        if lost[0] is None and lost[1] is None:
+            return piece, ends
+        dropped = self.columns.dropped
+        unknown = np.zeros(piece.batch.num_rows, bool)
+        for name, column, is_lost in zip(names, columns, lost, strict=True):
+            if is_lost is not None:
+                row = int(np.argmax(is_lost))
+                shown = f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
+                dropped.first_unknown = dropped.first_unknown or shown
+                unknown |= is_lost
+        dropped.unknown += int(unknown.sum())
+        return piece.only(~unknown), [end[~unknown] for end in ends]
 
 
-def _refuse_lists(table: Table, name: str) -> None:
-    kind = table.schema().field(name).type
-    if is_list(kind):
-        raise DataError(
-            "A column of edges holds lists.",
-            seen=f"column {name!r} of {table.files[0]} is {kind}",
-            fix="give an edge one number per column, and name them all: --edge-attr a,b,c",
-        )
+def predicted_record(num_nodes: int, options: TableOptions) -> Any:
+    """Return the record of an edge as far as the options tell it before the table is read."""
+    return record_type(
+        index_dtype(num_nodes),
+        undirected=options.undirected,
+        weight=options.edge_weight is not None,
+        attr=len(options.edge_attr or ()),
+        typed=True,
+    )
 
 
 class EdgeArrays:

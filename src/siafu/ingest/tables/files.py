@@ -2,16 +2,20 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
 from siafu.errors import DataError
+from siafu.graph import Array
+from siafu.ingest.tables.cells import NULL_CELLS
 from siafu.record import shortened, suggestion
 
+_NAME_IT = "name the column: {} COLUMN"
 MOST_NAMES = 12
 """Columns that a note or an error lists by name."""
 
@@ -30,6 +34,10 @@ Types = Mapping[str, pa.DataType]
 _READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
+class MixedTypesError(DataError):
+    """A column of a CSV file that is not what its first rows are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Piece:
     """Some rows of one file."""
@@ -41,6 +49,8 @@ class Piece:
     """Which file of the table it is, from 0."""
     types: Types = field(default_factory=dict)
     """Types that columns were asked to be read as."""
+    rows: Array | None = None
+    """Which rows are left, where some were taken out."""
 
     def column(self, name: str) -> pa.Array:
         """Return one column, dictionary-encoded text as plain text."""
@@ -49,9 +59,15 @@ class Piece:
             column = column.cast(column.type.value_type)
         return column
 
+    def only(self, keep: Array) -> "Piece":
+        """Return the rows that are kept."""
+        rows = np.flatnonzero(keep) if self.rows is None else self.rows[keep]
+        return replace(self, batch=self.batch.filter(pa.array(keep)), rows=rows)
+
     def where(self, row: int) -> str:
         """Return where a user finds this row."""
-        return f"data row {self.first_row + row} (from 0) of {self.file}"
+        at = row if self.rows is None else int(self.rows[row])
+        return f"data row {self.first_row + at} (from 0) of {self.file}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,11 @@ class Table:
         _refuse_twins(self.files[0], schema.names)
         return schema
 
+    def common_names(self) -> set[str]:
+        """Return the columns that every file has."""
+        first, *others = (set(self._schema_of(file).names) for file in self.files)
+        return first.intersection(*others)
+
     def names_as_read(self) -> list[str]:
         """Return the names of the first file's columns; of one without a header they are cells."""
         return list(self._schema_of(self.files[0]).names)
@@ -82,10 +103,13 @@ class Table:
         found = _delimiter(first) if _is_csv(first) else None
         return None if found in (None, _usual_delimiter(first)) else found
 
-    def check_columns(
-        self, flag_of: Mapping[str, str], fix: str = "siafu ingest SOURCE out.store {} COLUMN"
-    ) -> None:
+    def check_columns(self, flag_of: Mapping[str, str], fix: str = _NAME_IT) -> None:
         """Raise unless every file has these columns; each comes with the flag that names it."""
+        for error in self.missing(flag_of, fix):
+            raise error
+
+    def missing(self, flag_of: Mapping[str, str], fix: str = _NAME_IT) -> Iterator[DataError]:
+        """Yield an error for each column that a file does not have."""
         for file in self.files:
             present = self._schema_of(file).names
             _refuse_twins(file, present)
@@ -93,11 +117,21 @@ class Table:
             for name, flag in flag_of.items():
                 if name not in known:
                     columns = shortened([repr(column) for column in present], MOST_NAMES)
-                    raise DataError(
+                    yield DataError(
                         f"The {self.what} has no column {name!r}.",
                         seen=f"{file} with columns {columns}",
                         fix=suggestion(name, present) + fix.format(flag),
                     )
+
+    def with_text(self, columns: Sequence[str]) -> "Table":
+        """Return the table with these columns of CSV files read as text, whatever they hold."""
+        texts = dict.fromkeys(columns, pa.large_string()) if self.is_csv else {}
+        return replace(self, types=dict(self.types) | texts)
+
+    @property
+    def is_csv(self) -> bool:
+        """Whether the first file's types are a guess from its first rows."""
+        return _is_csv(self.files[0])
 
     def num_rows(self) -> int | None:
         """Return the number of rows where the files tell it without being read."""
@@ -171,6 +205,7 @@ class Table:
             parse_options=pa_csv.ParseOptions(delimiter=_delimiter(file)),
             convert_options=pa_csv.ConvertOptions(
                 column_types=dict(self.types),
+                null_values=NULL_CELLS,
                 include_columns=None if columns is None else list(columns),
             ),
         )
@@ -216,7 +251,8 @@ def _unreadable(file: Path, error: Exception) -> DataError:
             fix="save it again as UTF-8: iconv -f latin1 -t utf-8 OLD > NEW",
         )
     mixed = "conversion error" in text
-    return DataError(
+    kind = MixedTypesError if mixed else DataError
+    return kind(
         "A column mixes types." if mixed else "A table file can't be read.",
         seen=f"{file}: {text}",
         fix="give each column one type; for ids that mix numbers and text use id_type='text'"

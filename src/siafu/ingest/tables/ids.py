@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from siafu.errors import DataError
 from siafu.graph import Array, Ids, IntegerIds, TextIds, index_dtype
-from siafu.ingest.tables.columns import BLANKS, is_text
+from siafu.ingest.tables.cells import BLANKS
+from siafu.ingest.tables.columns import is_text
 from siafu.ingest.tables.files import Piece, Table
 from siafu.ingest.tables.id_kernels import (
     find_integers,
@@ -220,8 +221,12 @@ def _hashes(text: TextIds) -> Array:
     return hashes
 
 
+class RepeatedIdError(DataError):
+    """An id that two nodes have."""
+
+
 def _twice(ids: Ids, row: int) -> DataError:
-    return DataError(
+    return RepeatedIdError(
         "Two nodes have the same id.",
         seen=f"id {ids.to_arrow()[row].as_py()!r}, the second time in row {row} (from 0) of the "
         "nodes",

@@ -1,28 +1,18 @@
 """The node table of any size as the node arrays of a store: ids, labels, masks, features."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from siafu.errors import DataError
-from siafu.graph import MASKS, Array, FolderWriter, Ids
+from siafu.graph import MASKS, Array, FeatureColumn, FolderWriter, Ids, TargetColumn
 from siafu.graph.array_stream import ArrayStream
-from siafu.ingest.tables.classes import ClassName, Labels, label_reader
-from siafu.ingest.tables.columns import (
-    index_columns,
-    is_list,
-    is_numeric,
-    is_text,
-    list_widths,
-    not_numbers,
-    number_block,
-    odd_values,
-    why_not_numbers,
-)
-from siafu.ingest.tables.files import MOST_NAMES, Piece, Table
+from siafu.ingest.tables.choosing import choose_features
+from siafu.ingest.tables.classes import ClassName
+from siafu.ingest.tables.features import place_categories, read_block
+from siafu.ingest.tables.files import MixedTypesError, Piece, Table
 from siafu.ingest.tables.ids import (
     IdKind,
     PaddedIdError,
@@ -32,167 +22,35 @@ from siafu.ingest.tables.ids import (
     with_types,
 )
 from siafu.ingest.tables.options import TableOptions
+from siafu.ingest.tables.problems import Problems
+from siafu.ingest.tables.repeated import LeftOut
+from siafu.ingest.tables.splits import find_masks
 from siafu.ingest.tables.store_builder import WrittenNodes
-from siafu.record import Progress, shortened, suggestion
+from siafu.ingest.tables.targets import Target, target_reader
+from siafu.ingest.tables.told import Line, feature_lines, target_lines, told_table
+from siafu.record import Progress
 
 _ROWS_AT_ONCE = 1 << 15
-_MASK_OF_WORD = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "test": "test",
-    "testing": "test",
-}
 
 
-class Masks(Protocol):
-    """Reads which split each node of a piece is in."""
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that are read."""
-        ...
-
-    def read(self, piece: Piece) -> list[Array]:
-        """Return the train, val and test masks of a piece."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class SplitWords:
-    """A column of words: train, val (or valid), test, or nothing."""
-
-    columns: tuple[str]
-
-    def read(self, piece: Piece) -> list[Array]:
-        """Return the train, val and test masks of a piece."""
-        column = piece.column(self.columns[0])
-        if not (is_text(column.type) or pa.types.is_null(column.type)):
-            raise DataError(
-                "The column of splits holds no words.",
-                seen=f"column {self.columns[0]!r} of {piece.file} is {column.type}",
-                fix="write train, val or test in it, or leave a cell empty",
-            )
-        encoded = column.cast(pa.large_string()).dictionary_encode()
-        words = [self._mask_of(word) for word in encoded.dictionary.to_pylist()]
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-        chosen = np.array([*words, ""])[codes]
-        return [chosen == name for name in MASKS]
-
-    def _mask_of(self, word: str) -> str:
-        mask = _MASK_OF_WORD.get(word.strip().lower(), "")
-        if not mask and word.strip():
-            raise DataError(
-                "A split is not understood.",
-                seen=f"{word!r} in column {self.columns[0]!r}",
-                fix=f"{suggestion(word, _MASK_OF_WORD)}use train, val or test, or leave it empty",
-            )
-        return mask
-
-
-@dataclass(frozen=True, slots=True)
-class SplitFlags:
-    """Three columns of true and false."""
-
-    columns: tuple[str, str, str]
-
-    def read(self, piece: Piece) -> list[Array]:
-        """Return the train, val and test masks of a piece."""
-        flags = [number_block(piece, [name])[:, 0] != 0 for name in self.columns]
-        twice = sum(flag.astype(np.int8) for flag in flags) > 1
-        if np.any(twice):
-            raise DataError(
-                "A node is in two splits.",
-                seen=piece.where(int(np.argmax(twice))),
-                fix="put each node into at most one of train, val and test",
-            )
-        return flags
-
-
-@dataclass(frozen=True, slots=True)
-class VertexColumns:
-    """What each column of a node table is for."""
-
-    node_id: str
-    labels: Labels | None
-    masks: Masks | None
-    features: tuple[str, ...]
-    unused: tuple[str, ...]
-    notes: tuple[str, ...]
-    """Why columns that look like features are none."""
-
-
-def choose_columns(table: Table, options: TableOptions) -> VertexColumns:
-    """Return which column of the node table means what; raise where one is missing."""
-    schema = table.schema()
-    labels = _label_columns(schema, options)
-    masks = _mask_columns(schema, options)
-    taken = {options.node_id, *labels, *(masks.columns if masks else ())}
-    features: tuple[str, ...] | None = options.features
-    index: tuple[str, ...] = ()
-    if features is None:
-        free = {column.name: column.type for column in schema if column.name not in taken}
-        index = index_columns(schema, list(free))
-        features = tuple(
-            name for name, kind in free.items() if name not in index and is_numeric(kind)
-        )
-    flags = {options.node_id: "--node-id"} | dict.fromkeys(labels, "--label")
-    flags |= dict.fromkeys(masks.columns if masks else (), "--split-column")
-    table.check_columns(flags | dict.fromkeys(features, "--features"))
-    if options.features is not None:
-        _refuse_text(table, options.features)
-    used = taken | set(features) | set(index)
-    unused = [name for name in schema.names if name not in used]
-    reasons = why_not_numbers(table, unused) if options.features is None else {}
-    notes = list(reasons.values())
-    if index:
-        notes.append(f"No feature: {_quoted(index)}, the index of a pandas table.")
-    return VertexColumns(
-        options.node_id,
-        label_reader(table, labels) if labels else None,
-        masks,
-        features,
-        tuple(name for name in unused if name not in reasons),
-        tuple(notes),
-    )
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return shortened([name or "the column without a name" for name in names], MOST_NAMES)
-
-
-def _refuse_text(table: Table, features: tuple[str, ...]) -> None:
-    """Raise where a feature column of the first file is text, before anything is written."""
-    schema, first = table.schema(), replace(table, files=table.files[:1])
-    texts = [name for name in features if is_text(schema.field(name).type)]
-    for name, odd in odd_values(first, texts).items():
-        if odd is not None:
-            raise not_numbers(odd.piece, name)
-
-
-def _label_columns(schema: pa.Schema, options: TableOptions) -> tuple[str, ...]:
+def label_columns(schema: pa.Schema, options: TableOptions) -> tuple[str, ...]:
+    """Return the columns to predict: those named, or one that is called so."""
     if options.label is None:
         return next(((name,) for name in ("label", "y") if name in schema.names), ())
-    return (options.label,) if isinstance(options.label, str) else tuple(options.label)
+    labels = (options.label,) if isinstance(options.label, str) else tuple(options.label)
+    if options.needs_labels or set(labels) <= set(schema.names):
+        return labels
+    return ()
 
 
-def _mask_columns(schema: pa.Schema, options: TableOptions) -> Masks | None:
-    if options.split is not None:
-        return SplitWords((options.split,))
-    if "split" in schema.names and not is_numeric(schema.field("split").type):
-        return SplitWords(("split",))
-    for ending in ("", "_mask"):
-        train, val, test = (name + ending for name in MASKS)
-        if all(name in schema.names and _is_flag(schema, name) for name in (train, val, test)):
-            return SplitFlags((train, val, test))
-    return None
-
-
-def _is_flag(schema: pa.Schema, name: str) -> bool:
-    kind = schema.field(name).type
-    return is_numeric(kind) and not is_list(kind)
+def node_flags(schema: pa.Schema, options: TableOptions) -> dict[str, str]:
+    """Return the flag that names each column of the node table that has to be there."""
+    assert options.node_id is not None
+    flags = {options.node_id: "--node-id"}
+    flags |= dict.fromkeys(label_columns(schema, options), "--label")
+    if options.split is not None and options.needs_labels:
+        flags[options.split] = "--split-column"
+    return flags | dict.fromkeys(options.features or (), "--features")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,100 +62,186 @@ class ScannedVertices:
     class_names: list[ClassName]
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """What one pass over the ids gathers."""
+
+    ids: list[pa.Array] = field(default_factory=list)
+    masks: list[list[Array]] = field(default_factory=list)
+
+
 class NodeTable:
     """The nodes of one graph, read as the options say."""
 
-    def __init__(self, table: Table, options: TableOptions, progress: Progress) -> None:
+    def __init__(
+        self,
+        table: Table,
+        options: TableOptions,
+        progress: Progress,
+        problems: Problems | None = None,
+    ) -> None:
+        assert options.node_id is not None
         self.options, self.progress = options, progress
-        self.columns = choose_columns(table, options)
-        self.kind: IdKind = options.id_type or column_kind(table, options.node_id)
+        self.problems = problems or Problems()
+        self.node_id, schema = options.node_id, table.schema()
+        table.check_columns(node_flags(schema, options))
+        split = options.split if options.needs_labels or options.split in schema.names else None
+        self.masks = find_masks(schema, split)
+        labels = label_columns(schema, options)
+        self.labels: Target | None = (
+            target_reader(table, labels, options.target) if labels else None
+        )
+        used = [self.node_id, *labels, *(self.masks.columns if self.masks else ())]
+        self.features = choose_features(
+            table,
+            self.problems,
+            taken=used,
+            asked=options.features,
+            known=options.node_kinds,
+            targets=labels,
+        )
+        self.kind: IdKind = options.id_type or column_kind(table, self.node_id)
+        self._as_text = False
         self.table = self._typed(table)
-        self._widths: tuple[int, ...] = ()
+        self._left_out = LeftOut()
         self._padded: list[str] = []
 
     def _typed(self, table: Table) -> Table:
-        return with_types(
+        table = with_types(
             table,
-            ids=(self.options.node_id,),
+            ids=(self.node_id,),
             kind=self.kind,
-            numbers=self.columns.features,
+            numbers=(),
             is_asked=self.options.id_type is not None,
         )
+        table = self.features.typed(table, as_text=self._as_text)
+        texts = self.labels.columns if self.labels and len(self.labels.columns) == 1 else ()
+        return table.with_text(texts)
 
     def scan(self) -> ScannedVertices:
-        """Return ids and masks, and learn the classes."""
+        """Return ids and masks, and learn classes and categories."""
         try:
             return self._scan()
         except PaddedIdError as padded:
             self.kind = "text"
             self.table = self._typed(self.table)
             self._padded = [padded.note()]
-            return self._scan()
+        except MixedTypesError:
+            self._read_as_text()
+        return self._scan()
+
+    def _read_as_text(self) -> None:
+        """Read features of CSV files as text from now on, whatever their first rows look like."""
+        if self._as_text:
+            raise AssertionError("text is never of mixed types")
+        self._as_text = True
+        self.table = self._typed(self.table)
 
     def feature_names(self) -> tuple[str, ...]:
-        """Return the columns of x by name, once they were read: a list is several."""
-        return tuple(
-            name if width < 0 else f"{name}[{place}]"
-            for name, width in zip(self.columns.features, self._widths, strict=False)
-            for place in range(max(1, width))
-        )
+        """Return the columns of x by name: a list is several."""
+        return tuple(name for reader in self.features.readers for name in reader.names())
+
+    def columns(self) -> list[FeatureColumn]:
+        """Return what a schema says of the columns of x, once they were read."""
+        return [column for reader in self.features.readers for column in reader.columns()]
+
+    def targets(self) -> list[TargetColumn]:
+        """Return what a schema says of the columns to predict, once they were read."""
+        return self.labels.described() if self.labels else []
 
     def notes(self) -> list[str]:
         """Return sentences for the user, once all was read."""
-        columns, names = self.columns, self.feature_names()
-        notes = [*self._padded, *(columns.labels.notes() if columns.labels else ()), *columns.notes]
+        notes = [*self._padded, *(self.labels.notes() if self.labels else ())]
+        notes += [*self.features.notes, *self._left_out.notes()]
+        for reader in self.features.readers:
+            notes += reader.notes()
         if delimiter := self.table.delimiter():
             notes.append(f"The columns of the node table are separated by {delimiter!r}.")
-        notes.append(
-            f"Features ({len(names):,}): {shortened(names, MOST_NAMES)}."
-            if names
-            else "No features are used."
-        )
-        if columns.unused:
-            notes.append(f"Node columns not used: {shortened(columns.unused, MOST_NAMES)}.")
-        return notes
+        lines = [Line(self.node_id, self.kind, "id")]
+        lines += target_lines(self.targets())
+        lines += [Line(name, "split", "split") for name in self.masks.columns] if self.masks else []
+        lines += feature_lines(self.features)
+        return [*notes, told_table(f"Columns of the nodes ({self._shown()}):", lines)]
+
+    def _shown(self) -> str:
+        more = f" and {len(self.table.files) - 1:,} more" if len(self.table.files) > 1 else ""
+        return f"{self.table.files[0].name}{more}"
 
     def _scan(self) -> ScannedVertices:
-        columns, labels = self.columns, self.columns.labels
-        names = [columns.node_id, *(labels.columns if labels else ())]
-        names += columns.masks.columns if columns.masks else ()
-        ids: list[pa.Array] = []
-        masks: list[list[Array]] = []
+        labels, masks = self.labels, self.masks
+        names = [self.node_id, *(labels.columns if labels else ())]
+        names += [*(masks.columns if masks else ()), *(r.name for r in self.features.categories)]
+        found = _Gathered()
+        self._left_out.begin()
+        if labels:
+            labels.begin()
         for piece in self._pieces("scanning nodes", names):
-            ids.append(id_column(piece, columns.node_id, self.kind))
+            self._left_out.see(piece)
+            kept = self._left_out.without_empty(piece, self.node_id)
+            found.ids.append(id_column(kept, self.node_id, self.kind))
             if labels:
-                labels.scan(piece)
-            if columns.masks:
-                masks.append(columns.masks.read(piece))
-        joined = [np.concatenate(parts) for parts in zip(*masks, strict=True)]
+                labels.scan(kept)
+            if masks:
+                found.masks.append(masks.read(kept))
+            for reader in self.features.categories:
+                reader.learn(kept)
+        self._left_out.check(self.problems, self.options.drop_unknown)
+        joined = [np.concatenate(parts) for parts in zip(*found.masks, strict=True)]
+        ids = ids_from_columns(found.ids, self.kind)
         return ScannedVertices(
-            ids_from_columns(ids, self.kind),
+            ids,
             dict(zip(MASKS, joined, strict=True)) if joined else {},
             labels.class_names() if labels else [],
         )
 
     def write(self, writer: FolderWriter) -> WrittenNodes:
         """Write ids, x and y into the folder and return what else is known."""
+        return self._written(writer, self.scan())
+
+    def write_once_each(self, writer: FolderWriter) -> WrittenNodes:
+        """Write the nodes where rows name one twice: equal rows are one, others a problem."""
         scanned = self.scan()
+        keep = self._left_out.find_repeated(scanned.ids)
+        masks = {name: mask[keep] for name, mask in scanned.masks.items()}
+        return self._written(
+            writer, ScannedVertices(scanned.ids.take(keep), masks, scanned.class_names)
+        )
+
+    def _written(self, writer: FolderWriter, scanned: ScannedVertices) -> WrittenNodes:
         scanned.ids.save(writer)
-        width = self._write_rows(writer, len(scanned.ids))
+        try:
+            width = self._write_rows(writer, len(scanned.ids))
+        except MixedTypesError:
+            self._read_as_text()
+            width = self._write_rows(writer, len(scanned.ids))
+        self._left_out.check_repeated(self.problems)
+        for reader in self.features.readers:
+            reader.check(self.problems)
         return WrittenNodes(
             masks=scanned.masks,
             class_names=scanned.class_names,
             width=width,
-            feature_names=list(self.feature_names()),
+            columns=self.columns(),
+            targets=self.targets(),
+            unused={name: one.why_not for name, one in self.features.unused.items()},
             notes=self.notes(),
+            problems=self.problems.to_facts(),
         )
 
     def _write_rows(self, writer: FolderWriter, num_nodes: int) -> int:
         """Write x and y and return the width of x."""
         streams: dict[str, ArrayStream] = {}
-        for blocks in self._blocks("writing nodes"):
-            for name, block in blocks.items():
-                if name not in streams:
-                    shape = (num_nodes, *block.shape[1:])
-                    streams[name] = writer.stream(name, shape, block.dtype)
-                streams[name].append(block)
+        try:
+            for blocks in self._blocks("writing nodes"):
+                for name, block in blocks.items():
+                    if name not in streams:
+                        shape = (num_nodes, *block.shape[1:])
+                        streams[name] = writer.stream(name, shape, block.dtype)
+                    streams[name].append(block)
+        except MixedTypesError:
+            for stream in streams.values():
+                stream.abandon()
+            raise
         for name in streams:
             writer.close(name)
         return streams["x"].shape[1] if "x" in streams else 0
@@ -312,30 +256,21 @@ class NodeTable:
 
     def _blocks(self, phase: str) -> Iterator[dict[str, Array]]:
         """Yield the rows of x and y of each piece."""
-        labels, features = self.columns.labels, self.columns.features
-        names = [*(labels.columns if labels else ()), *features]
+        labels, readers = self.labels, self.features.readers
+        names = [*(labels.columns if labels else ()), *self.features.names]
+        for reader in readers:
+            reader.begin()
+        self._left_out.begin_writing()
         for piece in self._pieces(phase, names) if names else ():
-            blocks = {"x": number_block(piece, features)} if features else {}
+            blocks: dict[str, Array] = {}
+            if readers:
+                blocks["x"] = read_block(piece, readers)
+                place_categories(blocks["x"], readers)
             if labels:
                 blocks["y"] = labels.block(piece)
-            self._check_widths(piece)
-            yield blocks
+            yield self._left_out.rest(blocks)
 
-    def _check_widths(self, piece: Piece) -> None:
-        """Learn the lengths of lists in the first piece; raise where another has others."""
-        names = self.columns.features
-        widths = list_widths(piece, names)
-        self._widths = self._widths or widths
-        for name, first, width in zip(names, self._widths, widths, strict=True):
-            if first != width or width == 0:
-                raise DataError(
-                    "The lists of a column differ in length, or are empty.",
-                    seen=f"column {name!r}: {abs(first)} numbers at first, {abs(width)} from "
-                    f"{piece.where(0)} on",
-                    fix="give every row a list of one length, or name the features with --features",
-                )
-
-    def _pieces(self, phase: str, names: list[str]) -> Iterator[Piece]:
+    def _pieces(self, phase: str, names: Sequence[str]) -> Iterator[Piece]:
         total, done = self.table.num_rows(), 0
         for piece in self.table.pieces(list(dict.fromkeys(names)), rows=_ROWS_AT_ONCE):
             yield piece

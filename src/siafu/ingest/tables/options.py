@@ -11,33 +11,56 @@ from siafu.errors import ConfigError
 class TableOptions:
     """How to read a node table and an edge table."""
 
-    node_id: str = "id"
-    """Column of the node table that holds the ids."""
+    node_id: str | None = None
+    """Column of the node table that holds the ids.
 
-    src: str = "src"
-    """Column of the edge table with the id an edge starts at."""
+    None takes `id`, or the column that by its name or its values is the id.
+    """
 
-    dst: str = "dst"
-    """Column of the edge table with the id an edge ends at."""
+    src: str | None = None
+    """Column of the edge table with the id an edge starts at; None takes `src`, `from` or alike."""
+
+    dst: str | None = None
+    """Column of the edge table with the id an edge ends at; None takes `dst`, `to` or alike."""
 
     label: str | tuple[str, ...] | None = None
-    """Label column; several columns of 0 and 1 when a node may have several labels.
+    """Column to predict: classes of text or whole numbers, or numbers; several columns of 0 and 1
+    when a node may have several labels, or of numbers.
 
     None takes `label` or `y` where there is one. A list column holds the labels of each node, a
     fixed-size list column one 0 or 1 a class.
     """
 
+    target: Literal["class", "number"] | None = None
+    """What targets of whole numbers are; None takes few different ones as classes."""
+
+    needs_labels: bool = True
+    """False where columns to predict may be missing: the data is for inference."""
+
     split: str | None = None
     """Column with train, val and test; None takes `split`, or boolean columns of those names."""
 
     features: tuple[str, ...] | None = None
-    """Feature columns, numbers or lists of them; None takes all that are not used otherwise."""
+    """Feature columns of any kind.
+
+    None takes all that are not used otherwise and do not look like an id, an index, free text or
+    the target.
+    """
+
+    node_kinds: tuple[tuple[str, str], ...] | None = None
+    """Name and kind of each feature, where a trained run knows them; the data decides nothing."""
 
     edge_weight: str | None = None
-    """Column with one weight per edge."""
+    """Column with one weight per edge; None takes `weight` without gaps and numbers below 0."""
 
-    edge_attr: tuple[str, ...] = ()
-    """Columns with further numbers of an edge."""
+    edge_attr: tuple[str, ...] | None = None
+    """Columns with features of an edge; None takes all that are not used otherwise."""
+
+    edge_kinds: tuple[tuple[str, str], ...] | None = None
+    """As `node_kinds`, of edges."""
+
+    edge_label: str | tuple[str, ...] | None = None
+    """Column of the edge table to predict: classes or numbers."""
 
     edge_type: str | None = None
     """Column with the type of an edge, text or whole numbers, numbered in sorted order.
@@ -50,6 +73,10 @@ class TableOptions:
 
     id_type: Literal["integer", "text"] | None = None
     """Type of the ids; None takes the column's own. Text keeps leading zeros of CSV ids."""
+
+    drop_unknown: bool | None = None
+    """Whether edges with ids that the node table does not have, and rows without an id, are
+    dropped; None drops up to one in a hundred."""
 
     nodes: Path | None = None
     """The node table where it is not found beside the edges."""
@@ -70,18 +97,3 @@ class TableOptions:
                 seen=f"id_type={self.id_type!r}",
                 fix="use 'integer' or 'text', or leave it out",
             )
-
-    def edge_columns(self) -> list[str]:
-        """Return the columns of the edge table that are read."""
-        weight = [] if self.edge_weight is None else [self.edge_weight]
-        kind = [] if self.edge_type is None else [self.edge_type]
-        return [self.src, self.dst, *weight, *self.edge_attr, *kind]
-
-    def edge_flags(self) -> dict[str, str]:
-        """Return the flag of `siafu ingest` that names each column of the edge table."""
-        flags = dict.fromkeys(self.edge_attr, "--edge-attr")
-        if self.edge_weight is not None:
-            flags[self.edge_weight] = "--edge-weight"
-        if self.edge_type is not None:
-            flags[self.edge_type] = "--edge-type"
-        return {self.src: "--src", self.dst: "--dst"} | flags

@@ -11,23 +11,26 @@ from siafu.graph import (
     MASKS,
     Array,
     EdgeTypeName,
+    FeatureColumn,
     FolderWriter,
     Graph,
     IntegerIds,
     JobFacts,
     Partial,
+    Schema,
+    TargetColumn,
     TextIds,
     file_facts,
     graph_facts,
     load_ids,
 )
 from siafu.ingest.arrays import labelled_only, with_split
-from siafu.ingest.tables.classes import ClassName, TypeColumn
+from siafu.ingest.tables.classes import ClassName
 from siafu.ingest.tables.ids import IdKind, IdRows, index_ids
 from siafu.ingest.tables.options import TableOptions
 
 _VERTICES = "vertices"
-_RULES = 4
+_RULES = 5
 """Raised when the same tables become another store."""
 
 
@@ -48,8 +51,28 @@ class WrittenNodes:
     class_names: list[ClassName] = field(default_factory=list)
     width: int = 0
     """Features of a node."""
-    feature_names: list[str] = field(default_factory=list)
-    """What they are called, where the data says it."""
+    columns: list[FeatureColumn] | None = None
+    """What they are, where the data names them."""
+    targets: list[TargetColumn] = field(default_factory=list)
+    unused: dict[str, str] = field(default_factory=dict)
+    """Columns that are not held, and why."""
+    notes: list[str] = field(default_factory=list)
+    problems: list[list[str]] = field(default_factory=list)
+    """What is wrong, told once the edges were read too."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenEdges:
+    """What is known of the edges beside the arrays that were written of them."""
+
+    num_types: int = 0
+    type_names: tuple[EdgeTypeName, ...] = ()
+    columns: list[FeatureColumn] = field(default_factory=list)
+    """What the features of an edge are."""
+    targets: list[TargetColumn] = field(default_factory=list)
+    class_names: tuple[ClassName, ...] = ()
+    """Of what is to be predicted of edges."""
+    unused: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
@@ -69,39 +92,35 @@ def drawing_job(drawing: Drawing | None) -> JobFacts:
 class EdgeSource(Protocol):
     """Edges of any source on their way into a store."""
 
-    types: TypeColumn | None
-
     def read_ids_as(self, kind: IdKind) -> None:
         """Take the ids as those of the nodes are: numbers or text."""
-        ...
-
-    def attr_names(self) -> tuple[str, ...]:
-        """Return what the features of an edge are called."""
         ...
 
     def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
         """Write indptr, src and the edge data and return how many edges there are."""
         ...
 
-    def notes(self) -> list[str]:
-        """Return sentences for the user, once the edges are written."""
+    def written(self) -> WrittenEdges:
+        """Return what is known of the edges beside their arrays, once they are written."""
         ...
 
 
 class StoreBuilder:
     """Puts the arrays of one graph into a folder that is made in steps."""
 
-    def __init__(self, partial: Partial, name: str, drawing: Drawing | None) -> None:
+    def __init__(
+        self, partial: Partial, name: str, drawing: Drawing | None, told: Sequence[str] = ()
+    ) -> None:
         self.partial, self.name, self.drawing = partial, name, drawing
         self.resumed = partial.ended
-        self.notes: list[str] = []
-        self.num_edges, self.num_edge_types = 0, 0
-        self.edge_type_names: tuple[EdgeTypeName, ...] = ()
-        self.edge_attr_names: tuple[str, ...] = ()
+        self._told = list(told)
+        self.num_edges, self.edges = 0, WrittenEdges()
 
-    def take_vertices(self, write: Callable[[FolderWriter], WrittenNodes]) -> None:
+    def take_vertices(
+        self, write: Callable[[FolderWriter], WrittenNodes], *, again: bool = False
+    ) -> None:
         """Let the nodes be written, ids, x and y, unless an earlier process has."""
-        if not self.partial.has(_VERTICES):
+        if again or not self.partial.has(_VERTICES):
             written = write(self.partial.writer)
             self.partial.save(
                 _VERTICES,
@@ -109,14 +128,24 @@ class StoreBuilder:
                 masks=list(written.masks),
                 class_names=written.class_names,
                 width=written.width,
-                feature_names=written.feature_names,
+                columns=_plain(written.columns),
+                targets=_plain(written.targets),
+                unused=written.unused,
                 notes=written.notes,
+                problems=written.problems,
             )
         facts = self.partial.facts(_VERTICES)
         self.masks = {name: self._mask(name) for name in facts["masks"]}
         self.class_names: list[ClassName] = facts["class_names"]
-        self.width, self.notes = int(facts["width"]), list(facts["notes"])
-        self.feature_names = tuple(facts["feature_names"])
+        self.width, self.notes = int(facts["width"]), [*self._told, *facts["notes"]]
+        self.problems: list[list[str]] = facts["problems"]
+        self.columns = (
+            None
+            if facts["columns"] is None
+            else [FeatureColumn.model_validate(column) for column in facts["columns"]]
+        )
+        self.targets = [TargetColumn.model_validate(column) for column in facts["targets"]]
+        self.unused: dict[str, str] = facts["unused"]
         ids = load_ids(self.partial.writer)
         self.num_nodes = len(ids)
         self.id_kind: IdKind = "text" if isinstance(ids, TextIds) else "integer"
@@ -133,6 +162,8 @@ class StoreBuilder:
             several = (self.num_nodes, len(self.class_names))
             return np.broadcast_to(np.uint8(0), several) if self.class_names else None
         y = self.partial.writer.load("y")
+        if y.dtype.kind == "f":
+            return np.array(y)
         return np.array(y) if y.ndim == 1 else np.broadcast_to(np.uint8(0), y.shape)
 
     def _rows(self) -> IdRows:
@@ -144,11 +175,8 @@ class StoreBuilder:
         """Write the edges."""
         edges.read_ids_as(self.id_kind)
         self.num_edges = edges.write(self.partial, self._rows, self.num_nodes)
-        if edges.types is not None:
-            self.num_edge_types = len(edges.types)
-            self.edge_type_names = edges.types.names()
-        self.edge_attr_names = edges.attr_names()
-        self.notes += edges.notes()
+        self.edges = edges.written()
+        self.notes += self.edges.notes
 
     def finish(self) -> list[str]:
         """Write masks and facts; return the notes."""
@@ -172,14 +200,16 @@ class StoreBuilder:
 
     def _outline(self) -> Graph:
         """Return a graph of the right sizes: what is on disk stands in as zeros of no memory."""
-        zeros_E = np.broadcast_to(np.uint8(0), (self.num_edges,))
+        zeros_E, edges = np.broadcast_to(np.uint8(0), (self.num_edges,)), self.edges
+        numbers = tuple(target.name for target in self.targets if target.kind == "number")
+        edge_numbers = tuple(one.name for one in edges.targets if one.kind == "number")
         return Graph(
             name=self.name,
             indptr=np.broadcast_to(np.int64(0), (self.num_nodes + 1,)),
             src=zeros_E,
-            edge_type=zeros_E if self.num_edge_types else None,
-            num_edge_types=self.num_edge_types,
-            edge_type_names=self.edge_type_names,
+            edge_type=zeros_E if edges.num_types else None,
+            num_edge_types=edges.num_types,
+            edge_type_names=edges.type_names,
             ids=IntegerIds(np.empty(0, dtype=np.int64)),
             x=np.broadcast_to(np.float32(0), (self.num_nodes, self.width)) if self.width else None,
             y=self.y,
@@ -187,6 +217,36 @@ class StoreBuilder:
             train=self.masks.get("train"),
             val=self.masks.get("val"),
             test=self.masks.get("test"),
-            feature_names=self.feature_names,
-            edge_attr_names=self.edge_attr_names,
+            feature_names=tuple(column.name for column in self.columns or ()),
+            edge_attr_names=tuple(column.name for column in edges.columns),
+            target_names=numbers,
+            edge_y=_stand_in(self.num_edges, len(edge_numbers)) if edges.targets else None,
+            num_edge_classes=len(edges.class_names),
+            edge_class_names=edges.class_names,
+            edge_target_names=edge_numbers,
+            schema=self._schema(),
         )
+
+    def _schema(self) -> Schema | None:
+        """Return what the columns are; nothing where the data does not name any."""
+        if self.columns is None and not self.edges.columns and not self.edges.targets:
+            return None
+        return Schema(
+            nodes=tuple(self.columns or ()),
+            edges=tuple(self.edges.columns),
+            targets=tuple(self.targets),
+            edge_targets=tuple(self.edges.targets),
+            unused=self.unused | self.edges.unused,
+        )
+
+
+def _plain(columns: Sequence[FeatureColumn | TargetColumn] | None) -> list[JobFacts] | None:
+    """Return columns as JSON holds them."""
+    return None if columns is None else [column.model_dump(mode="json") for column in columns]
+
+
+def _stand_in(rows: int, numbers: int) -> Array:
+    """Return targets of the right shape that take no memory: classes where there are no numbers."""
+    if numbers:
+        return np.broadcast_to(np.float32(0), (rows, numbers))
+    return np.broadcast_to(np.int64(0), (rows,))

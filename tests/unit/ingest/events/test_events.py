@@ -112,14 +112,15 @@ def test_a_word_in_a_feature_column_of_the_node_table_is_refused(tmp_path):
         (tmp_path / "nodes.csv").write_text("\n".join(["id,height,home", *rows]) + "\n")
         return load_dynamic(tmp_path, window=1)
 
-    with pytest.raises(DataError, match="cell that is none") as caught:
+    with pytest.raises(DataError, match="cells that are none") as caught:
         load(["tall"])
     assert caught.value.seen.startswith("column 'height': 'tall' in data row 99 ")
     # text it is where more cells are words: a note says why it is not used
     graph, notes = load(["tall", "small"])
     assert graph.x is None
-    assert any(note.startswith("height is text (first value that is no number") for note in notes)
-    assert "Node columns not used: home." in notes
+    told = "\n".join(notes)
+    assert "mostly numbers, but 'tall' in row 98" in told
+    assert "home    text     not used" in told
 
 
 def test_windows_of_events_of_units_and_of_every_time(tmp_path):

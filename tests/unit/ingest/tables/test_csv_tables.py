@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from siafu.errors import DataError
@@ -76,11 +77,21 @@ def test_ids_that_are_no_numbers_after_all(tmp_path, one, problem):
 
 
 @pytest.mark.parametrize("ids", [[5, 6, 5, 6], [5, 10**9, 7, 5]])
-def test_an_id_that_comes_twice_is_told_at_its_second_row(tmp_path, ids):
-    nodes = "id,a\n" + "".join(f"{one},1\n" for one in ids)
+def test_an_id_that_comes_twice_is_told_at_both_rows(tmp_path, ids):
+    nodes = "id,a\n" + "".join(f"{one},{k}\n" for k, one in enumerate(ids))
     second = next(k for k, one in enumerate(ids) if one in ids[:k])
-    with pytest.raises(DataError, match=f"id 5, the second time in row {second} "):
+    told = f"id 5 in data row 0 .* and in data row {second} .*with other values"
+    with pytest.raises(DataError, match=told):
         ingest(tmp_path, nodes, "src,dst\n5,5\n")
+
+
+def test_rows_that_repeat_a_node_word_for_word_are_one(tmp_path):
+    nodes = "id,label,a\n5,x,1\n6,y,2\n5,x,1\n7,x,\n7,x,\n"
+    graph, notes = ingest(tmp_path, nodes, "src,dst\n5,7\n6,5\n")
+    assert graph.ids.to_arrow().to_pylist() == [5, 6, 7]
+    np.testing.assert_array_equal(graph.x, [[1], [2], [np.nan]])
+    np.testing.assert_array_equal(graph.y, [0, 1, 0])
+    assert any(note.startswith("Dropped 2 rows that repeat a node") for note in notes)
 
 
 @pytest.mark.parametrize("mark", [";", "\t", "|"])

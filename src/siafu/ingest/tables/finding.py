@@ -1,0 +1,103 @@
+"""Which tables a folder has, and which of their columns are ids, by names people use for them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from siafu.ingest.tables.columns import index_columns, is_text
+from siafu.ingest.tables.files import Table
+from siafu.ingest.tables.kinds import Sample, is_id_name
+from siafu.ingest.tables.options import TableOptions
+
+SPELLINGS = {
+    "src": ("src", "source", "from", "u", "sender", "rater", "i"),
+    "dst": ("dst", "target", "to", "v", "destination", "receiver", "ratee", "j"),
+}
+"""What people call the two ends of an edge; an `_id` may follow."""
+_NODE_IDS = ("id", "node", "node_id", "nodeid", "vertex")
+
+
+def spelled(names: Sequence[str], spellings: Sequence[str]) -> str | None:
+    """Return the column that has one of these names, in letters of any size."""
+    found = {re.sub(r"[\s_-]?id$", "", name.strip().lower()) or "id": name for name in names}
+    found |= {name.strip().lower(): name for name in names}
+    return next((found[word] for word in spellings if word in found), None)
+
+
+def find_ends(table: Table, options: TableOptions) -> tuple[TableOptions, list[str]]:
+    """Return the options with the columns of the two ends of an edge, and a note where found."""
+    names = table.schema().names
+    asked = [name for name in (options.src, options.dst) if name is not None]
+    free = [name for name in names if name not in asked]
+    src = options.src or spelled(free, SPELLINGS["src"])
+    dst = options.dst or spelled(free, SPELLINGS["dst"])
+    if src is None and dst is None and len(names) == 2:
+        src, dst = names
+    src, dst = src or "src", dst or "dst"
+    found = replace(options, src=src, dst=dst)
+    if asked or (src, dst) == ("src", "dst") or not {src, dst} <= set(names):
+        return found, []
+    return found, [f"Edges go from column {src} to column {dst}."]
+
+
+def find_node_id(
+    table: Table, options: TableOptions, edges: Table
+) -> tuple[TableOptions, list[str]]:
+    """Return the options with the id column of the node table, and a note where it was found.
+
+    Without a usual name it is the column of different values most of which edges name too.
+    """
+    names = table.schema().names
+    if options.node_id is not None:
+        return options, []
+    known = next((name for name in ("id", *_NODE_IDS) if name in names), None)
+    if known is None:
+        known = spelled([name for name in names if not _is_taken(name, options)], _NODE_IDS[1:])
+    if known is not None:
+        return replace(options, node_id=known), _told(known)
+    found = _by_values(table, options, edges)
+    return replace(options, node_id=found or "id"), _told(found or "id")
+
+
+def _told(name: str) -> list[str]:
+    return [] if name == "id" else [f"Ids of nodes are in column {name}."]
+
+
+def _is_taken(name: str, options: TableOptions) -> bool:
+    labels = (options.label,) if isinstance(options.label, str) else options.label or ()
+    return name in labels or name == options.split or name in (options.features or ())
+
+
+def _by_values(table: Table, options: TableOptions, edges: Table) -> str | None:
+    schema = table.schema()
+    index = index_columns(schema, schema.names)
+    can_be = [
+        field.name
+        for field in schema
+        if (is_text(field.type) or pa.types.is_integer(field.type))
+        and field.name not in index
+        and not _is_taken(field.name, options)
+    ]
+    sample = Sample(table, can_be)
+    different = [name for name in can_be if name in sample.columns and _all_differ(sample, name)]
+    ends = [name for name in edges.schema().names if name in (options.src, options.dst)]
+    named = Sample(edges, ends)
+    seen = {text for name in named.columns for text in _texts(named, name)}
+    shares = {name: len(seen.intersection(_texts(sample, name))) for name in different}
+    best = max(shares.values(), default=0)
+    if best:
+        return next(name for name, share in shares.items() if share == best)
+    return next((name for name in different if is_id_name(name)), None)
+
+
+def _all_differ(sample: Sample, name: str) -> bool:
+    """Return whether hardly any value is there twice: a few rows may be."""
+    texts = _texts(sample, name)
+    return len(set(texts)) >= 0.9 * len(sample.columns[name]) > 0
+
+
+def _texts(sample: Sample, name: str) -> list[str]:
+    values = sample.columns[name].drop_null().cast(pa.large_string()).to_pylist()
+    return [text for text in values if text.strip()]

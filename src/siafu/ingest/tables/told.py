@@ -1,0 +1,78 @@
+"""What is said of a table's columns: a line each, aligned, at most a screen."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from siafu.graph import TargetColumn
+from siafu.ingest.tables.choosing import Features
+
+_MOST_LINES = 24
+_MOST_WORDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One column of a table, as it is told."""
+
+    name: str
+    kind: str
+    used_as: str
+    gaps: str = ""
+    why: str = ""
+
+
+def feature_lines(features: Features) -> list[Line]:
+    """Return a line for each feature, and for each column that is not used."""
+    lines = []
+    for reader in features.readers:
+        kind = reader.kind if len(reader.names()) == 1 else f"{reader.width} numbers"
+        count = len(reader.categories.met())
+        why = f"{count:,} different" if reader.kind == "category" else ""
+        lines.append(Line(reader.name, kind, "feature", f"{int(reader.gaps_W.max()):,}", why))
+    for one in features.unused.values():
+        lines.append(Line(one.name or "(no name)", one.kind, "not used", why=one.why_not))
+    return lines
+
+
+def target_lines(columns: Sequence[TargetColumn]) -> list[Line]:
+    """Return a line for each column to predict."""
+    return [Line(one.name, one.kind, "target", f"{one.gaps:,}", _classes(one)) for one in columns]
+
+
+def _classes(one: TargetColumn) -> str:
+    if one.kind == "number":
+        return "to be told as a number"
+    counts = one.counts or ("",) * len(one.classes)
+    shown = [
+        f"{name}: {count:,}" if isinstance(count, int) else str(name)
+        for name, count in zip(one.classes[:4], counts, strict=False)
+    ]
+    more = f", and {len(one.classes) - 4:,} more" if len(one.classes) > 4 else ""
+    return f"{', '.join(shown)}{more}"
+
+
+def told_table(title: str, lines: Sequence[Line]) -> str:
+    """Return the lines as a table; of features too many for a screen only the first."""
+    shown, hidden = list(lines), 0
+    while len(shown) > _MOST_LINES:
+        last = next((one for one in reversed(shown) if one.used_as == "feature"), shown[-1])
+        shown.remove(last)
+        hidden += 1
+    rows = [("column", "kind", "used as", "gaps", "")]
+    rows += [
+        (_cut(one.name, 24), one.kind, one.used_as, one.gaps, _cut(one.why, _MOST_WORDS))
+        for one in shown
+    ]
+    widths = [max(len(row[at]) for row in rows) for at in range(4)]
+    text = [
+        f"  {row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]:<{widths[2]}}  "
+        f"{row[3]:>{widths[3]}}  {row[4]}".rstrip()
+        for row in rows
+    ]
+    if hidden:
+        text.append(f"  and {hidden:,} more")
+    return "\n".join([title, *text])
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 3]}..."

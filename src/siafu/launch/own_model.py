@@ -1,0 +1,139 @@
+"""A model given as a class, an instance or a name: as a setting, and as files of the run."""
+
+import inspect
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from siafu.config import RunConfig
+from siafu.engine import OFFERED
+from siafu.errors import ConfigError
+from siafu.graph import writing
+from siafu.launch.own_code import is_library, trust_named
+from siafu.launch.source import code_of
+from siafu.record import RunFolder
+
+_SCRATCH = "siafu-model-"
+_CODE, _START = "model_code.py", "start.safetensors"
+
+
+@contextmanager
+def model_named(model: Any) -> Iterator[str]:
+    """Yield the setting for a model; what is not a name lies in files while inside."""
+    if isinstance(model, str):
+        yield model
+        return
+    if not isinstance(model, type | nn.Module | FunctionType):
+        raise ConfigError(
+            "This is no model.",
+            seen=f"model={model!r}"[:200],
+            fix="give a name, FILE.py:Class, a class, or an instance of torch.nn.Module",
+        )
+    kind = type(model) if isinstance(model, nn.Module) else model
+    if not isinstance(model, nn.Module) and is_library(kind.__module__):
+        yield f"{kind.__module__}:{kind.__name__}"
+        return
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH) as scratch:
+        code = Path(scratch) / _CODE
+        if isinstance(model, nn.Module):
+            code.write_text(_code_of_instance(model))
+            state = model.state_dict().items()
+            save_file(
+                {name: tensor.cpu().contiguous().clone() for name, tensor in state},
+                code.with_name(_START),
+            )
+            yield f"{code}:{_function(kind)}"
+        else:
+            code.write_text(code_of(kind))
+            yield f"{code}:{kind.__name__}"
+
+
+def is_given(model: str) -> bool:
+    """Return whether a setting names a model that was given as an object, not by its name."""
+    return Path(model.rpartition(":")[0]).parent.name.startswith(_SCRATCH)
+
+
+def settled(config: RunConfig, folder: RunFolder) -> RunConfig:
+    """Return the settings with the files of a model that was given as an object in the run."""
+    place, _, name = config.model.rpartition(":")
+    if not is_given(config.model):
+        return config
+    with writing(folder.path):
+        for file in Path(place).parent.iterdir():
+            shutil.copyfile(file, folder.path / file.name)
+    model = f"{(folder.path / _CODE).absolute()}:{name}"
+    trust_named(model)
+    return config.model_copy(update={"model": model})
+
+
+def _function(kind: Any) -> str:
+    """Return the name of the function that makes a model like the instance that was given."""
+    return f"{kind.__name__}_as_given"
+
+
+def _code_of_instance(model: nn.Module) -> str:
+    """Return code that makes the instance again: its class, its arguments, its weights."""
+    kind = type(model)
+    imported = f"from {kind.__module__} import {kind.__name__}\n"
+    given, asked = _arguments(model)
+    call = [f"{name}={value!r}" for name, value in given.items()]
+    call += [f"{name}={name}" for name in asked]
+    return f"""from pathlib import Path
+
+from safetensors.torch import load_file
+
+{imported if is_library(kind.__module__) else code_of(kind)}
+
+def {_function(kind)}({", ".join(asked)}):
+    model = {kind.__name__}({", ".join(call)})
+    model.load_state_dict(load_file(Path(__file__).with_name({_START!r})))
+    return model
+"""
+
+
+def _arguments(model: nn.Module) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments of a class as its instance keeps them, and those that siafu passes."""
+    given: dict[str, Any] = {}
+    asked = []
+    for one in inspect.signature(type(model)).parameters.values():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        value = getattr(model, one.name, one.empty)
+        if isinstance(value, int | float | str | None):
+            given[one.name] = value
+        elif one.name in OFFERED:
+            asked.append(one.name)
+        elif one.default is one.empty:
+            raise ConfigError(
+                "The instance can't be made again on its ranks.",
+                seen=f"{type(model).__name__} requires {one.name}, which it does not keep",
+                fix=f"keep it in __init__ (self.{one.name} = {one.name}), or give the class",
+            )
+    if not asked:
+        _check_same(model, given)
+    return given, asked
+
+
+def _check_same(model: nn.Module, given: dict[str, Any]) -> None:
+    """Raise where the class makes another model of these arguments than the user has."""
+    with torch.random.fork_rng(devices=[]):
+        fresh = type(model)(**given).state_dict()
+    mine = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
+    theirs = {name: list(tensor.shape) for name, tensor in fresh.items()}
+    if mine != theirs:
+        names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+        raise ConfigError(
+            "The instance can't be made again on its ranks.",
+            seen=f"{names[0]} is {mine.get(names[0])} in it, {theirs.get(names[0])} in another "
+            f"{type(model).__name__} of the arguments it keeps ({', '.join(given) or 'none'})",
+            fix="keep all arguments in __init__ under their names (self.width = width), or give "
+            "the class",
+        )

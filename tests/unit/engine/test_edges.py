@@ -1,0 +1,133 @@
+"""Classes and numbers of edges, told from both ends and the edge's own features."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import siafu
+from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine import begin
+from siafu.errors import ConfigError, DataError
+from siafu.graph import Graph, TextIds, graph_from_edges
+from siafu.launch.checks import check_run
+from siafu.partitioning import assign_hash, open_parts, write_parts
+from siafu.record import RunFolder
+from siafu.shard import open_shard
+from tests.harness import RankPool
+
+N, E = 40, 400
+
+
+def known_answer(kind: str, **columns) -> Graph:
+    """Return a graph whose edges' targets are of their ends' features and their own."""
+    draw = np.random.default_rng(2)
+    src, dst = draw.integers(0, N, (2, E))
+    x, attr = draw.normal(size=(N, 2)), draw.normal(size=(E, 1))
+    line = x[src, 0] - x[dst, 1] + 2 * attr[:, 0]
+    targets: dict[str, Any] = {
+        "edge_y": (line > 0).astype(np.int64),
+        "num_edge_classes": 2,
+        "edge_class_names": ("ok", "odd"),
+    }
+    if kind == "numbers":
+        targets = {"edge_y": (500 + 90 * line[:, None]).astype(np.float32)}
+        targets["edge_target_names"] = ("fee",)
+    return graph_from_edges(
+        src,
+        dst,
+        N,
+        x=x.astype(np.float32),
+        edge_attr=attr.astype(np.float32),
+        ids=TextIds.from_strings([f"n{k:03}" for k in range(N)]),
+        **{**targets, **columns},
+    )
+
+
+def trained(
+    world: World, parts: Path, folder: Path, settings: dict[str, Any]
+) -> tuple[list[float], dict[str, Any]]:
+    common = {"model": "sage", "layers": 1, "dropout": 0.0, "lr": 0.03, "task": "edge"}
+    config = make_config(data="x", **{**common, **settings}).resolved()
+    run = RunFolder(folder)
+    if world.rank == 0:
+        folder.mkdir(exist_ok=True)
+    trainer = begin(config, open_shard(parts, world), ids=lambda: open_parts(parts).ids)
+    result = trainer.train(run, lambda row: None).to_json()
+    trainer.workload.write_predictions(folder / "predictions")
+    trainer.close()
+    return result["losses"], result
+
+
+def run(ranks: RankPool, folder: Path, whole: Graph, size: int, **settings) -> tuple[Any, Any]:
+    part_of = assign_hash(whole, size, seed=0) if size > 1 else np.zeros(N, np.int32)
+    parts = folder / f"{size}.parts"
+    write_parts(whole, part_of, parts, num_parts=size, method="hash", seed=0)
+    return ranks.run(trained, size, parts, folder / f"{size}.run", settings)[0]
+
+
+@pytest.mark.parametrize("strategy", ["halo", "sar"])
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_three_ranks_learn_what_one_does(
+    ranks: RankPool, tmp_path: Path, kind: str, strategy: str
+) -> None:
+    whole = known_answer(kind)
+    (one, first), (three, second) = (
+        run(ranks, tmp_path, whole, size, epochs=4, strategy=strategy) for size in (1, 3)
+    )
+    assert one == pytest.approx(three, rel=1e-4)
+    assert first["accuracy"] == pytest.approx(second["accuracy"], rel=1e-3)
+    tables = [pq.read_table(tmp_path / f"{size}.run/predictions").to_pylist() for size in (1, 3)]
+    told = "prediction" if kind == "numbers" else "p(odd)"
+    by_edge = [
+        sorted((row["src"], row["dst"], row["label"], row["split"], row[told]) for row in table)
+        for table in tables
+    ]
+    assert len(by_edge[0]) == E
+    for before, after in zip(*by_edge, strict=True):
+        assert before[:4] == after[:4]
+        assert before[4] == pytest.approx(after[4], rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["classes", "numbers"])
+def test_what_ends_and_edge_tell_is_found(ranks: RankPool, tmp_path: Path, kind: str) -> None:
+    _, result = run(ranks, tmp_path, known_answer(kind), 1, epochs=150)
+    if kind == "classes":
+        assert result["accuracy"]["test"] > 0.9
+    else:
+        assert result["metric"] == "rmse"
+        assert result["scores"]["test"]["r2"] > 0.9
+
+
+def test_splits_of_the_data_are_kept(ranks: RankPool, tmp_path: Path) -> None:
+    split = (np.arange(E) % 4).astype(np.uint8)
+    run(ranks, tmp_path, known_answer("classes", edge_split=split), 1, epochs=1)
+    table = pq.read_table(tmp_path / "1.run/predictions").to_pylist()
+    counts = [sum(row["split"] == name for row in table) for name in ("", "train", "val", "test")]
+    assert counts == [E // 4] * 4
+
+
+def test_a_run_about_edges_predicts_those_of_other_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = siafu.fit(known_answer("classes"), task="edge", model="sage", epochs=3, out="run")
+    own = pq.read_table(done.path / "predictions")
+    found = siafu.infer("run", data=known_answer("classes"), out="again")
+    assert found.column("p(odd)").equals(own.column("p(odd)"))
+    assert {"src", "dst", "prediction", "label", "p(ok)", "p(odd)"} <= set(found.column_names)
+
+
+def test_what_cannot_be_done_is_refused_by_name(tmp_path: Path) -> None:
+    for strategy in ("batchgnn", "dorylus"):
+        with pytest.raises(ConfigError, match="learnt on the whole graph") as caught:
+            check_run("planted", make_config(data="planted", task="edge", strategy=strategy))
+        assert strategy in caught.value.seen
+    bare = known_answer("classes", edge_y=None, num_edge_classes=0, edge_class_names=())
+    write_parts(bare, np.zeros(N, np.int32), tmp_path / "p", num_parts=1, method="hash", seed=0)
+    config = make_config(data="x", task="edge").resolved()
+    with pytest.raises(DataError, match="edges have no targets"):
+        begin(config, open_shard(tmp_path / "p", World()))
