@@ -22,6 +22,7 @@ from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
 from siafu.engine.edges import EdgeNetwork, write_edges
 from siafu.engine.forecast import HELD_SHARE
+from siafu.engine.pairs import write_pairs
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
@@ -60,6 +61,8 @@ class Job:
     embeddings: bool = False
     target: str = ""
     """Where inference writes."""
+    pairs: str = ""
+    """Numbers of the pairs of nodes to score, where some are asked for."""
     asks: bool = False
     """Whether rank 0 asks the process that started it, after every epoch, if it is to go on."""
     model: str = ""
@@ -220,6 +223,10 @@ def _without_held_out(config: ResolvedConfig, job: Job, shard: Shard) -> tuple[S
 def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
     draws = Draws(seed=config.seed, training=False)
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
+    if job.pairs:
+        ids = open_parts(job.parts).ids
+        write_pairs(network, shard, draws, ids, Path(job.pairs), Path(job.target))
+        return
     if config.task == "link":
         write_embeddings(network, shard, draws, Path(job.target))
         return
