@@ -258,7 +258,7 @@ def ratios(rows: list[Row], problem: str | None = None) -> Row:
     return {key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in found.items()}
 
 
-def measure_gpu(graph: Graph, args: argparse.Namespace, scratch: Path, device: str) -> Row:
+def measure_gpu(graph: Graph, args: argparse.Namespace, scratch: Path) -> Row:
     """Return the epochs' seconds of one process on the device here, by the plain engine."""
     settings = common(graph, args.epochs)
     plain = fit(graph, ranks=1, device="cpu", out=str(scratch / "plain"), **settings)
@@ -266,12 +266,12 @@ def measure_gpu(graph: Graph, args: argparse.Namespace, scratch: Path, device: s
     losses: list[float] = []
     for turn in range(args.repeats):
         out = str(scratch / f"gpu-{turn}")
-        run = fit(graph, ranks=1, device=device, out=out, **settings)
+        run = fit(graph, ranks=1, device="cuda", out=out, **settings)
         losses = run.result["losses"]
         gate(f"the GPU on {graph.name}", losses, plain.result["losses"])
         seconds += epoch_seconds(run)
     row = {"benchmark": "value-gpu", "facts": facts_of(graph), "losses": losses}
-    return {**row, "seconds": [round(s, 6) for s in seconds], **machine(device)}
+    return {**row, "seconds": [round(s, 6) for s in seconds], **machine("cuda")}
 
 
 def show(graph: Graph, rows: list[Row], problem: str | None) -> None:
@@ -313,7 +313,7 @@ def main() -> None:
             graph, scratch = make_graph(name, args.scale), Path(folder) / name
             scratch.mkdir()
             if args.gpu:
-                results.append(measure_gpu(graph, args, scratch, "cuda"))
+                results.append(measure_gpu(graph, args, scratch))
                 print(name, Spread.of(results[-1]["seconds"]).row(), flush=True)
                 if args.json:
                     append_json(args.json, results[-1])

@@ -20,6 +20,9 @@ from siafu.graph import (
     Array,
     DynamicGraph,
     Graph,
+    IntegerIds,
+    SparseFeatures,
+    TextIds,
     class_rows,
     count_classes,
     count_edge_types,
@@ -35,6 +38,7 @@ from siafu.partitioning import Parts, Quality, open_parts
 from siafu.record import RunFolder, percent, shortened
 
 _SHOWN_TYPES = 8
+_HELD = (np.ndarray, IntegerIds, TextIds, SparseFeatures)
 _MOST_NAMES = 20
 
 
@@ -208,11 +212,9 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
         for name in ("train", "val", "test")
         if getattr(graph, name) is not None
     }
-    have = [f.name for f in fields(graph) if getattr(graph, f.name) is not None]
+    holds = [f.name for f in fields(graph) if isinstance(getattr(graph, f.name), _HELD)]
     types = [] if graph.edge_type is None else [graph.edge_type]
     labels = [] if graph.y is None or graph.num_targets else [graph.y]
-    hidden = [f.name for f in fields(graph) if f.name.endswith("_names") or f.name[:4] == "num_"]
-    hidden += ["name", "schema"]
     return {
         "name": graph.name,
         "vertices": graph.num_nodes,
@@ -220,13 +222,13 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
         **_degree_row([graph.indptr], graph.num_edges),
         **_edge_type_rows(types, graph.num_edge_types, graph.edge_type_names),
         "features": graph.num_features,
-        **_feature_rows(facts.get("feature_names", ())),
+        **_feature_rows(() if graph.schema else facts.get("feature_names", ())),
         "classes": graph.num_classes,
         **_class_rows(count_classes(labels, graph.num_classes), graph.class_names),
         **_target_rows(graph),
         **schema_rows(graph.schema),
         "masks": masks or "none",
-        "holds": ", ".join(name for name in have if name not in hidden),
+        "holds": ", ".join(holds),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import ValidationError, field_validator, model_validator
 
-from siafu.config.training import LinkOptions, ScoringOptions, TrainingOptions
+from siafu.config.training import LinkOptions, RecordOptions, ScoringOptions, TrainingOptions
 from siafu.elastic.options import PoolOptions
 from siafu.errors import ConfigError, did_you_mean
 from siafu.files import write_text_atomically
@@ -34,6 +34,7 @@ class RunConfig(
     PoolOptions,
     PipelineOptions,
     SamplingOptions,
+    RecordOptions,
     ScoringOptions,
     StrategyOptions,
     TrainingOptions,

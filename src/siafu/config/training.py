@@ -114,6 +114,16 @@ class ScoringOptions(Options):
     )
 
 
+class RecordOptions(Options):
+    """Where a run is followed beside its folder; the launcher reads it."""
+
+    panel: ClassVar[str] = "Record"
+
+    sink: str | None = setting(
+        None, "where metrics go too: tensorboard, mlflow, wandb, or several, comma between"
+    )
+
+
 class LinkOptions(Options):
     """How edges that are not there are drawn, to learn and to score those that are."""
 

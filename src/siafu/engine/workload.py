@@ -42,6 +42,8 @@ class Workload(Protocol):
 
     task: str | None
     """What is learnt, where results name it."""
+    metrics: tuple[str, ...]
+    """The scores that are told, that which counts first."""
     on_step: OnStep
     """Told of each step of an epoch that has several."""
     purposes: tuple[str, ...]

@@ -37,7 +37,7 @@ class Learnt(_Value):
     gaps: _Count = 0
     """Those of them without a value; a flag is written beside the column where there are some."""
     fill: _Finite | str = 0.0
-    """What stands in for a gap, before scaling; of categories one of them, or nothing."""
+    """What stands in for a gap, before scaling; a category, where one was asked for."""
     centre: _Finite = 0.0
     spread: _Finite = 1.0
     levels: tuple[str, ...] = ()

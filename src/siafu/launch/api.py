@@ -1,7 +1,7 @@
 """What Python offers beside `fit`: cutting, resuming, predicting, and reading what runs left."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import pyarrow as pa
 
@@ -18,11 +18,14 @@ from siafu.launch.infer import infer_as_table
 from siafu.launch.learnt import column_choices
 from siafu.launch.run import Run
 from siafu.launch.run_state import existing_run, resume_command
+from siafu.launch.settings import Columns, Settings
+from siafu.launch.signature import with_settings
 from siafu.options import read_bytes
 from siafu.partitioning import Cut, Parts, open_parts
 from siafu.partitioning.options import Method
 
 
+@with_settings(Columns)
 def load(  # noqa: PLR0913 - one argument per flag
     data: Any = None,
     *,
@@ -34,7 +37,7 @@ def load(  # noqa: PLR0913 - one argument per flag
     split: str | None = None,
     seed: int = 0,
     store: Path | str | None = None,
-    **columns: Any,
+    **columns: Unpack[Columns],
 ) -> Graph:
     """Return the graph that `data` names or holds, with masks where it has labels.
 
@@ -85,6 +88,7 @@ def load_dynamic(
     )[0]
 
 
+@with_settings(Columns)
 def partition(  # noqa: PLR0913 - one argument per flag
     data: Any,
     target: Path | str,
@@ -97,7 +101,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     seed: int = 0,
     memory: str | None = None,
     overwrite: bool = False,
-    **columns: Any,
+    **columns: Unpack[Columns],
 ) -> Parts:
     """Cut a graph into parts, one per rank, and return them.
 
@@ -124,7 +128,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     return open_parts(target)
 
 
-def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Any) -> Run:
+def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Unpack[Settings]) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
     Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change; before the first
@@ -132,9 +136,10 @@ def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Any) -> Run:
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """
-    return resume_run(_path_of(run), changes, quiet=quiet)
+    return resume_run(_path_of(run), dict(changes), quiet=quiet)
 
 
+@with_settings(Columns)
 def infer(  # noqa: PLR0913 - one argument per flag
     run: Run | Path | str,
     data: Any = None,
@@ -143,13 +148,15 @@ def infer(  # noqa: PLR0913 - one argument per flag
     edges: Any = None,
     x: Any = None,
     out: Path | str | None = None,
+    pairs: Any = None,
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
-    **columns: Any,
+    **columns: Unpack[Columns],
 ) -> pa.Table:
     """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
 
+    Of a run about edges, `pairs` are nodes src and dst, a file or a frame, to be scored instead.
     `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
     of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
     are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
@@ -162,6 +169,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
         _path_of(run),
         data,
         out=out,
+        pairs=pairs,
         embeddings=embeddings,
         overwrite=overwrite,
         model=model,

@@ -16,6 +16,7 @@ from siafu.errors import ConfigError
 from siafu.launch.columns import check_columns
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
+from siafu.launch.sinks import check_sinks
 
 
 def check_run(data: Any, config: RunConfig) -> None:
@@ -43,6 +44,7 @@ def check_run(data: Any, config: RunConfig) -> None:
             check_sampled_settings(config.resolved())
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
+    check_sinks(config)
     check_columns(data, config)
 
 

@@ -179,7 +179,7 @@ class _Categories:
         """Return which categories have a column of their own."""
         column, counts = self._column, self._counts
         if not counts:
-            return Learnt(rows=rows, gaps=rows, left_out="no value in training rows", fill="")
+            return Learnt(rows=rows, gaps=rows, left_out="no value in training rows")
         # The commonest; of equal ones those that come first.
         by_count = sorted(counts, key=lambda value: (-counts[value], value))
         own = sorted(by_count[: column.most_levels])
@@ -188,7 +188,7 @@ class _Categories:
         return Learnt(
             rows=rows,
             gaps=rows - counts.total(),
-            fill=self._fill([*levels, *others]),
+            fill=self._fill([*levels, *others]) or 0.0,
             levels=tuple(levels),
             rare=tuple(others),
             left_out="constant" if len(counts) == 1 else "",

@@ -14,7 +14,7 @@ import numpy as np
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeatures, forget
 from siafu.graph.schema import Scale
-from siafu.partitioning.chunks import ranges, read, windows
+from siafu.partitioning.chunks import EDGES_AT_ONCE, ranges, read, windows
 from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns
 from siafu.partitioning.preparing import Preparation
 from siafu.partitioning.split import part_of_entries
@@ -106,7 +106,9 @@ class _TrainingEdges:
     def count(self) -> int:
         """Return how many there are."""
         if self._split is not None:
-            return int(np.count_nonzero(np.asarray(self._split) == _TRAINING_EDGE))
+            pieces = ranges(len(self._split), EDGES_AT_ONCE)
+            split = (read(self._split, low, high) for low, high in pieces)
+            return sum(int(np.count_nonzero(piece == _TRAINING_EDGE)) for piece in split)
         if self._train is None:
             return len(self._table)
         return int(np.diff(self._graph.indptr)[self._train != 0].sum())
@@ -165,7 +167,8 @@ def _prepared_table(
     given: tuple[FeatureColumn, ...] = getattr(graph.schema, group)
     assert not isinstance(raw, SparseFeatures), "tables have no sparse features"
     rows = graph.num_nodes if group == "nodes" else graph.num_edges
-    preparation = Preparation(getattr(fitted, group), given, rows, f"the {group} of {graph.name}")
+    where = f"the {group} of {graph.name}"
+    preparation = Preparation(getattr(fitted, group), given, rows, where, graph.schema.unused)
     if say is not None and raw is not None:
         _say_how(preparation, raw, group, say)
     if raw is None or not preparation.names:

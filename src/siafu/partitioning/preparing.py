@@ -3,7 +3,7 @@
 Shapes: n rows of a piece, R columns of the table at hand, W prepared ones.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -27,10 +27,12 @@ class Preparation:
         given: Sequence[FeatureColumn],
         num_rows: int,
         where: str = "the data",
+        unused: Mapping[str, str] | None = None,
     ) -> None:
+        """Find the columns in a table of `num_rows` rows; `unused` has others of it, with why."""
         place = {column.name: k for k, column in enumerate(given)}
         used = [column for column in fitted if column.is_written or column.is_flagged]
-        _check_missing(used, list(place), where)
+        _check_missing(used, list(place), unused or {}, where)
         pairs = [(column, given[place[column.name]]) for column in used]
         # Where a column holds nothing at all, its kind is anybody's guess.
         _check_kinds([pair for pair in pairs if pair[1].gaps < num_rows], where)
@@ -117,7 +119,7 @@ class _Category:
         other = len(column_of) if learnt.rare else -1
         column_of |= dict.fromkeys(learnt.rare, other)
         self._other = other
-        self._fill = column_of[str(learnt.fill)] if learnt.fill else -1
+        self._fill = column_of[learnt.fill] if isinstance(learnt.fill, str) else -1
         names = given.categories
         self._is_coded = bool(names) or given.held == "category"
         if not self._is_coded:  # numbers used as categories
@@ -164,15 +166,18 @@ def _starts(columns: Sequence[FeatureColumn]) -> list[int]:
     return [0, *accumulate(len(column.prepared_names()) for column in columns)]
 
 
-def _check_missing(used: list[FeatureColumn], names: list[str], where: str) -> None:
-    missing = [column.name for column in used if column.name not in names]
+def _check_missing(
+    used: list[FeatureColumn], held: list[str], unused: Mapping[str, str], where: str
+) -> None:
+    missing = [column.name for column in used if column.name not in held]
     if missing:
-        free = [name for name in names if name not in {column.name for column in used}]
+        free = [name for name in [*held, *unused] if name not in {c.name for c in used}]
         hints = "".join(suggestion(name, free) for name in missing[:1])
+        told = [f"{n!r} (not read: {unused[n]})" if n in unused else repr(n) for n in missing]
+        others = shortened([repr(name) for name in free], _SHOWN) or "none"
         raise DataError(
             "Columns that the model was trained on are missing.",
-            seen=f"no {shortened([repr(name) for name in missing], _SHOWN)} in {where}, whose "
-            f"other columns are {shortened([repr(name) for name in free], _SHOWN) or 'none'}",
+            seen=f"no {shortened(told, _SHOWN)} in {where}, whose other columns are {others}",
             fix=f"{hints}give the data these columns, under these names",
         )
 

@@ -148,6 +148,8 @@ OTHERS: dict[str, Other] = {
         "1,3", by_engine=dict.fromkeys(("tm-gcn", "groups", "evolvegcn"), "none")
     ),
     "loss": Other("focal"),
+    # Refused where its package is not installed.
+    "sink": Other("tensorboard", ("files",)),
     "threshold": Other("0.9", ("scores", "predictions"), {"edges": "0.1"}),
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
@@ -196,6 +198,7 @@ COMMON = frozenset(
         "eval_every",
         "prices",
         "instance",
+        "sink",
     }
 )
 """Settings that engines share the code of: some engines stand for the others."""

@@ -136,6 +136,8 @@ def test_columns_are_found_by_name() -> None:
     assert preparation.apply(np.array([[5, 9, 0, 1]], np.float32)).tolist() == [[1, 1, 0, 5]]
     with pytest.raises(DataError, match=r"(?s)'age', 'pay'.*did you mean 'Age'"):
         Preparation(columns, [PLAN, FeatureColumn(name="Age")], 9)
+    with pytest.raises(DataError, match=r"'age', 'pay' \(not read: free text\).*'note'"):
+        Preparation(columns, [PLAN], 9, unused={"pay": "free text", "note": "free text"})
     with pytest.raises(DataError, match="'pay' holds text, in training it held numbers"):
         Preparation(columns, [AGE, PLAN, FeatureColumn(name="pay", kind="category")], 9)
     nothing = FeatureColumn(name="pay", kind="category", gaps=9)

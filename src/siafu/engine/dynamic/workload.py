@@ -45,6 +45,7 @@ class DynamicWorkload:
         self.config, self.graph, self.grid, self.draws = config, graph, grid, draws
         self.learnt, self.network, self._lags = made
         self.runner, self.task = runner, self.learnt.name
+        self.metrics: tuple[str, ...] = (self.learnt.metric,)
         self._fingerprint = ""
 
     @property

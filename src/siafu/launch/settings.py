@@ -1,0 +1,241 @@
+"""Settings as arguments, by name and type: what editors complete and type checkers know.
+
+Written from the options by `python -m tests.docs.test_surface`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypedDict
+
+from torch import nn
+
+
+class Columns(TypedDict, total=False):
+    """What the columns of tables are."""
+
+    label: str | Sequence[str] | None
+    """column(s) to predict, comma between."""
+    node_id: str | None
+    """id column of the node table (default: found)."""
+    src: str | None
+    """column an edge starts at (default: found)."""
+    dst: str | None
+    """column an edge ends at (default: found)."""
+    features: str | Sequence[str] | None
+    """feature columns, comma between (default: all that look like some)."""
+    split_column: str | None
+    """column with train, val, test."""
+    edge_weight: str | None
+    """weight column of the edges (default: weight, where it can be)."""
+    edge_attr: str | Sequence[str] | None
+    """edge feature columns, comma between (default: all that look like some)."""
+    edge_type: str | None
+    """type column of the edges."""
+    edge_label: str | None
+    """column(s) of the edges to predict, comma between."""
+    id_type: Literal["integer", "text"] | None
+    """read ids as these (default: as the columns have them)."""
+    drop_unknown: bool | None
+    """drop edges with unknown ids and rows without one (default: up to 1 in 100)."""
+    scale: Literal["standard", "robust", "none"]
+    """how numbers and dates are scaled: by training nodes, or not."""
+    schema: str | None
+    """YAML file that says otherwise of some columns (see siafu inspect STORE --schema)."""
+
+
+class Settings(Columns, total=False):
+    """All settings of a training."""
+
+    undirected: bool
+    """add missing reverse edges."""
+    split: str | None
+    """draw masks: 0.6,0.2 fractions or 20,30 per class (default: the data's); shares of edges with
+    --task link (default: 0.8,0.1)."""
+    out: str | None
+    """run folder (default: runs/NAME-MODEL-NUMBER)."""
+    partition: Literal["auto", "metis", "streaming", "contiguous", "hash"]
+    """how to cut the graph when it is not yet."""
+    model: str | type[nn.Module] | nn.Module | Callable[..., nn.Module]
+    """gcn, sage, sage-max, gin, gat, gatv2, transformer, rgcn, typed-gat; over time tm-gcn, cd-gcn,
+    wd-gcn, evolvegcn-o, evolvegcn-h, gcrn; or your own: FILE.py:Class."""
+    layers: int
+    """graph layers."""
+    hidden: int | None
+    """hidden width (default: the model's)."""
+    heads: int
+    """attention heads (gat, gatv2, transformer, typed-gat)."""
+    dropout: float | None
+    """dropout (default: the model's)."""
+    input_dropout: float | None
+    """dropout of the input features (default: as --dropout)."""
+    norm: Literal["none", "batch", "layer"] | None
+    """none, batch (exact over ranks) or layer (default: the model's)."""
+    residual: bool
+    """add a layer's input to its output."""
+    jk: Literal["none", "cat", "max"]
+    """jumping knowledge."""
+    edge_features: bool
+    """let attention use the edges' features."""
+    task: Literal["node", "link", "edge", "signal", "classification", "regression"] | None
+    """what is learnt: node (classification or regression as the label is), link, edge, over time
+    signal too (default: node; over time what the data has, else link)."""
+    epochs: int
+    """the most epochs to train."""
+    lr: float | None
+    """learning rate (default: the model's)."""
+    weight_decay: float | None
+    """L2 penalty (default: the model's)."""
+    optimizer: Literal["adam", "adamw", "sgd"]
+    """what takes the steps."""
+    momentum: float
+    """share of the last step that goes on."""
+    schedule: Literal["none", "cosine", "linear", "step"]
+    """how the learning rate falls, epoch by epoch: cosine or linear to zero, or step (to a tenth
+    after half, to a hundredth after three quarters)."""
+    warmup: int
+    """epochs in which the learning rate rises to its full height."""
+    clip_norm: float | None
+    """longest gradient of all weights together; longer ones are shortened."""
+    seed: int
+    """seed of weights, dropout, splits and partition."""
+    normalize_features: bool
+    """scale each feature row to sum to 1."""
+    class_weights: str | None
+    """balanced, none, or numbers as 0.9,0.1 (default: none; of edges over time balanced)."""
+    loss: Literal["cross-entropy", "focal", "mse", "mae", "huber"] | Callable[..., Any] | None
+    """of classes cross-entropy (default) or focal, of numbers mse (default), mae or huber."""
+    trace: bool
+    """write trace.json: when each rank worked, waited and sent, for ui.perfetto.dev."""
+    checkpoint_every: int
+    """epochs between checkpoints; 0: none."""
+    strategy: str
+    """how an epoch is cut up: halo, sar, adaqp, batchgnn, dorylus."""
+    memory: str | None
+    """memory per rank while training, as 4GB; sets stages to auto."""
+    stages: str | None
+    """groups of peers fetched one after another: 1 to the ranks, or auto."""
+    recompute: bool | None
+    """fetch rows again in backward instead of keeping them."""
+    input_cache: bool
+    """aggregate the constant first-layer input once."""
+    prune: bool
+    """train on what influences labelled nodes only, layer by layer."""
+    overlap: bool | None
+    """work on owned rows while others travel (default: true)."""
+    wire: str | None
+    """bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random."""
+    wire_bits: float | None
+    """mean bits per entry, 2 to 8, for adaptive (default: 4)."""
+    wire_period: int | None
+    """epochs between assignments of widths, for adaptive (default: 50)."""
+    metric: str | None
+    """scores, comma between, the first one counts: accuracy, f1, macro-f1, micro-f1, roc-auc,
+    average-precision, recall@K; of numbers rmse, mae, r2 (default: what fits the targets)."""
+    threshold: str | None
+    """of two classes, the probability from which on the one looked for is told: a number, or f1 for
+    what is best on validation (default: where it is the likelier one)."""
+    keep: Literal["score", "loss"]
+    """keep the weights of the best validation score, or lowest loss."""
+    patience: int
+    """stop after so many epochs without gain; 0: never."""
+    eval_every: int | None
+    """epochs between evaluations (default: 1; 10 with --staleness, since a pipeline is emptied for
+    it, and where rows are rounded, since evaluation sends them whole)."""
+    inference: Literal["full", "none"]
+    """score and predict all nodes with all neighbours, or nothing."""
+    sink: str | None
+    """where metrics go too: tensorboard, mlflow, wandb, or several, comma between."""
+    fanout: str | None
+    """in-edges drawn per node at each hop, as 15,10,5; -1: all; without --layers there are as many
+    as numbers."""
+    batch_size: int
+    """training nodes or edges per minibatch."""
+    macrobatch: str | None
+    """steps sampled and fetched in one go, or auto (the default)."""
+    seed_order: Literal["local", "global"]
+    """minibatches of a rank's own nodes, or alike for any ranks."""
+    step_minibatches: int | None
+    """minibatches per step with seed_order global (default: ranks)."""
+    sample_replace: bool
+    """an edge may be drawn more than once."""
+    sample_weighted: bool
+    """draw edges in proportion to their weights."""
+    hot_rows: str | None
+    """memory for rows of other ranks kept across macrobatches, as 200MB."""
+    feature_bits: int
+    """bits per input feature as minibatches fetch it: 32, or 8, rounded once."""
+    intervals: int | None
+    """slices of a rank's nodes in a pipeline (default: 8)."""
+    staleness: int | None
+    """epochs that rows and weights may lag in a pipeline (default: 0)."""
+    gather: Literal["wait", "latest"] | None
+    """in a pipeline, wait for rows as new as --staleness says (default), or read what is there, one
+    epoch older at most."""
+    exact_from: float | None
+    """validation score from which nothing lags any more."""
+    ranks: int
+    """processes, one per part."""
+    device: Literal["auto", "cpu", "cuda"]
+    """auto, cpu or cuda."""
+    threads: int
+    """threads per rank; 0 shares the cores."""
+    deadline: float
+    """seconds any wait between ranks may last."""
+    launcher: Literal["local", "ray"]
+    """start ranks on this machine, or on the nodes of a Ray cluster."""
+    ray_address: str
+    """the Ray cluster: auto, HOST:PORT, or local for one started here."""
+    pool: Literal["none", "process", "ray", "aws-lambda", "simulated"] | None
+    """who does a pipeline's tensor work (default: process)."""
+    pool_workers: str | None
+    """workers per rank in the pool, or auto (the default)."""
+    pool_bits: int | None
+    """bits per entry on its way to and from the pool: 32, 16, 8, 4."""
+    cloud: str | None
+    """the simulated pool's delays and failures: aws-lambda (default), a latency as 20ms, or a YAML
+    file."""
+    lambda_function: str | None
+    """name of the function in AWS Lambda (packaging/lambda)."""
+    lambda_endpoint: str | None
+    """URL of a Lambda service other than AWS's own."""
+    pool_address: str | None
+    """where functions reach ranks: tcp://auto:7000 (each machine's own address), an interface as
+    tcp://eth0:7000, or an address of the one machine that all ranks are on; rank r listens at the
+    port + r (default: loopback alone)."""
+    prices: str | None
+    """a price file on top of siafu's own (TOML)."""
+    instance: str | None
+    """the instance type a rank is billed as (default: c5.xlarge)."""
+    aggregate: Literal["in", "out"] | None
+    """over time a node sums over those whose edges come in, or those its own go out to (default:
+    out for tm-gcn, else in)."""
+    bandwidth: int
+    """snapshots that tm-gcn averages over."""
+    head: Literal["linear", "mlp"] | None
+    """over time, pairs are judged by a linear map of both ends' embeddings, or with a hidden layer
+    (default: linear for the edge classes of tm-gcn, else mlp)."""
+    lags: int
+    """past values of a signal that are features."""
+    time_block: int
+    """snapshots worked on at once, to save memory; 0: all of them."""
+    node_parts: int
+    """groups of nodes that share every snapshot of a dynamic graph out among them, each on ranks /
+    groups ranks; for snapshots larger than a rank."""
+    time_exchange: Literal["auto", "all-to-all", "banded", "wavefront"]
+    """how ranks reach each other's snapshots."""
+    window: str | None
+    """events per snapshot: 14d, 12h, a number, 500e events, or each."""
+    columns: str | None
+    """of events: the columns that are src, dst, time, weight or label, where they have other names:
+    src=from,time=when."""
+    time_unit: Literal["s", "ms", "us", "ns"]
+    """what times that are numbers count, for windows as 14d."""
+    partial_window: Literal["keep", "drop"]
+    """whether a last window that the data only begins to fill counts."""
+    edge_life: int
+    """snapshots that an edge stays alive for."""
+    negatives: str | None
+    """per edge, uniform:K drawn ones (default: uniform:1, over time 20), or in-batch."""
+    eval_negatives: str
+    """drawn ones that an edge is ranked among; over time also all."""
+    exclude_targets: bool
+    """no messages over the edges of a minibatch while it is trained on."""
