@@ -173,9 +173,12 @@ def test_examples_without_parts_say_how_to_get_them(
     assert f"examples/{example} planted.parts" in str(caught.value)
 
 
-def test_minibatch_example_learns(folder: Path, planted_parts: str) -> None:
+@pytest.mark.parametrize("example", ["03_minibatches.py", "04_fabric.py"])
+def test_minibatch_example_learns(folder: Path, planted_parts: str, example: str) -> None:
+    if example == "04_fabric.py":
+        pytest.importorskip("lightning")
     torchrun = [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", "2"]
-    said = run([*torchrun, str(ROOT / "examples/03_minibatches.py"), planted_parts], folder)
+    said = run([*torchrun, str(ROOT / "examples" / example), planted_parts], folder)
     scores = [float(line.split()[-1]) for line in said.splitlines() if line.startswith("epoch")]
     assert len(scores) == 5
     assert scores[-1] > max(0.6, scores[0])

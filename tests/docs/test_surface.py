@@ -8,6 +8,7 @@ from pathlib import Path
 import siafu
 from siafu.cli.main import COMMANDS
 from siafu.config import OWNERS, flag_of, settings_of
+from tests.docs.test_typed_settings import write_settings_file
 
 FILE = Path(__file__).parent / "surface.txt"
 
@@ -31,3 +32,4 @@ def test_flags_and_public_names_are_those_that_were_decided() -> None:
 
 if __name__ == "__main__":
     FILE.write_text(surface())
+    write_settings_file()

@@ -1,6 +1,6 @@
 """What editors complete is what settings there are: the types of arguments are written from them.
 
-After a change of settings: python -m tests.docs.test_typed_settings
+After a change of settings: python -m tests.docs.test_surface
 """
 
 import inspect
@@ -27,7 +27,7 @@ APART = ("data", "nodes")
 """What functions have arguments of their own for."""
 HEAD = '''"""Settings as arguments, by name and type: what editors complete and type checkers know.
 
-Written from the options by `python -m tests.docs.test_typed_settings`.
+Written from the options by `python -m tests.docs.test_surface`.
 """
 
 from collections.abc import Callable, Sequence
@@ -86,7 +86,7 @@ def test_the_types_of_arguments_are_those_of_the_settings() -> None:
     kept, made = FILE.read_text(), settings_file()
     laid_out = re.compile(r"[\s,()]")  # as ruff does it
     assert laid_out.sub("", kept) == laid_out.sub("", made), (
-        "settings have changed: run `python -m tests.docs.test_typed_settings`"
+        "settings have changed: run `python -m tests.docs.test_surface`"
     )
 
 
@@ -107,6 +107,7 @@ def test_a_wrong_name_is_told_with_the_right_one() -> None:
         siafu.load("planted", lable="a")
 
 
-if __name__ == "__main__":
+def write_settings_file() -> None:
+    """Write the types of the settings there are now."""
     FILE.write_text(settings_file())
     subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", FILE], check=True)

@@ -14,10 +14,14 @@ from siafu.ingest.options import TableColumns
 from siafu.launch import write_inference
 
 
-def infer(
+def infer(  # noqa: PLR0913 - one argument per flag
     run: Annotated[Path, typer.Argument(help="run folder of a finished training")],
     out: Annotated[Path, typer.Option(help="folder for the Parquet files")] = Path("predictions"),
     data: Annotated[str | None, typer.Option(help="another graph (default: the run's)")] = None,
+    pairs: Annotated[
+        str | None,
+        typer.Option(help="table of pairs, src and dst, to score (--task link or edge)"),
+    ] = None,
     embeddings: Annotated[
         bool,
         typer.Option(
@@ -39,6 +43,7 @@ def infer(
             run,
             out,
             data=data,
+            pairs=pairs,
             embeddings=embeddings,
             overwrite=overwrite,
             model=model,

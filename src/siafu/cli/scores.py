@@ -7,6 +7,8 @@ from siafu.cli.show import size
 from siafu.comm.meter import PURPOSES
 from siafu.record import brief, counted, percent, shown_score
 
+_SHOWN_CLASSES = 10
+
 
 def run_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the rows of a finished run, by name."""
@@ -47,6 +49,10 @@ def _quality(quality: dict[str, Any]) -> dict[str, str]:
     test, rows = quality.get("test", {}), {}
     if "calibration" in test:
         rows["calibration"] = f"{percent(test['calibration']['error'])} off (test)"
+    if "classes" in test and len(test["classes"]["f1"]) <= _SHOWN_CLASSES:
+        names = quality.get("names") or range(len(test["classes"]["f1"]))
+        pairs = zip(names, test["classes"]["f1"], strict=True)
+        rows["f1 by class"] = ", ".join(f"{name} {percent(f1)}" for name, f1 in pairs) + " (test)"
     if quality.get("threshold") is not None:
         rows["threshold"] = f"{quality['threshold']:.4g}"
     return rows

@@ -35,6 +35,8 @@ class Answers:
     """Row numbers of train, val and test."""
     num_classes: int
     """0 where numbers are told."""
+    names: tuple[str | int, ...]
+    """Of the classes, or of the numbers."""
     objective: Objective
     world: World
 
@@ -63,6 +65,7 @@ def node_answers(out: RowReader, shard: Shard) -> Answers:
         y=shard.y,
         masks=shard.masks,
         num_classes=shard.num_classes,
+        names=shard.target_names if shard.num_targets else shard.class_names,
         objective=shard.objective,
         world=shard.world,
     )

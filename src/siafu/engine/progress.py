@@ -76,6 +76,8 @@ class Progress:
     """What the best epoch was chosen by, the higher the better."""
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    is_enough: bool = False
+    """Whether a callback has ended the training."""
 
     def is_stale(self, patience: int) -> bool:
         """True when nothing better has been found for `patience` epochs."""
@@ -90,13 +92,15 @@ class Progress:
     def reason(self, config: ResolvedConfig) -> str:
         """Return in words why a run that came to its end did."""
         done, spent = counted(self.epochs, "epoch"), self.patience_spent(config)
+        if self.is_enough and self.epochs < config.epochs:
+            return f"stopped after {done}: a callback said so"
         if spent:
             return f"stopped after {done}: no better for {spent}"
         return f"all {done} done" if self.epochs > 1 else f"{done} done"
 
     def is_over(self, config: ResolvedConfig) -> bool:
         """True when no epoch is left to train."""
-        return self.epochs >= config.epochs or self.is_stale(config.patience)
+        return self.is_enough or self.epochs >= config.epochs or self.is_stale(config.patience)
 
 
 PHASES = ("first epoch", "computing", "waiting", "scoring", "waiting while scoring")

@@ -19,7 +19,10 @@ _SPLITS = ("val", "test")
 
 
 def quality_of(answers: Answers) -> dict[str, Any]:
-    """Return tables of the validation and test rows; all ranks call this together."""
+    """Return tables of the validation and test rows; all ranks call this together.
+
+    Their rows are of classes, or of numbers, in the order of `names`.
+    """
     told: dict[str, Any] = {}
     for split in _SPLITS:
         if answers.num_classes:
@@ -29,7 +32,9 @@ def quality_of(answers: Answers) -> dict[str, Any]:
     if answers.is_binary or answers.several:
         told["threshold"] = answers.objective.threshold
     if answers.is_binary:
-        told["positive"] = answers.objective.positive
+        positive = answers.objective.positive
+        told["positive"] = answers.names[positive] if answers.names else positive
+    told["names"] = list(answers.names)[:_MOST_CLASSES]
     return told
 
 

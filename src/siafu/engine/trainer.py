@@ -38,7 +38,8 @@ from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
 from siafu.record import RunFolder, Watch
 
-OnEpoch = Callable[[dict[str, Any]], None]
+OnEpoch = Callable[[dict[str, Any]], bool | None]
+"""Called on rank 0 with the row of an epoch; True ends the training when it can."""
 IsTold = Callable[[], bool]
 """Whether this rank was told to end."""
 
@@ -116,24 +117,27 @@ class Trainer:
 
         Raises `Stopped` after the epoch in which a rank was told to end, which is saved.
         """
+        enough = False
         while not self.progress.is_over(self.config):
             row = self.run_epoch()
             if self.world.rank == 0:
                 with writing(folder.metrics):
                     folder.append_metrics(row)
-                on_epoch(row)
-            self._save_or_stop(folder, is_told)
+                enough = bool(on_epoch(row)) or enough
+            self._save_or_stop(folder, is_told, enough)
         if self.config.inference == "full":
             if not self.progress.best_scores:  # resumed at its last epoch, not evaluated before
                 self.score()
             self.workload.module.load_state_dict(self.best)
         return self.result(folder)
 
-    def _save_or_stop(self, folder: RunFolder, is_told: IsTold) -> None:
+    def _save_or_stop(self, folder: RunFolder, is_told: IsTold, enough: bool) -> None:
         """Save a checkpoint if one is due, or if a rank was told to end; then raise `Stopped`."""
         epochs, every, world = self.progress.epochs, self.config.checkpoint_every, self.world
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
-        ends = may_stop and any(row[0] for row in world.gather_numbers([float(is_told())]))
+        asked = world.gather_numbers([float(is_told()), float(enough)]) if may_stop else []
+        ends = any(row[0] for row in asked)
+        self.progress.is_enough = any(row[1] for row in asked)
         if every and (ends or epochs % every == 0):
             with self.watch.saving():
                 saved = self.checkpoint()

@@ -148,6 +148,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     edges: Any = None,
     x: Any = None,
     out: Path | str | None = None,
+    pairs: Any = None,
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
@@ -155,6 +156,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
 ) -> pa.Table:
     """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
 
+    Of a run about edges, `pairs` are nodes src and dst, a file or a frame, to be scored instead.
     `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
     of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
     are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
@@ -167,6 +169,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
         _path_of(run),
         data,
         out=out,
+        pairs=pairs,
         embeddings=embeddings,
         overwrite=overwrite,
         model=model,

@@ -14,6 +14,7 @@ from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data
+from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
@@ -51,6 +52,7 @@ def fit(
     edges: Any = None,
     x: Any = None,
     y: Any = None,
+    on_epoch: OnEpoch | None = None,
     quiet: bool = True,
     **settings: Unpack[Settings],
 ) -> Run:
@@ -58,7 +60,8 @@ def fit(
 
     `data` is whatever `siafu.load` or `siafu.load_dynamic` takes or returns, or a parts folder; or
     two tables, `nodes` and `edges`, as files or as frames of pandas, polars or Arrow. A sparse
-    matrix or an `edge_index` has its features `x` and labels `y` beside it.
+    matrix or an `edge_index` has its features `x` and labels `y` beside it. `on_epoch(epoch,
+    metrics)` is called here after every epoch; where it returns True, that epoch is the last.
 
     >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
     >>> run.accuracy["test"], run.predictions
@@ -70,17 +73,30 @@ def fit(
     data_name = str(name or type(source).__name__)
     with model_named(settings.pop("model", RunConfig.model_fields["model"].default)) as model:
         config = make_config(data=data_name, model=model, **{**settings, **given.columns})
-        return start_run(config, data=source, say=lambda line: None, quiet=quiet)
+        return start_run(config, data=source, say=lambda line: None, quiet=quiet, on_epoch=on_epoch)
 
 
-def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = False) -> Run:
+def start_run(
+    config: RunConfig,
+    *,
+    data: Any = None,
+    say: Say,
+    quiet: bool = False,
+    on_epoch: OnEpoch | None = None,
+) -> Run:
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
     check_run(data, config)
+    if on_epoch is not None and config.launcher == "ray":
+        raise ConfigError(
+            "A callback needs ranks of this process, or of this machine.",
+            seen="on_epoch with --launcher ray",
+            fix="leave one of them out, or read run.metrics afterwards",
+        )
     if not is_given(config.model):
         trust_named(config.model)
     if under_torchrun():
-        return _run_as_rank(config, data, say, quiet)
+        return _run_as_rank(config, data, say, quiet, on_epoch)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
@@ -89,7 +105,7 @@ def start_run(config: RunConfig, *, data: Any = None, say: Say, quiet: bool = Fa
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
-        carry_out(folder, config, job, say)
+        carry_out(folder, config, job, say, on_epoch)
         return Run(folder.path, folder.read_result())
 
 
@@ -224,7 +240,9 @@ def _draw(folder: RunFolder, error: BaseException | None) -> Path:
     return folder.report
 
 
-def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
+def _run_as_rank(
+    config: RunConfig, data: Any, say: Say, quiet: bool, on_epoch: OnEpoch | None
+) -> Run:
     """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder.
 
     Ranks that torchrun started again go on with the run that the earlier ones began.
@@ -250,7 +268,7 @@ def _run_as_rank(config: RunConfig, data: Any, say: Say, quiet: bool) -> Run:
                 world.lasting.set(key, str(folder.path.absolute()))
             return folder, True
 
-        return _work_as_rank(config, data, open_run, world, say=say, quiet=quiet)
+        return _work_as_rank(config, data, open_run, world, say=say, quiet=quiet, on_epoch=on_epoch)
 
 
 _NUMBERS = itertools.count()
@@ -265,25 +283,27 @@ def _work_as_rank(
     *,
     say: Say,
     quiet: bool,
+    on_epoch: OnEpoch | None = None,
 ) -> Run:
     """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
     if world.rank != 0:
         wait_for_preparation(world)
-        return _share_work("", None, world)
+        return _share_work("", None, world, None)
     with ExitStack() as stack:
         with preparing(world):
             folder, is_new = open_run()
             stack.enter_context(_working_on(folder, is_new=is_new, say=say))
             say(f"Run: {folder.path}")
             job = _next_job(folder, data, config, say, quiet)
-        return _share_work(str(folder.path.absolute()), job, world)
+        return _share_work(str(folder.path.absolute()), job, world, on_epoch)
 
 
-def _share_work(path: str, job: Job | None, world: World) -> Run:
+def _share_work(path: str, job: Job | None, world: World, on_epoch: OnEpoch | None) -> Run:
     """Do this rank's share of rank 0's job at rank 0's path, and wait for the others."""
     world.step = "start"
     folder = existing_run(Path(world.share_text(path)))
-    work(folder, Job.from_text(world.share_text(job.to_text() if job else "")), world)
+    job = Job.from_text(world.share_text(job.to_text() if job else ""))
+    work(folder, job, world, on_epoch)
     world.step = "the end"
     world.check_agreement("run folder", str(folder.path))
     return Run(folder.path, folder.read_result(), world.rank == 0)

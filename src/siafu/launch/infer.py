@@ -17,6 +17,7 @@ from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.learnt import columns_to_find
 from siafu.launch.own_code import model_to_run
+from siafu.launch.pairs import save_pairs
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
 from siafu.launch.ranks import carry_out, under_torchrun
@@ -30,6 +31,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     target: Path,
     *,
     data: Any = None,
+    pairs: Any = None,
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
@@ -40,7 +42,8 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     """Write predictions of a finished run for its own graph or another; return their folder.
 
     `model` names the file of a model of the user's own, where that is not trusted yet; `columns`
-    what the columns of other data are, where it has others than the run's. The folder appears when
+    what the columns of other data are, where it has others than the run's. `pairs` is a table of
+    nodes src and dst: of a run about edges their scores are written alone. The folder appears when
     all ranks are done, and not at all when one fails.
     """
     folder = _finished_run(path)
@@ -72,6 +75,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             target=str(made),
             model=named,
+            pairs="" if pairs is None else save_pairs(pairs, config, parts, Path(scratch)),
         )
         carry_out(folder, config, job, say)
         with writing(target):
@@ -98,6 +102,7 @@ def infer_as_table(  # noqa: PLR0913 - one argument per flag
     data: Any = None,
     *,
     out: Path | str | None = None,
+    pairs: Any = None,
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
@@ -118,6 +123,7 @@ def infer_as_table(  # noqa: PLR0913 - one argument per flag
             path,
             target,
             data=data,
+            pairs=pairs,
             embeddings=embeddings,
             overwrite=overwrite,
             model=model,

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ from siafu.signals import StopOrder, heeding
 ERRORS_VARIABLE = "SIAFU_ERRORS"
 """Where ranks tell their failures: not the run folder, whose disk may be full."""
 _POLL_SECONDS = 0.1
+_SHORT_POLL_SECONDS = 0.005
+"""Where ranks wait for an answer after every epoch."""
 _GRACE_SECONDS = 3.0
 """After a rank failed, time for the others to notice and to say so before they are killed."""
 _KILL_SECONDS = 5
@@ -65,11 +67,13 @@ def run_ranks(
     threads: int,
     variables: dict[str, str] | None = None,
     again: str | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> None:
     """Run `python -m siafu.launch RUN JOB` on every rank; raise the first failure at the end.
 
     `variables` are added to the ranks' environment. `again` tells a user how to go on with what
     the ranks have saved; with it they may save once more when the command is told to end.
+    `meanwhile` is called again and again while they work.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     with own_signals(), scratch_folder() as scratch:
@@ -79,7 +83,7 @@ def run_ranks(
             for rank in range(num_ranks)
         }
         with _started(arguments, environments, scratch) as ranks:
-            ended = _wait(ranks, saves_when_told=again is not None)
+            ended = _wait(ranks, saves_when_told=again is not None, meanwhile=meanwhile)
         if any(ended.values()):
             unheard = sorted(ranks.keys() - ended.keys())
             raise first_error(read_failures(scratch), ended, unheard=unheard, again=again or "")
@@ -120,7 +124,9 @@ def own_signals() -> Iterator[None]:
                 signal.signal(name, handler)
 
 
-def _wait(ranks: Ranks, *, saves_when_told: bool) -> dict[int, int]:
+def _wait(
+    ranks: Ranks, *, saves_when_told: bool, meanwhile: Callable[[], None] | None
+) -> dict[int, int]:
     """Return the exit codes of ranks, the first end first.
 
     A rank that does not end by itself soon after another failed is not among them.
@@ -131,7 +137,9 @@ def _wait(ranks: Ranks, *, saves_when_told: bool) -> dict[int, int]:
         ended: dict[int, int] = {}
         latest, is_passed_on = float("inf"), False
         while len(ended) < len(ranks) and time.monotonic() < latest:
-            time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS if meanwhile is None else _SHORT_POLL_SECONDS)
+            if meanwhile is not None:
+                meanwhile()
             new = {r: c for r, p in ranks.items() if r not in ended and (c := p.poll()) is not None}
             if any(new.values()):
                 latest = min(latest, time.monotonic() + _GRACE_SECONDS)

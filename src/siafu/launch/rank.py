@@ -22,9 +22,11 @@ from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
 from siafu.engine.edges import EdgeNetwork, write_edges
 from siafu.engine.forecast import HELD_SHARE
+from siafu.engine.pairs import write_pairs
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
+from siafu.launch.callbacks import OnEpoch, await_answer, told_of
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
 from siafu.launch.own_code import told_as_the_users
@@ -59,6 +61,10 @@ class Job:
     embeddings: bool = False
     target: str = ""
     """Where inference writes."""
+    pairs: str = ""
+    """Numbers of the pairs of nodes to score, where some are asked for."""
+    asks: bool = False
+    """Whether rank 0 asks the process that started it, after every epoch, if it is to go on."""
     model: str = ""
     """Where a model of the user's own is now; the run's own setting where not given."""
 
@@ -79,8 +85,8 @@ class Job:
             ) from error
 
 
-def work(folder: RunFolder, job: Job, world: World) -> None:
-    """Do this rank's share of a job."""
+def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = None) -> None:
+    """Do this rank's share of a job; `on_epoch` is called here after epochs of a training."""
     settings = read_run_config(folder.config) | ({"model": job.model} if job.model else {})
     config = make_config(**settings).resolved()
     world.trace = Trace(world.rank) if config.trace else None
@@ -89,7 +95,9 @@ def work(folder: RunFolder, job: Job, world: World) -> None:
         is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
         if job.verb == "train":
             start = begin_on_dynamic if is_dynamic else _begin
-            _train(start(config, folder, job, world), folder, job)
+            if job.asks:
+                on_epoch = _asking(folder, world)
+            _train(start(config, folder, job, world), folder, job, on_epoch)
         elif is_dynamic:
             infer_on_dynamic(config, folder, job, world)
         else:
@@ -124,18 +132,22 @@ def _say_nothing(line: str) -> None:
     pass
 
 
-def _train(trainer: Trainer, folder: RunFolder, job: Job) -> None:
+def _asking(folder: RunFolder, world: World) -> OnEpoch:
+    return lambda epoch, told: await_answer(folder, epoch, world.deadline_seconds)
+
+
+def _train(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
     if job.resume and trainer.world.rank == 0:
         with writing(folder.metrics):
             folder.keep_metrics(trainer.progress.epochs)
     try:
-        _train_on(trainer, folder, job)
+        _train_on(trainer, folder, job, on_epoch)
     except BaseException:
         trainer.abandon()
         raise
 
 
-def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
+def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
     config, world, workload = trainer.config, trainer.world, trainer.workload
     is_first, predicts = world.rank == 0, config.inference == "full"
     said_before = COMPILING_TOLD_VARIABLE in os.environ
@@ -147,12 +159,13 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job) -> None:
     ):
         losses = _loss_watch(trainer)
 
-        def show(row: dict[str, Any]) -> None:
+        def show(row: dict[str, Any]) -> bool | None:
             if warning := losses.note(row["epoch"], row["loss"]):
                 folder.note_warning(warning)
                 line.say(f"Warning: {warning}")
             sinks.row(row, workload.metrics[0])
             watch.end_epoch(f"loss {row['loss']:.4f}  {workload.note_of(row)}".rstrip())
+            return None if on_epoch is None else on_epoch(row["epoch"], told_of(row))
 
         with heeding() as is_told:
             result = trainer.train(folder, show, is_told)
@@ -210,6 +223,10 @@ def _without_held_out(config: ResolvedConfig, job: Job, shard: Shard) -> tuple[S
 def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
     draws = Draws(seed=config.seed, training=False)
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
+    if job.pairs:
+        ids = open_parts(job.parts).ids
+        write_pairs(network, shard, draws, ids, Path(job.pairs), Path(job.target))
+        return
     if config.task == "link":
         write_embeddings(network, shard, draws, Path(job.target))
         return

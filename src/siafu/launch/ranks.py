@@ -2,9 +2,11 @@
 
 import importlib
 import os
+from dataclasses import replace
 
 from siafu.comm import World
 from siafu.config import RunConfig
+from siafu.launch.callbacks import Answering, OnEpoch
 from siafu.launch.cut import Say
 from siafu.launch.local import run_ranks, threads_for
 from siafu.launch.rank import (
@@ -38,13 +40,18 @@ def joined(config: RunConfig) -> World:
     return World.join(device=config.device, deadline_seconds=config.deadline)
 
 
-def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> None:
-    """Do a job on this process, or on ranks that are started for it, to its end."""
+def carry_out(
+    folder: RunFolder, config: RunConfig, job: Job, say: Say, on_epoch: OnEpoch | None = None
+) -> None:
+    """Do a job on this process, or on ranks that are started for it, to its end.
+
+    `on_epoch` is called in this process after epochs of a training.
+    """
     if config.ranks == 1 and config.launcher == "local":
         threads = num_threads()
         try:
             with joined(config) as world:
-                work(folder, job, world)
+                work(folder, job, world, on_epoch)
         finally:
             set_threads(threads)  # the caller's own, who may go on with other work
     else:
@@ -68,6 +75,8 @@ def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> None:
             on_ray = importlib.import_module("siafu.launch.ray")  # who has no Ray needs none
             on_ray.run_ranks_on_ray(config, folder.path, job.to_text(), variables)
         else:
+            answering = None if on_epoch is None else Answering(folder, on_epoch)
+            job = replace(job, asks=answering is not None)
             again = f"go on with `{resume_command(folder.path)}`" if job.verb == "train" else None
             try:
                 run_ranks(
@@ -77,7 +86,11 @@ def carry_out(folder: RunFolder, config: RunConfig, job: Job, say: Say) -> None:
                     threads=threads,
                     variables=variables,
                     again=again,
+                    meanwhile=answering,
                 )
             except BaseException:
                 clear_rests()
                 raise
+            finally:
+                if answering is not None:
+                    answering.close()

@@ -1,6 +1,6 @@
 """Settings as arguments, by name and type: what editors complete and type checkers know.
 
-Written from the options by `python -m tests.docs.test_typed_settings`.
+Written from the options by `python -m tests.docs.test_surface`.
 """
 
 from collections.abc import Callable, Sequence
@@ -142,6 +142,8 @@ class Settings(Columns, total=False):
     it, and where rows are rounded, since evaluation sends them whole)."""
     inference: Literal["full", "none"]
     """score and predict all nodes with all neighbours, or nothing."""
+    sink: str | None
+    """where metrics go too: tensorboard, mlflow, wandb, or several, comma between."""
     fanout: str | None
     """in-edges drawn per node at each hop, as 15,10,5; -1: all; without --layers there are as many
     as numbers."""

@@ -10,10 +10,12 @@ import pytest
 import siafu
 from siafu.comm import World
 from siafu.config import make_config
-from siafu.engine import begin
+from siafu.engine import begin, load_network
+from siafu.engine.pairs import write_pairs
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Graph, TextIds, graph_from_edges
 from siafu.launch.checks import check_run
+from siafu.nn import Draws
 from siafu.partitioning import assign_hash, open_parts, write_parts
 from siafu.record import RunFolder
 from siafu.shard import open_shard
@@ -41,9 +43,8 @@ def known_answer(kind: str, **columns) -> Graph:
         dst,
         N,
         x=x.astype(np.float32),
-        edge_attr=attr.astype(np.float32),
         ids=TextIds.from_strings([f"n{k:03}" for k in range(N)]),
-        **{**targets, **columns},
+        **{"edge_attr": attr.astype(np.float32), **targets, **columns},
     )
 
 
@@ -131,3 +132,59 @@ def test_what_cannot_be_done_is_refused_by_name(tmp_path: Path) -> None:
     config = make_config(data="x", task="edge").resolved()
     with pytest.raises(DataError, match="edges have no targets"):
         begin(config, open_shard(tmp_path / "p", World()))
+
+
+def test_own_pairs_are_scored_as_the_edges_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = known_answer("classes", edge_attr=None)
+    done = siafu.fit(whole, task="edge", model="sage", epochs=3, out="run")
+    own = pq.read_table(done.path / "predictions").to_pylist()
+    Path("pairs.csv").write_text(
+        "\n".join(["src,dst", *(f"{row['src']},{row['dst']}" for row in own[:50])])
+    )
+    found = siafu.infer("run", pairs="pairs.csv").to_pylist()
+    assert len(found) == 50
+    by_ends = {(row["src"], row["dst"]): row["p(odd)"] for row in own}
+    for row in found:
+        want = by_ends[row["src"], row["dst"]]
+        assert row["score"] in (pytest.approx(want, abs=1e-6), pytest.approx(1 - want, abs=1e-6))
+        assert row["p(odd)"] == pytest.approx(want, abs=1e-6)
+    Path("pairs.csv").write_text("src,dst\nn001,n002\nn001,nobody\n")
+    with pytest.raises(DataError, match="not in the graph") as caught:
+        siafu.infer("run", pairs="pairs.csv")
+    assert "nobody" in caught.value.seen
+
+
+def scored(world: World, parts: Path, pairs: Path, folder: Path, weights: Path) -> None:
+    config = make_config(data="x", task="link", strategy="batchgnn", model="sage").resolved()
+    draws = Draws(seed=0, training=False)
+    shard = open_shard(parts, world)
+    network, shard = load_network(config, shard, draws, weights)
+    write_pairs(network, shard, draws, open_parts(parts).ids, pairs, folder)
+    network.close()
+
+
+def test_pairs_of_a_link_run_have_the_same_scores_on_three_ranks(
+    ranks: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = known_answer("classes")
+    settings = {"task": "link", "strategy": "batchgnn", "model": "sage", "epochs": 1}
+    done = siafu.fit(whole, out="run", **settings)
+    pairs = np.random.default_rng(0).integers(0, N, (30, 2))
+    np.save("pairs.npy", pairs)
+    tables = []
+    for size in (1, 3):
+        part_of = assign_hash(whole, size, seed=0) if size > 1 else np.zeros(N, np.int32)
+        parts = tmp_path / f"{size}.parts"
+        write_parts(whole, part_of, parts, num_parts=size, method="hash", seed=0)
+        arguments = (parts, tmp_path / "pairs.npy", tmp_path / f"{size}.scores")
+        ranks.run(scored, size, *arguments, RunFolder(done.path.absolute()).weights)
+        table = pq.read_table(tmp_path / f"{size}.scores").to_pylist()
+        tables.append(sorted((row["src"], row["dst"], row["score"]) for row in table))
+    assert len(tables[0]) == 30
+    for one, three in zip(*tables, strict=True):
+        assert one[:2] == three[:2]
+        assert one[2] == pytest.approx(three[2], rel=1e-4, abs=1e-6)
