@@ -1,6 +1,8 @@
 """A user's folder: tables with text ids, an npz, events and a model of their own."""
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +44,8 @@ def user_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         test_mask=graph.test,
     )
     shutil.copy(ROOT / "examples" / "net.py", place / "my_model.py")
+    make_data = [sys.executable, str(ROOT / "examples" / "fraud" / "make_data.py"), str(place)]
+    subprocess.run([*make_data, "--customers", "500", "--transactions", "4000"], check=True)
     src, dst = graph.edge_index()
     days = np.sort(np.random.default_rng(0).integers(0, 200, len(src))) * 86_400
     lines = [f"{s},{d},{day}" for s, d, day in zip(src, dst, days, strict=True)]

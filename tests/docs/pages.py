@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 EPOCHS = 2
 """What lines without a number of epochs are given: they are to work as they stand, and that 200
 epochs lead somewhere is asked by others (tests/parity/test_curves.py, tests/unit/launch)."""
+SMALLER = {"examples/fraud/make_data.py": ["--customers", "2000", "--transactions", "20000"]}
 FENCE = re.compile(
     r"(?:<!-- not run: (?P<reason>[^>]+?) -->\n)?"
     r"^```(?P<language>bash|python)\n(?P<text>.*?)^```$",
@@ -72,6 +73,9 @@ def run_commands(block: Block, siafu: Command, *, smaller: bool = True) -> None:
     """Run each line of a bash block as `siafu` here; blocks with others are marked as not run."""
     for line, code in commands_of(block.text):
         program, *arguments = shlex.split(shortened(line, smaller=smaller))
+        if program == "python" and arguments[0].startswith("examples/"):
+            _run_example(line, arguments, siafu.here)
+            continue
         assert program == "siafu", f"line {block.line}: mark the block `<!-- not run: why -->`"
         if arguments == ["demo"]:
             arguments += ["--epochs", str(EPOCHS), "--ranks", "2"]
@@ -82,6 +86,15 @@ def run_commands(block: Block, siafu: Command, *, smaller: bool = True) -> None:
         # Ranks of the pool work in another folder.
         answer = siafu(*(str(Path(a).absolute()) if ".py:" in a else a for a in arguments))
         assert answer.code == code, f"{line}\n{answer.out}\n{answer.err}"
+
+
+def _run_example(line: str, arguments: list[str], folder: Path) -> None:
+    """Run a script of `examples/`, on smaller data where it makes some."""
+    script, *rest = arguments
+    rest += SMALLER.get(script, []) if len(rest) == 1 else []
+    command = [sys.executable, str(ROOT / script), *rest]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
 
 
 def _run_apart(line: str, arguments: list[str], code: int, folder: Path) -> None:
