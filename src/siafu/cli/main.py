@@ -29,7 +29,11 @@ COMMANDS = {
 
 def _tell_version(*, asked: bool) -> None:
     if asked:
+        # By their metadata: loading torch would take seconds.
         print(f"siafu {installed('siafu')}")
+        print(f"torch {installed('torch')}")
+        compilers = [f"{name} {v}" for name in ("numba", "triton") if (v := installed(name))]
+        print(f"kernels {', '.join(compilers) or 'as written in Python: numba is not installed'}")
         raise typer.Exit
 
 

@@ -39,7 +39,9 @@ def test_long_lists_are_shortened() -> None:
 
 def test_version_is_told(siafu: Command) -> None:
     answer = siafu("--version")
-    assert (answer.code, answer.out) == (0, f"siafu {installed('siafu')}\n")
+    versions = [f"{name} {installed(name)}" for name in ("siafu", "torch")]
+    assert (answer.code, answer.out.splitlines()[:2]) == (0, versions)
+    assert answer.out.splitlines()[2].startswith(f"kernels numba {installed('numba')}")
     assert package.__version__ == installed("siafu")
 
 
