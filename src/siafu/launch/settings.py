@@ -103,8 +103,9 @@ class Settings(Columns, total=False):
     """scale each feature row to sum to 1."""
     class_weights: str | None
     """balanced, none, or numbers as 0.9,0.1 (default: none; of edges over time balanced)."""
-    loss: Literal["cross-entropy", "focal", "mse", "mae", "huber"] | Callable[..., Any] | None
-    """of classes cross-entropy (default) or focal, of numbers mse (default), mae or huber."""
+    loss: str | Callable[..., Any] | None
+    """of classes cross-entropy (default) or focal, of numbers mse (default), mae or huber; or your
+    own: FILE.py:function."""
     trace: bool
     """write trace.json: when each rank worked, waited and sent, for ui.perfetto.dev."""
     checkpoint_every: int
