@@ -4,6 +4,7 @@ import csv
 import json
 import os
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -154,7 +155,10 @@ def test_command_line_from_a_file_of_events(command: Command) -> None:
     row = table.to_pylist()[0]
     assert row["src"].startswith("p")
     assert row["prediction"] in ("kin", "other")
-    assert row["time"].year == 2024
+    assert row["p(kin)"] + row["p(other)"] == pytest.approx(1)
+    times = sorted(table["time"].to_pylist())
+    first = datetime(2024, 3, 1, 8)
+    assert times == [first + timedelta(hours=3 * number) for number in range(240)]
     assert len((command.here / "run" / "metrics.jsonl").read_text().splitlines()) == 4
 
     # One rank needs no process of its own, so this is fast, and the answer may not change.

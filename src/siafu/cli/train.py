@@ -71,9 +71,9 @@ def _settings(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
         raise ConfigError("No data is named.", seen="siafu train", fix="try: siafu train planted")
     if data.endswith(_CONFIG_FILES):
         settings = {**_read(Path(data)), **given}
-        if "model" not in given:
-            model = str(settings.get("model", ""))
-            check_trusted(model, data, f"run `siafu train {data} --model {model}`")
+        for name in {"model", "loss"} - set(given):
+            code = str(settings.get(name) or "")
+            check_trusted(code, data, f"run `siafu train {data} --{name} {code}`")
         return settings
     return {"data": data, **given}
 

@@ -3,7 +3,10 @@
 import re
 from typing import ClassVar, Literal
 
-from siafu.errors import ConfigError
+from pydantic import field_validator
+
+from siafu.errors import ConfigError, did_you_mean
+from siafu.nn.losses import CLASS_LOSSES, NUMBER_LOSSES
 from siafu.options import SCORED, STATIC, Options, Scope, setting
 
 LINKS = Scope(
@@ -66,9 +69,10 @@ class TrainingOptions(Options):
         "balanced, none, or numbers as 0.9,0.1 (default: none; of edges over time balanced)",
         CLASSES,
     )
-    loss: Literal["cross-entropy", "focal", "mse", "mae", "huber"] | None = setting(
+    loss: str | None = setting(
         None,
-        "of classes cross-entropy (default) or focal, of numbers mse (default), mae or huber",
+        "of classes cross-entropy (default) or focal, of numbers mse (default), mae or huber; or "
+        "your own: FILE.py:function",
         STATIC,
         TARGETS,
     )
@@ -76,6 +80,18 @@ class TrainingOptions(Options):
         False, "write trace.json: when each rank worked, waited and sent, for ui.perfetto.dev"
     )
     checkpoint_every: int = setting(50, "epochs between checkpoints; 0: none", ge=0)
+
+    @field_validator("loss")
+    @classmethod
+    def _known_loss(cls, value: str | None) -> str | None:
+        known = [*CLASS_LOSSES, *NUMBER_LOSSES]
+        if value is None or value in known or ":" in value:
+            return value
+        raise ConfigError(
+            "Unknown loss.",
+            seen=f"{value}{did_you_mean(value, known)}",
+            fix=f"use one of: {', '.join(known)}; or FILE.py:function for your own",
+        )
 
 
 class ScoringOptions(Options):

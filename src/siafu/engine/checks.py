@@ -9,10 +9,11 @@ from siafu.config import RunConfig, is_asked
 from siafu.elastic import inspect_parts
 from siafu.elastic.open import check_pool_settings
 from siafu.engine.networks.network import check_strategy
-from siafu.engine.networks.own_model import OWN_ARGUMENTS, arguments_taken, no_such_file
+from siafu.engine.networks.own_model import OWN_ARGUMENTS, arguments_taken
 from siafu.engine.networks.pipelined import check_pipeline
 from siafu.errors import ConfigError
 from siafu.nn import GNN, ModelSpec
+from siafu.nn.named_code import no_such_file
 from siafu.plan import check_budget, read_prices
 from siafu.shard import Shard
 
@@ -26,6 +27,12 @@ def check_network_settings(config: RunConfig) -> None:
     check_budget(config, strategy)
     if strategy.unit == "interval":
         check_pipeline(config)
+        if ":" in (config.loss or ""):
+            raise ConfigError(
+                "A loss of your own is not computed by a pipeline's pool.",
+                seen=f"--loss {config.loss} with --strategy {config.strategy}",
+                fix="use another strategy, or one of siafu's losses",
+            )
         check_pool_settings(config, strategy.pool)
         if config.launcher == "local":  # elsewhere ranks read it, from their own disks
             read_prices(config.prices)
@@ -47,9 +54,10 @@ def check_model_file(config: RunConfig) -> None:
 
     Ranks on other machines may have it where this one has not.
     """
-    place, _, _ = config.model.rpartition(":")
-    if config.launcher == "local" and place.endswith(".py") and not Path(place).is_file():
-        raise no_such_file(config.model, "no such file")
+    for what, name in (("model", config.model), ("loss", config.loss or "")):
+        place, _, _ = name.rpartition(":")
+        if config.launcher == "local" and place.endswith(".py") and not Path(place).is_file():
+            raise no_such_file(name, "no such file", what)
 
 
 def _spec_of_any_graph(config: RunConfig) -> ModelSpec:

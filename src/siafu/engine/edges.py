@@ -20,14 +20,11 @@ from siafu.engine.infer import SPLIT_NAMES, node_targets, prediction_columns, ro
 from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import RowsInMemory
 from siafu.errors import ConfigError, DataError
-from siafu.graph import MASKS, Ids, parse_split
+from siafu.graph import MASKS, Ids
 from siafu.nn import Draws, PairHead
-from siafu.ops import DrawKey, uniform_pairs
+from siafu.partitioning import edge_sides
 from siafu.shard import Shard
 
-DEFAULT_SPLIT = "0.6,0.2"
-_PURPOSE = (1 << 18) + 3
-"""Draws that split edges, apart from others."""
 _EDGES_AT_ONCE = 1 << 18
 
 
@@ -137,24 +134,13 @@ def edge_numbers(shard: Shard) -> tuple[Tensor, Tensor]:
 
 
 def _draw_split(config: RunConfig, shard: Shard) -> Tensor:
-    """Return uint8 [E], drawn by the two ends: alike on any ranks, and for an edge's reverse."""
-    first, second = parse_split(config.split or DEFAULT_SPLIT)
-    if first >= 1:
-        raise ConfigError(
-            "Edges are split by shares.",
-            seen=f"--split {config.split} with --task edge",
-            fix=f"give the shares for training and validation, as --split {DEFAULT_SPLIT}",
-        )
+    """Return uint8 [E]: the split of each edge that has a target."""
     source, target = (ends.cpu() for ends in edge_numbers(shard))
-    low, high = torch.minimum(source, target), torch.maximum(source, target)
-    key = DrawKey(config.seed, 0, _PURPOSE)
-    draw = uniform_pairs(key, low, high, 1, dtype=torch.float64)[:, 0]
-    bounds = torch.tensor([first, first + second], dtype=torch.float64)
-    side = 1 + torch.searchsorted(bounds, draw, right=True)
+    side = edge_sides(source, target, config.split, config.seed)
     assert shard.edge_y is not None
     y = shard.edge_y.cpu()
     known = ~y.isnan().all(dim=1) if y.is_floating_point() else y >= 0
-    return torch.where(known, side, 0).to(torch.uint8).to(shard.world.device)
+    return torch.where(known, side, 0).to(shard.world.device)
 
 
 def edge_network(config: ResolvedConfig, nodes: Network, shard: Shard, asked: Shard) -> EdgeNetwork:

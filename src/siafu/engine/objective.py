@@ -14,8 +14,11 @@ from siafu.config import RunConfig, flag_of, read_threshold
 from siafu.engine.tasks.edges import class_weights
 from siafu.errors import ConfigError, DataError
 from siafu.nn.losses import CLASS_LOSSES, NUMBER_LOSSES
+from siafu.nn.own_loss import try_loss
 from siafu.shard import Objective, Shard
 
+_FEW = 8
+"""Rows that a loss of the user's own is tried with."""
 _KINDS = {"regression": "numbers", "classification": "classes"}
 
 
@@ -34,11 +37,14 @@ def find_objective(
     if y.is_floating_point():
         return _of_numbers(config, shard, y)
     loss = config.loss or "cross-entropy"
-    if loss not in CLASS_LOSSES:
+    is_own = ":" in loss
+    if not is_own and loss not in CLASS_LOSSES:
         raise _wrong_loss(loss, "classes", CLASS_LOSSES)
     counts_C = _count(shard, y)
     weights = _weights(config, counts_C, several=y.dim() == 2, num_rows=_rows(shard, y))
-    per_row = float(len(counts_C)) if y.dim() == 2 else 1.0
+    per_row = float(len(counts_C)) if y.dim() == 2 and not is_own else 1.0
+    if is_own:
+        _check_own(config, y, len(counts_C))
     counts = tuple(int(count) for count in counts_C)
     return Objective(
         loss=loss,
@@ -133,7 +139,8 @@ def _weights(
 
 def _of_numbers(config: RunConfig, shard: Shard, y: Tensor) -> Objective:
     loss = config.loss or "mse"
-    if loss not in NUMBER_LOSSES:
+    is_own = ":" in loss
+    if not is_own and loss not in NUMBER_LOSSES:
         raise _wrong_loss(loss, "numbers", NUMBER_LOSSES)
     for name in ("class_weights", "threshold"):
         if (text := getattr(config, name)) not in (None, "none"):
@@ -157,9 +164,25 @@ def _of_numbers(config: RunConfig, shard: Shard, y: Tensor) -> Objective:
     scale_T = (_summed(shard, off.sum(0)) / count_T).sqrt()
     scale_T[scale_T <= 1e-12 * mean_T.abs().clamp(min=1e-30)] = 1.0
     rows = _rows(shard, y)
-    return Objective(
+    made = Objective(
         loss=loss,
         mean=tuple(mean_T.tolist()),
         scale=tuple(scale_T.tolist()),
-        per_row=math.fsum(count_T.tolist()) / max(1.0, rows),
+        per_row=1.0 if is_own else math.fsum(count_T.tolist()) / max(1.0, rows),
     )
+    if is_own:
+        _check_own(config, made.prepared(y), y.size(1))
+    return made
+
+
+def _check_own(config: RunConfig, y: Tensor, width: int) -> None:
+    """Raise where a loss of the user's own can't be learnt from, or weighs classes itself."""
+    assert config.loss is not None
+    if config.class_weights not in (None, "none"):
+        raise ConfigError(
+            "A loss of your own weighs classes itself.",
+            seen=f"--class-weights {config.class_weights} with --loss {config.loss}",
+            fix="leave --class-weights out",
+        )
+    if len(y):
+        try_loss(config.loss, y[:_FEW], width)

@@ -87,6 +87,8 @@ class EdgeEvents(NamedTuple):
     """int64, -1 where an event has none."""
     weight: Array
     """float32; 1 where the data has no weights."""
+    time: Array | None = None
+    """float64, in the data's own numbers (dates: seconds of 1970); None where it is not kept."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False, eq=False)
@@ -110,6 +112,8 @@ class DynamicGraph:
     """int64 [M], -1 for no label."""
     event_weight: Array | None = None
     """float32 [M]."""
+    event_time: Array | None = None
+    """float64 [M]: when each event happened, as `times` has it; None in older folders."""
     num_edge_classes: int = 0
     edge_class_names: tuple[str | int, ...] = ()
     x: Array | None = None
@@ -199,7 +203,9 @@ class DynamicGraph:
         label = None if self.event_label is None else np.asarray(self.event_label[span])
         weight = self.event_weight
         ones = np.ones(len(src), np.float32)
-        return EdgeEvents(src, dst, label, ones if weight is None else np.asarray(weight[span]))
+        time = None if self.event_time is None else np.asarray(self.event_time[span])
+        weights = ones if weight is None else np.asarray(weight[span])
+        return EdgeEvents(src, dst, label, weights, time)
 
     def edges_per_snapshot(self) -> Array:
         """Return int64 [T]: the number of edges of each snapshot, without making any."""
@@ -255,6 +261,7 @@ _ARRAYS = (
     "event_dst",
     "event_label",
     "event_weight",
+    "event_time",
     "x",
     "y",
     "signal",

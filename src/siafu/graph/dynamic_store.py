@@ -36,7 +36,7 @@ _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "over
 _NAMES = ("class_names", "edge_class_names", "feature_names")
 _CHANGES = ("removed", "added", "changed")
 _KEYS_AT_ONCE = 1 << 20
-_OPTIONAL = ("event_label", "event_weight", "x", "y", "signal", "part_of")
+_OPTIONAL = ("event_label", "event_weight", "event_time", "x", "y", "signal", "part_of")
 
 
 def save_dynamic(graph: DynamicGraph, target: Path | str, *, overwrite: bool = False) -> None:
@@ -125,6 +125,7 @@ def _columns(folder: Folder, facts: DynamicFacts) -> dict[str, Column]:
     return needed | {
         "event_label": Column((m,), OFFSETS, span=(-1, facts.num_edge_classes - 1)),
         "event_weight": Column((m,), REALS),
+        "event_time": Column((m,), REALS),
         "x": Column((*_steps(folder, "x", 3, t), n, None), REALS),
         "y": Column((*_steps(folder, "y", 2, t), n), OFFSETS, span=(-1, facts.num_classes - 1)),
         "signal": Column((t, n, None), REALS),
@@ -198,7 +199,7 @@ def check_dynamic(graph: DynamicGraph) -> None:
     if graph.part_of is not None:
         _check_shape("part_of", graph.part_of.shape, [(n,)])
         _check_groups(graph.part_of)
-    for name in ("event_label", "event_weight"):
+    for name in ("event_label", "event_weight", "event_time"):
         column = getattr(graph, name)
         if column is not None:
             _check_shape(name, column.shape, [(graph.num_events,)])

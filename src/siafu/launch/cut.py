@@ -33,7 +33,14 @@ from siafu.ingest import (
     predict_ingest_bytes,
     with_split,
 )
-from siafu.partitioning import Cut, Progress, Quality, open_parts, partition_in_steps
+from siafu.partitioning import (
+    Cut,
+    Progress,
+    Quality,
+    open_parts,
+    partition_in_steps,
+    with_edge_split,
+)
 from siafu.partitioning.memory import available_bytes, check_cut_fits, predict_peak_bytes
 from siafu.partitioning.partition import load_checked_store
 from siafu.partitioning.prepared import ColumnChoices, prepare_in_steps
@@ -55,6 +62,8 @@ class SourceReading:
     """Which columns of tables mean what."""
     draws_masks: bool = True
     """False keeps to the masks of the data."""
+    splits_edges: bool = False
+    """Whether edges are split, by shares of `split`, and not nodes."""
     through_cache: bool = False
     """True leaves the store of tables in the cache; one that is there is used in any case."""
     columns: ColumnChoices = field(default_factory=ColumnChoices)
@@ -62,7 +71,7 @@ class SourceReading:
 
     def facts(self) -> dict[str, Any]:
         """Return what makes the same graph again."""
-        names = ("undirected", "split", "draws_masks", "through_cache")
+        names = ("undirected", "split", "draws_masks", "splits_edges", "through_cache")
         facts = {name: getattr(self, name) for name in names}
         return facts | {"options": repr(self.options), "columns": self.columns.facts()}
 
@@ -162,7 +171,7 @@ def _cut_tables(
                 store,
                 overwrite=store.exists(),
                 undirected=reading.undirected,
-                split=reading.split,
+                split=None if reading.splits_edges else reading.split,
                 seed=cut.seed,
                 options=options,
                 draw_masks=reading.draws_masks,
@@ -180,6 +189,9 @@ def _cut_graph(
     if reading.draws_masks:
         graph, notes = with_split(graph, reading.split, cut.seed)
         _say_all(allowance, notes)
+    if reading.splits_edges:
+        file = partial.scratch / "edge_split.npy"
+        graph = with_edge_split(graph, reading.split, cut.seed, file)
     graph = prepare_in_steps(partial, graph, reading.columns, allowance.say)
     allowance.check(graph)
     return partition_in_steps(

@@ -19,7 +19,7 @@ from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.own_code import model_to_run, trust_named
-from siafu.launch.own_model import is_given, model_named, settled
+from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
 from siafu.launch.ranks import carry_out, joined, under_torchrun
@@ -71,8 +71,14 @@ def fit(
     source = given.source
     name = source if isinstance(source, str | Path) else getattr(source, "name", None)
     data_name = str(name or type(source).__name__)
-    with model_named(settings.pop("model", RunConfig.model_fields["model"].default)) as model:
-        config = make_config(data=data_name, model=model, **{**settings, **given.columns})
+    default = RunConfig.model_fields["model"].default
+    with (
+        model_named(settings.pop("model", default)) as model,
+        loss_named(settings.pop("loss", None)) as loss,
+    ):
+        config = make_config(
+            data=data_name, model=model, loss=loss, **{**settings, **given.columns}
+        )
         return start_run(config, data=source, say=lambda line: None, quiet=quiet, on_epoch=on_epoch)
 
 
@@ -93,8 +99,9 @@ def start_run(
             seen="on_epoch with --launcher ray",
             fix="leave one of them out, or read run.metrics afterwards",
         )
-    if not is_given(config.model):
-        trust_named(config.model)
+    for code in (config.model, config.loss or ""):
+        if not is_given(code):
+            trust_named(code)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet, on_epoch)
     choose_device(config.device, 0)
@@ -120,9 +127,12 @@ def resume_run(
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
     # The first epoch may have failed for want of memory.
     free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
-    found = make_config(**read_run_config(folder.config)).model
-    model = model_to_run(found, changes.get("model"), resume_command(path), path)
-    fixed = sorted(set(changes) - free - ({"model"} if ":" in model else set()))
+    begun = make_config(**read_run_config(folder.config))
+    for setting in ("model", "loss"):
+        found, named = getattr(begun, setting) or "", changes.get(setting)
+        model_to_run(found, named, resume_command(path), path, f"--{setting}")
+        free |= {setting} if ":" in found else set()
+    fixed = sorted(set(changes) - free)
     if fixed:
         raise ConfigError(
             "A resumed run keeps its settings.",

@@ -25,16 +25,19 @@ _MOST_FRAMES = 6
 
 
 @contextmanager
-def told_as_the_users(model: str, world: World) -> Iterator[None]:
-    """Raise a `ModelError` where the model named `FILE.py:Class` fails inside."""
+def told_as_the_users(model: str, loss: str | None, world: World) -> Iterator[None]:
+    """Raise a `ModelError` where the user's own `FILE.py:Class`, or his loss, fails inside."""
     try:
         yield
     except SiafuError:
         raise
     except (Exception, SystemExit) as error:
-        if ":" not in model or (frames := _frames(error, model)) is None:
-            raise
-        raise _told(error, frames, model, world) from error
+        for own in (loss, model):
+            if own and ":" in own and (frames := _frames(error, own)) is not None:
+                has_failed = own == model or any(_file_of(own) in frame for frame in frames)
+                if has_failed or ":" not in model:
+                    raise _told(error, frames, own, world) from error
+        raise
 
 
 def _told(error: BaseException, frames: list[str], model: str, world: World) -> ModelError:
@@ -49,6 +52,10 @@ def _told(error: BaseException, frames: list[str], model: str, world: World) -> 
     return ModelError(
         f"{whose} the code of {model}.", seen="\n    ".join("\n".join(lines).splitlines()), fix=fix
     )
+
+
+def _file_of(own: str) -> str:
+    return _shown(own.rpartition(":")[0])
 
 
 def _frames(error: BaseException, model: str) -> list[str] | None:
@@ -185,19 +192,21 @@ def check_trusted(model: str, where: str, fix: str) -> None:
         raise UntrustedModelError(model, source, where, fix)
 
 
-def model_to_run(found: str, named: str | None, command: str, path: Path) -> str:
-    """Return the model of a run that may be someone else's, as the user allows it.
+def model_to_run(
+    found: str, named: str | None, command: str, path: Path, flag: str = "--model"
+) -> str:
+    """Return the model, or loss, of a run that may be someone else's, as the user allows it.
 
     One of the user's own may be named anew: where it lies now, and as one to trust.
     """
     if named is None:
-        check_trusted(found, str(path), f"run `{command} --model {shlex.quote(found)}`")
+        check_trusted(found, str(path), f"run `{command} {flag} {shlex.quote(found)}`")
         return found
     if ":" not in found or named.rpartition(":")[2] != found.rpartition(":")[2]:
         raise ConfigError(
-            "A run keeps its model.",
-            seen=f"--model {named}, the run has {found}",
-            fix="leave --model out, or name the file where the same class is now",
+            f"A run keeps its {flag[2:]}.",
+            seen=f"{flag} {named}, the run has {found or 'none'}",
+            fix=f"leave {flag} out, or name the file where the same code is now",
         )
     trust_named(named)
     return named

@@ -1,4 +1,4 @@
-"""A model given as a class, an instance or a name: as a setting, and as files of the run."""
+"""A model or a loss given as an object: as a setting, and as files of the run."""
 
 import inspect
 import shutil
@@ -56,22 +56,45 @@ def model_named(model: Any) -> Iterator[str]:
             yield f"{code}:{kind.__name__}"
 
 
+@contextmanager
+def loss_named(loss: Any) -> Iterator[str | None]:
+    """Yield the setting for a loss; a function's source lies in a file while inside."""
+    if loss is None or isinstance(loss, str):
+        yield loss
+        return
+    if not isinstance(loss, FunctionType):
+        raise ConfigError(
+            "This is no loss.",
+            seen=f"loss={loss!r}"[:200],
+            fix="give a name, FILE.py:function, or a function of outputs and targets",
+        )
+    if is_library(loss.__module__):
+        yield f"{loss.__module__}:{loss.__name__}"
+        return
+    with tempfile.TemporaryDirectory(prefix=_SCRATCH) as scratch:
+        code = Path(scratch) / "loss_code.py"
+        code.write_text(code_of(loss))
+        yield f"{code}:{loss.__name__}"
+
+
 def is_given(model: str) -> bool:
-    """Return whether a setting names a model that was given as an object, not by its name."""
+    """Return whether a setting names code that was given as an object, not by its name."""
     return Path(model.rpartition(":")[0]).parent.name.startswith(_SCRATCH)
 
 
 def settled(config: RunConfig, folder: RunFolder) -> RunConfig:
-    """Return the settings with the files of a model that was given as an object in the run."""
-    place, _, name = config.model.rpartition(":")
-    if not is_given(config.model):
-        return config
-    with writing(folder.path):
-        for file in Path(place).parent.iterdir():
-            shutil.copyfile(file, folder.path / file.name)
-    model = f"{(folder.path / _CODE).absolute()}:{name}"
-    trust_named(model)
-    return config.model_copy(update={"model": model})
+    """Return the settings with the files of code that was given as an object in the run."""
+    places: dict[str, str] = {}
+    for setting in ("model", "loss"):
+        given = getattr(config, setting) or ""
+        if is_given(given):
+            place, _, name = given.rpartition(":")
+            with writing(folder.path):
+                for file in Path(place).parent.iterdir():
+                    shutil.copyfile(file, folder.path / file.name)
+            places[setting] = f"{(folder.path / Path(place).name).absolute()}:{name}"
+            trust_named(places[setting])
+    return config.model_copy(update=places)
 
 
 def _function(kind: Any) -> str:

@@ -94,9 +94,9 @@ def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:
         options = options_of_inference(options, learnt)
     return SourceReading(
         undirected=config.undirected,
-        # Edges are split when a rank has opened its part.
-        split=None if config.task == "edge" else config.split,
+        split=config.split,
         draws_masks=learnt is None and config.task != "edge",
+        splits_edges=learnt is None and config.task == "edge",
         through_cache=True,
         options=options,
         columns=column_choices(config) if learnt is None else ColumnChoices(learnt=learnt),

@@ -91,7 +91,7 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
     config = make_config(**settings).resolved()
     world.trace = Trace(world.rank) if config.trace else None
     world.check_agreement("settings", config.model_dump_json() + repr(job))
-    with told_as_the_users(config.model, world):
+    with told_as_the_users(config.model, config.loss, world):
         is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
         if job.verb == "train":
             start = begin_on_dynamic if is_dynamic else _begin

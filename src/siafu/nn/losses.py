@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from siafu.nn.own_loss import own_total
+
 LossName = Literal["cross-entropy", "focal", "mse", "mae", "huber"]
 NUMBER_LOSSES: tuple[LossName, ...] = ("mse", "mae", "huber")
 CLASS_LOSSES: tuple[LossName, ...] = ("cross-entropy", "focal")
@@ -22,6 +24,8 @@ def total_loss(out: Tensor, y: Tensor, loss: str, weight_C: Tensor | None = None
     `y` is int64 [B], uint8 [B, C] where several classes may hold, or floats [B, T], NaN for none.
     `weight_C` weighs classes; where several may hold, those that do against those that do not.
     """
+    if ":" in loss:
+        return own_total(loss, out, y)
     if y.is_floating_point():
         return _of_numbers(out, y, loss)
     if y.dim() == 1:

@@ -1,6 +1,7 @@
 """Deciding which part owns which node, scoring that, and writing the parts."""
 
 from siafu.partitioning.assign import assign_contiguous, assign_hash
+from siafu.partitioning.edge_split import edge_sides, with_edge_split
 from siafu.partitioning.memory import predict_peak_bytes
 from siafu.partitioning.metis import assign_metis
 from siafu.partitioning.partition import (
@@ -38,6 +39,7 @@ __all__ = [
     "assign_streaming",
     "assign_vertices",
     "balanced_cuts",
+    "edge_sides",
     "open_parts",
     "partition_graph",
     "partition_in_steps",
@@ -46,5 +48,6 @@ __all__ = [
     "predict_peak_bytes",
     "score",
     "too_few_snapshots",
+    "with_edge_split",
     "write_parts",
 ]

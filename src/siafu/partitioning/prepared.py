@@ -81,7 +81,8 @@ def fit_schema(graph: Graph, how: ColumnChoices) -> Schema:
     if edges:
         wanted = _TrainingEdges(graph, train)
         edges = fit_columns(edges, wanted.pieces(), wanted.count(), how.scale)
-    return schema.model_copy(update={"nodes": nodes, "edges": edges})
+    weighted = graph.edge_weight is not None
+    return schema.model_copy(update={"nodes": nodes, "edges": edges, "weighted": weighted})
 
 
 def _rows_at_once(table: Array) -> int:
@@ -180,7 +181,7 @@ def _prepared_as_learnt(graph: Graph, learnt: Schema, say: Say) -> Graph:
     """Return the graph with the columns of a run, found by name."""
     assert graph.schema is not None
     if learnt.nodes or learnt.edges or not (graph.schema.nodes or graph.schema.edges):
-        return _prepared(graph, learnt, say)
+        return _prepared(_weighted_alike(graph, learnt, say), learnt, say)
     # The run took its columns as they were.
     odd = [
         column.name
@@ -195,6 +196,20 @@ def _prepared_as_learnt(graph: Graph, learnt: Schema, say: Say) -> Graph:
             fix="give numbers without gaps, or train again on tables",
         )
     return replace(graph, schema=None)
+
+
+def _weighted_alike(graph: Graph, learnt: Schema, say: Say) -> Graph:
+    """Return the graph with weights of edges where a run had some; raise where it lacks them."""
+    if learnt.weighted and graph.edge_weight is None:
+        raise DataError(
+            "The edges that the model was trained on had weights.",
+            seen=f"none in {graph.name}",
+            fix="name the column that has them: --edge-weight COLUMN",
+        )
+    if graph.edge_weight is not None and not learnt.weighted:
+        say("Weights of edges are left out: the edges of the training had none.")
+        return replace(graph, edge_weight=None)
+    return graph
 
 
 def _check_named(graph: Graph, how: ColumnChoices) -> None:

@@ -16,7 +16,7 @@ from siafu.errors import ConfigError, DataError
 from siafu.graph import Graph, TextIds, graph_from_edges
 from siafu.launch.checks import check_run
 from siafu.nn import Draws
-from siafu.partitioning import assign_hash, open_parts, write_parts
+from siafu.partitioning import assign_hash, open_parts, with_edge_split, write_parts
 from siafu.record import RunFolder
 from siafu.shard import open_shard
 from tests.harness import RankPool
@@ -188,3 +188,16 @@ def test_pairs_of_a_link_run_have_the_same_scores_on_three_ranks(
     for one, three in zip(*tables, strict=True):
         assert one[:2] == three[:2]
         assert one[2] == pytest.approx(three[2], rel=1e-4, abs=1e-6)
+
+
+def test_the_split_of_a_cut_is_that_which_ranks_would_draw(
+    ranks: RankPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = known_answer("classes")
+    cut = with_edge_split(whole, None, 0, tmp_path / "split.npy")
+    run(ranks, tmp_path, whole, 1, epochs=1)
+    drawn = pq.read_table(tmp_path / "1.run/predictions").column("split").to_pylist()
+    assert [("", "train", "val", "test")[side] for side in cut.edge_split] == drawn
+    done = siafu.fit(whole, task="edge", model="sage", epochs=1, out="fit")
+    assert pq.read_table(done.path / "predictions").column("split").to_pylist() == drawn

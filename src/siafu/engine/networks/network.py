@@ -12,6 +12,7 @@ from siafu.engine.forecast import Counts, minibatch_remedy
 from siafu.engine.networks.own_model import EdgeFacts, OutputShape, own_model
 from siafu.engine.networks.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
 from siafu.engine.networks.sampled import sampled_network
+from siafu.engine.networks.trial import try_forward
 from siafu.errors import ConfigError
 from siafu.nn import (
     GNN,
@@ -182,7 +183,11 @@ def build_network(
         torch.manual_seed(config.seed)
         if spec is None:
             own = own_model(config, x.shape[1], out_width(config, shard), _edge_facts(shard))
-            return _own_network(config, own.to(shard.world.device), x, shard, draws, strategy)
+            own = own.to(shard.world.device)
+            check_forward(own, edge_arguments(own, shard), shard.name)
+            if training:
+                try_forward(own, x, shard, _wanted(config, shard))
+            return _own_network(config, own, x, shard, draws, strategy)
         gnn = GNN(spec).to(shard.world.device)
     if strategy.unit == "macrobatch":
         return sampled_network(config, spec, gnn, shard, draws, strategy, None)
@@ -210,12 +215,7 @@ def _remedy(config: RunConfig, spec: ModelSpec | None, shard: Shard) -> str:
 def _own_network(
     config: RunConfig, module: nn.Module, x: Rows, shard: Shard, draws: Draws, strategy: Strategy
 ) -> Network:
-    check_forward(module, edge_arguments(module, shard), shard.name)
-    # Edges are scored by rows of any width.
-    wanted = OutputShape(
-        None if config.task == "link" else out_width(config, shard),
-        "targets" if shard.num_targets else "classes",
-    )
+    wanted = _wanted(config, shard)
     if strategy.unit == "graph":
         return OwnNetwork(module, dense(x), shard, draws, strategy, wanted)
     if shard.is_mapped or shard.world.device.type != "cpu":
@@ -226,6 +226,14 @@ def _own_network(
         )
     whole = OwnNetwork(module, dense(x), shard, draws, Strategy(), wanted)
     return sampled_network(config, None, module, shard, draws, strategy, whole)
+
+
+def _wanted(config: RunConfig, shard: Shard) -> OutputShape:
+    # Edges are scored by rows of any width.
+    return OutputShape(
+        None if config.task == "link" else out_width(config, shard),
+        "targets" if shard.num_targets else "classes",
+    )
 
 
 def _edge_facts(shard: Shard) -> EdgeFacts:

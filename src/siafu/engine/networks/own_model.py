@@ -1,12 +1,8 @@
 """A model of the user's own: finding it, making it, and what it must give back."""
 
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
+from siafu.nn.named_code import named_object
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,8 +75,7 @@ OFFERED = ("in_channels", "out_channels", *OWN_ARGUMENTS.values(), "edge_dim", "
 
 
 def _own_class(config: RunConfig) -> Any:
-    place, _, name = config.model.rpartition(":")
-    factory = getattr(_module_at(place, config.model), name, None)
+    factory = named_object(config.model)
     if not callable(factory):
         raise ConfigError(
             "The model has no such class.", seen=config.model, fix="check the name after the colon"
@@ -140,45 +136,3 @@ def _check_weights(model: nn.Module, name: str) -> None:
             seen=f"{name} has no parameters that require gradients",
             fix="make its layers in __init__, as attributes (or in an nn.ModuleList)",
         )
-
-
-def _module_at(place: str, model: str) -> Any:
-    """Return the module; what its own code raises is the user's, and goes up as it is."""
-    if not place.endswith(".py"):
-        if (here := str(Path.cwd())) not in sys.path:
-            sys.path.insert(0, here)  # as `python -m` does for ranks of their own
-        try:
-            return importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if not error.name or not f"{place}.".startswith(f"{error.name}."):
-                raise
-            raise no_such_file(model, str(error)) from error
-    if not Path(place).is_file():
-        raise no_such_file(model, "no such file")
-    spec = importlib.util.spec_from_file_location(Path(place).stem, place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    # From the file itself: bytecode beside it may be of something else than was looked at.
-    try:
-        code = compile(Path(place).read_bytes(), place, "exec")
-    except (SyntaxError, ValueError) as error:
-        if isinstance(error, SyntaxError) and error.filename:
-            raise
-        raise ConfigError(
-            "The model's file is no Python source.",
-            seen=f"{place}: {error}",
-            fix="name a file of Python code in UTF-8",
-        ) from error
-    exec(code, module.__dict__)
-    return module
-
-
-def no_such_file(model: str, why: str) -> ConfigError:
-    """Return the error for a model of the user's own that is not where it should be."""
-    return ConfigError(
-        "The model's file can't be loaded.",
-        seen=f"{model}: {why}",
-        fix="give FILE.py:Class, or package.module:Class",
-    )

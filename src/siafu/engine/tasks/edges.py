@@ -14,8 +14,10 @@ from siafu.engine.tasks.scores import confusion, f1_by_class, judge
 from siafu.engine.tasks.task import (
     Tally,
     TaskInput,
+    as_times,
     named,
     refuse_overlap,
+    shares,
     split_of,
     split_steps,
     time_column,
@@ -79,6 +81,14 @@ class EdgeTask:
         mine = self.share.is_mine(source)
         return source[mine], target[mine], label[mine]
 
+    def _times(self, step: int, count: int) -> pa.Array:
+        """Return when each of this rank's events happened; of older folders, its window's start."""
+        events = self.graph.edge_events(step)
+        if events.time is None:
+            return time_column(self.graph, step, count)
+        source = torch.from_numpy(events.src.astype(np.int64)).to(self.device)
+        return as_times(self.graph, events.time[self.share.is_mine(source).cpu().numpy()])
+
     def _labelled(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
         source, target, label = self._events(step)
         known = label >= 0
@@ -116,16 +126,17 @@ class EdgeTask:
     def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the class of every event of the snapshot, labelled or not."""
         source, target, label = self._events(step)
-        logits_EC = judge(head, self.share, rows_nD, source, target)
-        score_E, said_E = logits_EC.float().softmax(dim=1).max(dim=1)
+        share_EC = judge(head, self.share, rows_nD, source, target).float().softmax(dim=1)
+        score_E, said_E = share_EC.max(dim=1)
         names, count = self.graph.edge_class_names, len(source)
         return {
             "src": self.graph.ids.take(source.cpu().numpy()).to_arrow(),
             "dst": self.graph.ids.take(target.cpu().numpy()).to_arrow(),
-            "time": time_column(self.graph, step, count),
+            "time": self._times(step, count),
             "prediction": named(said_E.tolist(), names),
             "score": pa.array(score_E.cpu().numpy()),
             "label": named(label.tolist(), names),
+            **shares(share_EC, names),
             "split": pa.array([split_of(self.splits, step)] * count, pa.string()),
         }
 

@@ -16,6 +16,7 @@ from siafu.engine.tasks.task import (
     Tally,
     TaskInput,
     named,
+    shares,
     split_next_steps,
     split_of,
     split_steps,
@@ -132,7 +133,8 @@ class NodeTask:
         """Return the class of every node; labels that do not change are told once."""
         if self.is_fixed and step < self.num_steps - 1:
             return {}
-        score_n, said_n = head(rows_nD).float().softmax(dim=1).max(dim=1)
+        share_nC = head(rows_nD).float().softmax(dim=1)
+        score_n, said_n = share_nC.max(dim=1)
         labels = self.graph.labels(step)
         assert labels is not None
         count, names, own_n = len(said_n), self.graph.class_names, self._ids_n.numpy()
@@ -146,6 +148,7 @@ class NodeTask:
             "prediction": named(said_n.tolist(), names),
             "score": pa.array(score_n.cpu().numpy()),
             "label": named(labels[own_n].tolist(), names),
+            **shares(share_nC, names),
             "split": pa.array(splits, pa.string()),
         }
 

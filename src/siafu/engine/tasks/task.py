@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
-from siafu.graph import DynamicGraph
+from siafu.graph import Array, DynamicGraph
 from siafu.nn import Draws
 from siafu.shard import VertexShare
 
@@ -83,10 +83,23 @@ def split_of(splits: dict[str, range], step: int) -> str:
 
 def time_column(graph: DynamicGraph, step: int, count: int) -> pa.Array:
     """Return when a snapshot starts, as a date where the data had dates."""
-    if graph.dates:
-        microseconds = np.full(count, round(graph.times[step] * 1e6), np.int64)
-        return pa.array(microseconds, pa.timestamp("us"))
-    return pa.array(np.full(count, graph.times[step]))
+    return as_times(graph, np.full(count, graph.times[step]))
+
+
+def as_times(graph: DynamicGraph, times: Array) -> pa.Array:
+    """Return times, in the data's own numbers, as a column: dates where the data had dates."""
+    if not graph.dates:
+        return pa.array(times)
+    return pa.array(np.rint(times * 1e6).astype(np.int64), pa.timestamp("us"))
+
+
+def shares(share_EC: Tensor, names: tuple[str | int, ...]) -> dict[str, pa.Array]:
+    """Return a column of probabilities for each class."""
+    columns = share_EC.float().cpu().numpy().T
+    return {
+        f"p({names[number] if names else number})": pa.array(np.ascontiguousarray(column))
+        for number, column in enumerate(columns)
+    }
 
 
 def named(classes: list[int], names: tuple[str | int, ...]) -> pa.Array:

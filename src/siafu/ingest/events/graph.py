@@ -62,11 +62,11 @@ def graph_from_events(
     if weighting == "one":
         deltas = replace(deltas, **_without_changes(len(deltas)))
         deltas.added_weight[:], base.weight[:] = 1, 1
-    dtype = index_dtype(events.num_nodes)
+    dtype, ticks = index_dtype(events.num_nodes), events.ticks_per_second if events.dates else 1
     graph = DynamicGraph(
         name=events.name,
         ids=events.ids,
-        times=windows.start / (events.ticks_per_second if events.dates else 1),
+        times=windows.start / ticks,
         dates=events.dates,
         base=base,
         deltas=deltas,
@@ -75,6 +75,7 @@ def graph_from_events(
         event_dst=events.dst[windows.event].astype(dtype),
         event_label=None if events.label is None else events.label[windows.event],
         event_weight=None if events.weight is None else events.weight[windows.event],
+        event_time=events.time[windows.event] / ticks,
         num_edge_classes=events.num_edge_classes,
         edge_class_names=events.edge_class_names,
         x=events.x,

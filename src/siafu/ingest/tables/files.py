@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -174,10 +175,8 @@ class Table:
     def _schema_of(self, file: Path) -> pa.Schema:
         try:
             if _is_csv(file):
-                with self._open_csv(file, None) as reader:
-                    schema: pa.Schema = reader.schema
-                    list(schema.names)  # a name that is no UTF-8 is found here
-                    return schema
+                state = file.stat()
+                return _csv_schema(self, file, (state.st_mtime_ns, state.st_size))
             return self._open_parquet(file).schema_arrow
         except _READ_ERRORS as error:
             raise _unreadable(file, error) from error
@@ -187,7 +186,7 @@ class Table:
             with self._open_parquet(file) as reader:
                 yield from reader.iter_batches(batch_size=rows, columns=list(columns))
             return
-        with self._open_csv(file, columns) as reader:
+        with self.open_csv(file, columns) as reader:
             for block in reader:
                 for start in range(0, block.num_rows, rows):
                     yield block.slice(start, rows)
@@ -198,7 +197,11 @@ class Table:
         except _READ_ERRORS as error:
             raise _unreadable(file, error) from error
 
-    def _open_csv(self, file: Path, columns: Sequence[str] | None) -> pa_csv.CSVStreamingReader:
+    def __hash__(self) -> int:
+        return hash((self.files, self.header, tuple(self.types)))
+
+    def open_csv(self, file: Path, columns: Sequence[str] | None) -> pa_csv.CSVStreamingReader:
+        """Return a reader of a CSV file, of some of its columns or all."""
         return pa_csv.open_csv(
             file,
             read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=self.header),
@@ -209,6 +212,15 @@ class Table:
                 include_columns=None if columns is None else list(columns),
             ),
         )
+
+
+@lru_cache(maxsize=256)
+def _csv_schema(table: Table, file: Path, state: tuple[int, int]) -> pa.Schema:
+    """Return the columns of a CSV file as it is now: its first rows are read to guess the types."""
+    with table.open_csv(file, None) as reader:
+        schema: pa.Schema = reader.schema
+        list(schema.names)  # a name that is no UTF-8 is found here
+        return schema
 
 
 def _is_csv(file: Path) -> bool:

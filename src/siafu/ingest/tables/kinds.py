@@ -25,6 +25,8 @@ _FEWEST_ROWS = 20
 """In fewer rows, different numbers in a row are no sign of an index."""
 _MOSTLY = 0.5
 _FEW_CATEGORIES = 32
+_FIRST_ROWS = 1 << 10
+"""Rows that tell of most columns that they are no copy of the target."""
 _SAME = 0.999
 """Correlation with the target from which a column tells it."""
 
@@ -85,13 +87,14 @@ class Sample:
         """Return which columns tell the target, with the reason."""
         if target not in self.columns or is_list(self.types[target]):
             return {}
-        classes, told = _codes(self.columns[target]), _values(self.columns[target])
+        wanted = self.columns[target]
+        told = _values(wanted)
         found: dict[str, str] = {}
         for one in features:
             if one.width >= 0:
                 continue
             column = self.columns[one.name]
-            if _is_renamed(_codes(column), classes):
+            if _is_renamed(column, wanted):
                 found[one.name] = f"tells {target}: the same but for names"
             elif told is not None and _is_line(_values(column), told):
                 found[one.name] = f"tells {target}: correlation above {_SAME}"
@@ -187,15 +190,24 @@ def _values(column: pa.Array) -> Array | None:
     return None
 
 
-def _is_renamed(one: Array, other: Array) -> bool:
-    """Return whether each value of one goes with one of the other, in enough rows to matter."""
+def _is_renamed(column: pa.Array, target: pa.Array) -> bool:
+    """Return whether each value goes with one of the target, in enough rows to matter."""
+    first = _fits(_codes(column.slice(0, _FIRST_ROWS)), _codes(target.slice(0, _FIRST_ROWS)))
+    if first == 0:
+        return False
+    one, other = _codes(column), _codes(target)
+    kinds, rows = _fits(one, other), int(np.sum((one >= 0) & (other >= 0)))
+    return kinds > 1 and rows >= max(_FEWEST_ROWS, 2 * kinds)
+
+
+def _fits(one: Array, other: Array) -> int:
+    """Return how many values both have, where each of one goes with one of the other; else 0."""
     both = (one >= 0) & (other >= 0)
     one, other = one[both], other[both]
-    if len(one) < _FEWEST_ROWS:
-        return False
-    pairs = len(np.unique(np.stack([one, other]), axis=1).T)
-    kinds = len(np.unique(one)), len(np.unique(other))
-    return bool(1 < kinds[0] == kinds[1] == pairs and 2 * pairs <= len(one))
+    if not len(one):
+        return 1
+    pairs = len(np.unique(one * (int(other.max()) + 1) + other))
+    return pairs if pairs == len(np.unique(one)) == len(np.unique(other)) else 0
 
 
 def _is_line(one: Array | None, other: Array) -> bool:

@@ -1,0 +1,54 @@
+"""One pass of a user's own model over a few rows, before anything is trained."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from siafu.engine.networks.own_model import OutputShape
+from siafu.errors import ConfigError
+from siafu.nn import Rows, SparseRows
+from siafu.nn.sparse import dense
+from siafu.shard import Shard
+from siafu.strategy import as_given, edge_arguments
+
+_FEW = 8
+
+
+def try_forward(module: nn.Module, x: Rows, shard: Shard, wanted: OutputShape) -> None:
+    """Raise what the model does with a few nodes in a ring: its own error, or what is not fit.
+
+    On a copy: layers may keep what they have seen. A model with a row of its own for each node is
+    left to the first epoch, and so is a rank without enough nodes.
+    """
+    every = [*module.parameters(), *module.buffers()]
+    is_small = min(shard.num_owned, shard.csr.num_edges) < _FEW
+    if is_small or any(shard.num_owned in tensor.shape for tensor in every):
+        return
+    try:
+        trial = copy.deepcopy(module)
+    except Exception:  # noqa: BLE001 - a module that can't be copied is not wrong for that
+        return
+    ring = torch.arange(_FEW, device=shard.world.device)
+    rows = dense(x.select(ring) if isinstance(x, SparseRows) else x)[:_FEW]
+    columns: Any = {
+        name: getattr(shard, name, None) if name != "edge_weight" else shard.csr.weight
+        for name in edge_arguments(module, shard)
+    }
+    few = {name: None if column is None else column[:_FEW] for name, column in columns.items()}
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        out = trial.eval()(rows, torch.stack([ring, ring.roll(1)]), **as_given(few))
+    found = wanted.checked(out, _FEW, trial)
+    if found.device != rows.device:
+        raise ConfigError(
+            "The model's output is on another device than its input.",
+            seen=f"{type(module).__name__} gives {found.device} for rows on {rows.device}",
+            fix="make tensors in forward with device=x.device",
+        )
+    if not bool(found.isfinite().all()):
+        raise ConfigError(
+            "The model gives numbers that are NaN or infinite before it is trained.",
+            seen=f"{type(module).__name__} on the first {_FEW} nodes",
+            fix="look for divisions and logarithms in its forward, or scale the features",
+        )

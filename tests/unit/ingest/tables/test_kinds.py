@@ -1,0 +1,296 @@
+"""Columns of any kind: what each is taken for, how it is held, and why some are left out."""
+
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import pytest
+
+from siafu.errors import DataError
+from siafu.graph import Graph, Schema, check_graph, load_store
+from siafu.ingest import TableOptions, ingest_to_store
+
+ROWS = 60
+RNG = np.random.default_rng(3)
+TOWNS = RNG.choice(["Ulm", "Bonn", "Kiel"], ROWS).tolist()
+
+
+def made(
+    folder: Path,
+    nodes: dict[str, Any],
+    edges: dict[str, Any] | None = None,
+    ending: str = "parquet",
+    **options: Any,
+) -> tuple[Graph, str]:
+    """Return the graph of these tables and all that was told."""
+    folder.mkdir(exist_ok=True)
+    write = pa_csv.write_csv if ending == "csv" else pq.write_table
+    count = len(next(iter(nodes.values())))
+    edges = edges or {"src": [0, 1], "dst": [1, 2]}
+    write(pa.table({"id": list(range(count)), **nodes}), folder / f"nodes.{ending}")
+    write(pa.table(edges), folder / f"edges.{ending}")
+    notes = ingest_to_store(folder, folder / "store", options=TableOptions(**options))
+    graph = load_store(folder / "store")
+    check_graph(graph)
+    return graph, "\n".join(notes)
+
+
+def schema_of(graph: Graph) -> Schema:
+    """Return the schema, which tables always have."""
+    assert graph.schema is not None
+    return graph.schema
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_each_kind_is_held_as_numbers(tmp_path: Path, ending: str) -> None:
+    days = [date(2024, 1, 1 + row % 28) for row in range(ROWS)]
+    moments = [datetime(2024, 5, 1, row % 24, tzinfo=UTC) for row in range(ROWS)]
+    graph, told = made(
+        tmp_path / "t",
+        {
+            "pay": [f"{row}.25" if row % 7 else "-" for row in range(ROWS)],
+            "town": [town if row else "" for row, town in enumerate(TOWNS)],
+            "paid": ["Yes" if row % 3 else "no" for row in range(ROWS)],
+            "flag": [row % 2 == 0 for row in range(ROWS)],
+            "day": [str(day) for day in days],
+            "moment": [moment.isoformat() for moment in moments],
+        },
+        ending=ending,
+    )
+    assert [(one.name, one.kind, one.gaps) for one in schema_of(graph).nodes] == [
+        ("pay", "number", 9),
+        ("town", "category", 1),
+        ("paid", "boolean", 0),
+        ("flag", "boolean", 0),
+        ("day", "date", 0),
+        ("moment", "date", 0),
+    ]
+    x = np.array(graph.x)
+    assert schema_of(graph).nodes[1].categories == ("Bonn", "Kiel", "Ulm")
+    assert np.isnan(x[0, 1])
+    assert [("Bonn", "Kiel", "Ulm")[int(code)] for code in x[1:, 1]] == TOWNS[1:]
+    np.testing.assert_array_equal(x[:, 2], [float(row % 3 > 0) for row in range(ROWS)])
+    epoch = date(1970, 1, 1)
+    np.testing.assert_array_equal(x[:, 4], np.float32([(day - epoch).days for day in days]))
+    np.testing.assert_allclose(x[:, 5], [m.timestamp() / 86400 for m in moments], rtol=1e-7)
+    assert "town    category  feature     1  3 different" in told
+
+
+def test_types_of_arrow_are_kinds(tmp_path: Path) -> None:
+    graph, _ = made(
+        tmp_path / "t",
+        {
+            "town": pa.array(TOWNS).dictionary_encode(),
+            "day": pa.array([date(2020, 2, 29), None] * (ROWS // 2)),
+            "emb": pa.array([[1.0, None], None, [3.0, 4.0]] * (ROWS // 3)),
+            "cost": pa.array([1, 2] * (ROWS // 2), pa.decimal128(8, 2)),
+        },
+    )
+    kinds = [(one.name, one.kind, one.gaps) for one in schema_of(graph).nodes]
+    assert kinds == [
+        ("town", "category", 0),
+        ("day", "date", 30),
+        ("emb[0]", "number", 20),
+        ("emb[1]", "number", 40),
+        ("cost", "number", 0),
+    ]
+
+
+def test_what_looks_like_an_id_an_index_or_text_is_no_feature(tmp_path: Path) -> None:
+    columns = {
+        "row": list(range(100, 100 + ROWS)),
+        "branch_id": [row % 4 for row in range(ROWS)],
+        "ref": [f"r{row}" for row in range(ROWS)],
+        "words": [f"text {row % 50}" for row in range(ROWS)],
+        "zip": [f"0{row % 9}123" for row in range(ROWS)],
+        "empty": pa.nulls(ROWS),
+        "age": [row % 30 for row in range(ROWS)],
+    }
+    graph, told = made(tmp_path / "t", columns)
+    assert graph.feature_names == ("zip", "age")
+    assert schema_of(graph).nodes[0].kind == "category"
+    unused = schema_of(graph).unused
+    assert "index: 100 to 159" in unused["row"]
+    assert "by its name" in unused["branch_id"]
+    assert "each text is there once" in unused["ref"]
+    assert "free text: 50 different" in unused["words"]
+    assert "no values" in unused["empty"]
+    assert "free text: 50 different in 60 rows" in told
+    asked, _ = made(tmp_path / "a", columns, features=("row", "branch_id", "words"))
+    assert asked.feature_names == ("row", "branch_id", "words")
+
+
+def test_columns_that_tell_the_target_are_left_out(tmp_path: Path) -> None:
+    fraud = (RNG.random(ROWS) < 0.3).astype(int)
+    columns = {
+        "is_fraud": [int(one) if row % 5 else None for row, one in enumerate(fraud)],
+        "outcome": ["bad" if one else "fine" for one in fraud],
+        "score": fraud * 10.0 + 1,
+        "age": RNG.integers(20, 60, ROWS),
+    }
+    graph, told = made(tmp_path / "t", columns, label="is_fraud")
+    assert graph.feature_names == ("age",)
+    assert "Warning: left out, since they tell the target: outcome, score" in told
+    asked, _ = made(tmp_path / "a", columns, label="is_fraud", features=("outcome", "age"))
+    assert asked.feature_names == ("outcome", "age")
+    number = RNG.random(ROWS)
+    line, _ = made(tmp_path / "n", {"y": number, "euro": number * 2 + 1, "age": columns["age"]})
+    assert line.feature_names == ("age",)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_targets_are_classes_or_numbers(tmp_path: Path, ending: str) -> None:
+    words = ["no" if row % 3 else "yes" for row in range(ROWS)]
+    graph, _ = made(tmp_path / "w", {"y": words}, ending=ending)
+    assert (graph.class_names, graph.y.tolist()[:4]) == (("no", "yes"), [1, 0, 0, 1])
+    assert schema_of(graph).targets[0].counts == (40, 20)
+    values = [row / 7 if row else None for row in range(ROWS)]
+    graph, told = made(tmp_path / "f", {"y": values}, ending=ending)
+    assert (graph.num_classes, graph.num_targets, graph.target_names) == (0, 1, ("y",))
+    np.testing.assert_array_equal(graph.y[1:, 0], np.float32(values[1:]))
+    assert np.isnan(graph.y[0, 0])
+    assert "Target y is a number to be told" in told
+    whole = [row % 5 for row in range(ROWS)]
+    graph, _ = made(tmp_path / "i", {"y": whole}, ending=ending)
+    assert (graph.num_classes, graph.y.tolist()) == (5, whole)
+    graph, _ = made(tmp_path / "n", {"y": whole}, ending=ending, target="number")
+    assert graph.num_targets == 1
+    graph, told = made(tmp_path / "m", {"y": [7 * row for row in range(ROWS)]}, ending=ending)
+    assert graph.num_targets == 1
+    assert "--label-as classes" in told
+
+
+def test_several_targets(tmp_path: Path) -> None:
+    p, q = [row % 2 for row in range(ROWS)], [row / 9 for row in range(ROWS)]
+    labels, _ = made(tmp_path / "l", {"p": p, "q": p[::-1]}, label=("p", "q"))
+    assert (labels.y.dtype, labels.num_classes) == (np.uint8, 2)
+    numbers, told = made(tmp_path / "n", {"p": p, "q": q}, label=("p", "q"))
+    assert (numbers.num_targets, numbers.target_names) == (2, ("p", "q"))
+    assert "Targets p, q are numbers" in told
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_text_in_a_target_of_numbers_is_told_with_its_place(tmp_path: Path, ending: str) -> None:
+    cells = [f"{row}.5" for row in range(ROWS)]
+    cells[41] = "unknown!"
+    with pytest.raises(DataError, match="mixes numbers and text") as caught:
+        made(tmp_path / "t", {"y": cells}, ending=ending)
+    assert "column 'y': 'unknown!' in data row 41" in caught.value.seen
+
+
+EDGES = {"src": [row % 9 for row in range(40)], "dst": [row % 7 for row in range(40)]}
+AGE = {"age": [row % 11 for row in range(20)]}
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_columns_of_edges_likewise(tmp_path: Path, ending: str) -> None:
+    ways = ["card", "cash", "wire", ""] * 10
+    edges = EDGES | {
+        "weight": [float(row) for row in range(40)],
+        "way": ways,
+        "day": ["2024-02-29"] * 39 + ["?"],
+        "edge_id": list(range(40)),
+    }
+    graph, told = made(tmp_path / "t", AGE, edges, ending)
+    assert graph.edge_attr_names == ("way", "day")
+    assert schema_of(graph).edges[0].categories == ("card", "cash", "wire")
+    assert [one.gaps for one in schema_of(graph).edges] == [10, 1]
+    order = np.argsort(EDGES["dst"], kind="stable")
+    np.testing.assert_array_equal(graph.edge_weight, order)
+    codes = [np.nan if not way else ["card", "cash", "wire"].index(way) for way in ways]
+    np.testing.assert_array_equal(graph.edge_attr[:, 0], np.float32(codes)[order])
+    assert "weight   number    weight" in told
+
+
+@pytest.mark.parametrize("bad", [-1.0, None])
+def test_weights_that_can_not_be_are_features(tmp_path: Path, bad: float | None) -> None:
+    edges = EDGES | {"weight": [1.0] * 39 + [bad]}
+    graph, told = made(tmp_path / "t", AGE, edges)
+    assert (graph.edge_weight, graph.edge_attr_names) == (None, ("weight",))
+    assert "Column weight is not used as a weight" in told
+
+
+def test_targets_of_edges(tmp_path: Path) -> None:
+    kinds = ["good", "bad", None, "good"] * 10
+    graph, _ = made(tmp_path / "c", AGE, EDGES | {"kind": kinds}, edge_label="kind")
+    order = np.argsort(EDGES["dst"], kind="stable")
+    assert (graph.edge_class_names, graph.num_edge_classes) == (("bad", "good"), 2)
+    want = np.array([{"good": 1, "bad": 0, None: -1}[kind] for kind in kinds])
+    np.testing.assert_array_equal(graph.edge_y, want[order])
+    assert graph.edge_attr is None
+    sums = [row / 3 for row in range(40)]
+    edges = EDGES | {"sum": sums}
+    graph, _ = made(tmp_path / "n", AGE, edges, edge_label="sum", undirected=True)
+    assert (graph.num_edge_targets, graph.edge_target_names) == (1, ("sum",))
+    told = np.asarray(graph.edge_y)[:, 0]
+    assert sorted(told[np.isfinite(told)].tolist()) == np.float32(sums).tolist()
+
+
+def test_unknown_and_missing_ids_are_dropped_where_they_are_few(tmp_path: Path) -> None:
+    src = [row % 9 for row in range(400)]
+    edges: dict[str, Any] = {"src": src, "dst": [*src[:396], 77, None, 3, 3]}
+    graph, told = made(tmp_path / "few", AGE, edges)
+    assert graph.num_edges == 398
+    assert "Dropped 1 edges with nodes that the node table does not have" in told
+    assert "Dropped 1 edges without an id" in told
+    with pytest.raises(DataError, match="have 2 problems"):
+        made(tmp_path / "none", AGE, edges, drop_unknown=False)
+    many = {"src": [0, 1, 55, 2], "dst": [1, 2, 3, 66]}
+    with pytest.raises(DataError, match=r"id 55 in column 'src', data row 2 .*; 2 of 4 edges"):
+        made(tmp_path / "many", AGE, many)
+    graph, _ = made(tmp_path / "all", AGE, many, drop_unknown=True)
+    assert graph.num_edges == 2
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    (folder / "nodes.csv").write_text("id,age,y\n1,4,a\n2,5,b\n2,6,b\n,7,a\n")
+    (folder / "edges.csv").write_text("src,dst\n1,2\n1,9\n,2\n")
+    with pytest.raises(DataError, match="4 problems") as caught:
+        ingest_to_store(folder, tmp_path / "store")
+    for part in ("An id is missing", "same id", "id 9", "data row 3 (from 0) of"):
+        assert part in str(caught.value)
+    options = TableOptions(node_id="no", label="never", src="nor")
+    with pytest.raises(DataError, match="3 problems") as caught:
+        ingest_to_store(folder, tmp_path / "store", options=options)
+    assert all(flag in caught.value.fix for flag in ("--node-id", "--label", "--src"))
+
+
+def test_ids_are_found_by_name_or_by_what_edges_name(tmp_path: Path) -> None:
+    folder = tmp_path / "t"
+    folder.mkdir()
+    nodes = "".join(f"{row},c{row:03},{row % 5}\n" for row in range(30))
+    (folder / "nodes.csv").write_text("number,customer,age\n" + nodes)
+    edges = "".join(f"c{row:03},c{row + 1:03}\n" for row in range(29))
+    (folder / "edges.csv").write_text("From,To\n" + edges)
+    notes = ingest_to_store(folder, tmp_path / "store")
+    graph = load_store(tmp_path / "store")
+    assert graph.ids.to_arrow().to_pylist()[:2] == ["c000", "c001"]
+    assert graph.feature_names == ("age",)
+    assert notes[:2] == [
+        "Edges go from column From to column To.",
+        "Ids of nodes are in column customer.",
+    ]
+
+
+@pytest.mark.parametrize("nodes_as", ["csv", "parquet"])
+@pytest.mark.parametrize("edges_as", ["csv", "parquet"])
+def test_leading_zeros_stay_whatever_the_files_are(
+    tmp_path: Path, nodes_as: str, edges_as: str
+) -> None:
+    ids = [f"{row:05}" for row in range(30)]
+    for name, ending, columns in (
+        ("nodes", nodes_as, {"id": ids, "age": [row % 7 for row in range(30)]}),
+        ("edges", edges_as, {"src": ids[:-1], "dst": ids[1:]}),
+    ):
+        write = pa_csv.write_csv if ending == "csv" else pq.write_table
+        write(pa.table(columns), tmp_path / f"{name}.{ending}")
+    ingest_to_store(tmp_path, tmp_path / "store")
+    graph = load_store(tmp_path / "store")
+    assert graph.ids.to_arrow().to_pylist() == ids
+    assert graph.num_edges == 29
