@@ -21,7 +21,7 @@ from siafu.ingest.options import TableColumns
 from siafu.partitioning.options import ColumnOptions
 
 FILE = Path(siafu.__file__).parent / "launch" / "settings.py"
-SEVERAL = ("label", "features", "edge_attr")
+SEVERAL = ("label", "features", "edge_attr", "edge_label")
 """Columns that may be given as a list."""
 APART = ("data", "nodes")
 """What functions have arguments of their own for."""

@@ -128,6 +128,10 @@ class Schema(_Value):
     edge_targets: tuple[TargetColumn, ...] = ()
     unused: Mapping[str, str] = Field(default_factory=dict)
     """Columns that are not held, and why."""
+    undirected: bool = False
+    """Whether reverse edges were added when the tables were read."""
+    weighted: bool = False
+    """Whether the edges that a run was trained on had weights."""
 
     @property
     def is_fitted(self) -> bool:

@@ -34,6 +34,9 @@ class TableColumns(Options):
         None, "node table, a file or folder, if it is not beside the edges", STATIC, usual=10
     )
     label: str | None = setting(None, "column(s) to predict, comma between", STATIC, usual=10)
+    label_as: Literal["classes", "numbers"] | None = setting(
+        None, "what whole numbers to predict are (default: few different ones are classes)", STATIC
+    )
     node_id: str | None = setting(None, "id column of the node table (default: found)", STATIC)
     src: str | None = setting(None, "column an edge starts at (default: found)", STATIC)
     dst: str | None = setting(None, "column an edge ends at (default: found)", STATIC)
@@ -77,7 +80,7 @@ class TableColumns(Options):
             src=self.src,
             dst=self.dst,
             label=_one_or_more(self.label),
-            target=_TARGET_OF_TASK.get(task or ""),
+            target=_TARGETS.get(self.label_as or task or ""),
             split=self.split_column,
             features=_names(self.features),
             edge_weight=self.edge_weight,
@@ -90,7 +93,9 @@ class TableColumns(Options):
         )
 
 
-_TARGET_OF_TASK: dict[str, Literal["class", "number"]] = {
+_TARGETS: dict[str, Literal["class", "number"]] = {
+    "classes": "class",
+    "numbers": "number",
     "classification": "class",
     "regression": "number",
 }

@@ -45,20 +45,17 @@ def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
     return replace(
         options,
         needs_labels=False,
-        features=None,
-        edge_attr=None,
+        features=None if learnt.nodes else options.features,
+        # Nothing is read that the model does not.
+        edge_attr=None if learnt.edges else () if learnt.nodes else options.edge_attr,
         node_kinds=_kinds(learnt.nodes),
         edge_kinds=_kinds(learnt.edges),
     )
 
 
 def _kinds(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str], ...] | None:
-    """Return what the columns were read as; numbers may be used as categories later."""
-    read_as = (
-        "number" if column.kind == "category" and not column.categories else column.kind
-        for column in columns
-    )
-    return tuple((one.name, kind) for one, kind in zip(columns, read_as, strict=True)) or None
+    """Return what the columns were read as, whatever they are used as."""
+    return tuple((column.name, column.held) for column in columns) or None
 
 
 def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any]) -> RunConfig:

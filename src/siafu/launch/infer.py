@@ -15,7 +15,7 @@ from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
-from siafu.launch.learnt import columns_to_find
+from siafu.launch.learnt import columns_to_find, with_reverse_edges
 from siafu.launch.notebook import sayer
 from siafu.launch.own_code import model_to_run
 from siafu.launch.pairs import save_pairs
@@ -60,14 +60,9 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         parts = Path(parts_of(folder))
         if data is not None:
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
-            parts = prepare_parts(
-                data,
-                config,
-                own,
-                say=say,
-                progress=progress,
-                learnt=columns_to_find(folder, config),
-            )
+            learnt = columns_to_find(folder, config)
+            config = with_reverse_edges(config, learnt, data, say)
+            parts = prepare_parts(data, config, own, say=say, progress=progress, learnt=learnt)
             _tell_unnamed(Path(parts_of(folder)), parts, say)
         made = Path(scratch) / "predictions"
         job = Job(

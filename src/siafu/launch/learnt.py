@@ -6,11 +6,11 @@ from typing import Any
 from siafu.config import RunConfig, is_asked, settings_of, shown_flag
 from siafu.errors import ConfigError, DataError, StoreError
 from siafu.files import read_mapping, write_text_atomically
-from siafu.graph import Schema, folder_kind, writing
+from siafu.graph import Schema, folder_kind, load_store, writing
 from siafu.partitioning import open_parts
 from siafu.partitioning.options import ColumnOptions
 from siafu.partitioning.prepared import ColumnChoices
-from siafu.record import RunFolder
+from siafu.record import RunFolder, Say
 
 _MOST_BYTES = 1 << 26
 """Of the schema of a run: a table may have thousands of columns."""
@@ -72,6 +72,20 @@ def columns_to_find(folder: RunFolder, config: RunConfig) -> Schema:
     schema = learnt_schema(folder)
     reads_edges = config.edge_features or config.task == "edge" or ":" in config.model
     return schema if reads_edges else schema.model_copy(update={"edges": ()})
+
+
+def with_reverse_edges(config: RunConfig, learnt: Schema, data: Any, say: Say) -> RunConfig:
+    """Return the settings with reverse edges added to other data as they were in training."""
+    if config.undirected or not learnt.undirected:
+        return config
+    known = getattr(data, "schema", None)
+    if isinstance(data, str | Path) and folder_kind(Path(data)) is not None:
+        kind = folder_kind(Path(data))
+        known = load_store(data, verify=False).schema if kind == "store" else learnt
+    if isinstance(known, Schema) and known.undirected:
+        return config
+    say("Reverse edges are added, as they were to the data of the training.")
+    return config.model_copy(update={"undirected": True})
 
 
 def check_parts_as_learnt(parts: Path, learnt: Schema) -> None:

@@ -14,6 +14,8 @@ class Columns(TypedDict, total=False):
 
     label: str | Sequence[str] | None
     """column(s) to predict, comma between."""
+    label_as: Literal["classes", "numbers"] | None
+    """what whole numbers to predict are (default: few different ones are classes)."""
     node_id: str | None
     """id column of the node table (default: found)."""
     src: str | None
@@ -30,7 +32,7 @@ class Columns(TypedDict, total=False):
     """edge feature columns, comma between (default: all that look like some)."""
     edge_type: str | None
     """type column of the edges."""
-    edge_label: str | None
+    edge_label: str | Sequence[str] | None
     """column(s) of the edges to predict, comma between."""
     id_type: Literal["integer", "text"] | None
     """read ids as these (default: as the columns have them)."""

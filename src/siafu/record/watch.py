@@ -30,6 +30,7 @@ class Watch:
         self._line, self._low, self._bound, self._clock = line, low, bound, clock
         self._began, self._share, self._note = clock(), low, ""
         self._what = ""
+        self._epoch, self._before = 0, 0.0
         self._thread = threading.get_ident()
 
     @contextmanager

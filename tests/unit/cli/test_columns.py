@@ -1,6 +1,8 @@
 """Columns of tables are named alike for every command, in files of settings and in Python."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from siafu.config import make_columns, make_config
 from siafu.errors import ConfigError
 from siafu.launch.columns import check_columns, with_columns_of_inference
 from tests.command import Command
+
+ROOT = Path(__file__).parents[3]
 
 NAMED = ("--node-id", "who", "--src", "a", "--dst", "b", "--label", "kind", "--features", "p,q")
 SETTINGS = {"node_id": "who", "src": "a", "dst": "b", "label": "kind", "features": "p,q"}
@@ -103,3 +107,24 @@ def test_edges_with_times_are_a_graph_for_a_static_model(siafu: Command) -> None
     shown = siafu("train", "calls.csv", "--nodes", "people.csv", "--epochs", "1")
     assert shown.code == 0
     assert "Times of edges tell no order to --model gcn" in shown.err + shown.out
+
+
+def test_messy_tables_need_no_flags_but_what_to_predict(siafu: Command) -> None:
+    script = ROOT / "examples" / "fraud" / "make_data.py"
+    sizes = ["--customers", "600", "--transactions", "4000"]
+    subprocess.run([sys.executable, script, "data", *sizes], cwd=siafu.here, check=True)
+    named = ("data/transactions.csv", "--nodes", "data/customers.csv", "--label", "is_fraud")
+    store = result_of(siafu, "ingest", named[0], "store", *named[1:])
+    assert (store["features"], store["classes"]) == (6, 2)
+    trained = siafu("train", *named, "--epochs", "2", "--out", "run")
+    assert trained.code == 0, trained.err
+    assert "joined    date      feature" in trained.err
+    new = ("--data", "data/new/transactions.csv", "--nodes", "data/new/customers.csv")
+    assert result_of(siafu, "infer", "run", *new, "--out", "new")["rows"] == 600
+    ids = pq.read_table(siafu.here / "new").column("id").to_pylist()
+    assert "0000007" in ids
+
+
+def test_a_folder_may_call_its_two_tables_anything(siafu: Command, tables: object) -> None:
+    store = result_of(siafu, "ingest", ".", "store", "--src", "a", "--dst", "b", "--label", "kind")
+    assert (store["vertices"], store["features"]) == (60, 3)

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from siafu.engine.weights import Weights, _Facts, write_weights
+from siafu.engine.weights import NetworkFacts, Weights, write_weights
 from siafu.errors import StoreError
 from siafu.graph import writing
 
@@ -46,7 +46,7 @@ def test_weights_come_back(file: Path) -> None:
     weights.load_into(other)
     for name, tensor in model().state_dict().items():
         assert torch.equal(other.state_dict()[name], tensor)
-    assert weights.facts(_Facts).class_names == ["no", "yes"]
+    assert weights.facts(NetworkFacts).class_names == ["no", "yes"]
 
 
 def test_tied_weights_are_written(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_any_flipped_bit_is_refused(file: Path) -> None:
         file.write_bytes(raw)
         try:
             weights = Weights(file)
-            weights.facts(_Facts)
+            weights.facts(NetworkFacts)
             weights.load_into(model())
         except StoreError:
             continue
@@ -180,7 +180,7 @@ def test_facts_that_can_not_be(file: Path, name: str, value: str | None) -> None
     facts = {k: v for k, v in {**FACTS, name: value}.items() if v is not None}
     put(file, model().state_dict(), facts)
     with pytest.raises(StoreError, match="which data they are for") as caught:
-        Weights(file).facts(_Facts)
+        Weights(file).facts(NetworkFacts)
     assert name in caught.value.seen or "names for" in caught.value.seen or "text" in str(caught)
 
 

@@ -191,6 +191,33 @@ def test_edges_need_the_columns_that_a_model_reads_alone(
     assert len(siafu.infer(run, less)) == NODES
 
 
+def test_weights_of_edges_are_as_in_training(tmp_path: Path, finished: siafu.Run) -> None:
+    graph = customers()
+    weights = np.random.default_rng(1).random(graph.num_edges, dtype=np.float32)
+    weighted = replace(graph, edge_weight=weights)
+    run = trained(tmp_path / "run", weighted, model="gcn", edge_features=False)
+    with pytest.raises(DataError, match="had weights"):
+        siafu.infer(run, graph)
+    own, other = siafu.infer(finished), siafu.infer(finished, weighted)
+    assert other.column("confidence") == own.column("confidence"), "left out"
+
+
+def test_reverse_edges_are_added_as_in_training(tmp_path: Path, siafu_command: Command) -> None:
+    (tmp_path / "people.csv").write_text(
+        "\n".join(["id,age,label", *(f"{k},{k * 7 % 13},{k % 2}" for k in range(30))])
+    )
+    (tmp_path / "calls.csv").write_text(
+        "\n".join(["src,dst", *(f"{k},{(k * 3 + 1) % 30}" for k in range(30))])
+    )
+    siafu.partition("calls.csv", "parts", parts=1, nodes="people.csv", undirected=True)
+    run = siafu.fit("parts", model="sage", epochs=2, out=str(tmp_path / "run"))
+    own = siafu.infer(run).sort_by("id").column("confidence").to_numpy()
+    told = siafu_command("infer", run.path, "--data", "calls.csv", "--nodes", "people.csv")
+    assert "Reverse edges are added" in told.out + told.err
+    other = siafu.infer(run, "calls.csv", nodes="people.csv").sort_by("id")
+    np.testing.assert_allclose(other.column("confidence").to_numpy(), own, rtol=1e-5)
+
+
 def test_data_without_names_is_refused(finished: siafu.Run) -> None:
     graph = customers()
     x = np.nan_to_num(np.asarray(graph.x))

@@ -154,6 +154,7 @@ OTHERS: dict[str, Other] = {
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
     "id_type": Other("text"),
+    "label_as": Other("classes"),
     "drop_unknown": Other(True),
     # Of columns with names; tests/unit/launch/test_learnt.py has their effects.
     "scale": Other("robust"),

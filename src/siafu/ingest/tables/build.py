@@ -45,6 +45,8 @@ def find_tables(source: Path, options: TableOptions) -> Tables:
     if source.is_dir():
         nodes = nodes or named_table(source, NODE_NAMES)
         found = named_table(source, _EDGE_NAMES)
+        if found is None:
+            found, nodes = _by_columns(source, options, nodes)
         if found is None and (nodes is not None or not _holds_edges(source, options)):
             inside = sorted(path.name for path in source.iterdir())
             raise DataError(
@@ -74,12 +76,31 @@ def named_table(folder: Path, names: Sequence[str]) -> Path | None:
     return next((path for path in candidates if path.exists()), None)
 
 
+def _by_columns(
+    folder: Path, options: TableOptions, nodes: Path | None
+) -> tuple[Path | None, Path | None]:
+    """Return the one table with both ends of edges, and the one other: whatever they are called."""
+    files = [path for path in _files(folder) if nodes is None or not path.samefile(nodes)]
+    edges = [path for path in files if _has_ends(path, options)]
+    others = [path for path in files if path not in edges]
+    if len(edges) != 1 or len(others) > 1 or (others and nodes is not None):
+        return None, nodes
+    return edges[0], others[0] if others else nodes
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in sorted(folder.iterdir()) if path.name.endswith(TABLE_ENDINGS)]
+
+
 def _holds_edges(folder: Path, options: TableOptions) -> bool:
     """Return whether the files right in the folder have the columns of edges."""
-    files = [path for path in sorted(folder.iterdir()) if path.name.endswith(TABLE_ENDINGS)]
-    if not files:
-        return False
-    names = Table("edge table", (files[0],)).schema().names
+    files = _files(folder)
+    return bool(files) and _has_ends(files[0], options)
+
+
+def _has_ends(file: Path, options: TableOptions) -> bool:
+    """Return whether a table has the columns of both ends of an edge."""
+    names = Table("edge table", (file,)).schema().names
     wanted = (options.src, options.dst)
     return all(
         name in names if name is not None else spelled(names, SPELLINGS[role]) is not None

@@ -93,6 +93,7 @@ class EdgeTable:
             targets=columns.targets(),
             class_names=() if columns.labels is None else tuple(columns.labels.class_names()),
             unused={name: one.why_not for name, one in columns.features.unused.items()},
+            undirected=self.options.undirected,
             notes=[*([apart] if delimiter else []), *columns.notes(shown)],
         )
 

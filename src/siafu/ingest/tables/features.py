@@ -17,7 +17,7 @@ from siafu.ingest.tables.files import Piece
 from siafu.ingest.tables.kinds import MOST_CATEGORIES, Decided
 from siafu.ingest.tables.problems import FEW, Problems
 
-_KIND_SHOWN = {"number": "numbers", "boolean": "yes and no", "date": "dates"}
+_KIND_SHOWN = {"number": "numbers", "boolean": "yes and no", "date": "dates", "category": "text"}
 
 
 class Categories:
@@ -101,6 +101,8 @@ class FeatureReader:
 
     def _values(self, piece: Piece, column: pa.Array) -> Array:
         if self.kind == "category":
+            if is_number(column.type):
+                raise self._other_type(piece, column.type)
             return self.categories.codes(words_of(column)).astype(np.float32)
         if is_number(column.type):
             return as_float32(column)

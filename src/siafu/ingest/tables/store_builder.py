@@ -30,7 +30,7 @@ from siafu.ingest.tables.ids import IdKind, IdRows, index_ids
 from siafu.ingest.tables.options import TableOptions
 
 _VERTICES = "vertices"
-_RULES = 5
+_RULES = 6
 """Raised when the same tables become another store."""
 
 
@@ -73,6 +73,8 @@ class WrittenEdges:
     class_names: tuple[ClassName, ...] = ()
     """Of what is to be predicted of edges."""
     unused: dict[str, str] = field(default_factory=dict)
+    undirected: bool = False
+    """Whether reverse edges were added."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -237,6 +239,7 @@ class StoreBuilder:
             targets=tuple(self.targets),
             edge_targets=tuple(self.edges.targets),
             unused=self.unused | self.edges.unused,
+            undirected=self.edges.undirected,
         )
 
 

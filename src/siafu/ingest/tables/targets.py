@@ -237,7 +237,7 @@ class OneColumn:
         name = self.columns[0]
         if self.kind == "number":
             why = f"it holds {self._fraction}" if self._fraction else "it has many whole numbers"
-            asked = "as asked" if self._asked else f"since {why}; --task classification takes "
+            asked = "as asked" if self._asked else f"since {why}; --label-as classes takes "
             asked += "" if self._asked else "each number as a class"
             return [f"Target {name} is a number to be told ({asked})."]
         notes = ["The label -1 was read as: no label."] if self._has_none else []
@@ -245,7 +245,7 @@ class OneColumn:
         if are_numbers and len(self._names) > _FEW_CLASSES and not self._asked:
             notes.append(
                 f"Target {name} is a class, of {len(self._names):,} whole numbers; "
-                "--task regression takes them as numbers."
+                "--label-as numbers takes them as such."
             )
         return notes
 

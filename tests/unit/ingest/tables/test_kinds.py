@@ -161,7 +161,7 @@ def test_targets_are_classes_or_numbers(tmp_path: Path, ending: str) -> None:
     assert graph.num_targets == 1
     graph, told = made(tmp_path / "m", {"y": [7 * row for row in range(ROWS)]}, ending=ending)
     assert graph.num_targets == 1
-    assert "--task classification" in told
+    assert "--label-as classes" in told
 
 
 def test_several_targets(tmp_path: Path) -> None:
