@@ -168,8 +168,9 @@ class Schema(_Value):
         """Return the schema as people read and edit it."""
         import yaml  # noqa: PLC0415 - not everybody writes such files
 
-        said = self.to_dict()
-        return str(yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100))
+        # Lists, and what holds no other, on one line.
+        form: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
+        return str(yaml.safe_dump(self.to_dict(), default_flow_style=None, **form))
 
     def overridden(self, said: Mapping[str, Any], where: str) -> "Schema":
         """Return the schema with what a file says of some columns; `emb` stands for all `emb[i]`.

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from siafu.launch.callbacks import OnEpoch
-from siafu.record.progress import Say, notes, say_nothing
+from siafu.record.progress import Say, told
 
 _WIDTH = 30
 
@@ -19,10 +19,10 @@ def in_notebook() -> bool:
 
 
 def sayer(quiet: bool | None) -> Say:
-    """Return what remarks go to; None is quiet except in a notebook."""
+    """Return what remarks go to; None is quiet, warnings apart, except in a notebook."""
     if in_notebook() and not quiet:
         return lambda line: _write(f"{line}\n")
-    return (lambda line: notes.print(line, soft_wrap=True)) if quiet is False else say_nothing
+    return told(quiet is not False)
 
 
 def _write(text: str) -> None:
