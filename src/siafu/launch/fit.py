@@ -40,7 +40,7 @@ from siafu.launch.run_state import (
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
 from siafu.launch.warnings import data_warnings, machine_warnings
-from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
+from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted, told
 from siafu.report import write_report
 
 
@@ -79,7 +79,7 @@ def fit(
         config = make_config(
             data=data_name, model=model, loss=loss, **{**settings, **given.columns}
         )
-        return start_run(config, data=source, say=lambda line: None, quiet=quiet, on_epoch=on_epoch)
+        return start_run(config, data=source, say=told(quiet), quiet=quiet, on_epoch=on_epoch)
 
 
 def start_run(
