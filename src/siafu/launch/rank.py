@@ -155,14 +155,14 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
         ProgressLine(quiet=job.quiet or not is_first) as line,
         _watched(trainer, folder, line) as watch,
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
-        open_sinks(config, folder, trainer.progress.epochs, line.say, is_first=is_first) as sinks,
+        open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
     ):
         losses = _loss_watch(trainer)
 
         def show(row: dict[str, Any]) -> bool | None:
             if warning := losses.note(row["epoch"], row["loss"]):
                 folder.note_warning(warning)
-                line.say(f"Warning: {warning}")
+                line.warn(warning)
             sinks.row(row, workload.metrics[0])
             watch.end_epoch(f"loss {row['loss']:.4f}  {workload.note_of(row)}".rstrip())
             return None if on_epoch is None else on_epoch(row["epoch"], told_of(row))

@@ -14,6 +14,7 @@ from siafu.record.progress import (
     shortened,
     silent,
     suggestion,
+    told,
 )
 from siafu.record.run_folder import RunFolder, environment, installed
 from siafu.record.trace import (
@@ -61,5 +62,6 @@ __all__ = [
     "shown_score",
     "silent",
     "suggestion",
+    "told",
     "write_joined",
 ]
