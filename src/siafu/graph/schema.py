@@ -247,8 +247,10 @@ def _named_groups(said: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for group in _GROUPS:
         columns = said.get(group) or {}
-        if not isinstance(columns, Mapping):
-            raise ValueError(f"{group}: no lines as `column: ...`")  # noqa: TRY004 - of a file
+        if not isinstance(columns, Mapping) or not all(
+            what is None or isinstance(what, Mapping) for what in columns.values()
+        ):
+            raise ValueError(f"{group}: no lines as `column: ...`")
         named[group] = tuple(
             {**(what or {}), "name": name}
             for key, what in columns.items()
