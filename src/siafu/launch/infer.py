@@ -67,6 +67,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         made = Path(scratch) / "predictions"
         job = Job(
             verb="infer",
+            quiet=quiet,
             parts=str(parts.absolute()),
             embeddings=embeddings,
             target=str(made),

@@ -39,6 +39,7 @@ from siafu.options import read_bytes
 from siafu.partitioning import open_parts
 from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Trace, Watch, write_joined
 from siafu.record.progress import CUTTING, QUIET_SECONDS
+from siafu.record.watch import WRITING
 from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
 
@@ -221,6 +222,12 @@ def _without_held_out(config: ResolvedConfig, job: Job, shard: Shard) -> tuple[S
 
 
 def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
+    with ProgressLine(quiet=job.quiet or world.rank != 0) as line:
+        line.show(WRITING)
+        _write_inferred(config, folder, job, world)
+
+
+def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
     draws = Draws(seed=config.seed, training=False)
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
     if job.pairs:

@@ -3,6 +3,7 @@
 from siafu.record.phases import Clock, Pace, PhaseTimes, brief, duration
 from siafu.record.progress import (
     BEFORE_TRAINING,
+    READING,
     PhaseProgress,
     Progress,
     ProgressLine,
@@ -33,6 +34,7 @@ from siafu.record.watch import Watch
 __all__ = [
     "BEFORE_TRAINING",
     "LOWER_IS_BETTER",
+    "READING",
     "TRAINING_LANE",
     "Clock",
     "Pace",
