@@ -20,6 +20,12 @@ def plain_model(config: ResolvedConfig, file: Path) -> nn.Module:
             seen=config.model,
             fix="use run.predict and run.embeddings",
         )
+    if config.task == "edge":
+        raise ConfigError(
+            "A model of edges is no module of nodes alone: its answers are of pairs of rows.",
+            seen=f"{config.model} with --task edge",
+            fix="use run.predict and run.embeddings",
+        )
     weights = Weights(file)
     facts = weights.facts(NetworkFacts)
     width = config.hidden if config.task == "link" else facts.num_outputs

@@ -155,7 +155,10 @@ class FullGraph:
 
     def row_of(self, found: Evaluation) -> dict[str, Any]:
         """Return the scores by split."""
-        return {"accuracy": found.scores} | ({"scores": found.details} if found.details else {})
+        row: dict[str, Any] = {"accuracy": found.scores}
+        if self.metrics[0] != "accuracy":
+            row["metric"] = self.metrics[0]
+        return row | ({"scores": found.details} if found.details else {})
 
     def note_of(self, row: dict[str, Any]) -> str:
         """Return the validation score in words."""

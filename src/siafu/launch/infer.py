@@ -70,7 +70,9 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             target=str(made),
             model=named,
-            pairs="" if pairs is None else save_pairs(pairs, config, parts, Path(scratch)),
+            pairs=""
+            if pairs is None
+            else save_pairs(pairs, config, parts, Path(scratch), embeddings=embeddings),
         )
         carry_out(folder, config, job, say)
         with writing(target):

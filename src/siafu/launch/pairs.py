@@ -17,7 +17,9 @@ from siafu.partitioning import open_parts
 _ROWS_AT_ONCE = 1 << 20
 
 
-def save_pairs(pairs: Any, config: RunConfig, parts: Path, scratch: Path) -> str:
+def save_pairs(
+    pairs: Any, config: RunConfig, parts: Path, scratch: Path, *, embeddings: bool = False
+) -> str:
     """Write int64 [P, 2], the numbers of both ends, for the ranks; return where.
 
     `pairs` is a table, as a file or a frame, with columns src and dst or those of the run's edges.
@@ -27,6 +29,12 @@ def save_pairs(pairs: Any, config: RunConfig, parts: Path, scratch: Path) -> str
             "The run tells nothing of pairs of nodes.",
             seen=f"pairs for a run with --task {config.task or 'node'}",
             fix="train with --task link or --task edge",
+        )
+    if embeddings:
+        raise ConfigError(
+            "Pairs have scores, and nodes have embeddings.",
+            seen="--embeddings with --pairs",
+            fix="ask for one at a time",
         )
     file = scratch / "pairs.npy"
     np.save(file, _numbered(_as_path(pairs, scratch), config, parts))

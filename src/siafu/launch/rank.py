@@ -230,6 +230,9 @@ def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
     if config.task == "link":
         write_embeddings(network, shard, draws, Path(job.target))
         return
+    if isinstance(network, EdgeNetwork) and job.embeddings:
+        write_embeddings(network.nodes, shard, draws, Path(job.target))
+        return
     if isinstance(network, EdgeNetwork):
         write_edges(network, shard, draws, lambda: open_parts(job.parts).ids, Path(job.target))
         return

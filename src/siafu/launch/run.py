@@ -148,6 +148,8 @@ def _flat(row: dict[str, Any], metric: str) -> dict[str, Any]:
     for name, value in row.items():
         if name == "bytes_sent":
             flat[name] = sum(value.values())
+        elif name == "metric":
+            continue
         elif name == "accuracy":
             flat |= {f"{split}_{metric}": score for split, score in value.items()}
         elif isinstance(value, dict):

@@ -4,7 +4,7 @@ Everything is counted over all parts, so that any number of ranks is told the sa
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ SCALES = 1e3
 MAJORITY = 0.97
 """A class with a larger share makes accuracy say little."""
 FEW = 5
-"""Training nodes of a class from which nothing can be learnt."""
+"""Training nodes, or edges, of a class from which nothing can be learnt."""
 REPEATED = 0.01
 """Share of repeated edges that is worth a word."""
 _MOST_BYTES = 256 << 20
@@ -47,8 +47,11 @@ def data_warnings(path: Path, config: RunConfig) -> list[str]:
         return []
     parts = open_parts(path)
     told = [] if config.normalize_features else _unscaled(parts)
+    weighed = config.class_weights not in (None, "none")
     if config.task in (None, "node", "classification"):
-        told += _classes(parts)
+        told += class_warnings(*_node_classes(parts), "node", is_weighed=weighed)
+    elif config.task == "edge":
+        told += class_warnings(*_edge_classes(parts), "edge", is_weighed=weighed)
     return [*told, *_repeated(parts)]
 
 
@@ -56,40 +59,61 @@ def _folders(parts: Parts) -> Iterator[Folder]:
     return (parts.part(number) for number in range(parts.num_parts))
 
 
-def _classes(parts: Parts) -> list[str]:
-    """Return what the training nodes of each class speak of."""
+Counts = tuple[Array, Array, list[str]]
+"""Of each class: how many are trained on, how many have a label, its name."""
+
+
+def _node_classes(parts: Parts) -> Counts:
     graph = parts.facts["graph"]
-    num_classes = int(graph.get("num_classes", 0))
-    trained = np.zeros(num_classes, np.int64)
-    labelled = np.zeros(num_classes, np.int64)
+    found = []
     for folder in _folders(parts):
         labels, train = folder.load_if_present("y"), folder.load_if_present("train")
-        if labels is None or train is None or labels.ndim != 1:
-            return []
-        known = np.asarray(labels) >= 0
-        labelled += np.bincount(labels[known], minlength=num_classes)
-        trained += np.bincount(labels[known & np.asarray(train)], minlength=num_classes)
-    names = [str(name) for name in graph.get("class_names", ())]
-    return class_warnings(trained, labelled, names or [str(k) for k in range(num_classes)])
+        if labels is not None and train is not None:
+            found.append((np.asarray(labels), np.asarray(train)))
+    return _counts(found, int(graph.get("num_classes", 0)), graph.get("class_names", ()))
 
 
-def class_warnings(trained: Array, labelled: Array, names: list[str]) -> list[str]:
-    """Return warnings on the nodes of each class that are trained on, and that have a label."""
+def _edge_classes(parts: Parts) -> Counts:
+    graph = parts.facts["graph"]
+    found = []
+    for folder in _folders(parts):
+        labels, split = folder.load_if_present("edge_y"), folder.load_if_present("edge_split")
+        if labels is not None and split is not None:
+            found.append((np.asarray(labels), np.asarray(split) == 1))
+    return _counts(found, int(graph.get("num_edge_classes", 0)), graph.get("edge_class_names", ()))
+
+
+def _counts(found: list[tuple[Array, Array]], num_classes: int, names: Sequence[Any]) -> Counts:
+    """Return counts of what has one class each; nothing where several, or numbers, are told."""
+    trained, labelled = np.zeros((2, num_classes), np.int64)
+    for labels, train in found:
+        if labels.ndim == 1:
+            known = labels >= 0
+            labelled += np.bincount(labels[known], minlength=num_classes)
+            trained += np.bincount(labels[known & train], minlength=num_classes)
+    return trained, labelled, [str(name) for name in names or range(num_classes)]
+
+
+def class_warnings(
+    trained: Array, labelled: Array, names: list[str], noun: str, *, is_weighed: bool = False
+) -> list[str]:
+    """Return warnings on the nodes or edges of each class that are trained on, or have a label."""
     total, largest = int(trained.sum()), int(trained.argmax()) if len(trained) else 0
     if not total:
         return []
     share = trained[largest] / total
     if share == 1:
         return [
-            f"All {counted(total, 'training node')} are of one class, {names[largest]}: there is "
-            "nothing to tell apart."
+            f"All {counted(total, f'training {noun}')} are of one class, {names[largest]}: there "
+            "is nothing to tell apart."
         ]
     told = []
     if share >= MAJORITY:
+        weigh = "" if is_weighed else ", and weigh the classes (--class-weights balanced)"
         told.append(
-            f"{percent(share)} of the training nodes are of class {names[largest]}: guessing it "
-            "always is as accurate, so accuracy says little. See average precision and F1, and "
-            "weigh the classes (--class-weights balanced)."
+            f"{percent(share)} of the training {noun}s are of class {names[largest]}: guessing it "
+            "always is as accurate, so accuracy says little. See average precision and F1"
+            f"{weigh}."
         )
     few = [
         f"{name} ({count:,})"
@@ -98,7 +122,7 @@ def class_warnings(trained: Array, labelled: Array, names: list[str]) -> list[st
     ]
     if few:
         told.append(
-            f"Fewer than {FEW} training nodes of a class: {shortened(few)}. Little can be learnt "
+            f"Fewer than {FEW} training {noun}s of a class: {shortened(few)}. Little can be learnt "
             "of it; label more, or train on a larger share (--split 0.8,0.1)."
         )
     return told
@@ -155,20 +179,19 @@ def _repeated(parts: Parts) -> list[str]:
         return []
     count = 0
     for folder in _folders(parts):
-        if folder.load_if_present("edge_attr") is not None:
-            return []
-        kinds = folder.load_if_present("edge_type")
-        count += count_repeated(folder.load("indptr"), folder.load("src"), kinds)
+        names = ("edge_type", "edge_weight", "edge_attr")
+        beside = [column for name in names if (column := folder.load_if_present(name)) is not None]
+        count += count_repeated(folder.load("indptr"), folder.load("src"), *beside)
     if count < REPEATED * total:
         return []
     return [
-        f"{count:,} of {total:,} edges ({percent(count / total)}) repeat another one with the same "
-        "ends: each counts as often as it is there."
+        f"{count:,} of {total:,} edges ({percent(count / total)}) repeat another one in all that "
+        "they have: each counts as often as it is there."
     ]
 
 
-def count_repeated(indptr: Array, src: Array, kinds: Array | None = None) -> int:
-    """Return how many edges have the same ends, and type, as an earlier one."""
+def count_repeated(indptr: Array, src: Array, *beside: Array) -> int:
+    """Return how many edges have the same ends, and all else, as an earlier one."""
     count, low, num_rows = 0, 0, len(indptr) - 1
     while low < num_rows:
         high = int(np.searchsorted(indptr, indptr[low] + _EDGES_AT_ONCE, side="right")) - 1
@@ -176,12 +199,14 @@ def count_repeated(indptr: Array, src: Array, kinds: Array | None = None) -> int
         edges = slice(int(indptr[low]), int(indptr[high]))
         dst = np.repeat(np.arange(low, high), np.diff(indptr[low : high + 1]))
         columns = [np.asarray(src[edges]), dst]
-        if kinds is not None:
-            columns.insert(0, np.asarray(kinds[edges]))
+        for extra in beside:
+            rows = np.asarray(extra[edges])
+            columns[:0] = [rows] if rows.ndim == 1 else list(rows.T)
         order = np.lexsort(columns)
         same = np.ones(max(0, len(order) - 1), bool)
         for column in columns:
-            same &= np.diff(column[order]) == 0
+            ordered = column[order]
+            same &= ordered[1:] == ordered[:-1]
         count += int(same.sum())
         low = high
     return count

@@ -2,7 +2,7 @@
 
 Statistics are those of training nodes, and of edges into them: what is told of the others stays
 unseen, at any depth. Where a graph has no training nodes (links are learnt of all) it is all rows;
-where edges have a split of their own, it is the training edges.
+where edges have a split of their own, it is the training edges; where that leaves none, all.
 """
 
 from collections.abc import Iterator, Mapping
@@ -73,13 +73,17 @@ def fit_schema(graph: Graph, how: ColumnChoices) -> Schema:
     if how.changes is not None:
         schema = schema.overridden(how.changes, how.named)
     train = None if how.all_rows else graph.train
+    if train is not None and not train.any():
+        train = None
     nodes, edges = schema.nodes, schema.edges
     if nodes:
         assert isinstance(graph.x, np.ndarray)
         count = graph.num_nodes if train is None else int(np.count_nonzero(train))
         nodes = fit_columns(nodes, _training_rows(graph.x, train), count, how.scale)
     if edges:
-        wanted = _TrainingEdges(graph, train)
+        wanted = _TrainingEdges(graph, train, graph.edge_split)
+        if not wanted.count():
+            wanted = _TrainingEdges(graph, None, None)
         edges = fit_columns(edges, wanted.pieces(), wanted.count(), how.scale)
     weighted = graph.edge_weight is not None
     return schema.model_copy(update={"nodes": nodes, "edges": edges, "weighted": weighted})
@@ -98,11 +102,11 @@ def _training_rows(table: Array, train: Array | None) -> Iterator[Array]:
 class _TrainingEdges:
     """The rows of `edge_attr` that training learns from."""
 
-    def __init__(self, graph: Graph, train: Array | None) -> None:
+    def __init__(self, graph: Graph, train: Array | None, split: Array | None) -> None:
         assert graph.edge_attr is not None
         self._graph, self._table = graph, graph.edge_attr
         self._train = None if train is None else np.asarray(train, np.int32)
-        self._split = graph.edge_split
+        self._split = split
 
     def count(self) -> int:
         """Return how many there are."""

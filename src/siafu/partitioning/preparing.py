@@ -174,6 +174,8 @@ def _check_missing(
         free = [name for name in [*held, *unused] if name not in {c.name for c in used}]
         hints = "".join(suggestion(name, free) for name in missing[:1])
         told = [f"{n!r} (not read: {unused[n]})" if n in unused else repr(n) for n in missing]
+        if any(name in unused for name in missing):
+            hints = "give the tables, not a store of them, or name all features when it is made; "
         others = shortened([repr(name) for name in free], _SHOWN) or "none"
         raise DataError(
             "Columns that the model was trained on are missing.",

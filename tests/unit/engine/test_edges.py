@@ -120,6 +120,11 @@ def test_a_run_about_edges_predicts_those_of_other_data(
     found = siafu.infer("run", data=known_answer("classes"), out="again")
     assert found.column("p(odd)").equals(own.column("p(odd)"))
     assert {"src", "dst", "prediction", "label", "p(ok)", "p(odd)"} <= set(found.column_names)
+    assert done.embeddings.num_rows == N
+    with pytest.raises(ConfigError, match="no module of nodes alone"):
+        done.model()
+    with pytest.raises(ConfigError, match="Pairs have scores"):
+        siafu.infer("run", pairs={"src": ["n001"], "dst": ["n002"]}, embeddings=True)
 
 
 def test_what_cannot_be_done_is_refused_by_name(tmp_path: Path) -> None:

@@ -91,10 +91,28 @@ def test_data_is_warned_of_alike_on_one_rank_and_three(changes, told, tmp_path):
 
 
 def test_a_class_without_any_training_node_is_named():
-    told = class_warnings(np.array([50, 50, 0, 0]), np.array([60, 60, 7, 0]), list("abcd"))
+    told = class_warnings(np.array([50, 50, 0, 0]), np.array([60, 60, 7, 0]), list("abcd"), "node")
     assert len(told) == 1
     assert "c (0)" in told[0]
     assert "d" not in told[0].split(":")[1].split(".")[0]
+
+
+def test_who_weighs_classes_is_not_told_to():
+    counts = np.array([99, 1]), np.array([99, 1]), ["a", "b"], "edge"
+    (plain, few), (weighed, _) = class_warnings(*counts), class_warnings(*counts, is_weighed=True)
+    assert "--class-weights" in plain
+    assert "--class-weights" not in weighed
+    assert "training edges of a class: b (1)" in few
+
+
+def test_edges_are_warned_of_where_they_are_learnt(tmp_path):
+    classes = {"edge_y": rare(3), "num_edge_classes": 2, "edge_class_names": ("ok", "fraud")}
+    graph = ring(**classes, edge_split=np.where(np.arange(NODES) < 150, 1, 3).astype(np.uint8))
+    cut_source(graph, tmp_path / "p", Cut(num_parts=3, method="hash", seed=0))
+    told = data_warnings(tmp_path / "p", make_config(data="ring", task="edge"))
+    assert len(told) == 2
+    assert "98.00 % of the training edges are of class ok" in told[0]
+    assert "fraud (3)" in told[1]
 
 
 def test_columns_of_zeros_and_of_one_scale_are_fine():
@@ -106,7 +124,10 @@ def test_columns_of_zeros_and_of_one_scale_are_fine():
 def test_edges_of_another_type_are_no_repetition():
     indptr, src = np.array([0, 3, 3, 5]), np.array([1, 1, 1, 0, 0])
     assert count_repeated(indptr, src) == 3
-    assert count_repeated(indptr, src, np.array([0, 1, 0, 2, 2])) == 2
+    types = np.array([0, 1, 0, 2, 2], np.uint8)
+    assert count_repeated(indptr, src, types) == 2
+    amounts = np.array([[1.0, 5.0], [1.0, 5.0], [1.0, 5.0], [1.0, 2.0], [1.0, 3.0]])
+    assert count_repeated(indptr, src, types, amounts) == 1
 
 
 def test_more_ranks_than_cores(monkeypatch: pytest.MonkeyPatch):

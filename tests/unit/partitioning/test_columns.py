@@ -204,6 +204,20 @@ def test_training_edges_count_where_edges_have_a_split() -> None:
     assert schema.nodes[0].learnt.rows == graph.num_nodes
 
 
+def test_all_rows_count_where_none_are_trained_on() -> None:
+    graph = table_graph()
+    nobody = replace(graph, train=np.zeros(graph.num_nodes, bool))
+    schema = fit_schema(nobody, ColumnChoices())
+    assert schema == fit_schema(replace(graph, train=None), ColumnChoices())
+    lonely = np.zeros(graph.num_nodes, bool)
+    lonely[:1] = True
+    indptr = np.concatenate([[0], np.full(graph.num_nodes, graph.num_edges)])
+    indptr[1] = 0
+    schema = fit_schema(replace(graph, indptr=indptr, train=lonely), ColumnChoices())
+    assert schema.edges[0].learnt is not None
+    assert schema.edges[0].learnt.rows == graph.num_edges
+
+
 def _moments(table: Array, rows: int) -> list[float]:
     pieces = [table[low : low + rows] for low in range(0, len(table), rows)]
     learnt = fit_columns([AGE], pieces, len(table), "standard")[0].learnt
