@@ -4,7 +4,9 @@ import importlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +51,15 @@ def ranks() -> Iterator[RankPool]:
 def runs_on_pool(ranks: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs over several ranks have those of the pool, so that none has to start."""
 
-    def run_ranks(num_ranks: int, run: Path, job: str, **settings: Any) -> None:
-        ranks.run(work_of_run, num_ranks, str(Path(run).absolute()), job)
+    def run_ranks(
+        num_ranks: int, run: Path, job: str, *, meanwhile: Any = None, **settings: Any
+    ) -> None:
+        with ThreadPoolExecutor(1) as helper:
+            done = helper.submit(ranks.run, work_of_run, num_ranks, str(run.absolute()), job)
+            while meanwhile is not None and not done.done():
+                meanwhile()
+                time.sleep(0.005)
+            done.result()
 
     monkeypatch.setattr(launch, "run_ranks", run_ranks)
 

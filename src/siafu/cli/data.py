@@ -17,7 +17,7 @@ from siafu.launch.learnt import column_choices
 from siafu.options import read_bytes
 from siafu.partitioning import Cut
 from siafu.partitioning.options import ColumnOptions, Method
-from siafu.record import PhaseProgress
+from siafu.record import READING, PhaseProgress
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
@@ -37,7 +37,7 @@ def ingest(  # noqa: PLR0913 - one flag per option
 ) -> None:
     """Turn foreign files into a store, once, in bounded memory."""
     options = table_options(source, make_columns(**given_flags(columns)))
-    progress = PhaseProgress(quiet=quiet)
+    progress = PhaseProgress(quiet=quiet, spans={READING: (0.0, 1.0)})
     try:
         remarks = ingest_to_store(
             source,

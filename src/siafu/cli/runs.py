@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
 from siafu.cli.show import out, print_json
@@ -11,7 +12,8 @@ from siafu.launch.run_list import RunSummary, differing_settings, list_runs
 from siafu.record import brief, shortened, shown_score
 
 _MOST_SETTINGS = 6
-_WHOLE = ("run", "test", "val", "time")
+_MOST_WIDTH = 10_000
+_MOST_STATE = 40
 _MAY_BE_ALIKE = ("model", "data", "ranks", "metric", "state")
 
 
@@ -33,25 +35,52 @@ def show_runs(path: Path, found: list[RunSummary], *, as_json: bool) -> None:
         print_json({"path": str(path), "kind": "runs", "runs": rows})
         return
     differ = differing_settings(found)
-    columns = [_columns(run, differ[:_MOST_SETTINGS]) for run in found]
+    rows = [_columns(run) for run in found]
+    settings = [_settings(run, differ[:_MOST_SETTINGS]) for run in found]
     # A column that is the same everywhere is told once, below.
-    alike = {
-        name: columns[0][name] for name in _MAY_BE_ALIKE if len({row[name] for row in columns}) == 1
-    }
-    shown = [name for name in columns[0] if name not in alike and any(r[name] for r in columns)]
-    table = Table(title=str(path), title_justify="left", box=None, pad_edge=False)
-    for name in shown:
-        table.add_column(name, no_wrap=name in _WHOLE, overflow="fold")
-    for row in columns:
-        table.add_row(*(row[name] for name in shown))
-    out.print(table)
+    alike = {name: rows[0][name] for name in _MAY_BE_ALIKE if len({row[name] for row in rows}) == 1}
+    rows = [{name: row[name] for name in row if name not in alike} for row in rows]
+    together = _table(
+        str(path), [{**row, **asked} for row, asked in zip(rows, settings, strict=True)]
+    )
+    if _width(together) <= out.width:
+        out.print(together)
+    else:
+        names = [{"run": run.run} for run in found]
+        _print_whole(_table(str(path), rows))
+        if differ:
+            pairs = zip(names, settings, strict=True)
+            _print_whole(
+                _table("settings that differ", [{**name, **asked} for name, asked in pairs])
+            )
     if told := [f"{name} {value}" for name, value in alike.items() if value]:
         out.print(f"{'All: ' if len(found) > 1 else ''}{', '.join(told)}", soft_wrap=True)
     if len(differ) > _MOST_SETTINGS:
         out.print(f"Other settings that differ: {shortened(differ[_MOST_SETTINGS:])}")
 
 
-def _columns(run: RunSummary, differ: list[str]) -> dict[str, str]:
+def _table(title: str, rows: list[dict[str, str]]) -> Table:
+    """Return a table of the columns in which any row has something."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    shown = [name for name in rows[0] if any(row[name] for row in rows)]
+    for name in shown:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*(row[name] for name in shown))
+    return table
+
+
+def _width(table: Table) -> int:
+    return out.measure(table, options=out.options.update(width=_MOST_WIDTH)).maximum
+
+
+def _print_whole(table: Table) -> None:
+    """Print lines as long as they are: a number that is cut would be another one."""
+    width = max(out.width, _width(table))
+    Console(highlight=False, markup=False, emoji=False, width=width).print(table)
+
+
+def _columns(run: RunSummary) -> dict[str, str]:
     epochs = f"{run.epochs}" if run.best_epoch is None else f"{run.best_epoch} of {run.epochs}"
     return {
         "run": run.run,
@@ -63,9 +92,16 @@ def _columns(run: RunSummary, differ: list[str]) -> dict[str, str]:
         "test": _score(run, "test"),
         "val": _score(run, "val"),
         "time": "" if run.seconds is None else brief(run.seconds),
-        "state": run.state,
-        **{name: _value(run.settings.get(name)) for name in differ},
+        "state": _brief_state(run.state),
     }
+
+
+def _brief_state(state: str) -> str:
+    return state if len(state) <= _MOST_STATE else f"{state[: _MOST_STATE - 3].rstrip()}..."
+
+
+def _settings(run: RunSummary, differ: list[str]) -> dict[str, str]:
+    return {name: _value(run.settings.get(name)) for name in differ}
 
 
 def _score(run: RunSummary, split: str) -> str:

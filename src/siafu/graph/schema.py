@@ -168,8 +168,9 @@ class Schema(_Value):
         """Return the schema as people read and edit it."""
         import yaml  # noqa: PLC0415 - not everybody writes such files
 
-        said = self.to_dict()
-        return str(yaml.safe_dump(said, sort_keys=False, allow_unicode=True, width=100))
+        # Lists, and what holds no other, on one line.
+        form: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100}
+        return str(yaml.safe_dump(self.to_dict(), default_flow_style=None, **form))
 
     def overridden(self, said: Mapping[str, Any], where: str) -> "Schema":
         """Return the schema with what a file says of some columns; `emb` stands for all `emb[i]`.
@@ -246,8 +247,10 @@ def _named_groups(said: Mapping[str, Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     for group in _GROUPS:
         columns = said.get(group) or {}
-        if not isinstance(columns, Mapping):
-            raise ValueError(f"{group}: no lines as `column: ...`")  # noqa: TRY004 - of a file
+        if not isinstance(columns, Mapping) or not all(
+            what is None or isinstance(what, Mapping) for what in columns.values()
+        ):
+            raise ValueError(f"{group}: no lines as `column: ...`")
         named[group] = tuple(
             {**(what or {}), "name": name}
             for key, what in columns.items()

@@ -9,6 +9,7 @@ import psutil
 
 from siafu.errors import DataError
 from siafu.graph import MASKS, Array, Graph, Ids, IntegerIds, TextIds, draw_split
+from siafu.graph.targets import known_rows
 from siafu.ingest.tables.ids import index_ids
 
 Noted = tuple[Graph, list[str]]
@@ -144,6 +145,11 @@ def with_split(graph: Graph, split: str | None, seed: int) -> tuple[Graph, list[
     return graph, [f"{why if has_masks else 'No masks in the data'}: drew {_sizes(graph, seed)}"]
 
 
+def as_targets(y: Array) -> Array:
+    """Return numbers to be told as float32 [N, T], NaN for none."""
+    return (y[:, None] if y.ndim == 1 else y).astype(np.float32, copy=False)
+
+
 def labelled_only(masks: dict[str, Array], y: Array | None) -> tuple[dict[str, Array], list[str]]:
     """Return the masks without nodes that have no label, and a note where there were some.
 
@@ -151,9 +157,9 @@ def labelled_only(masks: dict[str, Array], y: Array | None) -> tuple[dict[str, A
     """
     _check_apart(masks)
     # Masks of a wrong length are left for check_graph to name.
-    if y is None or y.ndim != 1 or any(mask.shape != y.shape for mask in masks.values()):
+    if y is None or any(mask.shape != y.shape[:1] for mask in masks.values()):
         return masks, []
-    labelled = y >= 0
+    labelled = known_rows(y)
     in_a_split = np.any([np.zeros_like(labelled), *masks.values()], axis=0)
     bare = int(np.count_nonzero(in_a_split & ~labelled))
     if not bare:

@@ -16,6 +16,7 @@ from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.launch.fit import resume_run
 from siafu.launch.infer import infer_as_table
 from siafu.launch.learnt import column_choices
+from siafu.launch.notebook import sayer
 from siafu.launch.run import Run
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.launch.settings import Columns, Settings
@@ -128,7 +129,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     return open_parts(target)
 
 
-def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Unpack[Settings]) -> Run:
+def resume(run: Run | Path | str, *, quiet: bool | None = None, **changes: Unpack[Settings]) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
     Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change; before the first
@@ -136,7 +137,7 @@ def resume(run: Run | Path | str, *, quiet: bool = True, **changes: Unpack[Setti
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """
-    return resume_run(_path_of(run), dict(changes), quiet=quiet)
+    return resume_run(_path_of(run), dict(changes), say=sayer(quiet), quiet=quiet is not False)
 
 
 @with_settings(Columns)
@@ -152,6 +153,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    quiet: bool | None = None,
     **columns: Unpack[Columns],
 ) -> pa.Table:
     """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
@@ -173,6 +175,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
         embeddings=embeddings,
         overwrite=overwrite,
         model=model,
+        quiet=quiet,
         nodes=nodes,
         edges=edges,
         x=x,

@@ -18,6 +18,7 @@ from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_run
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
+from siafu.launch.notebook import following, sayer
 from siafu.launch.own_code import model_to_run, trust_named
 from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
@@ -53,7 +54,7 @@ def fit(
     x: Any = None,
     y: Any = None,
     on_epoch: OnEpoch | None = None,
-    quiet: bool = True,
+    quiet: bool | None = None,
     **settings: Unpack[Settings],
 ) -> Run:
     """Train on `data` and return the run; settings are those of `siafu train`, by the same names.
@@ -62,6 +63,7 @@ def fit(
     two tables, `nodes` and `edges`, as files or as frames of pandas, polars or Arrow. A sparse
     matrix or an `edge_index` has its features `x` and labels `y` beside it. `on_epoch(epoch,
     metrics)` is called here after every epoch; where it returns True, that epoch is the last.
+    `quiet=False` tells what is done; unsaid, a notebook is told and nothing else.
 
     >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
     >>> run.accuracy["test"], run.predictions
@@ -79,7 +81,11 @@ def fit(
         config = make_config(
             data=data_name, model=model, loss=loss, **{**settings, **given.columns}
         )
-        return start_run(config, data=source, say=lambda line: None, quiet=quiet, on_epoch=on_epoch)
+        on_ray = config.launcher == "ray" and on_epoch is None  # whose ranks ask nobody
+        with following(on_ray or quiet, config.epochs, on_epoch) as (is_silent, called):
+            return start_run(
+                config, data=source, say=sayer(quiet), quiet=is_silent, on_epoch=called
+            )
 
 
 def start_run(

@@ -16,6 +16,7 @@ from siafu.ingest import given_data
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.learnt import columns_to_find, with_reverse_edges
+from siafu.launch.notebook import sayer
 from siafu.launch.own_code import model_to_run
 from siafu.launch.pairs import save_pairs
 from siafu.launch.prepare import prepare_parts
@@ -66,6 +67,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         made = Path(scratch) / "predictions"
         job = Job(
             verb="infer",
+            quiet=quiet,
             parts=str(parts.absolute()),
             embeddings=embeddings,
             target=str(made),
@@ -103,6 +105,7 @@ def infer_as_table(  # noqa: PLR0913 - one argument per flag
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    quiet: bool | None = None,
     nodes: Any = None,
     edges: Any = None,
     x: Any = None,
@@ -125,8 +128,8 @@ def infer_as_table(  # noqa: PLR0913 - one argument per flag
             overwrite=overwrite,
             model=model,
             columns=columns,
-            say=lambda line: None,
-            quiet=True,
+            say=sayer(quiet),
+            quiet=quiet is not False,
         )
         return pq.read_table(target)
 

@@ -58,13 +58,21 @@ def learnt_schema(folder: RunFolder) -> Schema:
     if not folder.schema.exists():
         return Schema()
     try:
-        return Schema.from_dict(read_mapping(folder.schema, most_bytes=_MOST_BYTES))
+        schema = Schema.from_dict(read_mapping(folder.schema, most_bytes=_MOST_BYTES))
+        left = [column.name for column in (*schema.nodes, *schema.edges) if not column.learnt]
+        _check_all_learnt(left)
     except (OSError, ValueError) as error:
         raise StoreError(
             "The schema of the run can't be read.",
             seen=f"{folder.schema}: {error}",
             fix="put back the file as training wrote it",
         ) from error
+    return schema
+
+
+def _check_all_learnt(left: list[str]) -> None:
+    if left:
+        raise ValueError(f"nothing is learnt of {left[0]!r}")
 
 
 def columns_to_find(folder: RunFolder, config: RunConfig) -> Schema:

@@ -82,7 +82,7 @@ def _is_users(file: str) -> bool:
 
 def is_library(module: str) -> bool:
     """Return whether a module is installed, so that every process of this Python finds it."""
-    if module == "__main__":
+    if module == "__main__" or module not in sys.modules:
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is None or not _is_users(file)

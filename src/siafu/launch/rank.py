@@ -39,6 +39,7 @@ from siafu.options import read_bytes
 from siafu.partitioning import open_parts
 from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Trace, Watch, write_joined
 from siafu.record.progress import CUTTING, QUIET_SECONDS
+from siafu.record.watch import WRITING
 from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
 
@@ -155,14 +156,14 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
         ProgressLine(quiet=job.quiet or not is_first) as line,
         _watched(trainer, folder, line) as watch,
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
-        open_sinks(config, folder, trainer.progress.epochs, line.say, is_first=is_first) as sinks,
+        open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
     ):
         losses = _loss_watch(trainer)
 
         def show(row: dict[str, Any]) -> bool | None:
             if warning := losses.note(row["epoch"], row["loss"]):
                 folder.note_warning(warning)
-                line.say(f"Warning: {warning}")
+                line.warn(warning)
             sinks.row(row, workload.metrics[0])
             watch.end_epoch(f"loss {row['loss']:.4f}  {workload.note_of(row)}".rstrip())
             return None if on_epoch is None else on_epoch(row["epoch"], told_of(row))
@@ -221,6 +222,12 @@ def _without_held_out(config: ResolvedConfig, job: Job, shard: Shard) -> tuple[S
 
 
 def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
+    with ProgressLine(quiet=job.quiet or world.rank != 0) as line:
+        line.show(WRITING)
+        _write_inferred(config, folder, job, world)
+
+
+def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
     draws = Draws(seed=config.seed, training=False)
     network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
     if job.pairs:

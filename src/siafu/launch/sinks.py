@@ -165,7 +165,7 @@ class Sinks:
                 call(sink)
             except Exception as error:  # noqa: BLE001 - a service's trouble must not end a training
                 del self._opened[name]
-                self._say(f"Warning: {name} is told no more: {type(error).__name__}: {error}")
+                self._say(f"{name} is told no more: {type(error).__name__}: {error}")
 
 
 @contextmanager

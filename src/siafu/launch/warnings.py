@@ -33,10 +33,11 @@ _EDGES_AT_ONCE = 4_000_000
 def machine_warnings(config: RunConfig) -> list[str]:
     """Return what speaks against so many ranks on this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    if config.launcher != "local" or not cores or config.ranks <= cores:
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", config.ranks))  # torchrun's may be elsewhere
+    if config.launcher != "local" or not cores or ranks <= cores:
         return []
     return [
-        f"{counted(config.ranks, 'rank')} share {counted(cores, 'core')}: they take turns, and "
+        f"{counted(ranks, 'rank')} share {counted(cores, 'core')}: they take turns, and "
         f"nothing gets faster beyond --ranks {cores}."
     ]
 

@@ -172,7 +172,7 @@ def _prepared_table(
     given: tuple[FeatureColumn, ...] = getattr(graph.schema, group)
     assert not isinstance(raw, SparseFeatures), "tables have no sparse features"
     rows = graph.num_nodes if group == "nodes" else graph.num_edges
-    where = f"the {group} of {graph.name}"
+    where = "the node table" if group == "nodes" else "the edge table"
     preparation = Preparation(getattr(fitted, group), given, rows, where, graph.schema.unused)
     if say is not None and raw is not None:
         _say_how(preparation, raw, group, say)

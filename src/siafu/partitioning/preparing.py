@@ -119,7 +119,7 @@ class _Category:
         other = len(column_of) if learnt.rare else -1
         column_of |= dict.fromkeys(learnt.rare, other)
         self._other = other
-        self._fill = column_of[learnt.fill] if isinstance(learnt.fill, str) else -1
+        self._fill = column_of.get(learnt.fill, -1) if isinstance(learnt.fill, str) else -1
         names = given.categories
         self._is_coded = bool(names) or given.held == "category"
         if not self._is_coded:  # numbers used as categories

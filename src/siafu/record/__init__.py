@@ -3,6 +3,7 @@
 from siafu.record.phases import Clock, Pace, PhaseTimes, brief, duration
 from siafu.record.progress import (
     BEFORE_TRAINING,
+    READING,
     PhaseProgress,
     Progress,
     ProgressLine,
@@ -14,6 +15,7 @@ from siafu.record.progress import (
     shortened,
     silent,
     suggestion,
+    told,
 )
 from siafu.record.run_folder import RunFolder, environment, installed
 from siafu.record.trace import (
@@ -32,6 +34,7 @@ from siafu.record.watch import Watch
 __all__ = [
     "BEFORE_TRAINING",
     "LOWER_IS_BETTER",
+    "READING",
     "TRAINING_LANE",
     "Clock",
     "Pace",
@@ -61,5 +64,6 @@ __all__ = [
     "shown_score",
     "silent",
     "suggestion",
+    "told",
     "write_joined",
 ]

@@ -38,6 +38,16 @@ def silent(phase: str, done: int, total: int | None) -> None:
     """Ignore what is reported: the progress of a caller that did not ask."""
 
 
+def told(quiet: bool) -> Say:
+    """Return what has Python's users told all that is said, or warnings alone."""
+
+    def say(sentence: str) -> None:
+        if not quiet or sentence.startswith("Warning: "):
+            notes.print(sentence, soft_wrap=True)
+
+    return say
+
+
 def say_nothing(sentence: str) -> None:
     """Ignore what is said."""
 
@@ -122,6 +132,10 @@ class ProgressLine:
         """Print a remark that stays, above the bar where there is one."""
         if not self.quiet:
             notes.print(line, soft_wrap=True)
+
+    def warn(self, line: str) -> None:
+        """Print a warning, also where no progress is shown."""
+        notes.print(f"Warning: {line}", soft_wrap=True)
 
     def __exit__(
         self,

@@ -129,3 +129,13 @@ def test_a_failed_run_says_why_in_the_list(siafu: Command) -> None:
     assert run["state"] == "failed: The loss is not finite: the training can't go on"
     assert siafu("train", "--resume", "runs/a", "--quiet", "--epochs", 1).code == 0
     assert json.loads(siafu("runs", "--json").out)["runs"][0]["state"] == "finished"
+
+
+def test_a_narrow_screen_cuts_nothing(siafu: Command) -> None:
+    run = made_run(siafu.here / "runs" / "a-run-with-a-rather-long-name-of-its-own")
+    run.config.write_text("data: planted:60\nmodel: gcn\nepochs: 9\nhidden: 77\nlr: 0.0123\n")
+    made_run(siafu.here / "runs" / "b", data="planted:70")
+    text = siafu("runs").out
+    assert "settings that differ" in text
+    for words in ("a-run-with-a-rather-long-name-of-its-own", "0.0123", "planted:70", "50.00 %"):
+        assert words in text

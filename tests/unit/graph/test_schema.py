@@ -62,6 +62,23 @@ def test_yaml_gives_the_schema_back() -> None:
         assert Schema.from_dict(yaml.safe_load(schema.to_yaml())) == schema
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"nodes": ["age"]},
+        {"nodes": {"age": 3}},
+        {"nodes": {"age": {"kind": "text"}}},
+        {"nodes": {"age": {"learnt": {"rows": -1}}}},
+        {"nodes": {"age": {"learnt": {"rows": 1, "fill": float("nan")}}}},
+        {"nodes": {"plan": {"kind": "category", "categories": ["a", "a"]}}},
+        {"columns": {}},
+    ],
+)
+def test_what_is_no_schema_is_a_value_error(said: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Schema.from_dict(said)
+
+
 def test_entries_of_a_list_are_said_together() -> None:
     lists = [FeatureColumn(name=f"emb[{k}]") for k in range(400)]
     lists[7] = FeatureColumn(name="emb[7]", gaps=3)

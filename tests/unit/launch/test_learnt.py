@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import siafu
-from siafu.errors import ConfigError, DataError, SiafuError
+from siafu.errors import ConfigError, DataError, SiafuError, StoreError
 from siafu.graph import FeatureColumn, Graph, Schema, graph_from_edges, save_store
 from siafu.launch.learnt import learnt_schema
 from siafu.partitioning import open_parts
@@ -216,6 +216,14 @@ def test_reverse_edges_are_added_as_in_training(tmp_path: Path, siafu_command: C
     assert "Reverse edges are added" in told.out + told.err
     other = siafu.infer(run, "calls.csv", nodes="people.csv").sort_by("id")
     np.testing.assert_allclose(other.column("confidence").to_numpy(), own, rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", ["nodes: 3", "nodes: {age: {}}", "- 1", "nodes: {age: {a: 1}}"])
+def test_a_damaged_schema_of_a_run_is_told(tmp_path: Path, text: str) -> None:
+    folder = RunFolder(tmp_path)
+    folder.schema.write_text(text)
+    with pytest.raises(StoreError, match=r"schema\.yaml"):
+        learnt_schema(folder)
 
 
 def test_data_without_names_is_refused(finished: siafu.Run) -> None:

@@ -135,6 +135,8 @@ def test_more_ranks_than_cores(monkeypatch: pytest.MonkeyPatch):
     assert machine_warnings(make_config(data="planted", ranks=2)) == []
     (told,) = machine_warnings(make_config(data="planted", ranks=3))
     assert told.startswith("3 ranks share 2 cores")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert machine_warnings(make_config(data="planted", ranks=8)) == [], "on four machines"
 
 
 def test_a_loss_that_begins_too_high_or_explodes_is_told_once():

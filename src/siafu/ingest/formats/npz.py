@@ -30,6 +30,7 @@ from siafu.ingest.arrays import (
     Noted,
     as_int64,
     as_mask,
+    as_targets,
     check_array,
     check_finite,
     check_num_classes,
@@ -258,12 +259,14 @@ def _labels(path: Path, arrays: Arrays) -> Array | None:
     y = arrays.get("y")
     if y is None:
         return None
-    if y.ndim not in (1, 2) or y.dtype.kind not in "iub":
+    if y.ndim not in (1, 2) or y.dtype.kind not in "iubf":
         raise DataError(
             "The labels have the wrong shape or type.",
             seen=f"{path}: y is {y.dtype} {y.shape}",
-            fix="save integers of shape [N], or 0 and 1 of shape [N, C]",
+            fix="save integers of shape [N], 0 and 1 of shape [N, C], or floats to be told",
         )
+    if y.dtype.kind == "f":
+        return as_targets(y)
     if y.ndim == 2 and np.any((y != 0) & (y != 1)):
         raise DataError(
             "Several labels per node are marked by 0 and 1.",
@@ -274,7 +277,7 @@ def _labels(path: Path, arrays: Arrays) -> Array | None:
 
 
 def _num_classes(path: Path, arrays: Arrays, y: Array | None) -> int:
-    if y is None:
+    if y is None or y.dtype.kind == "f":
         return 0
     if y.ndim == 2:
         return int(y.shape[1])

@@ -22,6 +22,7 @@ from siafu.ingest.arrays import (
     Noted,
     as_int64,
     as_mask,
+    as_targets,
     check_array,
     check_finite,
     check_num_classes,
@@ -136,7 +137,10 @@ def features_of(data: Any) -> Features | None:
 
 
 def node_labels(data: Any) -> Array | None:
-    """Return y as int64 [N] with -1 for no label, or uint8 [N, C]."""
+    """Return y as int64 [N] with -1 for no label, as uint8 [N, C], or as float32 [N, T].
+
+    Floats that are not all whole are numbers to be told.
+    """
     y = getattr(data, "y", None)
     if y is None:
         return None
@@ -145,6 +149,9 @@ def node_labels(data: Any) -> Array | None:
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.dtype.kind == "f":
+        known = labels[~np.isnan(labels)]
+        if np.any(known != np.floor(known)):
+            return as_targets(labels)
         labels = np.where(np.isnan(labels), -1, labels)
     several = labels.ndim == 2 and np.any((labels != 0) & (labels != 1))
     if several or np.any(labels != np.floor(labels)) or np.any(np.abs(labels) > MOST_CLASSES):
@@ -158,7 +165,7 @@ def node_labels(data: Any) -> Array | None:
 
 def num_classes_of(y: Array | None) -> int:
     """Return how many classes there are."""
-    if y is None:
+    if y is None or y.dtype.kind == "f":
         return 0
     num_classes = int(y.shape[1]) if y.ndim == 2 else int(y.max(initial=-1)) + 1
     check_num_classes(_WHERE, num_classes)

@@ -163,18 +163,20 @@ def _labels(data: Any, blocks: Blocks) -> tuple[Array | None, dict[str, Array]]:
     num_nodes = sum(map(len, blocks.values()))
     own, own_masks = node_labels(data[labelled[0]]), masks_of(data[labelled[0]])
     assert own is not None, "the storage has y"
-    if own.ndim == 2 and not own_masks:
+    numbers = own.dtype.kind == "f"
+    if own.ndim == 2 and not numbers and not own_masks:
         # There is no mark for "no label" here, so drawn masks would take in other node types.
         raise DataError(
             "Several labels per node need masks.",
             seen=f"y of {labelled[0]!r} is {own.shape}, without train_mask, val_mask and test_mask",
             fix=f"give data[{labelled[0]!r}] the three masks",
         )
-    y = _spread(own, rows, num_nodes, -1 if own.ndim == 1 else 0)
+    nothing = np.nan if numbers else -1 if own.ndim == 1 else 0
+    y = _spread(own, rows, num_nodes, nothing)
     return y, {name: _spread(mask, rows, num_nodes, 0) for name, mask in own_masks.items()}
 
 
-def _spread(values: Array, rows: range, num_nodes: int, elsewhere: int) -> Array:
+def _spread(values: Array, rows: range, num_nodes: int, elsewhere: float) -> Array:
     """Return an array over all nodes with these values at the rows of one type."""
     if len(values) != len(rows):
         raise DataError(

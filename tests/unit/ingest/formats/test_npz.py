@@ -91,7 +91,7 @@ def test_one_mask_alone_is_ignored_and_noted(tmp_path):
         ({"edge_index": np.array([[-1], [0]])}, "does not exist"),
         ({"x": np.full((3, 1), np.nan)}, "NaN"),
         ({"x": None, "x_indptr": [0, 0, 0, 0]}, "incomplete"),
-        ({"y": np.array([0.5, 1, 2])}, "labels"),
+        ({"y": np.array(["a", "b", "c"])}, "labels"),
         ({"y": np.array([0, 1, 7])}, "label is out of range"),
         ({"x": np.array([{}, {}, {}], dtype=object)}, "never unpickled"),
     ],

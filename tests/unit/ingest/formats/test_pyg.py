@@ -78,6 +78,12 @@ def test_object_with_the_same_attributes_will_do():
     assert graph_from_pyg(SimpleNamespace(edge_index=EDGES.numpy(), num_nodes=3)).num_edges == 4
 
 
+def test_floats_that_are_not_whole_are_numbers_to_be_told():
+    graph = graph_from_pyg(_data(y=torch.tensor([0.5, float("nan"), 2.0])))
+    np.testing.assert_array_equal(graph.y, np.array([[0.5], [np.nan], [2.0]], np.float32))
+    assert (graph.num_targets, graph.num_classes) == (1, 0)
+
+
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
@@ -85,7 +91,7 @@ def test_object_with_the_same_attributes_will_do():
         ({"edge_index": EDGES.float()}, "wrong shape or type"),
         ({"edge_index": EDGES + 5}, "does not exist"),
         ({"train_mask": torch.ones(3, 10, dtype=torch.bool)}, "several splits"),
-        ({"y": torch.tensor([0.5, 1.0, 2.0])}, "not classes"),
+        ({"y": torch.tensor([[0, 1], [2, 0], [0, 0]])}, "not classes"),
         ({"x": torch.full((3, 2), float("inf"))}, "NaN or infinite"),
     ],
 )
