@@ -158,7 +158,7 @@ def test_wrong_data_leaves_no_run(siafu: Command) -> None:
     make_tables(siafu.here / "tables")
     edges = pa.table({"src": ["v000"], "dst": ["nobody"], "type": ["likes"]})
     pq.write_table(edges, siafu.here / "tables" / "edges" / "2.parquet")
-    answer = siafu("train", "tables", *TRAIN)
+    answer = siafu("train", "tables", "--no-drop-unknown", *TRAIN)
     assert answer.code == 2
     assert "nobody" in answer.err
     assert not (siafu.here / "runs").exists()

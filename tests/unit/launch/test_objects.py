@@ -18,11 +18,11 @@ SETTINGS: dict[str, Any] = {"epochs": 2, "hidden": 8, "label": "is_fraud", "node
 
 
 def columns() -> tuple[dict[str, list], dict[str, list]]:
-    """Return two tables with ids as text, numbers and a category."""
+    """Return two tables with ids as text, numbers with a gap and a category."""
     draw = np.random.default_rng(0)
     nodes: dict[str, list] = {
         "who": NAMES,
-        "age": [float(k) for k in range(40)],
+        "age": [None if k == 3 else float(k) for k in range(40)],
         "country": [("de", "fr", "it")[k % 3] for k in range(40)],
         "is_fraud": [k % 2 for k in range(40)],
     }
