@@ -24,7 +24,7 @@ from siafu.shard.objective import Objective
 from siafu.shard.readers import FileRows, HeldRows, RowReader
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Shard:
     """What one rank holds of the graph, ready for its device."""
 
@@ -86,6 +86,10 @@ class Shard:
     """Memory-mapped arrays of a shard that stays on disk."""
     _mapped: list[Array] = field(default_factory=list)
     """What the tensors of such a shard are views of."""
+
+    def __repr__(self) -> str:
+        at = f"rank {self.world.rank} of {self.world.size}"
+        return f"Shard({self.name!r}, {at}, nodes={self.num_owned}, edges={self.csr.num_edges})"
 
     @property
     def num_owned(self) -> int:

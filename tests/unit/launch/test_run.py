@@ -99,3 +99,10 @@ def test_loss_and_scores_are_drawn(run: siafu.Run, monkeypatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(SiafuError, match="draw"):
         run.plot()
+
+
+def test_what_a_shard_shows_is_short(tmp_path: Path) -> None:
+    siafu.partition("planted:120", tmp_path / "one", parts=1)
+    shown = repr(siafu.open_shard(tmp_path / "one", siafu.World()))
+    assert shown.startswith("Shard('planted', rank 0 of 1, nodes=120")
+    assert len(shown) < 100
