@@ -9,7 +9,7 @@ from siafu.graph import make_in_steps
 from siafu.ingest.tables.edge_columns import edge_flags
 from siafu.ingest.tables.edges import EdgeTable, predicted_record
 from siafu.ingest.tables.files import TABLE_ENDINGS, Table, table_files
-from siafu.ingest.tables.finding import SPELLINGS, find_ends, find_node_id, spelled
+from siafu.ingest.tables.finding import SPELLINGS, ends_by_values, find_ends, find_node_id, spelled
 from siafu.ingest.tables.ids import RepeatedIdError
 from siafu.ingest.tables.nodes import NodeTable, node_flags
 from siafu.ingest.tables.options import TableOptions
@@ -52,7 +52,8 @@ def find_tables(source: Path, options: TableOptions) -> Tables:
             raise DataError(
                 "The folder has no edge table.",
                 seen=f"{source} with {', '.join(inside[:12]) or 'nothing'}",
-                fix="name it edges.parquet or edges.csv, or put its files into edges/",
+                fix="name the columns of its two ends (--src COLUMN --dst COLUMN) and the node "
+                "table (--nodes FILE), or call it edges.csv or edges.parquet",
             )
         edges = found or source
     return Tables(
@@ -82,10 +83,22 @@ def _by_columns(
     """Return the one table with both ends of edges, and the one other: whatever they are called."""
     files = [path for path in _files(folder) if nodes is None or not path.samefile(nodes)]
     edges = [path for path in files if _has_ends(path, options)]
+    if not edges and len(files) + (nodes is not None) == 2:
+        edges = [path for path in files if _names_ids(path, nodes or _other(files, path))]
     others = [path for path in files if path not in edges]
     if len(edges) != 1 or len(others) > 1 or (others and nodes is not None):
         return None, nodes
     return edges[0], others[0] if others else nodes
+
+
+def _other(files: list[Path], path: Path) -> Path:
+    return next(file for file in files if file != path)
+
+
+def _names_ids(edges: Path, nodes: Path) -> bool:
+    """Return whether a table has two columns of ids of another."""
+    found = (Table(what, (path,)) for what, path in (("edge table", edges), ("node table", nodes)))
+    return ends_by_values(*found) is not None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -151,7 +164,7 @@ def find_columns(tables: Tables, options: TableOptions) -> tuple[TableOptions, l
 
     Raises one error for all columns that are named and not there.
     """
-    options, notes = find_ends(tables.edges, options)
+    options, notes = find_ends(tables.edges, options, tables.nodes)
     problems = Problems()
     if tables.nodes is not None:
         options, more = find_node_id(tables.nodes, options, tables.edges)

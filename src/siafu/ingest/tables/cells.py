@@ -24,6 +24,8 @@ _MARKS = pa.array(MARKS, pa.large_string())
 _NUMBER = r"(?i)^[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+(e[-+]?\d+)?|inf(inity)?)$"
 _CLOCK = r"[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?\s?(Z|[+-]\d\d:?(\d\d)?)?"
 _ISO = rf"^\d{{4}}-\d\d-\d\d({_CLOCK})?$|^\d{{4}}/\d\d/\d\d$"
+_DAY_FIRST = r"^(\d\d)\.(\d\d)\.(\d{4})"
+"""Days of the form 31.12.2024: with points the day comes first everywhere."""
 _TRUE, _FALSE = ("true", "yes", "t", "y"), ("false", "no", "f", "n")
 MICROSECONDS_A_DAY = 86_400e6
 
@@ -77,7 +79,11 @@ def booleans_of(values: pa.Array) -> Array:
 
 
 def dates_of(values: pa.Array) -> Array:
-    """Return float64 [V] of texts: days since 1970, NaN where one is no ISO date or time."""
+    """Return float64 [V] of texts: days since 1970, NaN where one is no date or time.
+
+    Dates are as in ISO 8601, or 31.12.2024; with slashes only the year may come first.
+    """
+    values = pc.replace_substring_regex(values, _DAY_FIRST, r"\3-\2-\1")
     matches = pc.match_substring_regex(values, _ISO)
     some = pc.if_else(matches, pc.replace_substring(values, "/", "-"), None)
     try:

@@ -1,5 +1,6 @@
 """Parquet and CSV files read as one table, in pieces that know where they came from."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -207,6 +208,7 @@ class Table:
             read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=self.header),
             parse_options=pa_csv.ParseOptions(delimiter=_delimiter(file)),
             convert_options=pa_csv.ConvertOptions(
+                decimal_point=_decimal_point(file),
                 column_types=dict(self.types),
                 null_values=NULL_CELLS,
                 include_columns=None if columns is None else list(columns),
@@ -238,6 +240,19 @@ def _delimiter(file: Path) -> str:
         line = stream.read(_BUFFER_BYTES).split(b"\n", 1)[0]
     marks = (usual, *_OTHER_DELIMITERS)
     return next((mark for mark in marks if mark.encode() in line), usual)
+
+
+_COMMA = re.compile(rb"[;\t|]\s*-?\d+,\d+\s*(?=[;\t|\r\n])")
+_POINT = re.compile(rb"[;\t|]\s*-?\d+\.\d+\s*(?=[;\t|\r\n])")
+
+
+def _decimal_point(file: Path) -> str:
+    """Return the mark before fractions: a comma where the first rows have such and no points."""
+    if _delimiter(file) == ",":
+        return "."
+    with pa.input_stream(file) as stream:
+        rows = stream.read(_BUFFER_BYTES)
+    return "," if _COMMA.search(rows) and not _POINT.search(rows) else "."
 
 
 def _refuse_twins(file: Path, names: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ SPELLINGS = {
     "dst": ("dst", "target", "to", "v", "destination", "receiver", "ratee", "j"),
 }
 """What people call the two ends of an edge; an `_id` may follow."""
+_MOSTLY = 0.5
 _NODE_IDS = ("id", "node", "node_id", "nodeid", "vertex")
 
 
@@ -26,13 +27,20 @@ def spelled(names: Sequence[str], spellings: Sequence[str]) -> str | None:
     return next((found[word] for word in spellings if word in found), None)
 
 
-def find_ends(table: Table, options: TableOptions) -> tuple[TableOptions, list[str]]:
-    """Return the options with the columns of the two ends of an edge, and a note where found."""
+def find_ends(
+    table: Table, options: TableOptions, nodes: Table | None = None
+) -> tuple[TableOptions, list[str]]:
+    """Return the options with the columns of the two ends of an edge, and a note where found.
+
+    Without usual names they are the two columns whose values are ids of the node table.
+    """
     names = table.schema().names
     asked = [name for name in (options.src, options.dst) if name is not None]
     free = [name for name in names if name not in asked]
     src = options.src or spelled(free, SPELLINGS["src"])
     dst = options.dst or spelled(free, SPELLINGS["dst"])
+    if src is None and dst is None and nodes is not None:
+        src, dst = ends_by_values(table, nodes) or (None, None)
     if src is None and dst is None and len(names) == 2:
         src, dst = names
     src, dst = src or "src", dst or "dst"
@@ -40,6 +48,34 @@ def find_ends(table: Table, options: TableOptions) -> tuple[TableOptions, list[s
     if asked or (src, dst) == ("src", "dst") or not {src, dst} <= set(names):
         return found, []
     return found, [f"Edges go from column {src} to column {dst}."]
+
+
+def ends_by_values(table: Table, nodes: Table) -> tuple[str, str] | None:
+    """Return the first two columns of ids of the node table; None where there are fewer."""
+    theirs, ours = (Sample(one, _can_be_ids(one)) for one in (nodes, table))
+    for name in theirs.columns:
+        if not _all_differ(theirs, name):
+            continue
+        ids = set(_texts(theirs, name))
+        shares = {
+            column: sum(text in ids for text in texts) / len(texts)
+            for column in ours.columns
+            if (texts := _texts(ours, column))
+        }
+        ends = [column for column, share in shares.items() if share >= _MOSTLY]
+        if len(ends) >= 2:
+            return ends[0], ends[1]
+    return None
+
+
+def _can_be_ids(table: Table) -> list[str]:
+    schema = table.schema()
+    index = index_columns(schema, schema.names)
+    return [
+        field.name
+        for field in schema
+        if (is_text(field.type) or pa.types.is_integer(field.type)) and field.name not in index
+    ]
 
 
 def find_node_id(
@@ -71,15 +107,7 @@ def _is_taken(name: str, options: TableOptions) -> bool:
 
 
 def _by_values(table: Table, options: TableOptions, edges: Table) -> str | None:
-    schema = table.schema()
-    index = index_columns(schema, schema.names)
-    can_be = [
-        field.name
-        for field in schema
-        if (is_text(field.type) or pa.types.is_integer(field.type))
-        and field.name not in index
-        and not _is_taken(field.name, options)
-    ]
+    can_be = [name for name in _can_be_ids(table) if not _is_taken(name, options)]
     sample = Sample(table, can_be)
     different = [name for name in can_be if name in sample.columns and _all_differ(sample, name)]
     ends = [name for name in edges.schema().names if name in (options.src, options.dst)]

@@ -294,3 +294,17 @@ def test_leading_zeros_stay_whatever_the_files_are(
     graph = load_store(tmp_path / "store")
     assert graph.ids.to_arrow().to_pylist() == ids
     assert graph.num_edges == 29
+
+
+def test_semicolons_commas_and_days_first(tmp_path: Path) -> None:
+    rows = "".join(f"{k};n {k};{k % 9},5;{1 + k % 28:02}.02.2023\n" for k in range(40))
+    (tmp_path / "machines.csv").write_text(";Serial;Weight kg;Built\n" + rows)
+    links = "".join(f"n {k};n {k + 1};{k}\n" for k in range(39))
+    (tmp_path / "links.csv").write_text("Machine A;Machine B;Metres\n" + links)
+    notes = ingest_to_store(tmp_path, tmp_path / "store")
+    graph = load_store(tmp_path / "store")
+    kinds = [(one.name, one.kind) for one in schema_of(graph).nodes]
+    assert kinds == [("Weight kg", "number"), ("Built", "date")]
+    np.testing.assert_array_equal(np.array(graph.x)[:10, 0], np.arange(10) % 9 + 0.5)
+    assert (np.array(graph.x)[0, 1], graph.num_edges) == (19389, 39)
+    assert "Edges go from column Machine A to column Machine B." in notes
