@@ -150,7 +150,11 @@ OTHERS: dict[str, Other] = {
     "loss": Other("focal"),
     # Refused where its package is not installed.
     "sink": Other("tensorboard", ("files",)),
-    "threshold": Other("0.9", ("scores", "predictions"), {"edges": "0.1"}),
+    "threshold": Other(
+        "0.9",
+        ("scores", "predictions"),
+        dict.fromkeys(("adaqp", "batchgnn", "own", "edges"), "0.1"),
+    ),
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
     "id_type": Other("text"),
