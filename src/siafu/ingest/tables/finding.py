@@ -132,5 +132,8 @@ def _all_differ(sample: Sample, name: str) -> bool:
 
 
 def _texts(sample: Sample, name: str) -> list[str]:
-    values = sample.columns[name].drop_null().cast(pa.large_string()).to_pylist()
+    try:
+        values = sample.columns[name].drop_null().cast(pa.large_string()).to_pylist()
+    except pa.ArrowException:  # lists and bytes are no ids, which is told when they are read
+        return []
     return [text for text in values if text.strip()]
