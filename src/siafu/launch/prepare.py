@@ -58,7 +58,7 @@ def prepare_parts(
             data = _without_held_out(data, config, target, say=say, progress=progress)
             reading = SourceReading(draws_masks=False, columns=reading.columns)
         cut = Cut(num_parts=config.ranks, method=config.partition, seed=config.seed)
-        key = cut_key(data, cut, reading) if draw_masks else None
+        key = cut_key(data, cut, reading) if draw_masks and go_on is not None else None
         if key is not None and take_cut(key, target, say):
             return target
         quality = cut_source(
