@@ -11,7 +11,7 @@ from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dty
 from siafu.ingest.tables.buckets import Buckets, SortedRows, record_type
 from siafu.ingest.tables.classes import NO_LABEL
 from siafu.ingest.tables.columns import as_float32, number_block
-from siafu.ingest.tables.edge_columns import choose_edge_columns
+from siafu.ingest.tables.edge_columns import Dropped, choose_edge_columns
 from siafu.ingest.tables.features import place_categories, read_block
 from siafu.ingest.tables.files import MixedTypesError, Piece, Table
 from siafu.ingest.tables.ids import (
@@ -104,7 +104,11 @@ class EdgeTable:
         except PaddedIdError as padded:
             self.read_ids_as("text")
             seen, notes = self._see_ids(), [padded.note()]
-        seen.finish().save(writer)
+        ids = seen.finish()
+        if not len(ids):
+            self.columns.check(self.problems, drop=False)
+            self.problems.raise_any()
+        ids.save(writer)
         return WrittenNodes(notes=notes)
 
     def _see_ids(self) -> SeenIds:
@@ -114,6 +118,7 @@ class EdgeTable:
             kept = self._without_empty(piece)
             for name in columns:
                 seen.add(id_column(kept, name, self.kind, makes_vertices=True))
+        self.columns.dropped = Dropped()  # counted when the edges are read
         return seen
 
     def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:

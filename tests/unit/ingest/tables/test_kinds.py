@@ -308,3 +308,22 @@ def test_semicolons_commas_and_days_first(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.array(graph.x)[:10, 0], np.arange(10) % 9 + 0.5)
     assert (np.array(graph.x)[0, 1], graph.num_edges) == (19389, 39)
     assert "Edges go from column Machine A to column Machine B." in notes
+
+
+def test_edges_without_an_id_are_counted_once(tmp_path: Path) -> None:
+    rows = "".join(f"{row % 9},{row % 7}\n" for row in range(300))
+    (tmp_path / "edges.csv").write_text(f"src,dst\n{rows},3\n4,\n")
+    notes = ingest_to_store(tmp_path / "edges.csv", tmp_path / "store")
+    assert load_store(tmp_path / "store").num_edges == 300
+    assert any(note.startswith("Dropped 2 edges without an id") for note in notes)
+
+
+def test_ids_with_zeros_are_found_though_some_edges_name_others(tmp_path: Path) -> None:
+    nodes = "".join(f"{row:04},{row % 5}\n" for row in range(200))
+    (tmp_path / "nodes.csv").write_text("customer,age\n" + nodes)
+    edges = "".join(f"{row:04},{row + 1:04}\n" for row in range(199))
+    (tmp_path / "edges.csv").write_text(f"payer,payee\n{edges}X1,X2\n")
+    ingest_to_store(tmp_path, tmp_path / "store")
+    graph = load_store(tmp_path / "store")
+    assert (graph.ids.to_arrow()[7].as_py(), graph.num_edges) == ("0007", 199)
+    assert graph.feature_names == ("age",)
