@@ -104,7 +104,11 @@ class EdgeTable:
         except PaddedIdError as padded:
             self.read_ids_as("text")
             seen, notes = self._see_ids(), [padded.note()]
-        seen.finish().save(writer)
+        ids = seen.finish()
+        if not len(ids):
+            self.columns.check(self.problems, drop=False)
+            self.problems.raise_any()
+        ids.save(writer)
         return WrittenNodes(notes=notes)
 
     def _see_ids(self) -> SeenIds:

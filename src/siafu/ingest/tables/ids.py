@@ -281,5 +281,6 @@ class SeenIds:
             return column.unique()
         # Sorted here: np.unique hashes integers since numpy 2.3, ten times slower than this.
         values = np.sort(column.to_numpy())
-        is_new = np.concatenate([[True], values[1:] != values[:-1]])
+        is_new = np.ones(len(values), bool)
+        is_new[1:] = values[1:] != values[:-1]
         return pa.array(values[is_new])

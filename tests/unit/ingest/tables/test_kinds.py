@@ -316,3 +316,14 @@ def test_edges_without_an_id_are_counted_once(tmp_path: Path) -> None:
     notes = ingest_to_store(tmp_path / "edges.csv", tmp_path / "store")
     assert load_store(tmp_path / "store").num_edges == 300
     assert any(note.startswith("Dropped 2 edges without an id") for note in notes)
+
+
+def test_ids_with_zeros_are_found_though_some_edges_name_others(tmp_path: Path) -> None:
+    nodes = "".join(f"{row:04},{row % 5}\n" for row in range(200))
+    (tmp_path / "nodes.csv").write_text("customer,age\n" + nodes)
+    edges = "".join(f"{row:04},{row + 1:04}\n" for row in range(199))
+    (tmp_path / "edges.csv").write_text(f"payer,payee\n{edges}X1,X2\n")
+    ingest_to_store(tmp_path, tmp_path / "store")
+    graph = load_store(tmp_path / "store")
+    assert (graph.ids.to_arrow()[7].as_py(), graph.num_edges) == ("0007", 199)
+    assert graph.feature_names == ("age",)
