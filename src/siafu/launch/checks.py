@@ -14,7 +14,7 @@ from siafu.engine import (
     check_sampled_settings,
 )
 from siafu.errors import ConfigError
-from siafu.launch.columns import check_columns, check_targets
+from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 from siafu.launch.sinks import check_sinks
@@ -47,7 +47,7 @@ def check_run(data: Any, config: RunConfig) -> None:
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
     check_sinks(config)
-    check_columns(data, config)
+    table_options(data, config)
     if not over_time:
         check_targets(data, config)
     check_model_class(config)

@@ -156,3 +156,26 @@ def test_messy_tables_need_no_flags_but_what_to_predict(siafu: Command) -> None:
 def test_a_folder_may_call_its_two_tables_anything(siafu: Command, tables: object) -> None:
     store = result_of(siafu, "ingest", ".", "store", "--src", "a", "--dst", "b", "--label", "kind")
     assert (store["vertices"], store["features"]) == (60, 3)
+
+
+@pytest.mark.parametrize(
+    "named", [("label", "kind", "features", "p,kind"), ("edge_label", "w", "edge_attr", "w")]
+)
+def test_a_target_is_no_feature(
+    siafu: Command, tables: tuple[Path, Path], named: tuple[str, str, str, str]
+) -> None:
+    edges, nodes = map(str, tables)
+    label, target, group, features = named
+    flags = (f"--{label.replace('_', '-')}", target, f"--{group.replace('_', '-')}", features)
+    for command in (["train", edges], ["ingest", edges, "store"]):
+        answer = siafu(*command, "--nodes", nodes, *flags)
+        assert answer.code != 0
+        assert "A column to predict is among the features" in answer.err
+        assert f"leave {target!r} out of {group}" in " ".join(answer.err.split())
+    file = siafu.here / "run.yaml"
+    file.write_text(yaml.safe_dump({"data": edges, "nodes": nodes, label: target, group: features}))
+    assert "is among the features" in siafu("train", str(file)).err
+    assert not (siafu.here / "runs").exists()
+    asked: dict[str, Any] = {"nodes": nodes, label: target, group: features.split(",")}
+    with pytest.raises(ConfigError, match="is among the features"):
+        package.fit(edges, **asked)

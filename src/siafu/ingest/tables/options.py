@@ -97,3 +97,22 @@ class TableOptions:
                 seen=f"id_type={self.id_type!r}",
                 fix="use 'integer' or 'text', or leave it out",
             )
+        self._refuse_told("label", self.label, "features", self.features)
+        self._refuse_told("edge_label", self.edge_label, "edge_attr", self.edge_attr)
+
+    def _refuse_told(
+        self,
+        target: str,
+        labels: str | tuple[str, ...] | None,
+        group: str,
+        features: tuple[str, ...] | None,
+    ) -> None:
+        """Raise where what is to be predicted is also what it is predicted from."""
+        names = (labels,) if isinstance(labels, str) else labels or ()
+        if both := [name for name in names if name in (features or ())]:
+            shown = ", ".join(map(repr, both))
+            raise ConfigError(
+                "A column to predict is among the features: the model would be told the answer.",
+                seen=f"{shown} in both {target} and {group}",
+                fix=f"leave {shown} out of {group} (--{group.replace('_', '-')})",
+            )

@@ -327,3 +327,9 @@ def test_ids_with_zeros_are_found_though_some_edges_name_others(tmp_path: Path) 
     graph = load_store(tmp_path / "store")
     assert (graph.ids.to_arrow()[7].as_py(), graph.num_edges) == ("0007", 199)
     assert graph.feature_names == ("age",)
+
+
+def test_a_column_called_y_that_is_asked_for_as_a_feature_is_no_target(tmp_path: Path) -> None:
+    places = {"x": RNG.random(ROWS).tolist(), "y": RNG.random(ROWS).tolist()}
+    graph, _ = made(tmp_path, places, features=("x", "y"))
+    assert (graph.feature_names, graph.y) == (("x", "y"), None)
