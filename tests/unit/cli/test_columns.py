@@ -70,6 +70,34 @@ def test_flags_file_and_python_mean_the_same(siafu: Command, tables: tuple[Path,
     assert again["rows"] == 60
 
 
+def test_a_run_without_anything_to_learn_is_refused_before_rows_are_read(
+    siafu: Command, tables: tuple[Path, Path]
+) -> None:
+    edges, nodes = map(str, tables)
+    named = ("--nodes", nodes, "--node-id", "who", "--src", "a", "--dst", "b")
+    answer = siafu("train", edges, *named)
+    assert answer.code == 2
+    assert (
+        "people.parquet with who, p, q, left, kind\n  fix:  name it: --label COLUMN" in answer.err
+    )
+    answer = siafu("train", edges, *named, "--task", "edge")
+    assert "fix:  name the column of the edges to predict: --edge-label COLUMN" in answer.err
+    assert not (siafu.here / "runs").exists()
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_what_resuming_can_not_mend_is_not_advised(
+    siafu: Command, tables: tuple[Path, Path], ranks: str
+) -> None:
+    edges, nodes = map(str, tables)
+    weights = ("--class-weights", "1,2,3", "--ranks", ranks)
+    answer = siafu("train", edges, "--nodes", nodes, *NAMED, *weights)
+    assert answer.code == 2
+    assert "--class-weights 1,2,3 with 2 classes" in answer.err
+    assert "--resume" not in answer.err
+    assert "To use its data with other settings: siafu train runs/" in answer.err
+
+
 def test_python_names_columns_too(tables: tuple[Path, Path], tmp_path: Path) -> None:
     edges, nodes = tables
     settings = {**SETTINGS, "features": ["p", "q"], "nodes": nodes}
