@@ -82,9 +82,9 @@ def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
     )
 
 
-def _kinds(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str], ...] | None:
+def _kinds(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str, str], ...] | None:
     """Return what the columns were read as, whatever they are used as."""
-    return tuple((column.name, column.held) for column in columns) or None
+    return tuple((column.name, column.held, column.first or "") for column in columns) or None
 
 
 def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any]) -> RunConfig:

@@ -47,8 +47,9 @@ class TableOptions:
     the target.
     """
 
-    node_kinds: tuple[tuple[str, str], ...] | None = None
-    """Name and kind of each feature, where a trained run knows them; the data decides nothing."""
+    node_kinds: tuple[tuple[str, str, str], ...] | None = None
+    """Name, kind and what comes first in dates of each feature, where a trained run knows them; the
+    data decides nothing."""
 
     edge_weight: str | None = None
     """Column with one weight per edge; None takes `weight` without gaps and numbers below 0."""
@@ -56,7 +57,7 @@ class TableOptions:
     edge_attr: tuple[str, ...] | None = None
     """Columns with features of an edge; None takes all that are not used otherwise."""
 
-    edge_kinds: tuple[tuple[str, str], ...] | None = None
+    edge_kinds: tuple[tuple[str, str, str], ...] | None = None
     """As `node_kinds`, of edges."""
 
     edge_label: str | tuple[str, ...] | None = None
