@@ -52,7 +52,7 @@ def find_ends(
 
 def ends_by_values(table: Table, nodes: Table) -> tuple[str, str] | None:
     """Return the first two columns of ids of the node table; None where there are fewer."""
-    theirs, ours = (Sample(one, _can_be_ids(one)) for one in (nodes, table))
+    theirs, ours = (_as_text(one, _can_be_ids(one)) for one in (nodes, table))
     for name in theirs.columns:
         if not _all_differ(theirs, name):
             continue
@@ -108,16 +108,21 @@ def _is_taken(name: str, options: TableOptions) -> bool:
 
 def _by_values(table: Table, options: TableOptions, edges: Table) -> str | None:
     can_be = [name for name in _can_be_ids(table) if not _is_taken(name, options)]
-    sample = Sample(table, can_be)
+    sample = _as_text(table, can_be)
     different = [name for name in can_be if name in sample.columns and _all_differ(sample, name)]
     ends = [name for name in edges.schema().names if name in (options.src, options.dst)]
-    named = Sample(edges, ends)
+    named = _as_text(edges, ends)
     seen = {text for name in named.columns for text in _texts(named, name)}
     shares = {name: len(seen.intersection(_texts(sample, name))) for name in different}
     best = max(shares.values(), default=0)
     if best:
         return next(name for name, share in shares.items() if share == best)
-    return next((name for name in different if is_id_name(name)), None)
+    return next((name for name in different if is_id_name(name)), next(iter(different), None))
+
+
+def _as_text(table: Table, names: list[str]) -> Sample:
+    """Return the first rows with ids as they are written, leading zeros and all."""
+    return Sample(table.with_text(names), names)
 
 
 def _all_differ(sample: Sample, name: str) -> bool:
