@@ -273,7 +273,7 @@ def measure_gpu(
         gate(f"the GPU on {graph.name}", losses, plain.result["losses"])
         seconds += epoch_seconds(run)
     row = {"benchmark": "value-gpu", "facts": facts_of(graph), "losses": losses}
-    return {**row, "seconds": [round(s, 6) for s in seconds], **machine("cuda")}
+    return {**row, "seconds": [round(s, 6) for s in seconds], **machine(device)}
 
 
 def show(graph: Graph, rows: list[Row], problem: str | None) -> None:
