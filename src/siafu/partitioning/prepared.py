@@ -15,7 +15,7 @@ from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeatures, forget
 from siafu.graph.schema import Scale
 from siafu.partitioning.chunks import EDGES_AT_ONCE, ranges, read, windows
-from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns
+from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns, keep_one
 from siafu.partitioning.preparing import Preparation
 from siafu.partitioning.split import part_of_entries
 from siafu.record import Say, shortened
@@ -79,7 +79,7 @@ def fit_schema(graph: Graph, how: ColumnChoices) -> Schema:
     if nodes:
         assert isinstance(graph.x, np.ndarray)
         count = graph.num_nodes if train is None else int(np.count_nonzero(train))
-        nodes = fit_columns(nodes, _training_rows(graph.x, train), count, how.scale)
+        nodes = keep_one(fit_columns(nodes, _training_rows(graph.x, train), count, how.scale))
     if edges:
         wanted = _TrainingEdges(graph, train, graph.edge_split)
         if not wanted.count():
@@ -265,6 +265,9 @@ def _remarkable(columns: tuple[FeatureColumn, ...]) -> dict[str, list[str]]:
         ],
         "Left out": [
             f"{column.name} ({learnt.left_out})" for column, learnt in fitted if learnt.left_out
+        ],
+        "Constant, and kept as ones since nothing else is there": [
+            column.name for column, learnt in fitted if learnt.is_kept
         ],
         "Rare categories share a column `is other`": [
             f"{column.name} ({len(learnt.rare):,} of {len(learnt.rare) + len(learnt.levels):,})"
