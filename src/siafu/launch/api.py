@@ -8,8 +8,7 @@ import pyarrow as pa
 from siafu.config import make_columns
 from siafu.errors import StoreError
 from siafu.graph import DynamicGraph, Graph
-from siafu.ingest import EventOptions, WindowLength, given_data
-from siafu.ingest import load as load_graph
+from siafu.ingest import EventOptions, WindowLength, given_data, load_with_notes
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
 from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
@@ -24,6 +23,7 @@ from siafu.launch.signature import with_settings
 from siafu.options import read_bytes
 from siafu.partitioning import Cut, Parts, open_parts
 from siafu.partitioning.options import Method
+from siafu.record import READING, PhaseProgress
 
 
 @with_settings(Columns)
@@ -38,6 +38,7 @@ def load(  # noqa: PLR0913 - one argument per flag
     split: str | None = None,
     seed: int = 0,
     store: Path | str | None = None,
+    quiet: bool = True,
     **columns: Unpack[Columns],
 ) -> Graph:
     """Return the graph that `data` names or holds, with masks where it has labels.
@@ -48,15 +49,29 @@ def load(  # noqa: PLR0913 - one argument per flag
     folder of that name. `seed` draws masks where the data has none; built-in graphs stay the same
     at any seed. Tables become a store first, at `store` or in the cache, and are memory-mapped from
     there, columns as they came; what these are is named as in `siafu ingest`: `label="kind"`.
+    `quiet=False` tells on stderr what was done to the data, and how far reading is.
 
     >>> graph = siafu.load(nodes=customers, edges=payments, label="is_fraud")
     """
     given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
     told = make_columns(**columns, **given.columns)
     options = table_options(given.source, told)
-    return load_graph(
-        given.source, undirected=undirected, split=split, seed=seed, options=options, store=store
-    )
+    progress, say = PhaseProgress(quiet=quiet, spans={READING: (0.0, 1.0)}), sayer(quiet=quiet)
+    try:
+        graph, notes = load_with_notes(
+            given.source,
+            undirected=undirected,
+            split=split,
+            seed=seed,
+            options=options,
+            store=store,
+            progress=progress,
+        )
+    finally:
+        progress.close()
+    for note in notes:
+        say(note)
+    return graph
 
 
 def load_dynamic(
@@ -102,19 +117,25 @@ def partition(  # noqa: PLR0913 - one argument per flag
     seed: int = 0,
     memory: str | None = None,
     overwrite: bool = False,
+    quiet: bool = False,
     **columns: Unpack[Columns],
 ) -> Parts:
     """Cut a graph into parts, one per rank, and return them.
 
     Takes what `siafu.load` takes; tables and stores may be larger than memory, which `memory`
     (`"4GB"`) bounds. Killed or out of disk, the same call goes on where it was. `columns` of tables
-    are named as in `siafu partition`: `label="kind", node_id="user"`.
+    are named as in `siafu partition`: `label="kind", node_id="user"`. What that tells goes to
+    stderr; `quiet=True` leaves all but warnings out.
 
     >>> siafu.partition("graph.store", "graph.parts", parts=4)
     >>> run = siafu.fit("graph.parts", model="sage", ranks=4)
     """
+    progress = PhaseProgress(quiet=quiet)
     allowance = Allowance(
-        memory_bytes=None if memory is None else read_bytes(memory), overwrite=overwrite
+        memory_bytes=None if memory is None else read_bytes(memory),
+        overwrite=overwrite,
+        say=sayer(quiet=quiet),
+        progress=progress,
     )
     cut = Cut(num_parts=parts, method=method, seed=seed)
     given = given_data(data, nodes=nodes)
@@ -125,19 +146,22 @@ def partition(  # noqa: PLR0913 - one argument per flag
         options=table_options(given.source, told),
         columns=column_choices(told),
     )
-    cut_source(given.source, target, cut, reading, allowance)
+    try:
+        cut_source(given.source, target, cut, reading, allowance)
+    finally:
+        progress.close()
     return open_parts(target)
 
 
-def resume(run: Run | Path | str, *, quiet: bool | None = None, **changes: Unpack[Settings]) -> Run:
+def resume(run: Run | Path | str, *, quiet: bool = False, **changes: Unpack[Settings]) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
     Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change; before the first
-    checkpoint the memory too.
+    checkpoint the memory too. It is told of as `siafu.fit` tells; `quiet=True`: warnings alone.
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """
-    return resume_run(_path_of(run), dict(changes), say=sayer(quiet), quiet=quiet is not False)
+    return resume_run(_path_of(run), dict(changes), say=sayer(quiet=quiet), quiet=quiet)
 
 
 @with_settings(Columns)
@@ -153,7 +177,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
-    quiet: bool | None = None,
+    quiet: bool = False,
     **columns: Unpack[Columns],
 ) -> pa.Table:
     """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
@@ -162,7 +186,8 @@ def infer(  # noqa: PLR0913 - one argument per flag
     `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
     of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
     are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
-    run's.
+    run's. Columns that differ, categories never seen and the like are told on stderr; `quiet=True`
+    leaves all but warnings out.
 
     >>> table = siafu.infer(run, "new.npz")
     >>> table.column("prediction")

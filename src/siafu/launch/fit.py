@@ -54,7 +54,7 @@ def fit(
     x: Any = None,
     y: Any = None,
     on_epoch: OnEpoch | None = None,
-    quiet: bool | None = None,
+    quiet: bool = False,
     **settings: Unpack[Settings],
 ) -> Run:
     """Train on `data` and return the run; settings are those of `siafu train`, by the same names.
@@ -63,7 +63,8 @@ def fit(
     two tables, `nodes` and `edges`, as files or as frames of pandas, polars or Arrow. A sparse
     matrix or an `edge_index` has its features `x` and labels `y` beside it. `on_epoch(epoch,
     metrics)` is called here after every epoch; where it returns True, that epoch is the last.
-    `quiet=False` tells what is done; unsaid, a notebook is told and nothing else.
+    What `siafu train` tells, columns, dropped edges, warnings and progress, goes to stderr, in a
+    notebook into its cell; `quiet=True` leaves all but warnings out.
 
     >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
     >>> run.accuracy["test"], run.predictions
@@ -81,11 +82,11 @@ def fit(
         config = make_config(
             data=data_name, model=model, loss=loss, **{**settings, **given.columns}
         )
-        on_ray = config.launcher == "ray" and on_epoch is None  # whose ranks ask nobody
-        with following(on_ray or quiet, config.epochs, on_epoch) as (is_silent, called):
-            return start_run(
-                config, data=source, say=sayer(quiet), quiet=is_silent, on_epoch=called
-            )
+        say = sayer(quiet=quiet)
+        if config.launcher == "ray":  # whose ranks ask nobody
+            return start_run(config, data=source, say=say, quiet=quiet, on_epoch=on_epoch)
+        with following(quiet, config.epochs, on_epoch) as (is_silent, called):
+            return start_run(config, data=source, say=say, quiet=is_silent, on_epoch=called)
 
 
 def start_run(
@@ -238,10 +239,21 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
         elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
-            say(f"What was done is kept. To go on: {resume_command(folder.path)}")
+            if _may_be_mended(folder, error):
+                say(f"What was done is kept. To go on: {resume_command(folder.path)}")
             if folder.parts.exists():
                 say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
         raise
+
+
+def _may_be_mended(folder: RunFolder, error: BaseException) -> bool:
+    """Return whether going on may end otherwise: a run keeps its settings, and its data once cut.
+
+    Only memory may be given anew, for want of which a run fails otherwise.
+    """
+    kind = getattr(error, "began_as", "") or type(error).__name__
+    faults = ("ConfigError", "PlanError", *(("DataError",) if is_prepared(folder) else ()))
+    return kind not in faults
 
 
 def _draw(folder: RunFolder, error: BaseException | None) -> Path:

@@ -105,7 +105,7 @@ def infer_as_table(  # noqa: PLR0913 - one argument per flag
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
-    quiet: bool | None = None,
+    quiet: bool = False,
     nodes: Any = None,
     edges: Any = None,
     x: Any = None,
@@ -128,8 +128,8 @@ def infer_as_table(  # noqa: PLR0913 - one argument per flag
             overwrite=overwrite,
             model=model,
             columns=columns,
-            say=sayer(quiet),
-            quiet=quiet is not False,
+            say=sayer(quiet=quiet),
+            quiet=quiet,
         )
         return pq.read_table(target)
 

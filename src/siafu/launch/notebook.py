@@ -1,4 +1,4 @@
-"""What a call from Python says: nothing, lines, or in a notebook one line that follows a run."""
+"""What a call from Python says: lines, in a notebook one more that follows a run, or nothing."""
 
 import importlib
 import sys
@@ -18,21 +18,21 @@ def in_notebook() -> bool:
     return getattr(shell, "kernel", None) is not None
 
 
-def sayer(quiet: bool | None) -> Say:
-    """Return what remarks go to; None is quiet, warnings apart, except in a notebook."""
-    if in_notebook() and not quiet:
-        return lambda line: _write(f"{line}\n")
-    return told(quiet is not False)
+def sayer(*, quiet: bool) -> Say:
+    """Return what remarks go to, stderr; of quiet calls warnings alone."""
+    if in_notebook() and not quiet:  # as text: a console would draw each as a page of its own
+        return _write
+    return told(quiet)
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _write(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
 
 
 @contextmanager
 def following(
-    quiet: bool | None, epochs: int, on_epoch: OnEpoch | None
+    quiet: bool, epochs: int, on_epoch: OnEpoch | None
 ) -> Iterator[tuple[bool, OnEpoch | None]]:
     """Yield whether ranks are to be silent, and what is called after an epoch.
 
@@ -40,7 +40,7 @@ def following(
     would not reach the cell.
     """
     if quiet or not in_notebook():
-        yield quiet is not False, on_epoch
+        yield quiet, on_epoch
         return
     display = importlib.import_module("IPython.display")
     handle = display.display(display.Pretty("preparing"), display_id=True)

@@ -95,12 +95,14 @@ class Run:
     @property
     def embeddings(self) -> pa.Table:
         """One row per node: its id and its numbers before the last layer."""
-        table = infer_as_table(self.path, embeddings=True)
+        table = infer_as_table(self.path, embeddings=True, quiet=True)
         keys = ("id", "time", "embedding")
         return table.select([name for name in keys if name in table.column_names])
 
     def predict(self, data: Any = None, **settings: Any) -> pa.Table:
         """Return predictions for other data, as `siafu.infer` does; without any, for its own.
+
+        `settings` are those of `siafu.infer`: `quiet=True` tells nothing but warnings.
 
         >>> run.predict("new.npz").column("prediction")
         """
