@@ -136,6 +136,10 @@ class Schema(_Value):
     """Whether reverse edges were added when the tables were read."""
     weighted: bool = False
     """Whether the edges that a run was trained on had weights."""
+    weight_mean: Annotated[_Finite, Field(gt=0)] = 1.0
+    """Mean weight of training edges, by which weights are divided: units make no difference."""
+    weights_kept: str = ""
+    """Why they are not divided, where they can't be."""
 
     @property
     def is_fitted(self) -> bool:
