@@ -46,6 +46,8 @@ class Learnt(_Value):
     """Categories of training rows that share the column `other`."""
     left_out: str = ""
     """Why the column is not used, where it is not."""
+    is_kept: bool = False
+    """Whether it is constant and used all the same, as ones: there is no other."""
 
 
 class FeatureColumn(_Value):
@@ -134,6 +136,10 @@ class Schema(_Value):
     """Whether reverse edges were added when the tables were read."""
     weighted: bool = False
     """Whether the edges that a run was trained on had weights."""
+    weight_mean: Annotated[_Finite, Field(gt=0)] = 1.0
+    """Mean weight of training edges, by which weights are divided: units make no difference."""
+    weights_kept: str = ""
+    """Why they are not divided, where they can't be."""
 
     @property
     def is_fitted(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from siafu.errors import DataError
-from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
+from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, open_folder, save_store
 from siafu.ingest.arrays import Noted, with_split
 from siafu.ingest.datasets.builtin import BUILTINS, is_builtin, load_builtin
 from siafu.ingest.datasets.drifting import NAME as DRIFTING
@@ -178,11 +178,24 @@ def _through_store(
 ) -> Noted:
     target = Path(store) if store else _cached_at(source, options)
     if store is None and folder_kind(target) == "store":
-        return load_store(target), [f"Used the store made earlier from {source}: {target}."]
+        used = f"Used the store made earlier from {source}: {target}."
+        return load_store(target), [used, *_told_of(target)]
     notes = _write_tables(
         source, target, options=options, drawing=None, overwrite=False, progress=progress
     )
     return load_store(target), [*notes, f"Made a store of {source}: {target}."]
+
+
+def _told_of(store: Path) -> list[str]:
+    """Return what was told of the tables of a store when they were read."""
+    said = open_folder(store, "store").facts.get("told")
+    return [line for line in said if isinstance(line, str)] if isinstance(said, list) else []
+
+
+def told_of_tables(source: Path, options: TableOptions, *, undirected: bool) -> list[str]:
+    """Return what was told of tables whose store is in the cache; nothing of others."""
+    target = _cached_at(source, _with_direction(options, undirected))
+    return _told_of(target) if folder_kind(target) == "store" else []
 
 
 def count_vertices(source: Path, options: TableOptions) -> int | None:

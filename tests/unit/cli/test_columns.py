@@ -179,3 +179,14 @@ def test_a_target_is_no_feature(
     asked: dict[str, Any] = {"nodes": nodes, label: target, group: features.split(",")}
     with pytest.raises(ConfigError, match="is among the features"):
         package.fit(edges, **asked)
+
+
+def test_a_table_whose_only_feature_is_constant_trains(siafu: Command) -> None:
+    people = "".join(f"{k},1,{k % 2}\n" for k in range(30))
+    (siafu.here / "people.csv").write_text("id,one,label\n" + people)
+    (siafu.here / "calls.csv").write_text(
+        "src,dst\n" + "".join(f"{k},{k // 2}\n" for k in range(30))
+    )
+    answer = siafu("train", "calls.csv", "--nodes", "people.csv", "--epochs", "1")
+    assert answer.code == 0, answer.err
+    assert "Constant, and kept as ones since nothing else is there: one." in answer.err

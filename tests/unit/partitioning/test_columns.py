@@ -12,8 +12,9 @@ from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Schema, graph_from_edges
 from siafu.graph.schema import Scale
 from siafu.partitioning import fitting
-from siafu.partitioning.fitting import fit_columns
-from siafu.partitioning.prepared import ColumnChoices, fit_schema
+from siafu.partitioning.edge_weights import ScaledWeights
+from siafu.partitioning.fitting import fit_columns, keep_one
+from siafu.partitioning.prepared import ColumnChoices, fit_schema, told
 from siafu.partitioning.preparing import Preparation
 
 GAP = np.nan
@@ -81,6 +82,22 @@ def test_what_says_nothing_is_left_out(values: list[float], names: list[str], wh
     assert column.prepared_names() == names
     assert column.learnt is not None
     assert column.learnt.left_out == why
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("number", "standard"), ("boolean", "none")])
+def test_a_constant_that_is_the_only_column_is_kept_as_ones(kind: str, scale: Scale) -> None:
+    column = AGE.model_copy(update={"kind": kind})
+    table = np.array([[0, GAP], [0, GAP]], np.float32)
+    both = fit_columns([column, FeatureColumn(name="pay")], [table], 2, scale)
+    kept = keep_one(both)
+    assert [one.prepared_names() for one in kept] == [["age"], []]
+    assert prepared(kept[0], [0, GAP]) == [[1.0], [1.0]]
+    assert fitted(AGE, [7, 7]).prepared_names() == []
+    assert prepared(keep_one((fitted(AGE, [7, 7]),))[0], [7, 8]) == [[1.0], [2.0]]
+    plan = keep_one((fitted(PLAN, [1, 1]),))[0]
+    assert prepared(plan, [1, 1], as_held=PLAN) == [[1.0], [1.0]]
+    useful = fit_columns([AGE, PLAN], [np.array([[7, 1], [7, 2]], np.float32)], 2, scale)
+    assert keep_one(useful) == useful
 
 
 def test_categories_become_columns_and_an_unseen_one_none() -> None:
@@ -238,3 +255,38 @@ def test_a_median_of_many_rows_is_that_of_a_fixed_sample(monkeypatch: pytest.Mon
     table = np.random.default_rng(2).normal(0, 1, (20_000, 1)).astype(np.float32)
     assert _moments(table, 300)[2] == _moments(table, 20_000)[2]
     assert abs(_moments(table, 300)[2]) < 0.1
+
+
+def _weighted(weights: Array) -> tuple[Graph, Array]:
+    """Return a graph with weights, and which of its edges lead into training nodes."""
+    graph = table_graph()
+    into = np.repeat(np.asarray(graph.train), np.diff(graph.indptr))
+    return replace(graph, edge_weight=weights.astype(np.float32)), into
+
+
+def test_weights_are_divided_by_their_mean_over_training_edges() -> None:
+    weights = np.random.default_rng(3).random(120) * 1e6
+    graph, into = _weighted(weights)
+    schema = fit_schema(graph, ColumnChoices())
+    assert schema.weight_mean == pytest.approx(weights[into].mean(), rel=1e-6)
+    assert "divided by their mean" in told(schema)[-1]
+    scaled = ScaledWeights(graph.edge_weight, schema.weight_mean)
+    assert scaled[0:120].dtype == np.float32
+    np.testing.assert_allclose(scaled[5:90], weights[5:90] / weights[into].mean(), rtol=1e-6)
+    assert fit_schema(graph, ColumnChoices(scale="none")).weight_mean == 1.0
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [(np.linspace(-1, 9, 120), "some are below 0"), (np.zeros(120), "all are 0")],
+)
+def test_weights_without_a_scale_stay_and_are_told(weights: Array, why: str) -> None:
+    schema = fit_schema(_weighted(weights)[0], ColumnChoices())
+    assert (schema.weight_mean, schema.weights_kept) == (1.0, why)
+    assert told(schema)[-1] == f"Warning: the weights of edges are not scaled: {why}."
+
+
+def test_weights_of_one_say_nothing() -> None:
+    schema = fit_schema(_weighted(np.ones(120))[0], ColumnChoices())
+    assert (schema.weight_mean, schema.weights_kept) == (1.0, "")
+    assert not any("eights" in line for line in told(schema))

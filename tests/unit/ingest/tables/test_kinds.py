@@ -367,3 +367,26 @@ def test_dates_with_slashes_are_dates_where_a_day_tells(tmp_path: Path) -> None:
     few = {"since": ["03/04/2024"] * 3}
     graph, _ = made(tmp_path / "b", few, node_kinds=(("since", "date", "day"),))
     assert np.array(graph.x)[0, 0] == (date(2024, 4, 3) - date(1970, 1, 1)).days
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_infinite_targets_are_gaps(tmp_path: Path, ending: str) -> None:
+    pay = RNG.random(ROWS)
+    pay[[1, 2, 3, 4]] = [np.inf, -np.inf, np.nan, 1e300]
+    nodes = {"age": list(range(ROWS)), "pay": pay}
+    graph, told = made(tmp_path / "one", nodes, ending=ending, label="pay")
+    assert np.isnan(np.array(graph.y)[:, 0]).nonzero()[0].tolist() == [1, 2, 3, 4]
+    assert schema_of(graph).targets[0].gaps == 4
+    assert "Target pay has 3 infinite numbers: taken as gaps." in told
+    nodes = {"pay": pay, "rent": RNG.random(ROWS), "low": RNG.random(ROWS)}
+    graph, _ = made(tmp_path / "two", nodes, ending=ending, label=("pay", "rent"))
+    assert np.isnan(np.array(graph.y)).sum(axis=0).tolist() == [4, 0]
+    assert [one.gaps for one in schema_of(graph).targets] == [4, 0]
+
+
+def test_a_class_may_be_called_inf(tmp_path: Path) -> None:
+    words = ["inf", "cav", "art"] * 20
+    graph, told = made(tmp_path, {"age": list(range(ROWS)), "arm": words}, label="arm")
+    assert (graph.class_names, "infinite" in told) == (("art", "cav", "inf"), False)
+    assert np.array(graph.y)[:3].tolist() == [2, 1, 0]
