@@ -327,7 +327,7 @@ class SeveralColumns:
         """Learn whether there is something else than 0 and 1."""
         block_BC = number_block(piece, self.columns, gaps=True)
         self._gaps_C += np.isnan(block_BC).sum(axis=0)
-        unknown_B = np.isnan(block_BC).any(axis=1)
+        unknown_B = np.asarray(np.isnan(block_BC).any(axis=1))
         self._unknown += int(unknown_B.sum())
         self._ones_C += (block_BC[~unknown_B] == 1).sum(axis=0)
         wrong = (block_BC != 0) & (block_BC != 1) & ~np.isnan(block_BC)
@@ -352,7 +352,7 @@ class SeveralColumns:
         block_BC = number_block(piece, self.columns, gaps=True)
         if self.kind == "number":
             return block_BC
-        unknown_B = np.isnan(block_BC).any(axis=1)
+        unknown_B = np.asarray(np.isnan(block_BC).any(axis=1))
         return np.where(unknown_B[:, None], NO_LABELS, block_BC).astype(np.uint8)
 
     def described(self) -> list[TargetColumn]:
