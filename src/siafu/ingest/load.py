@@ -277,10 +277,29 @@ def _open_path(path: Path, progress: Progress | None) -> Noted:
         return load_named(path.name, progress)
     if path.exists():
         raise unknown_kind(path)
-    names = sorted({*BUILTINS, DRIFTING, *NAMED, *names_in_data_folder()})
-    raise DataError(
+    raise no_such_source(path)
+
+
+def is_missing(source: Any) -> bool:
+    """Return whether a source is neither a data set by its name nor there."""
+    if not isinstance(source, str | Path) or Path(source).exists():
+        return False
+    return canonical(str(source).partition(":")[0]) not in _known_names()
+
+
+def _known_names() -> set[str]:
+    return {*BUILTINS, DRIFTING, *NAMED, *names_in_data_folder()}
+
+
+def no_such_source(path: Path) -> DataError:
+    """Return the error for a source that is not there, with a file or name that is near."""
+    names, beside = sorted(_known_names()), list[str]()
+    if path.parent.is_dir():
+        beside = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+    near = suggestion(path.name, beside) or suggestion(str(path), names)
+    return DataError(
         "No such data set, file or folder.",
         seen=str(path),
-        fix=f"{suggestion(str(path), names)}names: {', '.join(names)}; "
+        fix=f"{near}names: {', '.join(names)}; "
         "or a path to an .npz file, a store, a Parquet or CSV file or folder",
     )

@@ -19,7 +19,7 @@ from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
 from siafu.launch.learnt import check_parts_as_learnt, column_choices, schema_of_parts
 from siafu.launch.reuse import cut_key, note_cut, take_cut
 from siafu.minibatch import hold_out_edges
-from siafu.partitioning import Cut, open_parts
+from siafu.partitioning import Cut, Quality, open_parts
 from siafu.partitioning.prepared import ColumnChoices, told
 from siafu.record import PhaseProgress
 
@@ -80,13 +80,17 @@ def prepare_parts(
     if key is not None and key == cut_key(data, cut, reading):  # no file changed meanwhile
         note_cut(key, target)
     if config.ranks > 1:
-        facts = open_parts(target).facts
-        graph = facts["graph"]
-        say(
-            f"Partitioned {graph['num_nodes']:,} nodes and {graph['num_edges']:,} edges into "
-            f"{config.ranks} parts ({facts['method']}); {quality.cut_edges:,} edges are cut."
-        )
+        _tell_cut(target, quality, say)
     return target
+
+
+def _tell_cut(parts: Path, quality: Quality, say: Say) -> None:
+    found = open_parts(parts)
+    graph = found.facts["graph"]
+    say(
+        f"Partitioned {graph['num_nodes']:,} nodes and {graph['num_edges']:,} edges into "
+        f"{found.num_parts} parts ({found.facts['method']}); {quality.cut_edges:,} edges are cut."
+    )
 
 
 def _tell_again(data: Any, reading: SourceReading, parts: Path, say: Say) -> None:
