@@ -203,3 +203,20 @@ def test_a_table_whose_only_feature_is_constant_trains(siafu: Command) -> None:
     answer = siafu("train", "calls.csv", "--nodes", "people.csv", "--epochs", "1")
     assert answer.code == 0, answer.err
     assert "Constant, and kept as ones since nothing else is there: one." in answer.err
+
+
+@pytest.mark.parametrize("flags", [NAMED, ()])
+def test_swapped_tables_are_told_first(
+    siafu: Command, tables: tuple[Path, Path], flags: tuple[str, ...]
+) -> None:
+    edges, nodes = map(str, tables)
+    if not flags:
+        people = "".join(f"{k},1{k},{k % 2}\n" for k in range(30))
+        (siafu.here / "people.csv").write_text("id,age,label\n" + people)
+        (siafu.here / "calls.csv").write_text("src,dst\n1,2\n1,3\n2,3\n")
+        edges, nodes = "calls.csv", "people.csv"
+    answer = siafu("ingest", nodes, "store", "--nodes", edges, *flags)
+    told = " ".join(answer.err.split())
+    assert answer.code != 0
+    assert "1. The two tables seem to be swapped." in told
+    assert f"--nodes {nodes}" in told
