@@ -138,7 +138,9 @@ class Trainer:
         asked = world.gather_numbers([float(is_told()), float(enough)]) if may_stop else []
         ends = any(row[0] for row in asked)
         self.progress.is_enough = any(row[1] for row in asked)
-        if every and (ends or epochs % every == 0):
+        # A run too short for one has it at its end: it can be given more epochs.
+        is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
+        if every and (ends or (is_over and epochs < every) or epochs % every == 0):
             with self.watch.saving():
                 saved = self.checkpoint()
                 if world.rank == 0:

@@ -175,3 +175,12 @@ def test_a_folder_of_runs_has_a_report_of_the_newest(siafu: Command) -> None:
     page = (siafu.here / "runs" / "report.html").read_text()
     assert [f"run-{number:02}" in page for number in range(14)] == [True] * 12 + [False] * 2
     assert siafu("report", siafu.here / "runs" / "..").code == 2, "no runs there"
+
+
+def test_a_finished_run_without_a_checkpoint_due_is_given_more_epochs(siafu: Command) -> None:
+    given = ("--hidden", 4, "--quiet")
+    assert siafu("train", "planted:60", "--epochs", 3, *given, "--out", "runs/a").code == 0
+    assert siafu("train", "--resume", "runs/a", "--epochs", 5, "--quiet").code == 0
+    assert siafu("train", "planted:60", "--epochs", 5, *given, "--out", "runs/b").code == 0
+    more, whole = (RunFolder(siafu.here / "runs" / name).read_result() for name in "ab")
+    assert more["losses"] == whole["losses"]
