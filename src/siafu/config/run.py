@@ -13,7 +13,7 @@ from siafu.errors import ConfigError, did_you_mean
 from siafu.files import write_text_atomically
 from siafu.ingest.options import DataOptions, SnapshotOptions, TableColumns
 from siafu.minibatch.options import SamplingOptions
-from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
+from siafu.nn.options import OWN_ARGUMENTS, DynamicModelOptions, ModelOptions, default_settings
 from siafu.options import Meaning, Options, RunKind, Scope, read_bytes, read_config
 from siafu.partitioning.options import ColumnOptions, CutOptions
 from siafu.pipeline.options import PipelineOptions
@@ -312,8 +312,12 @@ def _explained(error: ValidationError) -> ConfigError:
 
 
 def write_config(config: RunConfig, path: Path) -> None:
-    """Write the settings, at once, as YAML that `read_config` takes back."""
-    text = yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False)
+    """Write the settings, at once, as YAML that `read_config` takes back.
+
+    Of what a class of the user's own may have defaults for, only what was asked.
+    """
+    unsaid = set(OWN_ARGUMENTS) - config.model_fields_set if ":" in config.model else set()
+    text = yaml.safe_dump(config.model_dump(exclude_none=True, exclude=unsaid), sort_keys=False)
     write_text_atomically(path, text)
 
 
