@@ -22,7 +22,7 @@ import json
 import tempfile
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -258,7 +258,9 @@ def ratios(rows: list[Row], problem: str | None = None) -> Row:
     return {key: float(f"{v:.4g}") if isinstance(v, float) else v for key, v in found.items()}
 
 
-def measure_gpu(graph: Graph, args: argparse.Namespace, scratch: Path) -> Row:
+def measure_gpu(
+    graph: Graph, args: argparse.Namespace, scratch: Path, device: Literal["cpu", "cuda"] = "cuda"
+) -> Row:
     """Return the epochs' seconds of one process on the device here, by the plain engine."""
     settings = common(graph, args.epochs)
     plain = fit(graph, ranks=1, device="cpu", out=str(scratch / "plain"), **settings)
@@ -266,12 +268,12 @@ def measure_gpu(graph: Graph, args: argparse.Namespace, scratch: Path) -> Row:
     losses: list[float] = []
     for turn in range(args.repeats):
         out = str(scratch / f"gpu-{turn}")
-        run = fit(graph, ranks=1, device="cuda", out=out, **settings)
+        run = fit(graph, ranks=1, device=device, out=out, **settings)
         losses = run.result["losses"]
         gate(f"the GPU on {graph.name}", losses, plain.result["losses"])
         seconds += epoch_seconds(run)
     row = {"benchmark": "value-gpu", "facts": facts_of(graph), "losses": losses}
-    return {**row, "seconds": [round(s, 6) for s in seconds], **machine("cuda")}
+    return {**row, "seconds": [round(s, 6) for s in seconds], **machine(device)}
 
 
 def show(graph: Graph, rows: list[Row], problem: str | None) -> None:

@@ -47,6 +47,11 @@ class CommError(SiafuError):
 class RankError(SiafuError):
     """A rank that failed or was killed."""
 
+    def __init__(self, problem: str, *, seen: str, fix: str, began_as: str = "") -> None:
+        super().__init__(problem, seen=seen, fix=fix)
+        self.began_as = began_as
+        """The kind of error that the rank itself met, where it was one of siafu's."""
+
 
 class TaskError(SiafuError):
     """A tensor task that a worker refused, or a message to one that can't be read."""

@@ -31,7 +31,8 @@ def refused(siafu: Command, *arguments: object, is_prepared: bool = False) -> st
     assert "Traceback" not in answer.err
     if is_prepared:
         [parts] = siafu.here.glob("runs/*/data.parts")
-        assert f"siafu train --resume {parts.parent.relative_to(siafu.here)}" in answer.err
+        assert f"settings: siafu train {parts.relative_to(siafu.here)}" in answer.err
+        assert "--resume" not in answer.err, "it would end so again"
         shutil.rmtree(siafu.here / "runs")
         shutil.rmtree(siafu.here / ".cache" / "cuts", ignore_errors=True)  # notes of their cuts
     assert listing(siafu.here) == before
@@ -210,7 +211,7 @@ def test_own_model_that_does_not_exist(siafu: Command, model: str) -> None:
 def test_own_model_without_that_class(siafu: Command) -> None:
     (siafu.here / "mine.py").write_text("import torch\n")
     command = ("train", "planted:200", "--model", "mine.py:Net")
-    assert "no such class" in refused(siafu, *command, is_prepared=True)
+    assert "no such class" in refused(siafu, *command)
 
 
 @pytest.mark.parametrize("command", [["train", "planted:200"], ["ingest", "planted:200", "target"]])

@@ -1,5 +1,7 @@
 """`siafu runs`: the runs of a folder side by side."""
 
+import re
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,12 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from siafu.cli.show import out, print_json
+from siafu.config import settings_of
+from siafu.ingest.options import TableColumns
 from siafu.launch.run_list import RunSummary, differing_settings, list_runs
 from siafu.record import brief, shortened, shown_score
 
 _MOST_SETTINGS = 6
 _MOST_WIDTH = 10_000
 _MOST_STATE = 40
+_MOST_REASONS = 8
 _MAY_BE_ALIKE = ("model", "data", "ranks", "metric", "state")
 
 
@@ -22,18 +27,79 @@ def runs(
     sort: Annotated[
         str, typer.Option(help="time, name, seconds, epochs, loss, or a score: test, val, f1 ...")
     ] = "time",
+    everything: Annotated[
+        bool, typer.Option("--all", help="all columns, be they wider than the screen")
+    ] = False,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
 ) -> None:
-    """List and compare runs: scores, time, state, and the settings in which they differ."""
-    show_runs(folder, list_runs(folder, sort), as_json=json)
+    """List and compare runs: score, epochs, state, and the settings in which they differ."""
+    show_runs(folder, list_runs(folder, sort), as_json=json, everything=everything)
 
 
-def show_runs(path: Path, found: list[RunSummary], *, as_json: bool) -> None:
+def show_runs(
+    path: Path, found: list[RunSummary], *, as_json: bool, everything: bool = False
+) -> None:
     """Print runs, for people or for programs."""
     if as_json:
         rows = [run.to_json() for run in found]
         print_json({"path": str(path), "kind": "runs", "runs": rows})
-        return
+    elif everything:
+        _show_everything(path, found)
+    else:
+        _show_what_fits(path, found)
+
+
+def _show_what_fits(path: Path, found: list[RunSummary]) -> None:
+    """Print the few columns that tell most, then settings that differ while there is room."""
+    rows, shown = _few_columns(found), list[str]()
+    for name in ("when", "epochs", "model"):
+        if _width(_table(str(path), rows)) > out.width:
+            rows = [{key: row[key] for key in row if key != name} for row in rows]
+    # Those two are columns already: as they came out.
+    differ = [name for name in differing_settings(found) if name not in ("epochs", "metric")]
+    for name in sorted(differ, key=settings_of(TableColumns).__contains__):
+        wider = [row | _settings(run, [name]) for row, run in zip(rows, found, strict=True)]
+        if _width(_table(str(path), wider)) <= out.width:
+            rows, shown = wider, [*shown, name]
+    _print_whole(_table(str(path), rows))
+    reasons = [f"{run.run} {run.state}" for run in found if ": " in run.state]
+    for line in reasons[-_MOST_REASONS:]:
+        out.print(line if len(line) <= out.width else f"{line[: out.width - 3].rstrip()}...")
+    if rest := [name for name in differ if name not in shown]:
+        out.print(f"They differ in {shortened(rest, 4)} too: --all shows it.", soft_wrap=True)
+
+
+def _few_columns(found: list[RunSummary]) -> list[dict[str, str]]:
+    """Return a row for each run; where all have the same score, its name is the column's."""
+    scores = [_first_score(run) for run in found]
+    names = {name for name, _ in scores if name}
+    head, told = "score", 0
+    if len({name.split()[0] for name in names}) == 1:
+        head, told = f"{next(iter(names)).split()[0]} score", 1
+    if len(names) == 1:
+        head, told = names.pop(), 2
+    return [
+        {
+            "run": run.run,
+            "model": run.model.rpartition(":")[2],
+            head: " ".join([value, *name.split()[told:]]),
+            "epochs": str(run.epochs),
+            "state": re.split("[:,]", run.state)[0],
+            "when": time.strftime("%b %d %H:%M", time.localtime(run.begun)),
+        }
+        for run, (name, value) in zip(found, scores, strict=True)
+    ]
+
+
+def _first_score(run: RunSummary) -> tuple[str, str]:
+    """Return the score that counts, as `test accuracy`, and its value."""
+    for split in ("test", "val", "train"):
+        if (found := run.score(split)) is not None:
+            return f"{split} {found[0]}", shown_score(*found)
+    return "", ""
+
+
+def _show_everything(path: Path, found: list[RunSummary]) -> None:
     differ = differing_settings(found)
     rows = [_columns(run) for run in found]
     settings = [_settings(run, differ[:_MOST_SETTINGS]) for run in found]

@@ -18,7 +18,7 @@ from siafu.config.run import (
     usual_settings,
     write_config,
 )
-from siafu.config.training import read_metrics, read_threshold
+from siafu.config.training import read_class_weights, read_metrics, read_threshold
 from siafu.options import read_config
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "make_columns",
     "make_config",
     "owner_of",
+    "read_class_weights",
     "read_config",
     "read_metrics",
     "read_run_config",

@@ -1,5 +1,6 @@
 """What can be told of training and scoring: read by the engine, which is above this package."""
 
+import math
 import re
 from typing import ClassVar, Literal
 
@@ -182,6 +183,24 @@ def read_metrics(text: str | None) -> tuple[str, ...]:
             fix=f"use some of {', '.join(METRICS)} and recall@K as recall@100",
         )
     return names
+
+
+def read_class_weights(text: str | None) -> tuple[float, ...] | None:
+    """Return the weights that are numbers; None where a word stands for them."""
+    if text in (None, "none", "balanced"):
+        return None
+    try:
+        weights = tuple(float(part) for part in str(text).split(","))
+    except ValueError:
+        weights = ()
+    if not any(weights) or not all(0 <= weight < math.inf for weight in weights):
+        guess = did_you_mean(str(text), ["none", "balanced"])
+        raise ConfigError(
+            "The weights of the classes can't be used.",
+            seen=f"--class-weights {text}{guess}",
+            fix="use balanced, none, or a number of 0 or more for each class, comma between",
+        )
+    return weights
 
 
 def read_threshold(text: str | None) -> float | None:

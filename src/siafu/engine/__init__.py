@@ -1,7 +1,7 @@
 """The training and inference loops; they evaluate and write records."""
 
 from siafu.engine.begin import begin
-from siafu.engine.checks import check_model_file, check_network_settings
+from siafu.engine.checks import check_model_class, check_model_file, check_network_settings
 from siafu.engine.dynamic.infer import infer_dynamic
 from siafu.engine.dynamic.network import default_task, num_embedded
 from siafu.engine.dynamic.step_shards import check_grid, make_grid
@@ -36,6 +36,7 @@ __all__ = [
     "check_edge_settings",
     "check_grid",
     "check_link_settings",
+    "check_model_class",
     "check_model_file",
     "check_network_settings",
     "check_sampled_settings",

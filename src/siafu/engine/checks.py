@@ -13,7 +13,7 @@ from siafu.engine.networks.own_model import arguments_taken
 from siafu.engine.networks.pipelined import check_pipeline
 from siafu.errors import ConfigError
 from siafu.nn import GNN, ModelSpec
-from siafu.nn.named_code import no_such_file
+from siafu.nn.named_code import check_name_in_file, no_such_file
 from siafu.nn.options import OWN_ARGUMENTS
 from siafu.plan import check_budget, read_prices
 from siafu.shard import Shard
@@ -59,6 +59,13 @@ def check_model_file(config: RunConfig) -> None:
         place, _, _ = name.rpartition(":")
         if config.launcher == "local" and place.endswith(".py") and not Path(place).is_file():
             raise no_such_file(name, "no such file", what)
+
+
+def check_model_class(config: RunConfig) -> None:
+    """Raise where the file of a model, or loss, of the user's own has nothing of that name."""
+    for what, name in (("model", config.model), ("loss", config.loss or "")):
+        if config.launcher == "local" and ":" in name:
+            check_name_in_file(name, what)
 
 
 def _spec_of_any_graph(config: RunConfig) -> ModelSpec:

@@ -12,13 +12,16 @@ from torch import Tensor
 
 from siafu.comm import World
 from siafu.config import read_metrics
+from siafu.engine.ranking import Ranking
 from siafu.engine.scores import gather_rows
-from siafu.engine.tasks.scores import average_precision
 from siafu.errors import ConfigError
 from siafu.shard import HeldRows, Objective, RowReader, Shard
 
 ROWS_AT_ONCE = 1 << 16
+_CELLS_AT_ONCE = 1 << 22
+"""Scores that are gathered together: as many classes as fit."""
 OF_NUMBERS = ("rmse", "mae", "r2")
+OF_COUNTS = ("accuracy", "micro-f1", "f1", "macro-f1")
 LOWER_IS_BETTER = ("rmse", "mae")
 _RARE = 0.05
 """A class rarer than this is told by average precision: all may be right, and it never found."""
@@ -104,9 +107,23 @@ def scores_of(answers: Answers, names: Sequence[str]) -> Details:
         return {s: _of_numbers(sums_5T, names) for s, sums_5T in zip(splits, sums, strict=True)}
     counts = _added(answers, [class_counts(answers, split) for split in splits])
     return {
-        split: {name: _score(answers, split, name, counts_3C) for name in names}
+        split: _of_split(answers, split, names, counts_3C)
         for split, counts_3C in zip(splits, counts, strict=True)
     }
+
+
+def _of_split(
+    answers: Answers, split: str, names: Sequence[str], counts_3C: Tensor
+) -> dict[str, float]:
+    found = {name: _counted(answers, name, counts_3C) for name in names if name in OF_COUNTS}
+    tops = [name for name in names if name.startswith("recall@")]
+    rest = [name for name in names if name not in OF_COUNTS]
+    if not answers.is_binary:
+        found |= {name: _recall_at(answers, split, _k(name)) for name in tops}
+        rest = [name for name in rest if name not in tops]
+    if rest:
+        found |= _over_classes(answers, split, rest)
+    return {name: found[name] for name in names}
 
 
 def _added(answers: Answers, of_splits: list[Tensor]) -> Tensor:
@@ -148,11 +165,7 @@ def class_counts(answers: Answers, mask: str) -> Tensor:
     return counts
 
 
-def _score(answers: Answers, split: str, name: str, counts_3C: Tensor) -> float:
-    if name.startswith("recall@"):
-        return _recall_at(answers, split, int(name.removeprefix("recall@")))
-    if name in ("roc-auc", "average-precision"):
-        return _over_classes(answers, split, name)
+def _counted(answers: Answers, name: str, counts_3C: Tensor) -> float:
     right_C, said_C, true_C = counts_3C
     if name == "accuracy":
         return _share(right_C.sum(), true_C.sum())
@@ -161,7 +174,6 @@ def _score(answers: Answers, split: str, name: str, counts_3C: Tensor) -> float:
     f1_C = 2 * right_C / (said_C + true_C).clamp(min=1)
     if name == "f1":
         return float(f1_C[answers.objective.positive])
-    assert name == "macro-f1", f"nobody computes {name}"
     occurs_C = said_C + true_C > 0
     return float(f1_C[occurs_C].mean()) if bool(occurs_C.any()) else 0.0
 
@@ -170,65 +182,60 @@ def _share(part: Tensor, whole: Tensor) -> float:
     return float(part) / float(whole) if float(whole) else 0.0
 
 
-def ranked(answers: Answers, split: str, number: int) -> tuple[Tensor, Tensor]:
-    """Return of all ranks' rows of a split how surely they are of a class, and whether they are."""
-    scores, truths = [], []
-    for out, y in answers.pieces(split):
-        if answers.several:
-            scores.append(out[:, number].double())
-            truths.append(y[:, number] > 0)
-        else:
-            is_binary = answers.num_classes == 2
-            share = (
-                (out[:, number] - out[:, 1 - number]).double()
-                if is_binary
-                else out.double().softmax(dim=1)[:, number]
-            )
-            scores.append(share)
-            truths.append(y == number)
-    own = torch.stack([torch.cat(scores), torch.cat(truths).double()], dim=1)
-    table = gather_rows(own, answers.world)
-    return table[:, 0], table[:, 1] > 0
-
-
-def _over_classes(answers: Answers, split: str, name: str) -> float:
-    """Return the score of the class that is looked for, or its mean over the classes there are."""
-    measure = roc_auc if name == "roc-auc" else average_precision
+def rankings(answers: Answers, split: str) -> Iterator[Ranking]:
+    """Yield the rankings of all ranks' rows by each class, or by the one that is looked for."""
+    rows = len(answers.masks[split])
+    total = sum(int(row[0]) for row in answers.world.gather_numbers([float(rows)], "metric"))
+    numbers = range(answers.num_classes)
     if answers.is_binary:
-        return measure(*ranked(answers, split, answers.objective.positive))
-    found = []
-    for number in range(answers.num_classes):
-        score, truth = ranked(answers, split, number)
-        if bool(truth.any()) and not bool(truth.all()):
-            found.append(measure(score, truth))
-    return sum(found) / len(found) if found else 0.0
+        numbers = numbers[answers.objective.positive :][:1]
+    width = max(1, _CELLS_AT_ONCE // max(1, total))
+    for low in range(0, len(numbers), width):
+        some = numbers[low : low + width]
+        pieces = [_sureness(answers, some, *piece) for piece in answers.pieces(split)]
+        table = gather_rows(torch.cat(pieces), answers.world)
+        for score, truth in zip(*table.t().contiguous().chunk(2), strict=True):
+            yield Ranking.of(score, truth)
 
 
-def roc_auc(score: Tensor, truth: Tensor) -> float:
-    """Return the probability that a positive outranks a negative, ties counting half."""
-    _, place, counts = score.unique(return_inverse=True, return_counts=True)
-    middle_rank = counts.cumsum(0) - (counts - 1) / 2.0
-    num_positive, num_negative = int(truth.sum()), int((~truth).sum())
-    if not num_positive or not num_negative:
-        return 0.0
-    rank_sum = float(middle_rank[place][truth].sum())
-    return (rank_sum - num_positive * (num_positive + 1) / 2) / (num_positive * num_negative)
+def _sureness(answers: Answers, numbers: range, out: Tensor, y: Tensor) -> Tensor:
+    """Return how surely rows are of some classes, then 1 where they are and else 0."""
+    first, last = numbers[0], numbers[-1] + 1
+    if answers.several:
+        return torch.cat([out[:, first:last], y[:, first:last].to(out.dtype)], dim=1)
+    if answers.is_binary:
+        sure = out[:, first:last] - out[:, 1 - first : 2 - first]
+    else:
+        sure = out.double().softmax(dim=1)[:, first:last]
+    truth = y[:, None] == torch.arange(first, last, device=y.device)
+    return torch.cat([sure, truth.to(sure.dtype)], dim=1)
+
+
+def _k(name: str) -> int:
+    return int(name.removeprefix("recall@"))
+
+
+def _ranked(ranking: Ranking, name: str) -> float:
+    if name == "roc-auc":
+        return ranking.roc_auc()
+    if name == "average-precision":
+        return ranking.average_precision()
+    return ranking.recall_at(_k(name))
+
+
+def _over_classes(answers: Answers, split: str, names: Sequence[str]) -> dict[str, float]:
+    """Return scores of the class that is looked for, or their means over the classes there are."""
+    found = [
+        [_ranked(ranking, name) for name in names]
+        for ranking in rankings(answers, split)
+        if answers.is_binary or ranking.is_mixed
+    ]
+    columns = zip(*found, strict=True) if found else ((0.0,) for _ in names)
+    return {name: sum(each) / len(each) for name, each in zip(names, columns, strict=True)}
 
 
 def _recall_at(answers: Answers, split: str, k: int) -> float:
-    """Return the share of positives among the k highest rows, of equal ones their mean.
-
-    With more classes, the share of labels among the k classes that are the likeliest of their row.
-    """
-    if answers.is_binary:
-        score, truth = ranked(answers, split, answers.objective.positive)
-        if not bool(truth.any()):
-            return 0.0
-        last = score.topk(min(k, len(score))).values[-1]
-        above, equal = score > last, score == last
-        left = min(k, len(score)) - int(above.sum())
-        found = float(truth[above].sum()) + left * float(truth[equal].double().mean())
-        return found / float(truth.sum())
+    """Return the share of labels among the k classes that are the likeliest of their row."""
     hits = of = 0.0
     for out, y in answers.pieces(split):
         best = out.topk(min(k, out.size(1)), dim=1).indices
@@ -280,12 +287,6 @@ def best_threshold(answers: Answers) -> float:
 
     Where there is nothing to find, a half.
     """
-    score, truth = ranked(answers, "val", answers.objective.positive)
-    if not bool(truth.any()):
-        return 0.5
-    score, order = score.sort(descending=True)
-    hits = truth[order].double().cumsum(0)
-    said = torch.arange(1, len(score) + 1, dtype=torch.float64, device=score.device)
-    f1 = 2 * hits / (said + hits[-1])
-    f1[:-1][score[1:] == score[:-1]] = -1  # equal ones are told together
-    return float(score[f1.argmax()].sigmoid())
+    (ranking,) = rankings(answers, "val")
+    best = ranking.best_f1()
+    return 0.5 if best is None else float(torch.tensor(best, dtype=torch.float64).sigmoid())

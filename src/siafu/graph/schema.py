@@ -63,6 +63,8 @@ class FeatureColumn(_Value):
     """Categories that get a column of their own; the rarest beyond share the column `other`."""
     categories: tuple[str, ...] = ()
     """What the numbers that are held stand for, in order; empty where they are the values."""
+    first: Literal["day", "month"] | None = None
+    """What comes first in dates such as 31/12/2024, where the table has them."""
     gaps: _Count = 0
     """Rows of the table without a value."""
     table_kind: Kind | None = None
@@ -132,6 +134,10 @@ class Schema(_Value):
     """Whether reverse edges were added when the tables were read."""
     weighted: bool = False
     """Whether the edges that a run was trained on had weights."""
+    weight_mean: Annotated[_Finite, Field(gt=0)] = 1.0
+    """Mean weight of training edges, by which weights are divided: units make no difference."""
+    weights_kept: str = ""
+    """Why they are not divided, where they can't be."""
 
     @property
     def is_fitted(self) -> bool:
@@ -278,7 +284,7 @@ def _asked(said: Any, names: list[str], where: str) -> dict[str, dict[str, Any]]
 
 
 def _overridden(column: FeatureColumn, said: Mapping[str, Any], where: str) -> FeatureColumn:
-    kept = {"name", "categories", "gaps", "learnt"}
+    kept = {"name", "first", "categories", "gaps", "learnt"}
     try:
         new = FeatureColumn.model_validate({**column.model_dump(), **said})
     except ValidationError as error:

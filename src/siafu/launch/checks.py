@@ -4,16 +4,17 @@ from typing import Any
 
 import psutil
 
-from siafu.config import RunConfig, check_scopes, read_metrics, read_threshold
+from siafu.config import RunConfig, check_scopes, read_class_weights, read_metrics, read_threshold
 from siafu.engine import (
     check_edge_settings,
     check_link_settings,
+    check_model_class,
     check_model_file,
     check_network_settings,
     check_sampled_settings,
 )
 from siafu.errors import ConfigError
-from siafu.launch.columns import check_columns
+from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 from siafu.launch.sinks import check_sinks
@@ -26,6 +27,7 @@ def check_run(data: Any, config: RunConfig) -> None:
     check_model_file(config)
     read_metrics(config.metric)
     read_threshold(config.threshold)
+    read_class_weights(config.class_weights)
     over_time = is_dynamic_run(data, config)
     if not over_time:
         check_link_settings(config)
@@ -45,7 +47,10 @@ def check_run(data: Any, config: RunConfig) -> None:
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
     check_sinks(config)
-    check_columns(data, config)
+    table_options(data, config)
+    if not over_time:
+        check_targets(data, config)
+    check_model_class(config)
 
 
 def _check_model_size(config: RunConfig) -> None:

@@ -8,10 +8,13 @@ from typing import Any
 from siafu.config import RunConfig, is_asked, make_columns, settings_of, shown_flag
 from siafu.errors import ConfigError
 from siafu.graph import FeatureColumn, Schema
-from siafu.ingest import TableOptions, as_tables
+from siafu.ingest import TableOptions, as_tables, find_tables
+from siafu.ingest.formats.ogb import find_ogb
 from siafu.ingest.options import TableColumns
 from siafu.ingest.tables.files import TABLE_ENDINGS
+from siafu.ingest.tables.nodes import label_columns
 from siafu.partitioning.options import ColumnOptions
+from siafu.record import shortened
 
 
 def table_options(data: Any, config: RunConfig) -> TableOptions:
@@ -37,6 +40,32 @@ def check_columns(data: Any, config: RunConfig) -> None:
     )
 
 
+def check_targets(data: Any, config: RunConfig) -> None:
+    """Raise where no column of tables is there to be learnt: their heads tell, no row is read."""
+    tables = as_tables(data)
+    if tables is None or config.task == "link" or find_ogb(tables) is not None:
+        return
+    if config.task == "edge":
+        if config.edge_label is None:
+            raise ConfigError(
+                "Nothing tells what is to be learnt of the edges.",
+                seen=f"--task edge with {data}",
+                fix="name the column of the edges to predict: --edge-label COLUMN",
+            )
+        return
+    options = config.table_options(config.task)
+    nodes = find_tables(tables, options).nodes
+    if nodes is None or label_columns(nodes.schema(), options):
+        return
+    raise ConfigError(
+        "Nothing tells which column is to be learnt.",
+        seen=f"{nodes.files[0].name} with {shortened(nodes.schema().names)}",
+        fix="add --task edge to learn what --edge-label names, or name a column of the nodes"
+        if config.edge_label
+        else "name it: --label COLUMN",
+    )
+
+
 def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
     """Return how tables are read for a run that knows its columns: what it predicts may be missing.
 
@@ -53,9 +82,9 @@ def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
     )
 
 
-def _kinds(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str], ...] | None:
+def _kinds(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str, str], ...] | None:
     """Return what the columns were read as, whatever they are used as."""
-    return tuple((column.name, column.held) for column in columns) or None
+    return tuple((column.name, column.held, column.first or "") for column in columns) or None
 
 
 def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any]) -> RunConfig:

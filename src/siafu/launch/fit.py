@@ -239,10 +239,21 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
         elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
-            say(f"What was done is kept. To go on: {resume_command(folder.path)}")
+            if _may_be_mended(folder, error):
+                say(f"What was done is kept. To go on: {resume_command(folder.path)}")
             if folder.parts.exists():
                 say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
         raise
+
+
+def _may_be_mended(folder: RunFolder, error: BaseException) -> bool:
+    """Return whether going on may end otherwise: a run keeps its settings, and its data once cut.
+
+    Only memory may be given anew, for want of which a run fails otherwise.
+    """
+    kind = getattr(error, "began_as", "") or type(error).__name__
+    faults = ("ConfigError", "PlanError", *(("DataError",) if is_prepared(folder) else ()))
+    return kind not in faults
 
 
 def _draw(folder: RunFolder, error: BaseException | None) -> Path:

@@ -101,7 +101,8 @@ def check_parts_as_learnt(parts: Path, learnt: Schema) -> None:
     if folder_kind(parts) != "parts":
         return
     found = schema_of_parts(parts) or Schema()
-    if found.nodes != learnt.nodes or (learnt.edges and found.edges != learnt.edges):
+    is_alike = (found.nodes, found.weight_mean) == (learnt.nodes, learnt.weight_mean)
+    if not is_alike or (learnt.edges and found.edges != learnt.edges):
         raise DataError(
             "The columns of the parts were prepared in another way than those of the run.",
             seen=f"{parts}, cut by itself",

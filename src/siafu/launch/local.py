@@ -207,7 +207,7 @@ def first_error(
         seen += f"; no sign of rank {names}, which had to be killed"
         fix = f"see what kept rank {names}, or raise --deadline if it was only slow"
         fix += f"; {again}" if again else ""
-    return RankError(problem, seen=seen, fix=fix)
+    return RankError(problem, seen=seen, fix=fix, began_as=first.kind)
 
 
 def _killed(rank: int, exit_code: int, again: str) -> RankError:

@@ -13,6 +13,7 @@ import numpy as np
 
 from siafu.config import RunConfig
 from siafu.graph import Array, Folder, folder_kind
+from siafu.nn.cards import CARDS, cards_that
 from siafu.partitioning import Parts, open_parts
 from siafu.record import counted, percent, shortened
 
@@ -53,7 +54,18 @@ def data_warnings(path: Path, config: RunConfig) -> list[str]:
         told += class_warnings(*_node_classes(parts), "node", is_weighed=weighed)
     elif config.task == "edge":
         told += class_warnings(*_edge_classes(parts), "edge", is_weighed=weighed)
-    return [*told, *_repeated(parts)]
+    return [*told, *_unread_weights(parts, config), *_repeated(parts)]
+
+
+def _unread_weights(parts: Parts, config: RunConfig) -> list[str]:
+    """Return a warning where edges have weights that nothing in the run reads."""
+    card = CARDS.get(config.model)
+    if card is None or card.reads_weights or config.sample_weighted:
+        return []
+    if not any("edge_weight" in folder for folder in _folders(parts)):
+        return []
+    others = ", ".join(cards_that(lambda other: other.reads_weights))
+    return [f"--model {config.model} does not read weights of edges ({others} do)."]
 
 
 def _folders(parts: Parts) -> Iterator[Folder]:

@@ -128,6 +128,11 @@ class ModelCard:
         return _SCALED_WHEN_SAMPLED[self.aggregation]
 
     @property
+    def reads_weights(self) -> bool:
+        """Whether messages are multiplied by the weights of edges."""
+        return self.aggregation in ("normalised_sum", "mean", "sum")
+
+    @property
     def attends(self) -> bool:
         """Whether neighbours are weighed by attention."""
         return self.aggregation == "attention"

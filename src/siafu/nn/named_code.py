@@ -1,12 +1,13 @@
 """Code of the user's own by name: FILE.py:Name, or package.module:Name."""
 
+import ast
 import importlib
 import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
 
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, did_you_mean
 
 
 def named_object(name: str, what: str = "model") -> Any:
@@ -48,6 +49,43 @@ def _module_at(place: str, name: str, what: str) -> Any:
         ) from error
     exec(code, module.__dict__)
     return module
+
+
+def check_name_in_file(name: str, what: str = "model") -> None:
+    """Raise where a FILE.py:Class can't define the class, found without running the file.
+
+    What can't be told so, as names that another module brings, is left to those who run it.
+    """
+    place, _, inner = name.rpartition(":")
+    if not place.endswith(".py"):
+        return
+    try:
+        tree = ast.parse(Path(place).read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return
+    kinds = ast.ClassDef if what == "model" else ast.FunctionDef
+    defined = [node.name for node in tree.body if isinstance(node, kinds)]
+    bound = _bound_names(tree)
+    if bound is not None and inner not in bound:
+        kind = "class" if what == "model" else "function"
+        raise ConfigError(
+            f"The {what}'s file has no such {kind}.",
+            seen=f"{name}{did_you_mean(inner, defined)}",
+            fix=f"{place} has: {', '.join(defined)}" if defined else f"write {inner} in {place}",
+        )
+
+
+def _bound_names(tree: ast.Module) -> set[str] | None:
+    """Return the names that a module may have; None where its text does not tell them."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+    return None if found & {"*", "__getattr__", "globals", "setattr", "exec"} else found
 
 
 def no_such_file(name: str, why: str, what: str = "model") -> ConfigError:

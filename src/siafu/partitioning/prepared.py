@@ -15,6 +15,7 @@ from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeatures, forget
 from siafu.graph.schema import Scale
 from siafu.partitioning.chunks import EDGES_AT_ONCE, ranges, read, windows
+from siafu.partitioning.edge_weights import ScaledWeights, learn_mean, told_weights
 from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns
 from siafu.partitioning.preparing import Preparation
 from siafu.partitioning.split import part_of_entries
@@ -75,22 +76,24 @@ def fit_schema(graph: Graph, how: ColumnChoices) -> Schema:
     train = None if how.all_rows else graph.train
     if train is not None and not train.any():
         train = None
-    nodes, edges = schema.nodes, schema.edges
+    nodes, edges, weights = schema.nodes, schema.edges, (1.0, "")
     if nodes:
         assert isinstance(graph.x, np.ndarray)
         count = graph.num_nodes if train is None else int(np.count_nonzero(train))
         nodes = fit_columns(nodes, _training_rows(graph.x, train), count, how.scale)
     if edges:
-        wanted = _TrainingEdges(graph, train, graph.edge_split)
-        if not wanted.count():
-            wanted = _TrainingEdges(graph, None, None)
+        assert graph.edge_attr is not None
+        wanted = _training_edges(graph, graph.edge_attr, train)
         edges = fit_columns(edges, wanted.pieces(), wanted.count(), how.scale)
-    weighted = graph.edge_weight is not None
-    return schema.model_copy(update={"nodes": nodes, "edges": edges, "weighted": weighted})
+    if graph.edge_weight is not None and how.scale != "none":
+        weights = learn_mean(_training_edges(graph, graph.edge_weight, train).pieces())
+    learnt = {"weight_mean": weights[0], "weights_kept": weights[1]}
+    learnt |= {"nodes": nodes, "edges": edges, "weighted": graph.edge_weight is not None}
+    return schema.model_copy(update=learnt)
 
 
 def _rows_at_once(table: Array) -> int:
-    return max(1, PIECE_NUMBERS // max(1, table.shape[1]))
+    return max(1, PIECE_NUMBERS // max(1, table.shape[1] if table.ndim > 1 else 1))
 
 
 def _training_rows(table: Array, train: Array | None) -> Iterator[Array]:
@@ -99,12 +102,18 @@ def _training_rows(table: Array, train: Array | None) -> Iterator[Array]:
         yield piece if train is None else piece[np.asarray(train[low:high])]
 
 
-class _TrainingEdges:
-    """The rows of `edge_attr` that training learns from."""
+def _training_edges(graph: Graph, table: Array, train: Array | None) -> "_TrainingEdges":
+    wanted = _TrainingEdges(graph, table, train, graph.edge_split)
+    return wanted if wanted.count() else _TrainingEdges(graph, table, None, None)
 
-    def __init__(self, graph: Graph, train: Array | None, split: Array | None) -> None:
-        assert graph.edge_attr is not None
-        self._graph, self._table = graph, graph.edge_attr
+
+class _TrainingEdges:
+    """The rows of a column of edges that training learns from."""
+
+    def __init__(
+        self, graph: Graph, table: Array, train: Array | None, split: Array | None
+    ) -> None:
+        self._graph, self._table = graph, table
         self._train = None if train is None else np.asarray(train, np.int32)
         self._split = split
 
@@ -154,9 +163,13 @@ def _prepared(graph: Graph, fitted: Schema, say: Say | None = None) -> Graph:
     """Return the graph with the columns of a fitted schema, found by name."""
     x, feature_names = _prepared_table(graph, fitted, "nodes", say)
     edge_attr, edge_attr_names = _prepared_table(graph, fitted, "edges", say)
+    weight = graph.edge_weight
+    if weight is not None and fitted.weight_mean != 1:
+        weight = cast("Array", ScaledWeights(weight, fitted.weight_mean))
     return replace(
         graph,
         x=x,
+        edge_weight=weight,
         feature_names=feature_names,
         edge_attr=edge_attr,
         edge_attr_names=edge_attr_names,
@@ -254,7 +267,7 @@ def told(fitted: Schema) -> list[str]:
         for what, found in _remarkable(columns).items():
             if found:
                 lines.append(f"{what}: {shortened(found, _SHOWN)}.")
-    return lines
+    return lines + told_weights(fitted.weight_mean, fitted.weights_kept)
 
 
 def _remarkable(columns: tuple[FeatureColumn, ...]) -> dict[str, list[str]]:

@@ -378,8 +378,8 @@ def require(shard: Shard, *names: str) -> None:
                 "problem": "The graph has no labels.",
                 "fix": "add --task edge: edges have targets"
                 if shard.edge_y is not None
-                else "give the node table a column label, or name it: siafu ingest SOURCE "
-                "out.store --label COLUMN (an .npz file or PyG data: y)",
+                else "name the column of the node table to learn: --label COLUMN (an .npz file or "
+                "PyG data: y)",
             },
         ),
         "train": (

@@ -70,6 +70,34 @@ def test_flags_file_and_python_mean_the_same(siafu: Command, tables: tuple[Path,
     assert again["rows"] == 60
 
 
+def test_a_run_without_anything_to_learn_is_refused_before_rows_are_read(
+    siafu: Command, tables: tuple[Path, Path]
+) -> None:
+    edges, nodes = map(str, tables)
+    named = ("--nodes", nodes, "--node-id", "who", "--src", "a", "--dst", "b")
+    answer = siafu("train", edges, *named)
+    assert answer.code == 2
+    assert (
+        "people.parquet with who, p, q, left, kind\n  fix:  name it: --label COLUMN" in answer.err
+    )
+    answer = siafu("train", edges, *named, "--task", "edge")
+    assert "fix:  name the column of the edges to predict: --edge-label COLUMN" in answer.err
+    assert not (siafu.here / "runs").exists()
+
+
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_what_resuming_can_not_mend_is_not_advised(
+    siafu: Command, tables: tuple[Path, Path], ranks: str
+) -> None:
+    edges, nodes = map(str, tables)
+    weights = ("--class-weights", "1,2,3", "--ranks", ranks)
+    answer = siafu("train", edges, "--nodes", nodes, *NAMED, *weights)
+    assert answer.code == 2
+    assert "--class-weights 1,2,3 with 2 classes" in answer.err
+    assert "--resume" not in answer.err
+    assert "To use its data with other settings: siafu train runs/" in answer.err
+
+
 def test_python_names_columns_too(tables: tuple[Path, Path], tmp_path: Path) -> None:
     edges, nodes = tables
     settings = {**SETTINGS, "features": ["p", "q"], "nodes": nodes}
@@ -128,3 +156,26 @@ def test_messy_tables_need_no_flags_but_what_to_predict(siafu: Command) -> None:
 def test_a_folder_may_call_its_two_tables_anything(siafu: Command, tables: object) -> None:
     store = result_of(siafu, "ingest", ".", "store", "--src", "a", "--dst", "b", "--label", "kind")
     assert (store["vertices"], store["features"]) == (60, 3)
+
+
+@pytest.mark.parametrize(
+    "named", [("label", "kind", "features", "p,kind"), ("edge_label", "w", "edge_attr", "w")]
+)
+def test_a_target_is_no_feature(
+    siafu: Command, tables: tuple[Path, Path], named: tuple[str, str, str, str]
+) -> None:
+    edges, nodes = map(str, tables)
+    label, target, group, features = named
+    flags = (f"--{label.replace('_', '-')}", target, f"--{group.replace('_', '-')}", features)
+    for command in (["train", edges], ["ingest", edges, "store"]):
+        answer = siafu(*command, "--nodes", nodes, *flags)
+        assert answer.code != 0
+        assert "A column to predict is among the features" in answer.err
+        assert f"leave {target!r} out of {group}" in " ".join(answer.err.split())
+    file = siafu.here / "run.yaml"
+    file.write_text(yaml.safe_dump({"data": edges, "nodes": nodes, label: target, group: features}))
+    assert "is among the features" in siafu("train", str(file)).err
+    assert not (siafu.here / "runs").exists()
+    asked: dict[str, Any] = {"nodes": nodes, label: target, group: features.split(",")}
+    with pytest.raises(ConfigError, match="is among the features"):
+        package.fit(edges, **asked)

@@ -104,11 +104,12 @@ def test_runs_are_listed_with_what_differs(siafu: Command) -> None:
     for name, lr in (("a", 0.01), ("b", 0.1)):
         settings = ("--epochs", 2, "--lr", lr, "--hidden", 4, "--quiet", "--out", f"runs/{name}")
         assert siafu("train", "planted:60", *settings).code == 0
-    answer = siafu("runs", "--sort", "test")
-    assert answer.code == 0, answer
-    words = answer.out.split()
-    assert "lr" in words
-    assert "hidden" not in words
+    for flags in ([], ["--all"]):
+        answer = siafu("runs", "--sort", "test", *flags)
+        assert answer.code == 0, answer
+        words = answer.out.split()
+        assert "lr" in words
+        assert "hidden" not in words
     assert "All: model gcn, data planted:60, ranks 1, metric accuracy, state finished" in answer.out
     told = json.loads(siafu("runs", "runs", "--sort", "val", "--json").out)
     best = [run["scores"]["val"]["accuracy"] for run in told["runs"]]
@@ -135,7 +136,27 @@ def test_a_narrow_screen_cuts_nothing(siafu: Command) -> None:
     run = made_run(siafu.here / "runs" / "a-run-with-a-rather-long-name-of-its-own")
     run.config.write_text("data: planted:60\nmodel: gcn\nepochs: 9\nhidden: 77\nlr: 0.0123\n")
     made_run(siafu.here / "runs" / "b", data="planted:70")
-    text = siafu("runs").out
+    text = siafu("runs", "--all").out
     assert "settings that differ" in text
     for words in ("a-run-with-a-rather-long-name-of-its-own", "0.0123", "planted:70", "50.00 %"):
         assert words in text
+
+
+def test_eight_runs_fit_a_screen_of_80_columns(siafu: Command) -> None:
+    for number in range(8):
+        run = made_run(siafu.here / "runs" / f"transactions-sage-{number:03}")
+        run.config.write_text(
+            f"data: planted:60\nmodel: gcn\nepochs: 9\nseed: {number}\nsplit: 0.{number + 1},0.1\n"
+            f"weight_decay: 0.{number}\nmetric: average-precision\ndropout: 0.{number}5\n"
+        )
+    failure = PlanError("A reason that is told at length. " * 5, seen="nan", fix="none")
+    RunFolder(siafu.here / "runs" / "transactions-sage-003").note_failure(failure)
+    answer = siafu("runs")
+    assert answer.code == 0, answer
+    lines = answer.out.rstrip().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[1].split()[:4] == ["run", "model", "val", "accuracy"]
+    row = next(line for line in lines if line.startswith("transactions-sage-003"))
+    assert {"gcn", "50.00", "2", "failed"} <= set(row.split())
+    assert sum(line.startswith("transactions-sage-003 failed: A reason") for line in lines) == 1
+    assert len(lines) == 2 + 8 + 1 + 1, "a head, a row for each, a reason, the other settings"

@@ -14,6 +14,7 @@ from siafu.config import make_config
 from siafu.engine.metrics import best_threshold, metrics_of, node_answers, scores_of
 from siafu.engine.objective import with_objective
 from siafu.engine.quality import quality_of
+from siafu.engine.ranking import Ranking
 from siafu.engine.scores import training_loss
 from siafu.errors import ConfigError
 from siafu.graph import Graph
@@ -220,3 +221,19 @@ def test_what_does_not_fit_the_targets_is_refused(
     folder = make_parts(tmp_path, graph(y, classes), 1)
     with pytest.raises(ConfigError, match=told):
         with_objective(make_config(data="x", **settings), open_shard(folder, World()))
+
+
+def test_a_ranking_with_ties_is_that_of_scikit_learn() -> None:
+    sk = pytest.importorskip("sklearn.metrics")
+    generator = np.random.default_rng(3)
+    score = generator.integers(0, 9, 500).astype(np.float32)
+    truth = generator.random(500) < score / 12
+    ranking = Ranking.of(torch.from_numpy(score), torch.from_numpy(truth))
+    assert ranking.roc_auc() == pytest.approx(sk.roc_auc_score(truth, score), abs=1e-14)
+    want = sk.average_precision_score(truth, score)
+    assert ranking.average_precision() == pytest.approx(want, abs=1e-14)
+    assert ranking.recall_at(500) == 1
+    top = score == 8
+    assert ranking.recall_at(1) == pytest.approx(truth[top].mean() / truth.sum())
+    nothing = Ranking.of(torch.empty(0), torch.empty(0))
+    assert (nothing.roc_auc(), nothing.recall_at(3), nothing.best_f1()) == (0, 0, None)

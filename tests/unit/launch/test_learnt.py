@@ -202,6 +202,23 @@ def test_weights_of_edges_are_as_in_training(tmp_path: Path, finished: siafu.Run
     assert other.column("confidence") == own.column("confidence"), "left out"
 
 
+def test_the_unit_of_weights_makes_no_difference(tmp_path: Path) -> None:
+    graph = customers()
+    weights = np.random.default_rng(1).integers(1, 9, graph.num_edges).astype(np.float32)
+    found = []
+    for unit, ranks in ((1, 1), (1024, 3)):
+        weighted = replace(graph, edge_weight=weights * unit)
+        settings = {"model": "sage", "edge_features": False, "ranks": ranks}
+        run = trained(tmp_path / str(unit), weighted, **settings)
+        # Other data is divided by the mean of the training, not by its own.
+        for other in (weighted, replace(graph, edge_weight=weights * unit * 2)):
+            table = siafu.infer(run, other).sort_by("id")
+            found.append(table.column("confidence").to_numpy())
+    own, twice = found[:2]
+    assert not np.allclose(own, twice, atol=1e-3)
+    np.testing.assert_allclose(found[2:], [own, twice], atol=2e-4)
+
+
 def test_reverse_edges_are_added_as_in_training(tmp_path: Path, siafu_command: Command) -> None:
     (tmp_path / "people.csv").write_text(
         "\n".join(["id,age,label", *(f"{k},{k * 7 % 13},{k % 2}" for k in range(30))])

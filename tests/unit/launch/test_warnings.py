@@ -115,6 +115,25 @@ def test_edges_are_warned_of_where_they_are_learnt(tmp_path):
     assert "fraud (3)" in told[1]
 
 
+def test_weights_that_a_model_does_not_read_are_told(tmp_path):
+    cut_source(
+        ring(edge_weight=np.linspace(1, 2, NODES, dtype=np.float32)),
+        tmp_path / "p",
+        Cut(num_parts=3, method="hash", seed=0),
+    )
+
+    def told(**settings):
+        return data_warnings(tmp_path / "p", make_config(data="ring", **settings))
+
+    for model in ("gat", "gatv2", "transformer", "sage-max", "rgcn", "typed-gat"):
+        (line,) = told(model=model)
+        assert line == f"--model {model} does not read weights of edges (gcn, sage, gin do)."
+    for model in ("gcn", "sage", "gin"):
+        assert told(model=model) == []
+    drawn = {"sample_weighted": True, "sample_replace": True, "strategy": "batchgnn"}
+    assert told(model="gat", fanout="5,5", **drawn) == []
+
+
 def test_columns_of_zeros_and_of_one_scale_are_fine():
     assert scale_warnings(np.array([0.0, 1.0, 900.0]), []) == []
     assert scale_warnings(np.array([0.0, 1.0, 1100.0]), []) != []

@@ -12,8 +12,9 @@ from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Schema, graph_from_edges
 from siafu.graph.schema import Scale
 from siafu.partitioning import fitting
+from siafu.partitioning.edge_weights import ScaledWeights
 from siafu.partitioning.fitting import fit_columns
-from siafu.partitioning.prepared import ColumnChoices, fit_schema
+from siafu.partitioning.prepared import ColumnChoices, fit_schema, told
 from siafu.partitioning.preparing import Preparation
 
 GAP = np.nan
@@ -238,3 +239,38 @@ def test_a_median_of_many_rows_is_that_of_a_fixed_sample(monkeypatch: pytest.Mon
     table = np.random.default_rng(2).normal(0, 1, (20_000, 1)).astype(np.float32)
     assert _moments(table, 300)[2] == _moments(table, 20_000)[2]
     assert abs(_moments(table, 300)[2]) < 0.1
+
+
+def _weighted(weights: Array) -> tuple[Graph, Array]:
+    """Return a graph with weights, and which of its edges lead into training nodes."""
+    graph = table_graph()
+    into = np.repeat(np.asarray(graph.train), np.diff(graph.indptr))
+    return replace(graph, edge_weight=weights.astype(np.float32)), into
+
+
+def test_weights_are_divided_by_their_mean_over_training_edges() -> None:
+    weights = np.random.default_rng(3).random(120) * 1e6
+    graph, into = _weighted(weights)
+    schema = fit_schema(graph, ColumnChoices())
+    assert schema.weight_mean == pytest.approx(weights[into].mean(), rel=1e-6)
+    assert "divided by their mean" in told(schema)[-1]
+    scaled = ScaledWeights(graph.edge_weight, schema.weight_mean)
+    assert scaled[0:120].dtype == np.float32
+    np.testing.assert_allclose(scaled[5:90], weights[5:90] / weights[into].mean(), rtol=1e-6)
+    assert fit_schema(graph, ColumnChoices(scale="none")).weight_mean == 1.0
+
+
+@pytest.mark.parametrize(
+    ("weights", "why"),
+    [(np.linspace(-1, 9, 120), "some are below 0"), (np.zeros(120), "all are 0")],
+)
+def test_weights_without_a_scale_stay_and_are_told(weights: Array, why: str) -> None:
+    schema = fit_schema(_weighted(weights)[0], ColumnChoices())
+    assert (schema.weight_mean, schema.weights_kept) == (1.0, why)
+    assert told(schema)[-1] == f"Warning: the weights of edges are not scaled: {why}."
+
+
+def test_weights_of_one_say_nothing() -> None:
+    schema = fit_schema(_weighted(np.ones(120))[0], ColumnChoices())
+    assert (schema.weight_mean, schema.weights_kept) == (1.0, "")
+    assert not any("eights" in line for line in told(schema))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siafu.config import RunConfig
+from siafu.config import RunConfig, read_class_weights
 from siafu.engine.tasks.scores import confusion, f1_by_class, judge
 from siafu.engine.tasks.task import (
     Tally,
@@ -150,16 +150,13 @@ def class_weights(text: str, count_C: np.ndarray) -> np.ndarray:
     """Return float64 [C]: `balanced` weighs classes inversely to how often they occur."""
     if text == "none":
         return np.ones(len(count_C))
-    if text == "balanced":
+    weights = read_class_weights(text)
+    if weights is None:
         return count_C.sum() / (len(count_C) * np.maximum(count_C, 1.0))
-    try:
-        weights = np.array([float(part) for part in text.split(",")])
-    except ValueError:
-        weights = np.empty(0)
-    if len(weights) != len(count_C) or (weights < 0).any() or not weights.any():
+    if len(weights) != len(count_C):
         raise ConfigError(
             "The weights of the classes can't be used.",
             seen=f"--class-weights {text} with {len(count_C)} classes",
             fix="use balanced, none, or a number of 0 or more for each class, comma between",
         )
-    return weights
+    return np.array(weights)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor, nn
 
+from siafu.engine.ranking import Ranking
 from siafu.nn import PairHead
 from siafu.shard import VertexShare
 
@@ -27,17 +28,7 @@ def f1_by_class(count_CC: Tensor) -> Tensor:
 
 def average_precision(score_E: Tensor, truth_E: Tensor) -> float:
     """Return the area under precision over recall, one point for each different score."""
-    score_E, order_E = score_E.sort(descending=True)
-    hits_E = truth_E[order_E].double().cumsum(0)
-    total = float(hits_E[-1]) if len(hits_E) else 0.0
-    if not total:
-        return 0.0
-    ends = torch.ones_like(score_E, dtype=torch.bool)
-    ends[:-1] = score_E[1:] != score_E[:-1]
-    places = ends.nonzero().squeeze(1)
-    hits = hits_E[places]
-    gained = hits.diff(prepend=hits.new_zeros(1))
-    return float((gained * hits / (places + 1)).sum() / total)
+    return Ranking.of(score_E, truth_E).average_precision()
 
 
 def mean_reciprocal_rank(source_E: Tensor, score_E: Tensor, truth_E: Tensor) -> float:

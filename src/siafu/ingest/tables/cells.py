@@ -26,6 +26,8 @@ _CLOCK = r"[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?\s?(Z|[+-]\d\d:?(\d\d)?)?"
 _ISO = rf"^\d{{4}}-\d\d-\d\d({_CLOCK})?$|^\d{{4}}/\d\d/\d\d$"
 _DAY_FIRST = r"^(\d\d)\.(\d\d)\.(\d{4})"
 """Days of the form 31.12.2024: with points the day comes first everywhere."""
+_SLASHES = r"^(\d\d)/(\d\d)/(\d{4})"
+_FIRST = {"day": r"\3-\2-\1", "month": r"\3-\1-\2"}
 _TRUE, _FALSE = ("true", "yes", "t", "y"), ("false", "no", "f", "n")
 MICROSECONDS_A_DAY = 86_400e6
 
@@ -78,18 +80,31 @@ def booleans_of(values: pa.Array) -> Array:
     return np.where(true, 1.0, np.where(false, 0.0, np.nan))
 
 
-def dates_of(values: pa.Array) -> Array:
+def dates_of(values: pa.Array, first: str = "") -> Array:
     """Return float64 [V] of texts: days since 1970, NaN where one is no date or time.
 
-    Dates are as in ISO 8601, or 31.12.2024; with slashes only the year may come first.
+    Dates are as in ISO 8601, or 31.12.2024. With slashes the year comes first, unless `first`
+    says that the day or the month does.
     """
-    values = pc.replace_substring_regex(values, _DAY_FIRST, r"\3-\2-\1")
+    values = pc.replace_substring_regex(values, r"^(\d)([./])", r"0\1\2")
+    values = pc.replace_substring_regex(values, r"^(\d\d[./])(\d)([./])", r"\10\2\3")
+    values = pc.replace_substring_regex(values, _DAY_FIRST, _FIRST["day"])
+    if first:
+        values = pc.replace_substring_regex(values, _SLASHES, _FIRST[first])
     matches = pc.match_substring_regex(values, _ISO)
     some = pc.if_else(matches, pc.replace_substring(values, "/", "-"), None)
     try:
         return days_of(some.cast(pa.timestamp("us")))
     except pa.ArrowException:  # zones, or the 31st of February
         return np.array([_days(text) for text in some.to_pylist()], np.float64)
+
+
+def first_of_dates(values: pa.Array) -> str:
+    """Return what comes first in dates with slashes: `day` or `month`; nothing where none tells."""
+    if not pc.any(pc.match_substring_regex(values, r"^\d{1,2}/")).as_py():
+        return ""
+    day, month = (int(np.isfinite(dates_of(values, first)).sum()) for first in _FIRST)
+    return "" if day == month else "day" if day > month else "month"
 
 
 def _days(text: str | None) -> float:

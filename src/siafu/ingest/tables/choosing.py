@@ -12,7 +12,8 @@ from siafu.ingest.tables.kinds import MOST_CATEGORIES, Decided, Sample
 from siafu.ingest.tables.problems import Problems
 from siafu.record import shortened
 
-Kinds = tuple[tuple[str, str], ...]
+Kinds = tuple[tuple[str, str, str], ...]
+"""Name, kind, and what comes first in dates with slashes, of each feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,15 @@ def _as_asked(decided: list[Decided], free: Sequence[str], problems: Problems) -
 
 def _as_known(table: Table, taken: Sequence[str], known: Kinds) -> Features:
     """Return the features that a trained run knows, as far as the table has them."""
-    kind_of = {name.partition("[")[0]: kind for name, kind in known} | dict(known)
+    kind_of = {name.partition("[")[0]: (kind, first) for name, kind, first in known}
+    kind_of |= {name: (kind, first) for name, kind, first in known}
     names = table.schema().names
     used = [name for name in names if name in kind_of]
     decided = Sample(table, used).decide(used)
-    readers = [FeatureReader(replace(one, kind=kind_of[one.name], why_not="")) for one in decided]
+    readers = []
+    for one in decided:
+        kind, first = kind_of[one.name]
+        readers.append(FeatureReader(replace(one, kind=kind, first=first, why_not="")))
     rest = [name for name in names if name not in used and name not in taken]
     unused = {name: Decided(name, "", "the run does not know it") for name in rest}
     return Features(tuple(readers), unused)

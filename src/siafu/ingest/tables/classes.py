@@ -32,7 +32,7 @@ def check_label_kind(table: Table, name: str, kind: pa.DataType) -> None:
         raise DataError(
             "Labels are neither whole numbers nor text.",
             seen=f"column {name!r} of the {table.what} is {kind}",
-            fix="convert the column, or name another: siafu ingest SOURCE out.store --label COLUMN",
+            fix="convert the column, or name another: --label COLUMN",
         )
 
 

@@ -54,11 +54,13 @@ def is_numeric(kind: pa.DataType) -> bool:
 def number_block(piece: Piece, names: Sequence[str], *, gaps: bool = False) -> Array:
     """Return block_BF float32 of these columns side by side.
 
-    Raises where a number is infinite or, unless there may be gaps, missing.
+    Raises where a number is missing or infinite, unless there may be gaps: those are NaN.
     """
     parts = [_numbers(piece, name, gaps=gaps) for name in names]
     block_BF = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-    finite = ~np.isinf(block_BF) if gaps else np.isfinite(block_BF)
+    finite = np.isfinite(block_BF)
+    if gaps:
+        return np.where(finite, block_BF, np.float32(np.nan))
     if not finite.all():
         row, column = (int(i) for i in np.argwhere(~finite)[0])
         raise _gap(piece, row, _column_name(names, parts, column), block_BF[row, column])

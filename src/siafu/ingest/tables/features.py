@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import Array, FeatureColumn
-from siafu.ingest.tables.cells import READER_OF_KIND, Words, days_of, words_of
+from siafu.ingest.tables.cells import READER_OF_KIND, Words, dates_of, days_of, words_of
 from siafu.ingest.tables.columns import as_float32, is_list, is_number, is_text, list_lengths
 from siafu.ingest.tables.files import Piece
 from siafu.ingest.tables.kinds import MOST_CATEGORIES, Decided
@@ -63,7 +63,7 @@ class FeatureReader:
 
     def __init__(self, decided: Decided) -> None:
         self.name, self.kind = decided.name, decided.kind
-        self._list_width = decided.width
+        self._list_width, self._first = decided.width, decided.first
         self.categories = Categories()
         self.begin()
 
@@ -111,7 +111,11 @@ class FeatureReader:
         if not (is_text(column.type) or pa.types.is_null(column.type)):
             raise self._other_type(piece, column.type)
         words = words_of(column)
-        value_V = READER_OF_KIND[self.kind](words.values)
+        value_V = (
+            dates_of(words.values, self._first)
+            if self.kind == "date"
+            else READER_OF_KIND[self.kind](words.values)
+        )
         odd_B = words.is_odd(value_V)
         if odd_B.any():
             at = int(np.argmax(odd_B))
@@ -197,8 +201,9 @@ class FeatureReader:
         """Return what a schema says, once all was read."""
         categories = self.categories.names() if self.kind == "category" else ()
         kind: Any = self.kind
+        first: Any = self._first or None
         return [
-            FeatureColumn(name=name, kind=kind, categories=categories, gaps=int(gaps))
+            FeatureColumn(name=name, kind=kind, first=first, categories=categories, gaps=int(gaps))
             for name, gaps in zip(self.names(), self.gaps_W, strict=True)
         ]
 

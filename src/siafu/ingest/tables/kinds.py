@@ -12,7 +12,14 @@ import numpy as np
 import pyarrow as pa
 
 from siafu.graph import Array
-from siafu.ingest.tables.cells import READER_OF_KIND, days_of, numbers_of, words_of
+from siafu.ingest.tables.cells import (
+    READER_OF_KIND,
+    dates_of,
+    days_of,
+    first_of_dates,
+    numbers_of,
+    words_of,
+)
 from siafu.ingest.tables.columns import as_float32, is_list, is_number, is_text, list_lengths
 from siafu.ingest.tables.files import MixedTypesError, Table
 from siafu.ingest.tables.problems import FEW
@@ -42,6 +49,8 @@ class Decided:
     """Why it is no feature; empty where it is one."""
     width: int = -1
     """Numbers of each list; -1 where the column holds none."""
+    first: str = ""
+    """What comes first in dates with slashes, where they are some."""
 
     @property
     def can_be_feature(self) -> bool:
@@ -149,9 +158,13 @@ def _of_text(name: str, column: pa.Array) -> Decided:
         for kind, reader in READER_OF_KIND.items()
         if not (padded and kind == "number")
     }
+    first = first_of_dates(words.values)
+    if first:
+        is_date_V = np.isfinite(dates_of(words.values, first))
+        shares["date"] = float(counts_V[known_V & is_date_V].sum()) / rows
     likely = next((kind for kind, share in shares.items() if share >= 1 - FEW), None)
     if likely is not None:
-        return Decided(name, likely)
+        return Decided(name, likely, first=first if likely == "date" else "")
     if 2 * distinct <= rows or (distinct < rows and distinct <= _FEW_CATEGORIES):
         many = distinct > MOST_CATEGORIES
         why = f"more than {MOST_CATEGORIES:,} different texts" if many else ""

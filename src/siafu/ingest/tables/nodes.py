@@ -34,9 +34,10 @@ _ROWS_AT_ONCE = 1 << 15
 
 
 def label_columns(schema: pa.Schema, options: TableOptions) -> tuple[str, ...]:
-    """Return the columns to predict: those named, or one that is called so."""
+    """Return the columns to predict: those named, or one that is called so and no feature."""
     if options.label is None:
-        return next(((name,) for name in ("label", "y") if name in schema.names), ())
+        free = set(schema.names).difference(options.features or ())
+        return next(((name,) for name in ("label", "y") if name in free), ())
     labels = (options.label,) if isinstance(options.label, str) else tuple(options.label)
     if options.needs_labels or set(labels) <= set(schema.names):
         return labels

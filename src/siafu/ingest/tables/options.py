@@ -47,8 +47,9 @@ class TableOptions:
     the target.
     """
 
-    node_kinds: tuple[tuple[str, str], ...] | None = None
-    """Name and kind of each feature, where a trained run knows them; the data decides nothing."""
+    node_kinds: tuple[tuple[str, str, str], ...] | None = None
+    """Name, kind and what comes first in dates of each feature, where a trained run knows them; the
+    data decides nothing."""
 
     edge_weight: str | None = None
     """Column with one weight per edge; None takes `weight` without gaps and numbers below 0."""
@@ -56,7 +57,7 @@ class TableOptions:
     edge_attr: tuple[str, ...] | None = None
     """Columns with features of an edge; None takes all that are not used otherwise."""
 
-    edge_kinds: tuple[tuple[str, str], ...] | None = None
+    edge_kinds: tuple[tuple[str, str, str], ...] | None = None
     """As `node_kinds`, of edges."""
 
     edge_label: str | tuple[str, ...] | None = None
@@ -96,4 +97,23 @@ class TableOptions:
                 "Unknown type of ids.",
                 seen=f"id_type={self.id_type!r}",
                 fix="use 'integer' or 'text', or leave it out",
+            )
+        self._refuse_told("label", self.label, "features", self.features)
+        self._refuse_told("edge_label", self.edge_label, "edge_attr", self.edge_attr)
+
+    def _refuse_told(
+        self,
+        target: str,
+        labels: str | tuple[str, ...] | None,
+        group: str,
+        features: tuple[str, ...] | None,
+    ) -> None:
+        """Raise where what is to be predicted is also what it is predicted from."""
+        names = (labels,) if isinstance(labels, str) else labels or ()
+        if both := [name for name in names if name in (features or ())]:
+            shown = ", ".join(map(repr, both))
+            raise ConfigError(
+                "A column to predict is among the features: the model would be told the answer.",
+                seen=f"{shown} in both {target} and {group}",
+                fix=f"leave {shown} out of {group} (--{group.replace('_', '-')})",
             )

@@ -16,10 +16,11 @@ from siafu.ingest.tables.cells import numbers_of, words_of
 from siafu.ingest.tables.classes import NO_LABEL, ClassName, LabelLists, check_label_kind
 from siafu.ingest.tables.columns import as_float64, is_list, is_number, number_block
 from siafu.ingest.tables.files import Piece, Table
-from siafu.record import shortened
+from siafu.record import counted, shortened
 
 TargetKind = Literal["class", "labels", "number"]
 _LARGEST = 2**53
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
 _FEW_CLASSES = 20
 _MOST_CLASSES = 1_000
 _ROWS_A_CLASS = 5
@@ -92,6 +93,7 @@ class OneColumn:
         """Forget what was scanned."""
         self._counts: Counter[ClassName] = Counter()
         self._number_rows = self._text_rows = self._gaps = 0
+        self._infinite: Counter[str] = Counter()
         self._first_text = self._first_number = ""
         self._fraction = ""
         self._decided: TargetKind | None = None
@@ -114,13 +116,16 @@ class OneColumn:
         words = words_of(column)
         counts_V = np.bincount(words.codes_B[words.codes_B >= 0], minlength=len(words.values))
         numbers_V = numbers_of(words.values)
-        is_text_V = ~words.is_gap_V & ~np.isfinite(numbers_V)
-        self._gaps += len(column) - int(counts_V[~words.is_gap_V].sum())
+        infinite_V = np.abs(numbers_V) > _LARGEST_FLOAT
+        is_gap_V = words.is_gap_V | infinite_V
+        is_text_V = ~is_gap_V & np.isnan(numbers_V)
+        self._gaps += len(column) - int(counts_V[~is_gap_V].sum())
         if is_text_V.any() and not self._first_text:
             at = int(np.argmax(np.append(is_text_V, False)[words.codes_B]))
             self._first_text = f"{column[at].as_py()!r} in {piece.where(at)}"
         self._text_rows += int(counts_V[is_text_V].sum())
-        self._number_rows += int(counts_V[~words.is_gap_V & ~is_text_V].sum())
+        self._number_rows += int(counts_V[~is_gap_V & ~is_text_V].sum())
+        numbers_V = np.where(infinite_V, np.nan, numbers_V)
         large_V = np.abs(numbers_V) >= _LARGEST
         if large_V.any() and not self._names_are_text:
             raise _too_large(numbers_V[large_V], piece, self.columns[0])
@@ -129,17 +134,20 @@ class OneColumn:
             self._fraction = self._fraction or f"{fractions[0]:g}"
         if len(self._counts) <= _MOST_COUNTED:
             for at, text in enumerate(words.values.to_pylist()):
-                if not words.is_gap_V[at]:
+                if not is_gap_V[at]:
                     self._counts[text] += int(counts_V[at])
+        for at in np.flatnonzero(infinite_V).tolist():
+            self._infinite[words.values[at].as_py()] += int(counts_V[at])
 
     def _scan_numbers(self, piece: Piece, values_B: Array) -> None:
-        known = values_B[~np.isnan(values_B)]
+        known = values_B[np.abs(values_B) <= _LARGEST_FLOAT]
         self._gaps += len(values_B) - len(known)
+        self._infinite["inf"] += len(values_B) - len(known) - int(np.isnan(values_B).sum())
         if not len(known):
             return
         self._number_rows += len(known)
         self._first_number = self._first_number or f"{known[0]:g} in {piece.file}"
-        fractions = known[~np.isfinite(known) | (known % 1 != 0)]
+        fractions = known[known % 1 != 0]
         if len(fractions):
             self._fraction = self._fraction or f"{fractions[0]:g}"
         elif not self._fraction and len(self._counts) <= _MOST_COUNTED:
@@ -154,6 +162,10 @@ class OneColumn:
             raise self._mixed()
         if not self._text_rows and self._is_number():
             return "number"
+        if self._text_rows:  # beside other words it is one of them
+            self._gaps -= self._infinite.total()
+            self._counts.update(self._infinite)
+            self._infinite.clear()
         self._counts = self._class_counts()
         if NO_LABEL in self._counts and set(self._counts) != {NO_LABEL, 1}:
             self._gaps += self._counts.pop(NO_LABEL)
@@ -209,7 +221,8 @@ class OneColumn:
                 return np.append(codes_V, NO_LABEL)[words.codes_B]
             values_B = words.spread(numbers_of(words.values))
         if self.kind == "number":
-            return np.where(np.isfinite(values_B), values_B, np.nan).astype(np.float32)[:, None]
+            known_B = np.abs(values_B) <= _LARGEST_FLOAT
+            return np.where(known_B, values_B, np.nan).astype(np.float32)[:, None]
         return self._classes_of(values_B)
 
     def _classes_of(self, values_B: Array) -> Array:
@@ -235,6 +248,13 @@ class OneColumn:
     def notes(self) -> list[str]:
         """Return what was decided, and what was made of -1."""
         name = self.columns[0]
+        decision, infinite = self._decision(name), self._infinite.total()
+        if not infinite:
+            return decision
+        told = counted(infinite, "infinite number")
+        return [*decision, f"Target {name} has {told}: taken as gaps."]
+
+    def _decision(self, name: str) -> list[str]:
         if self.kind == "number":
             why = f"it holds {self._fraction}" if self._fraction else "it has many whole numbers"
             asked = "as asked" if self._asked else f"since {why}; --label-as classes takes "

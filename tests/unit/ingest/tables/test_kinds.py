@@ -327,3 +327,66 @@ def test_ids_with_zeros_are_found_though_some_edges_name_others(tmp_path: Path) 
     graph = load_store(tmp_path / "store")
     assert (graph.ids.to_arrow()[7].as_py(), graph.num_edges) == ("0007", 199)
     assert graph.feature_names == ("age",)
+
+
+def test_a_column_called_y_that_is_asked_for_as_a_feature_is_no_target(tmp_path: Path) -> None:
+    places = {"x": RNG.random(ROWS).tolist(), "y": RNG.random(ROWS).tolist()}
+    graph, _ = made(tmp_path, places, features=("x", "y"))
+    assert (graph.feature_names, graph.y) == (("x", "y"), None)
+
+
+@pytest.mark.parametrize(
+    ("form", "first"),
+    [("{:02}.{:02}.2024", None), ("{}.{}.2024", None), ("{:02}/{:02}/2024", "day")],
+)
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_dates_with_the_day_first(
+    tmp_path: Path, ending: str, form: str, first: str | None
+) -> None:
+    days = [date(2024, 1 + k % 12, 1 + k % 28) for k in range(ROWS)]
+    cells = [form.format(one.day, one.month) for one in days]
+    cells[3] = "n/a"
+    cells[5] = ""
+    graph, _ = made(tmp_path, {"since": cells}, ending=ending)
+    want = np.array([(one - date(1970, 1, 1)).days for one in days], np.float32)
+    want[[3, 5]] = np.nan
+    np.testing.assert_array_equal(np.array(graph.x)[:, 0], want)
+    column = schema_of(graph).nodes[0]
+    assert (column.kind, column.first, column.gaps) == ("date", first, 2)
+
+
+def test_dates_with_slashes_are_dates_where_a_day_tells(tmp_path: Path) -> None:
+    months = [f"{1 + k % 12}/{1 + k % 28}/2024" for k in range(ROWS)]
+    unclear = [f"{1 + k % 12:02}/{1 + k % 11:02}/2024" for k in range(ROWS)]
+    graph, _ = made(tmp_path / "a", {"since": months, "seen": unclear})
+    since, *_ = schema_of(graph).nodes
+    assert (since.name, since.kind, since.first) == ("since", "date", "month")
+    assert np.array(graph.x)[14, 0] == (date(2024, 3, 15) - date(1970, 1, 1)).days
+    assert all(one.kind != "date" for one in schema_of(graph).nodes[1:])
+    # Few rows tell nothing; a trained run knows.
+    few = {"since": ["03/04/2024"] * 3}
+    graph, _ = made(tmp_path / "b", few, node_kinds=(("since", "date", "day"),))
+    assert np.array(graph.x)[0, 0] == (date(2024, 4, 3) - date(1970, 1, 1)).days
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_infinite_targets_are_gaps(tmp_path: Path, ending: str) -> None:
+    pay = RNG.random(ROWS)
+    pay[[1, 2, 3, 4]] = [np.inf, -np.inf, np.nan, 1e300]
+    nodes = {"age": list(range(ROWS)), "pay": pay}
+    graph, told = made(tmp_path / "one", nodes, ending=ending, label="pay")
+    assert np.isnan(np.array(graph.y)[:, 0]).nonzero()[0].tolist() == [1, 2, 3, 4]
+    assert schema_of(graph).targets[0].gaps == 4
+    assert "Target pay has 3 infinite numbers: taken as gaps." in told
+    nodes = {"pay": pay, "rent": RNG.random(ROWS), "low": RNG.random(ROWS)}
+    graph, _ = made(tmp_path / "two", nodes, ending=ending, label=("pay", "rent"))
+    assert np.isnan(np.array(graph.y)).sum(axis=0).tolist() == [4, 0]
+    assert [one.gaps for one in schema_of(graph).targets] == [4, 0]
+
+
+def test_a_class_may_be_called_inf(tmp_path: Path) -> None:
+    words = ["inf", "cav", "art"] * 20
+    graph, told = made(tmp_path, {"age": list(range(ROWS)), "arm": words}, label="arm")
+    assert (graph.class_names, "infinite" in told) == (("art", "cav", "inf"), False)
+    assert np.array(graph.y)[:3].tolist() == [2, 1, 0]
