@@ -149,6 +149,29 @@ def test_what_is_no_graph_is_told(wrong: dict[str, Any], told: str) -> None:
         siafu.load(**wrong)
 
 
+def test_lists_are_lists_whatever_their_names_have_in_them(tmp_path: Path) -> None:
+    nodes, edges = columns()
+    nodes["Crime, Thriller"] = nodes["is_fraud"]
+    nodes['a "Drama"'] = [k % 3 // 2 for k in range(40)]
+    nodes["age, in years"] = nodes.pop("age")
+    labels, features = ["Crime, Thriller", 'a "Drama"'], ["age, in years", "country"]
+    run = siafu.fit(
+        nodes=pa.table(nodes),
+        edges=pa.table(edges),
+        label=labels,
+        features=features,
+        split=(0.6, 0.2),
+        metric=["macro-f1", "micro-f1"],
+        schema={"nodes": {"age, in years": {"scale": "none"}}},
+        epochs=1,
+        out=str(tmp_path / "run"),
+    )
+    assert run.probabilities.column_names == ["id", *labels]
+    assert set(run.result["quality"]["test"]) >= {"macro-f1", "micro-f1"}
+    table = run.predict(nodes=pa.table(nodes), edges=pa.table(edges), quiet=True)
+    assert table.num_rows == 40
+
+
 def test_columns_that_cannot_be_read_are_told() -> None:
     pandas = pytest.importorskip("pandas")
     mixed = pandas.DataFrame({"src": [0, 1], "dst": [1, 0], "why": [1, "a"]}, dtype=object)
