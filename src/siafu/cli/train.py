@@ -144,11 +144,11 @@ USUAL = "Settings people use most"
 def more_settings() -> str:
     """Return the names of all other settings, a paragraph per owner."""
     shown = {"data", *usual_settings()}
-    rest = {
-        owner.panel: [flag_of(name) for name in settings_of(owner) if name not in shown]
-        for owner in OWNERS
-    }
-    told = [f"{panel}: {', '.join(flags)}" for panel, flags in rest.items()]
+    rest: dict[str, list[str]] = {}
+    for owner in OWNERS:
+        flags = [flag_of(name) for name in settings_of(owner) if name not in shown]
+        rest[owner.panel] = rest.get(owner.panel, []) + flags
+    told = [f"{panel}: {', '.join(flags)}" for panel, flags in rest.items() if flags]
     return "\n\n".join(["All other settings, by `siafu train --help-all`:", *told])
 
 

@@ -69,6 +69,7 @@ class TrainingOptions(Options):
         None,
         "balanced, none, or numbers as 0.9,0.1 (default: none; of edges over time balanced)",
         CLASSES,
+        usual=9,
     )
     loss: str | None = setting(
         None,
@@ -106,6 +107,7 @@ class ScoringOptions(Options):
         "average-precision, recall@K; of numbers rmse, mae, r2 (default: what fits the targets)",
         STATIC,
         SCORED,
+        usual=9,
     )
     threshold: str | None = setting(
         None,
@@ -118,7 +120,7 @@ class ScoringOptions(Options):
     keep: Literal["score", "loss"] = setting(
         "score", "keep the weights of the best validation score, or lowest loss", STATIC
     )
-    patience: int = setting(0, "stop after so many epochs without gain; 0: never", ge=0)
+    patience: int = setting(0, "stop after so many epochs without gain; 0: never", usual=9, ge=0)
     eval_every: int | None = setting(
         None,
         "epochs between evaluations (default: 1; 10 with --staleness, since a pipeline is emptied "

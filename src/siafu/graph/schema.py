@@ -46,6 +46,8 @@ class Learnt(_Value):
     """Categories of training rows that share the column `other`."""
     left_out: str = ""
     """Why the column is not used, where it is not."""
+    is_kept: bool = False
+    """Whether it is constant and used all the same, as ones: there is no other."""
 
 
 class FeatureColumn(_Value):

@@ -37,6 +37,7 @@ from siafu.ingest.load import (
     load,
     load_as_it_is,
     load_with_notes,
+    told_of_tables,
 )
 from siafu.ingest.objects import Given, given_data
 from siafu.ingest.tables.build import (
@@ -92,5 +93,6 @@ __all__ = [
     "predict_ingest_bytes",
     "processes_using",
     "relations",
+    "told_of_tables",
     "with_split",
 ]

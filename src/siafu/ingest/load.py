@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from siafu.errors import DataError
-from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, save_store
+from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, open_folder, save_store
 from siafu.ingest.arrays import Noted, with_split
 from siafu.ingest.datasets.builtin import BUILTINS, is_builtin, load_builtin
 from siafu.ingest.datasets.drifting import NAME as DRIFTING
@@ -178,11 +178,24 @@ def _through_store(
 ) -> Noted:
     target = Path(store) if store else _cached_at(source, options)
     if store is None and folder_kind(target) == "store":
-        return load_store(target), [f"Used the store made earlier from {source}: {target}."]
+        used = f"Used the store made earlier from {source}: {target}."
+        return load_store(target), [used, *_told_of(target)]
     notes = _write_tables(
         source, target, options=options, drawing=None, overwrite=False, progress=progress
     )
     return load_store(target), [*notes, f"Made a store of {source}: {target}."]
+
+
+def _told_of(store: Path) -> list[str]:
+    """Return what was told of the tables of a store when they were read."""
+    said = open_folder(store, "store").facts.get("told")
+    return [line for line in said if isinstance(line, str)] if isinstance(said, list) else []
+
+
+def told_of_tables(source: Path, options: TableOptions, *, undirected: bool) -> list[str]:
+    """Return what was told of tables whose store is in the cache; nothing of others."""
+    target = _cached_at(source, _with_direction(options, undirected))
+    return _told_of(target) if folder_kind(target) == "store" else []
 
 
 def count_vertices(source: Path, options: TableOptions) -> int | None:
@@ -264,10 +277,29 @@ def _open_path(path: Path, progress: Progress | None) -> Noted:
         return load_named(path.name, progress)
     if path.exists():
         raise unknown_kind(path)
-    names = sorted({*BUILTINS, DRIFTING, *NAMED, *names_in_data_folder()})
-    raise DataError(
+    raise no_such_source(path)
+
+
+def is_missing(source: Any) -> bool:
+    """Return whether a source is neither a data set by its name nor there."""
+    if not isinstance(source, str | Path) or Path(source).exists():
+        return False
+    return canonical(str(source).partition(":")[0]) not in _known_names()
+
+
+def _known_names() -> set[str]:
+    return {*BUILTINS, DRIFTING, *NAMED, *names_in_data_folder()}
+
+
+def no_such_source(path: Path) -> DataError:
+    """Return the error for a source that is not there, with a file or name that is near."""
+    names, beside = sorted(_known_names()), list[str]()
+    if path.parent.is_dir():
+        beside = [one.name for one in path.parent.iterdir() if not one.name.startswith(".")]
+    near = suggestion(path.name, beside) or suggestion(str(path), names)
+    return DataError(
         "No such data set, file or folder.",
         seen=str(path),
-        fix=f"{suggestion(str(path), names)}names: {', '.join(names)}; "
+        fix=f"{near}names: {', '.join(names)}; "
         "or a path to an .npz file, a store, a Parquet or CSV file or folder",
     )

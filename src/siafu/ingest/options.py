@@ -37,11 +37,13 @@ class TableColumns(Options):
     label_as: Literal["classes", "numbers"] | None = setting(
         None, "what whole numbers to predict are (default: few different ones are classes)", STATIC
     )
-    node_id: str | None = setting(None, "id column of the node table (default: found)", STATIC)
-    src: str | None = setting(None, "column an edge starts at (default: found)", STATIC)
-    dst: str | None = setting(None, "column an edge ends at (default: found)", STATIC)
+    node_id: str | None = setting(
+        None, "id column of the node table (default: found)", STATIC, usual=10
+    )
+    src: str | None = setting(None, "column an edge starts at (default: found)", STATIC, usual=10)
+    dst: str | None = setting(None, "column an edge ends at (default: found)", STATIC, usual=10)
     features: str | None = setting(
-        None, "feature columns, comma between (default: all that look like some)", STATIC
+        None, "feature columns, comma between (default: all that look like some)", STATIC, usual=10
     )
     split_column: str | None = setting(None, "column with train, val, test", STATIC)
     edge_weight: str | None = setting(
@@ -52,7 +54,7 @@ class TableColumns(Options):
     )
     edge_type: str | None = setting(None, "type column of the edges", STATIC)
     edge_label: str | None = setting(
-        None, "column(s) of the edges to predict, comma between", STATIC
+        None, "column(s) of the edges to predict, comma between", STATIC, usual=10
     )
     id_type: Literal["integer", "text"] | None = setting(
         None, "read ids as these (default: as the columns have them)", STATIC

@@ -10,8 +10,8 @@ from siafu.errors import ConfigError
 from siafu.graph import FeatureColumn, Schema
 from siafu.ingest import TableOptions, as_tables, find_tables
 from siafu.ingest.formats.ogb import find_ogb
+from siafu.ingest.load import is_missing, no_such_source
 from siafu.ingest.options import TableColumns
-from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.ingest.tables.nodes import label_columns
 from siafu.partitioning.options import ColumnOptions
 from siafu.record import shortened
@@ -24,19 +24,18 @@ def table_options(data: Any, config: RunConfig) -> TableOptions:
 
 
 def check_columns(data: Any, config: RunConfig) -> None:
-    """Raise where a setting names columns of a source that is no table."""
+    """Raise where a setting names columns of a source that is no table, or is not there."""
     asked = [name for name in settings_of(TableColumns) if is_asked(config, name)]
     if not asked or as_tables(data) is not None:
         return
+    if is_missing(data):
+        raise no_such_source(Path(data))
     shown = data if isinstance(data, str | Path) else type(data).__name__
     flags = " ".join(shown_flag(name, getattr(config, name)) for name in asked)
-    leave = "leave that out"
-    if isinstance(data, str | Path) and not Path(data).exists():
-        leave = f"give a table ({', '.join(TABLE_ENDINGS)}) or a folder of tables, or {leave}"
     raise ConfigError(
         "Only tables have columns that could be named.",
         seen=f"{flags} with {shown}, which is no table",
-        fix=leave,
+        fix="leave that out",
     )
 
 

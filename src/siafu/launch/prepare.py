@@ -12,15 +12,15 @@ from siafu.config import RunConfig
 from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, Schema, SparseFeatures, folder_kind
-from siafu.ingest import load_as_it_is
+from siafu.ingest import as_tables, load_as_it_is, told_of_tables
 from siafu.launch.columns import options_of_inference
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
-from siafu.launch.learnt import check_parts_as_learnt, column_choices
+from siafu.launch.learnt import check_parts_as_learnt, column_choices, schema_of_parts
 from siafu.launch.reuse import cut_key, note_cut, take_cut
 from siafu.minibatch import hold_out_edges
-from siafu.partitioning import Cut, open_parts
-from siafu.partitioning.prepared import ColumnChoices
+from siafu.partitioning import Cut, Quality, open_parts
+from siafu.partitioning.prepared import ColumnChoices, told
 from siafu.record import PhaseProgress
 
 _CUT_SETTINGS = ("undirected", "split", "partition", "scale", "schema")
@@ -60,6 +60,7 @@ def prepare_parts(
         cut = Cut(num_parts=config.ranks, method=config.partition, seed=config.seed)
         key = cut_key(data, cut, reading) if draw_masks and go_on is not None else None
         if key is not None and take_cut(key, target, say):
+            _tell_again(data, reading, target, say)
             return target
         quality = cut_source(
             data,
@@ -79,13 +80,27 @@ def prepare_parts(
     if key is not None and key == cut_key(data, cut, reading):  # no file changed meanwhile
         note_cut(key, target)
     if config.ranks > 1:
-        facts = open_parts(target).facts
-        graph = facts["graph"]
-        say(
-            f"Partitioned {graph['num_nodes']:,} nodes and {graph['num_edges']:,} edges into "
-            f"{config.ranks} parts ({facts['method']}); {quality.cut_edges:,} edges are cut."
-        )
+        _tell_cut(target, quality, say)
     return target
+
+
+def _tell_cut(parts: Path, quality: Quality, say: Say) -> None:
+    found = open_parts(parts)
+    graph = found.facts["graph"]
+    say(
+        f"Partitioned {graph['num_nodes']:,} nodes and {graph['num_edges']:,} edges into "
+        f"{found.num_parts} parts ({found.facts['method']}); {quality.cut_edges:,} edges are cut."
+    )
+
+
+def _tell_again(data: Any, reading: SourceReading, parts: Path, say: Say) -> None:
+    """Tell of columns what the run told that made the cut."""
+    tables, schema = as_tables(data), schema_of_parts(parts)
+    if tables is not None:
+        for line in told_of_tables(tables, reading.options, undirected=reading.undirected):
+            say(line)
+    for line in [] if schema is None else told(schema):
+        say(line)
 
 
 def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:

@@ -21,6 +21,7 @@ PIECE_NUMBERS = 1 << 21
 _SAMPLE_NUMBERS = 1 << 24
 _FEWEST_SAMPLED = 1 << 10
 _MOST_CATEGORIES = 1 << 16
+_CONSTANT = "constant"
 
 
 def fit_columns(
@@ -54,6 +55,18 @@ def fit_columns(
         )
         for k, column in enumerate(columns)
     )
+
+
+def keep_one(columns: tuple[FeatureColumn, ...]) -> tuple[FeatureColumn, ...]:
+    """Return fitted columns with a constant one as ones, where nothing else would be left."""
+    if any(column.prepared_names() for column in columns):
+        return columns
+    for k, column in enumerate(columns):
+        if column.learnt is not None and column.learnt.left_out == _CONSTANT:
+            learnt = column.learnt.model_copy(update={"left_out": "", "is_kept": True})
+            kept = column.model_copy(update={"learnt": learnt})
+            return (*columns[:k], kept, *columns[k + 1 :])
+    return columns
 
 
 def values_of(column: FeatureColumn, raw: Array) -> Array:
@@ -123,13 +136,16 @@ class _Moments:
             robust = scale == "robust" and quartiles[1] > quartiles[0]
             centre = median if scale == "robust" else mean
             spread = quartiles[1] - quartiles[0] if robust else deviation
+        is_constant = bool(self._low[k] == self._high[k])
+        if is_constant:  # ones, should it be kept
+            centre, spread = float(self._low[k]) - 1, 1.0
         return Learnt(
             rows=rows,
             gaps=rows - count,
             fill=fills[fill] if fill is None or isinstance(fill, str) else fill,
             centre=centre,
             spread=spread or 1.0,
-            left_out="constant" if self._low[k] == self._high[k] else "",
+            left_out=_CONSTANT if is_constant else "",
         )
 
 
@@ -191,7 +207,7 @@ class _Categories:
             fill=self._fill([*levels, *others]) or 0.0,
             levels=tuple(levels),
             rare=tuple(others),
-            left_out="constant" if len(counts) == 1 else "",
+            left_out=_CONSTANT if len(counts) == 1 else "",
         )
 
     def _name(self, value: float) -> str:

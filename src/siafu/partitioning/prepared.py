@@ -16,7 +16,7 @@ from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeat
 from siafu.graph.schema import Scale
 from siafu.partitioning.chunks import EDGES_AT_ONCE, ranges, read, windows
 from siafu.partitioning.edge_weights import ScaledWeights, learn_mean, told_weights
-from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns
+from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns, keep_one
 from siafu.partitioning.preparing import Preparation
 from siafu.partitioning.split import part_of_entries
 from siafu.record import Say, shortened
@@ -80,7 +80,7 @@ def fit_schema(graph: Graph, how: ColumnChoices) -> Schema:
     if nodes:
         assert isinstance(graph.x, np.ndarray)
         count = graph.num_nodes if train is None else int(np.count_nonzero(train))
-        nodes = fit_columns(nodes, _training_rows(graph.x, train), count, how.scale)
+        nodes = keep_one(fit_columns(nodes, _training_rows(graph.x, train), count, how.scale))
     if edges:
         assert graph.edge_attr is not None
         wanted = _training_edges(graph, graph.edge_attr, train)
@@ -278,6 +278,9 @@ def _remarkable(columns: tuple[FeatureColumn, ...]) -> dict[str, list[str]]:
         ],
         "Left out": [
             f"{column.name} ({learnt.left_out})" for column, learnt in fitted if learnt.left_out
+        ],
+        "Constant, and kept as ones since nothing else is there": [
+            column.name for column, learnt in fitted if learnt.is_kept
         ],
         "Rare categories share a column `is other`": [
             f"{column.name} ({len(learnt.rare):,} of {len(learnt.rare) + len(learnt.levels):,})"

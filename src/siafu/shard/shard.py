@@ -368,8 +368,8 @@ def require(shard: Shard, *names: str) -> None:
             shard.x is None,
             {
                 "problem": "The graph has no node features.",
-                "fix": "give the node table columns of numbers (an .npz file or PyG data: x); "
-                "what says nothing may be a column of ones",
+                "fix": "give the node table a column of numbers, text, yes and no or dates (an "
+                ".npz file or PyG data: x); where nothing is known, a column of ones will do",
             },
         ),
         "y": (

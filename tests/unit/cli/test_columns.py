@@ -14,7 +14,7 @@ import yaml
 
 import siafu as package
 from siafu.config import make_columns, make_config
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, DataError
 from siafu.launch.columns import check_columns, with_columns_of_inference
 from tests.command import Command
 
@@ -85,6 +85,19 @@ def test_a_run_without_anything_to_learn_is_refused_before_rows_are_read(
     assert not (siafu.here / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    "command", [["train"], ["train", "--label", "kind"], ["ingest", "a.store", "--src", "a"]]
+)
+def test_a_file_that_is_not_there_is_told_as_that(
+    siafu: Command, tables: tuple[Path, Path], command: list[str]
+) -> None:
+    absent = str(tables[0].parent / "cals.parquet")
+    answer = siafu(command[0], absent, *command[1:])
+    assert answer.code == 2
+    assert "error: No such data set, file or folder." in answer.err
+    assert "fix:  did you mean 'calls.parquet'? names: " in answer.err
+
+
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_what_resuming_can_not_mend_is_not_advised(
     siafu: Command, tables: tuple[Path, Path], ranks: str
@@ -113,7 +126,7 @@ def test_columns_of_no_table_are_refused(tmp_path: Path) -> None:
         package.fit("planted", label="y", out=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match="did you mean 'label'"):
         package.partition("planted", tmp_path / "parts", labels="y")
-    with pytest.raises(ConfigError, match="no table"):
+    with pytest.raises(DataError, match=r"No such data set, file or folder\.\n  seen: missing.csv"):
         check_columns("missing.csv", make_columns(src="a"))
 
 
@@ -179,3 +192,31 @@ def test_a_target_is_no_feature(
     asked: dict[str, Any] = {"nodes": nodes, label: target, group: features.split(",")}
     with pytest.raises(ConfigError, match="is among the features"):
         package.fit(edges, **asked)
+
+
+def test_a_table_whose_only_feature_is_constant_trains(siafu: Command) -> None:
+    people = "".join(f"{k},1,{k % 2}\n" for k in range(30))
+    (siafu.here / "people.csv").write_text("id,one,label\n" + people)
+    (siafu.here / "calls.csv").write_text(
+        "src,dst\n" + "".join(f"{k},{k // 2}\n" for k in range(30))
+    )
+    answer = siafu("train", "calls.csv", "--nodes", "people.csv", "--epochs", "1")
+    assert answer.code == 0, answer.err
+    assert "Constant, and kept as ones since nothing else is there: one." in answer.err
+
+
+@pytest.mark.parametrize("flags", [NAMED, ()])
+def test_swapped_tables_are_told_first(
+    siafu: Command, tables: tuple[Path, Path], flags: tuple[str, ...]
+) -> None:
+    edges, nodes = map(str, tables)
+    if not flags:
+        people = "".join(f"{k},1{k},{k % 2}\n" for k in range(30))
+        (siafu.here / "people.csv").write_text("id,age,label\n" + people)
+        (siafu.here / "calls.csv").write_text("src,dst\n1,2\n1,3\n2,3\n")
+        edges, nodes = "calls.csv", "people.csv"
+    answer = siafu("ingest", nodes, "store", "--nodes", edges, *flags)
+    told = " ".join(answer.err.split())
+    assert answer.code != 0
+    assert "1. The two tables seem to be swapped." in told
+    assert f"--nodes {nodes}" in told

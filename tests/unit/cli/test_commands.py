@@ -405,3 +405,13 @@ def test_help_lists_every_command(siafu: Command) -> None:
         "runs",
     ):
         assert command in answer.out
+
+
+def test_help_of_train_shows_what_tables_need(siafu: Command) -> None:
+    text = siafu("train", "--help").out
+    most = text.partition("Settings people use most")[2].partition("All other settings")
+    for flag in ("node-id", "src", "dst", "features", "label", "edge-label", "class-weights"):
+        assert f" --{flag} " in most[0]
+    assert {"--metric", "--patience"} <= set(most[0].split())
+    assert "Data:" not in most[2], "a head without settings"
+    assert "Columns of tables: --label-as" in most[2]

@@ -13,7 +13,7 @@ from siafu.graph import Array, FeatureColumn, Graph, Schema, graph_from_edges
 from siafu.graph.schema import Scale
 from siafu.partitioning import fitting
 from siafu.partitioning.edge_weights import ScaledWeights
-from siafu.partitioning.fitting import fit_columns
+from siafu.partitioning.fitting import fit_columns, keep_one
 from siafu.partitioning.prepared import ColumnChoices, fit_schema, told
 from siafu.partitioning.preparing import Preparation
 
@@ -82,6 +82,22 @@ def test_what_says_nothing_is_left_out(values: list[float], names: list[str], wh
     assert column.prepared_names() == names
     assert column.learnt is not None
     assert column.learnt.left_out == why
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("number", "standard"), ("boolean", "none")])
+def test_a_constant_that_is_the_only_column_is_kept_as_ones(kind: str, scale: Scale) -> None:
+    column = AGE.model_copy(update={"kind": kind})
+    table = np.array([[0, GAP], [0, GAP]], np.float32)
+    both = fit_columns([column, FeatureColumn(name="pay")], [table], 2, scale)
+    kept = keep_one(both)
+    assert [one.prepared_names() for one in kept] == [["age"], []]
+    assert prepared(kept[0], [0, GAP]) == [[1.0], [1.0]]
+    assert fitted(AGE, [7, 7]).prepared_names() == []
+    assert prepared(keep_one((fitted(AGE, [7, 7]),))[0], [7, 8]) == [[1.0], [2.0]]
+    plan = keep_one((fitted(PLAN, [1, 1]),))[0]
+    assert prepared(plan, [1, 1], as_held=PLAN) == [[1.0], [1.0]]
+    useful = fit_columns([AGE, PLAN], [np.array([[7, 1], [7, 2]], np.float32)], 2, scale)
+    assert keep_one(useful) == useful
 
 
 def test_categories_become_columns_and_an_unseen_one_none() -> None:

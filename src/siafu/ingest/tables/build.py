@@ -9,7 +9,14 @@ from siafu.graph import make_in_steps
 from siafu.ingest.tables.edge_columns import edge_flags
 from siafu.ingest.tables.edges import EdgeTable, predicted_record
 from siafu.ingest.tables.files import TABLE_ENDINGS, Table, table_files
-from siafu.ingest.tables.finding import SPELLINGS, ends_by_values, find_ends, find_node_id, spelled
+from siafu.ingest.tables.finding import (
+    NODE_IDS,
+    SPELLINGS,
+    ends_by_values,
+    find_ends,
+    find_node_id,
+    spelled,
+)
 from siafu.ingest.tables.ids import RepeatedIdError
 from siafu.ingest.tables.nodes import NodeTable, node_flags
 from siafu.ingest.tables.options import TableOptions
@@ -164,6 +171,7 @@ def find_columns(tables: Tables, options: TableOptions) -> tuple[TableOptions, l
 
     Raises one error for all columns that are named and not there.
     """
+    asked = options
     options, notes = find_ends(tables.edges, options, tables.nodes)
     problems = Problems()
     if tables.nodes is not None:
@@ -171,8 +179,25 @@ def find_columns(tables: Tables, options: TableOptions) -> tuple[TableOptions, l
         notes += more
         problems.found += tables.nodes.missing(node_flags(tables.nodes.schema(), options))
     problems.found += tables.edges.missing(edge_flags(options))
+    if problems.found and tables.nodes is not None:
+        problems.found[:0] = _swapped(tables.edges, tables.nodes, asked)
     problems.raise_any()
     return options, notes
+
+
+def _swapped(edges: Table, nodes: Table, options: TableOptions) -> list[DataError]:
+    """Return what to say first where the node table has the ends of edges, and the other an id."""
+    names, file, other = edges.schema().names, edges.files[0], nodes.files[0]
+    known = spelled(names, NODE_IDS) if options.node_id is None else options.node_id
+    if not _has_ends(other, options) or _has_ends(file, options) or known not in names:
+        return []
+    return [
+        DataError(
+            "The two tables seem to be swapped.",
+            seen=f"the node table {other} has the ends of edges, the edge table {file} has {known}",
+            fix=f"give them the other way round: {other} --nodes {file}",
+        )
+    ]
 
 
 def predict_ingest_bytes(num_nodes: int, options: TableOptions) -> int:

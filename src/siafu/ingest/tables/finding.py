@@ -17,7 +17,7 @@ SPELLINGS = {
 }
 """What people call the two ends of an edge; an `_id` may follow."""
 _MOSTLY = 0.5
-_NODE_IDS = ("id", "node", "node_id", "nodeid", "vertex")
+NODE_IDS = ("id", "node", "node_id", "nodeid", "vertex")
 
 
 def spelled(names: Sequence[str], spellings: Sequence[str]) -> str | None:
@@ -88,9 +88,9 @@ def find_node_id(
     names = table.schema().names
     if options.node_id is not None:
         return options, []
-    known = next((name for name in ("id", *_NODE_IDS) if name in names), None)
+    known = next((name for name in ("id", *NODE_IDS) if name in names), None)
     if known is None:
-        known = spelled([name for name in names if not _is_taken(name, options)], _NODE_IDS[1:])
+        known = spelled([name for name in names if not _is_taken(name, options)], NODE_IDS[1:])
     if known is not None:
         return replace(options, node_id=known), _told(known)
     found = _by_values(table, options, edges)

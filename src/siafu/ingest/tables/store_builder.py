@@ -182,6 +182,7 @@ class StoreBuilder:
 
     def finish(self) -> list[str]:
         """Write masks and facts; return the notes."""
+        self.partial.writer.facts["told"] = list(self.notes)
         if self.resumed:
             self.notes.append(f"Went on from earlier work: {', '.join(self.resumed)}.")
         self.masks, left_out = labelled_only(self.masks, self.y)
