@@ -14,10 +14,14 @@ _MOST_RUNS = 12
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="a run, several to compare, or a folder of them")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="a run, several to compare, or a folder of them")
+    ],
     target: Annotated[
         Path | None,
-        typer.Option("--out", help="where to write (default: report.html, of one folder inside it)"),
+        typer.Option(
+            "--out", help="where to write (default: report.html, of one folder inside it)"
+        ),
     ] = None,
 ) -> None:
     """Write one HTML page, which needs no network, on what runs did; of several, side by side.
