@@ -25,8 +25,10 @@ from siafu.strategy.strategy import PRESETS
 _QUOTE = "'"
 RENAMED = {"vertex_parts": "node_parts"}
 """Settings by the names they had, which are refused with the new one."""
-SEVERAL = ("label", "features", "edge_attr", "edge_label", "split", "metric", "class_weights")
-SEVERAL += ("fanout", "sink")
+SEVERAL = (
+    *("label", "features", "edge_attr", "edge_label"),
+    *("split", "metric", "class_weights", "fanout", "sink"),
+)
 """Settings that Python, and a file, may give as a list."""
 
 
