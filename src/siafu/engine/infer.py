@@ -17,6 +17,7 @@ from siafu.engine.metrics import said_of
 from siafu.engine.networks.network import Network
 from siafu.files import replacing
 from siafu.graph import MASKS, Array, writing
+from siafu.graph.columns import known_rows
 from siafu.nn import Draws
 from siafu.shard import Objective, Shard
 
@@ -130,7 +131,7 @@ def prediction_columns(
         sure = share_NC.gather(1, torch.from_numpy(said).to(share_NC.device)[:, None])[:, 0]
         columns["confidence"] = pa.array(sure.cpu().numpy())
     if y is not None and not y.is_floating_point() and (y.dim() == 2) == several:
-        columns["label"] = _told(y.cpu().numpy() > 0 if several else y.cpu().numpy(), targets)
+        columns["label"] = _told(y.cpu().numpy(), targets)
     return columns | _share_columns(share_NC, targets)
 
 
@@ -170,8 +171,10 @@ def _told(said: Array, targets: Targets) -> pa.Array:
     """Return classes, or lists of them, as the user names them."""
     if said.ndim == 1:
         return _named(said, targets.names)
-    counts = np.concatenate([[0], said.sum(axis=1).cumsum()]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(counts), _named(np.nonzero(said)[1], targets.names))
+    holds, unknown = said == 1, ~known_rows(said)
+    counts = np.concatenate([[0], holds.sum(axis=1).cumsum()]).astype(np.int32)
+    names = _named(np.nonzero(holds)[1], targets.names)
+    return pa.ListArray.from_arrays(pa.array(counts), names, mask=pa.array(unknown))
 
 
 def _named(classes: Array, names: tuple[str | int, ...]) -> pa.Array:

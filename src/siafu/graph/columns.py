@@ -36,6 +36,8 @@ BOOLS = ("|b1",)
 BYTES = ("|u1",)
 _ROWS_AT_ONCE = 1 << 20
 MASKS = ("train", "val", "test")
+NO_LABELS = 255
+"""Of a node whose labels are not known, in the place of 0 and 1 of each class."""
 Count = Annotated[int, Field(ge=0, le=MOST_ROWS)]
 Width = Annotated[int, Field(ge=0, lt=1 << 31)]
 Name = str | Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
@@ -66,6 +68,8 @@ class Column:
     dtypes: tuple[str, ...]
     span: tuple[int, int] | None = None
     """The lowest and highest number allowed."""
+    also: int | None = None
+    """Another one that is."""
     ends: int | None = None
     """For offsets, which never fall: the last one; the first is 0."""
     is_needed: bool = False
@@ -74,7 +78,7 @@ class Column:
         """Return what looks at the numbers of this array, if they matter."""
         if self.ends is not None:
             return _Offsets(self.ends)
-        return None if self.span is None else _Within(*self.span)
+        return None if self.span is None else _Within(*self.span, self.also)
 
 
 ColumnRules = Mapping[str, Column]
@@ -106,10 +110,10 @@ def verify_columns(folder: Folder, columns: ColumnRules, *names: str) -> None:
 
 
 class _Within:
-    """Numbers from `low` to `high`."""
+    """Numbers from `low` to `high`, and `also`."""
 
-    def __init__(self, low: int, high: int) -> None:
-        self._low, self._high = low, high
+    def __init__(self, low: int, high: int, also: int | None = None) -> None:
+        self._low, self._high, self._also = low, high, also
         self._seen, self._fault = 0, None
 
     _fault: str | None
@@ -117,6 +121,8 @@ class _Within:
     def see(self, numbers: Array) -> None:
         """Look at the next piece."""
         if self._fault is None and len(numbers):
+            if self._also is not None:
+                numbers = np.where(numbers == self._also, self._low, numbers)
             low, high = int(numbers.min()), int(numbers.max())
             if low < self._low or high > self._high:
                 where = int(np.argmin(numbers) if low < self._low else np.argmax(numbers))
@@ -234,7 +240,8 @@ def node_columns(folder: Folder, facts: GraphFacts, rows: int) -> dict[str, Colu
     """Return what must hold of the arrays with one row per node."""
     columns = {name: Column((rows,), BOOLS, span=(0, 1)) for name in MASKS}
     if facts.multi_label:
-        columns["y"] = Column((rows, facts.num_classes), BYTES + BOOLS, span=(0, 1), is_needed=True)
+        shape = (rows, facts.num_classes)
+        columns["y"] = Column(shape, BYTES + BOOLS, span=(0, 1), also=NO_LABELS, is_needed=True)
     elif facts.num_targets:
         columns["y"] = Column((rows, facts.num_targets), FLOATS, is_needed=True)
     else:
@@ -280,20 +287,29 @@ def edge_columns(facts: GraphFacts, rows: int, edges: int, sources: int) -> dict
     }
 
 
+def known_rows(y: Array) -> Array:
+    """Return bool [N]: the rows that have a class, known labels, or at least one number."""
+    if y.ndim == 1:
+        return y >= 0
+    if y.dtype.kind == "f":
+        return np.asarray(np.isfinite(y).any(axis=1))
+    # All of a row are unknown, or none.
+    return np.asarray((y[:, :1] != NO_LABELS).all(axis=1))
+
+
 def check_nodes(folder: Folder) -> None:
     """Raise where text ids are no text, or a node of a mask has no label; read in pieces."""
     if "ids_offsets" in folder:
         _check_text(folder)
     y = folder.load_if_present("y")
-    if y is None or (y.ndim == 2 and y.dtype.kind != "f"):
+    if y is None:
         return
     for name in MASKS:
         mask = folder.load_if_present(name)
         for start in range(0, 0 if mask is None else len(y), _ROWS_AT_ONCE):
             assert mask is not None
             rows = slice(start, start + _ROWS_AT_ONCE)
-            none = y[rows] < 0 if y.ndim == 1 else np.isnan(y[rows]).all(axis=1)
-            bare = none & mask[rows]
+            bare = ~known_rows(y[rows]) & mask[rows]
             if bare.any():
                 seen = f"row {start + int(np.argmax(bare))} is marked and has no label in y.npy"
                 raise folder.damaged(f"{name}.npy", seen)

@@ -133,13 +133,13 @@ def rows_to_sum_one(x: Features) -> Features:
 
 
 def count_classes(labels: Iterable[Array], num_classes: int) -> list[int]:
-    """Return how often each class occurs in int [N], -1 for none, or in 0 and 1 of [N, C]."""
+    """Return how often each class occurs in int [N], or as 1 in uint8 [N, C]; others are none."""
     counts_C = np.zeros(num_classes, np.int64)
     for array in labels:
         for start in range(0, len(array), _ROWS_AT_ONCE):
             some = np.asarray(array[start : start + _ROWS_AT_ONCE])
             if some.ndim == 2:
-                counts_C += some.sum(axis=0, dtype=np.int64)
+                counts_C += (some == 1).sum(axis=0, dtype=np.int64)
             else:
                 counts_C += np.bincount(some[some >= 0], minlength=num_classes)
     return [int(count) for count in counts_C]

@@ -195,11 +195,28 @@ class Schema(_Value):
         changed: dict[str, Any] = {}
         for group in ("nodes", "edges"):
             columns = getattr(self, group)
-            asked = _asked(said.get(group) or {}, [column.name for column in columns], where)
+            lines = said.get(group) or {}
+            self._check_held(lines, group, where)
+            asked = _asked(lines, [column.name for column in columns], where)
             changed[group] = tuple(
                 _overridden(column, asked.get(column.name, {}), where) for column in columns
             )
         return self.model_copy(update=changed)
+
+    def _check_held(self, lines: Any, group: str, where: str) -> None:
+        """Raise where lines are about a column that the tables have and the store does not."""
+        held = {column.name for column in getattr(self, group)}
+        flag = "--features" if group == "nodes" else "--edge-attr"
+        for key in lines if isinstance(lines, Mapping) else ():
+            name = str(key)
+            if name in held or name not in self.unused:
+                continue
+            raise ConfigError(
+                "The schema says how to use a column that is not used.",
+                seen=f"{name!r} in {where}; the tables have it: {self.unused[name]}",
+                fix=f"name all columns to use, this one too, with {flag}, where the tables are "
+                "read; or leave the lines out",
+            )
 
 
 def schema_from_facts(said: Any) -> Any:

@@ -7,8 +7,8 @@ import numpy as np
 
 from siafu.errors import ConfigError, DataError
 from siafu.graph.array_stream import Array
+from siafu.graph.columns import known_rows
 from siafu.graph.graph import Graph
-from siafu.graph.targets import known_rows
 
 
 def parse_split(text: str) -> tuple[float, float]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph.array_stream import Array
-from siafu.graph.columns import MASKS
+from siafu.graph.columns import MASKS, NO_LABELS, known_rows
 
 if TYPE_CHECKING:
     from siafu.graph.graph import Graph
@@ -20,13 +20,6 @@ _ROWS_AT_ONCE = 1 << 20
 def is_numbers(y: Array | None) -> bool:
     """Return whether targets are numbers (regression) rather than classes."""
     return y is not None and y.ndim == 2 and y.dtype.kind == "f"
-
-
-def known_rows(y: Array) -> Array:
-    """Return bool [N]: the rows that have a class, or at least one number."""
-    if is_numbers(y):
-        return np.asarray(np.isfinite(y).any(axis=1))
-    return np.ones(len(y), bool) if y.ndim == 2 else y >= 0
 
 
 def check_targets(graph: "Graph") -> None:
@@ -72,15 +65,33 @@ def _check_values(what: str, y: Array, num_classes: int) -> None:
                     fix="use a number, or NaN where there is none",
                 )
         return
-    several = y.ndim == 2
+    if y.ndim == 2:
+        _check_several(y)
+        return
     low, high = int(y.min(initial=0)), int(y.max(initial=0))
-    allowed = (0, 1) if several else (-1, num_classes - 1)
+    allowed = (-1, num_classes - 1)
     if low < allowed[0] or high > allowed[1]:
         raise DataError(
             "A label is out of range.",
             seen=f"labels from {low} to {high} where {allowed[0]} to {allowed[1]} are allowed",
             fix=f"number the classes from 0; -1 marks {_A[what]} without a label",
         )
+
+
+def _check_several(y: Array) -> None:
+    for start in range(0, len(y), _ROWS_AT_ONCE):
+        some = np.asarray(y[start : start + _ROWS_AT_ONCE])
+        unknown = ~known_rows(some)
+        wrong = ((some < 0) | (some > 1)).any(axis=1) & ~unknown
+        wrong |= unknown & (some != NO_LABELS).any(axis=1)
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise DataError(
+                "A label is out of range.",
+                seen=f"labels from {some[row].min()} to {some[row].max()} of node {start + row} "
+                "where 0 to 1 are allowed",
+                fix=f"give 0 or 1 for each class, or {NO_LABELS} for all of an unknown node",
+            )
 
 
 _A = {"node": "a node", "edge": "an edge"}

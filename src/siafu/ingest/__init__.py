@@ -49,6 +49,7 @@ from siafu.ingest.tables.build import (
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing
+from siafu.ingest.tables.told import told_where_edges_are_read
 from siafu.record import Progress
 
 __all__ = [
@@ -94,5 +95,6 @@ __all__ = [
     "processes_using",
     "relations",
     "told_of_tables",
+    "told_where_edges_are_read",
     "with_split",
 ]

@@ -9,7 +9,7 @@ import psutil
 
 from siafu.errors import DataError
 from siafu.graph import MASKS, Array, Graph, Ids, IntegerIds, TextIds, draw_split
-from siafu.graph.targets import known_rows
+from siafu.graph.columns import known_rows
 from siafu.ingest.tables.ids import index_ids
 
 Noted = tuple[Graph, list[str]]

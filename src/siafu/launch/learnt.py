@@ -78,8 +78,12 @@ def _check_all_learnt(left: list[str]) -> None:
 def columns_to_find(folder: RunFolder, config: RunConfig) -> Schema:
     """Return how the columns that a run's model reads were prepared: other data must have them."""
     schema = learnt_schema(folder)
-    reads_edges = config.edge_features or config.task == "edge" or ":" in config.model
-    return schema if reads_edges else schema.model_copy(update={"edges": ()})
+    return schema if reads_edges(config) else schema.model_copy(update={"edges": ()})
+
+
+def reads_edges(config: RunConfig) -> bool:
+    """Return whether a run reads the features of edges; a model of one's own may."""
+    return config.edge_features or config.task == "edge" or ":" in config.model
 
 
 def with_reverse_edges(config: RunConfig, learnt: Schema, data: Any, say: Say) -> RunConfig:

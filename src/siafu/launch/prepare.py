@@ -12,11 +12,16 @@ from siafu.config import RunConfig
 from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, Schema, SparseFeatures, folder_kind
-from siafu.ingest import as_tables, load_as_it_is, told_of_tables
+from siafu.ingest import as_tables, load_as_it_is, told_of_tables, told_where_edges_are_read
 from siafu.launch.columns import options_of_inference
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
-from siafu.launch.learnt import check_parts_as_learnt, column_choices, schema_of_parts
+from siafu.launch.learnt import (
+    check_parts_as_learnt,
+    column_choices,
+    reads_edges,
+    schema_of_parts,
+)
 from siafu.launch.reuse import cut_key, note_cut, take_cut
 from siafu.minibatch import hold_out_edges
 from siafu.partitioning import Cut, Quality, open_parts
@@ -44,6 +49,7 @@ def prepare_parts(
     stopped; without it nothing half made stays.
     """
     draw_masks = learnt is None
+    say = _teller(config, say)
     if is_dynamic_run(data, config):
         return prepare_dynamic(data, config, target, say=say, progress=progress, trains=draw_masks)
     if _names_parts(data):
@@ -91,6 +97,11 @@ def _tell_cut(parts: Path, quality: Quality, say: Say) -> None:
         f"Partitioned {graph['num_nodes']:,} nodes and {graph['num_edges']:,} edges into "
         f"{found.num_parts} parts ({found.facts['method']}); {quality.cut_edges:,} edges are cut."
     )
+
+
+def _teller(config: RunConfig, say: Say) -> Say:
+    """Return how a run is told of its tables: who reads features of edges need not ask for it."""
+    return (lambda line: say(told_where_edges_are_read(line))) if reads_edges(config) else say
 
 
 def _tell_again(data: Any, reading: SourceReading, parts: Path, say: Say) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from siafu.errors import ConfigError
 from siafu.graph import Array, Graph, forget, parse_split
-from siafu.graph.targets import known_rows
+from siafu.graph.columns import known_rows
 from siafu.ops import DrawKey, uniform_pairs
 from siafu.partitioning import chunks
 from siafu.partitioning.chunks import ranges

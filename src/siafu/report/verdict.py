@@ -35,7 +35,7 @@ def would_more_ranks_help(run: ToldRun) -> str:
         )
     if share > _MUCH:
         return told + (
-            "More ranks would wait more: send less (--strategy adaqp or sar, a better cut) or use "
+            "More ranks would wait more: send less (--strategy adaqp, a better cut) or use "
             "fewer ranks."
         )
     if share < _LITTLE:

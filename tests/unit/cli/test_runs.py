@@ -1,6 +1,7 @@
 """`siafu runs`: runs side by side, in whatever state they are."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,17 @@ def test_eight_runs_fit_a_screen_of_80_columns(siafu: Command) -> None:
     assert {"gcn", "50.00", "2", "failed"} <= set(row.split())
     assert sum(line.startswith("transactions-sage-003 failed: A reason") for line in lines) == 1
     assert len(lines) == 2 + 8 + 1 + 1, "a head, a row for each, a reason, the other settings"
+
+
+def test_a_folder_of_runs_has_a_report_of_the_newest(siafu: Command) -> None:
+    for number in range(14):
+        run = made_run(siafu.here / "runs" / f"run-{13 - number:02}")
+        for file in (run.config, run.metrics):
+            os.utime(file, (1e9 + number, 1e9 + number))
+    answer = siafu("report", "runs")
+    assert answer.code == 0, answer
+    assert answer.out.strip() == "runs/report.html"
+    assert "the newest 12 of 14 runs" in answer.err
+    page = (siafu.here / "runs" / "report.html").read_text()
+    assert [f"run-{number:02}" in page for number in range(14)] == [True] * 12 + [False] * 2
+    assert siafu("report", siafu.here / "runs" / "..").code == 2, "no runs there"

@@ -124,3 +124,12 @@ def test_a_slip_in_the_file_is_told(said: dict[str, object], named: str) -> None
     with pytest.raises(ConfigError, match=r"edited\.yaml") as told:
         SCHEMA.overridden(said, "edited.yaml")
     assert named in str(told.value)
+
+
+@pytest.mark.parametrize(("group", "flag"), [("nodes", "--features"), ("edges", "--edge-attr")])
+def test_lines_on_a_column_that_is_there_but_not_used_tell_why(group: str, flag: str) -> None:
+    with pytest.raises(ConfigError, match="looks like an id") as told:
+        SCHEMA.overridden({group: {"ref": {"kind": "date"}}}, "edited.yaml")
+    assert "'ref' in edited.yaml; the tables have it" in str(told.value)
+    assert flag in str(told.value)
+    assert "has not" not in str(told.value)

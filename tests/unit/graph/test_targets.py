@@ -11,6 +11,7 @@ from siafu.graph import (
     Graph,
     add_reverse_edges,
     check_graph,
+    count_classes,
     draw_split,
     graph_from_edges,
     load_store,
@@ -85,6 +86,23 @@ def test_masks_are_drawn_among_nodes_that_have_a_number() -> None:
     assert drawn.train.sum() == 5
     assert not drawn.train[10:].any()
     check_graph(drawn)
+
+
+def test_nodes_of_several_labels_may_have_unknown_ones(tmp_path: Path) -> None:
+    y = (np.arange(N * 2).reshape(N, 2) % 2).astype(np.uint8)
+    y[5:] = 255
+    whole = graph(y=y, target_names=(), num_classes=2)
+    drawn = draw_split(whole, "0.6,0.2", seed=0)
+    assert not (drawn.train | drawn.val | drawn.test)[5:].any()
+    assert count_classes([y], 2) == [0, 5]
+    save_store(drawn, tmp_path / "s")
+    np.testing.assert_array_equal(load_store(tmp_path / "s").y, y)
+    y[7, 1] = 1
+    with pytest.raises(DataError, match="of node 7 where 0 to 1 are allowed"):
+        check_graph(drawn)
+    y[7] = 255
+    with pytest.raises(DataError, match="have no label"):
+        check_graph(drawn.with_masks(np.arange(N) == 7, drawn.val, drawn.test))
 
 
 def test_an_added_reverse_edge_is_not_asked_again() -> None:

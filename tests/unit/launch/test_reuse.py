@@ -53,8 +53,8 @@ def test_the_same_data_is_cut_once(here: Path):
 def test_what_was_told_of_tables_is_told_again(here: Path):
     rows = [f"{k},{k % 7},{k % 3 == 0:d},{k % 3 == 0:d},{k * k}" for k in range(200)]
     Path("nodes.csv").write_text("\n".join(["id,age,churned,copy,pay", *rows]))
-    edges = [f"{k % 200},{(k + 1) % 200},{k % 5}" for k in range(400)]
-    Path("edges.csv").write_text("\n".join(["src,dst,weight", *edges, "9999,1,3"]))
+    edges = [f"{k % 200},{(k + 1) % 200},{k % 5},{k % 9}" for k in range(400)]
+    Path("edges.csv").write_text("\n".join(["src,dst,weight,pay", *edges, "9999,1,3,4"]))
 
     def told(out: str, **settings) -> list[str]:
         said: list[str] = []
@@ -66,10 +66,14 @@ def test_what_was_told_of_tables_is_told_again(here: Path):
     first = told("a")
     notes = [line for line in first if "olumns of the " in line or "eights of" in line]
     notes += [line for line in first if "Dropped 1" in line or "tell the target" in line]
-    assert len(notes) == 6, first
+    assert len(notes) == 7, first
     for again in (told("b"), told("c", partition="hash")):
         assert [line for line in notes if line not in again] == []
         assert any(line.startswith(("Used the cut of", "Used the store")) for line in again)
+    assert "edge feature     0  with --edge-features" in "\n".join(first)
+    read = "\n".join(told("d", model="gat", heads=1, edge_features=True))
+    assert "edge feature     0\n" in f"{read}\n"
+    assert "with --edge-features" not in read
 
 
 def _method() -> str:

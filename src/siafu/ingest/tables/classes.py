@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from siafu.errors import DataError
 from siafu.graph import Array, EdgeTypeName
+from siafu.graph.columns import NO_LABELS
 from siafu.ingest.tables.columns import is_number, is_text
 from siafu.ingest.tables.files import Piece, Table
 
@@ -132,17 +133,24 @@ class LabelLists:
     def __init__(self, column: str) -> None:
         self.columns = (column,)
         self._vocabulary = Vocabulary()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count anew the rows without a list; a class that was met stays."""
+        self.gaps = 0
 
     def scan(self, piece: Piece) -> None:
         """Learn the classes of some nodes."""
-        self._vocabulary.add(piece.column(self.columns[0]).flatten(), piece)
+        column = piece.column(self.columns[0])
+        self.gaps += column.null_count
+        self._vocabulary.add(column.flatten(), piece)
 
     def class_names(self) -> list[ClassName]:
         """Return the classes in the order of their numbers."""
         return self._vocabulary.names()
 
     def block(self, piece: Piece) -> Array:
-        """Return y_BC uint8."""
+        """Return y_BC uint8, all 255 in a row without a list."""
         column = piece.column(self.columns[0])
         lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False)
         classes = self._vocabulary.encode(column.flatten(), piece)
@@ -157,11 +165,18 @@ class LabelLists:
                 seen=f"{column[row].as_py()} in {piece.where(row)}",
                 fix="list each label once; for one 0 or 1 a class use a fixed-size list column",
             )
+        y_BC[column.is_null().to_numpy(zero_copy_only=False)] = NO_LABELS
         return y_BC
 
     def notes(self) -> list[str]:
-        """Return nothing: there is no choice a user should know of."""
-        return []
+        """Return how many rows have no list, which is not an empty one."""
+        return unknown_note(self.gaps, "no list")
+
+
+def unknown_note(count: int, why: str) -> list[str]:
+    """Return a sentence about nodes whose labels are not known, if there are some."""
+    who = "1 node has" if count == 1 else f"{count:,} nodes have"
+    return [f"{who} {why} of labels: in no split, but predicted."] if count else []
 
 
 def find_type_column(schema: pa.Schema, taken: Sequence[str]) -> str | None:

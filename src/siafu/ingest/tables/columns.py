@@ -76,13 +76,14 @@ def _numbers(piece: Piece, name: str, *, gaps: bool) -> Array:
     column = piece.column(name)
     if not is_numeric(column.type):
         raise not_numbers(piece, name)
-    if column.null_count and not (gaps and not is_list(column.type)):
+    fixed = pa.types.is_fixed_size_list(column.type)
+    if column.null_count and not (gaps and (fixed or not is_list(column.type))):
         row = pc.index(column.is_null(), True).as_py()
         raise _gap(piece, row, name, None)
     if not is_list(column.type):
         return as_float32(column)[:, None]
     lengths = list_lengths(column)
-    if len(lengths) and np.any(lengths != lengths[0]):
+    if not fixed and len(lengths) and np.any(lengths != lengths[0]):
         row = int(np.argmax(lengths != lengths[0]))
         raise DataError(
             "The lists of a column differ in length.",
@@ -90,7 +91,12 @@ def _numbers(piece: Piece, name: str, *, gaps: bool) -> Array:
             f"{piece.where(row)}",
             fix="give every row a list of one length",
         )
-    return as_float32(column.flatten()).reshape(len(column), -1)
+    if not column.null_count:
+        return as_float32(column.flatten()).reshape(len(column), -1)
+    block_BF = np.full((len(column), column.type.list_size), np.nan, np.float32)
+    known = as_float32(column.drop_null().flatten()).reshape(-1, block_BF.shape[1])
+    block_BF[column.is_valid().to_numpy(zero_copy_only=False)] = known
+    return block_BF
 
 
 def not_numbers(piece: Piece, name: str) -> DataError:

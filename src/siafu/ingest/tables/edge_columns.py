@@ -14,7 +14,7 @@ from siafu.ingest.tables.kinds import Sample
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import FEW, Problems
 from siafu.ingest.tables.targets import Target, target_reader
-from siafu.ingest.tables.told import Line, feature_lines, target_lines, told_table
+from siafu.ingest.tables.told import Line, edge_feature_lines, target_lines, told_edges
 from siafu.record import counted
 
 _WEIGHTS = ("weight", "edge_weight")
@@ -175,8 +175,8 @@ class EdgeColumns:
             lines.append(Line(weight.column, "number", "weight"))
         if self.types is not None:
             lines.append(Line(self.types.column, "type", "type", why=f"{len(self.types):,} types"))
-        lines += target_lines(self.targets()) + feature_lines(self.features)
-        return [*notes, told_table(f"Columns of the edges ({shown}):", lines)]
+        lines += target_lines(self.targets()) + edge_feature_lines(self.features)
+        return [*notes, told_edges(shown, lines)]
 
 
 def choose_edge_columns(table: Table, options: TableOptions, problems: Problems) -> EdgeColumns:

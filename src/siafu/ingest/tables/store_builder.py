@@ -159,14 +159,14 @@ class StoreBuilder:
         return np.array(mask)
 
     def _labels(self) -> Array | None:
-        """Return one label a node; of several a stand-in that takes no memory."""
+        """Return one label a node; of several the first stands in for all of them."""
         if "y" not in self.partial.writer:
             several = (self.num_nodes, len(self.class_names))
             return np.broadcast_to(np.uint8(0), several) if self.class_names else None
         y = self.partial.writer.load("y")
         if y.dtype.kind == "f":
             return np.array(y)
-        return np.array(y) if y.ndim == 1 else np.broadcast_to(np.uint8(0), y.shape)
+        return np.array(y) if y.ndim == 1 else np.broadcast_to(np.array(y[:, :1]), y.shape)
 
     def _rows(self) -> IdRows:
         ids = load_ids(self.partial.writer)

@@ -12,8 +12,15 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import Array, TargetColumn
+from siafu.graph.columns import NO_LABELS
 from siafu.ingest.tables.cells import numbers_of, words_of
-from siafu.ingest.tables.classes import NO_LABEL, ClassName, LabelLists, check_label_kind
+from siafu.ingest.tables.classes import (
+    NO_LABEL,
+    ClassName,
+    LabelLists,
+    check_label_kind,
+    unknown_note,
+)
 from siafu.ingest.tables.columns import as_float64, is_list, is_number, number_block
 from siafu.ingest.tables.files import Piece, Table
 from siafu.record import counted, shortened
@@ -289,14 +296,10 @@ class SeveralClasses(LabelLists):
         """Any number of classes."""
         return "labels"
 
-    def begin(self) -> None:
-        """Forget nothing: a class that was met stays."""
-
     def described(self) -> list[TargetColumn]:
         """Return what a schema says of the column."""
-        return [
-            TargetColumn(name=self.columns[0], kind="labels", classes=tuple(self.class_names()))
-        ]
+        classes = tuple(self.class_names())
+        return [TargetColumn(name=self.columns[0], kind="labels", classes=classes, gaps=self.gaps)]
 
 
 class SeveralColumns:
@@ -314,6 +317,7 @@ class SeveralColumns:
         self._other = ""
         self._ones_C = np.zeros(len(self._names), np.int64)
         self._gaps_C = np.zeros(len(self._names), np.int64)
+        self._unknown = 0
 
     @property
     def kind(self) -> TargetKind:
@@ -326,7 +330,9 @@ class SeveralColumns:
         """Learn whether there is something else than 0 and 1."""
         block_BC = number_block(piece, self.columns, gaps=True)
         self._gaps_C += np.isnan(block_BC).sum(axis=0)
-        self._ones_C += (block_BC == 1).sum(axis=0)
+        unknown_B = np.asarray(np.isnan(block_BC).any(axis=1))
+        self._unknown += int(unknown_B.sum())
+        self._ones_C += (block_BC[~unknown_B] == 1).sum(axis=0)
         wrong = (block_BC != 0) & (block_BC != 1) & ~np.isnan(block_BC)
         if wrong.any() and not self._other:
             row, column = (int(i) for i in np.argwhere(wrong)[0])
@@ -345,10 +351,12 @@ class SeveralColumns:
         return self._names if self.kind == "labels" else []
 
     def block(self, piece: Piece) -> Array:
-        """Return y_BC uint8, or y_BT float32."""
-        if self.kind == "labels":
-            return number_block(piece, self.columns).astype(np.uint8)
-        return number_block(piece, self.columns, gaps=True)
+        """Return y_BC uint8, all 255 in a row with a gap, or y_BT float32."""
+        block_BC = number_block(piece, self.columns, gaps=True)
+        if self.kind == "number":
+            return block_BC
+        unknown_B = np.asarray(np.isnan(block_BC).any(axis=1))
+        return np.where(unknown_B[:, None], NO_LABELS, block_BC).astype(np.uint8)
 
     def described(self) -> list[TargetColumn]:
         """Return what a schema says of the columns."""
@@ -359,11 +367,18 @@ class SeveralColumns:
             ]
         counts = tuple(self._ones_C.tolist())
         name = ", ".join(self.columns)
-        return [TargetColumn(name=name, kind="labels", classes=tuple(self._names), counts=counts)]
+        classes = tuple(self._names)
+        return [
+            TargetColumn(
+                name=name, kind="labels", classes=classes, counts=counts, gaps=self._unknown
+            )
+        ]
 
     def notes(self) -> list[str]:
         """Return what was decided."""
-        if self.kind == "labels" or self._asked:
+        if self.kind == "labels":
+            return unknown_note(self._unknown, "a gap in a column")
+        if self._asked:
             return []
         shown = shortened([str(name) for name in self._names])
         return [f"Targets {shown} are numbers to be told, not 0 and 1 per class: {self._other}."]

@@ -1,13 +1,15 @@
 """What is said of a table's columns: a line each, aligned, at most a screen."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from siafu.graph import TargetColumn
 from siafu.ingest.tables.choosing import Features
 
 _MOST_LINES = 24
 _MOST_WORDS = 60
+_EDGES = "Columns of the edges"
+_IF_ASKED = "with --edge-features"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,33 @@ def feature_lines(features: Features) -> list[Line]:
     return lines
 
 
+def edge_feature_lines(features: Features) -> list[Line]:
+    """Return the same of an edge table, whose features few models read."""
+    return [
+        replace(
+            line,
+            used_as="edge feature",
+            why="; ".join([_IF_ASKED, *([line.why] if line.why else [])]),
+        )
+        if line.used_as == "feature"
+        else line
+        for line in feature_lines(features)
+    ]
+
+
+def told_where_edges_are_read(note: str) -> str:
+    """Return what is told of tables to who reads the features of edges anyway."""
+    if not note.startswith(_EDGES):
+        return note
+    lines = note.replace(f"  {_IF_ASKED}; ", "  ").replace(f"  {_IF_ASKED}", "").splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def told_edges(shown: str, lines: Sequence[Line]) -> str:
+    """Return the table of the columns of edges."""
+    return told_table(f"{_EDGES} ({shown}):", lines)
+
+
 def target_lines(columns: Sequence[TargetColumn]) -> list[Line]:
     """Return a line for each column to predict."""
     return [Line(one.name, one.kind, "target", f"{one.gaps:,}", _classes(one)) for one in columns]
@@ -55,7 +84,7 @@ def told_table(title: str, lines: Sequence[Line]) -> str:
     """Return the lines as a table; of features too many for a screen only the first."""
     shown, hidden = list(lines), 0
     while len(shown) > _MOST_LINES:
-        last = next((one for one in reversed(shown) if one.used_as == "feature"), shown[-1])
+        last = next((one for one in reversed(shown) if one.used_as.endswith("feature")), shown[-1])
         shown.remove(last)
         hidden += 1
     rows = [("column", "kind", "used as", "gaps", "")]

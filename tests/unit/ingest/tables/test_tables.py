@@ -141,7 +141,7 @@ def test_feature_lists_and_dictionary_columns(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "want", "names"),
     [
-        ([[2, 7], [], None, [7]], [[1, 1], [0, 0], [0, 0], [0, 1]], [2, 7]),
+        ([[2, 7], [], None, [7]], [[1, 1], [0, 0], [255, 255], [0, 1]], [2, 7]),
         ([["b"], ["a"], [], ["a", "b"]], [[0, 1], [1, 0], [0, 0], [1, 1]], ["a", "b"]),
         (pa.array([[0, 1], [1, 0], [1, 1], [0, 0]], pa.list_(pa.int8(), 2)), None, [0, 1]),
     ],
@@ -186,6 +186,25 @@ def test_boolean_split_columns(tmp_path):
 
 SPLIT_WORDS = {"split": ["train", "train", "val", "test"]}
 SPLIT_FLAGS = {"train": [1, 1, 0, 0], "val": [0, 0, 1, 0], "test": [0, 0, 0, 1]}
+
+
+@pytest.mark.parametrize("split", [SPLIT_WORDS, SPLIT_FLAGS])
+@pytest.mark.parametrize(
+    "labels",
+    [
+        {"label": [["b"], None, ["a", "b"], None]},
+        {"label": pa.array([[0, 1], None, [1, 1], [0, None]], pa.list_(pa.int8(), 2))},
+        {"a": [0, None, 1, 0], "b": [1, 0, 1, None]},
+    ],
+)
+def test_unknown_labels_are_in_no_split(tmp_path, split, labels):
+    source = _write(tmp_path / "tables", {"id": NODES["id"]} | labels | split)
+    graph, notes = _build(tmp_path, source, **({"label": ("a", "b")} if "a" in labels else {}))
+    check_graph(graph)
+    np.testing.assert_array_equal(graph.y, [[0, 1], [255, 255], [1, 1], [255, 255]])
+    np.testing.assert_array_equal(graph.train | graph.val, [True, False, True, False])
+    assert not graph.test.any()
+    assert any(note.startswith("2 nodes have") and "but predicted" in note for note in notes)
 
 
 @pytest.mark.parametrize("split", [SPLIT_WORDS, SPLIT_FLAGS])
