@@ -16,7 +16,7 @@ from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data, is_kept_frame
 from siafu.launch.callbacks import OnEpoch
-from siafu.launch.checks import check_run
+from siafu.launch.checks import check_run, with_strategy
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.notebook import following, sayer
@@ -100,6 +100,7 @@ def start_run(
 ) -> Run:
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
+    config = with_strategy(data, config, say)
     check_run(data, config)
     if on_epoch is not None and config.launcher == "ray":
         raise ConfigError(
