@@ -183,6 +183,7 @@ def test_own_pairs_are_scored_as_the_edges_they_are(
     Path("pairs.csv").write_text("src,dst\nn001,n002\nn001,nobody\n")
     with pytest.raises(DataError, match="not in the graph") as caught:
         siafu.infer("run", pairs="pairs.csv")
+    assert "more there" not in str(caught.value)
     assert "nobody" in caught.value.seen
 
 
