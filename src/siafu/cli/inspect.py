@@ -12,7 +12,7 @@ import typer
 from siafu.checkpoint import checkpoints_in
 from siafu.cli.runs import show_runs
 from siafu.cli.schema import print_schema, schema_rows
-from siafu.cli.scores import run_rows, score_rows
+from siafu.cli.scores import run_rows, score_rows, target_rows
 from siafu.cli.show import print_json, print_table, size
 from siafu.config import make_config, read_run_config
 from siafu.errors import StoreError
@@ -106,7 +106,9 @@ def _run_rows(run: RunFolder) -> dict[str, Any]:
     told: dict[str, Any] = {"kind": "run", "state": summary.state}
     told |= score_rows(summary.scores)
     with _understood(run.result if finished else run.metrics):
-        result = run_rows(run.read_result(), run.path) if finished else {}
+        found = run.read_result() if finished else {}
+        result = run_rows(found, run.path) if finished else {}
+        told |= target_rows(found)
     best = f"{summary.best_epoch} of {summary.epochs}" if finished else None
     told |= {"best epoch": best} if best else {"epochs": summary.epochs}
     told |= {"ended": result["ended"]} if "ended" in result else {}

@@ -23,6 +23,7 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         if scores
         else "not scored (--inference none)",
         **_other_scores(result),
+        **target_rows(result),
         **_common(result),
         **_quality(result.get("quality") or {}),
         "strategy": f"{result['strategy']} ({result['exactness']}), "
@@ -56,6 +57,21 @@ def _quality(quality: dict[str, Any]) -> dict[str, str]:
     if quality.get("threshold") is not None:
         rows["threshold"] = f"{quality['threshold']:.4g}"
     return rows
+
+
+def target_rows(result: dict[str, Any]) -> dict[str, str]:
+    """Return the test scores of each of several numeric targets."""
+    quality = result.get("quality") or {}
+    test, names = quality.get("test", {}), quality.get("names") or []
+    errors = [name for name in ("rmse", "mae", "r2") if name in test]
+    if not errors or not 1 < len(names) <= _SHOWN_CLASSES:
+        return {}
+    return {
+        f"{target}, test": "  ".join(
+            f"{name} {shown_score(name, test[name][place])}" for name in errors
+        )
+        for place, target in enumerate(names)
+    }
 
 
 def dynamic_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:

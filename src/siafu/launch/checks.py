@@ -1,5 +1,6 @@
 """What a run is refused for before its data is read: settings that can't work, or not together."""
 
+from collections.abc import Callable
 from typing import Any
 
 import psutil
@@ -18,6 +19,15 @@ from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 from siafu.launch.sinks import check_sinks
+
+
+def with_strategy(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunConfig:
+    """Return the settings with the one strategy that predicts links, unless one was named."""
+    named = "strategy" in config.model_fields_set
+    if config.task != "link" or named or is_dynamic_run(data, config):
+        return config
+    say("Links are learnt on minibatches of edges: --strategy batchgnn.")
+    return config.model_copy(update={"strategy": "batchgnn"})
 
 
 def check_run(data: Any, config: RunConfig) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,8 @@ from siafu.errors import ConfigError, StoreError
 from siafu.files import write_text_atomically
 from siafu.options import read_bytes
 from siafu.record import shown_score
+from siafu.report.answers import answers
+from siafu.report.blocks import as_details, figures, section, table
 from siafu.report.plots import (
     NUM_COLOURS,
     Series,
@@ -50,6 +52,7 @@ def page_of(runs: Sequence[ToldRun]) -> str:
         *(_failure(run) for run in runs if run.failure and not run.result),
         _overview(runs),
         _curves(runs),
+        *(answers(run, named=len(runs) > 1) for run in runs),
         *(_of_ranks(run, named=len(runs) > 1) for run in runs),
         *(_cut(run, named=len(runs) > 1) for run in runs),
         _settings(runs),
@@ -60,10 +63,6 @@ def page_of(runs: Sequence[ToldRun]) -> str:
         f"<title>{escape(title)} - siafu</title><style>{STYLE}</style></head>"
         f"<body><main><h1>{escape(title)}</h1>{''.join(sections)}</main></body></html>\n"
     )
-
-
-def _section(title: str, body: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
 
 
 def _failure(run: ToldRun) -> str:
@@ -161,8 +160,7 @@ def _curves(runs: Sequence[ToldRun]) -> str:
             ),
         ),
     ]
-    figures = "".join(f"<figure><h3>{name}</h3>{plot}</figure>" for name, plot in drawn if plot)
-    return _section("Epochs", f'<div class="grid2">{figures}</div>' if figures else "")
+    return section("Epochs", figures(drawn))
 
 
 def _points(run: ToldRun, name: str, rows_from: int = 0) -> tuple[tuple[float, float], ...]:
@@ -181,17 +179,15 @@ def _of_ranks(run: ToldRun, *, named: bool) -> str:
         ["", *seconds], [[rank, *map(number_text, of.values())] for rank, of in times.items()]
     )
     by_rank = stacked_bars(times, title="Seconds by phase and rank", x_name="seconds")
-    figures = [
-        ("Time of each rank", by_rank + _as_details(exact) if by_rank else ""),
+    drawn = [
+        ("Time of each rank", by_rank + as_details(exact) if by_rank else ""),
         ("Time by phase, rank 0", _phases(result.get("phases") or {})),
         ("Memory of each rank", _memory(peaks, _budget(run))),
         ("Sent between ranks", _sent(result.get("bytes_sent") or {})),
         ("Who sends rows to whom", _traffic(result.get("traffic") or [])),
         ("Widths of messages", _widths(result.get("widths") or [])),
     ]
-    body = "".join(f"<figure><h3>{name}</h3>{plot}</figure>" for name, plot in figures if plot)
-    title = f"Ranks of {run.name}" if named else "Ranks"
-    return _section(title, f'<div class="grid2">{body}</div>' if body else "")
+    return section(f"Ranks of {run.name}" if named else "Ranks", figures(drawn))
 
 
 def _phases(seconds: dict[str, float]) -> str:
@@ -214,7 +210,12 @@ def _sent(by_purpose: dict[str, int]) -> str:
 def _traffic(rows: Sequence[Sequence[float]]) -> str:
     if not 1 < len(rows) <= _MOST_RANKS_OF_A_MATRIX:
         return ""
-    return matrix_plot(rows, title="Bytes of rows between ranks", rows_are="rank", unit="MiB")
+    return matrix_plot(
+        rows,
+        title="Bytes of rows between ranks",
+        rows_are="from rank",
+        tell=lambda i, j: f"from rank {i} to rank {j}: {rows[i][j] / _MIB:,.2f} MiB",
+    )
 
 
 def _budget(run: ToldRun) -> float | None:
@@ -251,7 +252,7 @@ def _cut(run: ToldRun, *, named: bool) -> str:
         f"{quality.edge_balance:.2f} times that of edges.</p>"
     )
     title = f"Cut of {run.name}" if named else "Cut"
-    return _section(title, told + table(head, rows))
+    return section(title, told + table(head, rows))
 
 
 def _counts(quality: Any) -> tuple[tuple[int, ...], ...]:
@@ -271,25 +272,8 @@ def _settings(runs: Sequence[ToldRun]) -> str:
     machines = "".join(
         f"<p>{escape(run.name)}: {escape(_plain(run.machine))}</p>" for run in runs if run.machine
     )
-    return _section("Settings", told + _as_details(everything + machines, "All settings, machine"))
+    return section("Settings", told + as_details(everything + machines, "All settings, machine"))
 
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _as_details(body: str, name: str = "As a table") -> str:
-    return f"<details><summary>{escape(name)}</summary>{body}</details>" if body else ""
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table whose first column names the rows."""
-    top = "".join(f'<th scope="col">{escape(name)}</th>' for name in head)
-    body = "".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
-        + "</tr>"
-        for row in rows
-    )
-    start = f"<thead><tr>{top}</tr></thead>" if top else ""
-    return f'<div class="scroll"><table>{start}<tbody>{body}</tbody></table></div>'

@@ -5,7 +5,7 @@ image with a title of its own for screen readers; exact values stand in tables b
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from itertools import accumulate
@@ -15,6 +15,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 12, 40
 _MOST_POINTS = 400
 _MOST_MARKS = 40
 NUM_COLOURS = 8
+_MOST_LETTERS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +94,15 @@ def stacked_bars(
     return _svg(title, body, height) + legend([(name, _colour(names, name)) for name in names])
 
 
-def matrix_plot(rows: Sequence[Sequence[float]], *, title: str, rows_are: str, unit: str) -> str:
-    """Return a square of cells, the darker the more."""
+def matrix_plot(
+    rows: Sequence[Sequence[float]],
+    *,
+    title: str,
+    rows_are: str,
+    tell: Callable[[int, int], str],
+    names: Sequence[str] = (),
+) -> str:
+    """Return a square of cells, the darker the more; `tell` has the words for each of them."""
     size, most = len(rows), max((value for row in rows for value in row), default=0.0)
     if size == 0 or not most > 0:
         return ""
@@ -103,25 +111,29 @@ def matrix_plot(rows: Sequence[Sequence[float]], *, title: str, rows_are: str, u
     body = []
     for i, row in enumerate(rows):
         for j, value in enumerate(row):
-            told = f"from {rows_are} {i} to {rows_are} {j}: {value / 2**20:,.2f} {unit}"
             body.append(
                 f'<rect x="{_LEFT + j * cell:.1f}" y="{_TOP + 16 + i * cell:.1f}" class="f0" '
                 f'width="{cell - 0.5:.1f}" height="{cell - 0.5:.1f}" '
-                f'opacity="{0.06 + 0.94 * value / most:.2f}"><title>{escape(told)}</title></rect>'
+                f'opacity="{0.06 + 0.94 * value / most:.2f}">'
+                f"<title>{escape(tell(i, j))}</title></rect>"
             )
     every = max(1, math.ceil(size * 14 / side))
     for k in range(0, size, every):
-        middle = (k + 0.5) * cell
+        middle, name = (k + 0.5) * cell, escape(_brief(names[k] if names else str(k)))
         body.append(
-            f'<text x="{_LEFT - 6}" y="{_TOP + 20 + middle:.1f}" class="right">{k}</text>'
-            f'<text x="{_LEFT + middle:.1f}" y="{_TOP + 10}" class="mid">{k}</text>'
+            f'<text x="{_LEFT - 6}" y="{_TOP + 20 + middle:.1f}" class="right">{name}</text>'
+            f'<text x="{_LEFT + middle:.1f}" y="{_TOP + 10}" class="mid">{name}</text>'
         )
     height = _TOP + 22 + side
     body.append(
         f'<text x="14" y="{_TOP + 16 + side / 2:.0f}" class="mid" '
-        f'transform="rotate(-90 14 {_TOP + 16 + side / 2:.0f})">from {escape(rows_are)}</text>'
+        f'transform="rotate(-90 14 {_TOP + 16 + side / 2:.0f})">{escape(rows_are)}</text>'
     )
     return _svg(title, body, height, width=_LEFT + side + _RIGHT)
+
+
+def _brief(name: str) -> str:
+    return name if len(name) <= _MOST_LETTERS else f"{name[: _MOST_LETTERS - 1]}\u2026"
 
 
 def legend(entries: Sequence[tuple[str, int]]) -> str:

@@ -3,8 +3,10 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv as csv
+import pyarrow.parquet as pq
 import pytest
 
 import siafu as package
@@ -124,3 +126,18 @@ def test_settings_of_an_earlier_version_are_taken_by_their_new_names(siafu: Comm
     Path("old.yaml").write_text("data: planted:120\nvertex_parts: 1\nepochs: 1\nout: run\n")
     assert siafu("train", "old.yaml", "--quiet").code == 0
     assert "node_parts: 1" in Path("run/config.yaml").read_text()
+
+
+def test_scores_of_several_targets_are_told_by_name(siafu: Command) -> None:
+    rng = np.random.default_rng(0)
+    values = {"price": rng.random(40) + 0.5, "rent": rng.random(40) * 9, "x": rng.random(40)}
+    pq.write_table(pa.table({"id": np.arange(40), **values}), siafu.here / "homes.parquet")
+    ends = rng.integers(0, 40, (2, 90))
+    pq.write_table(pa.table({"src": ends[0], "dst": ends[1]}), siafu.here / "near.parquet")
+    named = ("--nodes", "homes.parquet", "--label", "price,rent", "--task", "regression")
+    answer = siafu("train", "near.parquet", *named, "--epochs", 2, "--quiet", "--out", "run")
+    assert answer.code == 0, answer
+    for text in (answer.out, siafu("inspect", "run").out):
+        for target in ("price, test", "rent, test"):
+            (line,) = [line for line in text.splitlines() if target in line]
+            assert all(f" {name} " in line for name in ("rmse", "mae", "r2"))

@@ -10,7 +10,7 @@ import torch
 import siafu
 from siafu.config import make_config, read_config
 from siafu.errors import ConfigError, DataError
-from siafu.launch.checks import check_run
+from siafu.launch.checks import check_run, with_strategy
 from siafu.nn import CARDS
 from tests.unit.launch.walk import OWN
 
@@ -189,3 +189,17 @@ def test_the_config_of_a_run_starts_another(
         settings = {**read_config(run.path / "config.yaml"), "out": f"{model}-again"}
         settings.pop("data")
         assert siafu.fit(data, **settings).result["losses"] == run.result["losses"]
+
+
+def test_links_are_learnt_on_minibatches_unless_told_otherwise() -> None:
+    said: list[str] = []
+    asked = make_config(data="planted", task="link", model="sage")
+    chosen = with_strategy("planted", asked, said.append)
+    assert chosen.strategy == "batchgnn"
+    assert said == ["Links are learnt on minibatches of edges: --strategy batchgnn."]
+    check_run("planted", chosen)
+    named = make_config(data="planted", task="link", model="sage", strategy="halo")
+    assert with_strategy("planted", named, said.append) is named
+    over_time = make_config(data="drifting", task="link", model="evolvegcn-o")
+    assert with_strategy("drifting", over_time, said.append) is over_time
+    assert len(said) == 1

@@ -66,11 +66,27 @@ def test_run_has_a_page_with_every_plot(runs: list[Path]) -> None:
         "Loss by epoch",
         "Score by epoch",
         "Seconds by epoch, from the second on",
+        "Confusion matrix",
+        "Calibration",
         "Seconds by phase and rank",
         "Seconds by phase of the whole run",
         "Peak memory by rank",
     ]
     assert "finished" in page.words
+
+
+def test_page_shows_each_class_and_each_target(runs: list[Path], tmp_path: Path) -> None:
+    folder = RunFolder(shutil.copytree(runs[0], tmp_path / "run"))
+    words = Page((folder.path / "report.html").read_text()).words
+    quality = folder.read_result()["quality"]["test"]
+    assert {"precision", "recall", "What is taken for what", "share that came true"} <= set(words)
+    assert f"{quality['classes']['count'][0]:,}" in words
+    answers = {"names": ["price", "rent <b>"], "test": {"rmse": [3.25, 4.5], "r2": [0.5, 0.25]}}
+    folder.write_result(folder.read_result() | {"quality": answers})
+    page = Page(_page(folder.path, tmp_path))
+    place = page.words.index("rent <b>")
+    assert page.words[place : place + 3] == ["rent <b>", "4.5000", "0.2500"]
+    assert not {"Confusion matrix", "Calibration"} & set(page.images)
 
 
 def test_runs_over_several_ranks_show_who_sends_what(
@@ -171,7 +187,7 @@ def test_plots_leave_out_what_is_not_finite() -> None:
     assert "nan" not in drawn
     assert line_plot([Series("a", ())], title="t", x_name="x", y_name="y") == ""
     assert stacked_bars({}, title="t", x_name="x") == ""
-    assert matrix_plot([[0.0]], title="t", rows_are="rank", unit="MiB") == ""
+    assert matrix_plot([[0.0]], title="t", rows_are="rank", tell=lambda i, j: "") == ""
 
 
 def test_long_runs_are_thinned_and_keep_their_ends() -> None:
