@@ -106,6 +106,37 @@ def read_bytes(text: str, what: str = "memory budget") -> int:
     return int(min(size, 2**63))
 
 
+_NAME = re.compile(r'\s*(?:"((?:[^"]|"")*)"|([^,]*?))\s*(,|$)')
+
+
+def joined(value: Any) -> Any:
+    """Return a list as the text that settings hold: comma between, and quotes where they are due.
+
+    Anything else comes back as it is.
+    """
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(value, list | tuple):
+        return value
+    words = [str(one) for one in value]
+    return ",".join(word if names_in(word) == (word,) else _quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    doubled = word.replace('"', '""')
+    return f'"{doubled}"'
+
+
+def names_in(text: str) -> tuple[str, ...]:
+    """Return the names of a list, comma between; one with a comma in it stands in double quotes."""
+    names = []
+    for found in _NAME.finditer(text):
+        quoted, plain, after = found.groups()
+        names.append(plain if quoted is None else quoted.replace('""', '"'))
+        if not after:
+            break
+    return tuple(names) if text.strip() else ()
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Return the settings of a YAML or TOML file, unchecked."""
     try:

@@ -16,13 +16,12 @@ import pytest
 
 import siafu
 from siafu.config import OWNERS, RunConfig, settings_of
+from siafu.config.run import SEVERAL
 from siafu.errors import SiafuError
 from siafu.ingest.options import TableColumns
 from siafu.partitioning.options import ColumnOptions
 
 FILE = Path(siafu.__file__).parent / "launch" / "settings.py"
-SEVERAL = ("label", "features", "edge_attr", "edge_label")
-"""Columns that may be given as a list."""
 APART = ("data", "nodes")
 """What functions have arguments of their own for."""
 HEAD = '''"""Settings as arguments, by name and type: what editors complete and type checkers know.
@@ -53,7 +52,11 @@ def _quoted(value: Any) -> str:
 def field(name: str) -> str:
     kind = typed(RunConfig.model_fields[name].annotation)
     if name in SEVERAL:
-        kind = f"str | Sequence[str]{kind.removeprefix('str')}"
+        numbers = {"split": "float", "class_weights": "float", "fanout": "int"}
+        inside = numbers.get(name, "str")
+        kind = f"str | Sequence[{inside}]{kind.removeprefix('str')}"
+    if name == "schema":
+        kind = f"str | dict[str, Any]{kind.removeprefix('str')}"
     if name == "model":
         kind = "str | type[nn.Module] | nn.Module | Callable[..., nn.Module]"
     if name == "loss":

@@ -1,5 +1,6 @@
 """The settings of a run: the sum of what its parts can be told."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -13,8 +14,8 @@ from siafu.errors import ConfigError, did_you_mean
 from siafu.files import write_text_atomically
 from siafu.ingest.options import DataOptions, SnapshotOptions, TableColumns
 from siafu.minibatch.options import SamplingOptions
-from siafu.nn.options import DynamicModelOptions, ModelOptions, default_settings
-from siafu.options import Meaning, Options, RunKind, Scope, read_bytes, read_config
+from siafu.nn.options import OWN_ARGUMENTS, DynamicModelOptions, ModelOptions, default_settings
+from siafu.options import Meaning, Options, RunKind, Scope, joined, read_bytes, read_config
 from siafu.partitioning.options import ColumnOptions, CutOptions
 from siafu.pipeline.options import PipelineOptions
 from siafu.strategy import Strategy, find_strategy
@@ -24,6 +25,11 @@ from siafu.strategy.strategy import PRESETS
 _QUOTE = "'"
 RENAMED = {"vertex_parts": "node_parts"}
 """Settings by the names they had, which are refused with the new one."""
+SEVERAL = (
+    *("label", "features", "edge_attr", "edge_label"),
+    *("split", "metric", "class_weights", "fanout", "sink"),
+)
+"""Settings that Python, and a file, may give as a list."""
 
 
 class RunConfig(
@@ -45,6 +51,16 @@ class RunConfig(
     DataOptions,
 ):
     """What a training run is asked to do. Where a part of it is read is where its options are."""
+
+    @field_validator(*SEVERAL, mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        return joined(value)
+
+    @field_validator("schema", mode="before")
+    @classmethod
+    def _as_text_of_file(cls, value: Any) -> Any:
+        return json.dumps(value, ensure_ascii=False) if isinstance(value, dict) else value
 
     @field_validator("*", mode="before")
     @classmethod
@@ -312,8 +328,12 @@ def _explained(error: ValidationError) -> ConfigError:
 
 
 def write_config(config: RunConfig, path: Path) -> None:
-    """Write the settings, at once, as YAML that `read_config` takes back."""
-    text = yaml.safe_dump(config.model_dump(exclude_none=True), sort_keys=False)
+    """Write the settings, at once, as YAML that `read_config` takes back.
+
+    Of what a class of the user's own may have defaults for, only what was asked.
+    """
+    unsaid = set(OWN_ARGUMENTS) - config.model_fields_set if ":" in config.model else set()
+    text = yaml.safe_dump(config.model_dump(exclude_none=True, exclude=unsaid), sort_keys=False)
     write_text_atomically(path, text)
 
 

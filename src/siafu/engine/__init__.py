@@ -11,7 +11,7 @@ from siafu.engine.forecast import Counts, check_before_cut
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.networks.network import Network, build_network, make_spec
-from siafu.engine.networks.own_model import OFFERED
+from siafu.engine.networks.own_model import OFFERED, as_given, check_shapes
 from siafu.engine.networks.sampled import check_sampled_settings
 from siafu.engine.plain import plain_model
 from siafu.engine.progress import Progress, RunResult, peak_bytes
@@ -28,6 +28,7 @@ __all__ = [
     "RunResult",
     "Trainer",
     "Workload",
+    "as_given",
     "begin",
     "begin_dynamic",
     "build_network",
@@ -39,6 +40,7 @@ __all__ = [
     "check_model_file",
     "check_network_settings",
     "check_sampled_settings",
+    "check_shapes",
     "default_task",
     "infer_dynamic",
     "load_network",

@@ -9,11 +9,12 @@ from siafu.config import RunConfig, is_asked
 from siafu.elastic import inspect_parts
 from siafu.elastic.open import check_pool_settings
 from siafu.engine.networks.network import check_strategy
-from siafu.engine.networks.own_model import OWN_ARGUMENTS, arguments_taken
+from siafu.engine.networks.own_model import arguments_taken
 from siafu.engine.networks.pipelined import check_pipeline
 from siafu.errors import ConfigError
 from siafu.nn import GNN, ModelSpec
 from siafu.nn.named_code import check_name_in_file, no_such_file
+from siafu.nn.options import OWN_ARGUMENTS
 from siafu.plan import check_budget, read_prices
 from siafu.shard import Shard
 

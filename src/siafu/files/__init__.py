@@ -2,6 +2,7 @@
 
 from siafu.files.locks import LockedError, clear_unheld, is_locked, locked, scratch_folder
 from siafu.files.reading import (
+    mapping_of,
     open_regular,
     parse_json,
     read_json,
@@ -25,6 +26,7 @@ __all__ = [
     "clear_unheld",
     "is_locked",
     "locked",
+    "mapping_of",
     "open_regular",
     "parse_json",
     "publish",

@@ -81,11 +81,16 @@ def parse_json(text: str | bytes) -> Any:
 
 def read_mapping(path: Path, *, most_bytes: int = MOST_MAPPING_BYTES) -> dict[str, Any]:
     """Return the keys and values of a small YAML or TOML file."""
+    text = read_regular(path, most_bytes=most_bytes).decode()
+    return mapping_of(text, is_toml=path.suffix == ".toml")
+
+
+def mapping_of(text: str, *, is_toml: bool = False) -> dict[str, Any]:
+    """Return the keys and values of a text in YAML or TOML."""
     import yaml  # noqa: PLC0415 - not everybody reads such files
 
-    text = read_regular(path, most_bytes=most_bytes).decode()
     try:
-        values = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+        values = tomllib.loads(text) if is_toml else yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(f"{error}") from error
     except RecursionError as error:

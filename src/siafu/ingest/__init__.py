@@ -29,6 +29,7 @@ from siafu.ingest.events.tables import looks_like_events
 from siafu.ingest.events.times import WindowLength
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg
+from siafu.ingest.frames import is_kept_frame
 from siafu.ingest.load import (
     as_tables,
     count_vertices,
@@ -81,6 +82,7 @@ __all__ = [
     "has_cached_store",
     "ingest_to_store",
     "is_dynamic",
+    "is_kept_frame",
     "list_cache",
     "load",
     "load_as_it_is",

@@ -7,6 +7,7 @@ recognised by their objects and never imported.
 import hashlib
 import tempfile
 from collections.abc import Iterable
+from numbers import Number
 from pathlib import Path
 from typing import Any
 
@@ -70,14 +71,36 @@ def _as_arrow(data: Any, name: str) -> pa.Table:
         try:
             return pa.Table.from_pandas(data.reset_index() if named else data, preserve_index=False)
         except pa.ArrowException as error:
-            raise DataError(
-                "A column can't be read as one kind of value.",
-                seen=f"{name}: {'; '.join(map(str, error.args))}",
-                fix="make it one kind: df[COLUMN] = df[COLUMN].astype(str)",
-            ) from error
+            raise _mixed(data, name, error) from error
     if library == "polars":
         return _plain_text((data.collect() if hasattr(data, "collect") else data).to_arrow())
     return pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+
+
+def _mixed(data: Any, name: str, error: pa.ArrowException) -> DataError:
+    """Return what to do about a column of pandas with several kinds of values."""
+    told = "; ".join(map(str, error.args))
+    column = next((one for one in data.columns if f"column {one} with" in told), "COLUMN")
+    cells = data[column].dropna() if column in data.columns else []
+    others = [one for one in cells if not isinstance(one, Number)]
+    at = f"df[{column!r}]"
+    fix = f"make it one kind: {at} = {at}.astype(str)"
+    if 2 * len(others) < len(cells):
+        told = f"column {column!r} has {len(cells) - len(others):,} numbers and {len(others):,} "
+        told += f"that are none, such as {str(others[0])[:40]!r}"
+        as_number = f'pd.to_numeric({at}, errors="coerce")'
+        fix = (
+            f"look at them with {at}[{as_number}.isna()], mend them, or have gaps in their place: "
+            f"{at} = {as_number}"
+        )
+    return DataError(
+        "A column can't be read as one kind of value.", seen=f"{name}: {told}", fix=fix
+    )
+
+
+def is_kept_frame(path: str) -> bool:
+    """Return whether a file holds a frame that was given in memory."""
+    return Path(path).parent.parent == cache_folder() / "frames"
 
 
 def _plain_text(table: pa.Table) -> pa.Table:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from siafu.ingest.tables.options import TableOptions
-from siafu.options import OVER_TIME, STATIC, Options, setting
+from siafu.options import OVER_TIME, STATIC, Options, names_in, setting
 
 
 class DataOptions(Options):
@@ -65,11 +65,6 @@ class TableColumns(Options):
         STATIC,
     )
 
-    @field_validator("label", "features", "edge_attr", "edge_label", mode="before")
-    @classmethod
-    def _joined(cls, value: Any) -> Any:
-        return ",".join(map(str, value)) if isinstance(value, list | tuple) else value
-
     @field_validator("nodes", mode="before")
     @classmethod
     def _as_text(cls, value: Any) -> Any:
@@ -105,9 +100,7 @@ _TARGETS: dict[str, Literal["class", "number"]] = {
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     """Return the names of a list; none where nothing stands between quotes."""
-    if text is None:
-        return None
-    return tuple(name.strip() for name in text.split(",")) if text.strip() else ()
+    return None if text is None else names_in(text)
 
 
 def _one_or_more(text: str | None) -> str | tuple[str, ...] | None:

@@ -1,5 +1,6 @@
 """What Python offers beside `fit`: cutting, resuming, predicting, and reading what runs left."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -20,7 +21,7 @@ from siafu.launch.run import Run
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.launch.settings import Columns, Settings
 from siafu.launch.signature import with_settings
-from siafu.options import read_bytes
+from siafu.options import joined, read_bytes
 from siafu.partitioning import Cut, Parts, open_parts
 from siafu.partitioning.options import Method
 from siafu.record import READING, PhaseProgress
@@ -35,7 +36,7 @@ def load(  # noqa: PLR0913 - one argument per flag
     x: Any = None,
     y: Any = None,
     undirected: bool = False,
-    split: str | None = None,
+    split: str | Sequence[float] | None = None,
     seed: int = 0,
     store: Path | str | None = None,
     quiet: bool = True,
@@ -61,7 +62,7 @@ def load(  # noqa: PLR0913 - one argument per flag
         graph, notes = load_with_notes(
             given.source,
             undirected=undirected,
-            split=split,
+            split=joined(split),
             seed=seed,
             options=options,
             store=store,
@@ -113,7 +114,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     parts: int = 2,
     method: Method = "auto",
     undirected: bool = False,
-    split: str | None = None,
+    split: str | Sequence[float] | None = None,
     seed: int = 0,
     memory: str | None = None,
     overwrite: bool = False,
@@ -142,7 +143,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     told = make_columns(**columns, **given.columns)
     reading = SourceReading(
         undirected=undirected,
-        split=split,
+        split=joined(split),
         options=table_options(given.source, told),
         columns=column_choices(told),
     )

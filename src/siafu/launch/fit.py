@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
-from siafu.ingest import given_data
+from siafu.ingest import given_data, is_kept_frame
 from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_run, with_strategy
 from siafu.launch.cut import Say, told_classes_of_parts
@@ -216,6 +217,9 @@ def _describe(folder: RunFolder, config: RunConfig) -> None:
 
 def _new_folder(config: RunConfig) -> RunFolder:
     stem = Path(config.data).name.split(".")[0].replace(":", "-") or "graph"
+    told = config.label or config.edge_label or config.task
+    if is_kept_frame(config.data) and told:  # which has no name of its own
+        stem = re.sub(r"[^\w]+", "-", told).strip("-")[:40] or stem
     model = config.model.rpartition(":")[2].lower()
     return RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from siafu.config import RunConfig, is_asked, settings_of, shown_flag
 from siafu.errors import ConfigError, DataError, StoreError
-from siafu.files import read_mapping, write_text_atomically
+from siafu.files import mapping_of, read_mapping, write_text_atomically
 from siafu.graph import Schema, folder_kind, load_store, writing
 from siafu.partitioning import open_parts
 from siafu.partitioning.options import ColumnOptions
@@ -21,20 +21,23 @@ def column_choices(config: RunConfig) -> ColumnChoices:
     asked = [name for name in settings_of(ColumnOptions) if is_asked(config, name)]
     return ColumnChoices(
         scale=config.scale,
-        changes=None if config.schema is None else _read_changes(Path(config.schema)),
+        changes=None if config.schema is None else _read_changes(config.schema),
         named=str(config.schema),
         all_rows=config.task in ("link", "edge"),
         asked=" ".join(shown_flag(name, getattr(config, name)) for name in asked),
     )
 
 
-def _read_changes(path: Path) -> dict[str, Any]:
+def _read_changes(text: str) -> dict[str, Any]:
+    """Return what a file says of columns, or the text itself where that is in braces."""
     try:
-        return read_mapping(path, most_bytes=_MOST_BYTES)
+        if text.lstrip().startswith("{"):
+            return mapping_of(text)
+        return read_mapping(Path(text), most_bytes=_MOST_BYTES)
     except (OSError, ValueError) as error:
         raise ConfigError(
             "The schema can't be read.",
-            seen=f"{path}: {error}",
+            seen=f"{text}: {error}",
             fix="begin with what `siafu inspect STORE --schema` prints",
         ) from error
 

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from siafu.config import RunConfig
-from siafu.engine import OFFERED
+from siafu.engine import OFFERED, check_shapes
 from siafu.errors import ConfigError
 from siafu.graph import writing
 from siafu.launch.own_code import is_library, trust_named
@@ -23,6 +23,7 @@ from siafu.record import RunFolder
 
 _SCRATCH = "siafu-model-"
 _CODE, _START = "model_code.py", "start.safetensors"
+_OF_DATA = ("in_channels", "out_channels")
 
 
 @contextmanager
@@ -111,28 +112,31 @@ def _code_of_instance(model: nn.Module) -> str:
     call += [f"{name}={name}" for name in asked]
     return f"""from pathlib import Path
 
-from safetensors.torch import load_file
+from siafu.engine import as_given
 
 {imported if is_library(kind.__module__) else code_of(kind)}
 
 def {_function(kind)}({", ".join(asked)}):
     model = {kind.__name__}({", ".join(call)})
-    model.load_state_dict(load_file(Path(__file__).with_name({_START!r})))
-    return model
+    return as_given(model, Path(__file__).with_name({_START!r}))
 """
 
 
 def _arguments(model: nn.Module) -> tuple[dict[str, Any], list[str]]:
-    """Return the arguments of a class as its instance keeps them, and those that siafu passes."""
+    """Return the arguments of a class as its instance keeps them, and those that siafu passes.
+
+    Others are taken to be what their defaults are.
+    """
     given: dict[str, Any] = {}
     asked = []
     for one in inspect.signature(type(model)).parameters.values():
         if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
             continue
         value = getattr(model, one.name, one.empty)
+        value = value.p if isinstance(value, nn.Dropout) else value
         if isinstance(value, int | float | str | None):
             given[one.name] = value
-        elif one.name in OFFERED:
+        elif one.name in OFFERED and (one.default is one.empty or one.name in _OF_DATA):
             asked.append(one.name)
         elif one.default is one.empty:
             raise ConfigError(
@@ -141,22 +145,7 @@ def _arguments(model: nn.Module) -> tuple[dict[str, Any], list[str]]:
                 fix=f"keep it in __init__ (self.{one.name} = {one.name}), or give the class",
             )
     if not asked:
-        _check_same(model, given)
+        with torch.random.fork_rng(devices=[]):
+            again = type(model)(**given)
+        check_shapes(again, {name: list(part.shape) for name, part in model.state_dict().items()})
     return given, asked
-
-
-def _check_same(model: nn.Module, given: dict[str, Any]) -> None:
-    """Raise where the class makes another model of these arguments than the user has."""
-    with torch.random.fork_rng(devices=[]):
-        fresh = type(model)(**given).state_dict()
-    mine = {name: list(tensor.shape) for name, tensor in model.state_dict().items()}
-    theirs = {name: list(tensor.shape) for name, tensor in fresh.items()}
-    if mine != theirs:
-        names = [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
-        raise ConfigError(
-            "The instance can't be made again on its ranks.",
-            seen=f"{names[0]} is {mine.get(names[0])} in it, {theirs.get(names[0])} in another "
-            f"{type(model).__name__} of the arguments it keeps ({', '.join(given) or 'none'})",
-            fix="keep all arguments in __init__ under their names (self.width = width), or give "
-            "the class",
-        )

@@ -70,10 +70,11 @@ def _numbered(path: Path, config: RunConfig, parts: Path) -> Array:
             unknown = np.flatnonzero(row < 0)
             if len(unknown):
                 first = int(unknown[0])
+                more = f", and {len(unknown) - 1:,} more there" if len(unknown) > 1 else ""
                 raise DataError(
                     "A pair names a node that is not in the graph.",
                     seen=f"{piece.column(name)[first].as_py()!r} in column {name!r}, "
-                    f"{piece.where(first)}, and {len(unknown) - 1} more there",
+                    f"{piece.where(first)}{more}",
                     fix="leave such pairs out, or infer on a graph that has the node: --data",
                 )
             ends.append(row.astype(np.int64))

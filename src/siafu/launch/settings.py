@@ -40,8 +40,9 @@ class Columns(TypedDict, total=False):
     """drop edges with unknown ids and rows without one (default: up to 1 in 100)."""
     scale: Literal["standard", "robust", "none"]
     """how numbers and dates are scaled: by training nodes, or not."""
-    schema: str | None
-    """YAML file that says otherwise of some columns (see siafu inspect STORE --schema)."""
+    schema: str | dict[str, Any] | None
+    """YAML file that says otherwise of some columns (see siafu inspect STORE --schema), or what
+    would be in it, in braces."""
 
 
 class Settings(Columns, total=False):
@@ -49,7 +50,7 @@ class Settings(Columns, total=False):
 
     undirected: bool
     """add missing reverse edges."""
-    split: str | None
+    split: str | Sequence[float] | None
     """draw masks: 0.6,0.2 fractions or 20,30 per class (default: the data's); shares of edges with
     --task link (default: 0.8,0.1)."""
     out: str | None
@@ -101,7 +102,7 @@ class Settings(Columns, total=False):
     """seed of weights, dropout, splits and partition."""
     normalize_features: bool
     """scale each feature row to sum to 1."""
-    class_weights: str | None
+    class_weights: str | Sequence[float] | None
     """balanced, none, or numbers as 0.9,0.1 (default: none; of edges over time balanced)."""
     loss: str | Callable[..., Any] | None
     """of classes cross-entropy (default) or focal, of numbers mse (default), mae or huber; or your
@@ -130,7 +131,7 @@ class Settings(Columns, total=False):
     """mean bits per entry, 2 to 8, for adaptive (default: 4)."""
     wire_period: int | None
     """epochs between assignments of widths, for adaptive (default: 50)."""
-    metric: str | None
+    metric: str | Sequence[str] | None
     """scores, comma between, the first one counts: accuracy, f1, macro-f1, micro-f1, roc-auc,
     average-precision, recall@K; of numbers rmse, mae, r2 (default: what fits the targets)."""
     threshold: str | None
@@ -145,9 +146,9 @@ class Settings(Columns, total=False):
     it, and where rows are rounded, since evaluation sends them whole)."""
     inference: Literal["full", "none"]
     """score and predict all nodes with all neighbours, or nothing."""
-    sink: str | None
+    sink: str | Sequence[str] | None
     """where metrics go too: tensorboard, mlflow, wandb, or several, comma between."""
-    fanout: str | None
+    fanout: str | Sequence[int] | None
     """in-edges drawn per node at each hop, as 15,10,5; -1: all; without --layers there are as many
     as numbers."""
     batch_size: int

@@ -167,3 +167,6 @@ OWN_DEFAULTS: dict[str, object] = {
     "weight_decay": 5e-4,
 }
 """What a model of the user's own is trained with."""
+
+OWN_ARGUMENTS = {"hidden": "hidden_channels", "layers": "num_layers", "dropout": "dropout"}
+"""Settings that a class of the user's own may take, and the names it takes them by."""

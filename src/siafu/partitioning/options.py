@@ -37,6 +37,7 @@ with warnings.catch_warnings():
         )
         schema: str | None = setting(  # type: ignore[assignment]
             None,
-            "YAML file that says otherwise of some columns (see siafu inspect STORE --schema)",
+            "YAML file that says otherwise of some columns (see siafu inspect STORE --schema), or "
+            "what would be in it, in braces",
             STATIC,
         )

@@ -19,7 +19,7 @@ from siafu.partitioning.edge_weights import ScaledWeights, learn_mean, told_weig
 from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns, keep_one
 from siafu.partitioning.preparing import Preparation
 from siafu.partitioning.split import part_of_entries
-from siafu.record import Say, shortened
+from siafu.record import Say, counted, shortened
 
 _TRAINING_EDGE = 1
 _SHOWN = 8
@@ -253,7 +253,7 @@ def _say_how(preparation: Preparation, raw: Array, group: Group, say: Say) -> No
         say(f"Columns of the {group} that the model does not know are left out: {names}.")
     unseen = preparation.count_unseen(_training_rows(raw, None))
     for name, count in unseen.items():
-        say(f"Column {name!r}: {count:,} rows have a category that training never saw.")
+        say(f"Column {name!r}: {counted(count, 'row')} with a category that training never saw.")
 
 
 def told(fitted: Schema) -> list[str]:

@@ -5,7 +5,10 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given as drawn
+from hypothesis import strategies as st
 
 from siafu.config import (
     RunConfig,
@@ -15,6 +18,7 @@ from siafu.config import (
 )
 from siafu.errors import ConfigError, did_you_mean
 from siafu.nn import CARDS
+from siafu.options import joined, names_in
 
 FULL = {
     "data": "planted",
@@ -58,7 +62,6 @@ def test_unknown_setting_asks_what_was_meant(typo: str, meant: str) -> None:
         ("jk", "sum"),
         ("device", "tpu"),
         ("partition", "metal"),
-        ("loss", "l2"),
         ("head", "deep"),
         ("deadline", 0),
         ("checkpoint_every", -1),
@@ -87,6 +90,26 @@ def test_settings_survive_yaml(tmp_path: Path) -> None:
     config = make_config(**FULL)
     write_config(config, tmp_path / "run.yaml")
     assert make_config(**read_config(tmp_path / "run.yaml")) == config
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"split": (0.6, 0.2)}, "0.6,0.2"),
+        ({"class_weights": np.array([1.0, 2.5])}, "1.0,2.5"),
+        ({"fanout": [15, 10]}, "15,10"),
+        ({"label": ["a", "b, c", ' "d"']}, 'a,"b, c"," ""d"""'),
+        ({"schema": {"größe": {"scale": "none"}}}, '{"größe": {"scale": "none"}}'),
+    ],
+)
+def test_lists_and_mappings_are_text_in_the_end(given: dict[str, Any], text: str) -> None:
+    config = make_config(data="planted", **given)
+    assert [getattr(config, name) for name in given] == [text]
+
+
+@drawn(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("C",))), min_size=1))
+def test_names_of_columns_survive_as_text(names: list[str]) -> None:
+    assert names_in(joined(names)) == tuple(names)
 
 
 def test_settings_survive_toml(tmp_path: Path) -> None:

@@ -30,3 +30,22 @@ def test_predictions_name_the_classes(tmp_path: Path) -> None:
     write_inference(run.path, tmp_path / "out", data=str(tmp_path / "data"), say=lambda line: None)
     again = pq.read_table(tmp_path / "out").sort_by("id").to_pydict()
     assert again["prediction"] == table["prediction"]
+
+
+def test_nodes_of_unknown_labels_are_predicted_without_one(tmp_path: Path) -> None:
+    draw, count = np.random.default_rng(0), 60
+    unknown = np.arange(count) % 6 == 0
+    nodes = pa.table(
+        {
+            "id": np.arange(count),
+            "x": draw.normal(size=count),
+            "a": pa.array(draw.integers(0, 2, count), mask=unknown),
+            "b": draw.integers(0, 2, count),
+        }
+    )
+    src, dst = draw.integers(0, count, (2, 300))
+    edges = pa.table({"src": src, "dst": dst})
+    run = siafu.fit(nodes=nodes, edges=edges, label="a,b", epochs=2, out=str(tmp_path / "run"))
+    for row in run.predictions.to_pylist():
+        assert (row["label"] is None) == (row["split"] == "") == unknown[row["id"]]
+        assert 0 < row["p(a)"] < 1

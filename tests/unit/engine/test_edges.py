@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -127,6 +128,29 @@ def test_a_run_about_edges_predicts_those_of_other_data(
         siafu.infer("run", pairs={"src": ["n001"], "dst": ["n002"]}, embeddings=True)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_copies_of_an_edge_are_told_in_the_order_of_the_table(
+    tmp_path: Path, runs_on_pool: None, count: int
+) -> None:
+    draw = np.random.default_rng(0)
+    src, dst = draw.integers(0, 8, (2, 300))
+    row = np.arange(300) + 0.5
+    run = siafu.fit(
+        nodes=pa.table({"id": np.arange(8), "x": draw.normal(size=8)}),
+        edges=pa.table({"src": src, "dst": dst, "row": row}),
+        edge_label="row",
+        task="edge",
+        ranks=count,
+        epochs=1,
+        out=str(tmp_path / "run"),
+    )
+    found: dict[tuple[int, int], list[float]] = {}
+    for told in pq.read_table(run.path / "predictions").to_pylist():
+        found.setdefault((told["src"], told["dst"]), []).append(told["label"])
+    assert sum(len(rows) for rows in found.values()) == 300
+    assert all(rows == sorted(rows) for rows in found.values())
+
+
 def test_what_cannot_be_done_is_refused_by_name(tmp_path: Path) -> None:
     for strategy in ("batchgnn", "dorylus"):
         with pytest.raises(ConfigError, match="learnt on the whole graph") as caught:
@@ -159,6 +183,7 @@ def test_own_pairs_are_scored_as_the_edges_they_are(
     Path("pairs.csv").write_text("src,dst\nn001,n002\nn001,nobody\n")
     with pytest.raises(DataError, match="not in the graph") as caught:
         siafu.infer("run", pairs="pairs.csv")
+    assert "more there" not in str(caught.value)
     assert "nobody" in caught.value.seen
 
 

@@ -55,6 +55,14 @@ class Kept(Net):
         self.in_channels, self.out_channels, self.width = in_channels, out_channels, width
 
 
+class Drops(Net):
+    """Has its dropout as a module."""
+
+    def __init__(self, in_channels, out_channels, dropout=0.5):
+        super().__init__(in_channels, out_channels)
+        self.dropout = torch.nn.Dropout(dropout)
+
+
 class Forgets(Net):
     """Does not keep its width."""
 
@@ -111,6 +119,22 @@ def test_an_instance_begins_with_its_own_weights(tmp_path: Path) -> None:
     assert "kept" in repr(run).lower()
 
 
+@pytest.mark.parametrize("value", [0.25, 0.5])
+def test_an_instance_keeps_its_dropout(value: float, tmp_path: Path) -> None:
+    run = siafu.fit(small_graph(), model=Drops(16, 2, value), out=str(tmp_path / "run"), epochs=1)
+    assert run.model().dropout.p == value
+
+
+@pytest.mark.parametrize(("settings", "width"), [({}, 8), ({"hidden": 64}, 64), ({"hidden": 6}, 6)])
+def test_the_defaults_of_a_class_stay_unless_asked(settings, width: int, tmp_path: Path) -> None:
+    run = siafu.fit(small_graph(), model=Net, epochs=1, out=str(tmp_path / "run"), **settings)
+    assert run.model().last.in_channels == width
+    if not settings:
+        made = siafu.fit(small_graph(), model=Net(16, 2), epochs=1, out=str(tmp_path / "made"))
+        assert made.model().last.in_channels == width
+        assert made.predict(quiet=True).num_rows == 60
+
+
 def test_classes_and_instances_of_libraries_are_imported(tmp_path: Path) -> None:
     graph = small_graph()
     settings = {"hidden": 6, "layers": 2, **SETTINGS}
@@ -163,13 +187,14 @@ def test_a_class_inside_a_function_brings_what_it_closes_over() -> None:
     ("model", "told"),
     [
         (Reads, "TABLE, a ndarray"),
-        (Forgets(16, 2, 5), "keep all arguments"),
+        (Forgets(16, 2, 5), "first.bias is [5] in it, [4]"),
+        (Net(16, 2, 5), "first.bias is [5] in it, [8]"),
         (torch.nn.Sequential(torch.nn.Linear(2, 2)), "can't be made again"),
         (3, "no model"),
         (lambda in_channels, out_channels: Net(in_channels, out_channels), "source"),
         (Named, "in_channels, out_channels"),
     ],
-    ids=["array", "width", "sequential", "number", "lambda", "names"],
+    ids=["array", "width", "default", "sequential", "number", "lambda", "names"],
 )
 def test_what_cannot_work_is_told(model: Any, told: str, tmp_path: Path) -> None:
     with pytest.raises(SiafuError) as error:

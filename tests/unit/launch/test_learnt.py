@@ -166,7 +166,7 @@ def test_what_is_unlike_training_is_told(finished: siafu.Run, siafu_command: Com
     assert answer.code == 0, answer.err
     said = " ".join((answer.out + answer.err).split())
     assert "that the model does not know are left out: 'new'" in said
-    assert "Column 'plan': 5 rows have a category that training never saw" in said
+    assert "Column 'plan': 5 rows with a category that training never saw" in said
 
 
 @pytest.fixture

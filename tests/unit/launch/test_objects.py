@@ -77,6 +77,13 @@ def test_frames_are_trained_on_as_files_are(library: str, from_files, tmp_path: 
     assert two.num_parts == 2
 
 
+def test_runs_of_frames_are_named_by_what_they_predict(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    nodes, edges = frames("pyarrow")
+    settings = {**SETTINGS, "epochs": 1, "quiet": True}
+    assert siafu.fit(nodes=nodes, edges=edges, **settings).path.name == "is_fraud-gcn-001"
+
+
 def test_a_list_of_frames_is_one_table(from_files, tmp_path: Path) -> None:
     nodes, edges = frames("pyarrow")
     halves = [edges.slice(0, 100), edges.slice(100)]
@@ -149,11 +156,39 @@ def test_what_is_no_graph_is_told(wrong: dict[str, Any], told: str) -> None:
         siafu.load(**wrong)
 
 
+def test_lists_are_lists_whatever_their_names_have_in_them(tmp_path: Path) -> None:
+    nodes, edges = columns()
+    nodes["Crime, Thriller"] = nodes["is_fraud"]
+    nodes['a "Drama"'] = [k % 3 // 2 for k in range(40)]
+    nodes["age, in years"] = nodes.pop("age")
+    labels, features = ["Crime, Thriller", 'a "Drama"'], ["age, in years", "country"]
+    run = siafu.fit(
+        nodes=pa.table(nodes),
+        edges=pa.table(edges),
+        label=labels,
+        features=features,
+        split=(0.6, 0.2),
+        metric=["macro-f1", "micro-f1"],
+        schema={"nodes": {"age, in years": {"scale": "none"}}},
+        epochs=1,
+        out=str(tmp_path / "run"),
+    )
+    assert run.probabilities.column_names == ["id", *labels]
+    assert run.result["metric"] == "macro-f1"
+    table = run.predict(nodes=pa.table(nodes), edges=pa.table(edges), quiet=True)
+    assert table.num_rows == 40
+
+
 def test_columns_that_cannot_be_read_are_told() -> None:
     pandas = pytest.importorskip("pandas")
     mixed = pandas.DataFrame({"src": [0, 1], "dst": [1, 0], "why": [1, "a"]}, dtype=object)
     with pytest.raises(SiafuError, match="why"):
         siafu.load(mixed)
+    prices = {"id": range(4), "price": [1.5, np.int64(2), "n/a", 3.0]}
+    with pytest.raises(SiafuError) as error:
+        siafu.load(nodes=pandas.DataFrame(prices), edges=mixed[["src", "dst"]], label="price")
+    assert "column 'price' has 3 numbers and 1 that are none, such as 'n/a'" in str(error.value)
+    assert "pd.to_numeric(df['price'], errors=\"coerce\")" in str(error.value)
     twins = pandas.DataFrame([[0, 1, 2]], columns=["src", "dst", "dst"])
     with pytest.raises(SiafuError, match="Two columns"):
         siafu.load(twins)

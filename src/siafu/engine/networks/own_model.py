@@ -3,15 +3,18 @@
 import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
 from siafu.nn.named_code import named_object
+from siafu.nn.options import OWN_ARGUMENTS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,8 +71,6 @@ def _shown(name: str, out: Any) -> str:
     return f"{name} gives a tensor {list(out.shape)} of {str(out.dtype).removeprefix('torch.')}"
 
 
-OWN_ARGUMENTS = {"hidden": "hidden_channels", "layers": "num_layers", "dropout": "dropout"}
-"""Settings that a class of the user's own may take, and the names it takes them by."""
 OFFERED = ("in_channels", "out_channels", *OWN_ARGUMENTS.values(), "edge_dim", "num_relations")
 """All that a class may take; the last two where edges have features or types."""
 
@@ -91,26 +92,33 @@ def arguments_taken(config: RunConfig) -> Collection[str]:
 def own_model(
     config: RunConfig, in_width: int, out_width: int, edges: EdgeFacts | None = None
 ) -> nn.Module:
-    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names."""
+    """Return an instance of the class that `FILE.py:Class` or `package.module:Class` names.
+
+    Where the class has a default for a setting, that counts unless the setting was asked for.
+    """
     factory = _own_class(config)
     offered: dict[str, Any] = {"in_channels": in_width, "out_channels": out_width}
-    offered |= {key: getattr(config, name) for name, key in OWN_ARGUMENTS.items()}
+    settings = {key: getattr(config, name) for name, key in OWN_ARGUMENTS.items()}
+    asked = {key for name, key in OWN_ARGUMENTS.items() if name in config.model_fields_set}
+    if config.chosen.unit == "macrobatch":  # as many hops are sampled
+        asked.add("num_layers")
     if edges is not None and edges.width:
         offered["edge_dim"] = edges.width
     if edges is not None and edges.num_types:
         offered["num_relations"] = edges.num_types
-    model = _made(factory, offered, config.model)
+    model = _made(factory, offered | settings, set(settings) - asked, config.model)
     if not isinstance(model, nn.Module):
         raise ConfigError("Not a torch module.", seen=config.model, fix="name an nn.Module class")
     _check_weights(model, config.model)
     return model
 
 
-def _made(factory: Any, offered: dict[str, Any], model: str) -> Any:
-    """Return what the factory makes of those settings that it takes."""
+def _made(factory: Any, offered: dict[str, Any], unsaid: set[str], model: str) -> Any:
+    """Return what the factory makes of what it takes; of the `unsaid` what it has to be given."""
     accepted = inspect.signature(factory).parameters.values()
     named = [p for p in accepted if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    chosen = {p.name: offered[p.name] for p in named if p.name in offered}
+    needed = [p.name for p in named if p.default is p.empty or p.name not in unsaid]
+    chosen = {name: offered[name] for name in needed if name in offered}
     missing = [p.name for p in named if p.default is p.empty and p.name not in chosen]
     if missing:
         raise ConfigError(
@@ -119,6 +127,33 @@ def _made(factory: Any, offered: dict[str, Any], model: str) -> Any:
             fix=f"let it take some of {', '.join(offered)}; others need defaults",
         )
     return factory(**chosen)
+
+
+def as_given(model: nn.Module, file: Path) -> nn.Module:
+    """Return a model with the weights of the instance that the user gave; raise if they differ."""
+    state = load_file(file)
+    check_shapes(model, {name: list(tensor.shape) for name, tensor in state.items()})
+    model.load_state_dict(state)
+    return model
+
+
+def check_shapes(model: nn.Module, given: dict[str, list[int]]) -> None:
+    """Raise where a model that was made again differs from the user's instance."""
+    name = type(model).__name__
+    made = {place: list(tensor.shape) for place, tensor in model.state_dict().items()}
+    place = next((p for p in {**given, **made} if given.get(p) != made.get(p)), None)
+    if place is not None:
+        raise ConfigError(
+            "The instance can't be made again on its ranks.",
+            seen=f"{place} is {_size(given, place)} in it, {_size(made, place)} in the {name} that "
+            "is made of what it keeps, of this data and of its defaults",
+            fix="keep its arguments in __init__ under their names (self.width = width); or give "
+            f"the class, or a function: def make(in_channels, out_channels): return {name}(...)",
+        )
+
+
+def _size(shapes: dict[str, list[int]], place: str) -> str:
+    return str(shapes[place]) if place in shapes else "missing"
 
 
 def _check_weights(model: nn.Module, name: str) -> None:

@@ -15,6 +15,7 @@ from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import FEW, Problems
 from siafu.ingest.tables.targets import Target, target_reader
 from siafu.ingest.tables.told import Line, edge_feature_lines, target_lines, told_edges
+from siafu.record import counted
 
 _WEIGHTS = ("weight", "edge_weight")
 
@@ -73,13 +74,12 @@ class Dropped:
         notes = []
         if self.unknown:
             notes.append(
-                f"Dropped {self.unknown:,} edges with nodes that the node table does not have, the "
-                f"first {self.first_unknown}."
+                f"Dropped {counted(self.unknown, 'edge')} with nodes that the node table does not "
+                f"have, the first {self.first_unknown}."
             )
         if self.empty:
-            notes.append(
-                f"Dropped {self.empty:,} edges without an id, the first {self.first_empty}."
-            )
+            dropped = counted(self.empty, "edge")
+            notes.append(f"Dropped {dropped} without an id, the first {self.first_empty}.")
         return notes
 
 

@@ -16,6 +16,7 @@ from siafu.ingest.tables.columns import as_float32, is_list, is_number, is_text,
 from siafu.ingest.tables.files import Piece
 from siafu.ingest.tables.kinds import MOST_CATEGORIES, Decided
 from siafu.ingest.tables.problems import FEW, Problems
+from siafu.record import counted
 
 _KIND_SHOWN = {"number": "numbers", "boolean": "yes and no", "date": "dates", "category": "text"}
 
@@ -177,7 +178,8 @@ class FeatureReader:
         if self.odd > most_odd:
             problems.add(
                 f"A column of {_KIND_SHOWN[self.kind]} has cells that are none.",
-                seen=f"column {self.name!r}: {self.first}; {self.odd:,} such in {self.rows:,} rows",
+                seen=f"column {self.name!r}: {self.first}; {self.odd:,} such in "
+                f"{counted(self.rows, 'row')}",
                 fix="write numbers there or leave them empty, or name the features without it: "
                 "--features COLUMN,COLUMN",
             )
@@ -187,13 +189,13 @@ class FeatureReader:
         notes = []
         if self.odd:
             notes.append(
-                f"{self.name}: {self.odd:,} cells that are no {_KIND_SHOWN[self.kind]} are taken "
-                f"as gaps, the first {self.first}."
+                f"{self.name}: {counted(self.odd, 'cell')} among {_KIND_SHOWN[self.kind]} taken as "
+                f"{'a gap' if self.odd == 1 else 'gaps'}, the first {self.first}."
             )
         if self.categories.lost:
             notes.append(
                 f"{self.name}: more than {MOST_CATEGORIES:,} different texts; those met later, "
-                f"in {self.categories.lost:,} rows, are taken as gaps."
+                f"in {counted(self.categories.lost, 'row')}, are taken as gaps."
             )
         return notes
 

@@ -13,6 +13,7 @@ from siafu.graph import Array, Ids, IntegerIds
 from siafu.ingest.tables.columns import is_text
 from siafu.ingest.tables.files import Piece
 from siafu.ingest.tables.problems import FEW, Problems
+from siafu.record import counted
 
 
 def empty_ids(piece: Piece, name: str) -> Array | None:
@@ -122,7 +123,7 @@ class LeftOut:
             problems.add(
                 "Two nodes have the same id.",
                 seen=f"id {self._ids.to_arrow()[at].as_py()!r} in {self._where(first)} and in "
-                f"{self._where(again)}, with other values; {len(unlike):,} rows contradict others",
+                f"{self._where(again)}, with other values; {counted(len(unlike), 'such row')}",
                 fix="keep one row per node",
             )
 
@@ -131,12 +132,14 @@ class LeftOut:
         notes = []
         if len(self._empty):
             where = self._where(int(self._empty[0]))
-            notes.append(f"Dropped {len(self._empty):,} rows without an id, the first {where}.")
+            dropped = counted(len(self._empty), "row")
+            notes.append(f"Dropped {dropped} without an id, the first {where}.")
         if len(self._repeated):
             where = self._where(int(self._repeated[0]))
+            dropped = counted(len(self._repeated), "row")
+            repeat = "repeats" if len(self._repeated) == 1 else "repeat"
             notes.append(
-                f"Dropped {len(self._repeated):,} rows that repeat a node word for word, the "
-                f"first {where}."
+                f"Dropped {dropped} that {repeat} a node word for word, the first {where}."
             )
         return notes
 

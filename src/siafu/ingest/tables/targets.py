@@ -206,7 +206,7 @@ class OneColumn:
         return DataError(
             "The target mixes numbers and text.",
             seen=f"column {self.columns[0]!r}: {self._first_text}, beside {other}; "
-            f"{self._text_rows:,} cells are text",
+            f"{counted(self._text_rows, 'cell')} of text",
             fix="write a number there or leave the cell empty; of classes write all as text",
         )
 
@@ -259,7 +259,10 @@ class OneColumn:
         if not infinite:
             return decision
         told = counted(infinite, "infinite number")
-        return [*decision, f"Target {name} has {told}: taken as gaps."]
+        return [
+            *decision,
+            f"Target {name} has {told}, taken as {'a gap' if infinite == 1 else 'gaps'}.",
+        ]
 
     def _decision(self, name: str) -> list[str]:
         if self.kind == "number":

@@ -48,7 +48,7 @@ def test_names_go_from_tables_to_the_store_and_its_parts(tmp_path):
     assert graph.edge_attr_names == ("w", "k")
     told = "\n".join(notes)
     assert re.search(r"emb +2 numbers +feature", told)
-    assert re.search(r"k +number +feature", told)
+    assert re.search(r"k +number +edge feature", told)
     partition_graph(graph, tmp_path / "parts", num_parts=2, method="hash")
     assert open_parts(tmp_path / "parts").part(1).facts["feature_names"] == [*graph.feature_names]
 

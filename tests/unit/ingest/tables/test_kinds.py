@@ -239,8 +239,8 @@ def test_unknown_and_missing_ids_are_dropped_where_they_are_few(tmp_path: Path) 
     edges: dict[str, Any] = {"src": src, "dst": [*src[:396], 77, None, 3, 3]}
     graph, told = made(tmp_path / "few", AGE, edges)
     assert graph.num_edges == 398
-    assert "Dropped 1 edges with nodes that the node table does not have" in told
-    assert "Dropped 1 edges without an id" in told
+    assert "Dropped 1 edge with nodes that the node table does not have" in told
+    assert "Dropped 1 edge without an id" in told
     with pytest.raises(DataError, match="have 2 problems"):
         made(tmp_path / "none", AGE, edges, drop_unknown=False)
     many = {"src": [0, 1, 55, 2], "dst": [1, 2, 3, 66]}
@@ -382,7 +382,7 @@ def test_infinite_targets_are_gaps(tmp_path: Path, ending: str) -> None:
     graph, told = made(tmp_path / "one", nodes, ending=ending, label="pay")
     assert np.isnan(np.array(graph.y)[:, 0]).nonzero()[0].tolist() == [1, 2, 3, 4]
     assert schema_of(graph).targets[0].gaps == 4
-    assert "Target pay has 3 infinite numbers: taken as gaps." in told
+    assert "Target pay has 3 infinite numbers, taken as gaps." in told
     nodes = {"pay": pay, "rent": RNG.random(ROWS), "low": RNG.random(ROWS)}
     graph, _ = made(tmp_path / "two", nodes, ending=ending, label=("pay", "rent"))
     assert np.isnan(np.array(graph.y)).sum(axis=0).tolist() == [4, 0]
@@ -394,3 +394,11 @@ def test_a_class_may_be_called_inf(tmp_path: Path) -> None:
     graph, told = made(tmp_path, {"age": list(range(ROWS)), "arm": words}, label="arm")
     assert (graph.class_names, "infinite" in told) == (("art", "cav", "inf"), False)
     assert np.array(graph.y)[:3].tolist() == [2, 1, 0]
+
+
+def test_one_is_told_as_one(tmp_path: Path) -> None:
+    pay = [f"{k % 7}.5" for k in range(2 * ROWS)]
+    pay[7] = "much"
+    graph, told = made(tmp_path, {"pay": pay})
+    assert np.isnan(np.array(graph.x)[7, 0])
+    assert "pay: 1 cell among numbers taken as a gap, the first 'much' in data row 7" in told
