@@ -236,6 +236,12 @@ def _twice(ids: Ids, row: int) -> DataError:
 
 def index_ids(ids: Ids) -> IdRows:
     """Return the fastest way to look these ids up; raise where one is there twice."""
+    if not len(ids):
+        raise DataError(
+            "No node has an id.",
+            seen="a node table whose rows are all without one",
+            fix="name the column of ids with --node-id, or check that the export was complete",
+        )
     if isinstance(ids, TextIds):
         return TextRows(ids)
     span = int(ids.values.max()) - int(ids.values.min())
