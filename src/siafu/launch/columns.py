@@ -76,12 +76,12 @@ def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
         features=None if learnt.nodes else options.features,
         # Nothing is read that the model does not.
         edge_attr=None if learnt.edges else () if learnt.nodes else options.edge_attr,
-        node_kinds=_kinds(learnt.nodes),
-        edge_kinds=_kinds(learnt.edges),
+        node_kinds=kinds_of(learnt.nodes),
+        edge_kinds=kinds_of(learnt.edges),
     )
 
 
-def _kinds(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str, str], ...] | None:
+def kinds_of(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str, str], ...] | None:
     """Return what the columns were read as, whatever they are used as."""
     return tuple((column.name, column.held, column.first or "") for column in columns) or None
 

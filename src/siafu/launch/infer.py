@@ -15,7 +15,7 @@ from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
-from siafu.launch.learnt import columns_to_find, with_reverse_edges
+from siafu.launch.learnt import columns_to_find, learnt_schema, with_reverse_edges
 from siafu.launch.notebook import sayer
 from siafu.launch.own_code import model_to_run
 from siafu.launch.pairs import save_pairs
@@ -74,7 +74,14 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
             model=named,
             pairs=""
             if pairs is None
-            else save_pairs(pairs, config, parts, Path(scratch), embeddings=embeddings),
+            else save_pairs(
+                pairs,
+                config,
+                parts,
+                Path(scratch),
+                learnt=learnt_schema(folder),
+                embeddings=embeddings,
+            ),
         )
         carry_out(folder, config, job, say)
         with writing(target):

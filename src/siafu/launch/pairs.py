@@ -8,21 +8,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siafu.config import RunConfig
+from siafu.engine.pairs import FEATURES_OF_PAIRS
 from siafu.errors import ConfigError, DataError
-from siafu.graph import Array, IntegerIds
+from siafu.graph import Array, IntegerIds, Schema
+from siafu.ingest.tables.choosing import choose_features
+from siafu.ingest.tables.features import place_categories, read_block
 from siafu.ingest.tables.files import Table, table_files
 from siafu.ingest.tables.ids import IdKind, id_column, index_ids, with_types
+from siafu.ingest.tables.problems import Problems
+from siafu.launch.columns import kinds_of
 from siafu.partitioning import open_parts
+from siafu.partitioning.preparing import Preparation
 
 _ROWS_AT_ONCE = 1 << 20
 
 
 def save_pairs(
-    pairs: Any, config: RunConfig, parts: Path, scratch: Path, *, embeddings: bool = False
+    pairs: Any,
+    config: RunConfig,
+    parts: Path,
+    scratch: Path,
+    *,
+    learnt: Schema,
+    embeddings: bool = False,
 ) -> str:
     """Write int64 [P, 2], the numbers of both ends, for the ranks; return where.
 
-    `pairs` is a table, as a file or a frame, with columns src and dst or those of the run's edges.
+    `pairs` is a table, as a file or a frame, with columns src and dst or those of the run's edges,
+    and with those that a model of edges reads, which are prepared as in training: `learnt`.
     """
     if config.task not in ("link", "edge"):
         raise ConfigError(
@@ -37,7 +50,11 @@ def save_pairs(
             fix="ask for one at a time",
         )
     file = scratch / "pairs.npy"
-    np.save(file, _numbered(_as_path(pairs, scratch), config, parts))
+    table = Table("table of pairs", table_files(_as_path(pairs, scratch), "table of pairs"))
+    ends = _columns_of_ends(table, config)
+    np.save(file, _numbered(table, ends, parts))
+    if config.task == "edge" and learnt.edges:
+        np.save(file.with_name(FEATURES_OF_PAIRS), _features(table, ends, learnt))
     return str(file.absolute())
 
 
@@ -49,8 +66,7 @@ def _as_path(pairs: Any, scratch: Path) -> Path:
     return scratch / "pairs.parquet"
 
 
-def _numbered(path: Path, config: RunConfig, parts: Path) -> Array:
-    table = Table("table of pairs", table_files(path, "table of pairs"))
+def _columns_of_ends(table: Table, config: RunConfig) -> list[str]:
     there = table.schema().names
     columns = {
         side: side if side in there else getattr(config, side) or side for side in ("src", "dst")
@@ -58,9 +74,28 @@ def _numbered(path: Path, config: RunConfig, parts: Path) -> Array:
     table.check_columns(
         {name: f"--{side}" for side, name in columns.items()}, "call its columns src and dst ({})"
     )
+    return list(columns.values())
+
+
+def _features(table: Table, ends: list[str], learnt: Schema) -> Array:
+    """Return float32 [P, K]: the features of the pairs, found by name, prepared as in training."""
+    problems = Problems()
+    chosen = choose_features(table, problems, taken=ends, asked=None, known=kinds_of(learnt.edges))
+    problems.raise_any()
+    raw = np.empty((0, 0), np.float32)
+    if chosen.readers:
+        pieces = chosen.typed(table).pieces(chosen.names, rows=_ROWS_AT_ONCE)
+        raw = np.concatenate([read_block(piece, chosen.readers) for piece in pieces])
+        place_categories(raw, chosen.readers)
+    given = [column for reader in chosen.readers for column in reader.columns()]
+    where = f"the table of pairs ({table.files[0].name})"
+    return Preparation(learnt.edges, given, len(raw), where).apply(raw)
+
+
+def _numbered(table: Table, names: list[str], parts: Path) -> Array:
     ids = open_parts(parts).ids
     kind: IdKind = "integer" if isinstance(ids, IntegerIds) else "text"
-    names, rows = list(columns.values()), index_ids(ids)
+    rows = index_ids(ids)
     table = with_types(table, ids=names, kind=kind, numbers=(), is_asked=False)
     found: list[Array] = [np.empty((0, 2), np.int64)]
     for piece in table.pieces(names, rows=_ROWS_AT_ONCE):

@@ -187,6 +187,40 @@ def test_own_pairs_are_scored_as_the_edges_they_are(
     assert "nobody" in caught.value.seen
 
 
+def _in_order(rows: list[dict]) -> tuple[list[tuple[str, str]], list[float]]:
+    told = sorted((row["src"], row["dst"], row["p(1)"]) for row in rows)
+    return [row[:2] for row in told], [row[2] for row in told]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_pairs_with_features_are_scored_as_the_edges_they_are(
+    tmp_path: Path, runs_on_pool: None, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(1)
+    src, dst = draw.integers(0, 40, (2, 300))
+    orders = pa.table(
+        {
+            "src": [f"{k:03d}" for k in src],
+            "dst": [f"{k:03d}" for k in dst],
+            "amount": [None if k % 7 == 0 else float(k) for k in range(300)],
+            "currency": draw.choice(["EUR", "USD", "CHF"], 300),
+            "disputed": draw.integers(0, 2, 300),
+        }
+    )
+    nodes = pa.table({"id": [f"{k:03d}" for k in range(40)], "x": draw.normal(size=40)})
+    settings = {"task": "edge", "edge_label": "disputed", "epochs": 3, "ranks": count}
+    run = siafu.fit(nodes=nodes, edges=orders, model="sage", out="run", quiet=True, **settings)
+    own = pq.read_table(run.path / "predictions").to_pylist()
+    asked = orders.select(["currency", "dst", "amount", "src"])
+    found = siafu.infer("run", pairs=asked, quiet=True).to_pylist()
+    (ends, shares), (own_ends, own_shares) = (_in_order(rows) for rows in (found, own))
+    assert ends == own_ends
+    assert shares == pytest.approx(own_shares, abs=1e-6)
+    with pytest.raises(DataError, match="amount"):
+        siafu.infer("run", pairs=asked.drop_columns("amount"), quiet=True)
+
+
 def scored(world: World, parts: Path, pairs: Path, folder: Path, weights: Path) -> None:
     config = make_config(data="x", task="link", strategy="batchgnn", model="sage").resolved()
     draws = Draws(seed=0, training=False)
