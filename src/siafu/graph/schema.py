@@ -132,6 +132,8 @@ class Schema(_Value):
     edge_targets: tuple[TargetColumn, ...] = ()
     unused: Mapping[str, str] = Field(default_factory=dict)
     """Columns that are not held, and why."""
+    ids: Mapping[str, str] = Field(default_factory=dict)
+    """The columns of ids, by the setting that names them: node_id, src, dst."""
     undirected: bool = False
     """Whether reverse edges were added when the tables were read."""
     weighted: bool = False

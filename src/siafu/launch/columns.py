@@ -68,10 +68,13 @@ def check_targets(data: Any, config: RunConfig) -> None:
 def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
     """Return how tables are read for a run that knows its columns: what it predicts may be missing.
 
-    Kinds are those of the training: few rows would not tell them.
+    Kinds are those of the training: few rows would not tell them. Nor would the order of columns
+    tell which end of an edge is which.
     """
+    ids: dict[str, Any] = {r: n for r, n in learnt.ids.items() if getattr(options, r) is None}
     return replace(
         options,
+        **ids,
         needs_labels=False,
         features=None if learnt.nodes else options.features,
         # Nothing is read that the model does not.

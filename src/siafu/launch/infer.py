@@ -80,6 +80,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
                 parts,
                 Path(scratch),
                 learnt=learnt_schema(folder),
+                say=say,
                 embeddings=embeddings,
             ),
         )

@@ -19,6 +19,7 @@ from siafu.ingest.tables.problems import Problems
 from siafu.launch.columns import kinds_of
 from siafu.partitioning import open_parts
 from siafu.partitioning.preparing import Preparation
+from siafu.record import Say, counted
 
 _ROWS_AT_ONCE = 1 << 20
 
@@ -30,6 +31,7 @@ def save_pairs(
     scratch: Path,
     *,
     learnt: Schema,
+    say: Say,
     embeddings: bool = False,
 ) -> str:
     """Write int64 [P, 2], the numbers of both ends, for the ranks; return where.
@@ -51,10 +53,10 @@ def save_pairs(
         )
     file = scratch / "pairs.npy"
     table = Table("table of pairs", table_files(_as_path(pairs, scratch), "table of pairs"))
-    ends = _columns_of_ends(table, config)
+    ends = _columns_of_ends(table, config, learnt)
     np.save(file, _numbered(table, ends, parts))
     if config.task == "edge" and learnt.edges:
-        np.save(file.with_name(FEATURES_OF_PAIRS), _features(table, ends, learnt))
+        np.save(file.with_name(FEATURES_OF_PAIRS), _features(table, ends, learnt, say))
     return str(file.absolute())
 
 
@@ -66,18 +68,17 @@ def _as_path(pairs: Any, scratch: Path) -> Path:
     return scratch / "pairs.parquet"
 
 
-def _columns_of_ends(table: Table, config: RunConfig) -> list[str]:
+def _columns_of_ends(table: Table, config: RunConfig, learnt: Schema) -> list[str]:
     there = table.schema().names
-    columns = {
-        side: side if side in there else getattr(config, side) or side for side in ("src", "dst")
-    }
+    own = {side: getattr(config, side) or learnt.ids.get(side, side) for side in ("src", "dst")}
+    columns = own if set(own.values()) <= set(there) else {side: side for side in own}
     table.check_columns(
         {name: f"--{side}" for side, name in columns.items()}, "call its columns src and dst ({})"
     )
     return list(columns.values())
 
 
-def _features(table: Table, ends: list[str], learnt: Schema) -> Array:
+def _features(table: Table, ends: list[str], learnt: Schema, say: Say) -> Array:
     """Return float32 [P, K]: the features of the pairs, found by name, prepared as in training."""
     problems = Problems()
     chosen = choose_features(table, problems, taken=ends, asked=None, known=kinds_of(learnt.edges))
@@ -89,7 +90,10 @@ def _features(table: Table, ends: list[str], learnt: Schema) -> Array:
         place_categories(raw, chosen.readers)
     given = [column for reader in chosen.readers for column in reader.columns()]
     where = f"the table of pairs ({table.files[0].name})"
-    return Preparation(learnt.edges, given, len(raw), where).apply(raw)
+    preparation = Preparation(learnt.edges, given, len(raw), where)
+    for name, count in preparation.count_unseen([raw]).items():
+        say(f"Column {name!r}: {counted(count, 'row')} with a category that training never saw.")
+    return preparation.apply(raw)
 
 
 def _numbered(table: Table, names: list[str], parts: Path) -> Array:

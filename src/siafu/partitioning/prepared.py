@@ -242,7 +242,9 @@ def _check_named(graph: Graph, how: ColumnChoices) -> None:
         raise DataError(
             "The columns of the data have no names, and the run finds them by name.",
             seen=f"{graph.name}, {graph.num_features} columns",
-            fix="give tables (CSV, Parquet or data frames) as in training, or a store of them",
+            fix="name the table of nodes too (--nodes)"
+            if graph.schema is not None or not graph.num_features
+            else "give tables (CSV, Parquet or data frames) as in training, or a store of them",
         )
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 
@@ -378,3 +379,22 @@ def test_inspect_tells_columns_and_prints_a_schema_that_can_be_given_back(
     assert siafu_command("inspect", finished.path).code == 0
     save_store(siafu.load("planted:60"), "plain.store")
     assert "no schema" in siafu_command("inspect", "plain.store", "--schema").err
+
+
+def test_ends_that_were_found_are_found_by_name_again(tmp_path: Path) -> None:
+    draw = np.random.default_rng(3)
+    names = np.array([f"{k:04d}" for k in range(60)])
+    nodes = pa.table(
+        {"patient": names, "age": draw.normal(size=60), "ill": draw.integers(0, 2, 60)}
+    )
+    src, dst = names[draw.integers(0, 60, (2, 400))]
+    visits = pa.table({"patient_a": src, "patient_b": dst})
+    settings = {"model": "sage", "epochs": 2, "hidden": 8, "quiet": True}
+    run = siafu.fit(nodes=nodes, edges=visits, label="ill", out=str(tmp_path / "run"), **settings)
+    want = run.predict(nodes=nodes, edges=visits, quiet=True)
+    other = run.predict(
+        nodes=nodes.select(["ill", "age", "patient"]),
+        edges=visits.select(["patient_b", "patient_a"]),
+        quiet=True,
+    )
+    assert other["p(1)"].to_pylist() == want["p(1)"].to_pylist()

@@ -144,7 +144,7 @@ def build_store(
     options, told = find_columns(tables, options)
     with make_in_steps(target, "store", job=job, overwrite=overwrite) as partial:
         problems = Problems()
-        builder = StoreBuilder(partial, tables.name, drawing, told)
+        builder = StoreBuilder(partial, tables.name, drawing, told, id_columns(tables, options))
         if tables.nodes is None:
             edges = EdgeTable(tables.edges, options, report, problems=problems)
             problems.raise_any()
@@ -164,6 +164,12 @@ def build_store(
             builder.take_vertices(nodes.write_once_each, again=True)
             builder.take_edges(edges)
         return builder.finish()
+
+
+def id_columns(tables: Tables, options: TableOptions) -> dict[str, str]:
+    """Return which columns are ids, by setting: other data has them under the same names."""
+    roles = ("src", "dst") if tables.nodes is None else ("src", "dst", "node_id")
+    return {role: name for role in roles if (name := getattr(options, role)) is not None}
 
 
 def find_columns(tables: Tables, options: TableOptions) -> tuple[TableOptions, list[str]]:

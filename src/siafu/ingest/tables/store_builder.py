@@ -111,8 +111,15 @@ class StoreBuilder:
     """Puts the arrays of one graph into a folder that is made in steps."""
 
     def __init__(
-        self, partial: Partial, name: str, drawing: Drawing | None, told: Sequence[str] = ()
+        self,
+        partial: Partial,
+        name: str,
+        drawing: Drawing | None,
+        told: Sequence[str] = (),
+        ids: dict[str, str] | None = None,
     ) -> None:
+        """`told` is what was said of the tables so far, `ids` which columns are ids."""
+        self._ids = ids or {}
         self.partial, self.name, self.drawing = partial, name, drawing
         self.resumed = partial.ended
         self._told = list(told)
@@ -240,6 +247,7 @@ class StoreBuilder:
             targets=tuple(self.targets),
             edge_targets=tuple(self.edges.targets),
             unused=self.unused | self.edges.unused,
+            ids=self._ids,
             undirected=self.edges.undirected,
         )
 
