@@ -64,7 +64,12 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
             config = with_reverse_edges(config, learnt, data, say)
             parts = prepare_parts(data, config, own, say=say, progress=progress, learnt=learnt)
             _tell_unnamed(Path(parts_of(folder)), parts, say)
-        made = Path(scratch) / "predictions"
+        made, asked = Path(scratch) / "predictions", ""
+        if pairs is not None:
+            place, learnt = Path(scratch), learnt_schema(folder)
+            asked = save_pairs(
+                pairs, config, parts, place, learnt=learnt, say=say, embeddings=embeddings
+            )
         job = Job(
             verb="infer",
             quiet=quiet,
@@ -72,17 +77,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             target=str(made),
             model=named,
-            pairs=""
-            if pairs is None
-            else save_pairs(
-                pairs,
-                config,
-                parts,
-                Path(scratch),
-                learnt=learnt_schema(folder),
-                say=say,
-                embeddings=embeddings,
-            ),
+            pairs=asked,
         )
         carry_out(folder, config, job, say)
         with writing(target):
