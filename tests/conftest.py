@@ -62,6 +62,7 @@ def runs_on_pool(ranks: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
             done.result()
 
     monkeypatch.setattr(launch, "run_ranks", run_ranks)
+    monkeypatch.setattr(launch, "warm_process", lambda variables: None)
 
 
 @pytest.fixture(scope="session")
