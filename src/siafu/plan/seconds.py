@@ -7,7 +7,7 @@ activations, norms), and what ranks send each other.
 N rows of the largest part, E its edges, D columns.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import EpochTraffic, parameter_counts, returns_gradients, row_parts
@@ -36,6 +36,8 @@ _PER_EDGE, _ROW_PASSES = 4.0, 3.0
 """What an edge takes over drawing it: numbering, sending, transposing; and an entry of a row."""
 _STEP_SECONDS = 2e-3
 """Of a minibatch beside its layers: to put it together."""
+_TASK_SECONDS = 1e-3
+"""Of a task of a pipeline, and of its gather, beside rows and edges."""
 _ELEMENTS_PER_THREAD = 4_000_000
 """As ranks choose their threads: no more than that many numbers of a layer keep busy."""
 
@@ -88,10 +90,16 @@ def full_graph_seconds(work: Work, traffic: EpochTraffic) -> Phases:
     if work.share.machine.is_cpu:
         busy = 1 + (cut.rows + cut.edges) * spec.hidden // _ELEMENTS_PER_THREAD
         work = replace(work, share=work.share.limited(busy))
-    total = Phases()
-    for number in range(spec.layers):
+    return whole_step(work).plus(_exchange(work, traffic, whole_step(work)))
+
+
+def whole_step(work: Work) -> Phases:
+    """Return the seconds of a step without what ranks send each other."""
+    total = _ends(work)
+    for number in range(work.spec.layers):
         total = total.plus(_layer_seconds(work, number))
-    return total.plus(_ends(work)).plus(_exchange(work, traffic, total))
+    more, known = work.share.whole, asdict(total)
+    return Phases(**{name: known[name] * (1 if name == "fixed" else more) for name in PHASES})
 
 
 def _layer_seconds(work: Work, number: int) -> Phases:
@@ -196,6 +204,21 @@ def _rounded_entries(work: Work) -> float:
         wide = [part for part in row_parts(work.spec, number) if part >= LEAST_WIDTH]
         total += ways * sum(wide) * work.cut.largest_halo
     return total
+
+
+def interval_seconds(work: Work, traffic: EpochTraffic) -> Phases:
+    """Return the seconds of an epoch in a pipeline whose tensor work is done by its own ranks.
+
+    What runs forward is run again where gradients are wanted, an interval at a time.
+    """
+    whole = full_graph_seconds(work, traffic)
+    tasks = work.strategy.intervals * (2 * work.spec.layers + 1)
+    return replace(
+        whole,
+        products=4 / 3 * whole.products,
+        passes=4 / 3 * whole.passes,
+        fixed=whole.fixed + tasks * _TASK_SECONDS,
+    )
 
 
 def minibatch_seconds(
