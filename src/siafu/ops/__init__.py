@@ -6,6 +6,7 @@ Knows tensors, not graphs or ranks.
 from siafu.ops.attention.attend import attend, fold_backward, fold_into
 from siafu.ops.attention.kinds import Attention, DotProduct, Gat, GatV2, attend_reference
 from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState, delta_of, finish
+from siafu.ops.contract import Requests
 from siafu.ops.csr.gcn import gcn_scales, gcn_values
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.csr.maximum import csr_max_reference, max_with_argument, neighbour_max
@@ -31,7 +32,14 @@ from siafu.ops.runtime import (
     telling_compilation,
     warm_up,
 )
-from siafu.ops.sample.positions import sample_positions, sample_reference, warm_up_sampling
+from siafu.ops.sample.positions import (
+    draw_positions,
+    key_words,
+    sample_positions,
+    sample_reference,
+    warm_up_sampling,
+)
+from siafu.ops.sample.running import running_sums
 from siafu.ops.threads import num_threads
 from siafu.ops.wire.rows import (
     Encoded,
@@ -60,6 +68,7 @@ __all__ = [
     "Gat",
     "GatV2",
     "Numbering",
+    "Requests",
     "SoftmaxState",
     "WireLayout",
     "apply_delta",
@@ -73,6 +82,7 @@ __all__ = [
     "decode_delta",
     "decode_into",
     "delta_of",
+    "draw_positions",
     "dropout_pairs",
     "dropout_rows",
     "edge_delta",
@@ -84,12 +94,14 @@ __all__ = [
     "fold_into",
     "gcn_scales",
     "gcn_values",
+    "key_words",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",
     "num_threads",
     "row_bytes",
     "row_range",
+    "running_sums",
     "sample_positions",
     "sample_reference",
     "set_threads",

@@ -119,8 +119,12 @@ class SampleKernels(Protocol):
         weight_E: Tensor | None,
         *,
         replace: bool,
+        sums_E: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return how many edges each request got, and their numbers."""
+        """Return how many edges each request got, and their numbers.
+
+        `sums_E`: what `sample.running` makes of the weights, for those who look draws up in it.
+        """
 
 
 class EdgeDrop(NamedTuple):

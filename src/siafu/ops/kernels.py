@@ -38,6 +38,7 @@ try:
     from siafu.ops.attention import triton as attention_triton
     from siafu.ops.csr import triton as csr_triton
     from siafu.ops.random import triton as random_triton
+    from siafu.ops.sample import triton as sample_triton
     from siafu.ops.wire import triton as wire_triton
 except ImportError as error:
     triton_missing: str | None = str(error)
@@ -66,7 +67,7 @@ if numba_missing is None:
         csr_numba, random_numba, attention_numba, wire_numba, sample_numba, delta_numba
     )
 if triton_missing is None:
-    fast["cuda"] = Kernels(csr_triton, random_triton, attention_triton, wire_triton)
+    fast["cuda"] = Kernels(csr_triton, random_triton, attention_triton, wire_triton, sample_triton)
 
 
 def csr_kernels(device: torch.device, dtype: torch.dtype | None = None) -> CsrKernels:
