@@ -14,6 +14,8 @@ from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, sum_into
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
+from siafu.ops.group_numbering import GroupNumbering, NewKeys
+from siafu.ops.kernels import has_fast_kernels
 from siafu.ops.numbering import Numbering, union
 from siafu.ops.random.draws import (
     DrawKey,
@@ -23,6 +25,7 @@ from siafu.ops.random.draws import (
     uniform_reference,
     uniform_rows,
 )
+from siafu.ops.rows.gather import gather_rows
 from siafu.ops.runtime import (
     HUGE_PAGES_VARIABLE,
     fast_paths,
@@ -67,6 +70,8 @@ __all__ = [
     "Encoded",
     "Gat",
     "GatV2",
+    "GroupNumbering",
+    "NewKeys",
     "Numbering",
     "Requests",
     "SoftmaxState",
@@ -92,8 +97,10 @@ __all__ = [
     "finish",
     "fold_backward",
     "fold_into",
+    "gather_rows",
     "gcn_scales",
     "gcn_values",
+    "has_fast_kernels",
     "key_words",
     "max_with_argument",
     "neighbour_max",

@@ -127,6 +127,20 @@ class SampleKernels(Protocol):
         """
 
 
+class RowKernels(Protocol):
+    """Gathering rows by number."""
+
+    def gather_into(
+        self,
+        table_NW: Tensor,
+        rows_R: Tensor,
+        slot_N: Tensor | None,
+        copies_KW: Tensor | None,
+        out_RW: Tensor,
+    ) -> None:
+        """Write table[rows_R], whose table may be pinned host memory; `copies[slot]` where kept."""
+
+
 class EdgeDrop(NamedTuple):
     """Which attention weights to drop: draws by (source id, destination id), a column per head."""
 
