@@ -16,6 +16,7 @@ from siafu.ops.delta.stream import DeltaStream
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
 from siafu.ops.group_numbering import GroupNumbering, NewKeys
 from siafu.ops.kernels import has_fast_kernels
+from siafu.ops.numba_jit import load_compiler
 from siafu.ops.numbering import Numbering, union
 from siafu.ops.random.draws import (
     DrawKey,
@@ -102,6 +103,7 @@ __all__ = [
     "gcn_values",
     "has_fast_kernels",
     "key_words",
+    "load_compiler",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",
