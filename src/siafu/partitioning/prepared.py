@@ -7,13 +7,13 @@ where edges have a split of their own, it is the training edges; where that leav
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeatures, forget
-from siafu.graph.schema import Scale
+from siafu.graph.schema import Group, Scale
 from siafu.partitioning.chunks import EDGES_AT_ONCE, ranges, read, windows
 from siafu.partitioning.edge_weights import ScaledWeights, learn_mean, told_weights
 from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns, keep_one
@@ -23,7 +23,6 @@ from siafu.record import Say, counted, shortened
 
 _TRAINING_EDGE = 1
 _SHOWN = 8
-Group = Literal["nodes", "edges"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -186,7 +185,8 @@ def _prepared_table(
     assert not isinstance(raw, SparseFeatures), "tables have no sparse features"
     rows = graph.num_nodes if group == "nodes" else graph.num_edges
     where = "the node table" if group == "nodes" else "the edge table"
-    preparation = Preparation(getattr(fitted, group), given, rows, where, graph.schema.unused)
+    unused = graph.schema.unused_of(group)
+    preparation = Preparation(getattr(fitted, group), given, rows, where, unused)
     if say is not None and raw is not None:
         _say_how(preparation, raw, group, say)
     if raw is None or not preparation.names:

@@ -143,6 +143,16 @@ def test_other_columns_are_refused_by_name(
         siafu.infer(finished, with_columns(graph, np.asarray(graph.x), columns))
 
 
+def test_a_missing_column_is_looked_for_in_its_own_table(finished: siafu.Run) -> None:
+    graph, (_, *columns) = customers(), COLUMNS
+    other = with_columns(graph, np.asarray(graph.x)[:, 1:], columns)
+    unused = {"unused": {"note": "free text"}, "edge_unused": {"ago": "free text"}}
+    other = replace(other, schema=other.schema and other.schema.model_copy(update=unused))
+    with pytest.raises(DataError, match=r"no 'age' in the node table.*'note'") as told:
+        siafu.infer(finished, other)
+    assert "'ago'" not in str(told.value)
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> siafu.Run:
     """A run on one rank."""
