@@ -52,15 +52,24 @@ class Dropped:
     empty: int = 0
     first_unknown: str = ""
     first_empty: str = ""
+    written_otherwise: str = ""
+    """An id of the node table that is the same number as the first unknown one."""
 
     def check(self, problems: Problems, drop: bool | None) -> None:
         """Note it where there are more than may be dropped."""
         most = {None: FEW * self.rows, True: self.rows, False: 0}[drop]
         if self.unknown > most:
+            seen, fix = f"{self.first_unknown}; {self.unknown:,} of {self.rows:,} edges", ""
+            if self.written_otherwise:
+                seen += f"; the node table has {self.written_otherwise!r}"
+                fix = (
+                    "one of the tables has lost leading zeros: make it again with its ids as text "
+                    "(pandas: dtype=str), or take ids as whole numbers: --id-type integer; or else "
+                )
             problems.add(
                 "An edge names a node that the node table does not have.",
-                seen=f"{self.first_unknown}; {self.unknown:,} of {self.rows:,} edges",
-                fix="add the nodes to the node table, or drop such edges: --drop-unknown",
+                seen=seen,
+                fix=f"{fix}add the nodes to the node table, or drop such edges: --drop-unknown",
             )
         if self.empty > most:
             problems.add(

@@ -22,6 +22,7 @@ from siafu.ingest.tables.ids import (
     column_kind,
     id_column,
     with_types,
+    written_otherwise,
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
@@ -326,8 +327,11 @@ class EdgeTable:
         for name, column, is_lost in zip(names, columns, lost, strict=True):
             if is_lost is not None:
                 row = int(np.argmax(is_lost))
-                shown = f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
-                dropped.first_unknown = dropped.first_unknown or shown
+                if not dropped.first_unknown:
+                    text = str(column[row].as_py())
+                    shown = f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
+                    dropped.first_unknown = shown
+                    dropped.written_otherwise = written_otherwise(text, rows, self.kind)
                 unknown |= is_lost
         dropped.unknown += int(unknown.sum())
         return piece.only(~unknown), [end[~unknown] for end in ends]

@@ -118,11 +118,12 @@ class Table:
             known = set(present)
             for name, flag in flag_of.items():
                 if name not in known:
+                    free = [column for column in present if column not in flag_of]
                     columns = shortened([repr(column) for column in present], MOST_NAMES)
                     yield DataError(
                         f"The {self.what} has no column {name!r}.",
                         seen=f"{file} with columns {columns}",
-                        fix=suggestion(name, present) + fix.format(flag),
+                        fix=suggestion(name, free) + fix.format(flag),
                     )
 
     def with_text(self, columns: Sequence[str]) -> "Table":

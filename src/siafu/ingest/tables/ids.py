@@ -27,6 +27,7 @@ from siafu.ingest.tables.id_kernels import (
 IdKind = Literal["integer", "text"]
 
 _GATHERED_ROWS = 1 << 22
+_LONGEST_NUMBER = 20
 
 
 class IdRows(Protocol):
@@ -246,6 +247,16 @@ def index_ids(ids: Ids) -> IdRows:
         return TextRows(ids)
     span = int(ids.values.max()) - int(ids.values.min())
     return IntegerRows(ids) if span < 4 * len(ids) + 1024 else ScatteredIntegerRows(ids)
+
+
+def written_otherwise(text: str, rows: IdRows, kind: IdKind) -> str:
+    """Return an id that is there and the same number with more or fewer zeros; else nothing."""
+    if kind == "integer" or not re.fullmatch(r"\d{1,16}(\.0+)?", text, re.ASCII):
+        return ""
+    digits = text.partition(".")[0].lstrip("0") or "0"
+    alike = [digits.zfill(length) for length in range(len(digits), _LONGEST_NUMBER + 1)]
+    places = rows.find(pa.array(alike, pa.large_string()))
+    return next((one for one, place in zip(alike, places, strict=True) if place >= 0), "")
 
 
 def ids_from_columns(columns: list[pa.Array], kind: IdKind) -> Ids:

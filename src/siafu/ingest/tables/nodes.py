@@ -23,7 +23,7 @@ from siafu.ingest.tables.ids import (
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
-from siafu.ingest.tables.repeated import LeftOut
+from siafu.ingest.tables.repeated import LeftOut, recounted
 from siafu.ingest.tables.splits import find_masks
 from siafu.ingest.tables.store_builder import WrittenNodes
 from siafu.ingest.tables.targets import Target, target_reader
@@ -105,6 +105,7 @@ class NodeTable:
         self._as_text = False
         self.table = self._typed(table)
         self._left_out = LeftOut()
+        self._recounted: list[TargetColumn] | None = None
         self._padded: list[str] = []
 
     def _typed(self, table: Table) -> Table:
@@ -148,6 +149,8 @@ class NodeTable:
 
     def targets(self) -> list[TargetColumn]:
         """Return what a schema says of the columns to predict, once they were read."""
+        if self._recounted is not None:
+            return self._recounted
         return self.labels.described() if self.labels else []
 
     def notes(self) -> list[str]:
@@ -216,6 +219,8 @@ class NodeTable:
             self._read_as_text()
             width = self._write_rows(writer, len(scanned.ids))
         self._left_out.check_repeated(self.problems)
+        if self.labels and self._left_out.has_repeated:
+            self._recounted = recounted(self.labels.described(), writer.load("y"))
         for reader in self.features.readers:
             reader.check(self.problems)
         return WrittenNodes(
