@@ -259,7 +259,8 @@ def test_the_split_of_a_cut_is_that_which_ranks_would_draw(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     whole = known_answer("classes")
-    cut = with_edge_split(whole, None, 0, tmp_path / "split.npy")
+    cut, notes = with_edge_split(whole, None, 0, tmp_path / "split.npy")
+    assert notes[0].startswith("No split of edges in the data: drew ")
     run(ranks, tmp_path, whole, 1, epochs=1)
     drawn = pq.read_table(tmp_path / "1.run/predictions").column("split").to_pylist()
     assert [("", "train", "val", "test")[side] for side in cut.edge_split] == drawn
