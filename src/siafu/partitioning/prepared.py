@@ -37,6 +37,8 @@ class ColumnChoices:
     """Where that stands."""
     all_rows: bool = False
     """Learn of all rows, not of training nodes alone."""
+    tells_edges: bool = True
+    """False where nobody reads the features of edges, and nothing is said of them."""
     asked: str = ""
     """The flags of the above, refused where columns have no names."""
     learnt: Schema | None = None
@@ -61,7 +63,7 @@ def prepare_in_steps(partial: Partial, graph: Graph, how: ColumnChoices, say: Sa
     if not partial.has("columns"):
         partial.end("columns", schema=fit_schema(graph, how).to_dict())
     fitted = Schema.from_dict(partial.facts("columns")["schema"])
-    for line in told(fitted):
+    for line in told(fitted, edges=how.tells_edges):
         say(line)
     return _prepared(graph, fitted)
 
@@ -258,10 +260,10 @@ def _say_how(preparation: Preparation, raw: Array, group: Group, say: Say) -> No
         say(f"Column {name!r}: {counted(count, 'row')} with a category that training never saw.")
 
 
-def told(fitted: Schema) -> list[str]:
+def told(fitted: Schema, *, edges: bool = True) -> list[str]:
     """Return lines on what becomes of the columns: prepared, filled, left out, capped."""
     lines: list[str] = []
-    for group, columns in (("nodes", fitted.nodes), ("edges", fitted.edges)):
+    for group, columns in (("nodes", fitted.nodes), ("edges", fitted.edges if edges else ())):
         if not columns:
             continue
         width = sum(len(column.prepared_names()) for column in columns)

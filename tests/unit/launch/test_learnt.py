@@ -362,6 +362,16 @@ def test_a_cut_that_was_stopped_goes_on_with_the_same_columns(
         assert whole.part(part).entries == other.part(part).entries
 
 
+def test_features_of_edges_are_told_of_where_they_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, settings in (("no", {}), ("yes", {"model": "gat", "edge_features": True})):
+        siafu.fit(customers(), epochs=1, out=tmp_path / name, **settings)
+        told = capsys.readouterr().err
+        assert "Columns of the nodes: 4 become" in told
+        assert ("Columns of the edges: 1 become" in told) == (name == "yes")
+
+
 def _out_of_disk(*told: Any) -> None:
     raise OSError(28, "No space left on device")
 
