@@ -94,16 +94,14 @@ def edge_view(config: RunConfig, shard: Shard) -> Shard:
     split_E = shard.edge_split
     if split_E is None or config.split is not None:
         split_E = _draw_split(config, shard)
-    masks = {name: (split_E == 1 + k).nonzero().squeeze(1) for k, name in enumerate(MASKS)}
-    counts = shard.world.gather_numbers([float(len(rows)) for rows in masks.values()])
-    totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
-    if not totals["train"]:
+    asked = _with_split(shard, split_E)
+    if not asked.mask_totals["train"]:
         raise DataError(
             "No edges are there to train on.",
-            seen=f"{shard.name}: edges of the splits {totals}",
+            seen=f"{shard.name}: edges of the splits {asked.mask_totals}",
             fix="draw the splits anew from the targets: --split 0.6,0.2",
         )
-    return told_of_edges(replace(shard, masks=masks, mask_totals=totals))
+    return told_of_edges(asked)
 
 
 def known_edges(shard: Shard) -> Shard:
@@ -111,8 +109,15 @@ def known_edges(shard: Shard) -> Shard:
     split_E = shard.edge_split
     if split_E is None:
         split_E = torch.zeros(shard.csr.num_edges, dtype=torch.uint8)
+    return told_of_edges(_with_split(shard, split_E))
+
+
+def _with_split(shard: Shard, split_E: Tensor) -> Shard:
+    """Return the shard with masks of edges, and how many of all ranks' each has."""
     masks = {name: (split_E == 1 + k).nonzero().squeeze(1) for k, name in enumerate(MASKS)}
-    return told_of_edges(replace(shard, masks=masks))
+    counts = shard.world.gather_numbers([float(len(rows)) for rows in masks.values()])
+    totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
+    return replace(shard, masks=masks, mask_totals=totals)
 
 
 def told_of_edges(shard: Shard) -> Shard:
@@ -188,7 +193,8 @@ def write_edges(
         }
         y = None if asked.y is None else asked.y[low:high]
         columns |= prediction_columns(logits[low:high], asked.objective, targets, y)
-        columns["split"] = SPLIT_NAMES.take(pa.array(split_E[low:high]))
+        if any(asked.mask_totals.values()):
+            columns["split"] = SPLIT_NAMES.take(pa.array(split_E[low:high]))
         return pa.table(columns)
 
     pieces = (table(low, high) for low, high in row_pieces(len(source_E)))
