@@ -226,7 +226,7 @@ def _weighted_alike(graph: Graph, learnt: Schema, say: Say) -> Graph:
             fix="name the column that has them: --edge-weight COLUMN",
         )
     if graph.edge_weight is not None and not learnt.weighted:
-        say("Weights of edges are left out: the edges of the training had none.")
+        say("Weights of edges are left out: the training used none.")
         return replace(graph, edge_weight=None)
     return graph
 

@@ -114,6 +114,7 @@ def test_other_data_is_prepared_by_name(tmp_path: Path, runs_on_pool: None, coun
         unsplit = replace(other, train=None, val=None, test=None)
         predicted = siafu.infer(run, unsplit).sort_by("id")
         assert predicted.column("prediction") == own.column("prediction")
+        assert "split" not in predicted.column_names
     few = replace(turned(graph), x=np.full((NODES, 4), np.nan, np.float32))
     assert len(siafu.infer(run, few)) == NODES, "gaps are filled from training"
 
@@ -211,6 +212,8 @@ def test_weights_of_edges_are_as_in_training(tmp_path: Path, finished: siafu.Run
         siafu.infer(run, graph)
     own, other = siafu.infer(finished), siafu.infer(finished, weighted)
     assert other.column("confidence") == own.column("confidence"), "left out"
+    unread = trained(tmp_path / "gat", weighted, model="gat", edge_features=False)
+    assert siafu.infer(unread, graph).equals(siafu.infer(unread, weighted)), "gat reads none"
 
 
 def test_the_unit_of_weights_makes_no_difference(tmp_path: Path) -> None:
@@ -272,7 +275,7 @@ def test_parts_cut_by_themselves_have_statistics_of_their_own(
     siafu.partition(customers(), tmp_path / "none.parts", parts=1, scale="none")
     with pytest.raises(DataError, match="another way"):
         siafu.infer(finished, tmp_path / "none.parts")
-    with pytest.raises(ConfigError, match="--scale"):
+    with pytest.raises(ConfigError, match="seen: scale with the parts"):
         siafu.fit(tmp_path / "own.parts", epochs=1, scale="none")
     with pytest.raises(ConfigError, match="as they were in training"):
         siafu.infer(finished, customers(), scale="none")

@@ -25,7 +25,7 @@ def edge_flags(options: TableOptions) -> dict[str, str]:
     assert options.src is not None
     assert options.dst is not None
     flags = {options.src: "--src", options.dst: "--dst"}
-    flags |= dict.fromkeys(options.edge_attr or (), "--edge-attr")
+    flags |= dict.fromkeys(options.edge_attr or options.edge_left_out, "--edge-attr")
     if options.edge_weight is not None:
         flags[options.edge_weight] = "--edge-weight"
     if options.edge_type is not None:
@@ -207,6 +207,7 @@ def choose_edge_columns(table: Table, options: TableOptions, problems: Problems)
         problems,
         taken=others,
         asked=options.edge_attr,
+        left_out=options.edge_left_out,
         known=options.edge_kinds,
         targets=labels,
     )

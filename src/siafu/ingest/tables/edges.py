@@ -84,7 +84,7 @@ class EdgeTable:
     def written(self) -> WrittenEdges:
         """Return what is known of the edges beside their arrays, once they are written."""
         columns, types = self.columns, self.types
-        shown = self.table.files[0].name
+        shown = self.table.shown()
         delimiter = self.table.delimiter()
         apart = f"The columns of the edge table are separated by {delimiter!r}."
         return WrittenEdges(

@@ -14,6 +14,7 @@ import pyarrow.parquet as pa_parquet
 
 from siafu.errors import DataError
 from siafu.graph import Array
+from siafu.ingest.frames import is_kept_frame
 from siafu.ingest.tables.cells import NULL_CELLS
 from siafu.record import shortened, suggestion
 
@@ -89,6 +90,11 @@ class Table:
         schema = self._schema_of(self.files[0])
         _refuse_twins(self.files[0], schema.names)
         return schema
+
+    def shown(self) -> str:
+        """Return what users call its first file; a frame has none of theirs."""
+        first = self.files[0]
+        return "a frame" if is_kept_frame(str(first)) else first.name
 
     def common_names(self) -> set[str]:
         """Return the columns that every file has."""
@@ -283,7 +289,7 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     return kind(
         "A column mixes types." if mixed else "A table file can't be read.",
         seen=f"{file}: {text}",
-        fix="give each column one type; for ids that mix numbers and text use id_type='text'"
+        fix="give each column one type; for ids that mix numbers and text use --id-type text"
         if mixed
         else "check that the file is complete and of the kind its name says",
     )

@@ -52,7 +52,7 @@ def column_kind(table: Table, name: str) -> IdKind:
     raise DataError(
         "Node ids must be integers or text.",
         seen=f"column {name!r} of the {table.what} is {kind}",
-        fix="convert the column, or use --id-type text (id_type='text' in Python); a missing id "
+        fix="convert the column, or use --id-type text; a missing id "
         "makes integers floats, and so does one of 20 digits",
     )
 
@@ -105,7 +105,7 @@ def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = F
         raise DataError(
             "The ids are of mixed types, or too large.",
             seen=f"column {name!r} of {piece.file} is {column.type}: {error}",
-            fix="use one type in all files; id_type='text' takes any id",
+            fix="use one type in all files; --id-type text takes any id",
         ) from error
     is_missing = column.is_null()
     if makes_vertices and kind == "text":
@@ -148,7 +148,7 @@ def _whole_numbers(piece: Piece, name: str, column: pa.Array) -> pa.Array:
     raise DataError(
         "The ids are of mixed types, or too large.",
         seen=f"{at}; others are whole numbers",
-        fix="use one type in all files; --id-type text (id_type='text' in Python) takes any id",
+        fix="use one type in all files; --id-type text takes any id",
     )
 
 

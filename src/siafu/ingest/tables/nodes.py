@@ -51,7 +51,7 @@ def node_flags(schema: pa.Schema, options: TableOptions) -> dict[str, str]:
     flags |= dict.fromkeys(label_columns(schema, options), "--label")
     if options.split is not None and options.needs_labels:
         flags[options.split] = "--split-column"
-    return flags | dict.fromkeys(options.features or (), "--features")
+    return flags | dict.fromkeys(options.features or options.left_out, "--features")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,7 @@ class NodeTable:
             self.problems,
             taken=used,
             asked=options.features,
+            left_out=options.left_out,
             known=options.node_kinds,
             targets=labels,
         )
@@ -169,7 +170,7 @@ class NodeTable:
 
     def _shown(self) -> str:
         more = f" and {len(self.table.files) - 1:,} more" if len(self.table.files) > 1 else ""
-        return f"{self.table.files[0].name}{more}"
+        return f"{self.table.shown()}{more}"
 
     def _scan(self) -> ScannedVertices:
         labels, masks = self.labels, self.masks

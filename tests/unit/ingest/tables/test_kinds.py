@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from siafu.errors import DataError
+from siafu.config import make_columns
+from siafu.errors import ConfigError, DataError
 from tests.unit.ingest.tables.made import made, schema_of
 
 ROWS = 60
@@ -265,6 +266,22 @@ def test_a_class_may_be_called_inf(tmp_path: Path) -> None:
     graph, told = made(tmp_path, {"age": list(range(ROWS)), "arm": words}, label="arm")
     assert (graph.class_names, "infinite" in told) == (("art", "cav", "inf"), False)
     assert np.array(graph.y)[:3].tolist() == [2, 1, 0]
+
+
+def test_columns_that_are_to_be_left_out_are_no_features(tmp_path: Path) -> None:
+    nodes = {"age": [row % 11 for row in range(ROWS)], "town": TOWNS, "pay": [0.5] * ROWS}
+    edges = {"src": [0, 1], "dst": [1, 2], "day": [1.5, 2.5], "sum": [2.5, 3.5]}
+    settings = make_columns(features=["-age", "-town"], edge_attr="-day")
+    options = {name: getattr(settings.table_options(), name) for name in ("left_out", "features")}
+    options["edge_left_out"] = settings.table_options().edge_left_out
+    graph, told = made(tmp_path / "t", nodes, edges, **options)
+    assert (graph.feature_names, graph.edge_attr_names) == (("pay",), ("sum",))
+    assert schema_of(graph).unused == {"age": "left out as asked", "town": "left out as asked"}
+    assert told.count("left out as asked") == 3
+    with pytest.raises(DataError, match="no column 'agee'"):
+        made(tmp_path / "u", nodes, edges, left_out=("agee",))
+    with pytest.raises(ConfigError, match="not both"):
+        make_columns(features="-age,town").table_options()
 
 
 def test_one_is_told_as_one(tmp_path: Path) -> None:
