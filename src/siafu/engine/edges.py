@@ -4,7 +4,6 @@ An edge lies with the rank of its destination, where the row of its source is fe
 Shapes: E edges into owned rows, A asked about, N owned rows, R halo rows, D width, O outputs.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from siafu.engine.infer import SPLIT_NAMES, node_targets, prediction_columns, ro
 from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import RowsInMemory
 from siafu.errors import ConfigError, DataError
-from siafu.graph import MASKS, Ids
+from siafu.graph import MASKS
 from siafu.nn import Draws, PairHead
-from siafu.partitioning import edge_sides
+from siafu.partitioning import Parts, edge_sides
 from siafu.shard import Shard
 
 _EDGES_AT_ONCE = 1 << 18
@@ -175,12 +174,16 @@ def check_edge_settings(config: RunConfig) -> None:
 
 @torch.no_grad()
 def write_edges(
-    network: EdgeNetwork, asked: Shard, draws: Draws, ids: Callable[[], Ids], target: Path
+    network: EdgeNetwork, asked: Shard, draws: Draws, parts: Parts, target: Path
 ) -> None:
-    """Write a row for each edge: src, dst, what is told of it, and its split."""
+    """Write a row for each edge: src, dst, what is told of it, and its split.
+
+    Of a table of edges also which row it was: edges between the same nodes are told apart by it.
+    """
     network.module.eval()
     draws.training = False
-    logits, targets, all_ids = network.logits(), node_targets(asked), ids()
+    logits, targets, all_ids = network.logits(), node_targets(asked), parts.ids
+    row_E = parts.part(asked.world.rank).load_if_present("edge_row")
     source_E, target_E = (ends.cpu().numpy() for ends in edge_numbers(asked))
     split_E = np.zeros(len(source_E), np.int8)
     for number, rows in enumerate(asked.masks.values()):
@@ -191,6 +194,9 @@ def write_edges(
             "src": all_ids.take(source_E[low:high]).to_arrow(),
             "dst": all_ids.take(target_E[low:high]).to_arrow(),
         }
+        if row_E is not None:
+            rows = np.asarray(row_E[low:high])
+            columns["row"] = pa.array(rows, mask=rows < 0)
         y = None if asked.y is None else asked.y[low:high]
         columns |= prediction_columns(logits[low:high], asked.objective, targets, y)
         if any(asked.mask_totals.values()):

@@ -114,7 +114,7 @@ def _begin(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
     resumed = folder.checkpoints if job.resume else None
     say = _say_nothing if job.quiet or world.rank != 0 else _say
     try:
-        return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts).ids)
+        return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts))
     except BudgetError as error:
         if job.resume or not folder.parts.exists():
             raise
@@ -241,7 +241,7 @@ def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, world: 
         write_embeddings(network.nodes, shard, draws, Path(job.target))
         return
     if isinstance(network, EdgeNetwork):
-        write_edges(network, shard, draws, lambda: open_parts(job.parts).ids, Path(job.target))
+        write_edges(network, shard, draws, open_parts(job.parts), Path(job.target))
         return
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 

@@ -13,6 +13,7 @@ from siafu.ingest.tables.files import Piece, Table
 from siafu.ingest.tables.kinds import Sample
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import FEW, Problems
+from siafu.ingest.tables.splits import Masks, find_masks
 from siafu.ingest.tables.targets import Target, target_reader
 from siafu.ingest.tables.told import Line, edge_feature_lines, target_lines, told_edges
 from siafu.record import counted
@@ -121,6 +122,7 @@ class EdgeColumns:
     types_were_found: bool
     labels: Target | None
     features: Features
+    masks: Masks | None = None
     dropped: Dropped = field(default_factory=Dropped)
 
     def names(self) -> list[str]:
@@ -129,6 +131,7 @@ class EdgeColumns:
         names += [self.weights.column] if self.weights.column and self.weights.is_read else []
         names += [] if self.types is None else [self.types.column]
         names += [] if self.labels is None else self.labels.columns
+        names += [] if self.masks is None else self.masks.columns
         return list(dict.fromkeys(names))
 
     def attr_width(self) -> int:
@@ -184,7 +187,9 @@ class EdgeColumns:
             lines.append(Line(weight.column, "number", "weight"))
         if self.types is not None:
             lines.append(Line(self.types.column, "type", "type", why=f"{len(self.types):,} types"))
-        lines += target_lines(self.targets()) + edge_feature_lines(self.features)
+        lines += target_lines(self.targets())
+        lines += [Line(name, "split", "split") for name in self.masks.columns] if self.masks else []
+        lines += edge_feature_lines(self.features)
         return [*notes, told_edges(shown, lines)]
 
 
@@ -201,6 +206,9 @@ def choose_edge_columns(table: Table, options: TableOptions, problems: Problems)
     taken += [] if found is None else [found]
     weights = _weights(table, options, taken)
     taken += [weights.column] if weights.column and weights.is_read else []
+    split = options.split if options.split in schema.names else None
+    masks = find_masks(schema, split) if labels else None
+    taken += [] if masks is None else masks.columns
     others = [name for name in taken if name not in (options.edge_attr or ())]
     features = choose_features(
         table,
@@ -219,6 +227,7 @@ def choose_edge_columns(table: Table, options: TableOptions, problems: Problems)
         types_were_found=options.edge_type is None,
         labels=target_reader(table, labels, options.target) if labels else None,
         features=features,
+        masks=masks,
     )
 
 

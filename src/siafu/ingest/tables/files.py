@@ -67,6 +67,10 @@ class Piece:
         rows = np.flatnonzero(keep) if self.rows is None else self.rows[keep]
         return replace(self, batch=self.batch.filter(pa.array(keep)), rows=rows)
 
+    def rows_kept(self) -> Array:
+        """Return which rows of the piece, as it was read, are left."""
+        return np.arange(self.batch.num_rows) if self.rows is None else self.rows
+
     def where(self, row: int) -> str:
         """Return where a user finds this row."""
         at = row if self.rows is None else int(self.rows[row])

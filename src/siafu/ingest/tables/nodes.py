@@ -49,7 +49,7 @@ def node_flags(schema: pa.Schema, options: TableOptions) -> dict[str, str]:
     assert options.node_id is not None
     flags = {options.node_id: "--node-id"}
     flags |= dict.fromkeys(label_columns(schema, options), "--label")
-    if options.split is not None and options.needs_labels:
+    if options.split is not None and options.needs_labels and options.edge_label is None:
         flags[options.split] = "--split-column"
     return flags | dict.fromkeys(options.features or options.left_out, "--features")
 
@@ -86,7 +86,7 @@ class NodeTable:
         self.problems = problems or Problems()
         self.node_id, schema = options.node_id, table.schema()
         table.check_columns(node_flags(schema, options))
-        split = options.split if options.needs_labels or options.split in schema.names else None
+        split = options.split if options.split in schema.names else None
         self.masks = find_masks(schema, split)
         labels = label_columns(schema, options)
         self.labels: Target | None = (

@@ -30,7 +30,7 @@ from siafu.ingest.tables.ids import IdKind, IdRows, index_ids
 from siafu.ingest.tables.options import TableOptions
 
 _VERTICES = "vertices"
-_RULES = 7
+_RULES = 8
 """Raised when the same tables become another store."""
 
 

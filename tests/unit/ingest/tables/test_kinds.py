@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from siafu.config import make_columns
 from siafu.errors import ConfigError, DataError
+from siafu.graph import load_store
+from siafu.ingest import TableOptions, ingest_to_store
 from tests.unit.ingest.tables.made import made, schema_of
 
 ROWS = 60
@@ -290,3 +293,38 @@ def test_one_is_told_as_one(tmp_path: Path) -> None:
     graph, told = made(tmp_path, {"pay": pay})
     assert np.isnan(np.array(graph.x)[7, 0])
     assert "pay: 1 cell among numbers taken as a gap, the first 'much' in data row 7" in told
+
+
+def test_edges_to_predict_know_their_row_and_their_split(tmp_path: Path) -> None:
+    rows = 400
+    edges = {
+        "src": [row % 9 for row in range(rows)],
+        "dst": [row % 7 if row != 5 else 99 for row in range(rows)],
+        "late": [None if row == 6 else row % 2 for row in range(rows)],
+        "split": [("train", "val", "test", "")[row % 4] for row in range(rows)],
+    }
+    graph, told = made(tmp_path / "t", AGE, edges, edge_label="late", undirected=True)
+    assert graph.edge_row is not None
+    assert graph.edge_split is not None
+    row_of = np.array(graph.edge_row)
+    given = row_of >= 0
+    assert sorted(row_of[given].tolist()) == [row for row in range(rows) if row != 5]
+    src, dst = graph.edge_index()
+    assert src[given].tolist() == [edges["src"][row] for row in row_of[given]]
+    assert dst[given].tolist() == [edges["dst"][row] for row in row_of[given]]
+    side = [0 if row == 6 else (1, 2, 3, 0)[row % 4] for row in row_of[given]]
+    assert np.array(graph.edge_split)[given].tolist() == side
+    assert not np.array(graph.edge_split)[~given].any(), "reverses are not asked about"
+    assert " split split split " in " ".join(told.split())
+    plain, _ = made(tmp_path / "plain", AGE, edges)
+    assert (plain.edge_row, plain.edge_split) == (None, None)
+    (tmp_path / "two" / "edges").mkdir(parents=True)
+    for number, low in enumerate((0, 200)):
+        piece = {name: column[low : low + 200] for name, column in edges.items()}
+        pq.write_table(pa.table(piece), tmp_path / "two" / "edges" / f"{number}.parquet")
+    ids = {"id": list(range(20)), **AGE}
+    pq.write_table(pa.table(ids), tmp_path / "two" / "nodes.parquet")
+    options = TableOptions(edge_label="late")
+    ingest_to_store(tmp_path / "two", tmp_path / "two.store", options=options)
+    both = load_store(tmp_path / "two.store")
+    assert sorted(np.array(both.edge_row).tolist()) == [row for row in range(rows) if row != 5]
