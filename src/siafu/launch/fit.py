@@ -200,7 +200,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     parts, seconds = folder.parts, {}
     if not parts.exists():
         go_on = f"run `{resume_command(folder.path)}`"
-        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING)
+        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING, live=folder.live)
         parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
         progress.times.end()
         seconds = progress.times.seconds
@@ -289,6 +289,8 @@ def _draw(folder: RunFolder, error: BaseException | None) -> Path:
     if is_prepared(folder):
         with suppress(OSError, SiafuError):
             folder.note_failure(error if isinstance(error, SiafuError) else None)
+            if error is None:
+                folder.live.unlink(missing_ok=True)
             write_report([folder.path], folder.report)
     return folder.report
 

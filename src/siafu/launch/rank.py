@@ -153,7 +153,9 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
     is_first, predicts = world.rank == 0, config.inference == "full"
     said_before = COMPILING_TOLD_VARIABLE in os.environ
     with (
-        ProgressLine(quiet=job.quiet or not is_first) as line,
+        ProgressLine(
+            quiet=job.quiet or not is_first, live=folder.live if is_first else None
+        ) as line,
         _watched(trainer, folder, line) as watch,
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
         open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
