@@ -5,12 +5,8 @@ from siafu.collector import collector_rests
 with collector_rests():  # every rank begins here
     from siafu.launch.api import load, load_dynamic, open_run, partition, resume
     from siafu.launch.fit import fit, resume_run, start_run
-<<<<<<< HEAD
     from siafu.launch.infer import infer, write_inference
-=======
-    from siafu.launch.infer import write_inference
     from siafu.launch.planning import make_plan
->>>>>>> 28f33727d29d2f3c3e18c3f92332c57d5efdf7fb
     from siafu.launch.prepare import prepare_parts
     from siafu.launch.ranks import under_torchrun
     from siafu.launch.run import Run
