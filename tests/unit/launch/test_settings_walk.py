@@ -95,6 +95,7 @@ OTHERS: dict[str, Other] = {
     "metric": Other("roc-auc", ("scores",)),
     "eval_every": Other(2, ("evaluated",)),
     "input_cache": Other(True, PLANNED, beside={"input_dropout": 0.0}),
+    "by_columns": Other(True, PLANNED, {"columns": False}),
     "overlap": Other(False, ("plan",)),
     "macrobatch": Other("1", PLANNED),
     "fanout": Other("2,2"),
