@@ -12,8 +12,8 @@ seconds; that of an H200 is an assumption, so the price at which it draws level 
 
 A pool is compared only where the machine has a core for each of its workers beside the ranks':
 else they slow down the ranks that are timed. Even then graphs are small (epochs of 0.1 s against
-calls of 20 ms), functions have 192 MB, in which torch does not fit, and what serving the workers
-costs a graph server is left out: no figure of it stands in the README.
+calls of 20 ms), and what serving the workers costs a graph server is left out: no figure of it
+stands in the README.
 No time is reported of a contestant whose losses are not those of one plain process.
 """
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.harness import RankPool, work_of_run
+from tests.harness import RankPool, skip_sync, work_of_run
 
 launch = importlib.import_module("siafu.launch.ranks")
 
@@ -24,6 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Commands, ranks and workers are some hundred processes, of which each would compile siafu anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Tests kill processes, not machines: what the kernel has is as good as what the disk has.
+os.fsync = skip_sync
 
 # Tensors here are small, and torch's threads spin while they wait: beside the ranks' processes two
 # of them take 2.6 times the processor time of one.
@@ -62,6 +65,7 @@ def runs_on_pool(ranks: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
             done.result()
 
     monkeypatch.setattr(launch, "run_ranks", run_ranks)
+    monkeypatch.setattr(launch, "warm_process", lambda variables: None)
 
 
 @pytest.fixture(scope="session")

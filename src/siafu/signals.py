@@ -66,8 +66,8 @@ def heeding() -> Iterator[StopOrder]:
 
 @contextmanager
 def ending_cleanly() -> Iterator[None]:
-    """Let SIGTERM raise inside, as Ctrl-C does, instead of ending the process where it stands."""
-    with _handled_by(_terminate, signal.SIGTERM):
+    """Let SIGTERM, or a terminal that closes, raise inside, as Ctrl-C does."""
+    with _handled_by(_terminate, signal.SIGTERM, signal.SIGHUP):
         yield
 
 

@@ -50,8 +50,8 @@ def ranks_of(command: subprocess.Popen) -> list[psutil.Process]:
     found = {}
     for child in children:
         with suppress(psutil.NoSuchProcess):  # another child, which has ended since
-            if "siafu.launch" in child.cmdline():
-                found[int(child.environ()["RANK"])] = child
+            if child.name().startswith("siafu rank "):
+                found[int(child.name().removeprefix("siafu rank "))] = child
     return [found[rank] for rank in sorted(found)]
 
 

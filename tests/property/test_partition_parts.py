@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,14 +25,6 @@ from siafu.partitioning import open_parts, score, write_parts
 BOUNDED = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_fsync():
-    """Keep the disk out of it: hundreds of small folders would wait for it alone."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("os.fsync", lambda descriptor: None)
-        yield
 
 
 @st.composite

@@ -14,9 +14,10 @@ from urllib.parse import urlsplit
 from siafu.comm import World
 from siafu.elastic.dispatch import Dispatcher, RetryPolicy
 from siafu.elastic.options import PoolOptions, address_of_rank, is_loopback, split_address
+from siafu.elastic.pools.cloud import CloudModel
 from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
 from siafu.elastic.pools.process import ProcessPool
-from siafu.elastic.pools.simulated import CloudModel, SimulatedPool
+from siafu.elastic.pools.simulated import SimulatedPool
 from siafu.elastic.runner import Autotuner, PoolUse, Runner
 from siafu.errors import ConfigError, PoolError
 from siafu.files import read_mapping
@@ -206,9 +207,11 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def read_cloud(text: str | None) -> CloudModel:
-    """Return the model that a setting names: aws-lambda, a latency as 20ms, or a YAML file."""
-    if text is None or text == "aws-lambda":
+    """Return the model that a setting names: a known cloud, a latency as 20ms, or a YAML file."""
+    if text in (None, "aws-lambda"):
         return CloudModel.aws_lambda()
+    if text == "dorylus":
+        return CloudModel.dorylus()
     if match := re.fullmatch(r"([0-9]+(?:[.][0-9]+)?) *(ms|s)", text):
         unit = 0.001 if match[2] == "ms" else 1.0
         return CloudModel.ideal(latency_seconds=float(match[1]) * unit)
@@ -217,7 +220,7 @@ def read_cloud(text: str | None) -> CloudModel:
     raise ConfigError(
         "The simulated cloud can't be read.",
         seen=f"cloud={text}",
-        fix="use aws-lambda, a latency as 20ms, or a YAML file with the model's numbers",
+        fix="use aws-lambda, dorylus, a latency as 20ms, or a YAML file with the model's numbers",
     )
 
 

@@ -44,8 +44,8 @@ class PoolOptions(MachineOptions):
     )
     cloud: str | None = setting(
         None,
-        "the simulated pool's delays and failures: aws-lambda (default), a latency as 20ms, or a "
-        "YAML file",
+        "the simulated pool's delays and failures: aws-lambda (default), dorylus (the paper's), "
+        "a latency as 20ms, or a YAML file",
         STATIC,
         PIPELINE,
         SIMULATED,

@@ -175,9 +175,15 @@ _PACE_SECONDS = 0.01
 class Runner:
     """What a pipeline gives its tensor tasks to."""
 
-    def __init__(self, dispatcher: Dispatcher, use: PoolUse, tuner: Autotuner | None) -> None:
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        use: PoolUse,
+        tuner: Autotuner | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Without a tuner the pool keeps its size."""
-        self.dispatcher, self.use, self.tuner = dispatcher, use, tuner
+        self.dispatcher, self.use, self.tuner, self._clock = dispatcher, use, tuner, clock
         self._observed, self._asked_for = 0.0, dispatcher.workers
 
     def start(self, task: Task) -> None:
@@ -190,7 +196,7 @@ class Runner:
 
     def observe(self, graph_waiting: int) -> None:
         """Let the tuner know how many graph tasks could be done now."""
-        now = time.monotonic()
+        now = self._clock()
         if self.tuner is None or self.dispatcher.degraded or now - self._observed < _PACE_SECONDS:
             return
         self._observed = now

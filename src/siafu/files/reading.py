@@ -90,7 +90,9 @@ def mapping_of(text: str, *, is_toml: bool = False) -> dict[str, Any]:
     import yaml  # noqa: PLC0415 - not everybody reads such files
 
     try:
-        values = tomllib.loads(text) if is_toml else yaml.safe_load(text)
+        # The loader in C takes a tenth of the time; a source build of PyYAML may lack it.
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        values = tomllib.loads(text) if is_toml else yaml.load(text, loader)
     except yaml.YAMLError as error:
         raise ValueError(f"{error}") from error
     except RecursionError as error:

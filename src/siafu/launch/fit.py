@@ -24,7 +24,7 @@ from siafu.launch.own_code import model_to_run, trust_named
 from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
-from siafu.launch.ranks import carry_out, joined, under_torchrun
+from siafu.launch.ranks import begin_loading, carry_out, joined, under_torchrun
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
@@ -118,6 +118,7 @@ def start_run(
     folder = _new_folder(config)
     with _working_on(folder, is_new=True, say=say):
         say(f"Run: {folder.path}")
+        begin_loading(config)
         job = _prepare(folder, data, config, say, quiet)
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")

@@ -21,7 +21,7 @@ from siafu.launch.own_code import model_to_run
 from siafu.launch.pairs import save_pairs
 from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
-from siafu.launch.ranks import carry_out, under_torchrun
+from siafu.launch.ranks import begin_loading, carry_out, under_torchrun
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.partitioning import open_parts
 from siafu.record import PhaseProgress, RunFolder, shortened
@@ -58,6 +58,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(parts_of(folder))
+        begin_loading(config)
         if data is not None:
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
             learnt = columns_to_find(folder, config)

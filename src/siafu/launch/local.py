@@ -1,33 +1,22 @@
-"""Starting ranks on this machine through torch's elastic process API, and ending them together.
+"""Starting ranks on this machine, and ending them together.
 
 Ranks meet in a file and talk over loopback: no port is fixed, none is open to the network.
 """
 
 import json
-import logging
 import os
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import (
-    DefaultLogsSpecs,
-    SignalException,
-    Std,
-    start_processes,
-)
-from torch.distributed.elastic.multiprocessing.api import SubprocessContext
-
 from siafu.comm import STORE_VARIABLE
-from siafu.errors import RankError, SiafuError, Terminated
+from siafu.errors import RankError, SiafuError
 from siafu.graph import scratch_folder
-from siafu.signals import StopOrder, heeding
+from siafu.launch.warm import Fork, WarmProcess, warm_process
+from siafu.signals import StopOrder, ending_cleanly, heeding
 
 ERRORS_VARIABLE = "SIAFU_ERRORS"
 """Where ranks tell their failures: not the run folder, whose disk may be full."""
@@ -36,9 +25,8 @@ _SHORT_POLL_SECONDS = 0.005
 """Where ranks wait for an answer after every epoch."""
 _GRACE_SECONDS = 3.0
 """After a rank failed, time for the others to notice and to say so before they are killed."""
-_KILL_SECONDS = 5
 
-Ranks = dict[int, subprocess.Popen[bytes]]
+Ranks = dict[int, Fork]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +52,7 @@ def run_ranks(
     run: Path,
     job: str,
     *,
-    threads: int,
-    variables: dict[str, str] | None = None,
+    variables: dict[str, str],
     again: str | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> None:
@@ -75,14 +62,12 @@ def run_ranks(
     the ranks have saved; with it they may save once more when the command is told to end.
     `meanwhile` is called again and again while they work.
     """
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    with own_signals(), scratch_folder() as scratch:
-        arguments = ("-m", "siafu.launch", str(run), job)
+    with ending_cleanly(), scratch_folder() as scratch:
         environments = {
-            rank: _environment(rank, num_ranks, str(scratch), threads) | (variables or {})
+            rank: os.environ | _environment(rank, num_ranks, str(scratch)) | variables
             for rank in range(num_ranks)
         }
-        with _started(arguments, environments, scratch) as ranks:
+        with _started([str(run), job], environments, warm_process(variables)) as ranks:
             ended = _wait(ranks, saves_when_told=again is not None, meanwhile=meanwhile)
         if any(ended.values()):
             unheard = sorted(ranks.keys() - ended.keys())
@@ -91,37 +76,15 @@ def run_ranks(
 
 @contextmanager
 def _started(
-    arguments: tuple[str, ...], environments: dict[int, dict[str, str]], scratch: Path
+    arguments: list[str], environments: dict[int, dict[str, str]], warm: WarmProcess
 ) -> Iterator[Ranks]:
     """Yield the processes of ranks, which are killed at the end where they still run."""
     with ExitStack() as stack:
-        try:
-            context = start_processes(
-                name="siafu",
-                entrypoint=sys.executable,
-                args=dict.fromkeys(environments, arguments),
-                envs=environments,
-                logs_specs=DefaultLogsSpecs(log_dir=str(scratch), redirects=Std.NONE, tee=Std.NONE),
-            )
-            assert isinstance(context, SubprocessContext), "a program, not a function, is started"
-            stack.callback(context.close, signal.SIGKILL, timeout=_KILL_SECONDS)
-            yield {rank: handler.proc for rank, handler in context.subprocess_handlers.items()}
-        except SignalException as error:  # of the handlers that torch has set
-            is_interrupt = error.sigval == signal.SIGINT
-            raise KeyboardInterrupt if is_interrupt else Terminated from error
-
-
-@contextmanager
-def own_signals() -> Iterator[None]:
-    """Put back the caller's signal handlers, which torch's process API replaces for good."""
-    names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-    before = {name: signal.getsignal(name) for name in names}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for name, handler in before.items():
-                signal.signal(name, handler)
+        ranks: Ranks = {}
+        for rank, environment in environments.items():
+            ranks[rank] = warm.fork(arguments, environment)
+            stack.callback(ranks[rank].end)
+        yield ranks
 
 
 def _wait(
@@ -132,7 +95,7 @@ def _wait(
     A rank that does not end by itself soon after another failed is not among them.
     """
     with ExitStack() as stack:
-        # Else a signal raises at once, in the handlers that torch has set.
+        # Else a signal raises at once.
         order = stack.enter_context(heeding()) if saves_when_told else StopOrder()
         ended: dict[int, int] = {}
         latest, is_passed_on = float("inf"), False
@@ -153,7 +116,7 @@ def _wait(
         return ended
 
 
-def _environment(rank: int, size: int, scratch: str, threads: int) -> dict[str, str]:
+def _environment(rank: int, size: int, scratch: str) -> dict[str, str]:
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
@@ -161,8 +124,6 @@ def _environment(rank: int, size: int, scratch: str, threads: int) -> dict[str, 
         "LOCAL_WORLD_SIZE": str(size),
         STORE_VARIABLE: f"{scratch}/rendezvous",
         "GLOO_SOCKET_IFNAME": "lo",
-        "OMP_NUM_THREADS": str(threads),
-        "SIAFU_PARENT": str(os.getpid()),
         ERRORS_VARIABLE: scratch,
     }
 

@@ -17,6 +17,7 @@ from siafu.launch.rank import (
     work,
 )
 from siafu.launch.run_state import resume_command
+from siafu.launch.warm import warm_process
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
     num_threads,
@@ -38,6 +39,18 @@ def joined(config: RunConfig) -> World:
     """Return the ranks of this process, which is made ready to be one of them."""
     prepare_process(config)
     return World.join(device=config.device, deadline_seconds=config.deadline)
+
+
+def begin_loading(config: RunConfig) -> None:
+    """Have a process load what local ranks need, while this one prepares their data."""
+    if config.ranks > 1 and config.launcher == "local":
+        warm_process(_loading_variables(config))
+
+
+def _loading_variables(config: RunConfig) -> dict[str, str]:
+    """Return what ranks are to find in their environment when they load torch."""
+    threads = {"OMP_NUM_THREADS": str(threads_for(config.ranks, config.threads))}
+    return threads | ({HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {})
 
 
 def carry_out(
@@ -67,8 +80,7 @@ def carry_out(
                 warm_up_wire()
             if config.chosen.unit == "macrobatch":
                 warm_up_sampling()
-        threads = threads_for(config.ranks, config.threads)
-        variables = {HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {}
+        variables = _loading_variables(config)
         if compiling:  # ranks compile what is left, and need not say so again
             variables[COMPILING_TOLD_VARIABLE] = "1"
         if config.launcher == "ray":
@@ -83,7 +95,6 @@ def carry_out(
                     config.ranks,
                     folder.path,
                     job.to_text(),
-                    threads=threads,
                     variables=variables,
                     again=again,
                     meanwhile=answering,

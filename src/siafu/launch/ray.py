@@ -10,6 +10,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -24,7 +26,7 @@ from siafu.config import RunConfig
 from siafu.elastic.pools.ray import RayConnection
 from siafu.errors import PoolError, RankError, SiafuError, StoreError, Terminated
 from siafu.launch import ray_rank
-from siafu.launch.local import RankFailure, first_error, own_signals
+from siafu.launch.local import RankFailure, first_error
 from siafu.launch.rank import Job
 from siafu.launch.ray_rank import RayRank
 from siafu.record import RunFolder
@@ -67,7 +69,7 @@ def run_ranks_on_ray(config: RunConfig, run: Path, job: str, variables: dict[str
     """
     ray.cloudpickle.register_pickle_by_value(ray_rank)
     address = None if config.ray_address == "local" else config.ray_address
-    with own_signals():
+    with _own_signals():
         connection = RayConnection(
             address,
             deadline_seconds=config.deadline,
@@ -83,6 +85,19 @@ def run_ranks_on_ray(config: RunConfig, run: Path, job: str, variables: dict[str
         finally:
             ranks.close()
             connection.close()
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Put back the caller's signal handlers, which Ray replaces for good."""
+    names = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    before = {name: signal.getsignal(name) for name in names}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for name, handler in before.items():
+                signal.signal(name, handler)
 
 
 def _interrupt(number: int, frame: Any) -> NoReturn:

@@ -197,8 +197,8 @@ class Settings(Columns, total=False):
     pool_bits: int | None
     """bits per entry on its way to and from the pool: 32, 16, 8, 4."""
     cloud: str | None
-    """the simulated pool's delays and failures: aws-lambda (default), a latency as 20ms, or a YAML
-    file."""
+    """the simulated pool's delays and failures: aws-lambda (default), dorylus (the paper's), a
+    latency as 20ms, or a YAML file."""
     lambda_function: str | None
     """name of the function in AWS Lambda (packaging/lambda)."""
     lambda_endpoint: str | None

@@ -13,6 +13,7 @@ from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, sum_into
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
+from siafu.ops.numba_jit import load_compiler
 from siafu.ops.numbering import Numbering, union
 from siafu.ops.random.draws import (
     DrawKey,
@@ -84,6 +85,7 @@ __all__ = [
     "fold_into",
     "gcn_scales",
     "gcn_values",
+    "load_compiler",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",

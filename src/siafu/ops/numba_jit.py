@@ -17,12 +17,20 @@ except ImportError:
 else:
     _compiler = numba.njit
 
-__all__ = ["callee", "kernel", "line_width", "prefetch", "strict_kernel"]
+__all__ = ["callee", "kernel", "line_width", "load_compiler", "prefetch", "strict_kernel"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 REASSOCIATE = {"reassoc", "contract", "nsz"}
 """Enough freedom to vectorise sums, yet NaN and infinity keep their meaning."""
+
+
+def load_compiler() -> None:
+    """Load what Numba otherwise does at its first call, 0.8 s; starts no thread."""
+    if _compiler is not None:
+        target = numba.core.registry.cpu_target
+        target.typing_context.refresh()
+        target.target_context.refresh()
 
 
 def kernel(function: Function) -> Function:

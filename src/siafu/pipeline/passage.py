@@ -18,11 +18,10 @@ from siafu.elastic import PartFacts, Question, Task, Tensors, compute, draws_on_
 from siafu.nn import Draws, ModelSpec
 from siafu.pipeline.gathers import Asked, Gather, Rows, Views, build_gather
 from siafu.pipeline.rows import Channel, even_bounds
+from siafu.pipeline.scheduler import BACKWARD, FORWARD, AwaitRows, AwaitTask, Steps, Wait
 from siafu.pipeline.tasks import TaskMaker, flat_gradient
 from siafu.shard import Shard
 from siafu.strategy import Strategy
-
-FORWARD, BACKWARD = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,25 +115,6 @@ def _answer_once(context: PassageContext, x_ND: Tensor, shard: Shard) -> None:
         asked = Asked((x_ND[there.rows(interval)],), ())
         answer, _ = context.gather.answer(context.question(0), interval, seen, asked, 0)
         context.tasks.add_constant("answer", interval, {"answer": answer})
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitTask:
-    """Goes on with the tensors of the task's reply."""
-
-    task: Task
-
-
-@dataclass(frozen=True, slots=True)
-class AwaitRows:
-    """Goes on when an interval's neighbours have written what it reads."""
-
-    direction: int
-    layer: int
-
-
-Wait = AwaitTask | AwaitRows
-Steps = Generator[Wait, Tensors, None]
 
 
 class Passage:

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from siafu.comm import Mail, Mailbox, World
-from siafu.elastic import Deliver, Reply, Task, Tensors, decode_rows
+from siafu.elastic import Deliver, Reply, decode_rows
 from siafu.elastic.runner import Runner
 from siafu.errors import CommError, PoolError, SiafuError
 from siafu.nn import GNN, Draws
 from siafu.pipeline.gathers import Rows
-from siafu.pipeline.passage import BACKWARD, FORWARD, AwaitRows, Passage, Steps, build_context
+from siafu.pipeline.passage import Passage, build_context
+from siafu.pipeline.scheduler import FORWARD, AwaitRows, Hooks, Scheduler, Steps
 from siafu.pipeline.tasks import Stash
 from siafu.shard import Shard
 from siafu.strategy import Strategy
@@ -100,7 +101,7 @@ class Pipeline:
     ) -> None:
         """Every rank calls this together."""
         self._strategy, self.version = strategy, 0
-        self._staleness, self._latest = strategy.staleness, strategy.gather == "latest"
+        self._latest = strategy.gather == "latest"
         self._module, self._shard, self._span = module, shard, span
         prefix = f"{secrets.token_hex(6)}-{shard.world.rank}"
         self._context = context = build_context(
@@ -122,17 +123,18 @@ class Pipeline:
         self._names, self._weights = zip(*module.named_parameters(), strict=True)
         width = sum(weight.numel() for weight in self._weights) + 1
         self._sums = EpochSums(shard.world, self._mail, width)
-        self._passages: dict[int, tuple[Passage, Steps]] = {}
+        self._passages: dict[int, Passage] = {}
         """By interval."""
+        hooks = Hooks(begin=self._begin, finish=self._finish, ready=self._ready)
+        self._scheduler = Scheduler(
+            self._full,
+            self._runner,
+            hooks,
+            staleness=strategy.staleness,
+            overlap=strategy.overlap,
+        )
         self._finished: dict[int, dict[int, Tensor]] = {}
         """Epoch: interval: gradients and loss."""
-        self._epoch_of = dict.fromkeys(self._full, 0)
-        """The last epoch that each interval has begun."""
-        self._waiting: dict[int, AwaitRows] = {}
-        self._running: dict[int, int] = {}
-        """Number of a tensor task: its interval."""
-        self._held: list[Task] = []
-        """Tasks that wait for their turn, without overlap."""
         self._losses: dict[int, float] = {}
         self._given = 0
         """The last epoch that a rank without nodes has given gradients for."""
@@ -141,16 +143,14 @@ class Pipeline:
     def begin(self, version: int) -> None:
         """Take the module's weights as those after `version` epochs."""
         self.version = version
-        self._epoch_of = dict.fromkeys(self._full, version)
+        self._scheduler.begin_after(version)
         self._given = version
         self._stash.publish(version)
 
     @property
     def _oldest(self) -> int:
         """The oldest epoch that an interval here is in, or would start next."""
-        active = [passage.epoch for passage, _ in self._passages.values()]
-        idle = [e + 1 for i, e in self._epoch_of.items() if i not in self._passages]
-        return min([*active, *idle], default=self.version + 1)
+        return self._scheduler.oldest(self.version)
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int, horizon: int) -> float:
         """Return the loss of an epoch once its step is taken; no interval goes past `horizon`."""
@@ -171,39 +171,20 @@ class Pipeline:
 
     def _start(self, horizon: int) -> None:
         """Start intervals on epochs that may begin."""
-        most = min(horizon, self.version + 1 + self._staleness)
+        most = self._scheduler.most_epoch(self.version, horizon)
         while not self._full and self._given < most:  # a rank without nodes adds nothing
             self._given += 1
             zeros = [weight.flatten() for weight in self._weights]
             self._sums.give(self._given, torch.zeros_like(torch.cat([*zeros, zeros[0][:1]])))
-        for interval in self._full:
-            if interval in self._passages or self._epoch_of[interval] >= most:
-                continue
-            self._epoch_of[interval] += 1
-            passage = Passage(self._context, interval, self._epoch_of[interval], self._stash.take())
-            self._passages[interval] = passage, passage.steps()
-            self._resume(interval, None)
+        self._scheduler.start(self.version, horizon)
 
-    def _resume(self, interval: int, came: Tensors | None) -> None:
-        """Take an interval to its next wait."""
-        passage, steps = self._passages[interval]
-        try:
-            wait = next(steps) if came is None else steps.send(came)
-        except StopIteration:
-            self._finish(passage)
-            return
-        if isinstance(wait, AwaitRows):
-            self._waiting[interval] = wait
-            return
-        self._running[wait.task.number] = interval
-        if self._strategy.overlap:
-            self._runner.start(wait.task)
-        else:
-            self._held.append(wait.task)
+    def _begin(self, interval: int, epoch: int) -> Steps:
+        passage = Passage(self._context, interval, epoch, self._stash.take())
+        self._passages[interval] = passage
+        return passage.steps()
 
-    def _finish(self, passage: Passage) -> None:
-        epoch, interval = passage.epoch, passage.interval
-        del self._passages[interval]
+    def _finish(self, interval: int, epoch: int) -> None:
+        passage = self._passages.pop(interval)
         self._stash.release(passage.version)
         found = passage.gradient(list(self._names), list(self._weights))
         done = self._finished.setdefault(epoch, {})
@@ -214,41 +195,30 @@ class Pipeline:
 
     def _move(self) -> bool:
         """Do one graph task, the most urgent that can be done; return whether there was one."""
-        if not self._strategy.overlap and (self._running and not self._held):
+        chosen = self._scheduler.next_graph_task()
+        if chosen is None:
             return False
-        ready = [
-            (self._passages[interval][0].epoch, wait.direction, _depth(wait), interval)
-            for interval, wait in self._waiting.items()
-            if self._is_ready(interval, wait)
-        ]
-        self._runner.observe(len(ready))
-        if not ready:
-            held, self._held = self._held, []
-            for task in held:
-                self._runner.start(task)
-            return False
-        _, direction, _, interval = min(ready)
-        wait = self._waiting.pop(interval)
+        interval, wait = chosen
         began, clock = time.time(), time.perf_counter()
-        self._resume(interval, {})
+        self._scheduler.resume(interval, {})
         if self._span is not None:
-            name = f"{('gather', 'gather back')[direction]} {wait.layer}"
+            name = f"{('gather', 'gather back')[wait.direction]} {wait.layer}"
             self._span(name, "graph", "graph", began, time.perf_counter() - clock)
         return True
 
-    def _is_ready(self, interval: int, wait: AwaitRows) -> bool:
-        epoch = self._passages[interval][0].epoch
+    def _ready(self, epoch: int, wait: AwaitRows, intervals: list[int]) -> list[int]:
         channel = self._context.channels[wait.direction, wait.layer]
-        return channel.is_ready(interval, epoch, self._oldest, self.most_age)
+        oldest, most_age = self._oldest, self.most_age
+        return [i for i in intervals if channel.is_ready(i, epoch, oldest, most_age)]
 
     @property
     def most_age(self) -> int:
         """Epochs that a row may be old when it is read."""
-        return self._staleness + int(self._latest)
+        return self._scheduler.staleness + int(self._latest)
 
     def stop_lagging(self) -> None:
         """Have every gather wait for rows of its own epoch from now on; between epochs."""
-        self._staleness, self._latest = 0, False
+        self._scheduler.staleness, self._latest = 0, False
 
     def _listen(self, seconds: float) -> bool:
         """Take in what has come, or comes within so long; return whether anything had."""
@@ -277,7 +247,7 @@ class Pipeline:
         self._context.channels[direction, layer].write(epoch, group, mail.rows, self._oldest)
 
     def _take_reply(self, reply: Reply) -> None:
-        interval = self._running.pop(reply.number, None)
+        interval = self._scheduler.answered(reply.number)
         if interval is None:
             return
         if reply.failure:
@@ -286,10 +256,9 @@ class Pipeline:
             )
         usage = reply.usage
         if self._span is not None:
-            passage = self._passages[interval][0]
-            name = f"interval {interval} epoch {passage.epoch}"
+            name = f"interval {interval} epoch {self._scheduler.epoch(interval)}"
             self._span(name, "tensor", usage.worker, usage.started, usage.seconds)
-        self._resume(interval, decode_rows(reply.tensors))
+        self._scheduler.resume(interval, decode_rows(reply.tensors))
 
     def _send(self, direction: int, layer: int, interval: int, epoch: int, rows: Rows) -> None:
         """Give an interval's rows to the intervals here and on other ranks that read them."""
@@ -320,8 +289,9 @@ class Pipeline:
         self._stash.publish(self.version)
 
     def _stuck(self, epoch: int) -> CommError:
-        rows = [f"interval {i} for rows of layer {w.layer}" for i, w in self._waiting.items()]
-        tasks = [f"interval {i} for task {n}" for n, i in self._running.items()]
+        waits = self._scheduler.waiting.items()
+        rows = [f"interval {i} for rows of layer {w.layer}" for (_, w), own in waits for i in own]
+        tasks = [f"interval {i} for task {n}" for n, i in self._scheduler.running.items()]
         return CommError(
             "A wait passed its deadline.",
             seen=f"rank {self._shard.world.rank} in epoch {epoch}: "
@@ -333,11 +303,6 @@ class Pipeline:
         """End the pool and the mail; all ranks call this together."""
         self._runner.close()
         self._mail.close()
-
-
-def _depth(wait: AwaitRows) -> int:
-    """Return a number that falls as a passage gets on: the furthest goes first."""
-    return wait.layer if wait.direction == BACKWARD else -wait.layer
 
 
 def _added(terms: list[Tensor]) -> Tensor:

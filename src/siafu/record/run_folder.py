@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -264,6 +265,7 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def installed(package: str) -> str | None:
     """Return the installed version of a package, or None."""
     try:

@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from siafu.elastic.pools.simulated import CloudModel
+from siafu.elastic.pools.cloud import CloudModel
 from siafu.elastic.runner import Autotuner, Load
 from siafu.errors import ConfigError
 

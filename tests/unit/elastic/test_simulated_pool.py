@@ -11,8 +11,9 @@ import torch
 import yaml
 
 from siafu.elastic.dispatch import Dispatcher, RetryPolicy
+from siafu.elastic.pools.cloud import CloudModel
 from siafu.elastic.pools.pool import Deliver
-from siafu.elastic.pools.simulated import CloudModel, SimulatedPool
+from siafu.elastic.pools.simulated import SimulatedPool
 from siafu.elastic.task import Bundle, Reply, Task, Usage
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.pings import Replies, once, ping, wait_until
@@ -135,7 +136,7 @@ def test_an_idle_worker_goes_cold() -> None:
 
 
 def test_bandwidth_falls_with_the_workers_in_use() -> None:
-    model = CloudModel.aws_lambda()
+    model = CloudModel.dorylus()
     seconds = [model.transfer_seconds(1_000_000, workers) for workers in (1, 50.5, 100, 500)]
     assert seconds == pytest.approx([0.01, 0.016, 0.04, 0.04])
     assert CloudModel().transfer_seconds(10**9, 100) == 0
@@ -220,9 +221,9 @@ def test_resizing_lets_more_tasks_run() -> None:
     with opened(CloudModel.ideal(latency_seconds=30), workers=1) as (pool, _):
         for number in range(5):
             pool.start(ping(number))
-        assert len(pool._busy) == 1
+        assert len(pool._state.busy) == 1
         pool.resize(3)
-        assert (pool.workers, len(pool._busy)) == (3, 3)
+        assert (pool.workers, len(pool._state.busy)) == (3, 3)
         with pytest.raises(PoolError, match="needs workers"):
             pool.resize(0)
 

@@ -160,6 +160,7 @@ def refusing_pool(ranks: RankPool) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(launch, "run_ranks", run_ranks)
+        patched.setattr(launch, "warm_process", lambda variables: None)
         patched.setattr(launch, "warm_up", lambda: None)
         patched.setattr(launch, "warm_up_wire", lambda: None)
         patched.setattr(launch, "warm_up_sampling", lambda: None)

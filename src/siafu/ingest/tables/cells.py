@@ -15,12 +15,12 @@ import pyarrow.csv as pa_csv
 
 from siafu.graph import Array
 
-BLANKS = pa.array(pa_csv.ConvertOptions().null_values, pa.large_string())
+BLANKS = tuple(pa_csv.ConvertOptions().null_values)
+"""What readers of CSV take for a gap."""
 MARKS = ("", "-", "--", "?", ".", "none", "na", "n/a", "nan", "null", "missing", "#n/a")
 """Text that stands for a missing value, in small letters."""
-NULL_CELLS = sorted({*BLANKS.to_pylist(), *MARKS, "None", "NONE", "Null", "Missing", "MISSING"})
+NULL_CELLS = sorted({*BLANKS, *MARKS, "None", "NONE", "Null", "Missing", "MISSING"})
 """Cells of CSV columns of numbers and dates that are gaps."""
-_MARKS = pa.array(MARKS, pa.large_string())
 _NUMBER = r"(?i)^[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+(e[-+]?\d+)?|inf(inity)?)$"
 _CLOCK = r"[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?\s?(Z|[+-]\d\d:?(\d\d)?)?"
 _ISO = rf"^\d{{4}}-\d\d-\d\d({_CLOCK})?$|^\d{{4}}/\d\d/\d\d$"
@@ -58,7 +58,7 @@ def words_of(column: pa.Array) -> Words:
     encoded = column.cast(pa.large_string()).dictionary_encode()
     values = pc.utf8_trim_whitespace(encoded.dictionary)
     codes_B = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    is_gap = pc.is_in(pc.utf8_lower(values), _MARKS)
+    is_gap = pc.is_in(pc.utf8_lower(values), pa.array(MARKS, pa.large_string()))
     return Words(values, codes_B, is_gap.to_numpy(zero_copy_only=False))
 
 

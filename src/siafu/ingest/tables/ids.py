@@ -134,7 +134,7 @@ def _whole_numbers(piece: Piece, name: str, column: pa.Array) -> pa.Array:
     if trimmed[row] != column[row]:
         return _whole_numbers(piece, name, trimmed)
     seen = column[row].as_py()
-    if pc.is_in(trimmed.slice(row, 1), BLANKS)[0].as_py():
+    if trimmed[row].as_py() in BLANKS:
         raise _missing(piece, name, row)
     at = f"{seen!r} in column {name!r}, {piece.where(row)}"
     if re.fullmatch(r"[+-]?\d+", seen, re.ASCII) and abs(int(seen[:40])) < 2**63:
