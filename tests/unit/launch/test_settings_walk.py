@@ -43,6 +43,7 @@ OTHERS: dict[str, Other] = {
         by_engine={
             "sar": "gatv2",
             "adaqp": "gcn",
+            "columns": "gcn",
             "batchgnn": "gcn",
             "links": "gcn",
             "own": f"{MODELS}:Other",
@@ -154,7 +155,7 @@ OTHERS: dict[str, Other] = {
     "threshold": Other(
         "0.9",
         ("scores", "predictions"),
-        dict.fromkeys(("adaqp", "batchgnn", "own", "edges"), "0.1"),
+        dict.fromkeys(("adaqp", "columns", "batchgnn", "own", "edges"), "0.1"),
     ),
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
