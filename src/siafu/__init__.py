@@ -16,6 +16,7 @@ Runs
     fit                   train; every flag of `siafu train` is an argument
     resume, open_run      go on with a run; read one that has ended
     infer                 predictions of a run, for its own graph or another
+    make_plan             what each strategy would take: memory, bytes, seconds, dollars
 Your own loop
     World                 the ranks, under torchrun or alone
     open_shard            this rank's part of a graph
@@ -35,7 +36,17 @@ if TYPE_CHECKING:
     from siafu.comm import World
     from siafu.errors import SiafuError
     from siafu.graph import DynamicGraph, Graph
-    from siafu.launch import Run, fit, infer, load, load_dynamic, open_run, partition, resume
+    from siafu.launch import (
+        Run,
+        fit,
+        infer,
+        load,
+        load_dynamic,
+        make_plan,
+        open_run,
+        partition,
+        resume,
+    )
     from siafu.minibatch import MinibatchLoader
     from siafu.shard import Shard, open_shard
     from siafu.strategy import parallelize
@@ -52,6 +63,7 @@ __all__ = [
     "infer",
     "load",
     "load_dynamic",
+    "make_plan",
     "open_run",
     "open_shard",
     "parallelize",
@@ -71,6 +83,7 @@ _HOMES = {
     "infer": "launch",
     "load": "launch",
     "load_dynamic": "launch",
+    "make_plan": "launch",
     "open_run": "launch",
     "open_shard": "shard",
     "parallelize": "strategy",

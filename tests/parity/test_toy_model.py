@@ -37,6 +37,7 @@ TOY = ModelCard(
     aggregation="sum",
     keeps=lambda width: width.out,
     sends=lambda width: width.out,
+    maps=lambda width: width.into * width.out,
     maps_first="always",
     lr=0.01,
     dropout=0.0,

@@ -65,6 +65,7 @@ class RunConfig(
     @field_validator("*", mode="before")
     @classmethod
     def _plain_text(cls, value: Any) -> Any:
+        value = str(value) if isinstance(value, Path) else value
         if isinstance(value, str) and not value.isprintable() and re.search(r"[\0\n\r]", value):
             raise ValueError("It has a zero byte or a line break in it")
         return value

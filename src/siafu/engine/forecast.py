@@ -6,17 +6,21 @@ from dataclasses import dataclass, replace
 
 from siafu.comm import choose_device
 from siafu.config import RunConfig
-from siafu.engine.networks.sampled_memory import least_sampled_bytes
 from siafu.errors import BudgetError, SiafuError
 from siafu.nn import ModelSpec
 from siafu.options import read_bytes
-from siafu.plan import RUNTIME_BYTES, Sizes, candidates, predict_bytes
+from siafu.plan import (
+    PROCESS_BYTES,
+    ROW_BYTES,
+    RUNTIME_BYTES,
+    Sizes,
+    candidates,
+    held_kinds,
+    least_sampled_bytes,
+    predict_bytes,
+)
 from siafu.strategy import Strategy, group_rounds, smallest_piece
 
-_PROCESS_BYTES = 360 * 10**6
-"""A rank before it opens its part: Python, torch and the rest."""
-_ROW_BYTES = 56
-"""An owned row beside its features: offsets, numbers, label, who it is sent to, its degrees."""
 HELD_SHARE = 0.4
 """Of a memory budget, what edges and features may take before those of minibatches stay on disk."""
 
@@ -87,17 +91,17 @@ def sampled_bytes(config: RunConfig, spec: ModelSpec, counts: Counts) -> float:
     """Return what a rank needs at least to train on minibatches."""
     assert config.memory is not None
     on_disk = counts.data_bytes > HELD_SHARE * read_bytes(config.memory)
-    held = counts.rows * _ROW_BYTES + 8 * counts.random_halo
+    held = counts.rows * ROW_BYTES + 8 * counts.random_halo
     held += 0 if on_disk else counts.data_bytes
     nodes = counts.rows * counts.ranks
-    return _PROCESS_BYTES + held + least_sampled_bytes(config, spec, nodes)
+    return PROCESS_BYTES + held + least_sampled_bytes(config, spec, nodes)
 
 
 def _needs(
     config: RunConfig, spec: ModelSpec, counts: Counts, named: Strategy, *, halo: int
 ) -> Iterator[float]:
     """Yield what a rank needs with each choice, where it reads so many rows of others."""
-    held = _PROCESS_BYTES + RUNTIME_BYTES + counts.data_bytes + _ROW_BYTES * counts.rows + 8 * halo
+    held = RUNTIME_BYTES + sum(held_kinds(counts.rows, halo, 0, counts.data_bytes).values())
     ranks = counts.ranks
     for candidate in candidates(named, config, ranks):
         sizes = Sizes(counts.rows, counts.edges, halo, halo, 0, min(1, ranks - 1))

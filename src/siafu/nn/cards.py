@@ -96,6 +96,8 @@ class ModelCard:
     """Columns of owned rows that a layer keeps for backward beside its input and its output."""
     sends: Callable[[LayerWidths], int]
     """Columns of a row that travels."""
+    maps: Callable[[LayerWidths], int]
+    """Multiplications per owned row in a layer's linear maps."""
     maps_first: Literal["narrower", "always", "never"]
     """Whether rows are mapped before they are gathered on minibatches: where that is narrower, in
     any case, or not counted on."""
@@ -195,6 +197,7 @@ _GAT = ModelCard(
     aggregation="attention",
     keeps=lambda width: 2 * width.out + 2 * width.heads,
     sends=lambda width: width.out + width.heads,
+    maps=lambda width: width.into * width.out + 2 * width.out,
     maps_first="always",
     lr=0.005,
     dropout=0.6,
@@ -208,6 +211,7 @@ _SAGE = ModelCard(
     aggregation="mean",
     keeps=lambda width: width.into if width.into < width.out else 0,
     sends=lambda width: width.narrow,
+    maps=lambda width: 2 * width.into * width.out,
     maps_first="narrower",
     lr=0.01,
 )
@@ -219,6 +223,7 @@ _CARDS = (
         # Where it aggregates first, its gradient reads the sums.
         keeps=lambda width: width.into if width.into < width.out else 0,
         sends=lambda width: width.narrow,
+        maps=lambda width: width.into * width.out,
         maps_first="narrower",
         lr=0.01,
         reads_own_row=False,
@@ -231,6 +236,7 @@ _CARDS = (
         aggregation="max",
         keeps=lambda width: 3 * width.out,
         sends=lambda width: width.out,
+        maps=lambda width: 2 * width.into * width.out + width.out * width.out,
         maps_first="always",
         numbers_edges=True,
     ),
@@ -240,6 +246,7 @@ _CARDS = (
         aggregation="sum",
         keeps=lambda width: 2 * width.out,
         sends=lambda width: width.narrow,
+        maps=lambda width: width.into * width.out + width.out * width.out,
         maps_first="never",
         lr=0.005,
         norm="batch",
@@ -251,6 +258,7 @@ _CARDS = (
         layer=lambda spec, at: _attention(spec, at, GATv2Layer),
         keeps=lambda width: 3 * width.out,
         sends=lambda width: width.out,
+        maps=lambda width: 2 * width.into * width.out,
     ),
     replace(
         _GAT,
@@ -258,6 +266,7 @@ _CARDS = (
         layer=lambda spec, at: _attention(spec, at, TransformerLayer),
         keeps=lambda width: 4 * width.out,
         sends=lambda width: 2 * width.out,
+        maps=lambda width: 4 * width.into * width.out,
         dropout=0.5,
         activation=torch.relu,
         adds_loops=False,
@@ -268,6 +277,7 @@ _CARDS = (
         aggregation="relations",
         keeps=lambda width: 0,
         sends=lambda width: width.into,
+        maps=lambda width: 4 * width.into * width.out,
         maps_first="never",
         lr=0.01,
         needs_types=True,

@@ -7,6 +7,7 @@ from siafu.partitioning.metis import assign_metis
 from siafu.partitioning.partition import (
     METHODS,
     Cut,
+    assign,
     assign_vertices,
     partition_graph,
     partition_in_steps,
@@ -33,6 +34,7 @@ __all__ = [
     "Quality",
     "TimeBlock",
     "TimePlan",
+    "assign",
     "assign_contiguous",
     "assign_hash",
     "assign_metis",

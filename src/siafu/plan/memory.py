@@ -11,6 +11,14 @@ from siafu.nn import ModelSpec, layer_widths
 from siafu.shard import Shard
 from siafu.strategy import Strategy, group_rounds, smallest_piece
 
+PROCESS, GRAPH, FEATURES = "process", "graph", "features"
+KEPT, FETCHED, GRADIENTS = "rows kept", "rows of others kept", "gradients of rows"
+TRAVELLING, BLOCKS, OTHER = "rows that travel", "edges in blocks", "other"
+"""Kinds of memory: the first three are there before training starts."""
+PROCESS_BYTES = 360 * 10**6
+"""A rank before it opens its part: Python, torch and the rest."""
+ROW_BYTES = 56
+"""An owned row beside its features: offsets, numbers, label, who it is sent to, its degrees."""
 _EDGE_BYTES = 4
 _POINTER_BYTES = 8
 _WIDTH_BYTES = 420
@@ -70,15 +78,22 @@ def _drops(spec: ModelSpec, number: int) -> bool:
 
 def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int = 4) -> int:
     """Return the peak of a training step beyond what the shard itself takes."""
+    return sum(predict_kinds(spec, sizes, strategy, item=item).values())
+
+
+def predict_kinds(
+    spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int = 4
+) -> dict[str, int]:
+    """Return what a training step takes at its peak beyond the shard, by kind."""
     layers = [layer_rows(spec, number) for number in range(spec.layers)]
     refetches = spec.card.refetches
-    peak = kept = 0
+    most, rows_kept, fetched = (0, 0, 0, 0), 0, 0
     for layer in layers:
-        kept += layer.kept * sizes.rows
+        rows_kept += layer.kept * sizes.rows
         if refetches and not strategy.recompute:
-            kept += layer.travels * sizes.read
-        now = layer.backward * sizes.rows + _travelling(layer, sizes, refetches, strategy)
-        peak = max(peak, kept + now)
+            fetched += layer.travels * sizes.read
+        now = layer.backward * sizes.rows, _travelling(layer, sizes, refetches, strategy)
+        most = max(most, (rows_kept, fetched, *now), key=sum)
     extra = 0
     if strategy.input_cache:
         extra += item * spec.in_width * sizes.rows  # what is aggregated once
@@ -86,7 +101,24 @@ def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: in
         extra += spec.layers * sizes.edges * (2 * _EDGE_BYTES + _POINTER_BYTES)  # at most
     if strategy.assigns_widths:
         extra += spec.layers * sizes.read * _WIDTH_BYTES
-    return item * peak + extra + _edge_bytes(spec, sizes)
+    kept, fetched, gradients, travelling = (item * numbers for numbers in most)
+    return {
+        KEPT: kept,
+        FETCHED: fetched,
+        GRADIENTS: gradients,
+        TRAVELLING: travelling,
+        BLOCKS: _edge_bytes(spec, sizes),
+        OTHER: extra,
+    }
+
+
+def held_kinds(rows: int, halo: int, feature_bytes: float, edge_bytes: float) -> dict[str, int]:
+    """Return what a rank holds before it trains, by kind: of its part, its share of a graph."""
+    return {
+        PROCESS: PROCESS_BYTES,
+        GRAPH: round(edge_bytes + ROW_BYTES * rows + 8 * halo),
+        FEATURES: round(feature_bytes),
+    }
 
 
 def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strategy) -> int:

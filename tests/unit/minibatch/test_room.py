@@ -56,7 +56,7 @@ def long_parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 def only_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Budgets are of tensors alone: nothing else is in use."""
     monkeypatch.setattr("siafu.engine.networks.sampled_memory.memory_in_use", lambda world: 0)
-    monkeypatch.setattr("siafu.engine.networks.sampled_memory._RUNTIME_BYTES", 0)
+    monkeypatch.setattr("siafu.engine.networks.sampled_memory.RUNTIME_BYTES", 0)
     monkeypatch.setattr("siafu.minibatch.feed._READING_BYTES", 0)
 
 

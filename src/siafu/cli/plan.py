@@ -1,0 +1,110 @@
+"""`siafu plan`: what strategies would take, told before anything is run or paid for."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from siafu.cli.flags import given_flags, with_settings
+from siafu.cli.show import out, print_json, say
+from siafu.config import make_config
+from siafu.launch.planning import plan_run
+from siafu.plan import Outlook, Plan, shown_bytes, shown_seconds
+
+_SETTINGS = (
+    *("model", "ranks", "memory", "layers", "hidden", "heads", "norm", "jk", "dropout"),
+    *("input_dropout", "edge_features", "batch_size", "fanout", "partition", "undirected"),
+    *("split", "device", "threads", "prices", "instance"),
+)
+
+
+def plan(
+    data: Annotated[
+        str, typer.Argument(help="data, a YAML or JSON file of statistics, or a known graph")
+    ],
+    bandwidth: Annotated[
+        str | None, typer.Option(help="between machines of one rank each, as 10Gbit")
+    ] = None,
+    latency: Annotated[str | None, typer.Option(help="of a message there, as 50us")] = None,
+    machine: Annotated[
+        Path | None, typer.Option(help="costs of another machine, as measured there")
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="measure this machine's costs again")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="one JSON object")] = False,
+    **flags: Any,
+) -> None:
+    """Predict memory, bytes, seconds and dollars of each strategy, up to --ranks.
+
+    siafu plan products --model gat --layers 3 --ranks 8 --memory 16GB --bandwidth 10Gbit
+    """
+    found = plan_run(
+        make_config(data=data, **given_flags(flags)),
+        bandwidth=bandwidth,
+        latency=latency,
+        machine=machine,
+        anew=calibrate,
+        say=say,
+    )
+    if json:
+        print_json(found.as_dict())
+    else:
+        _show(found)
+
+
+def _show(found: Plan) -> None:
+    graph, at = found.setting.statistics, found.setting
+    where = (
+        f"on machines like {at.machine.name}, a rank each, "
+        f"{shown_bytes(at.link.bytes_per_second)}/s between them"
+        if at.link
+        else f"on {at.machine.name}, shared by all ranks"
+    )
+    out.print(
+        f"{graph.name}: {graph.nodes:,} nodes, {graph.edges:,} edges, {graph.features} features; "
+        f"{at.spec.name}, {at.spec.layers} layers of {at.spec.hidden}; {where} "
+        f"(costs of {at.machine.date})",
+        soft_wrap=True,
+    )
+    has_prices = at.dollars_per_hour is not None
+    table = Table(box=None, title_justify="left", pad_edge=False)
+    names = ["strategy", "ranks", "memory", "sent", "epoch", "edges", "products", "passes"]
+    names += ["exchange", "fixed", *(["dollars"] if has_prices else []), ""]
+    for name in names:
+        table.add_column(name, justify="left" if name in ("strategy", "") else "right")
+    for one in found.outlooks:
+        table.add_row(*_row(one, has_prices=has_prices), style=None if one.fits else "dim")
+    out.print(table)
+    if any(not one.is_measured and one.ranks > 1 for one in found.outlooks):
+        out.print("~ rows of others by a law fitted to other cuts, or typical of METIS")
+    for line in found.sentences():
+        out.print(line, soft_wrap=True)
+
+
+def _row(one: Outlook, *, has_prices: bool) -> list[str]:
+    phases = one.phases
+    parts = (phases.edges, phases.products, phases.passes, phases.exchange, phases.fixed)
+    stages = one.strategy.stages
+    name = one.name if one.name != "halo" or stages == 1 else f"halo, {stages} stages"
+    sent = shown_bytes(one.traffic.training) if one.ranks > 1 else "-"
+    return [
+        name,
+        str(one.ranks),
+        shown_bytes(one.memory_bytes),
+        sent if one.is_measured or one.ranks == 1 else f"~{sent}",
+        shown_seconds(one.seconds),
+        *(shown_seconds(part) for part in parts),
+        *([f"{one.dollars:.2g}"] if has_prices else []),
+        _remark(one),
+    ]
+
+
+def _remark(one: Outlook) -> str:
+    lossy = {"unbiased": "rounded", "sampled": "sampled", "bounded": "lags"}
+    told = [lossy[one.exactness]] if one.exactness in lossy else []
+    return ", ".join([*told, *([] if one.fits else ["does not fit"])])
+
+
+plan = with_settings(plan, _SETTINGS)

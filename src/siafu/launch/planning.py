@@ -1,0 +1,212 @@
+"""A plan for data that is here, or for a graph of which only the numbers are known."""
+
+import datetime
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from siafu.comm import choose_device
+from siafu.config import RunConfig, make_config
+from siafu.engine import make_spec
+from siafu.errors import ConfigError
+from siafu.graph import Graph, folder_kind
+from siafu.ingest import given_data, load_with_notes
+from siafu.launch.dynamic import is_dynamic_run
+from siafu.nn import CARDS, ModelSpec
+from siafu.options import read_bytes
+from siafu.partitioning import Cut, Parts, assign, open_parts, score
+from siafu.plan import (
+    KNOWN,
+    CutStatistics,
+    GraphStatistics,
+    Link,
+    Machine,
+    Plan,
+    Setting,
+    calibrate,
+    graph_statistics,
+    keep_machine,
+    kept_machine,
+    plan_choices,
+    rank_counts,
+    read_bandwidth,
+    read_latency,
+    read_machine,
+    read_prices,
+    read_statistics,
+)
+
+Say = Callable[[str], None]
+
+_FILES = (".yaml", ".yml", ".json", ".toml")
+_CUTTING_SECONDS = 10.0
+"""Spent on cuts of a graph; what they tell of others is a law."""
+_MOST_EDGES, _MOST_CUTS = 20_000_000, 64
+"""Of a graph that is cut for a plan, and into how many parts."""
+_DEFAULT_INSTANCE = "c5.xlarge"
+DEFAULT_BANDWIDTH, DEFAULT_LATENCY = "10Gbit", "50us"
+"""Between machines, where nothing is said."""
+
+
+def plan_run(
+    config: RunConfig,
+    *,
+    data: Any = None,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    machine: Path | str | None = None,
+    anew: bool = False,
+    say: Say = lambda line: None,
+) -> Plan:
+    """Return what the strategies would take for the model of a run, up to its number of ranks."""
+    data = config.data if data is None else data
+    _check_known(data, config)
+    costs = machine_costs(config, machine, anew=anew, say=say)
+    is_here = not names_statistics(data)
+    link = None
+    if bandwidth is not None or latency is not None or not is_here:
+        link = Link(
+            bytes_per_second=read_bandwidth(bandwidth or DEFAULT_BANDWIDTH),
+            latency_seconds=read_latency(latency or DEFAULT_LATENCY),
+        )
+    most = config.ranks
+    if "ranks" not in config.model_fields_set:
+        most = 16 if link is not None else costs.cores
+    counts = rank_counts(most)
+    statistics = statistics_of(data, config, counts, say)
+    hourly = None
+    if config.prices is not None or config.instance is not None:
+        hourly = (
+            read_prices(config.prices).instance(config.instance or "c5.xlarge").dollars_per_hour
+        )
+    setting = Setting(
+        config=config.resolved(),
+        spec=spec_of(config, statistics),
+        statistics=statistics,
+        machine=costs,
+        link=link,
+        memory=None if config.memory is None else read_bytes(config.memory),
+        dollars_per_hour=hourly,
+    )
+    return plan_choices(setting, counts)
+
+
+def make_plan(
+    data: Any,
+    *,
+    bandwidth: str | None = None,
+    latency: str | None = None,
+    machine: Path | str | None = None,
+    **settings: Any,
+) -> Plan:
+    """Return what each strategy is predicted to take: memory, bytes, seconds, dollars.
+
+    `data` is what `siafu.fit` takes, a file of statistics, or the name of a known graph
+    (`papers100M`). Ranks share this machine, unless `bandwidth` or `latency` say that each has one
+    of its own. Costs are measured here once; `machine` names a file of another's. `settings` are
+    those of `siafu plan`.
+
+    >>> plan = siafu.make_plan("products", model="sage", ranks=16, memory="16GB")
+    >>> plan.fastest.flags, plan.sentences()
+    """
+    given = given_data(data)
+    name = given.source if isinstance(given.source, str | Path) else type(given.source).__name__
+    config = make_config(data=str(name), **{**settings, **given.columns})
+    return plan_run(
+        config, data=given.source, bandwidth=bandwidth, latency=latency, machine=machine
+    )
+
+
+def _check_known(data: Any, config: RunConfig) -> None:
+    if config.model not in CARDS or (not names_statistics(data) and is_dynamic_run(data, config)):
+        raise ConfigError(
+            "A plan is made for the built-in models of static graphs.",
+            seen=f"--model {config.model}",
+            fix=f"use one of {', '.join(CARDS)}; a model of your own takes what a like one does",
+        )
+
+
+def names_statistics(data: Any) -> bool:
+    """Return whether the data is numbers of a graph alone: a known name, or a file of them."""
+    if not isinstance(data, str | Path):
+        return False
+    path = Path(data)
+    return str(data) in KNOWN or (path.suffix in _FILES and path.is_file())
+
+
+def machine_costs(
+    config: RunConfig, file: Path | str | None, *, anew: bool = False, say: Say
+) -> Machine:
+    """Return what work costs: as a file tells, as was measured here before, or as is now."""
+    if file is not None:
+        return read_machine(Path(file))
+    device = choose_device(config.device, 0)
+    today = datetime.datetime.now(datetime.UTC).date()
+    found = None if anew else kept_machine(device.type, today)
+    if found is None:
+        found = calibrate(device.type, say)
+        say(f"Kept at {keep_machine(found)}")
+    return found
+
+
+def statistics_of(data: Any, config: RunConfig, counts: Sequence[int], say: Say) -> GraphStatistics:
+    """Return the numbers of a graph; one that is here and small enough is cut for them."""
+    if str(data) in KNOWN:
+        return KNOWN[str(data)]
+    if names_statistics(data):
+        return read_statistics(Path(data))
+    if isinstance(data, str | Path) and folder_kind(Path(data)) == "parts":
+        return _of_parts(open_parts(data))
+    graph, _ = load_with_notes(
+        data,
+        undirected=config.undirected,
+        split=config.split,
+        seed=config.seed,
+        options=config.table_options(config.task),
+    )
+    found = graph_statistics(graph).model_copy(update={"method": config.partition})
+    return found.with_cuts(_cuts(graph, config, counts, say))
+
+
+def _of_parts(parts: Parts) -> GraphStatistics:
+    facts, quality = parts.facts["graph"], parts.quality
+    train = sum(quality.training) / max(1, sum(quality.vertices))
+    return GraphStatistics(
+        name=facts["name"],
+        nodes=facts["num_nodes"],
+        edges=facts["num_edges"],
+        features=max(1, facts["num_features"]),
+        classes=max(1, facts.get("num_targets") or facts["num_classes"]),
+        train_share=train,
+        edge_types=facts.get("num_edge_types", 0),
+        cuts=(CutStatistics.of(quality),),
+        method=parts.facts["method"],
+    )
+
+
+def _cuts(graph: Graph, config: RunConfig, counts: Sequence[int], say: Say) -> list[CutStatistics]:
+    """Return cuts of a graph: of the most ranks first, then of fewer, while there is time."""
+    if graph.num_edges > _MOST_EDGES:
+        say("The graph is too large to be cut for a plan: a law stands for its cuts.")
+        return []
+    wanted = [count for count in counts if 1 < count <= min(_MOST_CUTS, graph.num_nodes)]
+    found, started = [], time.monotonic()
+    for count in sorted(wanted, key=lambda count: (count != max(wanted), count)):
+        if time.monotonic() - started > _CUTTING_SECONDS:
+            break
+        cut = Cut(num_parts=count, method=config.partition, seed=config.seed)
+        found.append(CutStatistics.of(score(graph, assign(graph, cut), count)))
+    return found
+
+
+def spec_of(config: RunConfig, statistics: GraphStatistics) -> ModelSpec:
+    """Return the model that the settings make for such a graph."""
+    resolved = config.resolved()
+    return make_spec(
+        resolved,
+        in_width=statistics.features,
+        out_width=statistics.classes,
+        edge_width=statistics.edge_features if resolved.edge_features else 0,
+        num_types=statistics.edge_types or (3 if CARDS[config.model].needs_types else 0),
+    )

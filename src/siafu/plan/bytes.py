@@ -1,0 +1,172 @@
+"""What ranks send in an epoch, by layer and purpose, told before it runs.
+
+Rows that travel unchanged are counted exactly, from the halo rows of the cut: what `comm`'s meter
+will count. Rounded rows of mixed widths, samples and intervals are estimated.
+
+P ranks, R halo rows of all ranks.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from siafu.comm import UNCHANGED, Format
+from siafu.nn import GNN, ModelSpec, layer_widths
+from siafu.strategy import Strategy
+from siafu.strategy.rounding import LEAST_WIDTH
+
+_ITEM = 4
+_HEADER_BYTES = 8
+"""Of a rounded row: its range."""
+_ROUNDED_FROM = 1 << 14
+"""Gradients of weights fewer than this are summed unrounded."""
+_ROUNDED_ROW = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTraffic:
+    """Bytes that all ranks send for one layer in one epoch of training."""
+
+    forward: int
+    again: int
+    """Rows fetched a second time."""
+    backward: int
+
+    @property
+    def total(self) -> int:
+        """All three."""
+        return self.forward + self.again + self.backward
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochTraffic:
+    """Bytes that all ranks send in one epoch of training, and in one evaluation."""
+
+    layers: tuple[LayerTraffic, ...]
+    gradients: int
+    """Of weights."""
+    norms: int
+    evaluation: int
+    """Rows of one pass forward, none rounded."""
+    once: int
+    """When training begins: degrees, a cached input."""
+    other: int = 0
+    """Samples and features of minibatches."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of nodes and their gradients."""
+        return sum(layer.total for layer in self.layers) + self.other
+
+    @property
+    def training(self) -> int:
+        """All of one epoch, without its evaluation."""
+        return self.rows + self.gradients + self.norms
+
+
+@cache
+def parameter_counts(spec: ModelSpec) -> tuple[int, int]:
+    """Return the numbers that a model learns, and in how many tensors."""
+    with torch.device("meta"):
+        tensors = list(GNN(spec).parameters())
+    return sum(tensor.numel() for tensor in tensors), len(tensors)
+
+
+def row_parts(spec: ModelSpec, number: int) -> tuple[int, ...]:
+    """Return the columns of each tensor that travels for a layer."""
+    width = layer_widths(spec, number)
+    sends = spec.card.sends(width)
+    if spec.card.attends and sends > width.out:
+        return width.out, sends - width.out
+    return (sends,)
+
+
+def returns_gradients(spec: ModelSpec, number: int, *, sparse: bool = False) -> bool:
+    """Return whether gradients of a layer's rows go home.
+
+    A first layer that aggregates its constant input before it maps it has none.
+    """
+    if number > 0 or spec.card.attends or spec.card.aggregation == "max":
+        return True
+    width = layer_widths(spec, number)
+    return spec.card.aggregation != "relations" and (sparse or width.out <= width.into)
+
+
+def full_graph_traffic(
+    spec: ModelSpec, halo_rows: int, ranks: int, strategy: Strategy, *, sparse: bool = False
+) -> EpochTraffic:
+    """Return the bytes of one epoch over the whole graph."""
+    fetched = spec.card.refetches and strategy.recompute
+    layers, evaluation, once = [], 0, 0
+    for number in range(spec.layers):
+        parts = _sent_parts(spec, number, sparse)
+        plain = halo_rows * _ITEM * sum(parts)
+        sent = round(halo_rows * sum(_row_bytes(width, strategy) for width in parts))
+        if number == 0 and strategy.input_cache:
+            layers.append(LayerTraffic(0, 0, 0))
+            once += halo_rows * _ITEM * spec.in_width
+            continue
+        home = sent if returns_gradients(spec, number, sparse=sparse) else 0
+        layers.append(LayerTraffic(sent, sent if fetched else 0, home))
+        evaluation += plain
+    if spec.card.aggregation == "normalised_sum":
+        once += halo_rows * 8  # degrees
+    return EpochTraffic(
+        layers=tuple(layers),
+        gradients=_gradient_bytes(spec, ranks, strategy),
+        norms=_norm_bytes(spec, ranks),
+        evaluation=evaluation,
+        once=once,
+    )
+
+
+def _sent_parts(spec: ModelSpec, number: int, sparse: bool) -> tuple[int, ...]:
+    width = layer_widths(spec, number)
+    if number == 0 and sparse and spec.card.input_aggregation is not None:
+        return (width.out,)  # sparse rows are mapped before they travel
+    return row_parts(spec, number)
+
+
+def _row_bytes(width: int, strategy: Strategy) -> float:
+    """Return the bytes of a row on its way, on average where widths differ."""
+    if strategy.wire == 32 or width < LEAST_WIDTH:
+        return _ITEM * width
+    if isinstance(strategy.wire, int):
+        return Format.of_bits(strategy.wire).row_bytes(width)
+    return _HEADER_BYTES + width * strategy.wire_bits / 8
+
+
+def first_epochs_factor(width: int, strategy: Strategy) -> float:
+    """Return how much larger a row is before widths are assigned."""
+    if not strategy.assigns_widths or width < LEAST_WIDTH:
+        return 1.0
+    return Format.of_bits(8).row_bytes(width) / _row_bytes(width, strategy)
+
+
+def ring_bytes(num_bytes: int, ranks: int) -> int:
+    """Return what all ranks send to sum so many bytes, as the meter counts a ring."""
+    return ranks * (2 * (ranks - 1) * num_bytes // ranks)
+
+
+def _gradient_bytes(spec: ModelSpec, ranks: int, strategy: Strategy) -> int:
+    if ranks == 1:
+        return 0
+    numbers, tensors = parameter_counts(spec)
+    if strategy.wire == UNCHANGED.bits:
+        return ring_bytes(_ITEM * (numbers + tensors), ranks)
+    length = numbers + math.ceil(tensors / _ROUNDED_ROW) * _ROUNDED_ROW
+    if length < _ROUNDED_FROM:
+        return ring_bytes(_ITEM * length, ranks)
+    rows = math.ceil(length / (ranks * _ROUNDED_ROW))
+    each = Format.of_bits(16).row_bytes(_ROUNDED_ROW)
+    return 2 * ranks * (ranks - 1) * rows * each
+
+
+def _norm_bytes(spec: ModelSpec, ranks: int) -> int:
+    """Return the sums of batch norm: mean and variance, forward and backward."""
+    if spec.norm != "batch" or ranks == 1:
+        return 0
+    layers = spec.layers if spec.jk != "none" else spec.layers - 1
+    return layers * 4 * ring_bytes(_ITEM * spec.hidden, ranks)

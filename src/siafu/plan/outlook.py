@@ -1,0 +1,236 @@
+"""What one choice, a strategy on so many ranks, is predicted to take.
+
+Memory and seconds are of the rank that has most, bytes of all ranks together.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from siafu.config import RunConfig
+from siafu.nn import ModelSpec, layer_widths
+from siafu.plan.bytes import (
+    EpochTraffic,
+    LayerTraffic,
+    full_graph_traffic,
+    parameter_counts,
+    ring_bytes,
+)
+from siafu.plan.choice import RUNTIME_BYTES
+from siafu.plan.machine import Link, Machine
+from siafu.plan.memory import OTHER, PROCESS, Sizes, held_kinds, predict_kinds
+from siafu.plan.sampled import MinibatchCounts, count_minibatches, least_sampled_bytes
+from siafu.plan.seconds import PHASES, Phases, Work, full_graph_seconds, minibatch_seconds
+from siafu.plan.statistics import CutStatistics, GraphStatistics
+from siafu.strategy import Strategy
+
+_UNEVEN_STAGE = 1.3
+"""The largest stage over the mean."""
+MINIBATCHES = "minibatches"
+_ADDRESS_BYTES = 12
+"""Of an edge drawn on another rank: asked for, and answered."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """What all choices of a plan have in common."""
+
+    config: RunConfig
+    spec: ModelSpec
+    statistics: GraphStatistics
+    machine: Machine
+    link: Link | None = None
+    """Between machines of one rank each; None: all ranks share the machine."""
+    memory: int | None = None
+    """Bytes that a rank may take."""
+    dollars_per_hour: float | None = None
+    """Of a machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outlook:
+    """The forecast of one choice."""
+
+    name: str
+    """Of the strategy."""
+    ranks: int
+    strategy: Strategy
+    exactness: str
+    memory: dict[str, int]
+    """Bytes of a rank at its peak, by kind."""
+    traffic: EpochTraffic
+    phases: Phases
+    budget: int | None
+    dollars: float | None
+    """Of an epoch."""
+    is_measured: bool
+    """Whether the graph was cut into so many parts; else a law tells of the cut."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of a rank at its peak."""
+        return sum(self.memory.values())
+
+    @property
+    def fits(self) -> bool:
+        """Whether it is within the budget; True where there is none."""
+        return self.budget is None or self.memory_bytes <= self.budget
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it equals one process."""
+        return self.exactness == "exact"
+
+    @property
+    def seconds(self) -> float:
+        """Of an epoch's training."""
+        return self.phases.training
+
+    @property
+    def flags(self) -> str:
+        """What to add to `siafu train`."""
+        flags = f"--strategy {self.name} --ranks {self.ranks}"
+        if self.name == "halo" and self.strategy.stages != 1:
+            flags += f" --stages {self.strategy.stages} --recompute"
+        return flags
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it for programs."""
+        return {
+            "strategy": self.name,
+            "ranks": self.ranks,
+            "choices": self.strategy.choices(self.ranks),
+            "exactness": self.exactness,
+            "memory_bytes": self.memory_bytes,
+            "memory": self.memory,
+            "fits": self.fits,
+            "bytes": {
+                "training": self.traffic.training,
+                "layers": [
+                    {"forward": one.forward, "again": one.again, "backward": one.backward}
+                    for one in self.traffic.layers
+                ],
+                "gradients": self.traffic.gradients,
+                "norms": self.traffic.norms,
+                "samples": self.traffic.other,
+                "evaluation": self.traffic.evaluation,
+                "once": self.traffic.once,
+            },
+            "seconds": self.seconds,
+            "phases": {name: getattr(self.phases, name) for name in PHASES},
+            "dollars": self.dollars,
+            "cut_is_measured": self.is_measured,
+        }
+
+
+def foresee(at: Setting, name: str, strategy: Strategy, ranks: int) -> Outlook:
+    """Return the forecast of a strategy on so many ranks."""
+    cut = at.statistics.at(ranks)
+    if strategy.unit == "macrobatch":
+        memory, traffic, phases = _of_minibatches(at, strategy, cut)
+        exactness = "sampled"
+    else:
+        memory, traffic, phases = _of_full_graph(at, strategy, cut)
+        exactness = strategy.exactness if ranks > 1 else "exact"
+    machines = 1 if at.link is None else ranks
+    hourly = at.dollars_per_hour
+    return Outlook(
+        name=name,
+        ranks=ranks,
+        strategy=strategy,
+        exactness=exactness,
+        memory=memory,
+        traffic=traffic,
+        phases=phases,
+        budget=at.memory,
+        dollars=None if hourly is None else phases.training * machines * hourly / 3600,
+        is_measured=cut.is_measured,
+    )
+
+
+def _work(at: Setting, strategy: Strategy, cut: CutStatistics) -> Work:
+    stored = at.statistics.stored_feature_bytes
+    alone = at.link is not None
+    return Work(
+        spec=at.spec,
+        cut=cut,
+        train_share=at.statistics.train_share,
+        share=at.machine.shared(1 if alone else cut.ranks, at.config.threads),
+        link=at.link or at.machine.link,
+        strategy=strategy,
+        sparse_width=None if stored is None else (stored - 8) / 8,
+    )
+
+
+def sizes_of(cut: CutStatistics, strategy: Strategy) -> Sizes:
+    """Return what the largest part holds, its stages as even as stages are."""
+    halo, peers = cut.largest_halo, cut.ranks - 1
+    stages = min(strategy.stages_of(cut.ranks), peers)
+    uneven = _UNEVEN_STAGE if stages > 1 else 1.0
+    tallest = min(halo, math.ceil(halo / stages * uneven)) if stages else 0
+    return Sizes(cut.rows, cut.edges, halo, halo, tallest, stages)
+
+
+def _held(at: Setting, cut: CutStatistics, *, on_disk: bool = False) -> dict[str, int]:
+    graph, kept = at.statistics, 0 if on_disk else 1
+    held = held_kinds(
+        cut.rows,
+        cut.largest_halo,
+        kept * cut.rows * graph.row_bytes,
+        kept * cut.edges * graph.edge_bytes,
+    )
+    # What a GPU counts is tensors alone.
+    runtime = RUNTIME_BYTES if at.machine.is_cpu else -held[PROCESS]
+    return {**held, PROCESS: held[PROCESS] + runtime}
+
+
+def _of_full_graph(
+    at: Setting, strategy: Strategy, cut: CutStatistics
+) -> tuple[dict[str, int], EpochTraffic, Phases]:
+    graph = at.statistics
+    memory = _held(at, cut) | predict_kinds(at.spec, sizes_of(cut, strategy), strategy)
+    memory[OTHER] += 16 * parameter_counts(at.spec)[0]
+    traffic = full_graph_traffic(
+        at.spec, cut.halo_rows, cut.ranks, strategy, sparse=graph.is_sparse
+    )
+    return memory, traffic, full_graph_seconds(_work(at, strategy, cut), traffic)
+
+
+def _of_minibatches(
+    at: Setting, strategy: Strategy, cut: CutStatistics
+) -> tuple[dict[str, int], EpochTraffic, Phases]:
+    config, ranks, graph = at.config, cut.ranks, at.statistics
+    counts = count_minibatches(config, graph, ranks)
+    held = _held(at, cut)
+    if at.memory is not None and sum(held.values()) > 0.4 * at.memory:
+        held = _held(at, cut, on_disk=True)
+    memory = held | {MINIBATCHES: round(least_sampled_bytes(config, at.spec, graph.nodes))}
+    traffic = _sampled_traffic(at, counts, cut)
+    work = _work(at, strategy, cut)
+    return memory, traffic, minibatch_seconds(work, counts, traffic, graph.row_bytes)
+
+
+def _sampled_traffic(at: Setting, counts: MinibatchCounts, cut: CutStatistics) -> EpochTraffic:
+    """Return the bytes of an epoch: rows and samples of other ranks, gradients of every step."""
+    ranks, graph = cut.ranks, at.statistics
+    steps = counts.steps * ranks
+    away = 0.0 if ranks == 1 else min(1.0, cut.halo_rows / max(1.0, graph.random_halo(ranks)))
+    away *= (ranks - 1) / ranks
+    rows = steps * away * counts.reached[-1] * (graph.row_bytes + 8)
+    samples = steps * away * sum(counts.edges) * _ADDRESS_BYTES
+    numbers, tensors = parameter_counts(at.spec)
+    widths = [layer_widths(at.spec, number) for number in range(at.spec.layers)]
+    passes = sum(at.spec.card.sends(width) for width in widths)
+    return EpochTraffic(
+        layers=(LayerTraffic(0, 0, 0),) * at.spec.layers,
+        gradients=counts.steps * ring_bytes(4 * (numbers + tensors), ranks) if ranks > 1 else 0,
+        norms=0,
+        evaluation=round(cut.halo_rows * 4 * passes),
+        once=0,
+        other=round(rows + samples),
+    )
+
+
+def with_stages(strategy: Strategy, count: int) -> Strategy:
+    """Return the strategy with so many stages, rows of others fetched again in backward."""
+    return replace(strategy, stages=count, recompute=True)

@@ -1,0 +1,119 @@
+"""What training on sampled minibatches takes, told from counts or from a trial."""
+
+import math
+from dataclasses import dataclass
+
+from siafu.config import RunConfig
+from siafu.errors import ConfigError
+from siafu.minibatch import Trial
+from siafu.nn import ModelSpec, layer_widths
+from siafu.plan.memory import layer_rows
+from siafu.plan.statistics import GraphStatistics
+
+RUNTIME_BYTES = 60 * 10**6
+"""What comes once training starts, whatever the graph: threads of backward, sockets' buffers, the
+writer of Parquet."""
+BUILDING = 1.5
+"""What two macrobatches take over their own size while one of them is put together."""
+_EDGE_BYTES = 48
+"""An edge of a minibatch: its source and its transpose, with what they are sorted by."""
+
+
+def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float:
+    """Return what training on one minibatch takes beside the macrobatches."""
+    reached, edges = trial.reached, trial.edges
+    numbers = trial.row_bytes * reached[-1] + _EDGE_BYTES * edges
+    if spec is None:
+        # A foreign layer makes a message of each edge, and keeps it.
+        assert config.hidden is not None
+        return numbers + 4.0 * 4 * config.hidden * (edges + reached[-1])
+    kept = peak = 0.0
+    for number in range(spec.layers):
+        hop = min(spec.layers - 1 - number, len(reached) - 1)
+        written, read = reached[hop], reached[min(hop + 1, len(reached) - 1)]
+        layer, projected = layer_rows(spec, number), _projected_first(spec, number)
+        inner = read if projected else written
+        dropped = kept + layer_widths(spec, number).into * read
+        kept += layer.entered * read + (layer.kept - layer.entered) * inner
+        # The input of the first layer is given no gradient.
+        peak = max(peak, dropped, kept + layer.backward * (inner if number == 0 else read))
+    heads = 8 * spec.heads * edges if spec.card.attends else 0
+    return numbers + 4 * peak + heads
+
+
+def least_sampled_bytes(config: RunConfig, spec: ModelSpec, num_nodes: int) -> float:
+    """Return what training on the smallest macrobatches takes at most, beside what a rank holds."""
+    reached, edges = [min(config.batch_size, num_nodes)], 0.0
+    for fanout in read_fanout(config.fanout, config.layers):
+        drawn = reached[-1] * fanout if fanout > 0 else num_nodes
+        edges += drawn
+        reached.append(min(num_nodes, reached[-1] + drawn))
+    row_bytes = 4 * spec.in_width + 32
+    trial = Trial(
+        curve=[float(reached[-1])],
+        graph_bytes=16.0 * edges,
+        row_bytes=row_bytes,
+        reached=tuple(reached),
+        edges=int(edges),
+    )
+    step = step_bytes(config, spec, trial)
+    return RUNTIME_BYTES + step + BUILDING * trial.macrobatch_bytes(1)
+
+
+def _projected_first(spec: ModelSpec, number: int) -> bool:
+    """Whether a layer maps the rows it reads before it gathers them, not the ones it writes."""
+    width, when = layer_widths(spec, number), spec.card.maps_first
+    return when == "always" or (when == "narrower" and width.out < width.into)
+
+
+def read_fanout(text: str | None, layers: int) -> tuple[int, ...]:
+    """Return the in-edges drawn at each hop."""
+    if text is None:
+        return (15, 10, *[5] * layers)[:layers]
+    try:
+        fanouts = tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        fanouts = ()
+    if len(fanouts) != layers or any(fanout < -1 or fanout == 0 for fanout in fanouts):
+        raise ConfigError(
+            "The fan-out can't be used.",
+            seen=f"--fanout {text} with {layers} layers",
+            fix="give a number for each layer, as "
+            f"--fanout {','.join(['15', '10', *['5'] * layers][:layers])}; -1 takes all in-edges",
+        )
+    return fanouts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MinibatchCounts:
+    """What a minibatch reaches on average, and how many of them an epoch has."""
+
+    reached: tuple[float, ...]
+    """Nodes met up to each hop, from the seeds alone to all."""
+    edges: tuple[float, ...]
+    """Drawn at each hop."""
+    steps: int
+    """Of an epoch, each with a minibatch on every rank."""
+
+
+def count_minibatches(
+    config: RunConfig, statistics: GraphStatistics, ranks: int
+) -> MinibatchCounts:
+    """Return what minibatches of a graph of such degrees reach.
+
+    The k-th edge drawn meets a node that is new with the chance that no earlier one has met it; who
+    has many edges is met early.
+    """
+    train = max(1.0, statistics.nodes * statistics.train_share)
+    seeds = min(float(config.batch_size), train / ranks)
+    steps = math.ceil(train / ranks / seeds)
+    reached, edges, new, drawn = [seeds], [], seeds, 0.0
+    for hop, fanout in enumerate(read_fanout(config.fanout, config.layers)):
+        taken = new * statistics.mean_drawn(fanout, is_met=hop > 0)
+        edges.append(taken)
+        drawn += taken
+        met = statistics.distinct_sources(drawn)
+        total = min(float(statistics.nodes), seeds + met * (1 - seeds / statistics.nodes))
+        new = max(0.0, total - reached[-1])
+        reached.append(max(reached[-1], total))
+    return MinibatchCounts(reached=tuple(reached), edges=tuple(edges), steps=steps)

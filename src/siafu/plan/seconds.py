@@ -1,0 +1,228 @@
+"""How long an epoch takes on the slowest rank, by phase, from counts and a machine's costs.
+
+A layer's work is summed up kind by kind: its edges (sums, maxima or attention, forward and
+backward), its products (the linear maps, their gradients), passes over its rows (dropout, biases,
+activations, norms), and what ranks send each other.
+
+N rows of the largest part, E its edges, D columns.
+"""
+
+from dataclasses import dataclass, replace
+
+from siafu.nn import ModelSpec, layer_widths
+from siafu.plan.bytes import EpochTraffic, parameter_counts, returns_gradients, row_parts
+from siafu.plan.machine import Link, Share
+from siafu.plan.sampled import MinibatchCounts
+from siafu.plan.statistics import CutStatistics
+from siafu.strategy import Strategy
+from siafu.strategy.rounding import LEAST_WIDTH
+
+_ITEM = 4
+_FORWARD_PASSES, _BACKWARD_PASSES = 3.0, 4.0
+"""Over a layer's output: bias, activation, what is added to it; their gradients."""
+_LAST_PASSES = 4.0
+"""Over the output of the last layer, which has no activation, both ways."""
+_NORM_PASSES = {"none": 0.0, "layer": 8.0, "batch": 14.0}
+_LOSS_PASSES = 9.0
+"""Over the scores of training nodes."""
+_SCORE_PASSES = 4.0
+"""Over all scores, to score them."""
+_ADAM_PASSES = 12.0
+_OWN_EDGES = 0.5
+"""Of the seconds of edges, those of owned rows, while which others travel."""
+_EVALUATION_SHARE = 0.3
+"""Of what a step takes beside rows and edges: forward alone."""
+_PER_EDGE, _ROW_PASSES = 4.0, 3.0
+"""What an edge takes over drawing it: numbering, sending, transposing; and an entry of a row."""
+_STEP_SECONDS = 2e-3
+"""Of a minibatch beside its layers: to put it together."""
+_ELEMENTS_PER_THREAD = 4_000_000
+"""As ranks choose their threads: no more than that many numbers of a layer keep busy."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Phases:
+    """Seconds of an epoch by what they are spent on."""
+
+    edges: float = 0.0
+    products: float = 0.0
+    passes: float = 0.0
+    """Over rows: dropout, activations, norms, the loss."""
+    exchange: float = 0.0
+    """That no other work hides."""
+    fixed: float = 0.0
+    """What rows and edges do not account for, the optimiser among it."""
+    evaluation: float = 0.0
+    """Of one evaluation, which is not part of an epoch's training."""
+
+    @property
+    def training(self) -> float:
+        """Of an epoch without its evaluation."""
+        return self.edges + self.products + self.passes + self.exchange + self.fixed
+
+    def plus(self, other: "Phases") -> "Phases":
+        """Return both together."""
+        return Phases(**{name: getattr(self, name) + getattr(other, name) for name in PHASES})
+
+
+PHASES = ("edges", "products", "passes", "exchange", "fixed", "evaluation")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Work:
+    """A rank's share of an epoch: the model, the part, and what it has to work with."""
+
+    spec: ModelSpec
+    cut: CutStatistics
+    train_share: float
+    share: Share
+    link: Link
+    strategy: Strategy
+    sparse_width: float | None = None
+    """Numbers of a node's sparse features; None where they are dense."""
+
+
+def full_graph_seconds(work: Work, traffic: EpochTraffic) -> Phases:
+    """Return the seconds of an epoch over the whole graph."""
+    spec, cut = work.spec, work.cut
+    if work.share.machine.is_cpu:
+        busy = 1 + (cut.rows + cut.edges) * spec.hidden // _ELEMENTS_PER_THREAD
+        work = replace(work, share=work.share.limited(busy))
+    total = Phases()
+    for number in range(spec.layers):
+        total = total.plus(_layer_seconds(work, number))
+    return total.plus(_ends(work)).plus(_exchange(work, traffic, total))
+
+
+def _layer_seconds(work: Work, number: int) -> Phases:
+    spec, rows, share = work.spec, work.cut.rows, work.share
+    width, is_last = layer_widths(spec, number), number == spec.layers - 1
+    there, back = _edge_seconds(work, number)
+    maps = spec.card.maps(width) * share.product(min(width.into, width.out)) * rows
+    if number == 0 and work.sparse_width is not None:
+        maps *= min(1.0, 4 * work.sparse_width / width.into)
+    gradients = maps if number == 0 else 2 * maps
+    drops = spec.dropout if number or spec.input_dropout is None else spec.input_dropout
+    drawn = share.of("draw") * rows * width.into if drops > 0 else 0.0
+    forward = _FORWARD_PASSES if not is_last else _LAST_PASSES / 2
+    backward = _BACKWARD_PASSES if not is_last else _LAST_PASSES / 2
+    norms = 0.0 if is_last else _NORM_PASSES[spec.norm]
+    element = share.of("element") * rows
+    ahead = element * (forward + norms / 3) * width.out
+    behind = element * ((backward + 2 * norms / 3) * width.out + (number > 0) * width.into)
+    machine = share.machine
+    fixed = machine.attend_layer_seconds if spec.card.attends else machine.layer_seconds
+    return Phases(
+        edges=there + back,
+        products=maps + gradients,
+        passes=ahead + behind + drawn * (2 if number else 1),
+        fixed=fixed,
+        evaluation=there + maps + ahead + _EVALUATION_SHARE * fixed,
+    )
+
+
+def _edge_seconds(work: Work, number: int) -> tuple[float, float]:
+    """Return the seconds of a layer's edges, forward and backward."""
+    spec, cut, share = work.spec, work.cut, work.share
+    columns = sum(row_parts(spec, number))
+    if number == 0 and work.sparse_width is not None:
+        columns = min(columns, layer_widths(spec, number).out)
+    edges = cut.edges + (cut.rows if spec.card.adds_loops else 0)
+    returns = returns_gradients(spec, number, sparse=work.sparse_width is not None)
+    if number == 0 and work.strategy.input_cache:
+        return 0.0, 0.0
+    if spec.card.attends:
+        numbers = edges * columns
+        return numbers * share.attend(backward=False), numbers * share.attend(backward=True)
+    table = (cut.rows + cut.largest_halo) * columns * _ITEM
+    there = edges * columns * share.gather(columns, table)
+    if spec.card.aggregation == "max":
+        there = edges * columns * share.of("maximum")
+        there += 6 * share.of("element") * cut.rows * columns
+        return there, 4 * share.of("element") * cut.rows * columns
+    if spec.card.aggregation == "relations":
+        return there, 2 * there
+    back = edges * columns * share.gather(columns, cut.rows * columns * _ITEM)
+    return there, back if returns else 0.0
+
+
+def _ends(work: Work) -> Phases:
+    """Return the seconds of the loss, the optimiser and what else a step has once."""
+    spec, share = work.spec, work.share
+    element, machine = share.of("element"), share.machine
+    scores = element * spec.out_width * work.cut.rows
+    numbers, _ = parameter_counts(spec)
+    return Phases(
+        passes=scores * (1 + _LOSS_PASSES * work.train_share),
+        fixed=machine.step_seconds + _ADAM_PASSES * element * numbers,
+        evaluation=_SCORE_PASSES * scores + _EVALUATION_SHARE * machine.step_seconds,
+    )
+
+
+def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
+    """Return what ranks wait for rows and sums, beyond what own edges hide of it."""
+    cut, ranks, link, strategy = work.cut, work.cut.ranks, work.link, work.strategy
+    if ranks == 1:
+        return Phases()
+    uneven = cut.largest_halo * ranks / max(1, cut.halo_rows)
+    trips = sum(
+        (layer.forward > 0) + (layer.again > 0) + (layer.backward > 0) for layer in traffic.layers
+    )
+    tensors = len(row_parts(work.spec, 0))
+    messages = trips * tensors * (ranks - 1)
+    rows = traffic.rows / ranks * uneven
+    entries = rows / _ITEM
+    if strategy.wire != 32:
+        entries = _rounded_entries(work)
+    copying = 2 * entries * work.share.of("select")
+    coding = entries * work.share.of("code") if strategy.wire != 32 else 0.0
+    travel = rows / link.bytes_per_second + messages * link.latency_seconds
+    sums = (traffic.gradients + traffic.norms) / ranks / link.bytes_per_second
+    # One sum of the gradients, and two of small numbers: as many hops as a ring has.
+    sums += 3 * 2 * (ranks - 1) * link.latency_seconds
+    hidden = 0.0
+    if strategy.overlap and not link.is_shared:
+        hidden = min(travel, _OWN_EDGES * computing.edges)
+    scoring = traffic.evaluation / ranks * uneven / link.bytes_per_second
+    scoring += trips / 2 * tensors * (ranks - 1) * link.latency_seconds
+    return Phases(exchange=travel - hidden + copying + coding + sums, evaluation=scoring)
+
+
+def _rounded_entries(work: Work) -> float:
+    """Return the numbers of rows that a rank rounds in an epoch, there and back."""
+    total = 0.0
+    for number in range(work.spec.layers):
+        ways = 1 + returns_gradients(work.spec, number)
+        wide = [part for part in row_parts(work.spec, number) if part >= LEAST_WIDTH]
+        total += ways * sum(wide) * work.cut.largest_halo
+    return total
+
+
+def minibatch_seconds(
+    work: Work, counts: MinibatchCounts, traffic: EpochTraffic, row_bytes: float
+) -> Phases:
+    """Return the seconds of an epoch of sampled minibatches, whose samples are drawn ahead."""
+    spec, share, link, ranks = work.spec, work.share, work.link, work.cut.ranks
+    steps, hops = counts.steps, len(counts.edges)
+    total = Phases()
+    for number in range(spec.layers):
+        hop = min(spec.layers - 1 - number, hops - 1)
+        read, edges = counts.reached[hop + 1], sum(counts.edges[: hop + 1])
+        piece = CutStatistics(ranks=1, halo_rows=0, rows=round(read), edges=round(edges))
+        total = total.plus(_layer_seconds(replace(work, cut=piece), number))
+    last = CutStatistics(ranks=1, halo_rows=0, rows=round(counts.reached[0]))
+    total = total.plus(_ends(replace(work, cut=last, train_share=1.0)))
+    entries = row_bytes / _ITEM * counts.reached[-1]
+    drawing = sum(counts.edges) * _PER_EDGE * share.of("sample")
+    drawing += _ROW_PASSES * entries * share.of("select")
+    travel = (traffic.other + traffic.gradients) / ranks / link.bytes_per_second
+    travel += steps * 2 * (ranks - 1) * link.latency_seconds
+    whole = full_graph_seconds(work, traffic).evaluation
+    return Phases(
+        edges=steps * (total.edges + drawing),
+        products=steps * total.products,
+        passes=steps * total.passes,
+        exchange=travel if ranks > 1 else 0.0,
+        fixed=steps * (total.fixed + _STEP_SECONDS),
+        evaluation=whole,
+    )
