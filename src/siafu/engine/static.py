@@ -43,6 +43,8 @@ class FullGraph:
     task: str | None = None
     on_step: OnStep = staticmethod(no_step)
     purposes: tuple[str, ...] = (
+        "column_backward",
+        "column_forward",
         "control",
         "feature",
         "gradient",

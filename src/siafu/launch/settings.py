@@ -114,7 +114,7 @@ class Settings(Columns, total=False):
     checkpoint_every: int
     """epochs between checkpoints; 0: none."""
     strategy: str
-    """how an epoch is cut up: halo, sar, adaqp, batchgnn, dorylus."""
+    """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus."""
     memory: str | None
     """memory per rank while training, as 4GB; sets stages to auto."""
     stages: str | None
@@ -125,6 +125,8 @@ class Settings(Columns, total=False):
     """aggregate the constant first-layer input once."""
     prune: bool
     """train on what influences labelled nodes only, layer by layer."""
+    by_columns: bool | None
+    """each rank works on all nodes and a slice of the columns; for graphs that cut badly."""
     overlap: bool | None
     """work on owned rows while others travel (default: true)."""
     wire: str | None
