@@ -150,6 +150,8 @@ class EdgeDrop(NamedTuple):
     scale: float
     ids_C: Tensor
     ids_M: Tensor
+    first_head: int = 0
+    """Which column of draws is the first head's, where the heads are a slice of all."""
 
 
 class Softmax(NamedTuple):

@@ -31,13 +31,13 @@ from siafu.ops import CSR
 from siafu.plan import choose_strategy
 from siafu.shard import Shard, WrittenRows, moved_shard
 from siafu.strategy import (
-    BlockNeighbours,
     Strategy,
     View,
     WidthBook,
     check_forward,
     edge_arguments,
     message_flow,
+    neighbours_of,
     parallelize,
 )
 
@@ -89,7 +89,7 @@ class BuiltInNetwork(RowsInMemory):
     ) -> None:
         self.module, self.strategy = module, strategy
         self._shard, self._draws = shard, draws
-        self._neighbours = BlockNeighbours(shard, draws, strategy)
+        self._neighbours = neighbours_of(shard, draws, strategy)
         self.book = self._neighbours.book
         self._x = cache_input(x, self._neighbours, module.spec) if strategy.input_cache else x
         self._views: list[View] = []
@@ -97,7 +97,7 @@ class BuiltInNetwork(RowsInMemory):
             self._views = message_flow(shard, shard.train, module.spec.layers)
             self._x_pruned = _needed(self._x, self._views)
             self._flow: list[Neighbours] = [
-                BlockNeighbours(shard, draws, strategy, view=view, book=self.book)
+                neighbours_of(shard, draws, strategy, view=view, book=self.book)
                 for view in self._views
             ]
 
@@ -296,6 +296,12 @@ def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
             fix="leave it out, or use a built-in model",
         )
     if spec is None:
+        if strategy.by_columns:
+            raise ConfigError(
+                "A model of your own reads whole rows, and by columns no rank has them.",
+                seen="--by-columns (--strategy columns) with a model of your own",
+                fix="use --strategy halo or sar, or a built-in model",
+            )
         return
     if strategy.input_cache:
         check_input_cache(spec)
