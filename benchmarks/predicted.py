@@ -239,9 +239,10 @@ def compared(row: dict[str, Any], machine: Machine) -> dict[str, Any]:
     outlook, found = predicted(case, graph, machine), row["measured"]
     width = outlook.strategy
     factor = first_epochs_factor(case.config.resolved().hidden, width)
-    early = min(EPOCHS, _ROUNDED_EPOCHS) if width.assigns_widths else 0
-    sent = outlook.traffic.rows * (EPOCHS - early + early * factor)
-    sent += EPOCHS * (outlook.traffic.gradients + outlook.traffic.norms) + outlook.traffic.once
+    epochs = len(found["all_seconds"])
+    early = min(epochs, _ROUNDED_EPOCHS) if width.assigns_widths else 0
+    sent = outlook.traffic.rows * (epochs - early + early * factor)
+    sent += epochs * (outlook.traffic.gradients + outlook.traffic.norms) + outlook.traffic.once
     actual = sum(found["bytes"].get(name, 0) for name in ROWS)
     told = {
         "memory": outlook.memory_bytes,
@@ -322,7 +323,7 @@ def measure(path: Path, most_seconds: float) -> None:
         print(json.dumps(first), file=file, flush=True)
         machines, graphs = {name: Machine(**one) for name, one in told.items()}, Graphs(folder)
         # Forks of this process come first: what has computed can't be forked.
-        for case in sorted(cases(), key=lambda case: (case.ranks > 1, not case.is_forked)):
+        for case in sorted(cases(), key=lambda case: (not case.is_forked, case.ranks > 1)):
             if time.monotonic() - started > most_seconds:
                 print("no time for more")
                 break
