@@ -7,7 +7,7 @@ activations, norms), and what ranks send each other.
 N rows of the largest part, E its edges, D columns.
 """
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import EpochTraffic, parameter_counts, returns_gradients, row_parts
@@ -28,6 +28,9 @@ _LOSS_PASSES = 9.0
 _SCORE_PASSES = 4.0
 """Over all scores, to score them."""
 _ADAM_PASSES = 12.0
+_SHARED_COPIES = 2.1
+"""Where ranks share a machine, copies between them take the cores of those that compute: what
+computing then takes more is about what is waited for."""
 _OWN_EDGES = 0.5
 """Of the seconds of edges, those of owned rows, while which others travel."""
 _EVALUATION_SHARE = 0.3
@@ -98,8 +101,16 @@ def whole_step(work: Work) -> Phases:
     total = _ends(work)
     for number in range(work.spec.layers):
         total = total.plus(_layer_seconds(work, number))
-    more, known = work.share.whole, asdict(total)
-    return Phases(**{name: known[name] * (1 if name == "fixed" else more) for name in PHASES})
+    more = work.share.whole
+    # A kernel of attention is long enough for threads to be worth waking.
+    edges = total.edges if work.spec.card.attends else more * total.edges
+    return replace(
+        total,
+        edges=edges,
+        products=more * total.products,
+        passes=more * total.passes,
+        evaluation=total.evaluation * edges / max(1e-12, total.edges),
+    )
 
 
 def _layer_seconds(work: Work, number: int) -> Phases:
@@ -185,6 +196,7 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     copying = 2 * entries * work.share.of("select")
     coding = entries * work.share.of("code") if strategy.wire != 32 else 0.0
     travel = rows / link.bytes_per_second + messages * link.latency_seconds
+    travel *= _SHARED_COPIES if link.is_shared else 1.0
     sums = (traffic.gradients + traffic.norms) / ranks / link.bytes_per_second
     # One sum of the gradients, and two of small numbers: as many hops as a ring has.
     sums += 3 * 2 * (ranks - 1) * link.latency_seconds
