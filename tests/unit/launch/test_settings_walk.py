@@ -106,6 +106,7 @@ OTHERS: dict[str, Other] = {
     "sample_replace": Other(True),
     "sample_weighted": Other(True, beside={"sample_replace": True}),
     "hot_rows": Other("1MB", PLANNED),
+    "rows_on": Other("host"),
     "feature_bits": Other(8),
     "exclude_targets": Other(False),
     "negatives": Other("uniform:3"),
@@ -169,6 +170,7 @@ OTHERS: dict[str, Other] = {
 
 IDLE: dict[str, str] = {
     "device": "auto is the CPU on a machine without a GPU",
+    "rows_on": "auto is the host on a machine without a GPU",
     "threads": "how fast, not what",
     "deadline": "how long a wait may last, where nothing waits for so long",
     "pool_workers": "how many tasks at once, not what they compute",
