@@ -190,6 +190,7 @@ class Trainer:
             "seconds": progress.seconds,
             "fingerprint": workload.fingerprint(),
             "ranks": self.world.size,
+            "partition": self.config.partition,
             **({"best_details": self.best_details} if self.best_details else {}),
             **workload.state(),
         }
@@ -211,7 +212,7 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up a run where the checkpoint left it."""
         facts, workload = read_run_facts(checkpoint), self.workload
-        _check_same_run(checkpoint, facts, workload)
+        _check_same_run(facts, workload)
         workload.module.load_state_dict(checkpoint.model)
         restore_optimiser(self.optimiser, checkpoint.optimiser)
         self.best, self.best_details = checkpoint.best, facts.best_details
@@ -221,8 +222,14 @@ class Trainer:
             self.progress.best_merit = facts.best_merit
         elif facts.best_scores:
             self.progress.best_merit = workload.merit_of(facts.best_scores)
-        restore_widths(workload.book, checkpoint.wire, self.world)
+        if self._is_cut_alike(facts):  # else widths of messages are found anew
+            restore_widths(workload.book, checkpoint.wire, self.world)
         workload.restore(facts)
+
+    def _is_cut_alike(self, facts: RunFacts) -> bool:
+        """Return whether ranks have the rows that they had when the checkpoint was written."""
+        now = self.world.size, self.config.partition
+        return (facts.ranks, facts.partition or now[1]) == now
 
     def abandon(self) -> None:
         """End what works for this rank alone, after a failure."""
@@ -233,19 +240,13 @@ class Trainer:
         self.workload.close()
 
 
-def _check_same_run(checkpoint: Checkpoint, facts: RunFacts, workload: Workload) -> None:
-    mine, size = workload.fingerprint(), workload.world.size
+def _check_same_run(facts: RunFacts, workload: Workload) -> None:
+    mine = workload.fingerprint()
     if facts.fingerprint != mine:
         raise PlanError(
             "The checkpoint is of a run on another graph.",
             seen=f"{facts.fingerprint[:12]}, the data is {mine[:12]}",
             fix="resume with the data the run was started on",
-        )
-    if checkpoint.wire and facts.ranks != size:
-        raise PlanError(
-            "The checkpoint has adaptive widths for another number of ranks.",
-            seen=f"{facts.ranks} ranks then, {size} now",
-            fix=f"resume on {facts.ranks} ranks",
         )
 
 
