@@ -26,7 +26,7 @@ from benchmarks.products_like import products_like
 from siafu.config import RunConfig, make_config
 from siafu.errors import SiafuError
 from siafu.graph import Graph
-from siafu.launch.planning import spec_of
+from siafu.launch.statistics import spec_of
 from siafu.partitioning import open_parts
 from siafu.partitioning.options import Method
 from siafu.plan import (

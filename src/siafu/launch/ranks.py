@@ -9,6 +9,7 @@ from siafu.config import RunConfig
 from siafu.launch.callbacks import Answering, OnEpoch
 from siafu.launch.cut import Say
 from siafu.launch.local import run_ranks, threads_for
+from siafu.launch.out_of_memory import explaining_kills
 from siafu.launch.rank import (
     COMPILING_TOLD_VARIABLE,
     Job,
@@ -91,14 +92,15 @@ def carry_out(
             job = replace(job, asks=answering is not None)
             again = f"go on with `{resume_command(folder.path)}`" if job.verb == "train" else None
             try:
-                run_ranks(
-                    config.ranks,
-                    folder.path,
-                    job.to_text(),
-                    variables=variables,
-                    again=again,
-                    meanwhile=answering,
-                )
+                with explaining_kills(config, job.parts):
+                    run_ranks(
+                        config.ranks,
+                        folder.path,
+                        job.to_text(),
+                        variables=variables,
+                        again=again,
+                        meanwhile=answering,
+                    )
             except BaseException:
                 clear_rests()
                 raise
