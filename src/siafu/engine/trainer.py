@@ -57,6 +57,8 @@ class Trainer:
         self.phases = PhaseSeconds()
         self.has_begun = False
         """Whether this process has run an epoch."""
+        self.clock = time.monotonic
+        self._saved_at = self.clock()
         self.watch = Watch()
         """Follows what is done now, and how long that takes."""
 
@@ -135,19 +137,26 @@ class Trainer:
         """Save a checkpoint if one is due, or if a rank was told to end; then raise `Stopped`."""
         epochs, every, world = self.progress.epochs, self.config.checkpoint_every, self.world
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
-        asked = world.gather_numbers([float(is_told()), float(enough)]) if may_stop else []
-        ends = any(row[0] for row in asked)
+        mine = [float(is_told()), float(enough), float(self._is_late())]
+        asked = world.gather_numbers(mine) if may_stop else []
+        ends, is_late = any(row[0] for row in asked), any(row[2] for row in asked[:1])
         self.progress.is_enough = any(row[1] for row in asked)
         # A run too short for one has it at its end: it can be given more epochs.
         is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
-        if every and (ends or (is_over and epochs < every) or epochs % every == 0):
+        if every and (ends or is_late or (is_over and epochs < every) or epochs % every == 0):
             with self.watch.saving():
                 saved = self.checkpoint()
                 if world.rank == 0:
                     save_checkpoint(saved, folder.checkpoints)
+            self._saved_at = self.clock()
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
+
+    def _is_late(self) -> bool:
+        """Return whether it is time to save; rank 0's clock counts."""
+        minutes = self.config.checkpoint_minutes
+        return minutes > 0 and self.clock() - self._saved_at >= 60 * minutes
 
     def result(self, folder: RunFolder) -> RunResult:
         """Return what the run came to; every rank calls this together."""

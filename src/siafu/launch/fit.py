@@ -137,7 +137,7 @@ def resume_run(
     """
     folder = begun_run(path)
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
-    free |= {"ranks", "partition"}
+    free |= {"ranks", "partition", "max_restarts", "checkpoint_minutes"}
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
     # The first epoch may have failed for want of memory.

@@ -139,9 +139,6 @@ def _asking(folder: RunFolder, world: World) -> OnEpoch:
 
 
 def _train(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
-    if job.resume and trainer.world.rank == 0:
-        with writing(folder.metrics):
-            folder.keep_metrics(trainer.progress.epochs)
     try:
         _train_on(trainer, folder, job, on_epoch)
     except BaseException:
