@@ -134,6 +134,8 @@ class MacrobatchSampler:
         self.columns, self.seed_columns, self.links = columns, seed_columns, links
         self.is_ahead = True
         """False builds each when it is asked for, to measure what building ahead saves."""
+        self.finish: Callable[[list[Subgraph]], list[Subgraph]] = lambda graphs: graphs
+        """What is made of all sub-graphs together, ahead of training."""
         self._thread: ThreadPoolExecutor | None = None
         self._last: Future[Any] | None = None
         """What the thread was given last: when that is done, it rests."""
@@ -237,7 +239,7 @@ class MacrobatchSampler:
         if self.links is not None:
             pairs = zip(flat, graphs, strict=True)
             graphs = [self.links.without_targets(batch, graph) for batch, graph in pairs]
-        drawn = iter(graphs)
+        drawn = iter(self.finish(graphs))
         subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
         rows: RowSource
         seed_rows: RowSource

@@ -14,7 +14,7 @@ from siafu.engine import begin
 from siafu.errors import BudgetError, ConfigError
 from siafu.minibatch import hold_out_of_shard
 from siafu.minibatch.placement import Load, PinnedRows, Place, choose_place
-from siafu.partitioning import write_parts
+from siafu.partitioning import open_parts, write_parts
 from siafu.shard import Shard, open_shard
 from tests.parity.graphs import awkward_graph
 
@@ -55,7 +55,7 @@ def trained(parts: Path, settings: dict[str, Any]) -> tuple[Any, list[float], to
     held = None
     if config.task == "link":
         shard, held = hold_out_of_shard(shard, "0.6,0.2", 1)
-    training = begin(config, shard, held_out=held, ids=lambda: shard.ids)
+    training = begin(config, shard, held_out=held, parts=lambda: open_parts(parts))
     losses = []
     for _ in range(2):
         losses.append(training.step())
