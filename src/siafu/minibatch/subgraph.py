@@ -24,6 +24,7 @@ class Looped:
 
     indptr: Tensor
     index: Tensor
+    counts: Tensor
     ends: tuple[int, ...]
 
 
@@ -47,6 +48,8 @@ class Subgraph:
     the tensors would be waited for."""
     removed: Tensor | None = None
     """int64 [M]: in-edges of each row taken away since they are to be predicted."""
+    counts: Tensor | None = None
+    """int64 [M]: in-edges of each row, where they are at hand."""
     looped: Looped | None = None
     """Where that was prepared."""
     turned: tuple[CSR | None, ...] = ()
@@ -61,9 +64,9 @@ class Subgraph:
     @property
     def tensors(self) -> list[Tensor]:
         """All that it has."""
-        more = [] if self.removed is None else [self.removed]
+        more = [column for column in (self.removed, self.counts) if column is not None]
         if self.looped is not None:
-            more += [self.looped.indptr, self.looped.index]
+            more += [self.looped.indptr, self.looped.index, self.looped.counts]
         for back in self.turned:
             more += [] if back is None else [back.indptr, back.index]
         return [self.addresses, self.indptr, self.index, *self.edges.values(), *more]
@@ -94,6 +97,13 @@ class Subgraph:
         is_same = looped == (self.looped is not None)
         return csr if back is None or not is_same else csr.with_transpose(back)
 
+    def degree(self, rows: int, *, looped: bool = False) -> Tensor:
+        """Return int64: the in-edges of each of the first rows."""
+        if looped:
+            assert self.looped is not None, "loops were prepared"
+            return self.looped.counts[:rows]
+        return self.indptr[: rows + 1].diff() if self.counts is None else self.counts[:rows]
+
     def at_hand(self, number: int, layers: int) -> AtHand:
         """Return what is known of a layer's edges beside them."""
         rows = self.reached[min(layers - 1 - number, len(self.reached) - 1)]
@@ -103,7 +113,7 @@ class Subgraph:
     def inverse_count(self, dtype: torch.dtype) -> Tensor:
         """Return [M]: 1 / the in-edges of each row, 1 where there are none; made once."""
         if dtype not in self._inverse:
-            count = self.indptr.diff().clamp(min=1).double()
+            count = self.degree(self.reached[-2]).clamp(min=1).double()
             self._inverse[dtype] = count.reciprocal_().to(dtype)
         return self._inverse[dtype]
 

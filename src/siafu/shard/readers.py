@@ -49,7 +49,7 @@ class HeldRows:
 
     def read(self, rows_R: Tensor) -> Tensor:
         """Return these rows."""
-        if self.rows.is_cuda:
+        if self.rows.is_cuda and self.rows.dim() > 1:
             return gather_rows(self.rows, rows_R)
         return self.rows.index_select(0, rows_R)
 
