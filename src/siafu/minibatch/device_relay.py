@@ -8,7 +8,7 @@ Shapes: G minibatches grown together, N nodes, E edges, Q requests, S sampled ed
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -153,7 +153,10 @@ class DeviceRelay(Relay):
             hops.append(hop)
             met.append(new)
         numbering.clear()
-        return _subgraphs([batch.number for batch in batches], met, hops)
+        fanouts = self.sampling.fanouts
+        longest = max(fanouts) if min(fanouts) > 0 else None
+        graphs = _subgraphs([batch.number for batch in batches], met, hops)
+        return [replace(graph, longest=longest) for graph in graphs]
 
     def _numbering_for(self, count: int) -> GroupNumbering:
         if self._numbering is None or count > self._room:

@@ -94,8 +94,14 @@ def turn_together(matrices: list[CSR], degrees: list[Tensor]) -> list[CSR]:
     index_E = row_E.index_select(0, order_E)
     starts = torch.arange(columns[-1] + 1, dtype=number, device=device)
     indptr_C = torch.searchsorted(sorted_E, starts)
+    longest = int(indptr_C.diff().max()) if columns[-1] else 0
     return [
-        CSR(indptr_C[low : high + 1] - first, index_E[first:last], matrix.num_rows)
+        CSR(
+            indptr_C[low : high + 1] - first,
+            index_E[first:last],
+            matrix.num_rows,
+            longest=longest,
+        )
         for matrix, (low, high), (first, last) in zip(
             matrices, pairwise(columns), pairwise(edges), strict=True
         )

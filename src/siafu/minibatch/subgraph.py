@@ -50,6 +50,8 @@ class Subgraph:
     """int64 [M]: in-edges of each row taken away since they are to be predicted."""
     counts: Tensor | None = None
     """int64 [M]: in-edges of each row, where they are at hand."""
+    longest: int | None = None
+    """In-edges that no row has more of, where that is known."""
     looped: Looped | None = None
     """Where that was prepared."""
     turned: tuple[CSR | None, ...] = ()
@@ -87,11 +89,14 @@ class Subgraph:
         if looped:
             assert self.looped is not None, "loops were prepared"
             end = self.looped.ends[hop]
-            csr = CSR(self.looped.indptr[: rows + 1], self.looped.index[:end], columns)
+            most = None if self.longest is None else self.longest + 1
+            indptr, index = self.looped.indptr[: rows + 1], self.looped.index[:end]
+            csr = CSR(indptr, index, columns, longest=most)
         else:
             end, weight = self.ends[hop], self.edges.get("edge_weight")
             weight = None if weight is None else weight[:end]
-            csr = CSR(self.indptr[: rows + 1], self.index[:end], columns, weight)
+            indptr, index = self.indptr[: rows + 1], self.index[:end]
+            csr = CSR(indptr, index, columns, weight, longest=self.longest)
         # Prepared transposes have no weights, and those of all edges or of all with loops.
         back = self.turned[hop] if self.turned and csr.weight is None else None
         is_same = looped == (self.looped is not None)
