@@ -15,7 +15,7 @@ from siafu.errors import BudgetError, ConfigError
 from siafu.minibatch import hold_out_of_shard
 from siafu.minibatch.placement import Load, PinnedRows, Place, choose_place
 from siafu.partitioning import open_parts, write_parts
-from siafu.shard import Shard, open_shard
+from siafu.shard import HeldRows, Shard, open_shard
 from tests.parity.graphs import awkward_graph
 
 SETTINGS: dict[str, Any] = {
@@ -146,3 +146,4 @@ def test_copies_of_hot_rows_are_counted() -> None:
     reader = PinnedRows(rows, torch.device("cpu"), torch.tensor([4, 1]))
     assert torch.equal(reader.read(torch.tensor([1, 5, 4, 0])), rows[[1, 5, 4, 0]])
     assert reader.hits == 0.5
+    assert type(reader.to(torch.device("cpu"))) is HeldRows  # whose rows come on the host
