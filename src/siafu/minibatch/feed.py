@@ -293,8 +293,7 @@ class Feed:
 
     def trial(self) -> Trial:
         """Return what some steps of the first epoch read; all ranks call this together."""
-        fetched = () if self.relay.holds_rows else self.columns
-        row_bytes = sum(_row_bytes(self.relay.served, name) for name in fetched)
+        row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)
         return draw_trial(self.sampler, row_bytes)
 
     def decoded(self, columns: Columns) -> Columns:

@@ -290,6 +290,8 @@ class Trial:
     """Nodes of a minibatch met up to each hop, from the seeds alone to all."""
     edges: int
     """Of a minibatch."""
+    is_fetched: bool = True
+    """Whether macrobatches have rows, or all rows lie where they are read."""
 
     def rows(self, size: int) -> float:
         """Return the distinct nodes of so many steps.
@@ -306,7 +308,8 @@ class Trial:
 
     def macrobatch_bytes(self, size: int) -> float:
         """Return what macrobatches of so many steps take: two are in memory at a time."""
-        return 2 * (self.rows(size) * self.row_bytes + size * self.graph_bytes)
+        row_bytes = self.row_bytes if self.is_fetched else 0
+        return 2 * (self.rows(size) * row_bytes + size * self.graph_bytes)
 
 
 def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
@@ -336,6 +339,7 @@ def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
         row_bytes=row_bytes,
         reached=tuple(int(count) for count in reached),
         edges=int(edges),
+        is_fetched=not relay.holds_rows,
     )
 
 
