@@ -28,7 +28,12 @@ from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.callbacks import OnEpoch, await_answer, told_of
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
-from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
+from siafu.launch.local import (
+    ERRORS_VARIABLE,
+    RankFailure,
+    tell_place_when_asked,
+    threads_for,
+)
 from siafu.launch.own_code import told_as_the_users
 from siafu.launch.sinks import open_sinks
 from siafu.launch.warnings import LossWatch
@@ -119,8 +124,8 @@ def _begin(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
         if job.resume or not folder.parts.exists():
             raise
         # Cut for this run: neither it nor what it took is lost.
-        run = quote(str(folder.path))
-        again = f"; the cut is kept: add --resume {run} to a larger --memory to use it"
+        go_on = f"siafu train --resume {quote(str(folder.path))}"
+        again = f"; the cut is kept: go on with `{go_on}` and a larger --memory"
         raise BudgetError(error.problem, seen=error.seen, fix=error.fix + again) from None
 
 
@@ -138,9 +143,6 @@ def _asking(folder: RunFolder, world: World) -> OnEpoch:
 
 
 def _train(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
-    if job.resume and trainer.world.rank == 0:
-        with writing(folder.metrics):
-            folder.keep_metrics(trainer.progress.epochs)
     try:
         _train_on(trainer, folder, job, on_epoch)
     except BaseException:
@@ -309,6 +311,7 @@ def main(run: str, job_text: str) -> int:
     """Run this rank's share of a job in a run folder and return the exit code."""
     _end_with_parent()
     folder, job, rank = RunFolder(Path(run)), Job.from_text(job_text), int(os.environ["RANK"])
+    tell_place_when_asked(rank)
     try:
         with ending_cleanly():
             _join_and_work(folder, job, rank)
