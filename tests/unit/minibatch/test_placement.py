@@ -11,9 +11,11 @@ import torch
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
+from siafu.engine.networks.network import build_network
 from siafu.errors import BudgetError, ConfigError
 from siafu.minibatch import hold_out_of_shard
 from siafu.minibatch.placement import Load, PinnedRows, Place, choose_place
+from siafu.nn import Draws
 from siafu.partitioning import open_parts, write_parts
 from siafu.shard import HeldRows, Shard, open_shard
 from tests.parity.graphs import awkward_graph
@@ -139,6 +141,15 @@ def test_rows_stay_on_the_host_where_they_must(world, why) -> None:
     with pytest.raises(ConfigError, match="can't lie") as told:
         choose_place("device", a_shard(**world), FITS, lambda: 100, 0)
     assert why in told.value.seen
+
+
+def test_inference_takes_what_there_is(parts: dict[bool, Path]) -> None:
+    """A run that had its rows on a device may infer where there is none."""
+    config = make_config(**SETTINGS | {"rows_on": "device"}).resolved()
+    shard = open_shard(parts[False], World(), place="host")
+    network: Any = build_network(config, shard, Draws(), training=False)
+    assert network.feed.place.rows == "host"
+    network.close()
 
 
 def test_copies_of_hot_rows_are_counted() -> None:
