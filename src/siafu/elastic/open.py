@@ -47,6 +47,8 @@ def open_runner(
         sys.stderr.write(f"rank {world.rank}: {line}\n")
         sys.stderr.flush()
 
+    if pool == "aws-lambda" and options.pool_encryption is False:
+        say("Tensors, and the key that functions show, travel in clear: --no-pool-encryption.")
     tuner = None
     if options.pool_workers in (None, "auto") and pool != "none":
         tuner = Autotuner(intervals=intervals, most=workers)
@@ -177,6 +179,8 @@ def _lambda(
     assert options.lambda_function is not None
     module = _imported("aws_lambda.pool", "aws")
     seconds = min(options.deadline, _LONGEST_INVOCATION_SECONDS)
+    address = address_of_rank(options.pool_address, world.rank)
+    encrypted = options.pool_encryption is not False
     client = module.open_client(
         region=os.environ.get("AWS_REGION", ""),  # which boto3 itself passes over
         endpoint_url=options.lambda_endpoint or "",
@@ -187,8 +191,9 @@ def _lambda(
         function=options.lambda_function,
         workers=workers,
         client=client,
-        address=address_of_rank(options.pool_address, world.rank),
+        address=address,
         deadline_seconds=seconds,
+        encrypted=encrypted,
     )
 
     def paid() -> tuple[int, float]:

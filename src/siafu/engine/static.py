@@ -177,6 +177,12 @@ class FullGraph:
     def restore(self, facts: RunFacts) -> None:
         """Take up nothing."""
 
+    def dollars(self, seconds: float, epochs: int) -> float:
+        """Return the total of the bill so far; 0 where there is none."""
+        told, ranks = self._pipeline_report(), self.world.size
+        bill = run_bill(self.config, told, ranks=ranks, seconds=seconds, epochs=epochs)
+        return 0.0 if bill is None else bill.dollars
+
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return the strategy as it was run, and its bill where prices were asked for."""
         strategy, ranks = self.network.strategy, self.world.size

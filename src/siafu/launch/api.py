@@ -157,8 +157,9 @@ def partition(  # noqa: PLR0913 - one argument per flag
 def resume(run: Run | Path | str, *, quiet: bool = False, **changes: Unpack[Settings]) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
-    Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change; before the first
-    checkpoint the memory too. It is told of as `siafu.fit` tells; `quiet=True`: warnings alone.
+    Only `epochs`, `patience`, `max_dollars`, `deadline`, `threads` and the launcher may change;
+    before the first checkpoint the memory too. It is told of as `siafu.fit` tells; `quiet=True`:
+    warnings alone.
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """

@@ -134,7 +134,7 @@ def resume_run(
     One that was stopped while its data was prepared goes on with that.
     """
     folder = begun_run(path)
-    free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
+    free = {"epochs", "patience", "max_dollars", "deadline", "threads", "launcher", "ray_address"}
     # The first epoch may have failed for want of memory.
     free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
     begun = make_config(**read_run_config(folder.config))
@@ -147,8 +147,8 @@ def resume_run(
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, deadline, threads and the launcher may change (before the "
-            "first checkpoint the memory too)",
+            fix="only epochs, patience, max_dollars, deadline, threads and the launcher may change "
+            "(before the first checkpoint the memory too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
     if under_torchrun():
