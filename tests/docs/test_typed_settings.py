@@ -30,6 +30,7 @@ Written from the options by `python -m tests.docs.test_surface`.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from torch import nn
@@ -56,7 +57,9 @@ def field(name: str) -> str:
         inside = numbers.get(name, "str")
         kind = f"str | Sequence[{inside}]{kind.removeprefix('str')}"
     if name == "schema":
-        kind = f"str | dict[str, Any]{kind.removeprefix('str')}"
+        kind = f"str | Path | dict[str, Any]{kind.removeprefix('str')}"
+    if name == "out":
+        kind = f"str | Path{kind.removeprefix('str')}"
     if name == "model":
         kind = "str | type[nn.Module] | nn.Module | Callable[..., nn.Module]"
     if name == "loss":

@@ -46,6 +46,9 @@ _SAMPLED = {"strategy": "batchgnn", "model": "sage", "fanout": "5,3", "batch_siz
 CURVES: dict[str, Curve] = {
     **{model: _of_model(model) for model in CARDS},
     "sar": Curve(data="planted:500", settings={"model": "gat", "strategy": "sar"}, ranks=(1, 3)),
+    "columns": Curve(
+        data="planted:500", settings={"model": "gat", "strategy": "columns"}, ranks=(1, 3)
+    ),
     # On one rank nothing is rounded: what three ranks give is theirs alone.
     "adaqp": Curve(
         data="planted:500",

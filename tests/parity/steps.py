@@ -19,7 +19,7 @@ from siafu.nn import (
     cache_input,
 )
 from siafu.shard import Shard, open_shard
-from siafu.strategy import BlockNeighbours, Strategy, message_flow
+from siafu.strategy import Strategy, message_flow, neighbours_of
 from tests.parity.message_models import MessageNet
 
 STEPS = 3
@@ -53,7 +53,7 @@ def run_steps(
     if strategy.prune:
         layers = plan.layers if isinstance(plan, ModelSpec) else 2
         views = message_flow(shard, shard.train, layers)
-        flow = [BlockNeighbours(shard, draws, strategy, view=view) for view in views]
+        flow = [neighbours_of(shard, draws, strategy, view=view) for view in views]
     losses: list[float] = []
     grads: dict[str, Tensor] = {}
     for step in range(STEPS):
@@ -89,7 +89,7 @@ def distributed_steps(
     torch.set_default_dtype(torch.float64)
     try:
         shard, draws = open_shard(parts, world), Draws(seed=3)
-        neighbours = BlockNeighbours(shard, draws, strategy)
+        neighbours = neighbours_of(shard, draws, strategy)
         return run_steps(shard, neighbours, draws, plan, strategy)
     finally:
         torch.set_default_dtype(torch.float32)

@@ -18,6 +18,7 @@ COMMANDS = {
     "inspect": ("siafu.cli.inspect", "Show what a store, parts, a checkpoint or a run holds."),
     "runs": ("siafu.cli.runs", "List and compare the runs of a folder."),
     "plan": ("siafu.cli.plan", "Predict what each strategy takes, before anything is run."),
+    "watch": ("siafu.cli.watch", "Follow a run that another process works on."),
     "report": ("siafu.cli.report", "Draw what runs did, as one page for a browser."),
     "ingest": (_DATA, "Turn tables, arrays or PyG objects into a store."),
     "partition": (_DATA, "Cut a graph into parts, one per rank."),

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from siafu.cli.show import out, say
-from siafu.launch.run_list import runs_in, summary_of
+from siafu.launch.run_list import newest_run, runs_in, summary_of
 from siafu.record import RunFolder
 from siafu.report import write_report
 
@@ -15,8 +15,11 @@ _MOST_RUNS = 12
 
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="a run, several to compare, or a folder of them")
-    ],
+        list[Path] | None,
+        typer.Argument(
+            help="a run, several to compare, or a folder of them (default: the newest in runs/)"
+        ),
+    ] = None,
     target: Annotated[
         Path | None,
         typer.Option(
@@ -28,6 +31,7 @@ def report(
 
     A run that failed or still goes on has its page too. Of a folder of runs, the newest 12.
     """
+    runs = runs or [newest_run(Path("runs"))]
     if target is None:
         target = RunFolder(runs[0]).report if len(runs) == 1 else Path("report.html")
     if len(runs) == 1 and not RunFolder(runs[0]).config.exists():

@@ -52,6 +52,7 @@ def schema_rows(schema: Schema | None) -> dict[str, Any]:
         "edge columns": [_column_line(column) for column in schema.edges],
         "targets": [_target_line(target) for target in (*schema.targets, *schema.edge_targets)],
         "not used": [f"{name}: {why}" for name, why in schema.unused.items()],
+        "not used of edges": [f"{name}: {why}" for name, why in schema.edge_unused.items()],
     }
     return {name: _below(lines) for name, lines in rows.items() if lines}
 

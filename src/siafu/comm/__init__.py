@@ -4,6 +4,7 @@ The only user of torch.distributed.
 """
 
 from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format
+from siafu.comm.columns import Turn, share_rows, to_columns, to_rows
 from siafu.comm.gradients import reduce_gradients
 from siafu.comm.halo import (
     Codings,
@@ -61,6 +62,7 @@ __all__ = [
     "Meter",
     "PendingRows",
     "Redistribution",
+    "Turn",
     "World",
     "add_returned",
     "ask",
@@ -70,6 +72,7 @@ __all__ = [
     "exchange_halo",
     "gather_steps",
     "reduce_gradients",
+    "share_rows",
     "start_coded",
     "start_exchange",
     "start_fetch",
@@ -79,6 +82,8 @@ __all__ = [
     "sum_in_order",
     "sum_over_ranks",
     "tell",
+    "to_columns",
+    "to_rows",
     "to_steps",
     "to_vertices",
 ]

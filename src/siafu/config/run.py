@@ -65,6 +65,7 @@ class RunConfig(
     @field_validator("*", mode="before")
     @classmethod
     def _plain_text(cls, value: Any) -> Any:
+        value = str(value) if isinstance(value, Path) else value
         if isinstance(value, str) and not value.isprintable() and re.search(r"[\0\n\r]", value):
             raise ValueError("It has a zero byte or a line break in it")
         return value
@@ -102,7 +103,8 @@ class RunConfig(
                 fix="add --memory 4GB, or set --stages to a number from 1 to the ranks",
             )
         stages = _count("stages", self.stages, "1 to the number of ranks, or auto")
-        if stages is None and self.memory is not None and named.unit == "graph":
+        fetches_rows = named.unit == "graph" and not (self.by_columns or named.by_columns)
+        if stages is None and self.memory is not None and fetches_rows:
             stages = "auto"
         macrobatch = _count("macrobatch", self.macrobatch, "1 or more minibatches, or auto")
         wire = int(self.wire) if self.wire is not None and self.wire.isdigit() else self.wire

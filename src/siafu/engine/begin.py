@@ -12,9 +12,9 @@ from siafu.engine.networks.network import build_network
 from siafu.engine.objective import with_objective
 from siafu.engine.static import FullGraph, IntervalPipeline, Minibatches
 from siafu.engine.trainer import Trainer
-from siafu.graph import Ids
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
+from siafu.partitioning import Parts
 from siafu.shard import Shard, require
 
 WORKLOADS: dict[str, type[FullGraph]] = {
@@ -31,12 +31,12 @@ def begin(
     resume_from: Path | None = None,
     held_out: HeldOut | None = None,
     say: Callable[[str], None] = lambda line: None,
-    ids: Callable[[], Ids] | None = None,
+    parts: Callable[[], Parts] | None = None,
 ) -> Trainer:
     """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
 
     With `task` link, `held_out` has this rank's share of the edges to evaluate on; with that and
-    with `task` edge, `ids` gives those of all nodes. `say` is told what is planned.
+    with `task` edge, `parts` gives the ids of all nodes. `say` is told what is planned.
     """
     require(shard, *(("x",) if config.task in ("link", "edge") else ("x", "y", "train")))
     if resume_from is None:
@@ -51,12 +51,12 @@ def begin(
     network = build_network(config, nodes if config.task == "edge" else shard, draws, say=say)
     bound: Any = network  # the strategy's unit decides on its class as on the workload's
     if held_out is not None:
-        assert ids is not None, "edges are told by the ids of their ends"
-        workload: FullGraph = Links(config, shard, bound, draws, held_out, ids)
+        assert parts is not None, "edges are told by the ids of their ends"
+        workload: FullGraph = Links(config, shard, bound, draws, held_out, parts)
     elif config.task == "edge":
-        assert ids is not None, "edges are told by the ids of their ends"
+        assert parts is not None, "edges are told by the ids of their ends"
         asked = edge_network(config, network, nodes, shard)
-        workload = Edges(config, shard, asked, draws, ids)
+        workload = Edges(config, shard, asked, draws, parts)
     else:
         workload = WORKLOADS[network.strategy.unit](config, shard, bound, draws)
     trainer = Trainer(config, workload)

@@ -13,9 +13,9 @@ from siafu.engine.links import num_eval_negatives
 from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.static import FullGraph, Minibatches
 from siafu.engine.workload import Evaluation
-from siafu.graph import Ids
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
+from siafu.partitioning import Parts
 from siafu.shard import Shard
 
 
@@ -29,11 +29,11 @@ class Links(Minibatches):
         network: SampledNetwork,
         draws: Draws,
         held_out: HeldOut,
-        ids: Callable[[], Ids],
+        parts: Callable[[], Parts],
     ) -> None:
         super().__init__(config, shard, network, draws)
         self.links = LinkTest(held_out, network.feed, num_eval_negatives(config))
-        self._ids = ids
+        self._parts = parts
 
     @property
     def guessed_loss(self) -> None:
@@ -57,7 +57,7 @@ class Links(Minibatches):
     def write_predictions(self, target: Path) -> None:
         """Write a row for each held-out edge."""
         self._rest()
-        self.links.write(self.network.logit_rows(), self._ids(), target)
+        self.links.write(self.network.logit_rows(), self._parts().ids, target)
 
 
 class Edges(FullGraph):
@@ -71,11 +71,11 @@ class Edges(FullGraph):
         shard: Shard,
         network: EdgeNetwork,
         draws: Draws,
-        ids: Callable[[], Ids],
+        parts: Callable[[], Parts],
     ) -> None:
         super().__init__(config, shard, network, draws)
-        self._ids = ids
+        self._parts = parts
 
     def write_predictions(self, target: Path) -> None:
         """Write a row for each edge."""
-        write_edges(self.network, self.shard, self.draws, self._ids, target)
+        write_edges(self.network, self.shard, self.draws, self._parts(), target)

@@ -4,7 +4,6 @@ An edge lies with the rank of its destination, where the row of its source is fe
 Shapes: E edges into owned rows, A asked about, N owned rows, R halo rows, D width, O outputs.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,9 @@ from siafu.engine.infer import SPLIT_NAMES, node_targets, prediction_columns, ro
 from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import RowsInMemory
 from siafu.errors import ConfigError, DataError
-from siafu.graph import MASKS, Ids
+from siafu.graph import MASKS
 from siafu.nn import Draws, PairHead
-from siafu.partitioning import edge_sides
+from siafu.partitioning import Parts, edge_sides
 from siafu.shard import Shard
 
 _EDGES_AT_ONCE = 1 << 18
@@ -94,16 +93,14 @@ def edge_view(config: RunConfig, shard: Shard) -> Shard:
     split_E = shard.edge_split
     if split_E is None or config.split is not None:
         split_E = _draw_split(config, shard)
-    masks = {name: (split_E == 1 + k).nonzero().squeeze(1) for k, name in enumerate(MASKS)}
-    counts = shard.world.gather_numbers([float(len(rows)) for rows in masks.values()])
-    totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
-    if not totals["train"]:
+    asked = _with_split(shard, split_E)
+    if not asked.mask_totals["train"]:
         raise DataError(
             "No edges are there to train on.",
-            seen=f"{shard.name}: edges of the splits {totals}",
+            seen=f"{shard.name}: edges of the splits {asked.mask_totals}",
             fix="draw the splits anew from the targets: --split 0.6,0.2",
         )
-    return told_of_edges(replace(shard, masks=masks, mask_totals=totals))
+    return told_of_edges(asked)
 
 
 def known_edges(shard: Shard) -> Shard:
@@ -111,8 +108,15 @@ def known_edges(shard: Shard) -> Shard:
     split_E = shard.edge_split
     if split_E is None:
         split_E = torch.zeros(shard.csr.num_edges, dtype=torch.uint8)
+    return told_of_edges(_with_split(shard, split_E))
+
+
+def _with_split(shard: Shard, split_E: Tensor) -> Shard:
+    """Return the shard with masks of edges, and how many of all ranks' each has."""
     masks = {name: (split_E == 1 + k).nonzero().squeeze(1) for k, name in enumerate(MASKS)}
-    return told_of_edges(replace(shard, masks=masks))
+    counts = shard.world.gather_numbers([float(len(rows)) for rows in masks.values()])
+    totals = {name: int(sum(row[k] for row in counts)) for k, name in enumerate(MASKS)}
+    return replace(shard, masks=masks, mask_totals=totals)
 
 
 def told_of_edges(shard: Shard) -> Shard:
@@ -170,12 +174,16 @@ def check_edge_settings(config: RunConfig) -> None:
 
 @torch.no_grad()
 def write_edges(
-    network: EdgeNetwork, asked: Shard, draws: Draws, ids: Callable[[], Ids], target: Path
+    network: EdgeNetwork, asked: Shard, draws: Draws, parts: Parts, target: Path
 ) -> None:
-    """Write a row for each edge: src, dst, what is told of it, and its split."""
+    """Write a row for each edge: src, dst, what is told of it, and its split.
+
+    Of a table of edges also which row it was: edges between the same nodes are told apart by it.
+    """
     network.module.eval()
     draws.training = False
-    logits, targets, all_ids = network.logits(), node_targets(asked), ids()
+    logits, targets, all_ids = network.logits(), node_targets(asked), parts.ids
+    row_E = parts.part(asked.world.rank).load_if_present("edge_row")
     source_E, target_E = (ends.cpu().numpy() for ends in edge_numbers(asked))
     split_E = np.zeros(len(source_E), np.int8)
     for number, rows in enumerate(asked.masks.values()):
@@ -186,9 +194,13 @@ def write_edges(
             "src": all_ids.take(source_E[low:high]).to_arrow(),
             "dst": all_ids.take(target_E[low:high]).to_arrow(),
         }
+        if row_E is not None:
+            rows = np.asarray(row_E[low:high])
+            columns["row"] = pa.array(rows, mask=rows < 0)
         y = None if asked.y is None else asked.y[low:high]
         columns |= prediction_columns(logits[low:high], asked.objective, targets, y)
-        columns["split"] = SPLIT_NAMES.take(pa.array(split_E[low:high]))
+        if any(asked.mask_totals.values()):
+            columns["split"] = SPLIT_NAMES.take(pa.array(split_E[low:high]))
         return pa.table(columns)
 
     pieces = (table(low, high) for low, high in row_pieces(len(source_E)))

@@ -47,7 +47,10 @@ def node_targets(shard: Shard) -> Targets:
 def write_predictions(
     network: Network, shard: Shard, draws: Draws, target: Path, *, embeddings: bool = False
 ) -> None:
-    """Write one Parquet file per rank into `target`; together they hold each node once."""
+    """Write one Parquet file per rank into `target`; together they hold each node once.
+
+    Where no node is in a split, as in most new data, there is no such column.
+    """
     network.module.eval()
     draws.training = False
     logits = network.logit_rows()
@@ -59,7 +62,8 @@ def write_predictions(
         columns = {"id": _ids(shard, low, high)}
         y = None if shard.y is None else shard.y[low:high]
         columns |= prediction_columns(logits.slice(low, high), shard.objective, targets, y)
-        columns["split"] = SPLIT_NAMES.take(pa.array(split_N[low:high]))
+        if any(shard.mask_totals.values()):
+            columns["split"] = SPLIT_NAMES.take(pa.array(split_N[low:high]))
         if hidden is not None:
             columns["embedding"] = as_lists(hidden.slice(low, high))
         return pa.table(columns)

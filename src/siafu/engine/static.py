@@ -43,6 +43,8 @@ class FullGraph:
     task: str | None = None
     on_step: OnStep = staticmethod(no_step)
     purposes: tuple[str, ...] = (
+        "column_backward",
+        "column_forward",
         "control",
         "feature",
         "gradient",
@@ -242,8 +244,11 @@ class Minibatches(FullGraph):
         }
         if feed.needs.feature_bits != 32:
             told["rounding_error"] = feed.rounding_error
+        told["rows_on"] = feed.place.rows
         if hot is not None:
             told["hot_hits"] = hot.hits / max(1, hot.hits + hot.misses)
+        if (hits := feed.device_hits) is not None:
+            told["device_hits"] = hits
         return super().report(seconds, epochs) | {"exactness": "sampled", "sampling": told}
 
     def abandon(self) -> None:
@@ -284,10 +289,15 @@ class IntervalPipeline(FullGraph):
         return self.horizon(epochs) == epochs
 
     def evaluate(self) -> Evaluation:
-        """Return the scores; where they are as high as asked, nothing lags from now on."""
+        """Return the scores; where they are as good as asked, nothing lags from now on."""
         found = super().evaluate()
-        self.network.note_score(found.scores["val"])
+        self._note_scores(found.scores)
         return found
+
+    def _note_scores(self, scores: dict[str, float]) -> None:
+        wanted, lower = self.config.exact_from, self.metrics[0] in LOWER_IS_BETTER
+        if wanted is not None and (scores["val"] <= wanted if lower else scores["val"] >= wanted):
+            self.network.stop_lagging()
 
     def state(self) -> dict[str, Any]:
         """Return what the pipeline has come to."""
@@ -297,7 +307,7 @@ class IntervalPipeline(FullGraph):
         """Go on counting, and lag no more where that had been reached."""
         self._earlier = facts.pipeline
         if facts.best_scores:
-            self.network.note_score(facts.best_scores["val"])
+            self._note_scores(facts.best_scores)
 
     def _pipeline_report(self) -> dict[str, Any]:
         return pipeline_report(self.network, self.world, self._earlier)

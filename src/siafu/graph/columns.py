@@ -284,6 +284,7 @@ def edge_columns(facts: GraphFacts, rows: int, edges: int, sources: int) -> dict
         ),
         "edge_y": edge_y,
         "edge_split": Column((edges,), BYTES, span=(0, len(MASKS))),
+        "edge_row": Column((edges,), OFFSETS),
     }
 
 

@@ -30,7 +30,7 @@ from siafu.graph.nodes import Features, Ids, IntegerIds, SparseFeatures, load_id
 from siafu.graph.schema import Schema
 from siafu.graph.targets import check_targets, is_numbers
 
-_EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type", "edge_y", "edge_split")
+_EDGE_COLUMNS = ("edge_weight", "edge_attr", "edge_type", "edge_y", "edge_split", "edge_row")
 _COLUMN_NAMES = (
     "feature_names",
     "edge_attr_names",
@@ -91,6 +91,8 @@ class Graph:
     """The columns of an `edge_y` of numbers by name; empty where the data names none."""
     edge_split: Array | None = None
     """uint8 [E]: 0 for none, 1 train, 2 val, 3 test."""
+    edge_row: Array | None = None
+    """int64 [E]: which row of the user's edge table it was, from 0; -1 for a reverse added."""
 
     def __repr__(self) -> str:
         counts = f"nodes={self.num_nodes}, edges={self.num_edges}"
@@ -364,6 +366,7 @@ def graph_from_folder(folder: Folder, *, verify: bool = False) -> Graph:
         edge_y=folder.load_if_present("edge_y"),
         num_edge_classes=facts.num_edge_classes,
         edge_split=folder.load_if_present("edge_split"),
+        edge_row=folder.load_if_present("edge_row"),
         **{name: tuple(getattr(facts, name)) for name in _COLUMN_NAMES},
         schema=facts.columns,
     )

@@ -19,6 +19,7 @@ from siafu.graph.manifest import first_fault
 
 Kind = Literal["number", "boolean", "category", "date"]
 Scale = Literal["standard", "robust", "none"]
+Group = Literal["nodes", "edges"]
 MOST_LEVELS = 32
 """Categories of a column that have a column of their own, unless its schema says otherwise."""
 _Count = Annotated[int, Field(ge=0)]
@@ -131,7 +132,9 @@ class Schema(_Value):
     targets: tuple[TargetColumn, ...] = ()
     edge_targets: tuple[TargetColumn, ...] = ()
     unused: Mapping[str, str] = Field(default_factory=dict)
-    """Columns that are not held, and why."""
+    """Columns of the nodes that are not held, and why."""
+    edge_unused: Mapping[str, str] = Field(default_factory=dict)
+    """Those of the edges."""
     ids: Mapping[str, str] = Field(default_factory=dict)
     """The columns of ids, by the setting that names them: node_id, src, dst."""
     undirected: bool = False
@@ -147,6 +150,10 @@ class Schema(_Value):
     def is_fitted(self) -> bool:
         """Whether all that has to be learnt of the columns is."""
         return all(column.learnt is not None for column in (*self.nodes, *self.edges))
+
+    def unused_of(self, group: Group) -> Mapping[str, str]:
+        """Return the columns of one table that are not held, and why."""
+        return self.unused if group == "nodes" else self.edge_unused
 
     def check_names(self, features: Sequence[str], edge_attrs: Sequence[str]) -> None:
         """Raise a ValueError unless these are the names of the columns as they are held now."""
@@ -195,7 +202,8 @@ class Schema(_Value):
                 fix="name columns below `nodes:` and `edges:`",
             )
         changed: dict[str, Any] = {}
-        for group in ("nodes", "edges"):
+        groups: tuple[Group, ...] = ("nodes", "edges")
+        for group in groups:
             columns = getattr(self, group)
             lines = said.get(group) or {}
             self._check_held(lines, group, where)
@@ -205,17 +213,18 @@ class Schema(_Value):
             )
         return self.model_copy(update=changed)
 
-    def _check_held(self, lines: Any, group: str, where: str) -> None:
+    def _check_held(self, lines: Any, group: Group, where: str) -> None:
         """Raise where lines are about a column that the tables have and the store does not."""
         held = {column.name for column in getattr(self, group)}
         flag = "--features" if group == "nodes" else "--edge-attr"
+        unused = self.unused_of(group)
         for key in lines if isinstance(lines, Mapping) else ():
             name = str(key)
-            if name in held or name not in self.unused:
+            if name in held or name not in unused:
                 continue
             raise ConfigError(
                 "The schema says how to use a column that is not used.",
-                seen=f"{name!r} in {where}; the tables have it: {self.unused[name]}",
+                seen=f"{name!r} in {where}; the tables have it: {unused[name]}",
                 fix=f"name all columns to use, this one too, with {flag}, where the tables are "
                 "read; or leave the lines out",
             )

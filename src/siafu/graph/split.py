@@ -91,7 +91,7 @@ def add_reverse_edges(graph: Graph) -> Graph:
 def _copied(name: str, column: Array) -> Array:
     if name == "edge_split":
         return np.zeros_like(column)
-    if name != "edge_y":
+    if name not in ("edge_y", "edge_row"):
         return column
     return np.full_like(column, np.nan if column.dtype.kind == "f" else -1)
 

@@ -20,7 +20,7 @@ from siafu.ingest.arrays import with_split
 from siafu.ingest.cache import CUTS, Kept, empty_cache, list_cache, processes_using
 from siafu.ingest.datasets.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
 from siafu.ingest.datasets.drifting import drifting
-from siafu.ingest.datasets.named import NAMED, cache_folder, load_named
+from siafu.ingest.datasets.named import NAMED, load_named
 from siafu.ingest.events.events import EventOptions, Events
 from siafu.ingest.events.graph import graph_from_events
 from siafu.ingest.events.load import is_dynamic, load_dynamic
@@ -29,7 +29,8 @@ from siafu.ingest.events.tables import looks_like_events
 from siafu.ingest.events.times import WindowLength
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg
-from siafu.ingest.frames import is_kept_frame
+from siafu.ingest.frames import frames_named, is_kept_frame
+from siafu.ingest.home import cache_folder
 from siafu.ingest.load import (
     as_tables,
     count_vertices,
@@ -75,6 +76,7 @@ __all__ = [
     "events_from_npz",
     "find_tables",
     "fit_buckets",
+    "frames_named",
     "given_data",
     "graph_from_events",
     "graph_from_npz",

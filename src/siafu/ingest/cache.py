@@ -9,7 +9,8 @@ from pathlib import Path
 
 from siafu.errors import StoreError
 from siafu.graph import folder_kind, writing
-from siafu.ingest.datasets.named import NAMED, cache_folder
+from siafu.ingest.datasets.named import NAMED
+from siafu.ingest.home import cache_folder
 from siafu.ingest.load import is_key
 
 CUTS = "cuts"

@@ -5,6 +5,7 @@ recognised by their objects and never imported.
 """
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterable
 from numbers import Number
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 
 from siafu.errors import DataError
 from siafu.graph import writing
-from siafu.ingest.datasets.named import cache_folder
+from siafu.ingest.home import cache_folder
 
 _LIBRARIES = ("pandas", "polars", "pyarrow")
 
@@ -101,6 +102,12 @@ def _mixed(data: Any, name: str, error: pa.ArrowException) -> DataError:
 def is_kept_frame(path: str) -> bool:
     """Return whether a file holds a frame that was given in memory."""
     return Path(path).parent.parent == cache_folder() / "frames"
+
+
+def frames_named(text: str) -> str:
+    """Return a text with frames in the place of the files that hold them."""
+    home = re.escape(str(cache_folder() / "frames"))
+    return re.sub(rf"{home}/[0-9a-f]{{16}}/(\w+)[.]parquet", r"the frame given as \1", text)
 
 
 def _plain_text(table: pa.Table) -> pa.Table:

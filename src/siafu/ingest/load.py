@@ -17,7 +17,6 @@ from siafu.ingest.datasets.drifting import NAME as DRIFTING
 from siafu.ingest.datasets.drifting import is_drifting
 from siafu.ingest.datasets.named import (
     NAMED,
-    cache_folder,
     canonical,
     load_named,
     names_in_data_folder,
@@ -25,6 +24,7 @@ from siafu.ingest.datasets.named import (
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.ogb import build_ogb_store, find_ogb
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes, is_pyg
+from siafu.ingest.home import cache_folder
 from siafu.ingest.tables.build import build_store, find_tables
 from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.ingest.tables.options import TableOptions

@@ -1,10 +1,9 @@
 """What can be told of the data of a run."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from pydantic import field_validator
-
+from siafu.errors import ConfigError
 from siafu.ingest.tables.options import TableOptions
 from siafu.options import OVER_TIME, STATIC, Options, names_in, setting
 
@@ -43,14 +42,18 @@ class TableColumns(Options):
     src: str | None = setting(None, "column an edge starts at (default: found)", STATIC, usual=10)
     dst: str | None = setting(None, "column an edge ends at (default: found)", STATIC, usual=10)
     features: str | None = setting(
-        None, "feature columns, comma between (default: all that look like some)", STATIC, usual=10
+        None,
+        "feature columns, comma between; -age,-zip: all but these (default: all that look like "
+        "some)",
+        STATIC,
+        usual=10,
     )
     split_column: str | None = setting(None, "column with train, val, test", STATIC)
     edge_weight: str | None = setting(
         None, "weight column of the edges (default: weight, where it can be)", STATIC
     )
     edge_attr: str | None = setting(
-        None, "edge feature columns, comma between (default: all that look like some)", STATIC
+        None, "edge feature columns, or all but -a,-b (default: all that look like some)", STATIC
     )
     edge_type: str | None = setting(None, "type column of the edges", STATIC)
     edge_label: str | None = setting(
@@ -65,13 +68,10 @@ class TableColumns(Options):
         STATIC,
     )
 
-    @field_validator("nodes", mode="before")
-    @classmethod
-    def _as_text(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, Path) else value
-
     def table_options(self, task: str | None = None) -> TableOptions:
         """Return how tables are read; a task may tell what their targets are."""
+        features, left_out = _features("features", self.features)
+        edge_attr, edge_left_out = _features("edge_attr", self.edge_attr)
         return TableOptions(
             node_id=self.node_id,
             src=self.src,
@@ -79,9 +79,11 @@ class TableColumns(Options):
             label=_one_or_more(self.label),
             target=_TARGETS.get(self.label_as or task or ""),
             split=self.split_column,
-            features=_names(self.features),
+            features=features,
+            left_out=left_out,
             edge_weight=self.edge_weight,
-            edge_attr=_names(self.edge_attr),
+            edge_attr=edge_attr,
+            edge_left_out=edge_left_out,
             edge_type=self.edge_type,
             edge_label=_one_or_more(self.edge_label),
             drop_unknown=self.drop_unknown,
@@ -101,6 +103,22 @@ _TARGETS: dict[str, Literal["class", "number"]] = {
 def _names(text: str | None) -> tuple[str, ...] | None:
     """Return the names of a list; none where nothing stands between quotes."""
     return None if text is None else names_in(text)
+
+
+def _features(setting: str, text: str | None) -> tuple[tuple[str, ...] | None, tuple[str, ...]]:
+    """Return the features that are named, None for all, and those that are to be left out."""
+    names = _names(text)
+    left_out = [name for name in names or () if name.startswith("-")]
+    if names is None or not left_out:
+        return names, ()
+    if len(left_out) < len(names):
+        flag = f"--{setting.replace('_', '-')}"
+        raise ConfigError(
+            "Features are named, or those that are none, not both.",
+            seen=f"{flag} {text}",
+            fix=f"name all features ({flag} a,b), or what is to be left out ({flag} -a,-b)",
+        )
+    return None, tuple(name[1:] for name in left_out)
 
 
 def _one_or_more(text: str | None) -> str | tuple[str, ...] | None:

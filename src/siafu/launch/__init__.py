@@ -3,9 +3,9 @@
 from siafu.collector import collector_rests
 
 with collector_rests():  # every rank begins here
-    from siafu.launch.api import infer, load, load_dynamic, open_run, partition, resume
+    from siafu.launch.api import load, load_dynamic, open_run, partition, resume
     from siafu.launch.fit import fit, resume_run, start_run
-    from siafu.launch.infer import write_inference
+    from siafu.launch.infer import infer, write_inference
     from siafu.launch.planning import make_plan
     from siafu.launch.prepare import prepare_parts
     from siafu.launch.ranks import under_torchrun

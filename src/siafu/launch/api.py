@@ -1,22 +1,22 @@
-"""What Python offers beside `fit`: cutting, resuming, predicting, and reading what runs left."""
+"""What Python offers beside `fit` and `infer`: cutting, resuming, reading what runs left."""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
-
-import pyarrow as pa
 
 from siafu.config import make_columns
 from siafu.errors import StoreError
 from siafu.graph import DynamicGraph, Graph
 from siafu.ingest import EventOptions, WindowLength, given_data, load_with_notes
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
+from siafu.launch.callbacks import OnEpoch
 from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.launch.fit import resume_run
-from siafu.launch.infer import infer_as_table
+from siafu.launch.infer import path_of
 from siafu.launch.learnt import column_choices
 from siafu.launch.notebook import sayer
+from siafu.launch.python_words import speaking_python
 from siafu.launch.run import Run
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.launch.settings import Columns, Settings
@@ -154,60 +154,30 @@ def partition(  # noqa: PLR0913 - one argument per flag
     return open_parts(target)
 
 
-def resume(run: Run | Path | str, *, quiet: bool = False, **changes: Unpack[Settings]) -> Run:
+def resume(
+    run: Run | Path | str,
+    *,
+    on_epoch: OnEpoch | None = None,
+    quiet: bool = False,
+    **changes: Unpack[Settings],
+) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
+<<<<<<< HEAD
     Only `epochs`, `patience`, `max_dollars`, `deadline`, `threads` and the launcher may change;
     before the first checkpoint the memory too. It is told of as `siafu.fit` tells; `quiet=True`:
     warnings alone.
+=======
+    Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change; before the first
+    checkpoint the memory too. It is told of, and calls `on_epoch`, as `siafu.fit` does;
+    `quiet=True`: warnings alone.
+>>>>>>> 272d69bf985acb5aec4ce38a20a3f22f6b49e8ef
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """
-    return resume_run(_path_of(run), dict(changes), say=sayer(quiet=quiet), quiet=quiet)
-
-
-@with_settings(Columns)
-def infer(  # noqa: PLR0913 - one argument per flag
-    run: Run | Path | str,
-    data: Any = None,
-    *,
-    nodes: Any = None,
-    edges: Any = None,
-    x: Any = None,
-    out: Path | str | None = None,
-    pairs: Any = None,
-    embeddings: bool = False,
-    overwrite: bool = False,
-    model: str | None = None,
-    quiet: bool = False,
-    **columns: Unpack[Columns],
-) -> pa.Table:
-    """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
-
-    Of a run about edges, `pairs` are nodes src and dst, a file or a frame, to be scored instead.
-    `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
-    of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
-    are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
-    run's. Columns that differ, categories never seen and the like are told on stderr; `quiet=True`
-    leaves all but warnings out.
-
-    >>> table = siafu.infer(run, "new.npz")
-    >>> table.column("prediction")
-    """
-    return infer_as_table(
-        _path_of(run),
-        data,
-        out=out,
-        pairs=pairs,
-        embeddings=embeddings,
-        overwrite=overwrite,
-        model=model,
-        quiet=quiet,
-        nodes=nodes,
-        edges=edges,
-        x=x,
-        **columns,
-    )
+    path, say = path_of(run), sayer(quiet=quiet)
+    with speaking_python():
+        return resume_run(path, dict(changes), say=say, quiet=quiet, on_epoch=on_epoch)
 
 
 def open_run(path: Path | str) -> Run:
@@ -224,7 +194,3 @@ def open_run(path: Path | str) -> Run:
             fix=f"go on with `{resume_command(folder.path)}`, or siafu.resume({str(path)!r})",
         )
     return Run(folder.path, folder.read_result())
-
-
-def _path_of(run: Run | Path | str) -> Path:
-    return run.path if isinstance(run, Run) else Path(run)

@@ -21,6 +21,15 @@ from siafu.launch.prepare import check_parts_settings
 from siafu.launch.sinks import check_sinks
 
 
+def with_task(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunConfig:
+    """Return the settings with the task of edges where only of them a column is to be predicted."""
+    named = config.task or config.label
+    if config.edge_label is None or named or is_dynamic_run(data, config):
+        return config
+    say(f"What is learnt is {config.edge_label} of the edges: --task edge.")
+    return config.model_copy(update={"task": "edge"})
+
+
 def with_strategy(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunConfig:
     """Return the settings with the one strategy that predicts links, unless one was named."""
     named = "strategy" in config.model_fields_set

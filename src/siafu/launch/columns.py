@@ -59,9 +59,7 @@ def check_targets(data: Any, config: RunConfig) -> None:
     raise ConfigError(
         "Nothing tells which column is to be learnt.",
         seen=f"{nodes.files[0].name} with {shortened(nodes.schema().names)}",
-        fix="add --task edge to learn what --edge-label names, or name a column of the nodes"
-        if config.edge_label
-        else "name it: --label COLUMN",
+        fix="name it: --label COLUMN",
     )
 
 
@@ -77,6 +75,8 @@ def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
         **ids,
         needs_labels=False,
         features=None if learnt.nodes else options.features,
+        left_out=(),
+        edge_left_out=(),
         # Nothing is read that the model does not.
         edge_attr=None if learnt.edges else () if learnt.nodes else options.edge_attr,
         node_kinds=kinds_of(learnt.nodes),

@@ -191,7 +191,8 @@ def _cut_graph(
         _say_all(allowance, notes)
     if reading.splits_edges:
         file = partial.scratch / "edge_split.npy"
-        graph = with_edge_split(graph, reading.split, cut.seed, file)
+        graph, notes = with_edge_split(graph, reading.split, cut.seed, file)
+        _say_all(allowance, notes)
     graph = prepare_in_steps(partial, graph, reading.columns, allowance.say)
     allowance.check(graph)
     return partition_in_steps(

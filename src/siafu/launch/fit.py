@@ -16,7 +16,7 @@ from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data, is_kept_frame
 from siafu.launch.callbacks import OnEpoch
-from siafu.launch.checks import check_run, with_strategy
+from siafu.launch.checks import check_run, with_strategy, with_task
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.notebook import following, sayer
@@ -100,14 +100,9 @@ def start_run(
 ) -> Run:
     """Prepare the data and train as configured, on this process or on new ranks."""
     data = config.data if data is None else data
-    config = with_strategy(data, config, say)
+    config = with_strategy(data, with_task(data, config, say), say)
     check_run(data, config)
-    if on_epoch is not None and config.launcher == "ray":
-        raise ConfigError(
-            "A callback needs ranks of this process, or of this machine.",
-            seen="on_epoch with --launcher ray",
-            fix="leave one of them out, or read run.metrics afterwards",
-        )
+    _check_callback(config, on_epoch)
     for code in (config.model, config.loss or ""):
         if not is_given(code):
             trust_named(code)
@@ -127,7 +122,12 @@ def start_run(
 
 
 def resume_run(
-    path: Path, changes: dict[str, Any], *, say: Say = lambda line: None, quiet: bool = False
+    path: Path,
+    changes: dict[str, Any],
+    *,
+    say: Say = lambda line: None,
+    quiet: bool = False,
+    on_epoch: OnEpoch | None = None,
 ) -> Run:
     """Go on with a run from its newest whole checkpoint; `changes` may raise the number of epochs.
 
@@ -151,13 +151,32 @@ def resume_run(
             "(before the first checkpoint the memory too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
+    _check_callback(config, on_epoch)
     if under_torchrun():
         with joined(config) as world:
             opened = (folder, False)
-            return _work_as_rank(config, config.data, lambda: opened, world, say=say, quiet=quiet)
+            return _work_as_rank(
+                config,
+                config.data,
+                lambda: opened,
+                world,
+                say=say,
+                quiet=quiet,
+                on_epoch=on_epoch,
+            )
     with _working_on(folder, is_new=False, say=say):
-        carry_out(folder, config, _next_job(folder, config.data, config, say, quiet), say)
+        job = _next_job(folder, config.data, config, say, quiet)
+        carry_out(folder, config, job, say, on_epoch)
         return Run(folder.path, folder.read_result())
+
+
+def _check_callback(config: RunConfig, on_epoch: OnEpoch | None) -> None:
+    if on_epoch is not None and config.launcher == "ray":
+        raise ConfigError(
+            "A callback needs ranks of this process, or of this machine.",
+            seen="on_epoch with --launcher ray",
+            fix="leave one of them out, or read run.metrics afterwards",
+        )
 
 
 def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
@@ -181,7 +200,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     parts, seconds = folder.parts, {}
     if not parts.exists():
         go_on = f"run `{resume_command(folder.path)}`"
-        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING)
+        progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING, live=folder.live)
         parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
         progress.times.end()
         seconds = progress.times.seconds
@@ -270,6 +289,8 @@ def _draw(folder: RunFolder, error: BaseException | None) -> Path:
     if is_prepared(folder):
         with suppress(OSError, SiafuError):
             folder.note_failure(error if isinstance(error, SiafuError) else None)
+            if error is None:
+                folder.live.unlink(missing_ok=True)
             write_report([folder.path], folder.report)
     return folder.report
 

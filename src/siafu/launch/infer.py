@@ -3,7 +3,7 @@
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,8 +23,13 @@ from siafu.launch.prepare import prepare_parts
 from siafu.launch.rank import Job
 from siafu.launch.ranks import begin_loading, carry_out, under_torchrun
 from siafu.launch.run_state import existing_run, parts_of
+from siafu.launch.settings import Columns
+from siafu.launch.signature import with_settings
 from siafu.partitioning import open_parts
 from siafu.record import PhaseProgress, RunFolder, shortened
+
+if TYPE_CHECKING:
+    from siafu.launch.run import Run
 
 
 def write_inference(  # noqa: PLR0913 - one argument per flag
@@ -100,25 +105,38 @@ def _finished_run(path: Path) -> RunFolder:
     return folder
 
 
-def infer_as_table(  # noqa: PLR0913 - one argument per flag
-    path: Path,
+@with_settings(Columns)
+def infer(  # noqa: PLR0913 - one argument per flag
+    run: "Run | Path | str",
     data: Any = None,
     *,
+    nodes: Any = None,
+    edges: Any = None,
+    x: Any = None,
     out: Path | str | None = None,
     pairs: Any = None,
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
     quiet: bool = False,
-    nodes: Any = None,
-    edges: Any = None,
-    x: Any = None,
-    **columns: Any,
+    **columns: Unpack[Columns],
 ) -> pa.Table:
-    """Return what `write_inference` writes, at `out` or nowhere else."""
+    """Return predictions of a finished run, for its own graph or for `data`, by the user's ids.
+
+    Of a run about edges, `pairs` are nodes src and dst, a file or a frame, to be scored instead.
+    `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
+    of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
+    are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
+    run's. Columns that differ, categories never seen and the like are told on stderr; `quiet=True`
+    leaves all but warnings out.
+
+    >>> table = siafu.infer(run, "new.npz")
+    >>> table.column("prediction")
+    """
+    path, own = path_of(run), dict[str, Any](columns)
     if not (data is None and nodes is None and edges is None):
         given = given_data(data, nodes=nodes, edges=edges, x=x)
-        data, columns = given.source, {**columns, **given.columns}
+        data, own = given.source, {**columns, **given.columns}
     # Beside the run, which all its ranks reach, wherever they are.
     parent = path.absolute().parent
     with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:
@@ -131,11 +149,16 @@ def infer_as_table(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             overwrite=overwrite,
             model=model,
-            columns=columns,
+            columns=own,
             say=sayer(quiet=quiet),
             quiet=quiet,
         )
         return pq.read_table(target)
+
+
+def path_of(run: "Run | Path | str") -> Path:
+    """Return the folder of a run, however it was named."""
+    return Path(run) if isinstance(run, str | Path) else run.path
 
 
 def _tell_unnamed(trained_on: Path, given: Path, say: Say) -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from siafu.launch.callbacks import OnEpoch
+from siafu.launch.python_words import in_python
 from siafu.record.progress import Say, told
 
 _WIDTH = 30
@@ -20,9 +21,9 @@ def in_notebook() -> bool:
 
 def sayer(*, quiet: bool) -> Say:
     """Return what remarks go to, stderr; of quiet calls warnings alone."""
-    if in_notebook() and not quiet:  # as text: a console would draw each as a page of its own
-        return _write
-    return told(quiet)
+    # As text in a notebook: a console would draw each as a page of its own.
+    write = _write if in_notebook() and not quiet else told(quiet)
+    return lambda line: write(in_python(line))
 
 
 def _write(line: str) -> None:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +111,17 @@ def _tell_again(data: Any, reading: SourceReading, parts: Path, say: Say) -> Non
     if tables is not None:
         for line in told_of_tables(tables, reading.options, undirected=reading.undirected):
             say(line)
-    for line in [] if schema is None else told(schema):
+    for line in [] if schema is None else told(schema, edges=reading.columns.tells_edges):
         say(line)
 
 
 def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:
     options = config.table_options(config.task)
+    columns = ColumnChoices(learnt=learnt)
     if learnt is not None:
         options = options_of_inference(options, learnt)
+    else:
+        columns = replace(column_choices(config), tells_edges=reads_edges(config))
     return SourceReading(
         undirected=config.undirected,
         split=config.split,
@@ -125,7 +129,7 @@ def _reading(config: RunConfig, learnt: Schema | None) -> SourceReading:
         splits_edges=learnt is None and config.task == "edge",
         through_cache=True,
         options=options,
-        columns=column_choices(config) if learnt is None else ColumnChoices(learnt=learnt),
+        columns=columns,
     )
 
 

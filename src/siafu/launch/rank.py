@@ -114,7 +114,7 @@ def _begin(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
     resumed = folder.checkpoints if job.resume else None
     say = _say_nothing if job.quiet or world.rank != 0 else _say
     try:
-        return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts).ids)
+        return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts))
     except BudgetError as error:
         if job.resume or not folder.parts.exists():
             raise
@@ -153,7 +153,9 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
     is_first, predicts = world.rank == 0, config.inference == "full"
     said_before = COMPILING_TOLD_VARIABLE in os.environ
     with (
-        ProgressLine(quiet=job.quiet or not is_first) as line,
+        ProgressLine(
+            quiet=job.quiet or not is_first, live=folder.live if is_first else None
+        ) as line,
         _watched(trainer, folder, line) as watch,
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
         open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
@@ -241,7 +243,7 @@ def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, world: 
         write_embeddings(network.nodes, shard, draws, Path(job.target))
         return
     if isinstance(network, EdgeNetwork):
-        write_edges(network, shard, draws, lambda: open_parts(job.parts).ids, Path(job.target))
+        write_edges(network, shard, draws, open_parts(job.parts), Path(job.target))
         return
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
 

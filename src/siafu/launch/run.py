@@ -14,7 +14,7 @@ from torch import nn
 from siafu.config import make_config, read_run_config
 from siafu.engine import plain_model
 from siafu.errors import ConfigError, SiafuError
-from siafu.launch.infer import infer_as_table
+from siafu.launch.infer import infer
 from siafu.launch.own_code import model_to_run
 from siafu.record import RunFolder
 
@@ -95,7 +95,7 @@ class Run:
     @property
     def embeddings(self) -> pa.Table:
         """One row per node: its id and its numbers before the last layer."""
-        table = infer_as_table(self.path, embeddings=True, quiet=True)
+        table = infer(self.path, embeddings=True, quiet=True)
         keys = ("id", "time", "embedding")
         return table.select([name for name in keys if name in table.column_names])
 
@@ -106,7 +106,7 @@ class Run:
 
         >>> run.predict("new.npz").column("prediction")
         """
-        return infer_as_table(self.path, data, **settings)
+        return infer(self.path, data, **settings)
 
     def model(self) -> nn.Module:
         """Return the plain torch module with its weights, called as `model(x, edge_index)`.

@@ -9,6 +9,7 @@ from siafu.config import make_config, read_run_config
 from siafu.errors import ConfigError, SiafuError, StoreError
 from siafu.files import is_locked
 from siafu.graph import folder_kind
+from siafu.ingest import frames_named
 from siafu.record import LOWER_IS_BETTER, RunFolder, suggestion
 
 Scores = dict[str, dict[str, float]]
@@ -67,6 +68,14 @@ def runs_in(path: Path) -> list[RunFolder]:
     return [RunFolder(child) for child in sorted(path.iterdir()) if looks_like_run(child)]
 
 
+def newest_run(folder: Path) -> Path:
+    """Return the run of a folder that was begun last; raise where there is none."""
+    found = runs_in(folder)
+    if not found:
+        raise _none_there(folder)
+    return max(found, key=_begun).path
+
+
 def looks_like_run(path: Path) -> bool:
     """Return whether a folder holds what a run writes, be some of it lost."""
     run = RunFolder(path)
@@ -117,9 +126,13 @@ def asked_settings(run: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _settings(run: RunFolder) -> dict[str, Any]:
     named, asked = asked_settings(run)
-    own = {name: named.get(name) or "" for name in ("data", "model", "strategy")}
-    settings = {name: value for name, value in asked.items() if name not in _OF_ITS_OWN}
+    own = {name: _shown(named.get(name) or "") for name in ("data", "model", "strategy")}
+    settings = {name: _shown(value) for name, value in asked.items() if name not in _OF_ITS_OWN}
     return {**own, "ranks": int(named.get("ranks", 1)), "settings": settings}
+
+
+def _shown(value: Any) -> Any:
+    return frames_named(value) if isinstance(value, str) else value
 
 
 def _so_far(run: RunFolder) -> dict[str, Any]:
@@ -209,7 +222,11 @@ def list_runs(path: Path, sort: str = "time") -> list[RunSummary]:
     """Return all runs of a folder, sorted; raise where there is none."""
     found = [summary_of(run) for run in runs_in(path)]
     if not found:
-        raise StoreError(
-            "No runs there.", seen=str(path), fix="name a folder that holds what train wrote"
-        )
+        raise _none_there(path)
     return sorted_runs(found, sort)
+
+
+def _none_there(path: Path) -> StoreError:
+    return StoreError(
+        "No runs there.", seen=str(path), fix="name a folder that holds what train wrote"
+    )

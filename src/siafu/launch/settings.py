@@ -4,6 +4,7 @@ Written from the options by `python -m tests.docs.test_surface`.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from torch import nn
@@ -23,13 +24,14 @@ class Columns(TypedDict, total=False):
     dst: str | None
     """column an edge ends at (default: found)."""
     features: str | Sequence[str] | None
-    """feature columns, comma between (default: all that look like some)."""
+    """feature columns, comma between; -age,-zip: all but these (default: all that look like
+    some)."""
     split_column: str | None
     """column with train, val, test."""
     edge_weight: str | None
     """weight column of the edges (default: weight, where it can be)."""
     edge_attr: str | Sequence[str] | None
-    """edge feature columns, comma between (default: all that look like some)."""
+    """edge feature columns, or all but -a,-b (default: all that look like some)."""
     edge_type: str | None
     """type column of the edges."""
     edge_label: str | Sequence[str] | None
@@ -40,7 +42,7 @@ class Columns(TypedDict, total=False):
     """drop edges with unknown ids and rows without one (default: up to 1 in 100)."""
     scale: Literal["standard", "robust", "none"]
     """how numbers and dates are scaled: by training nodes, or not."""
-    schema: str | dict[str, Any] | None
+    schema: str | Path | dict[str, Any] | None
     """YAML file that says otherwise of some columns (see siafu inspect STORE --schema), or what
     would be in it, in braces."""
 
@@ -53,7 +55,7 @@ class Settings(Columns, total=False):
     split: str | Sequence[float] | None
     """draw masks: 0.6,0.2 fractions or 20,30 per class (default: the data's); shares of edges with
     --task link (default: 0.8,0.1)."""
-    out: str | None
+    out: str | Path | None
     """run folder (default: runs/NAME-MODEL-NUMBER)."""
     partition: Literal["auto", "metis", "streaming", "contiguous", "hash"]
     """how to cut the graph when it is not yet."""
@@ -112,7 +114,7 @@ class Settings(Columns, total=False):
     checkpoint_every: int
     """epochs between checkpoints; 0: none."""
     strategy: str
-    """how an epoch is cut up: halo, sar, adaqp, batchgnn, dorylus."""
+    """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus."""
     memory: str | None
     """memory per rank while training, as 4GB; sets stages to auto."""
     stages: str | None
@@ -123,6 +125,8 @@ class Settings(Columns, total=False):
     """aggregate the constant first-layer input once."""
     prune: bool
     """train on what influences labelled nodes only, layer by layer."""
+    by_columns: bool | None
+    """each rank works on all nodes and a slice of the columns; for graphs that cut badly."""
     overlap: bool | None
     """work on owned rows while others travel (default: true)."""
     wire: str | None
@@ -164,7 +168,10 @@ class Settings(Columns, total=False):
     sample_weighted: bool
     """draw edges in proportion to their weights."""
     hot_rows: str | None
-    """memory for rows of other ranks kept across macrobatches, as 200MB."""
+    """memory for rows kept near, as 200MB: of other ranks, or of pinned rows on the device."""
+    rows_on: Literal["auto", "device", "pinned", "host"]
+    """where edges are drawn and features lie on one GPU: on it, in pinned memory that it reads, or
+    on the host; auto takes the nearest that has room."""
     feature_bits: int
     """bits per input feature as minibatches fetch it: 32, or 8, rounded once."""
     intervals: int | None
@@ -175,7 +182,7 @@ class Settings(Columns, total=False):
     """in a pipeline, wait for rows as new as --staleness says (default), or read what is there, one
     epoch older at most."""
     exact_from: float | None
-    """validation score from which nothing lags any more."""
+    """validation score from which nothing lags any more; of errors (rmse, mae) down to which."""
     ranks: int
     """processes, one per part."""
     device: Literal["auto", "cpu", "cuda"]

@@ -1,16 +1,19 @@
 """Signatures that tell every setting: what IPython completes, and `help` shows."""
 
+import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, cast, get_type_hints
 
 from siafu.config import RunConfig
+from siafu.launch.python_words import speaking_python
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def with_settings(settings: type) -> Callable[[AnyFunction], AnyFunction]:
-    """Have a function's signature name what its `**` takes: the fields of a TypedDict."""
+    """Have a function's signature name what its `**` takes, the fields of a TypedDict, and its
+    errors name them as arguments."""
 
     def named(function: AnyFunction) -> AnyFunction:
         plain = inspect.signature(function)
@@ -24,7 +27,13 @@ def with_settings(settings: type) -> Callable[[AnyFunction], AnyFunction]:
             )
             for name, kind in get_type_hints(settings).items()
         ]
-        function.__signature__ = plain.replace(parameters=own + more)  # type: ignore[attr-defined]
-        return function
+
+        @functools.wraps(function)
+        def called(*arguments: Any, **settings: Any) -> Any:
+            with speaking_python():
+                return function(*arguments, **settings)
+
+        called.__signature__ = plain.replace(parameters=own + more)  # type: ignore[attr-defined]
+        return cast("AnyFunction", called)
 
     return named

@@ -13,7 +13,8 @@ import numpy as np
 
 from siafu.config import RunConfig
 from siafu.graph import Array, Folder, folder_kind
-from siafu.nn.cards import CARDS, cards_that
+from siafu.launch.learnt import reads_weights
+from siafu.nn.cards import cards_that
 from siafu.partitioning import Parts, open_parts
 from siafu.record import counted, percent, shortened
 
@@ -59,8 +60,7 @@ def data_warnings(path: Path, config: RunConfig) -> list[str]:
 
 def _unread_weights(parts: Parts, config: RunConfig) -> list[str]:
     """Return a warning where edges have weights that nothing in the run reads."""
-    card = CARDS.get(config.model)
-    if card is None or card.reads_weights or config.sample_weighted:
+    if reads_weights(config):
         return []
     if not any("edge_weight" in folder for folder in _folders(parts)):
         return []

@@ -95,7 +95,7 @@ class GATLayer(_AttentionLayer):
             (z_NHD, left_NH),
             (right_MH,),
             dropout=self.heads.dropout,
-            edges=self._edges(neighbours, len(right_MH)),
+            edges=self._edges(neighbours),
         )
         return self.join(out_MHD) + self.bias
 
@@ -104,12 +104,12 @@ class GATLayer(_AttentionLayer):
         map_HDI = self.linear.weight.unflatten(0, (self.heads.count, -1))
         return torch.einsum("hd,hdi->hi", score_HD, map_HDI)
 
-    def _edges(self, neighbours: Neighbours, num_rows: int) -> EdgeRows | None:
+    def _edges(self, neighbours: Neighbours) -> EdgeRows | None:
         if self.types is not None:
             types, type_E = self.types, neighbours.edge_type
             assert type_E is not None, "made for typed graphs"
-            loop_M = type_E.new_full((num_rows,), len(types) - 1)
-            return EdgeRows(lambda type_S: functional.embedding(type_S, types), type_E, loop_M)
+            loop = type_E.new_full((1,), len(types) - 1)  # a type of its own
+            return EdgeRows(lambda type_S: functional.embedding(type_S, types), type_E, loop)
         if self.edge is None:
             return None
         return EdgeRows(self.edge, edge_features(neighbours, self.edge))

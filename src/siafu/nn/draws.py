@@ -16,6 +16,8 @@ class Dropout:
 
     p: float
     site: int
+    first_head: int = 0
+    """Of attention weights: which head is the first, where others are somewhere else."""
 
 
 @dataclass(slots=True)
@@ -38,7 +40,7 @@ class Draws:
         """Return this epoch's dropout on edges; none while evaluating."""
         if not self.training or dropout.p == 0.0:
             return None
-        return EdgeDraw(self.key(dropout.site), dropout.p, ids_C, ids_N)
+        return EdgeDraw(self.key(dropout.site), dropout.p, ids_C, ids_N, dropout.first_head)
 
     def take_sites(self, count: int) -> int:
         """Return the first of `count` sites that nothing else in this epoch draws at."""

@@ -165,7 +165,8 @@ class LocalNeighbours:
         if edges is not None:
             data = edges.data_E
             if numbers_E is not None:
-                loop_M = loop_data(self.csr, data) if edges.loop_M is None else edges.loop_M
+                told_M = edges.loops_of(self.csr.num_rows)
+                loop_M = loop_data(self.csr, data) if told_M is None else told_M
                 data = torch.cat([data, loop_M])[numbers_E]
             operand = edges.make(data)
         return attend(attention, csr, sources, rows, shared, edge=operand, drop=drop)

@@ -28,7 +28,14 @@ class EdgeRows:
     data_E: Tensor
     """A row per edge."""
     loop_M: Tensor | None = None
-    """The data of the loop of each row; without it the mean over the row's in-edges."""
+    """The data of the loop of each row, or one row that all loops share; without it the mean over
+    a row's in-edges."""
+
+    def loops_of(self, num_rows: int) -> Tensor | None:
+        """Return the data of the loop of each of these rows, where it is told."""
+        if self.loop_M is None or len(self.loop_M) == num_rows:
+            return self.loop_M
+        return self.loop_M.expand(num_rows, *self.loop_M.shape[1:])
 
 
 class Neighbours(Protocol):

@@ -119,8 +119,26 @@ class SampleKernels(Protocol):
         weight_E: Tensor | None,
         *,
         replace: bool,
+        sums_E: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return how many edges each request got, and their numbers."""
+        """Return how many edges each request got, and their numbers.
+
+        `sums_E`: what `sample.running` makes of the weights, for those who look draws up in it.
+        """
+
+
+class RowKernels(Protocol):
+    """Gathering rows by number."""
+
+    def gather_into(
+        self,
+        table_NW: Tensor,
+        rows_R: Tensor,
+        slot_N: Tensor | None,
+        copies_KW: Tensor | None,
+        out_RW: Tensor,
+    ) -> None:
+        """Write table[rows_R], whose table may be pinned host memory; `copies[slot]` where kept."""
 
 
 class EdgeDrop(NamedTuple):
@@ -132,6 +150,8 @@ class EdgeDrop(NamedTuple):
     scale: float
     ids_C: Tensor
     ids_M: Tensor
+    first_head: int = 0
+    """Which column of draws is the first head's, where the heads are a slice of all."""
 
 
 class Softmax(NamedTuple):

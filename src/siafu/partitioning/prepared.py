@@ -7,13 +7,13 @@ where edges have a split of their own, it is the training edges; where that leav
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
 from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, FeatureColumn, Graph, Partial, Schema, SparseFeatures, forget
-from siafu.graph.schema import Scale
+from siafu.graph.schema import Group, Scale
 from siafu.partitioning.chunks import EDGES_AT_ONCE, ranges, read, windows
 from siafu.partitioning.edge_weights import ScaledWeights, learn_mean, told_weights
 from siafu.partitioning.fitting import PIECE_NUMBERS, fit_columns, keep_one
@@ -23,7 +23,6 @@ from siafu.record import Say, counted, shortened
 
 _TRAINING_EDGE = 1
 _SHOWN = 8
-Group = Literal["nodes", "edges"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +37,8 @@ class ColumnChoices:
     """Where that stands."""
     all_rows: bool = False
     """Learn of all rows, not of training nodes alone."""
+    tells_edges: bool = True
+    """False where nobody reads the features of edges, and nothing is said of them."""
     asked: str = ""
     """The flags of the above, refused where columns have no names."""
     learnt: Schema | None = None
@@ -62,7 +63,7 @@ def prepare_in_steps(partial: Partial, graph: Graph, how: ColumnChoices, say: Sa
     if not partial.has("columns"):
         partial.end("columns", schema=fit_schema(graph, how).to_dict())
     fitted = Schema.from_dict(partial.facts("columns")["schema"])
-    for line in told(fitted):
+    for line in told(fitted, edges=how.tells_edges):
         say(line)
     return _prepared(graph, fitted)
 
@@ -186,7 +187,8 @@ def _prepared_table(
     assert not isinstance(raw, SparseFeatures), "tables have no sparse features"
     rows = graph.num_nodes if group == "nodes" else graph.num_edges
     where = "the node table" if group == "nodes" else "the edge table"
-    preparation = Preparation(getattr(fitted, group), given, rows, where, graph.schema.unused)
+    unused = graph.schema.unused_of(group)
+    preparation = Preparation(getattr(fitted, group), given, rows, where, unused)
     if say is not None and raw is not None:
         _say_how(preparation, raw, group, say)
     if raw is None or not preparation.names:
@@ -224,7 +226,7 @@ def _weighted_alike(graph: Graph, learnt: Schema, say: Say) -> Graph:
             fix="name the column that has them: --edge-weight COLUMN",
         )
     if graph.edge_weight is not None and not learnt.weighted:
-        say("Weights of edges are left out: the edges of the training had none.")
+        say("Weights of edges are left out: the training used none.")
         return replace(graph, edge_weight=None)
     return graph
 
@@ -258,10 +260,10 @@ def _say_how(preparation: Preparation, raw: Array, group: Group, say: Say) -> No
         say(f"Column {name!r}: {counted(count, 'row')} with a category that training never saw.")
 
 
-def told(fitted: Schema) -> list[str]:
+def told(fitted: Schema, *, edges: bool = True) -> list[str]:
     """Return lines on what becomes of the columns: prepared, filled, left out, capped."""
     lines: list[str] = []
-    for group, columns in (("nodes", fitted.nodes), ("edges", fitted.edges)):
+    for group, columns in (("nodes", fitted.nodes), ("edges", fitted.edges if edges else ())):
         if not columns:
             continue
         width = sum(len(column.prepared_names()) for column in columns)

@@ -36,11 +36,10 @@ class PipelineOptions(Options):
     )
     exact_from: float | None = setting(
         None,
-        "validation score from which nothing lags any more",
+        "validation score from which nothing lags any more; of errors (rmse, mae) down to which",
         STATIC,
         PIPELINE,
         LAGGING,
         SCORED,
         ge=0,
-        le=1,
     )

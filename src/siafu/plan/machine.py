@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from siafu.errors import ConfigError
 from siafu.files import read_json, write_text_atomically
-from siafu.ingest.datasets.named import cache_folder
+from siafu.ingest.home import cache_folder
 
 NEAR_BYTES, FAR_BYTES = 1 << 20, 128 << 20
 """Rows that gathers read from: those that a cache holds, and those that none does."""

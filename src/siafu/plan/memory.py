@@ -5,7 +5,7 @@ that backward is in, rows that travel, and edges cut into blocks. They hold for 
 docs/strategies.md writes the formula out, and benchmarks/memory_scaling.py compares it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from siafu.nn import ModelSpec, layer_widths
 from siafu.shard import Shard
@@ -36,6 +36,11 @@ class Sizes:
     largest_stage: int
     """Rows of the largest stage, read or sent."""
     stages: int
+    ranks: int = 1
+    nodes: int = 0
+    """Of the whole graph."""
+    all_edges: int = 0
+    """Of the whole graph, which each rank holds by columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ def predict_kinds(
     spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int = 4
 ) -> dict[str, int]:
     """Return what a training step takes at its peak beyond the shard, by kind."""
+    if strategy.by_columns and sizes.ranks > 1:
+        return _kinds_by_columns(spec, sizes, strategy, item)
     layers = [layer_rows(spec, number) for number in range(spec.layers)]
     refetches = spec.card.refetches
     most, rows_kept, fetched = (0, 0, 0, 0), 0, 0
@@ -121,6 +128,38 @@ def held_kinds(rows: int, halo: int, feature_bytes: float, edge_bytes: float) ->
     }
 
 
+def _kinds_by_columns(
+    spec: ModelSpec, sizes: Sizes, strategy: Strategy, item: int
+) -> dict[str, int]:
+    """Return the same where a rank has all edges, and all rows of some columns or heads.
+
+    What an attention keeps for backward it keeps by heads, which is more where a rank has more than
+    its share; sums keep nothing. While columns travel they are there as they leave, as they come,
+    and as they are put together.
+    """
+    most, kept = (0, 0, 0), 0
+    for number in range(spec.layers):
+        layer, width = layer_rows(spec, number), layer_widths(spec, number)
+        units = width.heads if spec.card.attends else max(1, layer.travels)
+        # What a rank works on: its share, or more where columns or heads are too few for all.
+        turned = sizes.nodes * layer.travels * -(-units // sizes.ranks) // units
+        kept += layer.kept * sizes.rows
+        if spec.card.attends:
+            kept += 2 * max(0, turned - layer.travels * sizes.rows)
+        most = max(most, (kept, layer.backward * sizes.rows, 3 * turned), key=sum)
+    whole = replace(sizes, rows=sizes.nodes, edges=sizes.all_edges, read=0, stages=0)
+    views = spec.layers if strategy.prune else 1  # each at most as large as the whole
+    edges = (views + strategy.prune) * sizes.all_edges * _EDGE_BYTES
+    return {
+        KEPT: item * most[0],
+        FETCHED: 0,
+        GRADIENTS: item * most[1],
+        TRAVELLING: item * most[2],
+        BLOCKS: edges + views * _edge_bytes(spec, whole),
+        OTHER: item * spec.in_width * sizes.rows if strategy.input_cache else 0,
+    }
+
+
 def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strategy) -> int:
     """Return numbers of rows on their way, or just come: forward and backward are alike."""
     if sizes.stages <= 1:
@@ -146,8 +185,9 @@ def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
 def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:
     """Return this rank's sizes for each number of stages; every rank calls this together."""
     plan, world = shard.plan, shard.world
-    table = world.gather_numbers([float(shard.num_owned), *(float(n) for n in plan.recv_counts)])
-    rows_read = [[int(count) for count in row[1:]] for row in table]
+    held = [float(shard.num_owned), float(shard.csr.num_edges)]
+    table = world.gather_numbers([*held, *(float(n) for n in plan.recv_counts)])
+    rows_read = [[int(count) for count in row[2:]] for row in table]
     piece = smallest_piece([int(row[0]) for row in table])
     sizes = []
     for count in stages:
@@ -163,6 +203,9 @@ def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:
                 sum(plan.send_counts),
                 round(max(heights, default=0)),
                 len(groups),
+                world.size,
+                shard.num_vertices,
+                int(sum(row[1] for row in table)),
             )
         )
     return sizes

@@ -1,5 +1,6 @@
 """The rows and files a run writes, and how its progress is shown."""
 
+from siafu.record.live import LiveFile, LiveState, read_live
 from siafu.record.phases import Clock, Pace, PhaseTimes, brief, duration
 from siafu.record.progress import (
     BEFORE_TRAINING,
@@ -37,6 +38,8 @@ __all__ = [
     "READING",
     "TRAINING_LANE",
     "Clock",
+    "LiveFile",
+    "LiveState",
     "Pace",
     "PhaseProgress",
     "PhaseTimes",
@@ -58,6 +61,7 @@ __all__ = [
     "notes",
     "overlap_seconds",
     "percent",
+    "read_live",
     "read_trace",
     "say_nothing",
     "shortened",

@@ -3,6 +3,7 @@
 import difflib
 import time
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from rich.progress import Progress as Bar
 from rich.progress import Task as Shown
 from rich.text import Text
 
+from siafu.record.live import LiveFile
 from siafu.record.phases import Clock, PhaseTimes, duration
 
 Progress = Callable[[str, int, int | None], None]
@@ -74,8 +76,10 @@ class ProgressLine:
     Its bar vanishes at the end, however that comes.
     """
 
-    def __init__(self, *, quiet: bool = False) -> None:
+    def __init__(self, *, quiet: bool = False, live: Path | None = None) -> None:
+        """`live` is a file that is told the same, be all else quiet."""
         self.quiet = quiet
+        self._live = None if live is None else LiveFile(live)
         self._bar: Bar | None = None
         self._task = TaskID(0)
         self._last = time.monotonic()
@@ -109,6 +113,8 @@ class ProgressLine:
 
         Without a terminal it is a plain line at most every few seconds.
         """
+        if self._live is not None:
+            self._live.tell(what, share, left, bound)
         if self._bar is not None:
             self._bar.update(
                 self._task,
@@ -178,9 +184,10 @@ class PhaseProgress:
         *,
         quiet: bool = False,
         spans: dict[str, tuple[float, float]] = ALONE,
+        live: Path | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._quiet, self._spans = quiet, spans
+        self._quiet, self._spans, self._live = quiet, spans, live
         self._step, self._phase, self._number = "", READING, -1
         self._line: ProgressLine | None = None
         self.times = PhaseTimes(clock)
@@ -190,7 +197,7 @@ class PhaseProgress:
         if step != self._step:
             self._begin(step)
         if self._line is None:
-            self._line = ProgressLine(quiet=self._quiet).__enter__()
+            self._line = ProgressLine(quiet=self._quiet, live=self._live).__enter__()
         counts = "" if not total else f", {100 * done / total:.0f} %"
         phase = "reading tables" if self._phase == READING else self._phase
         self._line.show(f"{phase}: {_in_words(step)}{counts}", self.share(done, total))

@@ -39,6 +39,7 @@ class RunFolder:
         self.job = path / "job.json"
         self.metrics = path / "metrics.jsonl"
         self.phases = path / "phases.jsonl"
+        self.live = path / "live.json"
         self.warnings = path / "warnings.txt"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"

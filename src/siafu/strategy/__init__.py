@@ -1,6 +1,7 @@
 """The strategy value, its presets, and the Neighbours that carry it out."""
 
 from siafu.strategy.blocks import group_rounds, smallest_piece
+from siafu.strategy.columns import ColumnNeighbours, neighbours_of
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.pyg import (
     ParallelModel,
@@ -17,6 +18,7 @@ from siafu.strategy.view import View, message_flow
 __all__ = [
     "PRESETS",
     "BlockNeighbours",
+    "ColumnNeighbours",
     "LossOf",
     "ParallelModel",
     "StepSource",
@@ -32,6 +34,7 @@ __all__ = [
     "find_strategy",
     "group_rounds",
     "message_flow",
+    "neighbours_of",
     "parallelize",
     "smallest_piece",
 ]

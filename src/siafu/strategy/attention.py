@@ -49,11 +49,12 @@ class EdgeDropout:
     p: float
     column_ids: Tensor
     row_ids: Tensor
+    first_head: int = 0
 
     def of(self, block: Block, span: slice) -> EdgeDraw:
         """Return the draws for some rows of a block."""
         ids_K = self.column_ids.index_select(0, block.columns_K)
-        return EdgeDraw(self.key, self.p, ids_K, self.row_ids[span])
+        return EdgeDraw(self.key, self.p, ids_K, self.row_ids[span], self.first_head)
 
 
 @dataclass(frozen=True, eq=False)

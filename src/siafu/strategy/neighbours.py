@@ -168,6 +168,7 @@ class BlockNeighbours:
             (sources, rows, shared),
             drop=(self.draws.key(dropout.site), dropout.p) if drops else None,
             edges=operand,
+            first_head=dropout.first_head,
         )
 
     def attend_over(
@@ -178,13 +179,15 @@ class BlockNeighbours:
         *,
         drop: tuple[DrawKey, float] | None,
         edges: staged.EdgeOperand | None,
+        first_head: int = 0,
     ) -> Tensor:
         """Return an attention over given edges; `operands` are sources, rows and shared."""
         sources, rows, shared = operands
         captured = () if edges is None else edges.function.captured
         dropout = None
         if drop is not None:
-            dropout = staged.EdgeDropout(*drop, self.view.column_ids, self.view.out_ids)
+            ids = self.view.column_ids, self.view.out_ids
+            dropout = staged.EdgeDropout(*drop, *ids, first_head)
         call = staged.AttentionCall(
             attention,
             reach,
@@ -197,7 +200,7 @@ class BlockNeighbours:
 
     def _edge_operand(self, edges: EdgeRows) -> staged.EdgeOperand:
         function = EdgeFunction.watch(edges.make, (edges.data_E,), self.draws)
-        loop_M = edges.loop_M
+        loop_M = edges.loops_of(self.view.csr.num_rows)
         if loop_M is None:
             loop_M = loop_data(self.view.csr, edges.data_E, self.view.own_rows_M)
         return staged.EdgeOperand(function, edges, loop_M)

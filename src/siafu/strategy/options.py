@@ -49,6 +49,11 @@ class StrategyOptions(Options):
     prune: bool = setting(
         False, "train on what influences labelled nodes only, layer by layer", STATIC
     )
+    by_columns: bool | None = setting(
+        None,
+        "each rank works on all nodes and a slice of the columns; for graphs that cut badly",
+        STATIC,
+    )
     overlap: bool | None = setting(
         None, "work on owned rows while others travel (default: true)", STATIC, NO_MINIBATCHES
     )

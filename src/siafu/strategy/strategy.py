@@ -31,6 +31,9 @@ class Strategy:
     """Aggregate the constant input of the first layer once."""
     prune: bool = False
     """Leave out what does not influence labelled nodes, layer by layer."""
+    by_columns: bool = False
+    """Each rank works on all nodes and a slice of their columns, instead of on its nodes and the
+    rows they read: what travels does not depend on how the graph is cut."""
 
     wire: Literal[32, 16, 8, 4, 2, "adaptive", "random"] = 32
     """Bits of an entry on its way between ranks while training; 32 sends floats unchanged. Below,
@@ -56,6 +59,7 @@ class Strategy:
 
     def __post_init__(self) -> None:
         self._check_wire()
+        self._check_columns()
         self._check_intervals()
         self._check_macrobatch()
         if self.stages != "auto" and (not isinstance(self.stages, int) or self.stages < 1):
@@ -63,6 +67,24 @@ class Strategy:
                 "The number of stages can't be used.",
                 seen=f"stages={self.stages}",
                 fix="use 1 (all halo rows at once) to the number of ranks, or auto",
+            )
+
+    def _check_columns(self) -> None:
+        why = {
+            "unit": (self.unit != "graph", "the whole graph is worked on at once"),
+            "stages": (self.stages != 1, "no rows of peers are fetched"),
+            "recompute": (self.recompute, "no rows of peers are kept or fetched again"),
+            "wire": (self.wire != 32, "rows are not rounded on their way to columns"),
+            "no-overlap": (not self.overlap, "nothing is worked on while columns travel"),
+        }
+        asked = [(name, words) for name, (is_asked, words) in why.items() if is_asked]
+        if self.by_columns and asked:
+            name, words = asked[0]
+            seen = f"unit={self.unit}" if name == "unit" else f"--{name}"
+            raise ConfigError(
+                f"By columns, {words}.",
+                seen=f"{seen} with --by-columns",
+                fix=f"leave {'--by-columns' if name == 'unit' else seen} out",
             )
 
     def _check_macrobatch(self) -> None:
@@ -165,6 +187,9 @@ class Strategy:
                 "pool_bits": self.pool_bits,
                 "overlap": self.overlap,
             }
+        if self.by_columns:
+            caches = {"input_cache": self.input_cache, "prune": self.prune}
+            return {"by_columns": True, **caches}
         mean = {"wire_bits": self.wire_bits, "wire_period": self.wire_period}
         return {
             "stages": self.stages_of(ranks),
@@ -185,6 +210,7 @@ PRESETS: dict[str, Strategy] = {
     "halo": Strategy(),
     "sar": Strategy(stages=EVERY_PEER, recompute=True),
     "adaqp": Strategy(wire="adaptive"),
+    "columns": Strategy(by_columns=True),
     "batchgnn": Strategy(unit="macrobatch", macrobatch="auto"),
     "dorylus": Strategy(unit="interval", pool="process"),
 }

@@ -122,7 +122,7 @@ def test_python_names_columns_too(tables: tuple[Path, Path], tmp_path: Path) -> 
 
 
 def test_columns_of_no_table_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--label y with planted"):
+    with pytest.raises(ConfigError, match="label='y' with planted"):
         package.fit("planted", label="y", out=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match="did you mean 'label'"):
         package.partition("planted", tmp_path / "parts", labels="y")

@@ -8,6 +8,7 @@ import pytest
 
 from siafu.errors import PlanError
 from siafu.files import locked
+from siafu.ingest import cache_folder
 from siafu.launch.run_list import (
     RunSummary,
     differing_settings,
@@ -175,6 +176,16 @@ def test_a_folder_of_runs_has_a_report_of_the_newest(siafu: Command) -> None:
     page = (siafu.here / "runs" / "report.html").read_text()
     assert [f"run-{number:02}" in page for number in range(14)] == [True] * 12 + [False] * 2
     assert siafu("report", siafu.here / "runs" / "..").code == 2, "no runs there"
+    assert siafu("report").out.strip() == "runs/run-00/report.html"
+
+
+def test_frames_are_listed_by_what_they_were_given_as(siafu: Command) -> None:
+    run = made_run(siafu.here / "runs" / "a")
+    kept = cache_folder() / "frames" / ("0" * 16)
+    run.config.write_text(f"data: {kept}/edges.parquet\nnodes: {kept}/nodes.parquet\n")
+    told = siafu("runs", "--all").out
+    assert "the frame given as edges" in told
+    assert "parquet" not in told
 
 
 def test_a_finished_run_without_a_checkpoint_due_is_given_more_epochs(siafu: Command) -> None:

@@ -112,6 +112,11 @@ def test_names_of_columns_survive_as_text(names: list[str]) -> None:
     assert names_in(joined(names)) == tuple(names)
 
 
+def test_a_path_is_taken_as_its_text() -> None:
+    config = make_config(data="x", out=Path("runs") / "one", nodes=Path("people.csv"))
+    assert (config.out, config.nodes) == (str(Path("runs") / "one"), "people.csv")
+
+
 def test_settings_survive_toml(tmp_path: Path) -> None:
     text = "\n".join(f"{key} = {_toml(value)}" for key, value in FULL.items())
     assert tomllib.loads(text) == FULL

@@ -57,7 +57,7 @@ def trained(
     run = RunFolder(folder)
     if world.rank == 0:
         folder.mkdir(exist_ok=True)
-    trainer = begin(config, open_shard(parts, world), ids=lambda: open_parts(parts).ids)
+    trainer = begin(config, open_shard(parts, world), parts=lambda: open_parts(parts))
     result = trainer.train(run, lambda row: None).to_json()
     trainer.workload.write_predictions(folder / "predictions")
     trainer.close()
@@ -214,6 +214,11 @@ def test_pairs_with_features_are_scored_as_the_edges_they_are(
     own = pq.read_table(run.path / "predictions").to_pylist()
     asked = orders.select(["currency", "dst", "amount", "src"])
     found = siafu.infer("run", pairs=asked, quiet=True).to_pylist()
+    rows = orders.take([row["row"] for row in own]).to_pylist()
+    assert [row["row"] for row in sorted(own, key=lambda one: one["row"])] == list(range(300))
+    for row, order in zip(own, rows, strict=True):
+        assert (row["src"], row["dst"]) == (order["src"], order["dst"])
+        assert row["label"] == order["disputed"]
     (ends, shares), (own_ends, own_shares) = (_in_order(rows) for rows in (found, own))
     assert ends == own_ends
     assert shares == pytest.approx(own_shares, abs=1e-6)
@@ -259,7 +264,8 @@ def test_the_split_of_a_cut_is_that_which_ranks_would_draw(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     whole = known_answer("classes")
-    cut = with_edge_split(whole, None, 0, tmp_path / "split.npy")
+    cut, notes = with_edge_split(whole, None, 0, tmp_path / "split.npy")
+    assert notes[0].startswith("No split of edges in the data: drew ")
     run(ranks, tmp_path, whole, 1, epochs=1)
     drawn = pq.read_table(tmp_path / "1.run/predictions").column("split").to_pylist()
     assert [("", "train", "val", "test")[side] for side in cut.edge_split] == drawn

@@ -10,6 +10,7 @@ from siafu.config import make_config
 from siafu.elastic import LocalPool, Task
 from siafu.engine import Trainer, begin
 from siafu.engine.networks.pipelined import PipelinedNetwork
+from siafu.engine.static import IntervalPipeline
 from siafu.ingest import load
 from siafu.launch import fit
 from siafu.partitioning import partition_graph
@@ -71,6 +72,22 @@ def test_nothing_lags_once_the_score_is_high_enough(shard: Shard) -> None:
         training.run_epoch()
     training.close()
     assert ages[1] == before
+
+
+@pytest.mark.parametrize(("metric", "better"), [("accuracy", 0.9), ("rmse", 0.1)])
+def test_errors_are_good_enough_when_they_are_low(
+    shard: Shard, metric: str, better: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = training_of(shard, staleness=1, exact_from=0.5, eval_every=5)
+    workload, stopped = training.workload, list[str]()
+    assert isinstance(workload, IntervalPipeline)
+    monkeypatch.setattr(workload, "metrics", (metric,))
+    monkeypatch.setattr(workload.network, "stop_lagging", lambda: stopped.append(metric))
+    workload._note_scores({"val": 1 - better})
+    assert stopped == []
+    workload._note_scores({"val": better})
+    training.close()
+    assert stopped == [metric]
 
 
 def test_a_pipeline_stands_still_where_it_is_scored_or_saved(shard: Shard) -> None:

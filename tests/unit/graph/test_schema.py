@@ -29,6 +29,7 @@ SCHEMA = Schema(
     edges=(FeatureColumn(name="amount"),),
     targets=(TargetColumn(name="fraud", kind="class", classes=("no", "yes"), counts=(2, 1)),),
     unused={"ref": "looks like an id"},
+    edge_unused={"ref": "looks like an id", "day": "free text"},
 )
 
 

@@ -10,7 +10,8 @@ import torch
 import siafu
 from siafu.config import make_config, read_config
 from siafu.errors import ConfigError, DataError
-from siafu.launch.checks import check_run, with_strategy
+from siafu.launch.checks import check_run, with_strategy, with_task
+from siafu.launch.python_words import in_python
 from siafu.nn import CARDS
 from tests.unit.launch.walk import OWN
 
@@ -73,9 +74,9 @@ def test_refusals_come_before_anything_is_started(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(launch, "prepare_parts", unexpected)
     (tmp_path / "net.py").touch()
-    with pytest.raises(ConfigError, match=match):
+    with pytest.raises(ConfigError, match=in_python(match)):
         siafu.fit("planted:200", ranks=2, epochs=1, **settings)
-    with pytest.raises(ConfigError, match=match):
+    with pytest.raises(ConfigError, match=in_python(match)):
         siafu.fit("relations:200", ranks=2, epochs=1, **settings)
     assert [path.name for path in tmp_path.iterdir()] == ["net.py"]
 
@@ -133,7 +134,7 @@ def test_settings_without_a_meaning_over_time_are_refused(
 
 def test_a_task_that_the_data_tells_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="--lags has no meaning where no signal"):
+    with pytest.raises(ConfigError, match="lags has no meaning where no signal"):
         siafu.fit("drifting:40", model="gcrn", lags=2, epochs=1)
 
 
@@ -153,7 +154,7 @@ def test_what_the_own_class_does_not_take_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "net.py").write_text(OWN)
-    with pytest.raises(ConfigError, match="--hidden has no meaning for a class"):
+    with pytest.raises(ConfigError, match="hidden has no meaning for a class"):
         siafu.fit("planted:60", model="net.py:Fixed", hidden=16, epochs=1)
     assert siafu.fit("planted:60", model="net.py:Fixed", epochs=1).result["epochs"] == 1
 
@@ -162,7 +163,7 @@ def test_residual_is_refused_where_no_widths_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match="--residual has no meaning"):
+    with pytest.raises(ConfigError, match="residual=True has no meaning"):
         siafu.fit("planted:60", residual=True, hidden=24, epochs=1)
     siafu.fit("planted:60", residual=True, hidden=24, layers=3, epochs=1)
 
@@ -202,4 +203,14 @@ def test_links_are_learnt_on_minibatches_unless_told_otherwise() -> None:
     assert with_strategy("planted", named, said.append) is named
     over_time = make_config(data="drifting", task="link", model="evolvegcn-o")
     assert with_strategy("drifting", over_time, said.append) is over_time
+    assert len(said) == 1
+
+
+def test_a_column_of_edges_to_predict_is_the_task() -> None:
+    said: list[str] = []
+    chosen = with_task("trips", make_config(data="trips", edge_label="late"), said.append)
+    assert (chosen.task, said) == ("edge", ["What is learnt is late of the edges: --task edge."])
+    for other in ({"label": "kind"}, {"task": "link"}):
+        named = make_config(data="trips", edge_label="late", **other)
+        assert with_task("trips", named, said.append) is named
     assert len(said) == 1

@@ -90,7 +90,7 @@ def test_torchrun_is_known_by_its_world_size(monkeypatch, size: str, is_under: b
 
 def test_ranks_other_than_those_torchrun_started_are_refused(monkeypatch, here: Path) -> None:
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(ConfigError, match="--ranks 2, but it started 4"):
+    with pytest.raises(ConfigError, match="ranks=2, but it started 4"):
         siafu.fit("planted:300", ranks=2)
     assert list(here.iterdir()) == []
 

@@ -114,6 +114,7 @@ def test_other_data_is_prepared_by_name(tmp_path: Path, runs_on_pool: None, coun
         unsplit = replace(other, train=None, val=None, test=None)
         predicted = siafu.infer(run, unsplit).sort_by("id")
         assert predicted.column("prediction") == own.column("prediction")
+        assert "split" not in predicted.column_names
     few = replace(turned(graph), x=np.full((NODES, 4), np.nan, np.float32))
     assert len(siafu.infer(run, few)) == NODES, "gaps are filled from training"
 
@@ -141,6 +142,16 @@ def test_other_columns_are_refused_by_name(
     columns = [column.model_copy(update=changes.get(k, {})) for k, column in enumerate(COLUMNS)]
     with pytest.raises(DataError, match=told):
         siafu.infer(finished, with_columns(graph, np.asarray(graph.x), columns))
+
+
+def test_a_missing_column_is_looked_for_in_its_own_table(finished: siafu.Run) -> None:
+    graph, (_, *columns) = customers(), COLUMNS
+    other = with_columns(graph, np.asarray(graph.x)[:, 1:], columns)
+    unused = {"unused": {"note": "free text"}, "edge_unused": {"ago": "free text"}}
+    other = replace(other, schema=other.schema and other.schema.model_copy(update=unused))
+    with pytest.raises(DataError, match=r"no 'age' in the node table.*'note'") as told:
+        siafu.infer(finished, other)
+    assert "'ago'" not in str(told.value)
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +212,8 @@ def test_weights_of_edges_are_as_in_training(tmp_path: Path, finished: siafu.Run
         siafu.infer(run, graph)
     own, other = siafu.infer(finished), siafu.infer(finished, weighted)
     assert other.column("confidence") == own.column("confidence"), "left out"
+    unread = trained(tmp_path / "gat", weighted, model="gat", edge_features=False)
+    assert siafu.infer(unread, graph).equals(siafu.infer(unread, weighted)), "gat reads none"
 
 
 def test_the_unit_of_weights_makes_no_difference(tmp_path: Path) -> None:
@@ -262,7 +275,7 @@ def test_parts_cut_by_themselves_have_statistics_of_their_own(
     siafu.partition(customers(), tmp_path / "none.parts", parts=1, scale="none")
     with pytest.raises(DataError, match="another way"):
         siafu.infer(finished, tmp_path / "none.parts")
-    with pytest.raises(ConfigError, match="--scale"):
+    with pytest.raises(ConfigError, match="seen: scale with the parts"):
         siafu.fit(tmp_path / "own.parts", epochs=1, scale="none")
     with pytest.raises(ConfigError, match="as they were in training"):
         siafu.infer(finished, customers(), scale="none")
@@ -350,6 +363,16 @@ def test_a_cut_that_was_stopped_goes_on_with_the_same_columns(
     assert whole.facts == other.facts
     for part in range(2):
         assert whole.part(part).entries == other.part(part).entries
+
+
+def test_features_of_edges_are_told_of_where_they_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, settings in (("no", {}), ("yes", {"model": "gat", "edge_features": True})):
+        siafu.fit(customers(), epochs=1, out=tmp_path / name, **settings)
+        told = capsys.readouterr().err
+        assert "Columns of the nodes: 4 become" in told
+        assert ("Columns of the edges: 1 become" in told) == (name == "yes")
 
 
 def _out_of_disk(*told: Any) -> None:

@@ -43,6 +43,7 @@ OTHERS: dict[str, Other] = {
         by_engine={
             "sar": "gatv2",
             "adaqp": "gcn",
+            "columns": "gcn",
             "batchgnn": "gcn",
             "links": "gcn",
             "own": f"{MODELS}:Other",
@@ -96,6 +97,7 @@ OTHERS: dict[str, Other] = {
     "metric": Other("roc-auc", ("scores",)),
     "eval_every": Other(2, ("evaluated",)),
     "input_cache": Other(True, PLANNED, beside={"input_dropout": 0.0}),
+    "by_columns": Other(True, PLANNED, {"columns": False}),
     "overlap": Other(False, ("plan",)),
     "macrobatch": Other("1", PLANNED),
     "fanout": Other("2,2"),
@@ -105,6 +107,7 @@ OTHERS: dict[str, Other] = {
     "sample_replace": Other(True),
     "sample_weighted": Other(True, beside={"sample_replace": True}),
     "hot_rows": Other("1MB", PLANNED),
+    "rows_on": Other("host"),
     "feature_bits": Other(8),
     "exclude_targets": Other(False),
     "negatives": Other("uniform:3"),
@@ -155,7 +158,7 @@ OTHERS: dict[str, Other] = {
     "threshold": Other(
         "0.9",
         ("scores", "predictions"),
-        dict.fromkeys(("adaqp", "batchgnn", "own", "edges"), "0.1"),
+        dict.fromkeys(("adaqp", "columns", "batchgnn", "own", "edges"), "0.1"),
     ),
     # Of tables; tests/unit/cli/test_columns.py has their effects.
     **{name: Other("a") for name in settings_of(TableColumns)},
@@ -169,6 +172,7 @@ OTHERS: dict[str, Other] = {
 
 IDLE: dict[str, str] = {
     "device": "auto is the CPU on a machine without a GPU",
+    "rows_on": "auto is the host on a machine without a GPU",
     "threads": "how fast, not what",
     "deadline": "how long a wait may last, where nothing waits for so long",
     "pool_workers": "how many tasks at once, not what they compute",

@@ -61,6 +61,7 @@ ENGINES: dict[str, Engine] = {
     "halo": _static(model="gcn", **PAIR),
     "sar": _static(strategy="sar", model="gat", walks_common=False, **PAIR),
     "adaqp": _static(strategy="adaqp", model="sage", walks_common=False, **PAIR),
+    "columns": _static(strategy="columns", model="sage", walks_common=False, **PAIR),
     "batchgnn": _static(
         strategy="batchgnn", model="sage", batch_size=10, walks_common=False, **PAIR
     ),

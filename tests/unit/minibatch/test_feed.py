@@ -61,7 +61,7 @@ def test_layers_are_as_many_as_fan_outs_unless_they_are_named() -> None:
 
 
 def test_fan_outs_are_checked_before_the_data() -> None:
-    with pytest.raises(ConfigError, match="--fanout 5,0 with 2 layers"):
+    with pytest.raises(ConfigError, match="fanout='5,0' with 2 layers"):
         fit("absent", strategy="batchgnn", fanout="5,0")
 
 

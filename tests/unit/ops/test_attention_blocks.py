@@ -1,5 +1,6 @@
 """Attention folded over blocks of columns and over chunks of rows equals the whole."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -40,7 +41,7 @@ def column_blocks(csr, cuts):
         yield slice(lo, hi), CSR(indptr, csr.index[edges] - lo, hi - lo), edges
 
 
-def folded(kind, csr, inputs, drop, cuts):
+def folded(kind, csr, inputs, drop, cuts, grad=None):
     """Return the output and every gradient, computed a block at a time."""
     inputs = detached(inputs)
     sources, rows, shared = (role(inputs, name) for name in ("sources", "rows", "shared"))
@@ -48,13 +49,13 @@ def folded(kind, csr, inputs, drop, cuts):
     state = SoftmaxState.empty(csr.num_rows, *first.shape[1:], first)
     blocks = []
     for columns, block, edges in column_blocks(csr, cuts):
-        part = drop and EdgeDraw(drop.key, drop.p, drop.ids_C[columns], drop.ids_M)
+        part = drop and replace(drop, ids_C=drop.ids_C[columns])
         options = {"edge": None if edge is None else edge[edges], "drop": part}
         near = tuple(t[columns] for t in sources)
         blocks.append((columns, edges, (kind, block, near, rows, shared), options))
         fold_into(*blocks[-1][2], state, **options)
     out, lse = finish(state)
-    grad = grad_like(out)
+    grad = grad_like(out) if grad is None else grad
     got = {name: torch.full_like(value, torch.nan) for name, value in inputs.items()}
     into = {name: torch.zeros_like(value) for name, value in inputs.items()}
     for columns, edges, arguments, options in blocks:
@@ -82,6 +83,18 @@ def test_several_blocks_equal_the_whole(device, kind, cuts, edge):
     inputs, drop = inputs_of(kind, csr, 3, 5, edge=edge), draw_of(csr) if edge else None
     want = with_gradients(attend_reference, kind, csr, inputs, drop=drop)
     assert_equal(folded(kind, csr, inputs, drop, cuts), want, **FLOAT64)
+
+
+@pytest.mark.parametrize(("lo", "hi"), [(0, 2), (2, 3), (3, 9), (5, 6)])
+def test_a_slice_of_heads_is_dropped_as_in_the_whole(device, kind, lo, hi):
+    csr = make_csr(DEGREES, 11).to(device)
+    inputs, drop = inputs_of(kind, csr, 9, 5, edge=True), draw_of(csr)
+    whole = with_gradients(attend_reference, kind, csr, inputs, drop=drop)
+    want = {k: v[lo:hi] if k.startswith("shared") else v[:, lo:hi] for k, v in whole.items()}
+    sliced = {k: v[lo:hi] if k.startswith("shared") else v[:, lo:hi] for k, v in inputs.items()}
+    grad = grad_like(whole["out"])[:, lo:hi]
+    got = folded(kind, csr, sliced, replace(drop, first_head=lo), [0, 4, 11], grad)
+    assert_equal(got, want, **FLOAT64)
 
 
 def test_several_blocks_equal_the_whole_in_float32(device, kind):

@@ -27,6 +27,12 @@ def test_choices_say_what_is_quantised() -> None:
         ({"wire": "adaptive", "wire_bits": 1.5}, "2, 4 or 8 bits"),
         ({"wire": "adaptive", "wire_bits": 9}, "wire_bits=9"),
         ({"wire": "adaptive", "wire_period": 2}, "two epochs later"),
+        ({"by_columns": True, "stages": 2}, "--stages with --by-columns"),
+        ({"by_columns": True, "stages": "auto"}, "--stages with --by-columns"),
+        ({"by_columns": True, "recompute": True}, "--recompute with --by-columns"),
+        ({"by_columns": True, "wire": 8}, "not rounded"),
+        ({"by_columns": True, "overlap": False}, "--no-overlap with --by-columns"),
+        ({"by_columns": True, "unit": "interval"}, "unit=interval"),
     ],
 )
 def test_nonsense_is_refused(choice: dict, told: str) -> None:

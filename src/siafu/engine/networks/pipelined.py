@@ -106,13 +106,11 @@ class PipelinedNetwork(RowsInMemory):
             self.pipeline.begin(epoch - 1)
         return self.pipeline.run_epoch(optimiser, epoch, horizon)
 
-    def note_score(self, score: float) -> None:
-        """Stop lagging from now on if the score is as high as the run's settings say."""
-        wanted = self._config.exact_from
-        if wanted is not None and score >= wanted:
-            self._is_exact_now = True
-            if self.pipeline is not None:
-                self.pipeline.stop_lagging()
+    def stop_lagging(self) -> None:
+        """Wait for rows of the same epoch from now on."""
+        self._is_exact_now = True
+        if self.pipeline is not None:
+            self.pipeline.stop_lagging()
 
     def abandon(self) -> None:
         """End the pool alone, after a failure: other ranks may not answer any more."""

@@ -13,6 +13,7 @@ from siafu.graph import Graph, folder_kind, load_store, rows_to_sum_one
 from siafu.ingest.datasets.download import fetch, unpack_archive
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.ogb import build_ogb_store, find_ogb
+from siafu.ingest.home import cache_folder
 from siafu.ingest.tables.options import TableOptions
 from siafu.record import Progress
 
@@ -104,12 +105,6 @@ def data_folder() -> Path | None:
             fix="set it to a folder of NAME.npz files, or unset it",
         )
     return Path(text)
-
-
-def cache_folder() -> Path:
-    """Return where downloads and stores made from tables are kept."""
-    common = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SIAFU_CACHE") or Path(common) / "siafu")
 
 
 def names_in_data_folder() -> list[str]:

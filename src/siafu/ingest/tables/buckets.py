@@ -81,8 +81,12 @@ def record_type(
     attr: int,
     typed: bool = False,
     target: Any = None,
+    split: bool = False,
 ) -> Any:
-    """Return the dtype of a record; `attr` is the number of edge attributes."""
+    """Return the dtype of a record; `attr` is the number of edge attributes.
+
+    With a target it knows its row in the table, by which what is predicted is joined to it.
+    """
     fields: list[tuple[Any, ...]] = [("dst", index), ("src", index)]
     if undirected:
         fields.append(("reverse", np.bool_))
@@ -93,7 +97,9 @@ def record_type(
     if typed:
         fields.append(("type", np.uint16))
     if target is not None:
-        fields.append(("target", *target))
+        fields += [("target", *target), ("row", np.int64)]
+    if split:
+        fields.append(("split", np.uint8))
     return np.dtype(fields)
 
 

@@ -15,6 +15,7 @@ from siafu.ingest.tables.finding import (
     ends_by_values,
     find_ends,
     find_node_id,
+    lost_zeros,
     spelled,
 )
 from siafu.ingest.tables.ids import RepeatedIdError
@@ -91,7 +92,10 @@ def _by_columns(
     files = [path for path in _files(folder) if nodes is None or not path.samefile(nodes)]
     edges = [path for path in files if _has_ends(path, options)]
     if not edges and len(files) + (nodes is not None) == 2:
-        edges = [path for path in files if _names_ids(path, nodes or _other(files, path))]
+        pairs = [(path, nodes or _other(files, path)) for path in files]
+        edges = [path for path, other in pairs if _names_ids(path, other)] or [
+            path for path, other in pairs if _names_ids(path, other, as_numbers=True)
+        ]
     others = [path for path in files if path not in edges]
     if len(edges) != 1 or len(others) > 1 or (others and nodes is not None):
         return None, nodes
@@ -102,10 +106,10 @@ def _other(files: list[Path], path: Path) -> Path:
     return next(file for file in files if file != path)
 
 
-def _names_ids(edges: Path, nodes: Path) -> bool:
+def _names_ids(edges: Path, nodes: Path, *, as_numbers: bool = False) -> bool:
     """Return whether a table has two columns of ids of another."""
     found = (Table(what, (path,)) for what, path in (("edge table", edges), ("node table", nodes)))
-    return ends_by_values(*found) is not None
+    return ends_by_values(*found, as_numbers=as_numbers) is not None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -184,11 +188,32 @@ def find_columns(tables: Tables, options: TableOptions) -> tuple[TableOptions, l
         options, more = find_node_id(tables.nodes, options, tables.edges)
         notes += more
         problems.found += tables.nodes.missing(node_flags(tables.nodes.schema(), options))
-    problems.found += tables.edges.missing(edge_flags(options))
+    problems.found += _missing_of_edges(tables, asked, options)
     if problems.found and tables.nodes is not None:
         problems.found[:0] = _swapped(tables.edges, tables.nodes, asked)
     problems.raise_any()
     return options, notes
+
+
+def _missing_of_edges(
+    tables: Tables, asked: TableOptions, options: TableOptions
+) -> list[DataError]:
+    """Return what is wrong with the columns that the edge table is to have.
+
+    Of ends that were neither named nor found, it is why they were not.
+    """
+    names, flags = tables.edges.schema().names, edge_flags(options)
+    named = [name for name in (asked.src, asked.dst) if name is not None]
+    unfound = [name for name in (options.src, options.dst) if name not in (*names, *named)]
+    if len(named) == 1 and named[0] not in names:
+        flags = {name: flag for name, flag in flags.items() if name not in unfound}
+    lost = None
+    if len(unfound) == 2 and tables.nodes is not None:
+        lost = lost_zeros(tables.edges, tables.nodes)
+    if lost is None:
+        return list(tables.edges.missing(flags))
+    flags = {name: flag for name, flag in flags.items() if name not in unfound}
+    return [lost, *tables.edges.missing(flags)]
 
 
 def _swapped(edges: Table, nodes: Table, options: TableOptions) -> list[DataError]:

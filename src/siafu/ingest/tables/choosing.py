@@ -60,6 +60,7 @@ def choose_features(
     *,
     taken: Sequence[str],
     asked: Sequence[str] | None,
+    left_out: Sequence[str] = (),
     known: Kinds | None = None,
     targets: Sequence[str] = (),
 ) -> Features:
@@ -71,7 +72,8 @@ def choose_features(
     if asked is None:
         free = [name for name in free if name in everywhere]
     index = index_columns(schema, free)
-    looked_at = list(asked) if asked is not None else [n for n in free if n not in index]
+    passed = {*index, *left_out}
+    looked_at = list(asked) if asked is not None else [n for n in free if n not in passed]
     sample = Sample(table, list(dict.fromkeys([*looked_at, *targets])))
     decided = sample.decide(looked_at)
     if asked is not None:
@@ -82,6 +84,7 @@ def choose_features(
     decided = [replace(one, why_not=copies.get(one.name, one.why_not)) for one in decided]
     unused = {one.name: one for one in decided if one.why_not}
     unused |= {name: Decided(name, "index", "the index of a pandas table") for name in index}
+    unused |= {name: Decided(name, "", "left out as asked") for name in left_out}
     missing = [name for name in schema.names if name not in {*everywhere, *taken}]
     unused |= {name: Decided(name, "", "is not in every file") for name in missing}
     notes = []

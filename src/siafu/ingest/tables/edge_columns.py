@@ -13,6 +13,7 @@ from siafu.ingest.tables.files import Piece, Table
 from siafu.ingest.tables.kinds import Sample
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import FEW, Problems
+from siafu.ingest.tables.splits import Masks, find_masks
 from siafu.ingest.tables.targets import Target, target_reader
 from siafu.ingest.tables.told import Line, edge_feature_lines, target_lines, told_edges
 from siafu.record import counted
@@ -25,7 +26,7 @@ def edge_flags(options: TableOptions) -> dict[str, str]:
     assert options.src is not None
     assert options.dst is not None
     flags = {options.src: "--src", options.dst: "--dst"}
-    flags |= dict.fromkeys(options.edge_attr or (), "--edge-attr")
+    flags |= dict.fromkeys(options.edge_attr or options.edge_left_out, "--edge-attr")
     if options.edge_weight is not None:
         flags[options.edge_weight] = "--edge-weight"
     if options.edge_type is not None:
@@ -52,15 +53,24 @@ class Dropped:
     empty: int = 0
     first_unknown: str = ""
     first_empty: str = ""
+    written_otherwise: str = ""
+    """An id of the node table that is the same number as the first unknown one."""
 
     def check(self, problems: Problems, drop: bool | None) -> None:
         """Note it where there are more than may be dropped."""
         most = {None: FEW * self.rows, True: self.rows, False: 0}[drop]
         if self.unknown > most:
+            seen, fix = f"{self.first_unknown}; {self.unknown:,} of {self.rows:,} edges", ""
+            if self.written_otherwise:
+                seen += f"; the node table has {self.written_otherwise!r}"
+                fix = (
+                    "one of the tables has lost leading zeros: make it again with its ids as text "
+                    "(pandas: dtype=str), or take ids as whole numbers: --id-type integer; or else "
+                )
             problems.add(
                 "An edge names a node that the node table does not have.",
-                seen=f"{self.first_unknown}; {self.unknown:,} of {self.rows:,} edges",
-                fix="add the nodes to the node table, or drop such edges: --drop-unknown",
+                seen=seen,
+                fix=f"{fix}add the nodes to the node table, or drop such edges: --drop-unknown",
             )
         if self.empty > most:
             problems.add(
@@ -112,6 +122,7 @@ class EdgeColumns:
     types_were_found: bool
     labels: Target | None
     features: Features
+    masks: Masks | None = None
     dropped: Dropped = field(default_factory=Dropped)
 
     def names(self) -> list[str]:
@@ -120,6 +131,7 @@ class EdgeColumns:
         names += [self.weights.column] if self.weights.column and self.weights.is_read else []
         names += [] if self.types is None else [self.types.column]
         names += [] if self.labels is None else self.labels.columns
+        names += [] if self.masks is None else self.masks.columns
         return list(dict.fromkeys(names))
 
     def attr_width(self) -> int:
@@ -175,7 +187,9 @@ class EdgeColumns:
             lines.append(Line(weight.column, "number", "weight"))
         if self.types is not None:
             lines.append(Line(self.types.column, "type", "type", why=f"{len(self.types):,} types"))
-        lines += target_lines(self.targets()) + edge_feature_lines(self.features)
+        lines += target_lines(self.targets())
+        lines += [Line(name, "split", "split") for name in self.masks.columns] if self.masks else []
+        lines += edge_feature_lines(self.features)
         return [*notes, told_edges(shown, lines)]
 
 
@@ -192,12 +206,16 @@ def choose_edge_columns(table: Table, options: TableOptions, problems: Problems)
     taken += [] if found is None else [found]
     weights = _weights(table, options, taken)
     taken += [weights.column] if weights.column and weights.is_read else []
+    split = options.split if options.split in schema.names else None
+    masks = find_masks(schema, split) if labels else None
+    taken += [] if masks is None else masks.columns
     others = [name for name in taken if name not in (options.edge_attr or ())]
     features = choose_features(
         table,
         problems,
         taken=others,
         asked=options.edge_attr,
+        left_out=options.edge_left_out,
         known=options.edge_kinds,
         targets=labels,
     )
@@ -209,6 +227,7 @@ def choose_edge_columns(table: Table, options: TableOptions, problems: Problems)
         types_were_found=options.edge_type is None,
         labels=target_reader(table, labels, options.target) if labels else None,
         features=features,
+        masks=masks,
     )
 
 

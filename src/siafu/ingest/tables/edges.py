@@ -8,9 +8,10 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
-from siafu.ingest.tables.buckets import Buckets, SortedRows, record_type
+from siafu.ingest.tables.buckets import Buckets, record_type
 from siafu.ingest.tables.classes import NO_LABEL
 from siafu.ingest.tables.columns import as_float32, number_block
+from siafu.ingest.tables.edge_arrays import EdgeArrays
 from siafu.ingest.tables.edge_columns import Dropped, choose_edge_columns
 from siafu.ingest.tables.features import place_categories, read_block
 from siafu.ingest.tables.files import MixedTypesError, Piece, Table
@@ -22,22 +23,18 @@ from siafu.ingest.tables.ids import (
     column_kind,
     id_column,
     with_types,
+    written_otherwise,
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
 from siafu.ingest.tables.repeated import empty_ids
+from siafu.ingest.tables.splits import split_codes
 from siafu.ingest.tables.store_builder import WrittenEdges, WrittenNodes
 from siafu.record import Progress
 
 _ROWS_AT_ONCE = 1 << 20
 _CSV_ROW_BYTES = 12
 _READ, _SORTED = "edges read", "edges sorted"
-_ARRAY_OF_FIELD = {
-    "weight": "edge_weight",
-    "attr": "edge_attr",
-    "type": "edge_type",
-    "target": "edge_y",
-}
 
 
 class EdgeTable:
@@ -83,7 +80,7 @@ class EdgeTable:
     def written(self) -> WrittenEdges:
         """Return what is known of the edges beside their arrays, once they are written."""
         columns, types = self.columns, self.types
-        shown = self.table.files[0].name
+        shown = self.table.shown()
         delimiter = self.table.delimiter()
         apart = f"The columns of the edge table are separated by {delimiter!r}."
         return WrittenEdges(
@@ -228,6 +225,7 @@ class EdgeTable:
             attr=self.columns.attr_width(),
             typed=self.types is not None,
             target=self._target_type(),
+            split=self.columns.masks is not None,
         )
 
     def _target_type(self) -> Any:
@@ -281,6 +279,7 @@ class EdgeTable:
     def _records(self, piece: Piece, rows: IdRows, record: Any) -> Array:
         """Return one record an edge and, for undirected graphs, one for its reverse after it."""
         columns = self.columns
+        first_row = columns.dropped.rows
         columns.dropped.rows += piece.batch.num_rows
         piece, ends = self._with_known_ends(self._without_empty(piece), rows)
         records = np.empty(piece.batch.num_rows, dtype=record)
@@ -293,6 +292,9 @@ class EdgeTable:
             records["type"] = self.types.codes(piece)
         if columns.labels is not None:
             records["target"] = columns.labels.block(piece)
+            records["row"] = first_row + piece.rows_kept()
+        if columns.masks is not None:
+            records["split"] = split_codes(columns.masks.read(piece), records["target"])
         if not self.options.undirected:
             return records
         records["reverse"] = False
@@ -302,6 +304,9 @@ class EdgeTable:
         if columns.labels is not None:
             # A reverse edge that is added is not asked about again.
             reverses["target"] = NO_LABEL if columns.labels.kind == "class" else np.nan
+            reverses["row"] = -1
+        if columns.masks is not None:
+            reverses["split"] = 0
         return np.concatenate([records, reverses])
 
     def _weights(self, piece: Piece) -> Array:
@@ -326,8 +331,11 @@ class EdgeTable:
         for name, column, is_lost in zip(names, columns, lost, strict=True):
             if is_lost is not None:
                 row = int(np.argmax(is_lost))
-                shown = f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
-                dropped.first_unknown = dropped.first_unknown or shown
+                if not dropped.first_unknown:
+                    text = str(column[row].as_py())
+                    shown = f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
+                    dropped.first_unknown = shown
+                    dropped.written_otherwise = written_otherwise(text, rows, self.kind)
                 unknown |= is_lost
         dropped.unknown += int(unknown.sum())
         return piece.only(~unknown), [end[~unknown] for end in ends]
@@ -342,48 +350,3 @@ def predicted_record(num_nodes: int, options: TableOptions) -> Any:
         attr=len(options.edge_attr or ()),
         typed=True,
     )
-
-
-class EdgeArrays:
-    """The edge arrays of a store, appended to as rows come sorted; a note says how far."""
-
-    def __init__(
-        self,
-        writer: FolderWriter,
-        types: dict[str, np.dtype[Any]],
-        num_nodes: int,
-        so_far: dict[str, Any],
-    ) -> None:
-        self._writer = writer
-        rows, self._edges = int(so_far.get("rows", 0)), int(so_far.get("edges", 0))
-        self._indptr = writer.stream("indptr", (num_nodes + 1,), np.int64, kept_rows=rows)
-        if not rows:
-            self._indptr.append(np.zeros(1, np.int64))
-        self._streams = {
-            name: writer.stream(
-                _ARRAY_OF_FIELD.get(name, name),
-                (-1, *dtype.shape),
-                dtype.base,
-                kept_rows=self._edges,
-            )
-            for name, dtype in types.items()
-        }
-
-    def append(self, rows: SortedRows) -> None:
-        """Add the edges of some rows, which follow those before."""
-        self._indptr.append(self._edges + np.cumsum(rows.counts))
-        for name, stream in self._streams.items():
-            stream.append(rows.records[name])
-        self._edges += len(rows.records)
-
-    def flushed(self) -> dict[str, int]:
-        """Return how far the arrays are, all of it on the disk by then."""
-        for stream in (self._indptr, *self._streams.values()):
-            stream.flush()
-        return {"rows": self._indptr.written_rows, "edges": self._edges}
-
-    def close(self) -> int:
-        """Complete the arrays and return the number of edges."""
-        for name in ("indptr", *(_ARRAY_OF_FIELD.get(name, name) for name in self._streams)):
-            self._writer.close(name)
-        return self._edges

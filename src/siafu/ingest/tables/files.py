@@ -14,6 +14,7 @@ import pyarrow.parquet as pa_parquet
 
 from siafu.errors import DataError
 from siafu.graph import Array
+from siafu.ingest.frames import is_kept_frame
 from siafu.ingest.tables.cells import NULL_CELLS
 from siafu.record import shortened, suggestion
 
@@ -66,6 +67,10 @@ class Piece:
         rows = np.flatnonzero(keep) if self.rows is None else self.rows[keep]
         return replace(self, batch=self.batch.filter(pa.array(keep)), rows=rows)
 
+    def rows_kept(self) -> Array:
+        """Return which rows of the piece, as it was read, are left."""
+        return np.arange(self.batch.num_rows) if self.rows is None else self.rows
+
     def where(self, row: int) -> str:
         """Return where a user finds this row."""
         at = row if self.rows is None else int(self.rows[row])
@@ -89,6 +94,11 @@ class Table:
         schema = self._schema_of(self.files[0])
         _refuse_twins(self.files[0], schema.names)
         return schema
+
+    def shown(self) -> str:
+        """Return what users call its first file; a frame has none of theirs."""
+        first = self.files[0]
+        return "a frame" if is_kept_frame(str(first)) else first.name
 
     def common_names(self) -> set[str]:
         """Return the columns that every file has."""
@@ -118,11 +128,12 @@ class Table:
             known = set(present)
             for name, flag in flag_of.items():
                 if name not in known:
+                    free = [column for column in present if column not in flag_of]
                     columns = shortened([repr(column) for column in present], MOST_NAMES)
                     yield DataError(
                         f"The {self.what} has no column {name!r}.",
                         seen=f"{file} with columns {columns}",
-                        fix=suggestion(name, present) + fix.format(flag),
+                        fix=suggestion(name, free) + fix.format(flag),
                     )
 
     def with_text(self, columns: Sequence[str]) -> "Table":
@@ -282,7 +293,7 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     return kind(
         "A column mixes types." if mixed else "A table file can't be read.",
         seen=f"{file}: {text}",
-        fix="give each column one type; for ids that mix numbers and text use id_type='text'"
+        fix="give each column one type; for ids that mix numbers and text use --id-type text"
         if mixed
         else "check that the file is complete and of the kind its name says",
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from siafu.errors import DataError
 from siafu.ingest.tables.columns import index_columns, is_text
 from siafu.ingest.tables.files import Table
 from siafu.ingest.tables.kinds import Sample, is_id_name
@@ -40,7 +41,8 @@ def find_ends(
     src = options.src or spelled(free, SPELLINGS["src"])
     dst = options.dst or spelled(free, SPELLINGS["dst"])
     if src is None and dst is None and nodes is not None:
-        src, dst = ends_by_values(table, nodes) or (None, None)
+        as_numbers = options.id_type == "integer"
+        src, dst = ends_by_values(table, nodes, as_numbers=as_numbers) or (None, None)
     if src is None and dst is None and len(names) == 2:
         src, dst = names
     src, dst = src or "src", dst or "dst"
@@ -50,31 +52,75 @@ def find_ends(
     return found, [f"Edges go from column {src} to column {dst}."]
 
 
-def ends_by_values(table: Table, nodes: Table) -> tuple[str, str] | None:
-    """Return the first two columns of ids of the node table; None where there are fewer."""
-    theirs, ours = (_as_text(one, _can_be_ids(one)) for one in (nodes, table))
+def ends_by_values(
+    table: Table, nodes: Table, *, as_numbers: bool = False
+) -> tuple[str, str] | None:
+    """Return the first two columns of ids of the node table; None where there are fewer.
+
+    As numbers, 007 and 7.0 are 7.
+    """
+    found = _named_by_values(table, nodes, as_numbers=as_numbers)
+    return None if found is None else (found[1], found[2])
+
+
+def _named_by_values(table: Table, nodes: Table, *, as_numbers: bool) -> list[str] | None:
+    """Return a column of ids of the node table, and two of the edge table that name these."""
+    theirs, ours = (_as_text(one, _can_be_ids(one, as_numbers)) for one in (nodes, table))
     for name in theirs.columns:
         if not _all_differ(theirs, name):
             continue
-        ids = set(_texts(theirs, name))
+        ids = set(_texts(theirs, name, as_numbers))
         shares = {
             column: sum(text in ids for text in texts) / len(texts)
             for column in ours.columns
-            if (texts := _texts(ours, column))
+            if (texts := _texts(ours, column, as_numbers))
         }
         ends = [column for column, share in shares.items() if share >= _MOSTLY]
         if len(ends) >= 2:
-            return ends[0], ends[1]
+            return [name, *ends[:2]]
     return None
 
 
-def _can_be_ids(table: Table) -> list[str]:
+def lost_zeros(table: Table, nodes: Table) -> DataError | None:
+    """Return what to say where ids of the two tables are alike as numbers, and not as written."""
+    found = _named_by_values(table, nodes, as_numbers=True)
+    if found is None:
+        return None
+    theirs, ours = _as_text(nodes, found[:1]), _as_text(table, found[1:])
+    written = {plain_number(text): text for text in _texts(theirs, found[0])}
+    pairs = [
+        (column, text, written[plain_number(text)])
+        for column in found[1:]
+        for text in _texts(ours, column)
+        if plain_number(text) in written
+    ]
+    column, text, other = next((pair for pair in pairs if pair[1] != pair[2]), pairs[0])
+    shorter, lost = (nodes, table)[len(other) > len(text)].what, "have lost their leading zeros"
+    if text == other:
+        shorter, lost = table.what, "have become numbers with fractions"
+    return DataError(
+        f"The ids of the {shorter} seem to {lost}.",
+        seen=f"{other!r} in column {found[0]!r} of {nodes.files[0]}, {text!r} in column "
+        f"{column!r} of {table.files[0]}",
+        fix="make that table again with its ids as text (pandas: dtype=str), or take ids as whole "
+        "numbers: --id-type integer",
+    )
+
+
+def plain_number(text: str) -> str:
+    """Return an id without zeros before it, or behind its point; what is no number as it is."""
+    digits = re.fullmatch(r"0*(\d+?)(\.0+)?", text.strip(), re.ASCII)
+    return digits[1] if digits else text
+
+
+def _can_be_ids(table: Table, as_numbers: bool = False) -> list[str]:
     schema = table.schema()
     index = index_columns(schema, schema.names)
+    kinds = [pa.types.is_integer, is_text, *([pa.types.is_floating] if as_numbers else [])]
     return [
         field.name
         for field in schema
-        if (is_text(field.type) or pa.types.is_integer(field.type)) and field.name not in index
+        if any(is_kind(field.type) for is_kind in kinds) and field.name not in index
     ]
 
 
@@ -112,8 +158,9 @@ def _by_values(table: Table, options: TableOptions, edges: Table) -> str | None:
     different = [name for name in can_be if name in sample.columns and _all_differ(sample, name)]
     ends = [name for name in edges.schema().names if name in (options.src, options.dst)]
     named = _as_text(edges, ends)
-    seen = {text for name in named.columns for text in _texts(named, name)}
-    shares = {name: len(seen.intersection(_texts(sample, name))) for name in different}
+    as_numbers = options.id_type == "integer"
+    seen = {text for name in named.columns for text in _texts(named, name, as_numbers)}
+    shares = {name: len(seen.intersection(_texts(sample, name, as_numbers))) for name in different}
     best = max(shares.values(), default=0)
     if best:
         return next(name for name, share in shares.items() if share == best)
@@ -131,9 +178,10 @@ def _all_differ(sample: Sample, name: str) -> bool:
     return len(set(texts)) >= 0.9 * len(sample.columns[name]) > 0
 
 
-def _texts(sample: Sample, name: str) -> list[str]:
+def _texts(sample: Sample, name: str, as_numbers: bool = False) -> list[str]:
     try:
         values = sample.columns[name].drop_null().cast(pa.large_string()).to_pylist()
     except pa.ArrowException:  # lists and bytes are no ids, which is told when they are read
         return []
-    return [text for text in values if text.strip()]
+    texts = [text for text in values if text.strip()]
+    return [plain_number(text) for text in texts] if as_numbers else texts

@@ -27,6 +27,7 @@ from siafu.ingest.tables.id_kernels import (
 IdKind = Literal["integer", "text"]
 
 _GATHERED_ROWS = 1 << 22
+_LONGEST_NUMBER = 20
 
 
 class IdRows(Protocol):
@@ -51,7 +52,7 @@ def column_kind(table: Table, name: str) -> IdKind:
     raise DataError(
         "Node ids must be integers or text.",
         seen=f"column {name!r} of the {table.what} is {kind}",
-        fix="convert the column, or use --id-type text (id_type='text' in Python); a missing id "
+        fix="convert the column, or use --id-type text; a missing id "
         "makes integers floats, and so does one of 20 digits",
     )
 
@@ -104,7 +105,7 @@ def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = F
         raise DataError(
             "The ids are of mixed types, or too large.",
             seen=f"column {name!r} of {piece.file} is {column.type}: {error}",
-            fix="use one type in all files; id_type='text' takes any id",
+            fix="use one type in all files; --id-type text takes any id",
         ) from error
     is_missing = column.is_null()
     if makes_vertices and kind == "text":
@@ -147,7 +148,7 @@ def _whole_numbers(piece: Piece, name: str, column: pa.Array) -> pa.Array:
     raise DataError(
         "The ids are of mixed types, or too large.",
         seen=f"{at}; others are whole numbers",
-        fix="use one type in all files; --id-type text (id_type='text' in Python) takes any id",
+        fix="use one type in all files; --id-type text takes any id",
     )
 
 
@@ -246,6 +247,16 @@ def index_ids(ids: Ids) -> IdRows:
         return TextRows(ids)
     span = int(ids.values.max()) - int(ids.values.min())
     return IntegerRows(ids) if span < 4 * len(ids) + 1024 else ScatteredIntegerRows(ids)
+
+
+def written_otherwise(text: str, rows: IdRows, kind: IdKind) -> str:
+    """Return an id that is there and the same number with more or fewer zeros; else nothing."""
+    if kind == "integer" or not re.fullmatch(r"\d{1,16}(\.0+)?", text, re.ASCII):
+        return ""
+    digits = text.partition(".")[0].lstrip("0") or "0"
+    alike = [digits.zfill(length) for length in range(len(digits), _LONGEST_NUMBER + 1)]
+    places = rows.find(pa.array(alike, pa.large_string()))
+    return next((one for one, place in zip(alike, places, strict=True) if place >= 0), "")
 
 
 def ids_from_columns(columns: list[pa.Array], kind: IdKind) -> Ids:

@@ -23,7 +23,7 @@ from siafu.ingest.tables.ids import (
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
-from siafu.ingest.tables.repeated import LeftOut
+from siafu.ingest.tables.repeated import LeftOut, recounted
 from siafu.ingest.tables.splits import find_masks
 from siafu.ingest.tables.store_builder import WrittenNodes
 from siafu.ingest.tables.targets import Target, target_reader
@@ -49,9 +49,9 @@ def node_flags(schema: pa.Schema, options: TableOptions) -> dict[str, str]:
     assert options.node_id is not None
     flags = {options.node_id: "--node-id"}
     flags |= dict.fromkeys(label_columns(schema, options), "--label")
-    if options.split is not None and options.needs_labels:
+    if options.split is not None and options.needs_labels and options.edge_label is None:
         flags[options.split] = "--split-column"
-    return flags | dict.fromkeys(options.features or (), "--features")
+    return flags | dict.fromkeys(options.features or options.left_out, "--features")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class NodeTable:
         self.problems = problems or Problems()
         self.node_id, schema = options.node_id, table.schema()
         table.check_columns(node_flags(schema, options))
-        split = options.split if options.needs_labels or options.split in schema.names else None
+        split = options.split if options.split in schema.names else None
         self.masks = find_masks(schema, split)
         labels = label_columns(schema, options)
         self.labels: Target | None = (
@@ -98,6 +98,7 @@ class NodeTable:
             self.problems,
             taken=used,
             asked=options.features,
+            left_out=options.left_out,
             known=options.node_kinds,
             targets=labels,
         )
@@ -105,6 +106,7 @@ class NodeTable:
         self._as_text = False
         self.table = self._typed(table)
         self._left_out = LeftOut()
+        self._recounted: list[TargetColumn] | None = None
         self._padded: list[str] = []
 
     def _typed(self, table: Table) -> Table:
@@ -148,6 +150,8 @@ class NodeTable:
 
     def targets(self) -> list[TargetColumn]:
         """Return what a schema says of the columns to predict, once they were read."""
+        if self._recounted is not None:
+            return self._recounted
         return self.labels.described() if self.labels else []
 
     def notes(self) -> list[str]:
@@ -166,7 +170,7 @@ class NodeTable:
 
     def _shown(self) -> str:
         more = f" and {len(self.table.files) - 1:,} more" if len(self.table.files) > 1 else ""
-        return f"{self.table.files[0].name}{more}"
+        return f"{self.table.shown()}{more}"
 
     def _scan(self) -> ScannedVertices:
         labels, masks = self.labels, self.masks
@@ -216,6 +220,8 @@ class NodeTable:
             self._read_as_text()
             width = self._write_rows(writer, len(scanned.ids))
         self._left_out.check_repeated(self.problems)
+        if self.labels and self._left_out.has_repeated:
+            self._recounted = recounted(self.labels.described(), writer.load("y"))
         for reader in self.features.readers:
             reader.check(self.problems)
         return WrittenNodes(

@@ -47,6 +47,9 @@ class TableOptions:
     the target.
     """
 
+    left_out: tuple[str, ...] = ()
+    """Columns of the node table that are no features, whatever they look like."""
+
     node_kinds: tuple[tuple[str, str, str], ...] | None = None
     """Name, kind and what comes first in dates of each feature, where a trained run knows them; the
     data decides nothing."""
@@ -56,6 +59,9 @@ class TableOptions:
 
     edge_attr: tuple[str, ...] | None = None
     """Columns with features of an edge; None takes all that are not used otherwise."""
+
+    edge_left_out: tuple[str, ...] = ()
+    """As `left_out`, of edges."""
 
     edge_kinds: tuple[tuple[str, str, str], ...] | None = None
     """As `node_kinds`, of edges."""

@@ -3,13 +3,15 @@
 Rows are counted over all files of the table.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from siafu.graph import Array, Ids, IntegerIds
+from siafu.graph import Array, Ids, IntegerIds, TargetColumn
+from siafu.graph.columns import NO_LABELS
 from siafu.ingest.tables.columns import is_text
 from siafu.ingest.tables.files import Piece
 from siafu.ingest.tables.problems import FEW, Problems
@@ -127,6 +129,11 @@ class LeftOut:
                 fix="keep one row per node",
             )
 
+    @property
+    def has_repeated(self) -> bool:
+        """Whether rows are left out since they repeat a node."""
+        return len(self._repeated) > 0
+
     def notes(self) -> list[str]:
         """Return what was left out."""
         notes = []
@@ -142,6 +149,23 @@ class LeftOut:
                 f"Dropped {dropped} that {repeat} a node word for word, the first {where}."
             )
         return notes
+
+
+def recounted(targets: Sequence[TargetColumn], y: Array) -> list[TargetColumn]:
+    """Return the columns to predict with their counts and gaps in the rows that were kept."""
+    counts: list[int] = []
+    if y.dtype.kind == "f":
+        gaps = np.isnan(y.reshape(len(y), -1)).sum(axis=0).tolist()
+    elif y.ndim == 1:
+        gaps = [int((y < 0).sum())]
+        counts = np.bincount(y[y >= 0], minlength=len(targets[0].classes)).tolist()
+    else:
+        gaps = [int((y[:, 0] == NO_LABELS).sum())]
+        counts = (y == 1).sum(axis=0).tolist()
+    return [
+        one.model_copy(update={"gaps": gap, "counts": tuple(counts) if one.counts else ()})
+        for one, gap in zip(targets, gaps, strict=True)
+    ]
 
 
 def _codes(ids: Ids) -> Array:

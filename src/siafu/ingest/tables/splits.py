@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.graph import MASKS, Array
+from siafu.graph.columns import known_rows
 from siafu.ingest.tables.columns import is_list, is_numeric, is_text, number_block
 from siafu.ingest.tables.files import Piece
 from siafu.record import suggestion
@@ -98,6 +99,12 @@ def find_masks(schema: pa.Schema, column: str | None) -> Masks | None:
         if all(name in schema.names and _is_flag(schema, name) for name in (train, val, test)):
             return SplitFlags((train, val, test))
     return None
+
+
+def split_codes(masks: list[Array], targets: Array) -> Array:
+    """Return uint8: 1, 2 or 3 for edges of train, val and test, 0 for those without a target."""
+    sides = sum(number * mask.astype(np.uint8) for number, mask in enumerate(masks, start=1))
+    return np.where(known_rows(targets), sides, 0).astype(np.uint8)
 
 
 def _is_flag(schema: pa.Schema, name: str) -> bool:

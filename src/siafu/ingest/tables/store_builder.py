@@ -30,7 +30,7 @@ from siafu.ingest.tables.ids import IdKind, IdRows, index_ids
 from siafu.ingest.tables.options import TableOptions
 
 _VERTICES = "vertices"
-_RULES = 6
+_RULES = 8
 """Raised when the same tables become another store."""
 
 
@@ -246,7 +246,8 @@ class StoreBuilder:
             edges=tuple(self.edges.columns),
             targets=tuple(self.targets),
             edge_targets=tuple(self.edges.targets),
-            unused=self.unused | self.edges.unused,
+            unused=self.unused,
+            edge_unused=self.edges.unused,
             ids=self._ids,
             undirected=self.edges.undirected,
         )

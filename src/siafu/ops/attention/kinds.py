@@ -97,7 +97,8 @@ def attend_reference(
         weight_EH = score_EH.softmax(dim=0)
         if drop is not None:
             ids = drop.ids_C[j], drop.ids_M[i].expand(hi - lo)
-            weight_EH = dropout_pairs(weight_EH, *ids, drop.key, drop.p)
+            padded = functional.pad(weight_EH, (drop.first_head, 0))
+            weight_EH = dropout_pairs(padded, *ids, drop.key, drop.p)[:, drop.first_head :]
         out.append((weight_EH[:, :, None] * value_EHD).sum(dim=0, keepdim=True))
     return torch.cat(out)
 

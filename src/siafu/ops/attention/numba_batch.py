@@ -28,7 +28,7 @@ from siafu.ops.threads import SMALL_WORK
 DTYPES = frozenset({torch.float32, torch.float64})
 
 Array = NDArray[Any]
-Drop = tuple[Any, Any, tuple[Any, Any], Array, Array]
+Drop = tuple[Any, Any, tuple[Any, Any], Array, Array, int]
 Tiles = tuple[int, ...] | None
 """Its length is D / TILE: a type, so that every function is compiled for that width."""
 
@@ -76,13 +76,13 @@ def num_parts(num_edges: int, num_rows: int, elements: int) -> int:
 
 
 def drop_arrays(drop: EdgeDrop | None, dtype: Any) -> Drop:
-    """Return (threshold, scale, key, ids_C, ids_M); a threshold of 0 drops nothing."""
+    """Return (threshold, scale, key, ids_C, ids_M, first head); a threshold of 0 drops nothing."""
     if drop is None:
         none = np.zeros(1, np.int64)
-        return np.uint64(0), dtype.type(1), (np.uint32(0), np.uint32(0)), none, none
+        return np.uint64(0), dtype.type(1), (np.uint32(0), np.uint32(0)), none, none, 0
     key = (np.uint32(drop.key[0]), np.uint32(drop.key[1]))
     threshold, scale = np.uint64(drop.threshold), dtype.type(drop.scale)
-    return threshold, scale, key, drop.ids_C.numpy(), drop.ids_M.numpy()
+    return threshold, scale, key, drop.ids_C.numpy(), drop.ids_M.numpy(), drop.first_head
 
 
 def optional(tensor: Tensor | None) -> Array | None:
@@ -352,8 +352,9 @@ def weights(weight: Array, kept: Array, count: int) -> None:
 @callee
 def drop_weights(weight: Array, ids: Array, words: Array, count: int, drop: Drop) -> None:
     """Multiply weight[h, q] by its draw, 0 or scale; ids[0] are of sources, ids[1] of rows."""
-    threshold, scale, key, _, _ = drop
-    for block in range((weight.shape[0] + 3) // 4):
+    threshold, scale, key, _, _, first_head = drop
+    last_head = first_head + weight.shape[0]
+    for block in range(first_head // 4, (last_head + 3) // 4):
         for q in range(count):
             first, second = ids[0, q], ids[1, q]
             high = ((first >> 32) & 0xFFFF) << 16 | ((second >> 32) & 0xFFFF)
@@ -361,8 +362,8 @@ def drop_weights(weight: Array, ids: Array, words: Array, count: int, drop: Drop
                 np.uint32(first), np.uint32(second), np.uint32(high), np.uint32(block), key
             )
             words[0, q], words[1, q], words[2, q], words[3, q] = w0, w1, w2, w3
-        for lane in range(min(4, weight.shape[0] - 4 * block)):
-            h = 4 * block + lane
+        for lane in range(max(0, first_head - 4 * block), min(4, last_head - 4 * block)):
+            h = 4 * block + lane - first_head
             for q in range(count):
                 kept = weight[h, q] * scale
                 weight[h, q] = kept if np.uint64(words[lane, q]) >= threshold else scale * 0

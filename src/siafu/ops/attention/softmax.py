@@ -37,6 +37,9 @@ class EdgeDraw:
     ids_M: Tensor
     """int64: the global id of each destination row."""
 
+    first_head: int = 0
+    """Which column of draws is the first head's, where the heads are a slice of all."""
+
     def __post_init__(self) -> None:
         if not 0 <= self.p < 1:
             raise ConfigError(
@@ -45,7 +48,8 @@ class EdgeDraw:
 
     def flat(self) -> EdgeDrop:
         """Return what kernels need to know."""
-        return flat_drop(self.key.pair_words(), self.p, self.ids_C, self.ids_M)
+        flat = flat_drop(self.key.pair_words(), self.p, self.ids_C, self.ids_M)
+        return flat._replace(first_head=self.first_head)
 
 
 def flat_drop(key: tuple[int, int], p: float, ids_C: Tensor, ids_M: Tensor) -> EdgeDrop:
@@ -57,6 +61,7 @@ def op_arguments(drop: EdgeDraw | None) -> tuple[int, int, float, Tensor | None,
     """Return (key0, key1, p, ids_C, ids_M) as an op's schema takes them."""
     if drop is None or drop.p == 0:
         return 0, 0, 0.0, None, None
+    assert drop.first_head == 0, "slices of heads are worked on by `fold_into`"
     return *drop.key.pair_words(), drop.p, drop.ids_C, drop.ids_M
 
 

@@ -179,6 +179,7 @@ def _fold_rows(
     factor: tl.constexpr,
     threshold: tl.constexpr,
     scale: tl.constexpr,
+    first_head: tl.constexpr,
     KIND: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -234,7 +235,7 @@ def _fold_rows(
 
                     # The normalising sum stays whole: draws drop from the weighted one alone.
                     kept_SG = keep_or_drop(
-                        part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale
+                        part_SG, ids_C, ids_M, key, j_S, row, first_head + head_G, threshold, scale
                     )
                     if KIND == "dot":
                         value_SGW = gather(value, j_S, head_G, column_W, live_S, H, D).to(wide)
@@ -273,6 +274,7 @@ def _grad_columns(
     factor: tl.constexpr,
     threshold: tl.constexpr,
     scale: tl.constexpr,
+    first_head: tl.constexpr,
     KIND: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -331,7 +333,7 @@ def _grad_columns(
                     lse_SG = scalars(lse, i_S, head_G, live_SG, H).to(wide)
                     part_SG = exp_live(score_SG - lse_SG, live_SG)
                     kept_SG = keep_or_drop(
-                        part_SG, ids_C, ids_M, key, j, i_S, head_G, threshold, scale
+                        part_SG, ids_C, ids_M, key, j, i_S, first_head + head_G, threshold, scale
                     )
 
                     # The gradient of the score, and what it and the value's give to the source.
@@ -376,6 +378,7 @@ def _grad_rows(
     factor: tl.constexpr,
     threshold: tl.constexpr,
     scale: tl.constexpr,
+    first_head: tl.constexpr,
     KIND: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -427,7 +430,7 @@ def _grad_rows(
                         score_SG = _score(near_SGW, own_GW[None, :, :], att_GW, factor, KIND)
                     part_SG = exp_live(score_SG - lse_G[None, :], live_SG)
                     kept_SG = keep_or_drop(
-                        part_SG, ids_C, ids_M, key, j_S, row, head_G, threshold, scale
+                        part_SG, ids_C, ids_M, key, j_S, row, first_head + head_G, threshold, scale
                     )
                     if KIND == "dot":
                         value_SGW = gather(value, j_S, head_G, column_W, live_S, H, D).to(wide)

@@ -73,11 +73,12 @@ def launch(
 def drop_options(drop: EdgeDrop | None) -> tuple[tuple[Tensor | None, Tensor | None, int], Any]:
     """Return (ids_C, ids_M, key) and the constants; without ids nothing is dropped."""
     if drop is None:
-        return (None, None, 0), {"threshold": 0, "scale": 1.0}
+        return (None, None, 0), {"threshold": 0, "scale": 1.0, "first_head": 0}
     both = drop.key[0] | drop.key[1] << 32
     # signed, as in random.triton: Triton would compile anew for a uint64
     key = both - 2**64 if both >= 2**63 else both
-    return (drop.ids_C, drop.ids_M, key), {"threshold": drop.threshold, "scale": drop.scale}
+    constants = {"threshold": drop.threshold, "scale": drop.scale, "first_head": drop.first_head}
+    return (drop.ids_C, drop.ids_M, key), constants
 
 
 @jit

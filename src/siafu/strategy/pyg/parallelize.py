@@ -172,6 +172,12 @@ def parallelize(
             seen="stages='auto'",
             fix=f"give stages=1 to {shard.world.size}, or train it by `siafu train --memory`",
         )
+    if chosen.by_columns:
+        raise PlanError(
+            "A model of one's own reads whole rows, and by columns no rank has them.",
+            seen="by_columns",
+            fix="use strategy 'halo' or 'sar', or a built-in model",
+        )
     if chosen.prune or chosen.input_cache:
         raise PlanError(
             "A model of your own is not taken apart into layers.",

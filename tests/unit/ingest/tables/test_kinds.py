@@ -2,47 +2,21 @@
 
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 import pytest
 
-from siafu.errors import DataError
-from siafu.graph import Graph, Schema, check_graph, load_store
+from siafu.config import make_columns
+from siafu.errors import ConfigError, DataError
+from siafu.graph import load_store
 from siafu.ingest import TableOptions, ingest_to_store
+from tests.unit.ingest.tables.made import made, schema_of
 
 ROWS = 60
 RNG = np.random.default_rng(3)
 TOWNS = RNG.choice(["Ulm", "Bonn", "Kiel"], ROWS).tolist()
-
-
-def made(
-    folder: Path,
-    nodes: dict[str, Any],
-    edges: dict[str, Any] | None = None,
-    ending: str = "parquet",
-    **options: Any,
-) -> tuple[Graph, str]:
-    """Return the graph of these tables and all that was told."""
-    folder.mkdir(exist_ok=True)
-    write = pa_csv.write_csv if ending == "csv" else pq.write_table
-    count = len(next(iter(nodes.values())))
-    edges = edges or {"src": [0, 1], "dst": [1, 2]}
-    write(pa.table({"id": list(range(count)), **nodes}), folder / f"nodes.{ending}")
-    write(pa.table(edges), folder / f"edges.{ending}")
-    notes = ingest_to_store(folder, folder / "store", options=TableOptions(**options))
-    graph = load_store(folder / "store")
-    check_graph(graph)
-    return graph, "\n".join(notes)
-
-
-def schema_of(graph: Graph) -> Schema:
-    """Return the schema, which tables always have."""
-    assert graph.schema is not None
-    return graph.schema
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
@@ -234,105 +208,6 @@ def test_targets_of_edges(tmp_path: Path) -> None:
     assert sorted(told[np.isfinite(told)].tolist()) == np.float32(sums).tolist()
 
 
-def test_unknown_and_missing_ids_are_dropped_where_they_are_few(tmp_path: Path) -> None:
-    src = [row % 9 for row in range(400)]
-    edges: dict[str, Any] = {"src": src, "dst": [*src[:396], 77, None, 3, 3]}
-    graph, told = made(tmp_path / "few", AGE, edges)
-    assert graph.num_edges == 398
-    assert "Dropped 1 edge with nodes that the node table does not have" in told
-    assert "Dropped 1 edge without an id" in told
-    with pytest.raises(DataError, match="have 2 problems"):
-        made(tmp_path / "none", AGE, edges, drop_unknown=False)
-    many = {"src": [0, 1, 55, 2], "dst": [1, 2, 3, 66]}
-    with pytest.raises(DataError, match=r"id 55 in column 'src', data row 2 .*; 2 of 4 edges"):
-        made(tmp_path / "many", AGE, many)
-    graph, _ = made(tmp_path / "all", AGE, many, drop_unknown=True)
-    assert graph.num_edges == 2
-
-
-def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
-    folder = tmp_path / "t"
-    folder.mkdir()
-    (folder / "nodes.csv").write_text("id,age,y\n1,4,a\n2,5,b\n2,6,b\n,7,a\n")
-    (folder / "edges.csv").write_text("src,dst\n1,2\n1,9\n,2\n")
-    with pytest.raises(DataError, match="4 problems") as caught:
-        ingest_to_store(folder, tmp_path / "store")
-    for part in ("An id is missing", "same id", "id 9", "data row 3 (from 0) of"):
-        assert part in str(caught.value)
-    options = TableOptions(node_id="no", label="never", src="nor")
-    with pytest.raises(DataError, match="3 problems") as caught:
-        ingest_to_store(folder, tmp_path / "store", options=options)
-    assert all(flag in caught.value.fix for flag in ("--node-id", "--label", "--src"))
-
-
-def test_ids_are_found_by_name_or_by_what_edges_name(tmp_path: Path) -> None:
-    folder = tmp_path / "t"
-    folder.mkdir()
-    nodes = "".join(f"{row},c{row:03},{row % 5}\n" for row in range(30))
-    (folder / "nodes.csv").write_text("number,customer,age\n" + nodes)
-    edges = "".join(f"c{row:03},c{row + 1:03}\n" for row in range(29))
-    (folder / "edges.csv").write_text("From,To\n" + edges)
-    notes = ingest_to_store(folder, tmp_path / "store")
-    graph = load_store(tmp_path / "store")
-    assert graph.ids.to_arrow().to_pylist()[:2] == ["c000", "c001"]
-    assert graph.feature_names == ("age",)
-    assert notes[:2] == [
-        "Edges go from column From to column To.",
-        "Ids of nodes are in column customer.",
-    ]
-
-
-@pytest.mark.parametrize("nodes_as", ["csv", "parquet"])
-@pytest.mark.parametrize("edges_as", ["csv", "parquet"])
-def test_leading_zeros_stay_whatever_the_files_are(
-    tmp_path: Path, nodes_as: str, edges_as: str
-) -> None:
-    ids = [f"{row:05}" for row in range(30)]
-    for name, ending, columns in (
-        ("nodes", nodes_as, {"id": ids, "age": [row % 7 for row in range(30)]}),
-        ("edges", edges_as, {"src": ids[:-1], "dst": ids[1:]}),
-    ):
-        write = pa_csv.write_csv if ending == "csv" else pq.write_table
-        write(pa.table(columns), tmp_path / f"{name}.{ending}")
-    ingest_to_store(tmp_path, tmp_path / "store")
-    graph = load_store(tmp_path / "store")
-    assert graph.ids.to_arrow().to_pylist() == ids
-    assert graph.num_edges == 29
-
-
-def test_semicolons_commas_and_days_first(tmp_path: Path) -> None:
-    rows = "".join(f"{k};n {k};{k % 9},5;{1 + k % 28:02}.02.2023\n" for k in range(40))
-    (tmp_path / "machines.csv").write_text(";Serial;Weight kg;Built\n" + rows)
-    links = "".join(f"n {k};n {k + 1};{k}\n" for k in range(39))
-    (tmp_path / "links.csv").write_text("Machine A;Machine B;Metres\n" + links)
-    notes = ingest_to_store(tmp_path, tmp_path / "store")
-    graph = load_store(tmp_path / "store")
-    kinds = [(one.name, one.kind) for one in schema_of(graph).nodes]
-    assert kinds == [("Weight kg", "number"), ("Built", "date")]
-    np.testing.assert_array_equal(np.array(graph.x)[:10, 0], np.arange(10) % 9 + 0.5)
-    assert (np.array(graph.x)[0, 1], graph.num_edges) == (19389, 39)
-    assert "Edges go from column Machine A to column Machine B." in notes
-
-
-def test_edges_without_an_id_are_counted_once(tmp_path: Path) -> None:
-    rows = "".join(f"{row % 9},{row % 7}\n" for row in range(300))
-    (tmp_path / "edges.csv").write_text(f"src,dst\n{rows},3\n4,\n")
-    notes = ingest_to_store(tmp_path / "edges.csv", tmp_path / "store")
-    assert load_store(tmp_path / "store").num_edges == 300
-    assert any(note.startswith("Dropped 2 edges without an id") for note in notes)
-
-
-def test_ids_with_zeros_are_found_though_some_edges_name_others(tmp_path: Path) -> None:
-    nodes = "".join(f"{row:04},{row % 5}\n" for row in range(200))
-    (tmp_path / "nodes.csv").write_text("customer,age\n" + nodes)
-    edges = "".join(f"{row:04},{row + 1:04}\n" for row in range(199))
-    (tmp_path / "edges.csv").write_text(f"payer,payee\n{edges}X1,X2\n")
-    ingest_to_store(tmp_path, tmp_path / "store")
-    graph = load_store(tmp_path / "store")
-    assert (graph.ids.to_arrow()[7].as_py(), graph.num_edges) == ("0007", 199)
-    assert graph.feature_names == ("age",)
-
-
 def test_a_column_called_y_that_is_asked_for_as_a_feature_is_no_target(tmp_path: Path) -> None:
     places = {"x": RNG.random(ROWS).tolist(), "y": RNG.random(ROWS).tolist()}
     graph, _ = made(tmp_path, places, features=("x", "y"))
@@ -396,9 +271,60 @@ def test_a_class_may_be_called_inf(tmp_path: Path) -> None:
     assert np.array(graph.y)[:3].tolist() == [2, 1, 0]
 
 
+def test_columns_that_are_to_be_left_out_are_no_features(tmp_path: Path) -> None:
+    nodes = {"age": [row % 11 for row in range(ROWS)], "town": TOWNS, "pay": [0.5] * ROWS}
+    edges = {"src": [0, 1], "dst": [1, 2], "day": [1.5, 2.5], "sum": [2.5, 3.5]}
+    settings = make_columns(features=["-age", "-town"], edge_attr="-day")
+    options = {name: getattr(settings.table_options(), name) for name in ("left_out", "features")}
+    options["edge_left_out"] = settings.table_options().edge_left_out
+    graph, told = made(tmp_path / "t", nodes, edges, **options)
+    assert (graph.feature_names, graph.edge_attr_names) == (("pay",), ("sum",))
+    assert schema_of(graph).unused == {"age": "left out as asked", "town": "left out as asked"}
+    assert told.count("left out as asked") == 3
+    with pytest.raises(DataError, match="no column 'agee'"):
+        made(tmp_path / "u", nodes, edges, left_out=("agee",))
+    with pytest.raises(ConfigError, match="not both"):
+        make_columns(features="-age,town").table_options()
+
+
 def test_one_is_told_as_one(tmp_path: Path) -> None:
     pay = [f"{k % 7}.5" for k in range(2 * ROWS)]
     pay[7] = "much"
     graph, told = made(tmp_path, {"pay": pay})
     assert np.isnan(np.array(graph.x)[7, 0])
     assert "pay: 1 cell among numbers taken as a gap, the first 'much' in data row 7" in told
+
+
+def test_edges_to_predict_know_their_row_and_their_split(tmp_path: Path) -> None:
+    rows = 400
+    edges = {
+        "src": [row % 9 for row in range(rows)],
+        "dst": [row % 7 if row != 5 else 99 for row in range(rows)],
+        "late": [None if row == 6 else row % 2 for row in range(rows)],
+        "split": [("train", "val", "test", "")[row % 4] for row in range(rows)],
+    }
+    graph, told = made(tmp_path / "t", AGE, edges, edge_label="late", undirected=True)
+    assert graph.edge_row is not None
+    assert graph.edge_split is not None
+    row_of = np.array(graph.edge_row)
+    given = row_of >= 0
+    assert sorted(row_of[given].tolist()) == [row for row in range(rows) if row != 5]
+    src, dst = graph.edge_index()
+    assert src[given].tolist() == [edges["src"][row] for row in row_of[given]]
+    assert dst[given].tolist() == [edges["dst"][row] for row in row_of[given]]
+    side = [0 if row == 6 else (1, 2, 3, 0)[row % 4] for row in row_of[given]]
+    assert np.array(graph.edge_split)[given].tolist() == side
+    assert not np.array(graph.edge_split)[~given].any(), "reverses are not asked about"
+    assert " split split split " in " ".join(told.split())
+    plain, _ = made(tmp_path / "plain", AGE, edges)
+    assert (plain.edge_row, plain.edge_split) == (None, None)
+    (tmp_path / "two" / "edges").mkdir(parents=True)
+    for number, low in enumerate((0, 200)):
+        piece = {name: column[low : low + 200] for name, column in edges.items()}
+        pq.write_table(pa.table(piece), tmp_path / "two" / "edges" / f"{number}.parquet")
+    ids = {"id": list(range(20)), **AGE}
+    pq.write_table(pa.table(ids), tmp_path / "two" / "nodes.parquet")
+    options = TableOptions(edge_label="late")
+    ingest_to_store(tmp_path / "two", tmp_path / "two.store", options=options)
+    both = load_store(tmp_path / "two.store")
+    assert sorted(np.array(both.edge_row).tolist()) == [row for row in range(rows) if row != 5]
