@@ -163,15 +163,9 @@ def resume(
 ) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
-<<<<<<< HEAD
     Only `epochs`, `patience`, `max_dollars`, `deadline`, `threads` and the launcher may change;
-    before the first checkpoint the memory too. It is told of as `siafu.fit` tells; `quiet=True`:
-    warnings alone.
-=======
-    Only `epochs`, `patience`, `deadline`, `threads` and the launcher may change; before the first
-    checkpoint the memory too. It is told of, and calls `on_epoch`, as `siafu.fit` does;
-    `quiet=True`: warnings alone.
->>>>>>> 272d69bf985acb5aec4ce38a20a3f22f6b49e8ef
+    before the first checkpoint the memory too. It is told of, and calls `on_epoch`, as `siafu.fit`
+    does; `quiet=True`: warnings alone.
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """
