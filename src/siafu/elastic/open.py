@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from siafu.comm import World
+from siafu.elastic.costs import TaskCosts
 from siafu.elastic.dispatch import Dispatcher, RetryPolicy
 from siafu.elastic.options import PoolOptions, address_of_rank, is_loopback, split_address
 from siafu.elastic.pools.cloud import CloudModel
@@ -130,6 +131,7 @@ def _simulated(
     pool = SimulatedPool(
         deliver, model=model, workers=workers, seed=seed + world.rank, make_inner=make_inner
     )
+    pool.costs = use.costs = TaskCosts()
     use.memory_gb = model.memory_gb or None
     use.paid = lambda: (pool.bill.requests, pool.bill.seconds)
     return pool

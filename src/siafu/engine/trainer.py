@@ -148,11 +148,10 @@ class Trainer:
         self.progress.is_enough = any(row[1] for row in asked)
         if may_stop:
             self._check_budget()
-        budget_spent = bool(self.progress.budget_spent)
         # A run too short for one has it at its end: it can be given more epochs.
         is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
-        is_due = ends or budget_spent or (is_over and epochs < every) or epochs % every == 0
-        if every and is_due:
+        ends_early = ends or bool(self.progress.budget_spent)
+        if every and (ends_early or (is_over and epochs < every) or epochs % every == 0):
             with self.watch.saving():
                 saved = self.checkpoint()
                 if world.rank == 0:
