@@ -113,6 +113,8 @@ class Settings(Columns, total=False):
     """write trace.json: when each rank worked, waited and sent, for ui.perfetto.dev."""
     checkpoint_every: int
     """epochs between checkpoints; 0: none."""
+    checkpoint_minutes: float
+    """after so long an epoch's end is saved too; 0: by --checkpoint-every alone."""
     strategy: str
     """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus."""
     memory: str | None
@@ -191,6 +193,8 @@ class Settings(Columns, total=False):
     """threads per rank; 0 shares the cores."""
     deadline: float
     """seconds any wait between ranks may last."""
+    max_restarts: int
+    """times a training goes on from its newest checkpoint when a rank is lost."""
     launcher: Literal["local", "ray"]
     """start ranks on this machine, or on the nodes of a Ray cluster."""
     ray_address: str
