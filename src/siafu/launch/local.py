@@ -3,6 +3,7 @@
 Ranks meet in a file and talk over loopback: no port is fixed, none is open to the network.
 """
 
+import faulthandler
 import json
 import os
 import signal
@@ -23,6 +24,9 @@ ERRORS_VARIABLE = "SIAFU_ERRORS"
 _POLL_SECONDS = 0.1
 _SHORT_POLL_SECONDS = 0.005
 """Where ranks wait for an answer after every epoch."""
+_ASKS_PLACE = signal.SIGUSR1
+_ANSWER_SECONDS = 1.0
+_MOST_CALLS = 4
 _GRACE_SECONDS = 3.0
 """After a rank failed, time for the others to notice and to say so before they are killed."""
 
@@ -69,9 +73,10 @@ def run_ranks(
         }
         with _started([str(run), job], environments, warm_process(variables)) as ranks:
             ended = _wait(ranks, saves_when_told=again is not None, meanwhile=meanwhile)
+            unheard = {rank: ranks[rank] for rank in sorted(ranks.keys() - ended.keys())}
+            places = _places_of(unheard, scratch)
         if any(ended.values()):
-            unheard = sorted(ranks.keys() - ended.keys())
-            raise first_error(read_failures(scratch), ended, unheard=unheard, again=again or "")
+            raise first_error(read_failures(scratch), ended, unheard=places, again=again or "")
 
 
 @contextmanager
@@ -116,6 +121,33 @@ def _wait(
         return ended
 
 
+def tell_place_when_asked(rank: int) -> None:
+    """Let the launcher ask this rank, whatever it does, where in its code it is."""
+    file = (Path(os.environ[ERRORS_VARIABLE]) / f"rank{rank}.place").open("w")
+    faulthandler.register(_ASKS_PLACE, file, all_threads=False)
+
+
+def _places_of(unheard: Ranks, errors: Path) -> dict[int, str]:
+    """Return where ranks are that did not end with the others, as far as they can tell."""
+    files = {rank: errors / f"rank{rank}.place" for rank in unheard}
+    for rank, process in unheard.items():
+        if files[rank].exists():  # else it has not begun, and would end
+            process.send_signal(_ASKS_PLACE)
+    latest = time.monotonic() + _ANSWER_SECONDS
+    told: dict[int, str] = {}
+    while len(told) < len(files) and time.monotonic() < latest:
+        time.sleep(_SHORT_POLL_SECONDS)
+        texts = {rank: file.read_text() for rank, file in files.items() if file.exists()}
+        told = {rank: text for rank, text in texts.items() if text.endswith("\n")}
+    return {rank: _innermost(told.get(rank, "")) for rank in unheard}
+
+
+def _innermost(stack: str) -> str:
+    """Return the innermost calls of a stack that faulthandler told."""
+    calls = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
+    return "; ".join(calls[:_MOST_CALLS])
+
+
 def _environment(rank: int, size: int, scratch: str) -> dict[str, str]:
     return {
         "RANK": str(rank),
@@ -132,13 +164,14 @@ def first_error(
     failures: list[RankFailure],
     ended: dict[int, int],
     *,
-    unheard: list[int] | None = None,
+    unheard: dict[int, str] | None = None,
     again: str = "",
 ) -> SiafuError:
     """Return the error that began it, of what ranks told and of exit codes, the first end first.
 
     A rank's own error comes before those of ranks that only lost a peer. `unheard` ranks had to be
-    killed, since they did not end after others failed. `again` tells how to go on.
+    killed, since they did not end after others failed, and were at such a place in their code.
+    `again` tells how to go on.
     """
     told = sorted(failures, key=lambda failure: (failure.kind == "CommError", failure.time))
     own = [failure for failure in told if failure.kind != "CommError"]
@@ -166,6 +199,7 @@ def first_error(
     if unheard and not own:
         names = ", ".join(map(str, unheard))
         seen += f"; no sign of rank {names}, which had to be killed"
+        seen += "".join(f"\nrank {r} was at {place}" for r, place in unheard.items() if place)
         fix = f"see what kept rank {names}, or raise --deadline if it was only slow"
         fix += f"; {again}" if again else ""
     is_lost = first.kind == "CommError"

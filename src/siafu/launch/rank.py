@@ -28,7 +28,12 @@ from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
 from siafu.launch.callbacks import OnEpoch, await_answer, told_of
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
-from siafu.launch.local import ERRORS_VARIABLE, RankFailure, threads_for
+from siafu.launch.local import (
+    ERRORS_VARIABLE,
+    RankFailure,
+    tell_place_when_asked,
+    threads_for,
+)
 from siafu.launch.own_code import told_as_the_users
 from siafu.launch.sinks import open_sinks
 from siafu.launch.warnings import LossWatch
@@ -306,6 +311,7 @@ def main(run: str, job_text: str) -> int:
     """Run this rank's share of a job in a run folder and return the exit code."""
     _end_with_parent()
     folder, job, rank = RunFolder(Path(run)), Job.from_text(job_text), int(os.environ["RANK"])
+    tell_place_when_asked(rank)
     try:
         with ending_cleanly():
             _join_and_work(folder, job, rank)

@@ -12,7 +12,7 @@ import pytest
 from siafu.errors import DataError
 from siafu.graph import load_store
 from siafu.ingest import TableOptions, ingest_to_store
-from tests.unit.ingest.tables.made import assert_fails, made, schema_of
+from tests.unit.ingest.tables.made import assert_fails, build, made, schema_of, write_tables
 
 AGE = {"age": [row % 11 for row in range(20)]}
 
@@ -206,6 +206,16 @@ def test_tables_that_are_swapped_or_misspelt_are_told_so(tmp_path: Path) -> None
     misspelt = TableOptions(nodes=tmp_path / "person.parquet")
     with pytest.raises(DataError, match=r"did you mean 'persons\.parquet'"):
         ingest_to_store(tmp_path / "reads.parquet", tmp_path / "store", options=misspelt)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_blanks_around_ids_of_edges_are_none(tmp_path: Path, ending: str) -> None:
+    nodes = {"id": ["a", "b ", "c"], "age": [1, 2, 3]}
+    edges = {"src": ["a", " c", "b "], "dst": ["c ", "a", "a"]}
+    source = write_tables(tmp_path / "tables", nodes, edges, ending)
+    graph, notes = build(tmp_path, source)
+    assert graph.edge_index().T.tolist() == [[2, 0], [1, 0], [0, 2]]
+    assert "Left blanks out around 2 ids of edges, to find the nodes they mean." in notes
 
 
 def test_a_word_of_a_name_is_nearer_than_a_longer_word(tmp_path: Path) -> None:
