@@ -49,7 +49,7 @@ def _map() -> list[str]:
         longer = {row["side"]: row["times_at_100_ms"] - 1 for row in run["hidden_latency"]}
         told = ", ".join(f"{side} {100 * share:.0f} %" for side, share in longer.items())
         lines.append(
-            "| how much longer an epoch is with workers 100 ms away than without latency, 16 "
+            "| how much longer an epoch is where calls take 100 ms than without latency, 16 "
             f"workers with a core each, 700 k nodes, simulated | {told} | `benchmarks.pool_value` |"
         )
     return lines
