@@ -17,6 +17,7 @@ from benchmarks.table_sampled import (
     billion_lines,
     reach_lines,
     sampled_accuracy_lines,
+    sampled_gpu_lines,
     sampling_lines,
 )
 
@@ -347,7 +348,11 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
     ("Attention", "attention", (attention_lines,)),
     ("Memory per rank", "memory", (memory_lines, largest_lines)),
     ("Slow networks", "network", (slow_network_lines, traffic_lines)),
-    ("Sampled minibatches", "", (sampling_lines, reach_lines, sampled_accuracy_lines)),
+    (
+        "Sampled minibatches",
+        "",
+        (sampling_lines, sampled_gpu_lines, reach_lines, sampled_accuracy_lines),
+    ),
     ("Graphs larger than memory", "", (ingest_lines, billion_lines)),
     ("Graphs over time", "", (delta_lines, time_parallel_lines)),
     ("Pipelines", "pools", (pipeline_lines, pool_lines)),

@@ -8,7 +8,7 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from siafu.checkpoint import (
 )
 from siafu.config import ResolvedConfig
 from siafu.engine.optimiser import at_rate_of, make_optimiser
+from siafu.engine.out_of_memory import held_by, naming_what_is_held
 from siafu.engine.progress import (
     PhaseSeconds,
     Progress,
@@ -72,8 +73,18 @@ class Trainer:
         """Run the next epoch without counting it, and return its loss over all ranks."""
         self.workload.on_step = self.watch.step
         epoch = self.progress.epochs + 1
-        with at_rate_of(self.optimiser, self.config, epoch):
+        with at_rate_of(self.optimiser, self.config, epoch), self._naming_what_is_held():
             return self.workload.run_epoch(self.optimiser, epoch)
+
+    def _naming_what_is_held(self) -> AbstractContextManager[None]:
+        workload: Any = self.workload
+        shard = getattr(workload, "shard", None)
+        feed = getattr(getattr(workload, "network", None), "feed", None)
+        return naming_what_is_held(
+            self.world.device,
+            self.config.chosen.unit,
+            lambda: held_by(shard, self.optimiser, feed),
+        )
 
     def run_epoch(self) -> dict[str, Any]:
         """Train and, when due, evaluate one epoch; return its row of metrics."""
