@@ -47,10 +47,14 @@ class CommError(SiafuError):
 class RankError(SiafuError):
     """A rank that failed or was killed."""
 
-    def __init__(self, problem: str, *, seen: str, fix: str, began_as: str = "") -> None:
+    def __init__(
+        self, problem: str, *, seen: str, fix: str, began_as: str = "", is_lost: bool = False
+    ) -> None:
         super().__init__(problem, seen=seen, fix=fix)
         self.began_as = began_as
         """The kind of error that the rank itself met, where it was one of siafu's."""
+        self.is_lost = is_lost
+        """Whether a process was lost; else its work failed, and would again."""
 
 
 class TaskError(SiafuError):

@@ -6,7 +6,8 @@ one check, from what is written here with the setting.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -139,11 +140,15 @@ def names_in(text: str) -> tuple[str, ...]:
 
 def read_config(path: Path) -> dict[str, Any]:
     """Return the settings of a YAML or TOML file, unchecked."""
-    try:
+    fix = "check path and syntax, and write lines as `key: value`"
+    with readable(f"{path}", "The config file can't be read.", fix):
         return read_mapping(path)
+
+
+@contextmanager
+def readable(seen: str, problem: str, fix: str) -> Iterator[None]:
+    """Raise a ConfigError where what a user wrote can't be read inside."""
+    try:
+        yield
     except (OSError, ValueError) as error:
-        raise ConfigError(
-            "The config file can't be read.",
-            seen=f"{path}: {error}",
-            fix="check path and syntax, and write lines as `key: value`",
-        ) from error
+        raise ConfigError(problem, seen=f"{seen}: {error}", fix=fix) from error

@@ -32,7 +32,7 @@ def traffic(world: World, parts: Path, size: int) -> dict[str, Any]:
     before = world.meter.bytes_sent.get("feature", 0)
     far = 0
     for macrobatch in sampler.macrobatches(1, size):
-        far += int((owners_of(macrobatch.addresses_U) != world.rank).sum())
+        far += int((owners_of(macrobatch.rows.addresses_U) != world.rank).sum())
     training.close()
     return {"sent": world.meter.bytes_sent["feature"] - before, "far": far}
 

@@ -101,7 +101,7 @@ def test_killed_rank_is_named(joined: TwoNodes, tmp_path: Path) -> None:
 
     with at_epoch(2, run, kill), pytest.raises(RankError, match="Rank 1 was killed") as error:
         fit("planted:300", out=str(run), launcher="ray", **ENDLESS)
-    assert "--resume" in error.value.fix
+    assert "siafu.resume(" in error.value.fix
     assert seen == [["1", "1"], {"127.0.0.1"}], "one on each node, on its node's address alone"
     assert not ranks_of(run)
     wait_until(lambda: not joined.workers("ray::RayRank"), "the actors to end")
@@ -116,7 +116,7 @@ def test_killed_node_is_told_with_its_rank(joined: TwoNodes, tmp_path: Path) -> 
 
     with at_epoch(2, run, kill), pytest.raises(RankError, match=r"Rank \d was lost") as error:
         fit("planted:300", out=str(run), launcher="ray", **ENDLESS)
-    assert f"siafu train --resume {run}" in error.value.fix
+    assert f"siafu.resume({str(run)!r})" in error.value.fix
     assert len(seen) == 2
     wait_until(lambda: not ranks_of(run), "the ranks to end")
     _, alive = psutil.wait_procs(seen, timeout=WITHIN_SECONDS)

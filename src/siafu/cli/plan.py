@@ -17,6 +17,9 @@ _SETTINGS = (
     *("input_dropout", "edge_features", "batch_size", "fanout", "partition", "undirected"),
     *("split", "device", "threads", "prices", "instance"),
 )
+_TRAINING = ("edges", "products", "passes", "exchange", "fixed")
+_WIDE = 120
+"""Columns of a screen that has room for the seconds of every phase."""
 
 
 def plan(
@@ -68,24 +71,30 @@ def _show(found: Plan) -> None:
         f"(costs of {at.machine.date})",
         soft_wrap=True,
     )
-    has_prices = at.dollars_per_hour is not None
-    table = Table(box=None, title_justify="left", pad_edge=False)
-    names = ["strategy", "ranks", "memory", "sent", "epoch", "edges", "products", "passes"]
-    names += ["exchange", "fixed", *(["dollars"] if has_prices else []), ""]
-    for name in names:
-        table.add_column(name, justify="left" if name in ("strategy", "") else "right")
-    for one in found.outlooks:
-        table.add_row(*_row(one, has_prices=has_prices), style=None if one.fits else "dim")
-    out.print(table)
+    out.print(_table(found))
     if any(not one.is_measured and one.ranks > 1 for one in found.outlooks):
         out.print("~ rows of others by a law fitted to other cuts, or typical of METIS")
     for line in found.sentences():
         out.print(line, soft_wrap=True)
 
 
-def _row(one: Outlook, *, has_prices: bool) -> list[str]:
-    phases = one.phases
-    parts = (phases.edges, phases.products, phases.passes, phases.exchange, phases.fixed)
+def _table(found: Plan) -> Table:
+    """Return a line per choice; a narrow screen is told the longest phase instead of all."""
+    phases = list(_TRAINING) if out.width >= _WIDE else ["mostly"]
+    prices = ["dollars"] if found.setting.dollars_per_hour is not None else []
+    table = Table(box=None, pad_edge=False)
+    for name in ("strategy", "ranks", "memory", "sent", "epoch", *phases, *prices, ""):
+        is_text = name in ("strategy", "mostly", "")
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+    best = {id(found.fastest): "fastest", id(found.leanest): "least memory"}
+    for one in found.outlooks:
+        remarks = ", ".join(filter(None, [best.get(id(one), ""), *_remarks(one)]))
+        row = [*_row(one), *_phases(one, phases), *([f"{one.dollars:.2g}"] if prices else [])]
+        table.add_row(*row, remarks, style=None if one.fits else "dim")
+    return table
+
+
+def _row(one: Outlook) -> list[str]:
     stages = one.strategy.stages
     name = one.name if one.name != "halo" or stages == 1 else f"halo, {stages} stages"
     sent = shown_bytes(one.traffic.training) if one.ranks > 1 else "-"
@@ -95,16 +104,21 @@ def _row(one: Outlook, *, has_prices: bool) -> list[str]:
         shown_bytes(one.memory_bytes),
         sent if one.is_measured or one.ranks == 1 else f"~{sent}",
         shown_seconds(one.seconds),
-        *(shown_seconds(part) for part in parts),
-        *([f"{one.dollars:.2g}"] if has_prices else []),
-        _remark(one),
     ]
 
 
-def _remark(one: Outlook) -> str:
+def _phases(one: Outlook, names: list[str]) -> list[str]:
+    parts = {name: getattr(one.phases, name) for name in _TRAINING}
+    if names != ["mostly"]:
+        return [shown_seconds(parts[name]) for name in names]
+    longest = max(parts, key=lambda name: parts[name])
+    return [f"{longest} {parts[longest] / max(one.seconds, 1e-12):.0%}"]
+
+
+def _remarks(one: Outlook) -> list[str]:
     lossy = {"unbiased": "rounded", "sampled": "sampled", "bounded": "lags"}
     told = [lossy[one.exactness]] if one.exactness in lossy else []
-    return ", ".join([*told, *([] if one.fits else ["does not fit"])])
+    return [*told, *([] if one.fits else ["does not fit"])]
 
 
 plan = with_settings(plan, _SETTINGS)

@@ -20,6 +20,9 @@ class MachineOptions(Options):
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto, cpu or cuda", usual=13)
     threads: int = setting(0, "threads per rank; 0 shares the cores", ge=0, le=4096)
     deadline: float = setting(300.0, "seconds any wait between ranks may last", gt=0, le=10**7)
+    max_restarts: int = setting(
+        0, "times a training goes on from its newest checkpoint when a rank is lost", ge=0, le=999
+    )
     launcher: Literal["local", "ray"] = setting(
         "local", "start ranks on this machine, or on the nodes of a Ray cluster"
     )

@@ -82,6 +82,9 @@ class TrainingOptions(Options):
         False, "write trace.json: when each rank worked, waited and sent, for ui.perfetto.dev"
     )
     checkpoint_every: int = setting(50, "epochs between checkpoints; 0: none", ge=0)
+    checkpoint_minutes: float = setting(
+        10.0, "after so long an epoch's end is saved too; 0: by --checkpoint-every alone", ge=0
+    )
 
     @field_validator("loss")
     @classmethod

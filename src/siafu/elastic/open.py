@@ -21,6 +21,7 @@ from siafu.elastic.pools.simulated import SimulatedPool
 from siafu.elastic.runner import Autotuner, PoolUse, Runner
 from siafu.errors import ConfigError, PoolError
 from siafu.files import read_mapping
+from siafu.options import readable
 
 
 def open_runner(
@@ -225,14 +226,9 @@ def read_cloud(text: str | None) -> CloudModel:
 
 
 def _read_numbers(path: Path) -> dict[str, Any]:
-    try:
+    fix = "check path and syntax; write lines as `loss: 0.01`"
+    with readable(f"{path}", "The file of the simulated cloud can't be read.", fix):
         return read_mapping(path)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "The file of the simulated cloud can't be read.",
-            seen=f"{path}: {error}",
-            fix="check path and syntax; write lines as `loss: 0.01`",
-        ) from error
 
 
 def _is_file_name(cloud: str | None) -> bool:

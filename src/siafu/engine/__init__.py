@@ -12,7 +12,7 @@ from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.networks.network import Network, build_network, make_spec
 from siafu.engine.networks.own_model import OFFERED, as_given, check_shapes
-from siafu.engine.networks.sampled import check_sampled_settings
+from siafu.engine.networks.sampled_settings import check_sampled_settings
 from siafu.engine.plain import plain_model
 from siafu.engine.progress import Progress, RunResult, peak_bytes
 from siafu.engine.trainer import Trainer

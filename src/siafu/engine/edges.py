@@ -159,9 +159,10 @@ def edge_network(config: ResolvedConfig, nodes: Network, shard: Shard, asked: Sh
 def check_edge_settings(config: RunConfig) -> None:
     """Raise where edges are to be learnt in a way that can't be done."""
     if config.chosen.unit != "graph":
+        told = "" if config.edge_label is None else f" (--edge-label {config.edge_label})"
         raise ConfigError(
             "Classes and numbers of edges are learnt on the whole graph.",
-            seen=f"--task edge with --strategy {config.strategy}",
+            seen=f"--task edge{told} with --strategy {config.strategy}",
             fix="use --strategy halo, sar or adaqp, or leave it out",
         )
     if config.prune:

@@ -23,6 +23,8 @@ class RunFacts(Facts):
     seconds: list[Annotated[float, Field(ge=0)]]
     fingerprint: str
     ranks: Annotated[int, Field(ge=1)]
+    partition: str = ""
+    """How the graph was cut; versions that did not note it resumed on the same cut only."""
     pipeline: dict[str, int | float | list[int] | None] = Field(default_factory=dict)
 
     @model_validator(mode="after")

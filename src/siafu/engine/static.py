@@ -238,8 +238,11 @@ class Minibatches(FullGraph):
         }
         if feed.needs.feature_bits != 32:
             told["rounding_error"] = feed.rounding_error
+        told["rows_on"] = feed.place.rows
         if hot is not None:
             told["hot_hits"] = hot.hits / max(1, hot.hits + hot.misses)
+        if (hits := feed.device_hits) is not None:
+            told["device_hits"] = hits
         return super().report(seconds, epochs) | {"exactness": "sampled", "sampling": told}
 
     def abandon(self) -> None:

@@ -57,6 +57,8 @@ class Trainer:
         self.phases = PhaseSeconds()
         self.has_begun = False
         """Whether this process has run an epoch."""
+        self.clock = time.monotonic
+        self._saved_at = self.clock()
         self.watch = Watch()
         """Follows what is done now, and how long that takes."""
 
@@ -135,19 +137,26 @@ class Trainer:
         """Save a checkpoint if one is due, or if a rank was told to end; then raise `Stopped`."""
         epochs, every, world = self.progress.epochs, self.config.checkpoint_every, self.world
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
-        asked = world.gather_numbers([float(is_told()), float(enough)]) if may_stop else []
-        ends = any(row[0] for row in asked)
+        mine = [float(is_told()), float(enough), float(self._is_late())]
+        asked = world.gather_numbers(mine) if may_stop else []
+        ends, is_late = any(row[0] for row in asked), any(row[2] for row in asked[:1])
         self.progress.is_enough = any(row[1] for row in asked)
         # A run too short for one has it at its end: it can be given more epochs.
         is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
-        if every and (ends or (is_over and epochs < every) or epochs % every == 0):
+        if every and (ends or is_late or (is_over and epochs < every) or epochs % every == 0):
             with self.watch.saving():
                 saved = self.checkpoint()
                 if world.rank == 0:
                     save_checkpoint(saved, folder.checkpoints)
+            self._saved_at = self.clock()
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
+
+    def _is_late(self) -> bool:
+        """Return whether it is time to save; rank 0's clock counts."""
+        minutes = self.config.checkpoint_minutes
+        return minutes > 0 and self.clock() - self._saved_at >= 60 * minutes
 
     def result(self, folder: RunFolder) -> RunResult:
         """Return what the run came to; every rank calls this together."""
@@ -190,6 +199,7 @@ class Trainer:
             "seconds": progress.seconds,
             "fingerprint": workload.fingerprint(),
             "ranks": self.world.size,
+            "partition": self.config.partition,
             **({"best_details": self.best_details} if self.best_details else {}),
             **workload.state(),
         }
@@ -211,7 +221,7 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Take up a run where the checkpoint left it."""
         facts, workload = read_run_facts(checkpoint), self.workload
-        _check_same_run(checkpoint, facts, workload)
+        _check_same_run(facts, workload)
         workload.module.load_state_dict(checkpoint.model)
         restore_optimiser(self.optimiser, checkpoint.optimiser)
         self.best, self.best_details = checkpoint.best, facts.best_details
@@ -221,8 +231,14 @@ class Trainer:
             self.progress.best_merit = facts.best_merit
         elif facts.best_scores:
             self.progress.best_merit = workload.merit_of(facts.best_scores)
-        restore_widths(workload.book, checkpoint.wire, self.world)
+        if self._is_cut_alike(facts):  # else widths of messages are found anew
+            restore_widths(workload.book, checkpoint.wire, self.world)
         workload.restore(facts)
+
+    def _is_cut_alike(self, facts: RunFacts) -> bool:
+        """Return whether ranks have the rows that they had when the checkpoint was written."""
+        now = self.world.size, self.config.partition
+        return (facts.ranks, facts.partition or now[1]) == now
 
     def abandon(self) -> None:
         """End what works for this rank alone, after a failure."""
@@ -233,19 +249,13 @@ class Trainer:
         self.workload.close()
 
 
-def _check_same_run(checkpoint: Checkpoint, facts: RunFacts, workload: Workload) -> None:
-    mine, size = workload.fingerprint(), workload.world.size
+def _check_same_run(facts: RunFacts, workload: Workload) -> None:
+    mine = workload.fingerprint()
     if facts.fingerprint != mine:
         raise PlanError(
             "The checkpoint is of a run on another graph.",
             seen=f"{facts.fingerprint[:12]}, the data is {mine[:12]}",
             fix="resume with the data the run was started on",
-        )
-    if checkpoint.wire and facts.ranks != size:
-        raise PlanError(
-            "The checkpoint has adaptive widths for another number of ranks.",
-            seen=f"{facts.ranks} ranks then, {size} now",
-            fix=f"resume on {facts.ranks} ranks",
         )
 
 

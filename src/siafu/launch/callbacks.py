@@ -36,7 +36,7 @@ class Answering:
 
     def __init__(self, folder: RunFolder, on_epoch: OnEpoch) -> None:
         self._folder, self._on_epoch = folder, on_epoch
-        self._size, self._answered = 0, 0
+        self._size, self._answered = 0, len(folder.read_metrics())  # before it was resumed
 
     def __call__(self) -> None:
         """Answer for epochs that were not yet."""

@@ -25,6 +25,7 @@ from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
 from siafu.launch.ranks import begin_loading, carry_out, joined, under_torchrun
+from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
@@ -131,10 +132,14 @@ def resume_run(
 ) -> Run:
     """Go on with a run from its newest whole checkpoint; `changes` may raise the number of epochs.
 
-    One that was stopped while its data was prepared goes on with that.
+    On another number of ranks its data is cut anew. One that was stopped while its data was
+    prepared goes on with that.
     """
     folder = begun_run(path)
     free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
+    free |= {"ranks", "partition", "max_restarts", "checkpoint_minutes"}
+    if under_torchrun():
+        changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
     # The first epoch may have failed for want of memory.
     free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
     begun = make_config(**read_run_config(folder.config))
@@ -147,8 +152,8 @@ def resume_run(
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, deadline, threads and the launcher may change (before the "
-            "first checkpoint the memory too)",
+            fix="only epochs, patience, deadline, threads, ranks, partition and the launcher may "
+            "change (before the first checkpoint the memory too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
     _check_callback(config, on_epoch)
@@ -181,11 +186,12 @@ def _check_callback(config: RunConfig, on_epoch: OnEpoch | None) -> None:
 
 def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
     """Return what the ranks are to do now: go on, or begin where the data was not prepared yet."""
-    if not is_prepared(folder):
-        # Its settings were checked when it began: what an earlier version took goes on as asked.
-        job = _prepare(folder, data, config, say, quiet)
-        if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
-            return job
+    with other_cut(folder, config):
+        if not is_prepared(folder):
+            # Its settings were checked when it began: what an earlier version took goes on.
+            job = _prepare(folder, data, config, say, quiet)
+            if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
+                return job
     _note_phases(folder, {})
     return resumed_job(folder, config, quiet, say)
 

@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from siafu.config import RunConfig, is_asked, settings_of, shown_flag
-from siafu.errors import ConfigError, DataError, StoreError
+from siafu.errors import DataError, StoreError
 from siafu.files import mapping_of, read_mapping, write_text_atomically
 from siafu.graph import Schema, folder_kind, load_store, writing
 from siafu.nn.cards import CARDS
+from siafu.options import readable
 from siafu.partitioning import open_parts
 from siafu.partitioning.options import ColumnOptions
 from siafu.partitioning.prepared import ColumnChoices
@@ -31,16 +32,11 @@ def column_choices(config: RunConfig) -> ColumnChoices:
 
 def _read_changes(text: str) -> dict[str, Any]:
     """Return what a file says of columns, or the text itself where that is in braces."""
-    try:
+    fix = "begin with what `siafu inspect STORE --schema` prints"
+    with readable(text, "The schema can't be read.", fix):
         if text.lstrip().startswith("{"):
             return mapping_of(text)
         return read_mapping(Path(text), most_bytes=_MOST_BYTES)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "The schema can't be read.",
-            seen=f"{text}: {error}",
-            fix="begin with what `siafu inspect STORE --schema` prints",
-        ) from error
 
 
 def save_schema(folder: RunFolder, parts: Path) -> None:

@@ -168,7 +168,8 @@ def first_error(
         seen += f"; no sign of rank {names}, which had to be killed"
         fix = f"see what kept rank {names}, or raise --deadline if it was only slow"
         fix += f"; {again}" if again else ""
-    return RankError(problem, seen=seen, fix=fix, began_as=first.kind)
+    is_lost = first.kind == "CommError"
+    return RankError(problem, seen=seen, fix=fix, began_as=first.kind, is_lost=is_lost)
 
 
 def _killed(rank: int, exit_code: int, again: str) -> RankError:
@@ -177,6 +178,7 @@ def _killed(rank: int, exit_code: int, again: str) -> RankError:
             f"Rank {rank} ended without a word; the others were stopped.",
             seen=f"exit code {exit_code}",
             fix="run again with --ranks 1 to see its output",
+            is_lost=True,
         )
     name = signal.Signals(-exit_code).name
     hints = {
@@ -188,6 +190,7 @@ def _killed(rank: int, exit_code: int, again: str) -> RankError:
         f"Rank {rank} was killed; the others were stopped.",
         seen=f"signal {name}",
         fix=hints.get(name, "native code crashed; ") + (again or "run the command again"),
+        is_lost=True,
     )
 
 

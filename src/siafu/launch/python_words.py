@@ -18,7 +18,7 @@ _RESUME = re.compile(r"`?siafu train --resume ('[^']*'|[^\s`;,]+)`?")
 _QUOTE = "'"
 _COMMAND = re.compile(r"(`[^`\n]*`|siafu [a-z]+ [^\n;]*)")
 """What is typed into a shell stays as it is."""
-_WORD = r"[\w*/-](?:[\w*/:-]|[.,](?=[\w*/-]))*"
+_WORD = r"[\w*/-](?:[\w*/-]|[.,:](?=[\w*/-]))*"
 _FLAG = re.compile(rf"--(no-)?([a-z][a-z0-9-]+)(?:([ =])(?!--)({_WORD}))?")
 _NO_VALUE = re.compile(
     "a|and|are|as|but|can|has|have|if|in|is|leaves?|needs|of|on|or|out|saves|says|takes|that|the|"

@@ -119,8 +119,8 @@ def _begin(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
         if job.resume or not folder.parts.exists():
             raise
         # Cut for this run: neither it nor what it took is lost.
-        run = quote(str(folder.path))
-        again = f"; the cut is kept: add --resume {run} to a larger --memory to use it"
+        go_on = f"siafu train --resume {quote(str(folder.path))}"
+        again = f"; the cut is kept: go on with `{go_on}` and a larger --memory"
         raise BudgetError(error.problem, seen=error.seen, fix=error.fix + again) from None
 
 
@@ -138,9 +138,6 @@ def _asking(folder: RunFolder, world: World) -> OnEpoch:
 
 
 def _train(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
-    if job.resume and trainer.world.rank == 0:
-        with writing(folder.metrics):
-            folder.keep_metrics(trainer.progress.epochs)
     try:
         _train_on(trainer, folder, job, on_epoch)
     except BaseException:

@@ -1,11 +1,14 @@
 """Doing a job: on this process, on ranks that are started for it here, or on Ray."""
 
 import importlib
+import itertools
 import os
 from dataclasses import replace
 
 from siafu.comm import World
 from siafu.config import RunConfig
+from siafu.errors import RankError
+from siafu.graph import writing
 from siafu.launch.callbacks import Answering, OnEpoch
 from siafu.launch.cut import Say
 from siafu.launch.local import run_ranks, threads_for
@@ -16,7 +19,7 @@ from siafu.launch.rank import (
     saves_memory,
     work,
 )
-from siafu.launch.run_state import resume_command
+from siafu.launch.run_state import resume_command, resumed_job
 from siafu.launch.warm import warm_process
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
@@ -58,8 +61,29 @@ def carry_out(
 ) -> None:
     """Do a job on this process, or on ranks that are started for it, to its end.
 
-    `on_epoch` is called in this process after epochs of a training.
+    `on_epoch` is called in this process after epochs of a training. Where a rank is lost, a
+    training goes on from its newest checkpoint as often as is allowed.
     """
+    for restarts in itertools.count(1):
+        try:
+            _work_on_ranks(folder, config, job, say, on_epoch)
+        except RankError as error:
+            may_pass = job.verb == "train" and error.is_lost
+            if not may_pass or restarts > config.max_restarts:
+                raise
+            line = f"{error.problem} ({error.seen}) Restart {restarts} of {config.max_restarts}."
+            say(line)
+            with writing(folder.path):
+                folder.note_warning(line)
+            job = resumed_job(folder, config, job.quiet, say)
+        else:
+            return
+
+
+def _work_on_ranks(
+    folder: RunFolder, config: RunConfig, job: Job, say: Say, on_epoch: OnEpoch | None
+) -> None:
+    """Do a job once."""
     if config.ranks == 1 and config.launcher == "local":
         threads = num_threads()
         try:

@@ -257,6 +257,7 @@ class _Ranks:
             f"Rank {rank} was lost; the others were stopped.",
             seen=f"on {where}: {reason}",
             fix=f"see `ray status` for nodes that died, then {self._again}",
+            is_lost=True,
         )
 
     def close(self) -> None:

@@ -113,6 +113,8 @@ class Settings(Columns, total=False):
     """write trace.json: when each rank worked, waited and sent, for ui.perfetto.dev."""
     checkpoint_every: int
     """epochs between checkpoints; 0: none."""
+    checkpoint_minutes: float
+    """after so long an epoch's end is saved too; 0: by --checkpoint-every alone."""
     strategy: str
     """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus."""
     memory: str | None
@@ -168,7 +170,10 @@ class Settings(Columns, total=False):
     sample_weighted: bool
     """draw edges in proportion to their weights."""
     hot_rows: str | None
-    """memory for rows of other ranks kept across macrobatches, as 200MB."""
+    """memory for rows kept near, as 200MB: of other ranks, or of pinned rows on the device."""
+    rows_on: Literal["auto", "device", "pinned", "host"]
+    """where edges are drawn and features lie on one GPU: on it, in pinned memory that it reads, or
+    on the host; auto takes the nearest that has room."""
     feature_bits: int
     """bits per input feature as minibatches fetch it: 32, or 8, rounded once."""
     intervals: int | None
@@ -188,6 +193,8 @@ class Settings(Columns, total=False):
     """threads per rank; 0 shares the cores."""
     deadline: float
     """seconds any wait between ranks may last."""
+    max_restarts: int
+    """times a training goes on from its newest checkpoint when a rank is lost."""
     launcher: Literal["local", "ray"]
     """start ranks on this machine, or on the nodes of a Ray cluster."""
     ray_address: str

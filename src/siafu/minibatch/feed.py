@@ -4,12 +4,15 @@ Shapes: V nodes of a minibatch, N owned rows, M rows a layer writes, F features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from siafu.comm import tell
+from siafu.minibatch.device_relay import DeviceGraph, DeviceRelay, device_bytes
+from siafu.minibatch.feature_rows import feature_rows
 from siafu.minibatch.fetched_rows import (
     CodedRows,
     HotRows,
@@ -21,6 +24,18 @@ from siafu.minibatch.fetched_rows import (
 from siafu.minibatch.layerwise import Room, map_rows
 from siafu.minibatch.link_seeds import EdgeOrder, LinkBatching, LinkSeeds
 from siafu.minibatch.macrobatch import MacrobatchSampler, Trial, draw_trial
+from siafu.minibatch.placement import (
+    Load,
+    PinnedRows,
+    Place,
+    RowsOn,
+    as_movable,
+    choose_place,
+    free_bytes,
+    hottest,
+    moved,
+    placed,
+)
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Schedule, SeedOrder
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
@@ -31,11 +46,9 @@ from siafu.nn import (
     LocalNeighbours,
     Rows,
     Sampled,
-    rows_to_sum_one,
 )
 from siafu.nn.cards import InputAggregation
 from siafu.nn.normalisation import added_loop, summed_weights
-from siafu.nn.sparse import dense
 from siafu.ops import CSR
 from siafu.shard import HeldRows, RowReader, Shard
 
@@ -44,6 +57,8 @@ Columns = dict[str, Tensor]
 Left = Callable[[], int]
 """Returns the bytes that every rank may still take; all call it together."""
 
+_TIMES_ON_DEVICE = 8
+"""How many times larger pieces are than on a host."""
 _READING_BYTES = 1 << 26
 """Pages of a file that are resident while several threads read rows of it."""
 
@@ -66,7 +81,9 @@ class Needs:
     sparse: bool = False
     """The model reads sparse features as they are; False has their zeros written out."""
     hot_bytes: int = 0
-    """Memory for rows of other ranks kept across macrobatches."""
+    """Memory for rows kept near: of other ranks, or of pinned ones on the device."""
+    rows_on: RowsOn = "host"
+    """Where rows lie while minibatches are drawn and trained on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +116,7 @@ class Feed:
         self._hot: HotRows | None = None
         self.channel = shard.world.second_line()
         self._packed = self._packed_features()
-        x = _features(shard, normalise=needs.normalise)
+        x = feature_rows(shard, normalise=needs.normalise)
         self.width = x.shape[1]
         self.rows_name = "x" if self._packed is None else "packed"
         """Which column has the features."""
@@ -112,15 +129,14 @@ class Feed:
             edge_columns=needs.edge_columns,
             vertex_columns=self._vertex_columns(x),
         )
-        self.relay = Relay(served, self.channel, sampling, draws.seed)
-        every = Sampling(fanouts=(-1,))
-        self.whole = Relay(served, self.channel, every, draws.seed)
+        self.place = self._choose_place(served)
+        self.relay, self.whole = self._relays(served, sampling)
         if needs.aggregate is not None:
-            served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
+            self.relay.served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
         self.columns = self._columns()
         self.links = self._link_seeds(batching)
         seed_columns = ("y",) if shard.y is not None and self.links is None else ()
-        schedule = _schedule(shard, batching, draws.seed, self.links)
+        schedule = _schedule(shard, batching, draws.seed, self.links).on(self.relay.device)
         self._hot = self._hot_rows()
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot, self.links
@@ -130,6 +146,49 @@ class Feed:
         """Close the channel to the other ranks."""
         self.sampler.close()
         self.channel.close()
+
+    def _choose_place(self, served: Served) -> Place:
+        shard, needs = self.shard, self.needs
+        if needs.rows_on == "host" or shard.is_mapped:
+            return choose_place(needs.rows_on, shard, Load(), lambda: 0, 0)
+        rows = as_movable(served.vertex_columns[self.rows_name])
+        free = self._left or partial(free_bytes, shard.world.device)
+        load = Load(
+            graph=device_bytes(served),
+            rows=rows.nbytes,
+            is_dense=not isinstance(shard.x, CSR) or self.rows_name == "coded",
+        )
+        return choose_place(needs.rows_on, shard, load, free, needs.hot_bytes)
+
+    def _relays(self, served: Served, sampling: Sampling) -> tuple[Relay, Relay]:
+        """Return what draws some in-edges of nodes, and what takes all of them."""
+        place, seed, every = self.place, self.draws.seed, Sampling(fanouts=(-1,))
+        if place.rows == "host":
+            made = (Relay(served, self.channel, how, seed) for how in (sampling, every))
+            relay, whole = made
+            return relay, whole
+        hot = None
+        if place.rows == "pinned":
+            hot = hottest(self.shard, _row_bytes(served, self.rows_name), place.hot_bytes)
+        columns = {
+            name: placed(reader, place, hot)
+            if name == self.rows_name
+            else moved(reader, place.device)
+            for name, reader in served.vertex_columns.items()
+        }
+        graph = DeviceGraph.build(served, place.device)
+        there, holds = replace(served, vertex_columns=columns), place.rows == "device"
+        relay, whole = (
+            DeviceRelay(graph, there, self.channel, how, seed, holds_rows=holds)
+            for how in (sampling, every)
+        )
+        return relay, whole
+
+    @property
+    def device_hits(self) -> float | None:
+        """The share of rows of pinned memory that had copies on the device, where that is asked."""
+        reader = self.relay.served.vertex_columns[self.rows_name]
+        return reader.hits if isinstance(reader, PinnedRows) else None
 
     def _link_seeds(self, batching: Batching) -> LinkSeeds | None:
         if batching.links is None:
@@ -199,14 +258,15 @@ class Feed:
         Every rank calls this together.
         """
         if not self.is_limited:
-            return Room(on_disk=self.shard.is_mapped)
+            times = 1 if self.place.rows == "host" else _TIMES_ON_DEVICE
+            return Room(on_disk=self.shard.is_mapped, times=times)
         rows = max(row[0] for row in tell([float(self.shard.num_owned)], self.channel, "control"))
         left, held = self.left(), int(4 * width * rows * count)
         on_disk = self.shard.is_mapped or held > left // 2
         return Room(on_disk, left - (_READING_BYTES if on_disk else held))
 
     def _hot_rows(self) -> HotRows | None:
-        row_bytes = sum(self._row_bytes(name) for name in self.columns)
+        row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)
         capacity = self.needs.hot_bytes // max(1, row_bytes)
         if not capacity or self.channel.size == 1:
             return None
@@ -222,13 +282,11 @@ class Feed:
             lambda addresses: self.relay.fetch(addresses, self.columns),
         )
 
-    def _row_bytes(self, name: str) -> int:
-        reader = self.relay.served.vertex_columns[name]
-        return reader.dtype.itemsize * (reader.shape[1] if len(reader.shape) > 1 else 1)
-
     def trial(self) -> Trial:
         """Return what some steps of the first epoch read; all ranks call this together."""
-        return draw_trial(self.sampler, sum(self._row_bytes(name) for name in self.columns))
+        fetched = () if self.relay.holds_rows else self.columns
+        row_bytes = sum(_row_bytes(self.relay.served, name) for name in fetched)
+        return draw_trial(self.sampler, row_bytes)
 
     def decoded(self, columns: Columns) -> Columns:
         """Return the columns with features as numbers."""
@@ -263,6 +321,11 @@ class Feed:
         return LocalNeighbours(csr, ids_N, self.draws, **edges, sampled=sampled)
 
 
+def _row_bytes(served: Served, name: str) -> int:
+    reader = served.vertex_columns[name]
+    return reader.dtype.itemsize * (reader.shape[1] if len(reader.shape) > 1 else 1)
+
+
 def _facts(shard: Shard) -> Tensor:
     """Return [N, 3]: in-edges, GCN's degree, its added loop."""
     facts_N3 = torch.empty(shard.num_owned, 3, dtype=torch.float64)
@@ -284,40 +347,6 @@ def _sampled(csr: CSR, facts_V3: Tensor, removed_M: Tensor | None, *, by_weight:
     # Drawn by weight, edges stand for the sum of weights; drawn alike, for their count.
     whole_M = (degree_N - loop_N)[: csr.num_rows] if by_weight else count_M
     return Sampled(whole_M / csr.degree().clamp(min=1), count_M, degree_N, loop_N)
-
-
-def _features(shard: Shard, *, normalise: bool) -> RowReader:
-    reader = _SparseRows(shard.x) if isinstance(shard.x, CSR) else shard.reader("x")
-    assert reader is not None, "require(shard, 'x') comes first"
-    return _NormalisedRows(reader) if normalise else reader
-
-
-class _NormalisedRows:
-    """Features whose rows sum to 1; those that sum to 0 or less stay."""
-
-    def __init__(self, x: RowReader) -> None:
-        self._x, self.shape, self.dtype = x, x.shape, x.dtype
-
-    def read(self, rows_R: Tensor) -> Tensor:
-        """Return these rows, scaled."""
-        return dense(rows_to_sum_one(self._x.read(rows_R)))
-
-
-class _SparseRows:
-    """Sparse features, whose zeros are written out for the rows that are read."""
-
-    def __init__(self, csr: CSR) -> None:
-        assert csr.weight is not None
-        self._csr = csr
-        self.shape, self.dtype = (csr.num_rows, csr.num_cols), csr.weight.dtype
-
-    def read(self, rows_R: Tensor) -> Tensor:
-        """Return these rows, dense."""
-        picked, _ = self._csr.select_rows(rows_R)
-        assert picked.weight is not None
-        out_RF = picked.weight.new_zeros(len(rows_R), self.shape[1])
-        place = (picked.rows(), picked.index.long())
-        return out_RF.index_put_(place, picked.weight, accumulate=True)
 
 
 def _schedule(shard: Shard, batching: Batching, seed: int, links: LinkSeeds | None) -> Schedule:

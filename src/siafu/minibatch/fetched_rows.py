@@ -3,6 +3,7 @@
 Shapes: N rows, R rows read, F features.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -45,6 +46,16 @@ class CodedRows:
     def read(self, rows_R: Tensor) -> Tensor:
         """Return the bytes of these rows."""
         return self._code(rows_R) if self._held is None else self._held.read(rows_R)
+
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        return math.prod(self.shape)
+
+    def to(self, device: torch.device) -> HeldRows:
+        """Return the bytes on a device."""
+        assert self._held is not None, "rows of a file are coded when they are read"
+        return self._held.to(device)
 
     def _code(self, rows_R: Tensor) -> Tensor:
         x_RF = self._x.read(rows_R)
@@ -92,14 +103,24 @@ class PackedRows:
             picked = scaled.csr
         assert picked.weight is not None
         out = picked.weight.new_zeros(len(rows_R), 2 * self._most)
-        place_z = torch.arange(picked.num_edges) - picked.indptr[:-1].repeat_interleave(
-            picked.degree()
+        number_z = torch.arange(picked.num_edges, device=out.device)
+        place_z = number_z - picked.indptr[:-1].repeat_interleave(
+            picked.degree(), output_size=picked.num_edges
         )
         place_z += picked.rows() * (2 * self._most)
         flat = out.view(-1)
         flat[place_z] = picked.index.to(self.dtype) + 1
         flat[place_z + self._most] = picked.weight
         return out
+
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        return self._csr.nbytes
+
+    def to(self, device: torch.device) -> "PackedRows":
+        """Return the same rows, packed on a device when they are read."""
+        return PackedRows(self._csr.to(device), self._most, normalise=self._normalise)
 
 
 def packed_rows(csr: CSR, world: World, *, normalise: bool = False) -> PackedRows | None:

@@ -19,7 +19,7 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Minibatch
 from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
-from siafu.shard import RowReader, WrittenRows, new_rows
+from siafu.shard import RowReader, WrittenRows
 
 RowFunction = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its nodes by column, to a row for each of its M rows."""
@@ -43,12 +43,14 @@ class Room:
     """Whether the rows that come out go to a file."""
     piece_bytes: int | None = None
     """Of all that a piece makes; None where memory is not limited."""
+    times: int = 1
+    """How many times larger pieces are than a host's, where memory is not limited."""
 
     def spans(self, indptr: Tensor, row_bytes: int, width: int) -> list[tuple[int, int]]:
         """Return pieces that read rows of so many bytes and compute with rows `width` wide."""
         if self.piece_bytes is None:
             edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
-            return row_spans(indptr, edges, _ROWS_AT_ONCE)
+            return row_spans(indptr, self.times * edges, self.times * _ROWS_AT_ONCE)
         fits = max(_LEAST_VERTICES, self.piece_bytes // vertex_bytes(row_bytes, width))
         # A power of two, since what is free differs a little from run to run, and pieces of another
         # size may round sums of products another way.
@@ -96,10 +98,10 @@ def map_rows(
         found = relay.fetch(addresses, columns)
         # Popped, so that of each column only one copy stays.
         rows = {name: found.pop(name).index_select(0, place) for name in columns}
-        result = compute(piece, rows).cpu()
+        result = compute(piece, rows)
         if out is None:
             shape = (num_owned, *result.shape[1:])
-            out = new_rows(shape, result.dtype, on_disk=room.on_disk)
+            out = relay.new_rows(shape, result.dtype, on_disk=room.on_disk)
         out.write(low, result)
     assert out is not None, "there is one round at least"
     return out

@@ -221,21 +221,25 @@ class LinkSeeds:
         if not self.batching.exclude_targets:
             return subgraph
         count, num_vertices = self.num_edges(batch), len(subgraph.addresses)
-        src_B, dst_B = rows_of_seeds(batch.seeds)[: 2 * count].view(2, count)
+        device, end = subgraph.index.device, subgraph.ends[0]
+        seeds = rows_of_seeds(batch.seeds)[: 2 * count].to(device)
+        src_B, dst_B = seeds.view(2, count)
         targets = torch.cat([dst_B * num_vertices + src_B, src_B * num_vertices + dst_B])
-        end = int(subgraph.indptr[subgraph.num_seeds]) if subgraph.num_seeds else 0
         degree = subgraph.indptr.diff()
-        row_E = torch.arange(subgraph.num_seeds).repeat_interleave(degree[: subgraph.num_seeds])
+        seed_M = torch.arange(subgraph.num_seeds, device=device)
+        row_E = seed_M.repeat_interleave(degree[: subgraph.num_seeds], output_size=end)
         drop_E = torch.isin(row_E * num_vertices + subgraph.index[:end].long(), targets)
-        keep_E = torch.ones(len(subgraph.index), dtype=torch.bool)
+        keep_E = torch.ones(len(subgraph.index), dtype=torch.bool, device=device)
         keep_E[:end] = ~drop_E
-        removed = torch.bincount(row_E[drop_E], minlength=len(degree))
+        dropped_E = row_E[drop_E]
+        removed = torch.bincount(dropped_E, minlength=len(degree))
         degree = degree - removed
         return replace(
             subgraph,
             indptr=torch.cat([degree.new_zeros(1), degree.cumsum(0)]),
             index=subgraph.index[keep_E],
             edges={name: column[keep_E] for name, column in subgraph.edges.items()},
+            ends=tuple(each - len(dropped_E) for each in subgraph.ends),
             removed=removed,
         )
 

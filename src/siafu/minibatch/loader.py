@@ -215,8 +215,7 @@ class MinibatchLoader:
                     yield self._data(subgraph, macrobatch.columns_of(subgraph))
 
     def _data(self, subgraph: Subgraph, columns: Columns) -> Any:
-        reached, indptr = subgraph.reached, subgraph.indptr
-        edges_before = [0, *(int(indptr[count]) for count in reached[:-1])]
+        reached, edges_before = subgraph.reached, [0, *subgraph.ends]
         seeds = rows_of(subgraph.addresses[: subgraph.num_seeds])
         data: dict[str, Any] = {
             "x": columns["x"],

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,8 +21,10 @@ from siafu.minibatch.link_seeds import LinkSeeds
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Schedule, Step
 from siafu.minibatch.served import owners_of, rows_of
+from siafu.minibatch.side_stream import SideStream
 from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import Numbering
+from siafu.shard import RowReader
 
 _THREAD = "siafu-relay"
 _Made = TypeVar("_Made")
@@ -32,6 +34,57 @@ _PAYS = 0.97
 """Rows a step after doubling, over those before, that still make it worth the memory."""
 
 
+class RowSource(Protocol):
+    """Rows that the minibatches of a macrobatch read."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Those made for the macrobatch."""
+        ...
+
+    def of(self, addresses_V: Tensor) -> dict[str, Tensor]:
+        """Return the rows of these nodes, by column."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class FetchedRows:
+    """Rows of all nodes that any minibatch reads."""
+
+    addresses_U: Tensor
+    """Rising."""
+    rows: dict[str, Tensor]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them."""
+        return [self.addresses_U, *self.rows.values()]
+
+    def of(self, addresses_V: Tensor) -> dict[str, Tensor]:
+        """Return the rows of these nodes, by column."""
+        if not self.rows:
+            return {}
+        place_V = torch.searchsorted(self.addresses_U, addresses_V)
+        return {name: rows.index_select(0, place_V) for name, rows in self.rows.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class RowsAtHand:
+    """Rows of all nodes there are, where they are trained on."""
+
+    readers: dict[str, RowReader]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """None: they outlive the macrobatch."""
+        return []
+
+    def of(self, addresses_V: Tensor) -> dict[str, Tensor]:
+        """Return the rows of these nodes, by column."""
+        rows_V = rows_of(addresses_V)
+        return {name: reader.read(rows_V) for name, reader in self.readers.items()}
+
+
 @dataclass(frozen=True, eq=False)
 class Macrobatch:
     """Minibatches of consecutive steps, with the rows that any of them reads."""
@@ -39,21 +92,22 @@ class Macrobatch:
     steps: list[Step]
     subgraphs: list[list[Subgraph]]
     """This rank's, by step."""
-    addresses_U: Tensor
-    rows: dict[str, Tensor]
-    """By column, one for each distinct node."""
-    seeds_U: Tensor
-    """Addresses of all seeds, rising."""
-    seed_rows: dict[str, Tensor]
-    """By column, one for each seed."""
+    rows: RowSource
+    seed_rows: RowSource
+    """Of seeds alone."""
+    made: Any
+    """When it was made, for those who read it on a device."""
 
     def columns_of(self, subgraph: Subgraph) -> dict[str, Tensor]:
         """Return the rows of one minibatch's nodes, in its order; some of its seeds alone."""
-        place_V = torch.searchsorted(self.addresses_U, subgraph.addresses)
-        columns = {name: rows.index_select(0, place_V) for name, rows in self.rows.items()}
-        place = torch.searchsorted(self.seeds_U, subgraph.addresses[: subgraph.num_seeds])
-        seed_columns = {name: rows.index_select(0, place) for name, rows in self.seed_rows.items()}
-        return columns | seed_columns
+        seeds = subgraph.addresses[: subgraph.num_seeds]
+        return self.rows.of(subgraph.addresses) | self.seed_rows.of(seeds)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that was made for it."""
+        graphs = [tensor for step in self.subgraphs for one in step for tensor in one.tensors]
+        return [*graphs, *self.rows.tensors, *self.seed_rows.tensors]
 
 
 _Start = tuple[Macrobatch, list[list[Step]]]
@@ -76,6 +130,7 @@ class MacrobatchSampler:
         `links` makes seeds of edges, where those are dealt.
         """
         self.relay, self.schedule, self.hot = relay, schedule, hot
+        self._side = SideStream(relay.device)
         self.columns, self.seed_columns, self.links = columns, seed_columns, links
         self.is_ahead = True
         """False builds each when it is asked for, to measure what building ahead saves."""
@@ -95,6 +150,7 @@ class MacrobatchSampler:
         coming = self._start(epoch, size)
         try:
             ready, groups = coming.result()
+            self._side.hand_over(ready)
             for group in groups[1:]:
                 if self.is_ahead:
                     coming = self._submit(self.build, epoch, group)
@@ -102,7 +158,7 @@ class MacrobatchSampler:
                 else:
                     yield ready
                     coming = self._submit(self.build, epoch, group)
-                ready = coming.result()
+                ready = self._side.hand_over(coming.result())
             if goes_on and self.is_ahead:
                 self._begun = (epoch + 1, size, self._submit(self._begin, epoch + 1, size))
             yield ready
@@ -133,7 +189,8 @@ class MacrobatchSampler:
     def _submit(self, work: Callable[..., _Made], *given: Any) -> Future[_Made]:
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix=_THREAD)
-        self._last = submitted = self._thread.submit(work, *given)
+            self._side.follow()
+        self._last = submitted = self._thread.submit(self._side.run, work, *given)
         return submitted
 
     def settle(self) -> None:
@@ -182,12 +239,21 @@ class MacrobatchSampler:
             graphs = [self.links.without_targets(batch, graph) for batch, graph in pairs]
         drawn = iter(graphs)
         subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
-        union = [graph.addresses for step in subgraphs for graph in step]
-        addresses_U = torch.cat(union).unique()
-        seeds_U = torch.cat([batch.seeds for batch in flat]).unique()
-        seed_rows = self.relay.fetch(seeds_U, self.seed_columns) if self.seed_columns else {}
-        rows = self._rows(addresses_U)
-        return Macrobatch(steps, subgraphs, addresses_U, rows, seeds_U, seed_rows)
+        rows: RowSource
+        seed_rows: RowSource
+        readers = self.relay.served.vertex_columns
+        if self.relay.holds_rows:
+            rows = RowsAtHand({name: readers[name] for name in self.columns})
+        else:
+            addresses_U = torch.cat([graph.addresses for graph in graphs]).unique()
+            rows = FetchedRows(addresses_U, self._rows(addresses_U))
+        if self.relay.device.type != "cpu" or self.relay.holds_rows:
+            seed_rows = RowsAtHand({name: readers[name] for name in self.seed_columns})
+        else:
+            seeds_U = torch.cat([batch.seeds for batch in flat]).unique()
+            found = self.relay.fetch(seeds_U, self.seed_columns) if self.seed_columns else {}
+            seed_rows = FetchedRows(seeds_U, found)
+        return Macrobatch(steps, subgraphs, rows, seed_rows, self._side.mark())
 
     def _rows(self, addresses_U: Tensor) -> dict[str, Tensor]:
         if self.hot is None:
@@ -257,7 +323,7 @@ def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
     per_step = len(drawn) // len(steps)
     for place in range(len(steps)):
         for one in drawn[place * per_step : (place + 1) * per_step]:
-            union.add(one.addresses)
+            union.add(one.addresses.cpu())
         curve.append(float(len(union)))
     table = tell([*curve, graph_bytes, edges, *reached], relay.channel, "control")
     worst = [max(column) for column in zip(*table, strict=True)]

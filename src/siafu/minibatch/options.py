@@ -50,7 +50,14 @@ class SamplingOptions(Options):
     )
     hot_rows: str | None = setting(
         None,
-        "memory for rows of other ranks kept across macrobatches, as 200MB",
+        "memory for rows kept near, as 200MB: of other ranks, or of pinned rows on the device",
+        STATIC,
+        MINIBATCHES,
+    )
+    rows_on: Literal["auto", "device", "pinned", "host"] = setting(
+        "auto",
+        "where edges are drawn and features lie on one GPU: on it, in pinned memory that it reads, "
+        "or on the host; auto takes the nearest that has room",
         STATIC,
         MINIBATCHES,
     )

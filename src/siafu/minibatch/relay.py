@@ -22,6 +22,7 @@ from siafu.minibatch.served import (
 )
 from siafu.minibatch.subgraph import GrowingSubgraph, Subgraph
 from siafu.ops import CSR, DrawKey
+from siafu.shard import WrittenRows, new_rows
 
 
 def epoch_of_draws(epoch: int, number: int) -> int:
@@ -34,6 +35,20 @@ class Relay:
 
     def __init__(self, served: Served, channel: World, sampling: Sampling, seed: int) -> None:
         self.served, self.channel, self.sampling, self.seed = served, channel, sampling, seed
+
+    @property
+    def device(self) -> torch.device:
+        """Where sub-graphs and rows come to lie."""
+        return torch.device("cpu")
+
+    @property
+    def holds_rows(self) -> bool:
+        """Whether all rows lie where they are trained on, so that none is to be fetched."""
+        return False
+
+    def new_rows(self, shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool) -> WrittenRows:
+        """Return rows to be written, which may be served to layers."""
+        return new_rows(shape, dtype, on_disk=on_disk)
 
     def sample(self, epoch: int, minibatches: list[Minibatch]) -> list[Subgraph]:
         """Return the sub-graph of each minibatch; ranks give equally many."""

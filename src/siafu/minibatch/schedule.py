@@ -4,7 +4,7 @@ A step is one update of the weights: some minibatches, each on one rank. Sizes a
 be, so no rank is left over and nothing is dropped or used twice in an epoch.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -69,6 +69,12 @@ class Schedule:
         if self.order == "local":
             return max(1, -(-max(self.totals) // self.batch_size))
         return max(1, -(-sum(self.totals) // (self.batch_size * self.step_minibatches)))
+
+    def on(self, device: torch.device) -> "Schedule":
+        """Return the same schedule, which shuffles on a device."""
+        if self.ids is None or self.dealt is None:
+            return self
+        return replace(self, ids=self.ids.to(device), dealt=self.dealt.to(device))
 
     def steps(self, epoch: int) -> list[Step]:
         """Return the steps of an epoch as this rank sees them."""

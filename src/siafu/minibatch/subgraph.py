@@ -8,6 +8,7 @@ Shapes: V nodes, E edges, M rows with in-edges, L hops.
 """
 
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -31,6 +32,9 @@ class Subgraph:
     index: Tensor
     """int32 [E]: sources."""
     edges: dict[EdgeColumn, Tensor]
+    ends: tuple[int, ...]
+    """Edges of the nodes met before each hop, in their order: known here, since a device that has
+    the tensors would be waited for."""
     removed: Tensor | None = None
     """int64 [M]: in-edges of each row taken away since they are to be predicted."""
 
@@ -40,10 +44,15 @@ class Subgraph:
         return self.reached[0]
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """All that it has."""
+        removed = [] if self.removed is None else [self.removed]
+        return [self.addresses, self.indptr, self.index, *self.edges.values(), *removed]
+
+    @property
     def num_bytes(self) -> int:
         """What it takes."""
-        arrays = [self.addresses, self.indptr, self.index, *self.edges.values()]
-        return sum(array.nbytes for array in arrays)
+        return sum(array.nbytes for array in self.tensors)
 
     def layer(self, number: int, layers: int) -> CSR:
         """Return the edges of a layer: rows written are a prefix of the columns, the rows read."""
@@ -51,9 +60,9 @@ class Subgraph:
         rows = self.reached[min(hop, len(self.reached) - 1)]
         columns = self.reached[min(hop + 1, len(self.reached) - 1)]
         if hop + 1 >= len(self.reached):  # the first layer's sums are known: it needs no edges
-            empty = torch.zeros(rows + 1, dtype=torch.int64)
+            empty = self.indptr.new_zeros(rows + 1)
             return CSR(empty, self.index[:0], columns)
-        end = int(self.indptr[rows])
+        end = self.ends[hop]
         weight = self.edges.get("edge_weight")
         return CSR(
             self.indptr[: rows + 1],
@@ -65,8 +74,9 @@ class Subgraph:
     def edge_index(self) -> Tensor:
         """Return int64 [2, E], PyG's form: sources and destinations."""
         degree = self.indptr.diff()
-        rows = torch.arange(len(degree)).repeat_interleave(degree)
-        return torch.stack([self.index.long(), rows])
+        rows = torch.arange(len(degree), device=degree.device)
+        each = rows.repeat_interleave(degree, output_size=len(self.index))
+        return torch.stack([self.index.long(), each])
 
 
 @dataclass(eq=False)
@@ -99,6 +109,7 @@ class GrowingSubgraph:
         """Return the whole."""
         counts = torch.cat([torch.zeros(1, dtype=torch.int64), *self._counts])
         index = self._index or [torch.zeros(0, dtype=torch.int32)]
+        ends = tuple(accumulate(len(numbers) for numbers in self._index))
         return Subgraph(
             self.number,
             self._numbering.keys,
@@ -106,4 +117,5 @@ class GrowingSubgraph:
             counts.cumsum(0),
             torch.cat(index).to(torch.int32),
             {name: torch.cat(pieces) for name, pieces in self._edges.items()},
+            ends,
         )

@@ -6,6 +6,7 @@ Knows tensors, not graphs or ranks.
 from siafu.ops.attention.attend import attend, fold_backward, fold_into
 from siafu.ops.attention.kinds import Attention, DotProduct, Gat, GatV2, attend_reference
 from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState, delta_of, finish
+from siafu.ops.contract import Requests
 from siafu.ops.csr.gcn import gcn_scales, gcn_values
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.csr.maximum import (
@@ -19,6 +20,8 @@ from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, sum_into
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
+from siafu.ops.group_numbering import GroupNumbering, NewKeys
+from siafu.ops.kernels import has_fast_kernels
 from siafu.ops.numba_jit import load_compiler
 from siafu.ops.numbering import Numbering, union
 from siafu.ops.random.draws import (
@@ -29,6 +32,7 @@ from siafu.ops.random.draws import (
     uniform_reference,
     uniform_rows,
 )
+from siafu.ops.rows.gather import gather_rows
 from siafu.ops.runtime import (
     HUGE_PAGES_VARIABLE,
     fast_paths,
@@ -38,7 +42,14 @@ from siafu.ops.runtime import (
     telling_compilation,
     warm_up,
 )
-from siafu.ops.sample.positions import sample_positions, sample_reference, warm_up_sampling
+from siafu.ops.sample.positions import (
+    draw_positions,
+    key_words,
+    sample_positions,
+    sample_reference,
+    warm_up_sampling,
+)
+from siafu.ops.sample.running import running_sums
 from siafu.ops.threads import num_threads
 from siafu.ops.wire.rows import (
     Encoded,
@@ -66,7 +77,10 @@ __all__ = [
     "Encoded",
     "Gat",
     "GatV2",
+    "GroupNumbering",
+    "NewKeys",
     "Numbering",
+    "Requests",
     "SoftmaxState",
     "WireLayout",
     "apply_delta",
@@ -80,6 +94,7 @@ __all__ = [
     "decode_delta",
     "decode_into",
     "delta_of",
+    "draw_positions",
     "dropout_pairs",
     "dropout_rows",
     "edge_delta",
@@ -90,8 +105,11 @@ __all__ = [
     "fold_backward",
     "fold_into",
     "fold_max",
+    "gather_rows",
     "gcn_scales",
     "gcn_values",
+    "has_fast_kernels",
+    "key_words",
     "load_compiler",
     "max_gradients",
     "max_with_argument",
@@ -100,6 +118,7 @@ __all__ = [
     "num_threads",
     "row_bytes",
     "row_range",
+    "running_sums",
     "sample_positions",
     "sample_reference",
     "set_threads",

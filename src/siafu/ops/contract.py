@@ -140,8 +140,26 @@ class SampleKernels(Protocol):
         weight_E: Tensor | None,
         *,
         replace: bool,
+        sums_E: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return how many edges each request got, and their numbers."""
+        """Return how many edges each request got, and their numbers.
+
+        `sums_E`: what `sample.running` makes of the weights, for those who look draws up in it.
+        """
+
+
+class RowKernels(Protocol):
+    """Gathering rows by number."""
+
+    def gather_into(
+        self,
+        table_NW: Tensor,
+        rows_R: Tensor,
+        slot_N: Tensor | None,
+        copies_KW: Tensor | None,
+        out_RW: Tensor,
+    ) -> None:
+        """Write table[rows_R], whose table may be pinned host memory; `copies[slot]` where kept."""
 
 
 class EdgeDrop(NamedTuple):

@@ -10,12 +10,14 @@ from siafu.ops.contract import (
     CsrKernels,
     DeltaKernels,
     RandomKernels,
+    RowKernels,
     SampleKernels,
     WireKernels,
 )
 from siafu.ops.csr import reference as csr_reference
 from siafu.ops.delta import reference as delta_reference
 from siafu.ops.random import reference as random_reference
+from siafu.ops.rows import reference as row_reference
 from siafu.ops.sample import reference as sample_reference
 from siafu.ops.wire import reference as wire_reference
 
@@ -38,6 +40,8 @@ try:
     from siafu.ops.attention import triton as attention_triton
     from siafu.ops.csr import triton as csr_triton
     from siafu.ops.random import triton as random_triton
+    from siafu.ops.rows import triton as row_triton
+    from siafu.ops.sample import triton as sample_triton
     from siafu.ops.wire import triton as wire_triton
 except ImportError as error:
     triton_missing: str | None = str(error)
@@ -54,6 +58,7 @@ class Kernels(NamedTuple):
     wire: WireKernels = wire_reference
     sample: SampleKernels = sample_reference
     delta: DeltaKernels = delta_reference
+    rows: RowKernels = row_reference
 
 
 PLAIN = Kernels(csr_reference, random_reference)
@@ -66,7 +71,19 @@ if numba_missing is None:
         csr_numba, random_numba, attention_numba, wire_numba, sample_numba, delta_numba
     )
 if triton_missing is None:
-    fast["cuda"] = Kernels(csr_triton, random_triton, attention_triton, wire_triton)
+    fast["cuda"] = Kernels(
+        csr_triton,
+        random_triton,
+        attention_triton,
+        wire_triton,
+        sample_triton,
+        rows=row_triton,
+    )
+
+
+def has_fast_kernels(kind: str) -> bool:
+    """Return whether there is a compiler for this kind of device."""
+    return kind in fast
 
 
 def csr_kernels(device: torch.device, dtype: torch.dtype | None = None) -> CsrKernels:
@@ -100,3 +117,8 @@ def sample_kernels(device: torch.device) -> SampleKernels:
 def delta_kernels(device: torch.device) -> DeltaKernels:
     """Return the kernels over deltas for matrices on `device`."""
     return fast.get(device.type, PLAIN).delta
+
+
+def row_kernels(device: torch.device) -> RowKernels:
+    """Return the kernels that gather rows to `device`."""
+    return fast.get(device.type, PLAIN).rows

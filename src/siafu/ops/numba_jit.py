@@ -4,6 +4,7 @@ Without Numba a kernel stays the Python function it is: slow, and right.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 try:
     import numba
 
+    from siafu.ops.numba_cache import SharedCache
     from siafu.ops.numba_intrinsics import line_width, prefetch
 except ImportError:
     _compiler: Any = None
@@ -50,10 +52,11 @@ def callee(function: Function) -> Function:
 
 def _compile(function: Function, *, fastmath: bool | set[str]) -> Function:
     options = {"fastmath": fastmath, "nogil": True, "error_model": "numpy"}
-    try:
-        return _njit(function, cache=True, **options)
-    except RuntimeError:  # neither our folder nor the user's cache folder can be written
-        return _njit(function, **options)
+    compiled = _njit(function, **options)
+    if _compiler is not None:
+        with suppress(RuntimeError):  # neither our folder nor the user's cache folder is writable
+            compiled._cache = SharedCache(function)  # type: ignore[attr-defined]
+    return compiled
 
 
 def _njit(function: Function, **options: Any) -> Function:

@@ -7,7 +7,7 @@ P ranks, R halo rows of all ranks.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
@@ -94,6 +94,19 @@ def returns_gradients(spec: ModelSpec, number: int, *, sparse: bool = False) -> 
     return spec.card.aggregation != "relations" and (sparse or width.out <= width.into)
 
 
+def interval_traffic(spec: ModelSpec, halo_rows: int, ranks: int) -> EpochTraffic:
+    """Return the bytes of an epoch in a pipeline of intervals, on a graph whose edges go both ways.
+
+    Gradients are read from the ends of out-edges, which are as many rows there.
+    """
+    whole = full_graph_traffic(spec, halo_rows, ranks, Strategy())
+    first = layer_widths(spec, 0)
+    layers = list(whole.layers)
+    if not spec.card.attends and first.out >= first.into:
+        layers[0] = LayerTraffic(layers[0].forward, 0, 0)  # mapped first only where it is narrower
+    return replace(whole, layers=tuple(layers), once=16 * halo_rows)
+
+
 def full_graph_traffic(
     spec: ModelSpec, halo_rows: int, ranks: int, strategy: Strategy, *, sparse: bool = False
 ) -> EpochTraffic:
@@ -113,6 +126,8 @@ def full_graph_traffic(
         evaluation += plain
     if spec.card.aggregation == "normalised_sum":
         once += halo_rows * 8  # degrees
+    if spec.card.attends and spec.dropout > 0:
+        once += halo_rows * 8  # ids, which drop edges
     return EpochTraffic(
         layers=tuple(layers),
         gradients=_gradient_bytes(spec, ranks, strategy),

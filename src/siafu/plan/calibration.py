@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor, nn
 
@@ -31,28 +32,51 @@ from siafu.ops import (
     num_threads,
     sample_positions,
     set_threads,
+    spare_page_faults,
     sum_into,
 )
 from siafu.plan.machine import FAR_BYTES, NEAR_BYTES, Link, Machine, Rates
+from siafu.plan.seconds import Work, whole_step
+from siafu.plan.statistics import CutStatistics
+from siafu.strategy import Strategy
 
 WIDTHS = (16, 64, 256)
 _EDGES, _DEGREE = 1 << 18, 16
+_MORE = 8
+"""Times the edges where several threads share them."""
+_STEP_NODES = 30_000
 _HEADS, _HEAD_WIDTH = 8, 8
-_MOST_SECONDS, _REPEATS = 0.08, 5
+_MOST_SECONDS, _REPEATS, _LEAST = 0.08, 5, 3
 _KEY = DrawKey(seed=0, epoch=0, purpose=0)
 
 
 def calibrate(device: str = "cpu", say: Callable[[str], None] = lambda line: None) -> Machine:
     """Return what work costs on this machine; takes some ten seconds."""
-    at = torch.device(device)
+    at, resident = torch.device(device), int(psutil.Process().memory_info().rss)
+    spare_page_faults()  # as ranks do
     cores = len(os.sched_getaffinity(0))
     say(f"Measuring what work costs on {_name(at)} (once, about ten seconds) ...")
     with _threads_as_before(), torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
         torch.manual_seed(0)
-        counts = [1] if at.type == "cuda" else sorted({1, cores})
+        counts = [1] if at.type == "cuda" else sorted({1, round(cores**0.5), cores})
         rates = tuple(_rates(count, at) for count in counts)
         set_threads(1 if at.type == "cpu" else cores)
         fixed = {name: _fixed_seconds(name, at) for name in ("gcn", "gat")}
+        found = _machine(at, cores, rates, fixed, resident)
+        wholes = [_whole(found, count, at) for count in counts]
+    rates = tuple(
+        one.model_copy(update={"whole": whole}) for one, whole in zip(rates, wholes, strict=True)
+    )
+    return found.model_copy(update={"rates": rates})
+
+
+def _machine(
+    at: torch.device,
+    cores: int,
+    rates: tuple[Rates, ...],
+    fixed: dict[str, tuple[float, float]],
+    resident: int,
+) -> Machine:
     return Machine(
         name=_name(at),
         date=datetime.datetime.now(datetime.UTC).date(),
@@ -64,7 +88,28 @@ def calibrate(device: str = "cpu", say: Callable[[str], None] = lambda line: Non
         attend_layer_seconds=fixed["gat"][0],
         step_seconds=fixed["gcn"][1],
         link=_loopback(),
+        process_bytes=resident,
     )
+
+
+def _whole(machine: Machine, threads: int, device: torch.device) -> float:
+    """Return what a real step of some size takes over the sum of its parts."""
+    width, edges = _HEADS * _HEAD_WIDTH, _STEP_NODES * _DEGREE
+    if device.type == "cpu":
+        set_threads(threads)
+    seconds = _step_seconds("gcn", 2, _STEP_NODES, device)
+    cut = CutStatistics(ranks=1, halo_rows=0, rows=_STEP_NODES, edges=edges)
+    work = Work(
+        spec=_spec("gcn", 2),
+        cut=cut,
+        train_share=1.0,
+        share=machine.shared(1, threads),
+        link=machine.link,
+        strategy=Strategy(),
+    )
+    assert width == work.spec.hidden
+    told = whole_step(work)
+    return max(0.5, (seconds - told.fixed) / (told.training - told.fixed))
 
 
 def _name(device: torch.device) -> str:
@@ -87,7 +132,7 @@ def _seconds(work: Callable[[], Any], device: torch.device) -> float:
     work()
     sync()
     found: list[float] = []
-    while len(found) < _REPEATS and sum(found) < _MOST_SECONDS:
+    while len(found) < _REPEATS and (len(found) < _LEAST or sum(found) < _MOST_SECONDS):
         started = time.perf_counter()
         work()
         sync()
@@ -95,7 +140,8 @@ def _seconds(work: Callable[[], Any], device: torch.device) -> float:
     return min(found)
 
 
-def _matrix(columns: int, device: torch.device, edges: int = _EDGES) -> CSR:
+def _matrix(columns: int, device: torch.device, edges: int = 0) -> CSR:
+    edges = edges or _EDGES * (_MORE if num_threads() > 1 or device.type == "cuda" else 1)
     index = torch.randint(columns, (edges,), dtype=torch.int32, device=device)
     indptr = torch.arange(0, edges + 1, _DEGREE, device=device)
     return CSR(indptr=indptr, index=index, num_cols=columns)
@@ -144,7 +190,7 @@ def _product(width: int, device: torch.device) -> float:
 
 
 def _attention(device: torch.device) -> tuple[float, float]:
-    csr = _matrix(1 << 14, device)
+    csr = _matrix(1 << 17, device)
     width = _HEADS * _HEAD_WIDTH
     z = torch.ones(csr.num_cols, _HEADS, _HEAD_WIDTH, device=device, requires_grad=True)
     score = torch.ones(csr.num_cols, _HEADS, device=device, requires_grad=True)
@@ -180,19 +226,25 @@ def _sampling(device: torch.device) -> float:
 
 def _fixed_seconds(model: str, device: torch.device) -> tuple[float, float]:
     """Return the seconds of a layer and of the rest of a step where there are hardly any rows."""
-    short, tall = (_tiny_step(model, layers, device) for layers in (2, 6))
+    short, tall = (_step_seconds(model, layers, 64, device) for layers in (2, 6))
     layer = max(0.0, (tall - short) / 4)
     return layer, max(0.0, short - 2 * layer)
 
 
-def _tiny_step(model: str, layers: int, device: torch.device) -> float:
+def _spec(model: str, layers: int) -> ModelSpec:
     width = _HEADS * _HEAD_WIDTH
-    spec = ModelSpec(name=model, in_width=width, out_width=width, hidden=width, layers=layers)
-    csr, draws = _matrix(64, device, edges=64 * _DEGREE), Draws()
-    neighbours = LocalNeighbours(csr, torch.arange(64, device=device), draws)
+    return ModelSpec(name=model, in_width=width, out_width=width, hidden=width, layers=layers)
+
+
+def _step_seconds(model: str, layers: int, nodes: int, device: torch.device) -> float:
+    """Return the seconds of a step on a random graph."""
+    csr, draws = _matrix(nodes, device, edges=nodes * _DEGREE), Draws()
+    neighbours = LocalNeighbours(csr, torch.arange(nodes, device=device), draws)
+    spec = _spec(model, layers)
     network = GNN(spec).to(device)
     draws.training = True
-    x, y = torch.ones(64, width, device=device), torch.zeros(64, dtype=torch.int64, device=device)
+    x = torch.ones(nodes, spec.in_width, device=device)
+    y = torch.zeros(nodes, dtype=torch.int64, device=device)
     optimiser = torch.optim.Adam(network.parameters())
 
     def step() -> None:

@@ -16,11 +16,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from siafu.errors import ConfigError
 from siafu.files import read_json, write_text_atomically
 from siafu.ingest.home import cache_folder
+from siafu.plan.memory import PROCESS_BYTES
 
 NEAR_BYTES, FAR_BYTES = 1 << 20, 128 << 20
 """Rows that gathers read from: those that a cache holds, and those that none does."""
 _MOST_DAYS = 90
-_VERSION = 1
+_TOGETHER = 0.5
+"""Of the cost with all threads: what so many ranks reach at best, which wake no threads."""
+_VERSION = 2
 
 _Cost = float
 
@@ -64,6 +67,8 @@ class Rates(BaseModel):
     """Per entry that is rounded, sent and decoded."""
     sample: _Cost
     """Per edge drawn."""
+    whole: float = Field(1.0, gt=0)
+    """What a real step takes over the sum of its parts: threads that wake and wait for others."""
 
 
 class Machine(BaseModel):
@@ -87,6 +92,8 @@ class Machine(BaseModel):
     """Of a step beside its layers: loss, optimiser, bookkeeping."""
     link: Link
     """Between ranks of this machine."""
+    process_bytes: int = Field(PROCESS_BYTES, ge=0)
+    """Of a process that has loaded all that a rank needs."""
 
     def shared(self, ranks: int, threads: int = 0) -> "Share":
         """Return what each of so many ranks on one machine has of it."""
@@ -137,19 +144,32 @@ class Share(BaseModel):
         """Return the seconds per edge and column of attention."""
         return self._cost(lambda rates: rates.attend[backward])
 
+    @property
+    def whole(self) -> float:
+        """What a real step takes over the sum of its parts."""
+        return at_threads(
+            {rates.threads: rates.whole for rates in self.machine.rates}, self.threads
+        )
+
     def _cost(self, read: Callable[[Rates], float]) -> float:
-        """Return a cost for this rank: all ranks together have that of all busy threads."""
+        """Return a cost for this rank; all ranks together are no faster than all threads of one."""
         rates = self.machine.rates
-        if len(rates) == 1:
-            return float(read(rates[0]))
-        one, all_ = rates[0], rates[-1]
-        alone, together = read(one), read(all_)
-        if all_.threads == one.threads:
-            return float(alone * self.ranks)
-        # Between one thread and all, as a power of their number.
-        power = math.log(alone / together) / math.log(all_.threads / one.threads)
-        whole = alone / self.busy ** max(0.0, power)
-        return float(whole * self.ranks)
+        mine = at_threads({one.threads: float(read(one)) for one in rates}, self.threads)
+        if not self.machine.is_cpu:
+            return mine * self.ranks
+        return max(mine, _TOGETHER * self.ranks * float(read(rates[-1])))
+
+
+def at_threads(costs: Mapping[int, float], threads: int) -> float:
+    """Return a cost between those that were measured, on logarithmic axes."""
+    known = sorted(costs)
+    threads = min(max(threads, known[0]), known[-1])
+    high = next(one for one in known if one >= threads)
+    if high == known[0]:
+        return costs[high]
+    low = known[known.index(high) - 1]
+    share = math.log(threads / low) / math.log(high / low)
+    return math.exp((1 - share) * math.log(costs[low]) + share * math.log(costs[high]))
 
 
 def at_width(costs: Mapping[int, float], width: int) -> float:

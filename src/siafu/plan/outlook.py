@@ -13,6 +13,7 @@ from siafu.plan.bytes import (
     EpochTraffic,
     LayerTraffic,
     full_graph_traffic,
+    interval_traffic,
     parameter_counts,
     ring_bytes,
 )
@@ -20,12 +21,21 @@ from siafu.plan.choice import RUNTIME_BYTES
 from siafu.plan.machine import Link, Machine
 from siafu.plan.memory import OTHER, PROCESS, Sizes, held_kinds, predict_kinds
 from siafu.plan.sampled import MinibatchCounts, count_minibatches, least_sampled_bytes
-from siafu.plan.seconds import PHASES, Phases, Work, full_graph_seconds, minibatch_seconds
+from siafu.plan.seconds import (
+    PHASES,
+    Phases,
+    Work,
+    full_graph_seconds,
+    interval_seconds,
+    minibatch_seconds,
+)
 from siafu.plan.statistics import CutStatistics, GraphStatistics
 from siafu.strategy import Strategy
 
 _UNEVEN_STAGE = 1.3
 """The largest stage over the mean."""
+FORKED_SHARE = 0.6
+"""Of a process that has loaded torch, what a rank forked from it touches."""
 MINIBATCHES = "minibatches"
 _ADDRESS_BYTES = 12
 """Of an edge drawn on another rank: asked for, and answered."""
@@ -179,9 +189,12 @@ def _held(at: Setting, cut: CutStatistics, *, on_disk: bool = False) -> dict[str
         kept * cut.rows * graph.row_bytes,
         kept * cut.edges * graph.edge_bytes,
     )
-    # What a GPU counts is tensors alone.
-    runtime = RUNTIME_BYTES if at.machine.is_cpu else -held[PROCESS]
-    return {**held, PROCESS: held[PROCESS] + runtime}
+    if not at.machine.is_cpu:  # what a GPU counts is tensors alone
+        return {**held, PROCESS: 0}
+    # Ranks that are forked from one process share what it has loaded.
+    is_forked = at.link is None and cut.ranks > 1
+    loaded = at.machine.process_bytes * (FORKED_SHARE if is_forked else 1)
+    return {**held, PROCESS: round(loaded) + RUNTIME_BYTES}
 
 
 def _of_full_graph(
@@ -190,6 +203,9 @@ def _of_full_graph(
     graph = at.statistics
     memory = _held(at, cut) | predict_kinds(at.spec, sizes_of(cut, strategy), strategy)
     memory[OTHER] += 16 * parameter_counts(at.spec)[0]
+    if strategy.unit == "interval":
+        traffic = interval_traffic(at.spec, cut.halo_rows, cut.ranks)
+        return memory, traffic, interval_seconds(_work(at, strategy, cut), traffic)
     traffic = full_graph_traffic(
         at.spec, cut.halo_rows, cut.ranks, strategy, sparse=graph.is_sparse
     )

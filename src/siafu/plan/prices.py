@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from siafu.errors import ConfigError, did_you_mean
+from siafu.options import readable
 
 PACKAGED = Path(__file__).with_name("prices.toml")
 CURRENCY = "USD"
@@ -124,14 +125,8 @@ def _route(transfer: Table, path: Path) -> Route:
 
 def _read(path: Path) -> Table:
     """Return the checked content of one file, which may hold only some entries."""
-    try:
+    with readable(f"{path}", "The prices can't be read.", f"write TOML as in {PACKAGED}"):
         content = tomllib.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "The prices can't be read.",
-            seen=f"{path}: {error}",
-            fix=f"write TOML as in {PACKAGED}",
-        ) from error
     _Check(path).file(content)
     return content
 

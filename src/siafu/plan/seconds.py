@@ -28,6 +28,9 @@ _LOSS_PASSES = 9.0
 _SCORE_PASSES = 4.0
 """Over all scores, to score them."""
 _ADAM_PASSES = 12.0
+_SHARED_COPIES = 2.1
+"""Where ranks share a machine, copies between them take the cores of those that compute: what
+computing then takes more is about what is waited for."""
 _OWN_EDGES = 0.5
 """Of the seconds of edges, those of owned rows, while which others travel."""
 _EVALUATION_SHARE = 0.3
@@ -36,6 +39,8 @@ _PER_EDGE, _ROW_PASSES = 4.0, 3.0
 """What an edge takes over drawing it: numbering, sending, transposing; and an entry of a row."""
 _STEP_SECONDS = 2e-3
 """Of a minibatch beside its layers: to put it together."""
+_TASK_SECONDS = 1e-3
+"""Of a task of a pipeline, and of its gather, beside rows and edges."""
 _ELEMENTS_PER_THREAD = 4_000_000
 """As ranks choose their threads: no more than that many numbers of a layer keep busy."""
 
@@ -88,10 +93,24 @@ def full_graph_seconds(work: Work, traffic: EpochTraffic) -> Phases:
     if work.share.machine.is_cpu:
         busy = 1 + (cut.rows + cut.edges) * spec.hidden // _ELEMENTS_PER_THREAD
         work = replace(work, share=work.share.limited(busy))
-    total = Phases()
-    for number in range(spec.layers):
+    return whole_step(work).plus(_exchange(work, traffic, whole_step(work)))
+
+
+def whole_step(work: Work) -> Phases:
+    """Return the seconds of a step without what ranks send each other."""
+    total = _ends(work)
+    for number in range(work.spec.layers):
         total = total.plus(_layer_seconds(work, number))
-    return total.plus(_ends(work)).plus(_exchange(work, traffic, total))
+    more = work.share.whole
+    # A kernel of attention is long enough for threads to be worth waking.
+    edges = total.edges if work.spec.card.attends else more * total.edges
+    return replace(
+        total,
+        edges=edges,
+        products=more * total.products,
+        passes=more * total.passes,
+        evaluation=total.evaluation * edges / max(1e-12, total.edges),
+    )
 
 
 def _layer_seconds(work: Work, number: int) -> Phases:
@@ -177,6 +196,7 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     copying = 2 * entries * work.share.of("select")
     coding = entries * work.share.of("code") if strategy.wire != 32 else 0.0
     travel = rows / link.bytes_per_second + messages * link.latency_seconds
+    travel *= _SHARED_COPIES if link.is_shared else 1.0
     sums = (traffic.gradients + traffic.norms) / ranks / link.bytes_per_second
     # One sum of the gradients, and two of small numbers: as many hops as a ring has.
     sums += 3 * 2 * (ranks - 1) * link.latency_seconds
@@ -196,6 +216,21 @@ def _rounded_entries(work: Work) -> float:
         wide = [part for part in row_parts(work.spec, number) if part >= LEAST_WIDTH]
         total += ways * sum(wide) * work.cut.largest_halo
     return total
+
+
+def interval_seconds(work: Work, traffic: EpochTraffic) -> Phases:
+    """Return the seconds of an epoch in a pipeline whose tensor work is done by its own ranks.
+
+    What runs forward is run again where gradients are wanted, an interval at a time.
+    """
+    whole = full_graph_seconds(work, traffic)
+    tasks = work.strategy.intervals * (2 * work.spec.layers + 1)
+    return replace(
+        whole,
+        products=4 / 3 * whole.products,
+        passes=4 / 3 * whole.passes,
+        fixed=whole.fixed + tasks * _TASK_SECONDS,
+    )
 
 
 def minibatch_seconds(

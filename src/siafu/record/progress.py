@@ -1,6 +1,7 @@
 """Showing progress: a live bar on a terminal, else plain lines; and the words of such lines."""
 
 import difflib
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -253,5 +254,7 @@ def shortened(words: Sequence[str], most: int = 8) -> str:
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Return `did you mean 'x'? ` for the nearest known name, or nothing when none is near."""
     lowered = {candidate.lower(): candidate for candidate in known}
-    near = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
+    # A word of several is nearer than a longer word: start is start_station, not started_at.
+    whole = [word for word in lowered if name.lower() in re.split(r"[\W_]+", word)]
+    near = whole or difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
     return f"did you mean {lowered[near[0]]!r}? " if near else ""

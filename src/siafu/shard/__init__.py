@@ -1,5 +1,6 @@
 """Where a rank's rows live and how rows of other ranks are reached."""
 
+from siafu.shard.moving import moved_shard
 from siafu.shard.objective import Objective
 from siafu.shard.readers import (
     FileRows,
@@ -21,6 +22,7 @@ __all__ = [
     "Shard",
     "VertexShare",
     "WrittenRows",
+    "moved_shard",
     "new_rows",
     "open_shard",
     "part_bytes",

@@ -58,6 +58,15 @@ class HeldRows:
         """Put rows at `low` and after it."""
         self.rows[low : low + len(rows)] = rows
 
+    @property
+    def nbytes(self) -> int:
+        """What they take."""
+        return self.rows.nbytes
+
+    def to(self, device: torch.device) -> "HeldRows":
+        """Return the same rows on a device."""
+        return self if self.rows.device == device else HeldRows(self.rows.to(device))
+
 
 class FileRows:
     """Rows of a memory-mapped file, read in the order they lie there, by several threads.
@@ -105,7 +114,7 @@ class ScratchRows(FileRows):
 
     def write(self, low: int, rows: Tensor) -> None:
         """Put rows at `low` and after it."""
-        self.array[low : low + len(rows)] = rows.numpy()
+        self.array[low : low + len(rows)] = rows.cpu().numpy()
         forget(self.array)
 
 

@@ -102,7 +102,7 @@ def test_cut_of_a_refused_run_is_used_by_the_next(tmp_path: Path, monkeypatch) -
         patch.setattr("siafu.plan.choice.memory_in_use", lambda world: 3 * 10**9)
         with pytest.raises(BudgetError, match="too small") as caught:
             fit("planted:300", memory="2GB", epochs=1, out="run")
-    assert "the cut is kept: add --resume run" in caught.value.fix
+    assert "go on with siafu.resume('run') and a larger memory" in caught.value.fix
     monkeypatch.setattr("siafu.launch.cut.partition_in_steps", lambda *args, **given: 1 / 0)
     run = resume_run(Path("run"), {"memory": "64GB"})
     assert run.result["epochs"] == 1

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import siafu
 from siafu.comm import World
 from siafu.errors import PlanError, StoreError
 from siafu.graph import folder_kind
@@ -251,3 +252,13 @@ def test_metrics_cut_by_a_kill_are_repaired(tmp_path: Path) -> None:
     run.keep_metrics(3)
     lines = run.metrics.read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_an_epoch_that_ends_late_is_saved(tmp_path: Path) -> None:
+    settings = {"hidden": 8, "quiet": True, "checkpoint_minutes": 1e-9}
+    run = siafu.fit("planted:120", epochs=3, out=str(tmp_path / "run"), **settings)
+    saved = sorted(path.name for path in (run.path / "checkpoints").iterdir())
+    assert saved == ["epoch-000002", "epoch-000003"]
+    settings["checkpoint_every"] = 0
+    run = siafu.fit("planted:120", epochs=3, out=str(tmp_path / "none"), **settings)
+    assert not (run.path / "checkpoints").exists()

@@ -76,6 +76,8 @@ OTHERS: dict[str, Other] = {
     "dropout": Other(0.3),
     "patience": Other(1, ("losses",), beside={"epochs": 3, "lr": 1e-9}),
     "checkpoint_every": Other(1, ("files",)),
+    "checkpoint_minutes": Other(1.0),
+    "max_restarts": Other(1),
     "undirected": Other(True),
     "split": Other("0.4,0.2"),
     "device": Other("cpu"),
@@ -106,6 +108,7 @@ OTHERS: dict[str, Other] = {
     "sample_replace": Other(True),
     "sample_weighted": Other(True, beside={"sample_replace": True}),
     "hot_rows": Other("1MB", PLANNED),
+    "rows_on": Other("host"),
     "feature_bits": Other(8),
     "exclude_targets": Other(False),
     "negatives": Other("uniform:3"),
@@ -169,8 +172,11 @@ OTHERS: dict[str, Other] = {
 
 IDLE: dict[str, str] = {
     "device": "auto is the CPU on a machine without a GPU",
+    "rows_on": "auto is the host on a machine without a GPU",
     "threads": "how fast, not what",
     "deadline": "how long a wait may last, where nothing waits for so long",
+    "checkpoint_minutes": "no epoch takes so long: tests/unit/engine/test_resume",
+    "max_restarts": "what to do where a rank is lost, and none is: tests/faults/test_processes",
     "pool_workers": "how many tasks at once, not what they compute",
 }
 """Settings without an effect on what a run learns, sends or writes; why."""
@@ -192,6 +198,8 @@ COMMON = frozenset(
         "schedule",
         "warmup",
         "checkpoint_every",
+        "checkpoint_minutes",
+        "max_restarts",
         "split",
         "undirected",
         "device",

@@ -110,7 +110,7 @@ def test_minibatches_built_in_turn_are_those_built_ahead(
 
 
 def addresses_of(macrobatches: Iterator[Macrobatch]) -> list[list[int]]:
-    return [each.addresses_U.tolist() for each in macrobatches]
+    return [each.rows.addresses_U.tolist() for each in macrobatches]
 
 
 def test_start_of_the_next_epoch_is_built_before_this_one_ends(shard: Shard) -> None:
@@ -122,7 +122,7 @@ def test_start_of_the_next_epoch_is_built_before_this_one_ends(shard: Shard) -> 
         epoch, size, begun = sampler._begun
         assert (epoch, size) == (2, 2)
         assert begun.done()
-        assert begun.result()[0].addresses_U.tolist() == want[1][0]
+        assert begun.result()[0].rows.addresses_U.tolist() == want[1][0]
         assert [first, addresses_of(sampler.macrobatches(2, 2))] == want
         # What was begun for another epoch is dropped.
         addresses_of(sampler.macrobatches(1, 2, goes_on=True))

@@ -41,8 +41,10 @@ def device(request, monkeypatch) -> torch.device:
         assert kernels.numba_missing is None
     elif INTERPRETED:
         modules = (import_module(f"siafu.ops.{name}.triton") for name in ("csr", "random"))
-        wire = import_module("siafu.ops.wire.triton")
-        monkeypatch.setitem(kernels.fast, "cpu", kernels.Kernels(*modules, wire=wire))
+        more = {
+            name: import_module(f"siafu.ops.{name}.triton") for name in ("wire", "sample", "rows")
+        }
+        monkeypatch.setitem(kernels.fast, "cpu", kernels.Kernels(*modules, **more))
     elif torch.cuda.is_available():
         return torch.device("cuda")
     else:

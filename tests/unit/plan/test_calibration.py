@@ -14,6 +14,7 @@ def test_costs_are_measured_and_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(f"{module}._EDGES", 1 << 10)
     monkeypatch.setattr(f"{module}.FAR_BYTES", 1 << 16)
     monkeypatch.setattr(f"{module}._REPEATS", 1)
+    monkeypatch.setattr(f"{module}._STEP_NODES", 64)
     found = calibrate("cpu")
     assert all(cost > 0 for rates in found.rates for cost in rates.near.values())
     assert all(

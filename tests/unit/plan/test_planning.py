@@ -216,12 +216,12 @@ def test_own_models_and_dynamic_ones_are_refused(machine: Path) -> None:
             planned("products", machine, model=model)
 
 
-def test_shares_of_a_machine_add_up_to_it() -> None:
+def test_ranks_together_are_held_back_by_what_all_threads_reach() -> None:
     alone, shared = MACHINE.shared(1), MACHINE.shared(16)
-    assert alone.threads == 16
-    assert shared.threads == 1
-    assert shared.of("element") == pytest.approx(16 * alone.of("element"))
+    assert (alone.threads, shared.threads) == (16, 1)
     assert alone.limited(1).of("element") == pytest.approx(RATES.element)
+    assert shared.of("element") == pytest.approx(8e-10)  # of 16 threads, half the cost at best
+    assert MACHINE.shared(4).of("draw") == pytest.approx(max((2e-9 * 1.5e-10) ** 0.5, 3e-10))
 
 
 def test_costs_between_widths_lie_between_their_costs() -> None:

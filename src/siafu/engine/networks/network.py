@@ -11,7 +11,7 @@ from siafu.config import RunConfig
 from siafu.engine.forecast import Counts, minibatch_remedy
 from siafu.engine.networks.own_model import EdgeFacts, OutputShape, own_model
 from siafu.engine.networks.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
-from siafu.engine.networks.sampled import sampled_network
+from siafu.engine.networks.sampled import WholeNetwork, sampled_network
 from siafu.engine.networks.trial import try_forward
 from siafu.errors import ConfigError
 from siafu.nn import (
@@ -29,7 +29,7 @@ from siafu.nn import (
 from siafu.nn.sparse import dense
 from siafu.ops import CSR
 from siafu.plan import choose_strategy
-from siafu.shard import Shard, WrittenRows
+from siafu.shard import Shard, WrittenRows, moved_shard
 from siafu.strategy import (
     Strategy,
     View,
@@ -156,6 +156,30 @@ class OwnNetwork(RowsInMemory):
         return self.logits()
 
 
+class LateNetwork:
+    """A network over the whole graph that is made when it is first asked for.
+
+    On a GPU the whole graph has to fit there then, beside what minibatches hold.
+    """
+
+    def __init__(self, wanted: OutputShape, make: Callable[[], OwnNetwork]) -> None:
+        self.wanted, self._make = wanted, make
+        self._made: OwnNetwork | None = None
+
+    def _network(self) -> OwnNetwork:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def logits(self) -> Tensor:
+        """Return one row of scores for each owned node."""
+        return self._network().logits()
+
+    def embeddings(self) -> Tensor:
+        """Return one hidden row for each owned node."""
+        return self._network().embeddings()
+
+
 def build_network(
     config: RunConfig,
     shard: Shard,
@@ -187,10 +211,10 @@ def build_network(
             check_forward(own, edge_arguments(own, shard), shard.name)
             if training:
                 try_forward(own, x, shard, _wanted(config, shard))
-            return _own_network(config, own, x, shard, draws, strategy)
+            return _own_network(config, own, x, shard, draws, strategy, say)
         gnn = GNN(spec).to(shard.world.device)
     if strategy.unit == "macrobatch":
-        return sampled_network(config, spec, gnn, shard, draws, strategy, None)
+        return sampled_network(config, spec, gnn, shard, draws, strategy, None, say)
     if strategy.unit == "interval":
         return PipelinedNetwork(gnn, dense(x), shard, draws, strategy, config)
     return BuiltInNetwork(gnn, x, shard, draws, strategy)
@@ -213,19 +237,41 @@ def _remedy(config: RunConfig, spec: ModelSpec | None, shard: Shard) -> str:
 
 
 def _own_network(
-    config: RunConfig, module: nn.Module, x: Rows, shard: Shard, draws: Draws, strategy: Strategy
+    config: RunConfig,
+    module: nn.Module,
+    x: Rows,
+    shard: Shard,
+    draws: Draws,
+    strategy: Strategy,
+    say: Callable[[str], None],
 ) -> Network:
     wanted = _wanted(config, shard)
     if strategy.unit == "graph":
         return OwnNetwork(module, dense(x), shard, draws, strategy, wanted)
-    if shard.is_mapped or shard.world.device.type != "cpu":
+    if shard.is_mapped:
         raise ConfigError(
             "A model of your own infers over the whole graph, which must be in memory for it.",
-            seen=f"{config.model} with {'--memory' if shard.is_mapped else '--device cuda'}",
+            seen=f"{config.model} with --memory",
             fix="use a built-in model, or leave that setting out",
         )
-    whole = OwnNetwork(module, dense(x), shard, draws, Strategy(), wanted)
-    return sampled_network(config, None, module, shard, draws, strategy, whole)
+
+    whole: WholeNetwork = _whole_on_device(config, module, shard, draws, wanted)
+    if shard.world.device.type == "cpu":
+        whole = OwnNetwork(module, dense(x), shard, draws, Strategy(), wanted)
+    return sampled_network(config, None, module, shard, draws, strategy, whole, say)
+
+
+def _whole_on_device(
+    config: RunConfig, module: nn.Module, shard: Shard, draws: Draws, wanted: OutputShape
+) -> LateNetwork:
+    """Return what infers over the whole graph on a GPU, where minibatches are drawn elsewhere."""
+
+    def make() -> OwnNetwork:
+        there = moved_shard(shard, shard.world.device)
+        rows = prepare_features(there, normalize=config.normalize_features)
+        return OwnNetwork(module, dense(rows), there, draws, Strategy(), wanted)
+
+    return LateNetwork(wanted, make)
 
 
 def _wanted(config: RunConfig, shard: Shard) -> OutputShape:

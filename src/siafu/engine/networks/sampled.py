@@ -4,7 +4,7 @@ Shapes: N owned rows, O classes, T minibatches of a step.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
@@ -16,17 +16,21 @@ from siafu.comm import sum_in_order
 from siafu.config import RunConfig
 from siafu.engine.links import link_batching, link_loss
 from siafu.engine.networks.own_model import OutputShape
-from siafu.engine.networks.sampled_memory import memory_left, read_fanout, settle_macrobatch
+from siafu.engine.networks.sampled_memory import memory_left, settle_macrobatch
+from siafu.engine.networks.sampled_settings import (
+    fanouts_of,
+    minibatches_a_step,
+    needs_of,
+    needs_of_own,
+)
 from siafu.engine.networks.step_state import StepState
 from siafu.engine.workload import OnStep, no_step
-from siafu.errors import ConfigError
 from siafu.minibatch import (
     Batching,
     Columns,
     Feed,
     Macrobatch,
     Minibatch,
-    Needs,
     Room,
     Sampling,
     Step,
@@ -34,10 +38,8 @@ from siafu.minibatch import (
     epoch_of_draws,
     map_rows,
 )
-from siafu.minibatch.served import EdgeColumn
 from siafu.nn import GNN, Draws, ModelSpec, Neighbours, layer_widths
 from siafu.nn.losses import total_loss
-from siafu.options import read_bytes
 from siafu.shard import HeldRows, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
 
@@ -130,7 +132,7 @@ class SampledNetwork:
         self._draws.training = True
         self._inferred = None
         assert self.strategy.macrobatch != "auto", "the engine settles that"
-        losses, seeds, sampler = [], 0, self.feed.sampler
+        losses, counts, sampler = [], [], self.feed.sampler
         # It would take memory that inference between the epochs is to have.
         goes_on = goes_on and not self.feed.is_limited
         for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch, goes_on=goes_on):
@@ -138,10 +140,13 @@ class SampledNetwork:
                 sampler.check()
                 with sampler.abandoned_on_error():
                     loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
-                losses.append(loss * step.num_seeds)
-                seeds += step.num_seeds
+                losses.append(loss)
+                counts.append(step.num_seeds)
                 on_step(len(losses), sampler.schedule.num_steps)
-        return math.fsum(losses) / max(1, seeds)
+        # Read here alone: to look at each would make the device stop for the host.
+        found = torch.stack(losses).tolist()
+        total = math.fsum(loss * count for loss, count in zip(found, counts, strict=True))
+        return total / max(1, sum(counts))
 
     def _take_step(
         self,
@@ -150,24 +155,30 @@ class SampledNetwork:
         macrobatch: Macrobatch,
         step: Step,
         subgraphs: list[Subgraph],
-    ) -> float:
+    ) -> Tensor:
+        """Return the mean loss over the seeds of a step, before it was taken."""
         world, state = self._shard.world, StepState(self.module)
-        terms = []
-        for batch, subgraph in zip(
-            step.mine[: step.holders.count(world.rank)], subgraphs, strict=False
-        ):
+        mine = step.mine[: step.holders.count(world.rank)]
+        terms, is_alone = [], world.size == len(step.holders) == 1 and subgraphs[0].num_seeds > 0
+        loss = torch.zeros(())
+        for batch, subgraph in zip(mine, subgraphs, strict=False):
             state.rewind()
             loss = torch.zeros(())
             if subgraph.num_seeds:
                 with self._drawing(epoch, subgraph.number):
                     columns = macrobatch.columns_of(subgraph)
-                    loss = self.loss(batch, subgraph, columns, step.num_seeds)
-                    loss.backward()
-            terms.append(state.flat(loss.detach(), is_empty=not subgraph.num_seeds))
-        mine_TK = torch.stack(terms) if terms else state.empty_terms()
-        total = state.load(sum_in_order(mine_TK, step.holders, world, "gradient"))
+                    total = self.loss(batch, subgraph, columns, step.num_seeds)
+                    total.backward()
+                    loss = total.detach()
+            if not is_alone:
+                terms.append(state.flat(loss, is_empty=not subgraph.num_seeds))
+        if is_alone:
+            state.settle_alone()
+        else:
+            mine_TK = torch.stack(terms) if terms else state.empty_terms()
+            loss = state.load(sum_in_order(mine_TK, step.holders, world, "gradient"))
         optimiser.step()
-        return total
+        return loss
 
     @contextmanager
     def _drawing(self, epoch: int, number: int) -> Iterator[None]:
@@ -176,7 +187,8 @@ class SampledNetwork:
         if isinstance(self.module, GNN):
             yield
             return
-        with torch.random.fork_rng(devices=[]):
+        device = self._shard.world.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(hash((self._draws.seed, epoch, number)))
             yield
 
@@ -254,7 +266,10 @@ class SampledNetwork:
             served["hidden"] = made
             hidden = [*hidden, made] if keeps_all else [made]
         served.pop("hidden", None)
-        return hidden[-1] if embed or not keeps_all else self._read_out(hidden, room)
+        if keeps_all and not embed:
+            return self._read_out(hidden, room)
+        last = hidden[-1]
+        return last.to(torch.device("cpu")) if isinstance(last, HeldRows) else last
 
     def _read_out(self, hidden: list[WrittenRows], room: Room) -> WrittenRows:
         """Return what jumping knowledge makes of the rows of all layers."""
@@ -277,7 +292,7 @@ class SampledNetwork:
         return self.module.run_layer(number, x, neighbours, self._draws)
 
 
-def sampled_network(
+def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     config: RunConfig,
     spec: ModelSpec | None,
     module: nn.Module,
@@ -285,97 +300,34 @@ def sampled_network(
     draws: Draws,
     strategy: Strategy,
     whole: WholeNetwork | None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> SampledNetwork:
-    """Return the network of a run on minibatches, its macrobatches as large as pays."""
+    """Return the network of a run on minibatches, its macrobatches as large as pays.
+
+    `say` is told where rows lie, if that was a choice.
+    """
     layers = config.layers - int(strategy.input_cache)
     sampling = Sampling(
-        fanouts=_fanouts(config)[:layers],
+        fanouts=fanouts_of(config)[:layers],
         replace=config.sample_replace,
         weighted=config.sample_weighted,
     )
     batching = Batching(
         batch_size=config.batch_size,
         order=config.seed_order,
-        step_minibatches=_minibatches_a_step(config),
+        step_minibatches=minibatches_a_step(config),
         links=link_batching(config),
     )
     if spec is None:
-        needs = _needs_of_own(config, edge_arguments(module, shard))
+        needs = needs_of_own(config, edge_arguments(module, shard))
     else:
-        needs = _needs(config, spec, strategy)
+        needs = needs_of(config, spec, strategy)
     feed = Feed(shard, sampling, batching, needs, draws, memory_left(config, shard))
+    if feed.place.told:
+        say(feed.place.told)
     size = settle_macrobatch(config, spec, feed, strategy.macrobatch)
     strategy = strategy.with_choices(macrobatch=size)
     return SampledNetwork(module, feed, shard, draws, strategy, whole)
-
-
-def _needs(config: RunConfig, spec: ModelSpec, strategy: Strategy) -> Needs:
-    edge_columns: tuple[EdgeColumn, ...] = ("edge_weight",)
-    if spec.edge_width:
-        edge_columns = (*edge_columns, "edge_attr")
-    if spec.num_types:
-        edge_columns = (*edge_columns, "edge_type")
-    return Needs(
-        facts=spec.card.scales_sampled or config.sample_weighted,
-        aggregate=spec.card.input_aggregation if strategy.input_cache else None,
-        rows_too=spec.card.reads_own_row or spec.residual,
-        edge_columns=edge_columns,
-        normalise=config.normalize_features,
-        feature_bits=config.feature_bits,
-        sparse=True,
-        hot_bytes=_hot_bytes(config),
-    )
-
-
-def _needs_of_own(config: RunConfig, edge_columns: tuple[EdgeColumn, ...]) -> Needs:
-    """Return what a model of the user's own reads: the edges as they are drawn, nothing scaled."""
-    if config.sample_weighted and "edge_weight" in edge_columns:
-        raise ConfigError(
-            "Edges drawn by weight have their weights in the draw, and the model takes them too.",
-            seen=f"--sample-weighted with {config.model}, whose forward takes edge_weight",
-            fix="leave --sample-weighted out, or let forward take no edge_weight",
-        )
-    return Needs(
-        edge_columns=edge_columns,
-        normalise=config.normalize_features,
-        feature_bits=config.feature_bits,
-        hot_bytes=_hot_bytes(config),
-    )
-
-
-def _hot_bytes(config: RunConfig) -> int:
-    return 0 if config.hot_rows is None else read_bytes(config.hot_rows)
-
-
-def check_sampled_settings(config: RunConfig) -> None:
-    """Raise where the settings of minibatches mean nothing, before any data is looked at."""
-    _fanouts(config)
-    _minibatches_a_step(config)
-    if config.hot_rows is not None:
-        read_bytes(config.hot_rows, "size of --hot-rows")
-
-
-def _fanouts(config: RunConfig) -> tuple[int, ...]:
-    fanouts = read_fanout(config.fanout, config.layers)
-    if config.sample_weighted and not (config.sample_replace and min(fanouts) > 0):
-        # Only then is the plain mean of what is drawn the weighted one on average.
-        raise ConfigError(
-            "Edges drawn by weight are drawn with replacement, and some of them.",
-            seen=f"--sample-weighted with fan-out {','.join(map(str, fanouts))}"
-            + ("" if config.sample_replace else " and no --sample-replace"),
-            fix="add --sample-replace and use fan-outs from 1, or leave --sample-weighted out",
-        )
-    return fanouts
-
-
-def _minibatches_a_step(config: RunConfig) -> int | None:
-    if config.step_minibatches is not None and config.seed_order == "local":
-        raise ConfigError(
-            "Minibatches of own nodes are one per rank.",
-            seen=f"--step-minibatches {config.step_minibatches}",
-            fix="add --seed-order global, or leave it out",
-        )
-    return config.step_minibatches
 
 
 def _all_rows(rows: WrittenRows) -> Tensor:

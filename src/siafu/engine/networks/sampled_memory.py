@@ -17,6 +17,8 @@ __all__ = ["memory_left", "read_fanout", "settle_macrobatch"]
 
 _DEFAULT_BUDGET = 10**9
 """Bytes of rows in flight where no budget is named."""
+_STEPS_ON_DEVICE = 8
+"""Drawn together where no rows are fetched: enough that launches and waits are few."""
 
 
 def memory_left(config: RunConfig, shard: Shard) -> Left | None:
@@ -44,7 +46,10 @@ def settle_macrobatch(
     """
     if not feed.is_limited and isinstance(size, int):
         return size
-    trial, num_steps = feed.trial(), feed.sampler.schedule.num_steps
+    num_steps = feed.sampler.schedule.num_steps
+    if not feed.is_limited and feed.relay.holds_rows:
+        return min(_STEPS_ON_DEVICE, num_steps)
+    trial = feed.trial()
     if not feed.is_limited:
         return largest_that_pays(trial, _DEFAULT_BUDGET, num_steps)
     left, step = feed.left(), step_bytes(config, spec, trial)

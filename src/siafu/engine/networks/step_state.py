@@ -35,11 +35,20 @@ class StepState:
         pieces = [loss.to(first), counts, has, *grads, *buffers]
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
+    def settle_alone(self) -> None:
+        """Do what `flat` and `load` would with the only minibatch of a step: gradients stay.
+
+        Nothing is read on the host, so a device is not waited for.
+        """
+        for buffer, before in zip(self._buffers, self._before, strict=True):
+            change = torch.where(buffer == before, 0, buffer - before).to(self._trained[0])
+            _add_change(buffer, before, change)
+
     def empty_terms(self) -> Tensor:
         """Return no rows, for a rank without a minibatch in the step."""
         return self.flat(torch.zeros(()), is_empty=True)[None][:0]
 
-    def load(self, total_K: Tensor) -> float:
+    def load(self, total_K: Tensor) -> Tensor:
         """Set gradients and buffers to the step's own, and return its loss."""
         sizes = [1, 1, len(self._trained)]
         sizes += [p.numel() for p in self._trained] + [b.numel() for b in self._buffers]
@@ -48,8 +57,11 @@ class StepState:
             parameter.grad = piece.view_as(parameter) if present else None
         changes = pieces[len(self._trained) :]
         for buffer, before, piece in zip(self._buffers, self._before, changes, strict=True):
-            change = (piece / count.clamp(min=1)).view_as(buffer)
-            if not buffer.is_floating_point():
-                change = change.round()
-            buffer.copy_(torch.where(change == 0, before, before + change.to(before)))
-        return float(loss)
+            _add_change(buffer, before, (piece / count.clamp(min=1)).view_as(buffer))
+        return loss[0]
+
+
+def _add_change(buffer: Tensor, before: Tensor, change: Tensor) -> None:
+    if not buffer.is_floating_point():
+        change = change.round()
+    buffer.copy_(torch.where(change == 0, before, before + change.to(before)))

@@ -30,13 +30,18 @@ def try_forward(module: nn.Module, x: Rows, shard: Shard, wanted: OutputShape) -
         trial = copy.deepcopy(module)
     except Exception:  # noqa: BLE001 - a module that can't be copied is not wrong for that
         return
-    ring = torch.arange(_FEW, device=shard.world.device)
-    rows = dense(x.select(ring) if isinstance(x, SparseRows) else x)[:_FEW]
+    device = shard.world.device
+    few_rows = torch.arange(_FEW, device=shard.row_ids.device)
+    rows = dense(x.select(few_rows) if isinstance(x, SparseRows) else x)[:_FEW].to(device)
+    ring = few_rows.to(device)
     columns: Any = {
         name: getattr(shard, name, None) if name != "edge_weight" else shard.csr.weight
         for name in edge_arguments(module, shard)
     }
-    few = {name: None if column is None else column[:_FEW] for name, column in columns.items()}
+    few = {
+        name: None if column is None else column[:_FEW].to(device)
+        for name, column in columns.items()
+    }
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         out = trial.eval()(rows, torch.stack([ring, ring.roll(1)]), **as_given(few))
     found = wanted.checked(out, _FEW, trial)

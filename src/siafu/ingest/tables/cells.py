@@ -22,6 +22,7 @@ MARKS = ("", "-", "--", "?", ".", "none", "na", "n/a", "nan", "null", "missing",
 NULL_CELLS = sorted({*BLANKS, *MARKS, "None", "NONE", "Null", "Missing", "MISSING"})
 """Cells of CSV columns of numbers and dates that are gaps."""
 _NUMBER = r"(?i)^[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+(e[-+]?\d+)?|inf(inity)?)$"
+_GROUPED = r"^[-+]?\d{1,3}((,\d{3})+\.\d+|(,\d{3}){2,})$"
 _CLOCK = r"[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?\s?(Z|[+-]\d\d:?(\d\d)?)?"
 _ISO = rf"^\d{{4}}-\d\d-\d\d({_CLOCK})?$|^\d{{4}}/\d\d/\d\d$"
 _DAY_FIRST = r"^(\d\d)\.(\d\d)\.(\d{4})"
@@ -68,6 +69,21 @@ def numbers_of(values: pa.Array) -> Array:
     plain = pc.replace_substring_regex(values, r"^\+", "")
     numbers = pc.if_else(matches, plain, None).cast(pa.float64())
     return _floats(numbers)
+
+
+def amounts_of(values: pa.Array) -> Array:
+    """Return float64 [V] of texts as `numbers_of` does, also with a sign of money or of percent.
+
+    Commas between thousands are left out where no fraction could be meant: 1,234.50 or 1,234,567.
+    """
+    numbers_V = numbers_of(values)
+    if np.isfinite(numbers_V).all():
+        return numbers_V
+    bare = pc.replace_substring_regex(values, r"^([-+]?)\s*[$€£¥]\s*", r"\1")
+    bare = pc.replace_substring_regex(bare, r"\s*[$€£¥%]$", "")
+    grouped = pc.match_substring_regex(bare, _GROUPED)
+    bare = pc.if_else(grouped, pc.replace_substring(bare, ",", ""), bare)
+    return np.where(np.isfinite(numbers_V), numbers_V, numbers_of(bare))
 
 
 def booleans_of(values: pa.Array) -> Array:
@@ -133,7 +149,7 @@ def _floats(column: pa.Array) -> Array:
 
 Reader = Callable[[pa.Array], Array]
 READER_OF_KIND: dict[str, Reader] = {
-    "number": numbers_of,
+    "number": amounts_of,
     "boolean": booleans_of,
     "date": dates_of,
 }

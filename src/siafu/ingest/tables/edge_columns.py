@@ -53,6 +53,8 @@ class Dropped:
     empty: int = 0
     first_unknown: str = ""
     first_empty: str = ""
+    trimmed: int = 0
+    """Ids that are known without the blanks around them: not dropped."""
     written_otherwise: str = ""
     """An id of the node table that is the same number as the first unknown one."""
 
@@ -82,6 +84,9 @@ class Dropped:
     def notes(self) -> list[str]:
         """Return what was left out."""
         notes = []
+        if self.trimmed:
+            told = counted(self.trimmed, "id")
+            notes.append(f"Left blanks out around {told} of edges, to find the nodes they mean.")
         if self.unknown:
             notes.append(
                 f"Dropped {counted(self.unknown, 'edge')} with nodes that the node table does not "

@@ -5,6 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from siafu.errors import DataError
 from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
@@ -318,11 +320,21 @@ class EdgeTable:
         weights.check(piece, values)
         return values
 
+    def _rows_of(self, column: pa.Array, rows: IdRows) -> Array:
+        """Return the rows of ids, -1 where there is none; blanks around an unknown one are none."""
+        found = rows.find(column)
+        if self.kind == "text" and len(found) and found.min() < 0:
+            lost = np.flatnonzero(found < 0)
+            again = rows.find(pc.utf8_trim_whitespace(column.take(pa.array(lost))))
+            found[lost] = again
+            self.columns.dropped.trimmed += int((again >= 0).sum())
+        return found
+
     def _with_known_ends(self, piece: Piece, rows: IdRows) -> tuple[Piece, list[Array]]:
         """Return the edges whose two nodes are known, with the rows of those."""
         names = (self.columns.src, self.columns.dst)
         columns = [id_column(piece, name, self.kind) for name in names]
-        ends = [rows.find(column) for column in columns]
+        ends = [self._rows_of(column, rows) for column in columns]
         lost = [end < 0 if len(end) and end.min() < 0 else None for end in ends]
         if lost[0] is None and lost[1] is None:
             return piece, ends

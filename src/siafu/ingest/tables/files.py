@@ -312,9 +312,14 @@ def table_files(path: Path, what: str) -> tuple[Path, ...]:
         and file.is_file()
     )
     if not files:
+        near = "" if path.exists() else suggestion(path.name, _beside(path))
         raise DataError(
             f"The {what} has no files.",
             seen=str(path) + ("" if path.exists() else " does not exist"),
-            fix=f"give a file or folder of files ending in {', '.join(TABLE_ENDINGS)}",
+            fix=f"{near}give a file or folder of files ending in {', '.join(TABLE_ENDINGS)}",
         )
     return tuple(files)
+
+
+def _beside(path: Path) -> list[str]:
+    return [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []

@@ -9,6 +9,7 @@ import pyarrow as pa
 from siafu.errors import DataError
 from siafu.ingest.tables.columns import index_columns, is_text
 from siafu.ingest.tables.files import Table
+from siafu.ingest.tables.ids import whole_floats
 from siafu.ingest.tables.kinds import Sample, is_id_name
 from siafu.ingest.tables.options import TableOptions
 
@@ -57,7 +58,7 @@ def ends_by_values(
 ) -> tuple[str, str] | None:
     """Return the first two columns of ids of the node table; None where there are fewer.
 
-    As numbers, 007 and 7.0 are 7.
+    As numbers, 007 is 7.
     """
     found = _named_by_values(table, nodes, as_numbers=as_numbers)
     return None if found is None else (found[1], found[2])
@@ -65,7 +66,7 @@ def ends_by_values(
 
 def _named_by_values(table: Table, nodes: Table, *, as_numbers: bool) -> list[str] | None:
     """Return a column of ids of the node table, and two of the edge table that name these."""
-    theirs, ours = (_as_text(one, _can_be_ids(one, as_numbers)) for one in (nodes, table))
+    theirs, ours = (_as_text(one, _can_be_ids(one)) for one in (nodes, table))
     for name in theirs.columns:
         if not _all_differ(theirs, name):
             continue
@@ -82,24 +83,21 @@ def _named_by_values(table: Table, nodes: Table, *, as_numbers: bool) -> list[st
 
 
 def lost_zeros(table: Table, nodes: Table) -> DataError | None:
-    """Return what to say where ids of the two tables are alike as numbers, and not as written."""
+    """Return what to say where ids of the two tables, unlike as written, are alike as numbers."""
     found = _named_by_values(table, nodes, as_numbers=True)
     if found is None:
         return None
     theirs, ours = _as_text(nodes, found[:1]), _as_text(table, found[1:])
     written = {plain_number(text): text for text in _texts(theirs, found[0])}
-    pairs = [
+    column, text, other = next(
         (column, text, written[plain_number(text)])
         for column in found[1:]
         for text in _texts(ours, column)
-        if plain_number(text) in written
-    ]
-    column, text, other = next((pair for pair in pairs if pair[1] != pair[2]), pairs[0])
-    shorter, lost = (nodes, table)[len(other) > len(text)].what, "have lost their leading zeros"
-    if text == other:
-        shorter, lost = table.what, "have become numbers with fractions"
+        if written.get(plain_number(text), text) != text
+    )
+    shorter = (nodes, table)[len(other) > len(text)]
     return DataError(
-        f"The ids of the {shorter} seem to {lost}.",
+        f"The ids of the {shorter.what} seem to have lost their leading zeros.",
         seen=f"{other!r} in column {found[0]!r} of {nodes.files[0]}, {text!r} in column "
         f"{column!r} of {table.files[0]}",
         fix="make that table again with its ids as text (pandas: dtype=str), or take ids as whole "
@@ -108,15 +106,16 @@ def lost_zeros(table: Table, nodes: Table) -> DataError | None:
 
 
 def plain_number(text: str) -> str:
-    """Return an id without zeros before it, or behind its point; what is no number as it is."""
-    digits = re.fullmatch(r"0*(\d+?)(\.0+)?", text.strip(), re.ASCII)
+    """Return an id without zeros before it; what is no number as it is."""
+    digits = re.fullmatch(r"0*(\d+)", text.strip(), re.ASCII)
     return digits[1] if digits else text
 
 
-def _can_be_ids(table: Table, as_numbers: bool = False) -> list[str]:
+def _can_be_ids(table: Table) -> list[str]:
     schema = table.schema()
     index = index_columns(schema, schema.names)
-    kinds = [pa.types.is_integer, is_text, *([pa.types.is_floating] if as_numbers else [])]
+    # A gap makes whole numbers of pandas floats.
+    kinds = (pa.types.is_integer, pa.types.is_floating, is_text)
     return [
         field.name
         for field in schema
@@ -179,9 +178,11 @@ def _all_differ(sample: Sample, name: str) -> bool:
 
 
 def _texts(sample: Sample, name: str, as_numbers: bool = False) -> list[str]:
+    column = sample.columns[name].drop_null()
     try:
-        values = sample.columns[name].drop_null().cast(pa.large_string()).to_pylist()
-    except pa.ArrowException:  # lists and bytes are no ids, which is told when they are read
+        column = whole_floats(column) if pa.types.is_floating(column.type) else column
+        values = column.cast(pa.large_string()).to_pylist()
+    except pa.ArrowException:  # lists, bytes and fractions are no ids, told when they are read
         return []
-    texts = [text for text in values if text.strip()]
+    texts = [re.sub(r"(?<=\d)[.]0+$", "", text) for text in values if text.strip()]
     return [plain_number(text) for text in texts] if as_numbers else texts

@@ -28,6 +28,8 @@ IdKind = Literal["integer", "text"]
 
 _GATHERED_ROWS = 1 << 22
 _LONGEST_NUMBER = 20
+_LOOKED_AT = 1 << 16
+_LARGEST_FLOAT = 2.0**53
 
 
 class IdRows(Protocol):
@@ -49,12 +51,31 @@ def column_kind(table: Table, name: str) -> IdKind:
         return "text"
     if pa.types.is_null(kind):
         raise _empty(table)
+    if pa.types.is_floating(kind) and _begins_whole(table, name):
+        return "integer"
     raise DataError(
         "Node ids must be integers or text.",
         seen=f"column {name!r} of the {table.what} is {kind}",
-        fix="convert the column, or use --id-type text; a missing id "
-        "makes integers floats, and so does one of 20 digits",
+        fix="convert the column, or use --id-type text; an id of 20 digits makes integers floats",
     )
+
+
+def _begins_whole(table: Table, name: str) -> bool:
+    """Return whether floats are whole numbers in the first rows: a gap makes these of integers."""
+    try:
+        for piece in table.pieces([name], rows=_LOOKED_AT):
+            whole_floats(piece.column(name))
+            break
+    except pa.ArrowException:
+        return False
+    return True
+
+
+def whole_floats(column: pa.Array) -> pa.Array:
+    """Return floats as int64; an ArrowException where one is no whole number, or too large."""
+    if column.null_count < len(column) and pc.max(pc.abs(column)).as_py() >= _LARGEST_FLOAT:
+        raise pa.ArrowInvalid("a number of more digits than floats have")
+    return column.cast(pa.int64())
 
 
 class PaddedIdError(DataError):
@@ -100,6 +121,7 @@ def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = F
         return _whole_numbers(piece, name, column.cast(pa.large_string()))
     wanted = pa.int64() if kind == "integer" else pa.large_string()
     try:
+        column = whole_floats(column) if pa.types.is_floating(column.type) else column
         column = column.cast(wanted)
     except pa.ArrowException as error:
         raise DataError(
@@ -132,6 +154,7 @@ def _whole_numbers(piece: Piece, name: str, column: pa.Array) -> pa.Array:
     if row < 0:
         return pa.array(values)
     trimmed = pc.utf8_trim_whitespace(column)
+    trimmed = pc.replace_substring_regex(trimmed, r"^([0-9]+)[.]0+$", r"\1")  # floats, written
     if trimmed[row] != column[row]:
         return _whole_numbers(piece, name, trimmed)
     seen = column[row].as_py()

@@ -14,10 +14,10 @@ import pyarrow as pa
 from siafu.graph import Array
 from siafu.ingest.tables.cells import (
     READER_OF_KIND,
+    amounts_of,
     dates_of,
     days_of,
     first_of_dates,
-    numbers_of,
     words_of,
 )
 from siafu.ingest.tables.columns import as_float32, is_list, is_number, is_text, list_lengths
@@ -170,7 +170,7 @@ def _of_text(name: str, column: pa.Array) -> Decided:
         why = f"more than {MOST_CATEGORIES:,} different texts" if many else ""
         return Decided(name, "category", why)
     if shares.get("number", 0) >= _MOSTLY:
-        numbers = numbers_of(words.values)
+        numbers = amounts_of(words.values)
         odd = int(np.argmax(words.is_odd(numbers)))
         return Decided(name, "number", f"mostly numbers, but {column[odd].as_py()!r} in row {odd}")
     if distinct == rows:
@@ -199,7 +199,7 @@ def _values(column: pa.Array) -> Array | None:
         return days_of(column)
     if is_text(column.type):
         words = words_of(column)
-        return words.spread(numbers_of(words.values))
+        return words.spread(amounts_of(words.values))
     return None
 
 

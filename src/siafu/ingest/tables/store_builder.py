@@ -30,7 +30,7 @@ from siafu.ingest.tables.ids import IdKind, IdRows, index_ids
 from siafu.ingest.tables.options import TableOptions
 
 _VERTICES = "vertices"
-_RULES = 8
+_RULES = 9
 """Raised when the same tables become another store."""
 
 

@@ -32,7 +32,7 @@ _FEW_CLASSES = 20
 _MOST_CLASSES = 1_000
 _ROWS_A_CLASS = 5
 _MOST_COUNTED = 1 << 17
-_MOSTLY = 0.9
+_MOSTLY, _HALF = 0.9, 0.5
 
 
 class Target(Protocol):
@@ -190,7 +190,9 @@ class OneColumn:
         return counts
 
     def _is_mostly_numbers(self) -> bool:
-        return self._number_rows >= _MOSTLY * (self._number_rows + self._text_rows)
+        # Fractions are nobody's classes: half of them is enough to be meant as numbers.
+        share = _HALF if self._fraction else _MOSTLY
+        return self._number_rows >= share * (self._number_rows + self._text_rows)
 
     def _is_number(self) -> bool:
         if self._asked is not None:

@@ -103,6 +103,12 @@ class CSR:
         """Where every tensor of the matrix lies."""
         return self.index.device
 
+    @property
+    def nbytes(self) -> int:
+        """What its tensors take."""
+        weight = 0 if self.weight is None else self.weight.nbytes
+        return self.indptr.nbytes + self.index.nbytes + weight
+
     def degree(self) -> Tensor:
         """Return int64 [M], the number of edges of each row."""
         return self.indptr.diff()

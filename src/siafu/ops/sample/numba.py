@@ -55,7 +55,13 @@ class Lanes(NamedTuple):
 
 
 def sample(
-    indptr: Tensor, requests: Requests, fanout: int, weight_E: Tensor | None, *, replace: bool
+    indptr: Tensor,
+    requests: Requests,
+    fanout: int,
+    weight_E: Tensor | None,
+    *,
+    replace: bool,
+    sums_E: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `contract.SampleKernels`."""
     num_requests = len(requests.rows_Q)

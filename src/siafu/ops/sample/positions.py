@@ -38,11 +38,34 @@ def sample_positions(  # noqa: PLR0913 - a request is three columns
     weight says, and one whose weight is not above 0 is never picked, even at -1.
     """
     _check_graph(indptr, weight_E, fanout)
-    requests = _requests(rows_Q, ids_Q, batch_Q, keys_B)
+    requests = _requests(rows_Q, ids_Q, batch_Q, key_words(keys_B).to(indptr.device))
     _check_range("rows", rows_Q, len(indptr) - 1)
     _check_range("minibatches with a key", batch_Q, len(keys_B))
+    return draw_positions(indptr.contiguous(), requests, fanout, weight_E, replace=replace)
+
+
+def draw_positions(
+    indptr: Tensor,
+    requests: Requests,
+    fanout: int,
+    weight_E: Tensor | None = None,
+    *,
+    replace: bool = False,
+    sums_E: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return what `sample_positions` does of requests that are known to be right.
+
+    No number is read to be checked, which a device would be waited for. `sums_E` spares the running
+    sums of weights (`running_sums`) where they are at hand.
+    """
     chosen = sample_kernels(indptr.device)
-    return chosen.sample(indptr.contiguous(), requests, fanout, weight_E, replace=replace)
+    return chosen.sample(indptr, requests, fanout, weight_E, replace=replace, sums_E=sums_E)
+
+
+def key_words(keys_B: Sequence[DrawKey]) -> Tensor:
+    """Return int64 [B, 2]: the cipher's key of each minibatch."""
+    words = torch.tensor([key.row_words() for key in keys_B], dtype=torch.int64)
+    return words.view(-1, 2)
 
 
 def sample_reference(  # noqa: PLR0913 - as above
@@ -57,7 +80,7 @@ def sample_reference(  # noqa: PLR0913 - as above
     weight_E: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The definition, one request at a time. Slow; used by tests alone."""
-    requests = _requests(rows_Q, ids_Q, batch_Q, keys_B)
+    requests = _requests(rows_Q, ids_Q, batch_Q, key_words(keys_B))
     return PLAIN.sample.sample(indptr, requests, fanout, weight_E, replace=replace)
 
 
@@ -75,9 +98,7 @@ def warm_up_sampling(*, weight_dtype: torch.dtype | None = None) -> None:
     Numbering().add(keys.int())
 
 
-def _requests(
-    rows_Q: Tensor, ids_Q: Tensor, batch_Q: Tensor, keys_B: Sequence[DrawKey]
-) -> Requests:
+def _requests(rows_Q: Tensor, ids_Q: Tensor, batch_Q: Tensor, keys_B2: Tensor) -> Requests:
     columns = {"rows": rows_Q, "ids": ids_Q, "batch": batch_Q}
     if any(c.dtype != torch.int64 or c.shape != (len(rows_Q),) for c in columns.values()):
         shapes = (f"{name} {tuple(c.shape)} {c.dtype}" for name, c in columns.items())
@@ -86,9 +107,8 @@ def _requests(
             seen=", ".join(shapes),
             fix="pass three int64 columns of one length",
         )
-    words = torch.tensor([key.row_words() for key in keys_B], dtype=torch.int64)
     rows_Q, ids_Q, batch_Q = (c.contiguous() for c in columns.values())
-    return Requests(rows_Q, ids_Q, batch_Q, words.view(-1, 2))
+    return Requests(rows_Q, ids_Q, batch_Q, keys_B2)
 
 
 def _check_range(what: str, numbers_Q: Tensor, bound: int) -> None:
@@ -108,11 +128,11 @@ def _check_graph(indptr: Tensor, weight_E: Tensor | None, fanout: int) -> None:
         raise ConfigError(
             "The fan-out is out of range.", seen=f"fanout={fanout}", fix="use -1 (all), 0 or more"
         )
-    if indptr.device.type != "cpu" or indptr.dtype != torch.int64:
+    if indptr.dtype != torch.int64:
         raise PlanError(
-            "Sampling reads int64 offsets on CPU.",
+            "Sampling reads int64 offsets.",
             seen=f"{indptr.dtype} on {indptr.device}",
-            fix="keep the graph's offsets in memory as int64",
+            fix="keep the graph's offsets as int64",
         )
     if weight_E is not None:
         _check_weight(weight_E, int(indptr[-1]))

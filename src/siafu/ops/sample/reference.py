@@ -30,7 +30,13 @@ LOG_2, SPLIT = 0.6931471805599453, 0.7071067811865476
 
 
 def sample(
-    indptr: Tensor, requests: Requests, fanout: int, weight_E: Tensor | None, *, replace: bool
+    indptr: Tensor,
+    requests: Requests,
+    fanout: int,
+    weight_E: Tensor | None,
+    *,
+    replace: bool,
+    sums_E: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """See `contract.SampleKernels`."""
     columns = (requests.rows_Q, requests.ids_Q, requests.batch_Q)
@@ -43,8 +49,10 @@ def sample(
         else:
             offsets = pick_weighted(weight_E[lo:hi].tolist(), fanout, draws, replace=replace)
         picked.append([lo + offset for offset in offsets])
-    counts_Q = torch.tensor([len(edges) for edges in picked], dtype=torch.int64)
-    return counts_Q, torch.tensor([e for edges in picked for e in edges], dtype=torch.int64)
+    counts, flat = [len(edges) for edges in picked], [e for edges in picked for e in edges]
+    made = (torch.tensor(column, dtype=torch.int64) for column in (counts, flat))
+    counts_Q, positions_S = (column.to(indptr.device) for column in made)
+    return counts_Q, positions_S
 
 
 def pick_uniform(degree: int, fanout: int, draws: Iterator[int], *, replace: bool) -> list[int]:

@@ -12,7 +12,7 @@ import pytest
 from siafu.errors import DataError
 from siafu.graph import load_store
 from siafu.ingest import TableOptions, ingest_to_store
-from tests.unit.ingest.tables.made import assert_fails, made, schema_of
+from tests.unit.ingest.tables.made import assert_fails, build, made, schema_of, write_tables
 
 AGE = {"age": [row % 11 for row in range(20)]}
 
@@ -118,7 +118,6 @@ def test_ids_with_zeros_are_found_though_some_edges_name_others(tmp_path: Path) 
 
 PADDED = [f"{row:04}" for row in range(1, 41)]
 NUMBERS = list(range(1, 41))
-MISSING = [*NUMBERS[:-2], None]
 
 
 @pytest.mark.parametrize(
@@ -126,14 +125,12 @@ MISSING = [*NUMBERS[:-2], None]
     [
         (PADDED, NUMBERS[:-1], NUMBERS[1:], "(?s)edge table seem to have lost.*'0001'.*'1'"),
         (NUMBERS, PADDED[:-1], PADDED[1:], "(?s)node table seem to have lost.*'1'.*'0001'"),
-        (NUMBERS, MISSING, MISSING, "edge table seem to have become numbers with fractions"),
     ],
 )
 def test_ids_that_lost_their_zeros_are_told_as_such(
     tmp_path: Path, ids: list[Any], src: list[Any], dst: list[Any], told: str
 ) -> None:
-    floats = pa.float64() if None in src else None
-    ends = {"reader": pa.array(src, floats), "film": pa.array(dst, floats), "day": ["x"] * 39}
+    ends = {"reader": src, "film": dst, "day": ["x"] * 39}
     pq.write_table(pa.table({"person": ids, "age": [5.5] * 40}), tmp_path / "persons.parquet")
     pq.write_table(pa.table(ends), tmp_path / "reads.parquet")
     with pytest.raises(DataError, match=told) as caught:
@@ -144,7 +141,7 @@ def test_ids_that_lost_their_zeros_are_told_as_such(
     ingest_to_store(tmp_path, tmp_path / "store", options=numbers)
     graph = load_store(tmp_path / "store")
     assert graph.ids.to_arrow().to_pylist() == NUMBERS
-    assert graph.num_edges == sum(one is not None for one in src)
+    assert graph.num_edges == 39
 
 
 def test_edges_that_lost_zeros_of_named_ends_are_told_which_id_is_meant(tmp_path: Path) -> None:
@@ -175,3 +172,53 @@ def test_nodes_that_are_there_twice_are_counted_once(tmp_path: Path) -> None:
     flags = {f"is_{one}": [int(kind == one) for kind in kinds] for one in "ab"}
     graph, _ = made(tmp_path / "labels", nodes | flags, edges, label=tuple(flags))
     assert schema_of(graph).targets[0].counts == (20, 20)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_a_gap_among_ids_of_pandas_makes_them_no_other_ids(tmp_path: Path, ending: str) -> None:
+    numbers = list(range(200))
+    gap = pa.array([float(one) for one in numbers[1:]] + [None], pa.float64())
+    write = pa_csv.write_csv if ending == "csv" else pq.write_table
+    write(pa.table({"person": numbers, "age": [5.5] * 200}), tmp_path / f"nodes.{ending}")
+    write(pa.table({"reader": numbers, "film": gap}), tmp_path / f"edges.{ending}")
+    if ending == "csv":
+        lines = "\n".join(f"{one}.0,{one + 1}.0" for one in range(199))
+        (tmp_path / "edges.csv").write_text(f"reader,film\n{lines}\n4.0,\n")
+    notes = ingest_to_store(tmp_path, tmp_path / "store")
+    graph = load_store(tmp_path / "store")
+    assert (graph.ids.to_arrow().to_pylist(), graph.num_edges) == (numbers, 199)
+    assert notes[0] == "Edges go from column reader to column film."
+    ingest_to_store(tmp_path / f"edges.{ending}", tmp_path / "alone")
+    assert load_store(tmp_path / "alone").ids.to_arrow().to_pylist() == numbers
+    large = pa.table({"src": [1.0, 2.0**60], "dst": [1.0, 2.0]})
+    pq.write_table(large, tmp_path / "large.parquet")
+    with pytest.raises(DataError, match="integers or text"):
+        ingest_to_store(tmp_path / "large.parquet", tmp_path / "no")
+
+
+def test_tables_that_are_swapped_or_misspelt_are_told_so(tmp_path: Path) -> None:
+    persons = {"person": PADDED, "age": NUMBERS, "town": ["Ulm"] * 40}
+    pq.write_table(pa.table(persons), tmp_path / "persons.parquet")
+    pq.write_table(pa.table({"reader": PADDED, "film": PADDED}), tmp_path / "reads.parquet")
+    swapped = TableOptions(nodes=tmp_path / "reads.parquet")
+    with pytest.raises(DataError, match="The two tables seem to be swapped"):
+        ingest_to_store(tmp_path / "persons.parquet", tmp_path / "store", options=swapped)
+    misspelt = TableOptions(nodes=tmp_path / "person.parquet")
+    with pytest.raises(DataError, match=r"did you mean 'persons\.parquet'"):
+        ingest_to_store(tmp_path / "reads.parquet", tmp_path / "store", options=misspelt)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_blanks_around_ids_of_edges_are_none(tmp_path: Path, ending: str) -> None:
+    nodes = {"id": ["a", "b ", "c"], "age": [1, 2, 3]}
+    edges = {"src": ["a", " c", "b "], "dst": ["c ", "a", "a"]}
+    source = write_tables(tmp_path / "tables", nodes, edges, ending)
+    graph, notes = build(tmp_path, source)
+    assert graph.edge_index().T.tolist() == [[2, 0], [1, 0], [0, 2]]
+    assert "Left blanks out around 2 ids of edges, to find the nodes they mean." in notes
+
+
+def test_a_word_of_a_name_is_nearer_than_a_longer_word(tmp_path: Path) -> None:
+    starts = {"id": PADDED}, {"started_at": PADDED, "start_station": PADDED, "end": PADDED}
+    told = assert_fails(tmp_path, "no column 'start'", *starts, src="start")
+    assert "did you mean 'start_station'" in told

@@ -287,6 +287,30 @@ def test_columns_that_are_to_be_left_out_are_no_features(tmp_path: Path) -> None
         make_columns(features="-age,town").table_options()
 
 
+def test_signs_of_money_and_percent_are_no_text(tmp_path: Path) -> None:
+    count = 2 * ROWS
+    nodes = {
+        "price": [f"€ {1000 + row:,}.50" for row in range(count)],
+        "fee": [f"-${row}.25" if row % 9 else "" for row in range(count)],
+        "water": [f"{row % 50} %" for row in range(count)],
+        "people": [f"{row + 1},000,000" for row in range(count)],
+        "odd": [f"{row},234" for row in range(count)],
+    }
+    graph, _ = made(tmp_path, nodes)
+    kinds = {one.name: one.kind for one in schema_of(graph).nodes}
+    assert kinds == dict.fromkeys(("price", "fee", "water", "people"), "number")
+    found = np.array(graph.x)[[1, 7]].tolist()
+    assert found == [[1001.5, -1.25, 1, 2e6], [1007.5, -7.25, 7, 8e6]]
+    assert np.isnan(np.array(graph.x)[0, 1])
+    assert "odd" in schema_of(graph).unused, "a comma may be a point"
+
+
+def test_a_target_of_fractions_and_words_is_told(tmp_path: Path) -> None:
+    grams = [f"{row}.25" if row % 5 else "unknown" for row in range(ROWS)]
+    with pytest.raises(DataError, match=r"(?s)mixes numbers and text.*'unknown' in data row 0"):
+        made(tmp_path, {"age": list(range(ROWS)), "grams": grams}, label="grams")
+
+
 def test_one_is_told_as_one(tmp_path: Path) -> None:
     pay = [f"{k % 7}.5" for k in range(2 * ROWS)]
     pay[7] = "much"

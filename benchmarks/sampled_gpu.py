@@ -1,0 +1,388 @@
+"""How long does an epoch of sampled training take on one GPU, with rows on it and beside it?
+
+Run: python -m benchmarks.sampled_gpu [--json FILE] [--device cuda|cpu] [--scale 1.0] [--epochs 5]
+     [--models sage,gat] [--pyg-steps 20]
+
+1.2 M nodes, 40 M edges, 100 features, 196 k seeds (made by seeded code), three layers of 256,
+fan-out 15,10,5, minibatches of 1,024. siafu as `--strategy batchgnn` runs it, with rows on the
+device, in pinned memory (a tenth of them, and none, copied to the device) and on the host. Beside
+it: a plain loop of torch operations on the device, which draws with replacement and numbers nodes
+by sorting, and PyG's NeighborLoader where it runs, over some steps. The losses of a small graph
+are compared with the CPU's.
+
+Shapes: N nodes, E edges, V nodes of a minibatch.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks.measure import Spread, append_json, machine
+from siafu.comm import HaloPlan, World
+from siafu.config import make_config
+from siafu.engine import Trainer, begin
+from siafu.graph.nodes import IntegerIds
+from siafu.ops import CSR
+from siafu.shard import Shard
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyG scripts parts of itself, which torch has deprecated
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+    from torch_geometric.nn import GAT, GraphSAGE
+
+NODES, EDGES, WIDTH, CLASSES, SEEDS = 1_200_000, 40_000_000, 100, 47, 196_000
+HIDDEN, FANOUT, BATCH = 256, (15, 10, 5), 1024
+SMALL = 0.01
+"""Of the graph whose losses are compared with the CPU's."""
+SAME_LOSS = 1e-4
+"""Relative: sums in another order."""
+CONTESTANTS: dict[str, dict[str, Any]] = {
+    "device": {"rows_on": "device"},
+    "pinned and hot": {"rows_on": "pinned"},
+    "pinned": {"rows_on": "pinned", "hot_rows": "1MB"},
+    "host": {"rows_on": "host"},
+}
+
+
+def make_shard(scale: float, device: torch.device) -> Shard:
+    """Return the graph on the host: communities, hubs, and features that tell of classes."""
+    there = torch.device("cuda") if torch.cuda.is_available() else torch.device("cpu")
+    draw = torch.Generator(there).manual_seed(0)
+    nodes, edges = round(NODES * scale), round(EDGES * scale)
+
+    def uniform(count: int) -> Tensor:
+        return torch.rand(count, generator=draw, device=there, dtype=torch.float64)
+
+    label = (uniform(nodes) * CLASSES).long()
+    members = label.argsort(stable=True)
+    first = torch.searchsorted(label[members], torch.arange(CLASSES + 1, device=there))
+    dst = (uniform(edges) * nodes).long().sort().values
+    begins, ends = first[label[dst]], first[label[dst] + 1]
+    near = members[begins + (uniform(edges) ** 1.5 * (ends - begins)).long()]
+    hub = (uniform(edges) ** 3 * nodes).long()
+    index = torch.where(uniform(edges) < 0.6, near, hub).to(torch.int32).cpu()
+    indptr = torch.searchsorted(dst, torch.arange(nodes + 1, device=there)).cpu()
+    noise = torch.randn(nodes, WIDTH, generator=draw, device=there)
+    x = (noise + functional.one_hot(label, WIDTH)).cpu()
+    order = uniform(nodes).argsort().cpu()
+    seeds = order[: round(SEEDS * scale)].sort().values
+    none = torch.zeros(0, dtype=torch.int64)
+    world = World(device=device)
+    return Shard(
+        world=world,
+        name="made",
+        num_vertices=nodes,
+        num_classes=CLASSES,
+        multi_label=False,
+        class_names=(),
+        csr=CSR(indptr, index, nodes),
+        plan=HaloPlan.build(none, [0], [0], nodes),
+        row_ids=torch.arange(nodes),
+        ids=IntegerIds(np.arange(nodes)),
+        x=x,
+        y=label.cpu(),
+        masks={"train": seeds, "val": none, "test": none},
+        mask_totals={"train": len(seeds), "val": 0, "test": 0},
+        edge_attr=None,
+        edge_type=None,
+        num_edge_types=0,
+        edge_type_names=(),
+        part_of=np.zeros(nodes, np.int32),
+        fingerprint="made",
+    )
+
+
+def training_of(shard: Shard, model: str, settings: dict[str, Any]) -> Trainer:
+    """Return siafu's training, as the command line would begin it."""
+    config = make_config(
+        data="made",
+        strategy="batchgnn",
+        model=model,
+        layers=len(FANOUT),
+        hidden=HIDDEN,
+        fanout=",".join(map(str, FANOUT)),
+        batch_size=BATCH,
+        dropout=0.5,
+        input_dropout=0.0,
+        lr=0.003,
+        epochs=1000,
+        inference="none",
+        device=shard.world.device.type,
+        **({"heads": 4} if model == "gat" else {}),
+        **settings,
+    )
+    return begin(config.resolved(), shard)
+
+
+def epoch_of(training: Trainer) -> float:
+    """Run an epoch and return its loss."""
+    loss = training.step()
+    training.progress.epochs += 1
+    return loss
+
+
+def measure(
+    epoch: Callable[[], float], epochs: int, steps: int, device: torch.device
+) -> dict[str, Any]:
+    """Return the seconds of epochs after a first one, and the memory at the peak."""
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    losses, seconds = [], []
+    for _ in range(epochs + 1):
+        start = time.perf_counter()
+        losses.append(round(epoch(), 6))
+        if on_gpu:
+            torch.cuda.synchronize()
+        seconds.append(time.perf_counter() - start)
+    spread = Spread.of(seconds[1:])
+    return {
+        "epoch_seconds": round(spread.median, 3),
+        "spread_seconds": round(spread.iqr, 3),
+        "first_epoch_seconds": round(seconds[0], 2),
+        "minibatch_ms": round(1e3 * spread.median / steps, 3),
+        "device_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if on_gpu else None,
+        "losses": losses,
+    }
+
+
+def measure_siafu(
+    shard: Shard, model: str, settings: dict[str, Any], epochs: int
+) -> dict[str, Any]:
+    """Return siafu's row for one place of the rows."""
+    training = training_of(shard, model, settings)
+    network: Any = training.workload
+    feed = network.network.feed
+    row = measure(
+        lambda: epoch_of(training), epochs, feed.sampler.schedule.num_steps, shard.world.device
+    )
+    start = time.perf_counter()
+    for _ in feed.sampler.macrobatches(1000, network.network.strategy.macrobatch):
+        pass
+    row["drawing_alone_seconds"] = round(time.perf_counter() - start, 3)
+    row["rows_on"], row["macrobatch"] = feed.place.rows, network.network.strategy.macrobatch
+    if feed.device_hits is not None:
+        row["device_hits"] = round(feed.device_hits, 3)
+    training.close()
+    return row
+
+
+class PlainSage(nn.Module):
+    """SAGE in torch operations, on sub-graphs as lists of edges whose rows are a prefix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [WIDTH, HIDDEN, HIDDEN, CLASSES]
+        pairs = list(pairwise(widths))
+        self.own = nn.ModuleList(nn.Linear(a, b) for a, b in pairs)
+        self.near = nn.ModuleList(nn.Linear(a, b, bias=False) for a, b in pairs)
+
+    def forward(self, x: Tensor, hops: list[tuple[Tensor, Tensor]], sizes: list[int]) -> Tensor:
+        """Return logits of the seeds; `hops` are destinations and sources, `sizes` nodes met."""
+        for layer, (own, near) in enumerate(zip(self.own, self.near, strict=True)):
+            depth = len(hops) - layer
+            rows = torch.cat([dst for dst, _ in hops[:depth]])
+            columns = torch.cat([src for _, src in hops[:depth]])
+            total = x.new_zeros(sizes[depth - 1], x.size(1)).index_add_(0, rows, x[columns])
+            count = x.new_zeros(sizes[depth - 1]).index_add_(0, rows, torch.ones_like(rows).to(x))
+            x = own(x[: sizes[depth - 1]]) + near(total / count.clamp(min=1)[:, None])
+            x = functional.dropout(torch.relu(x), 0.5) if layer < len(hops) - 1 else x
+        return x
+
+
+class PlainLoop:
+    """Sampled training in plain torch operations on one device, rows and edges there."""
+
+    def __init__(self, shard: Shard) -> None:
+        assert isinstance(shard.x, Tensor)
+        assert shard.y is not None
+        device = shard.world.device
+        self._indptr, self._index = shard.csr.indptr.to(device), shard.csr.index.long().to(device)
+        self._x, self._y, self._seeds = (
+            column.to(device) for column in (shard.x, shard.y, shard.train)
+        )
+        self._place = torch.full((shard.num_vertices,), -1, dtype=torch.int64, device=device)
+        self._model = PlainSage().to(device)
+        self._optimiser = torch.optim.Adam(self._model.parameters(), lr=0.003)
+
+    def sample(self, batch: Tensor) -> tuple[Tensor, list[tuple[Tensor, Tensor]], list[int]]:
+        """Return nodes, edges of each hop and how many nodes were met before it."""
+        met, frontier, hops, sizes = [batch], batch, [], [len(batch)]
+        self._place[batch] = torch.arange(len(batch), device=batch.device)
+        for fanout in FANOUT:
+            first = self._indptr[frontier]
+            degree = self._indptr[frontier + 1] - first
+            draws = torch.rand(len(frontier), fanout, device=batch.device)
+            picks = first[:, None] + (draws * degree[:, None]).long()
+            has = (degree > 0)[:, None].expand_as(picks)
+            sources = self._index[picks[has]]
+            fresh = sources[self._place[sources] < 0].unique()
+            begin = sizes[-1]
+            self._place[fresh] = torch.arange(begin, begin + len(fresh), device=batch.device)
+            rows = self._place[frontier][:, None].expand_as(picks)[has]
+            hops.append((rows, self._place[sources]))
+            sizes.append(begin + len(fresh))
+            met.append(fresh)
+            frontier = fresh
+        nodes = torch.cat(met)
+        self._place[nodes] = -1
+        return nodes, hops, sizes
+
+    def epoch(self) -> float:
+        """Train on every seed once."""
+        losses = []
+        order = torch.randperm(len(self._seeds), device=self._seeds.device)
+        for batch in self._seeds[order].split(BATCH):
+            nodes, hops, sizes = self.sample(batch)
+            out = self._model(self._x[nodes], hops, sizes)
+            loss = functional.cross_entropy(out, self._y[batch])
+            self._optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            self._optimiser.step()
+            losses.append(loss.detach())
+        return float(torch.stack(losses).mean())
+
+    def draw(self) -> None:
+        """Draw an epoch of minibatches and train on none."""
+        for batch in self._seeds.split(BATCH):
+            self.sample(batch)
+
+
+def measure_plain(shard: Shard, epochs: int) -> dict[str, Any]:
+    """Return the plain loop's row."""
+    loop, steps = PlainLoop(shard), math.ceil(len(shard.train) / BATCH)
+    row = measure(loop.epoch, epochs, steps, shard.world.device)
+    start = time.perf_counter()
+    loop.draw()
+    if shard.world.device.type == "cuda":
+        torch.cuda.synchronize()
+    row["drawing_alone_seconds"] = round(time.perf_counter() - start, 3)
+    return row
+
+
+def measure_pyg(shard: Shard, model: str, steps: int) -> dict[str, Any]:
+    """Return what some steps of PyG's own way take, or why it does not run."""
+    device = shard.world.device
+    data = Data(x=shard.x, y=shard.y, edge_index=shard.edge_index)
+    kind: Any = GraphSAGE if model == "sage" else GAT
+    more = {"heads": 4} if model == "gat" else {}
+    net = kind(WIDTH, HIDDEN, len(FANOUT), CLASSES, dropout=0.5, **more).to(device)
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.003)
+    has_kernels = any(importlib.util.find_spec(name) for name in ("pyg_lib", "torch_sparse"))
+    workers = 8 if has_kernels else 0
+    loader = NeighborLoader(
+        data,
+        list(FANOUT),
+        input_nodes=shard.train,
+        batch_size=BATCH,
+        shuffle=True,
+        num_workers=workers,
+    )
+
+    def timed(batches: Iterator[Any]) -> Iterator[float]:
+        for _ in range(steps):
+            start = time.perf_counter()
+            batch = next(batches).to(device)
+            out = net(batch.x, batch.edge_index)[: batch.batch_size]
+            loss = functional.cross_entropy(out, batch.y[: batch.batch_size])
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()
+            optimiser.step()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            yield time.perf_counter() - start
+
+    seconds = list(timed(iter(loader)))[steps // 4 :]
+    each = Spread.of(seconds).median
+    return {
+        "minibatch_ms": round(1e3 * each, 2),
+        "epoch_seconds": round(each * math.ceil(len(shard.train) / BATCH), 1),
+        "steps_timed": len(seconds),
+    }
+
+
+def compare_losses(model: str, device: torch.device) -> dict[str, Any]:
+    """Return the losses of a small graph on the device and on the CPU; raise where they differ."""
+    losses = {}
+    for place, where in (("device", device), ("host", torch.device("cpu"))):
+        shard = make_shard(SMALL, where)
+        settings = {"rows_on": place if where.type == "cuda" else "auto"}
+        training = training_of(shard, model, settings)
+        losses[where.type] = [epoch_of(training) for _ in range(3)]
+        training.close()
+    ours, theirs = losses[device.type], losses["cpu"]
+    apart = max(abs(a - b) / abs(b) for a, b in zip(ours, theirs, strict=True))
+    return {"on_device": ours, "on_cpu": theirs, "apart": apart, "same": apart < SAME_LOSS}
+
+
+def main() -> None:
+    """Measure every contestant; one that fails is told and the rest go on."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="append one line for each row to this file")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--models", default="sage,gat")
+    parser.add_argument("--only", default="", help="contestants, comma between; else all")
+    parser.add_argument("--pyg-steps", type=int, default=20)
+    args = parser.parse_args()
+    shard = make_shard(args.scale, torch.device(args.device))
+    for model in args.models.split(","):
+        for name, side in sides_of(shard, model, args).items():
+            if args.only and name not in args.only.split(","):
+                continue
+            row = {
+                "benchmark": "sampled_gpu",
+                "model": model,
+                "contestant": name,
+                "vertices": shard.num_vertices,
+                "edges": shard.csr.num_edges,
+                "seeds": len(shard.train),
+            }
+            try:
+                row |= side()
+            except Exception as error:  # noqa: BLE001 - the others are still worth measuring
+                row["failed"] = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+            row |= machine(args.device)
+            print(json.dumps(row), flush=True)
+            if args.json:
+                append_json(args.json, row)
+            with suppress(AttributeError, RuntimeError):
+                torch.cuda.empty_cache()
+
+
+def sides_of(
+    shard: Shard, model: str, args: argparse.Namespace
+) -> dict[str, Callable[[], dict[str, Any]]]:
+    """Return the contestants of one model."""
+    tenth = f"{max(1, shard.num_vertices * WIDTH * 4 // 10)}B"
+    sides: dict[str, Callable[[], dict[str, Any]]] = {
+        "losses": lambda: compare_losses(model, torch.device(args.device)),
+    }
+    for name, settings in CONTESTANTS.items():
+        more = {"hot_rows": tenth} if "hot" in name else {}
+        few = 1 if name == "host" else args.epochs
+        sides[f"siafu {name}"] = partial(measure_siafu, shard, model, settings | more, few)
+    if model == "sage":
+        sides["plain torch"] = lambda: measure_plain(shard, args.epochs)
+    sides["pyg"] = lambda: measure_pyg(shard, model, args.pyg_steps)
+    return sides
+
+
+if __name__ == "__main__":
+    main()

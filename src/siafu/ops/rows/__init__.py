@@ -1,0 +1,1 @@
+"""Rows of a table gathered by number, wherever the table lies."""

@@ -1,0 +1,60 @@
+"""A training goes on by itself after it lost a rank, and ends as if it had lost none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import siafu
+from siafu.errors import RankError
+
+MODEL = f"{Path(__file__).with_name('own_models.py')}:KilledOnce"
+SETTINGS: dict[str, Any] = {"model": MODEL, "ranks": 2, "epochs": 8, "partition": "hash"}
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("every", [2, 50])
+def test_it_ends_bit_for_bit_as_if_nothing_was_lost(
+    every: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told: list[int] = []
+    run = siafu.fit(
+        "planted:300",
+        **SETTINGS,
+        checkpoint_every=every,
+        max_restarts=1,
+        out="lost",
+        quiet=True,
+        on_epoch=lambda epoch, metrics: told.append(epoch),
+    )
+    assert Path("killed").exists()
+    line = "Rank 1 was killed; the others were stopped. (signal SIGKILL) Restart 1 of 1."
+    assert line in (run.path / "warnings.txt").read_text()
+    # Epochs since the newest checkpoint are trained, and told of, again.
+    assert told == [1, 2, 3, 4, 5, *range(5 if every == 2 else 1, 9)]
+    assert len(run.metrics) == 8
+    whole = siafu.fit("planted:300", **SETTINGS, out="whole", quiet=True)
+    assert run.result["losses"] == whole.result["losses"]
+    kept = load_file(whole.path / "weights.safetensors")
+    for name, tensor in load_file(run.path / "weights.safetensors").items():
+        assert torch.equal(tensor, kept[name]), name
+
+
+def test_without_leave_to_restart_it_ends_and_says_how_to_go_on() -> None:
+    with pytest.raises(RankError, match="Rank 1 was killed") as told:
+        siafu.fit("planted:300", **SETTINGS, out="lost", quiet=True)
+    assert "resume" in told.value.fix
+
+
+def test_a_mistake_of_the_model_is_not_tried_again(capfd: pytest.CaptureFixture[str]) -> None:
+    model = MODEL.replace("KilledOnce", "RaisesOnRankOne")
+    settings = {**SETTINGS, "model": model}
+    with pytest.raises(RankError, match="Rank 1 failed"):
+        siafu.fit("planted:300", **settings, max_restarts=3, out="failed", quiet=True)
+    assert "Restart" not in capfd.readouterr().err
