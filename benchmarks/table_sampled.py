@@ -24,6 +24,33 @@ def sampling_lines() -> list[str]:
     return lines
 
 
+def sampled_gpu_lines() -> list[str]:
+    """Return what a sampled epoch takes on one GPU, by where rows lie."""
+    lines = []
+    rows = rows_of("sampled_gpu-h200")
+    for model in dict.fromkeys(row["model"] for row in rows):
+        found = {row["contestant"]: row for row in rows if row["model"] == model}
+        timed = {name: row for name, row in found.items() if "epoch_seconds" in row}
+        plain, first = timed.get("plain torch"), timed["siafu device"]
+        ours = 1e3 * first["epoch_seconds"]
+        told = f"{ms(ours)}, {first['minibatch_ms']:.1f} ms per minibatch, "
+        told += f"{first['device_gb']:.1f} GB of the device"
+        if plain is not None:
+            theirs = 1e3 * plain["epoch_seconds"]
+            told += f"; {faster(ours, theirs, 'a loop of plain torch operations there')}"
+        if "siafu pinned" in timed:
+            pinned = 1e3 * timed["siafu pinned"]["epoch_seconds"]
+            told += f"; with features in pinned memory {ms(pinned)}"
+        size = f"{first['vertices'] / 1e6:.1f} M nodes, {first['edges'] / 1e6:.0f} M edges"
+        lines.append(
+            f"| sampled epoch, 3 x 256 {model.upper()}, fan-out 15,10,5, "
+            f"{first['seeds'] / 1e3:.0f}k seeds, {size}, H200 | {told}; losses "
+            f"{found['losses']['apart']:.0e} from the CPU's "
+            f"| `benchmarks.sampled_gpu --models {model}` |"
+        )
+    return lines
+
+
 def _macrobatch_line(row: Row, result: Row) -> str:
     hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
     command = (

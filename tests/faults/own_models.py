@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import torch
@@ -29,6 +30,16 @@ class RaisesOnRankOne(Sums):
         summed = super().forward(x, edge_index)
         if self.calls == 3 and os.environ["RANK"] == "1":
             raise ZeroDivisionError("the mistake of rank one")
+        return summed
+
+
+class WaitsForEver(Sums):
+    """Works for two epochs, then never returns on one rank."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        summed = super().forward(x, edge_index)
+        while self.calls == 3 and os.environ["RANK"] == "1":
+            time.sleep(0.1)
         return summed
 
 

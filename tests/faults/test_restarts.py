@@ -52,6 +52,15 @@ def test_without_leave_to_restart_it_ends_and_says_how_to_go_on() -> None:
     assert "resume" in told.value.fix
 
 
+def test_a_rank_that_hangs_is_told_with_its_place_in_the_code() -> None:
+    settings = {**SETTINGS, "model": MODEL.replace("KilledOnce", "WaitsForEver"), "deadline": 3.0}
+    with pytest.raises(RankError, match="no sign of rank 1, which had to be killed") as told:
+        siafu.fit("planted:300", **settings, out="hangs", quiet=True)
+    assert "rank 1 was at File" in told.value.seen
+    assert "own_models.py" in told.value.seen
+    assert "in forward" in told.value.seen
+
+
 def test_a_mistake_of_the_model_is_not_tried_again(capfd: pytest.CaptureFixture[str]) -> None:
     model = MODEL.replace("KilledOnce", "RaisesOnRankOne")
     settings = {**SETTINGS, "model": model}

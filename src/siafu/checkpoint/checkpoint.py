@@ -21,6 +21,8 @@ from siafu.graph import Facts, Folder, open_folder, read_facts, write_folder
 from siafu.graph.manifest import MANIFEST
 
 _KEPT = 2
+_HOW = {"fused"}
+"""Settings of an optimiser that tell how it steps on a device, not what it does."""
 _ADAM = {"step", "exp_avg", "exp_avg_sq"}
 _STATE = {"Adam": _ADAM, "AdamW": _ADAM, "SGD": {"momentum_buffer"}}
 """What each optimiser keeps of a weight."""
@@ -216,7 +218,7 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, kept: dict[str, Any]) ->
     differ = [
         f"{key} is {its[key]!r} in it, {ours[key]!r} here"
         for ours, its in zip(groups, told, strict=False)
-        for key in ours.keys() & its.keys()
+        for key in (ours.keys() & its.keys()) - _HOW
         if its[key] != ours[key]
     ]
     if differ or len(told) != len(groups):

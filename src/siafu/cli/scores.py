@@ -188,8 +188,8 @@ def _told(choices: dict[str, Any]) -> str:
         return f"macrobatches of {counted(choices['macrobatch'], 'step')}{cached}"
     if choices.get("unit") == "interval":
         return _told_of_intervals(choices)
-    wire = choices["wire"]
-    told = [counted(choices["stages"], "stage")]
+    wire = choices.get("wire", 32)
+    told = [counted(choices["stages"], "stage")] if "stages" in choices else []
     told += [name.replace("_", " ") for name, value in choices.items() if value is True]
     if "wire_bits" in choices:
         told.append(f"messages quantised to {choices['wire_bits']:g} bits on average ({wire})")

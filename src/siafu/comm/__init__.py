@@ -5,6 +5,7 @@ The only user of torch.distributed.
 
 from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format
 from siafu.comm.columns import Turn, share_rows, to_columns, to_rows
+from siafu.comm.devices import choose_device
 from siafu.comm.gradients import reduce_gradients
 from siafu.comm.halo import (
     Codings,
@@ -40,7 +41,6 @@ from siafu.comm.world import (
     SOCKET_VARIABLE,
     STORE_VARIABLE,
     World,
-    choose_device,
 )
 
 __all__ = [

@@ -15,12 +15,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before there is a group: see close
 from torch import Tensor
-from torch.distributed import FileStore, Store, TCPStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from siafu.comm.devices import choose_device, settle, told_local_rank
 from siafu.comm.meeting import GiveUp, in_time, lasting_store, meet
 from siafu.comm.meter import Meter, is_training_thread
 from siafu.comm.peers import post
-from siafu.errors import CommError, ConfigError
+from siafu.errors import CommError
 from siafu.record import TRAINING_LANE, Trace
 
 DEFAULT_DEADLINE_SECONDS = 300.0
@@ -74,14 +75,11 @@ class World:
 
         Should torch wait past the deadline, `give_up` ends this process, after telling the error.
         """
-        size = int(os.environ.get("WORLD_SIZE", "1"))
-        rank, local_rank = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
-        chosen = choose_device(device, local_rank)
+        size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
         if size == 1:
+            chosen = choose_device(device, told_local_rank() or 0)
             return cls(device=chosen, deadline_seconds=deadline_seconds)
         file = os.environ.get(STORE_VARIABLE)
-        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", str(size)))
-        backend = _backend(chosen, local_size)
         timeout = timedelta(seconds=deadline_seconds)
         what = f"rank {rank} joining {size} ranks on {file or os.environ.get('MASTER_ADDR')}"
         with _translated(what, deadline_seconds), in_time(what, deadline_seconds, give_up):
@@ -89,6 +87,7 @@ class World:
             if store is None:
                 lasting = lasting_store(rank, size, timeout)
                 store = meet(lasting, rank, size, deadline_seconds)
+            chosen, local_rank, backend = settle(PrefixStore("devices", store), rank, size, device)
             dist.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=timeout
             )
@@ -317,31 +316,6 @@ def _store(rank: int, size: int, timeout: timedelta) -> Store | None:
             master_listen_fd=int(socket) if rank == 0 else None,
         )
     return None
-
-
-def choose_device(name: str, local_rank: int) -> torch.device:
-    """Return the device for a rank; `auto` takes CUDA where there is any."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name not in ("cpu", "cuda"):
-        raise ConfigError("Unknown device.", seen=name, fix="use auto, cpu or cuda")
-    if name == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            "No CUDA device can be used.",
-            seen=f"torch {torch.__version__} sees none",
-            fix="use --device cpu, or see `siafu doctor`",
-        )
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def _backend(device: torch.device, local_size: int) -> str:
-    # NCCL refuses two ranks on one GPU; Gloo carries them through the host instead.
-    shares_gpu = device.type == "cuda" and local_size > torch.cuda.device_count()
-    return "nccl" if device.type == "cuda" and not shares_gpu else "gloo"
 
 
 @contextmanager

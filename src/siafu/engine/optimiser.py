@@ -36,7 +36,10 @@ def make_optimiser(
 ) -> torch.optim.Optimizer:
     """Return the optimiser that the settings name, which clips before it steps if asked to."""
     kind: Any = {"adam": Adam, "adamw": AdamW, "sgd": SGD}[config.optimizer]
-    more = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    weights = list(weights)
+    more: dict[str, Any] = {"momentum": config.momentum} if config.optimizer == "sgd" else {}
+    if config.optimizer != "sgd" and all(weight.is_cuda for weight in weights):
+        more["fused"] = True  # one launch instead of a dozen
     optimiser: torch.optim.Optimizer = kind(
         weights, lr=config.lr, weight_decay=config.weight_decay, **more
     )

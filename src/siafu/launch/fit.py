@@ -136,7 +136,7 @@ def resume_run(
     prepared goes on with that.
     """
     folder = begun_run(path)
-    free = {"epochs", "patience", "deadline", "threads", "launcher", "ray_address"}
+    free = {"epochs", "patience", "max_dollars", "deadline", "threads", "launcher", "ray_address"}
     free |= {"ranks", "partition", "max_restarts", "checkpoint_minutes"}
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
@@ -152,8 +152,8 @@ def resume_run(
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, deadline, threads, ranks, partition and the launcher may "
-            "change (before the first checkpoint the memory too)",
+            fix="only epochs, patience, max_dollars, deadline, threads, ranks, partition and the "
+            "launcher may change (before the first checkpoint the memory too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
     _check_callback(config, on_epoch)

@@ -3,12 +3,13 @@
 Ranks meet in a file and talk over loopback: no port is fixed, none is open to the network.
 """
 
+import faulthandler
 import json
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,15 @@ from siafu.signals import StopOrder, ending_cleanly, heeding
 
 ERRORS_VARIABLE = "SIAFU_ERRORS"
 """Where ranks tell their failures: not the run folder, whose disk may be full."""
+KILLED_FOR_MEMORY = "KilledForMemory"
+_KILLS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
+"""Where the kernel counts the processes that it killed for want of memory."""
 _POLL_SECONDS = 0.1
 _SHORT_POLL_SECONDS = 0.005
 """Where ranks wait for an answer after every epoch."""
+_ASKS_PLACE = signal.SIGUSR1
+_ANSWER_SECONDS = 1.0
+_MOST_CALLS = 4
 _GRACE_SECONDS = 3.0
 """After a rank failed, time for the others to notice and to say so before they are killed."""
 
@@ -40,6 +47,16 @@ class RankFailure:
     traceback: str
     user_error: tuple[str, str, str] | None
     """Problem, seen and fix of an error the user can act on."""
+
+
+def kernel_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory, here or in our group."""
+    total = 0
+    for name in _KILLS:
+        with suppress(OSError, ValueError):
+            lines = Path(name).read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return total
 
 
 def threads_for(num_ranks: int, asked: int = 0) -> int:
@@ -62,6 +79,7 @@ def run_ranks(
     the ranks have saved; with it they may save once more when the command is told to end.
     `meanwhile` is called again and again while they work.
     """
+    kills = kernel_kills()
     with ending_cleanly(), scratch_folder() as scratch:
         environments = {
             rank: os.environ | _environment(rank, num_ranks, str(scratch)) | variables
@@ -69,9 +87,11 @@ def run_ranks(
         }
         with _started([str(run), job], environments, warm_process(variables)) as ranks:
             ended = _wait(ranks, saves_when_told=again is not None, meanwhile=meanwhile)
+            unheard = {rank: ranks[rank] for rank in sorted(ranks.keys() - ended.keys())}
+            places = _places_of(unheard, scratch)
         if any(ended.values()):
-            unheard = sorted(ranks.keys() - ended.keys())
-            raise first_error(read_failures(scratch), ended, unheard=unheard, again=again or "")
+            error = first_error(read_failures(scratch), ended, unheard=places, again=again or "")
+            raise _by_kernel(error, ended) if kernel_kills() > kills else error
 
 
 @contextmanager
@@ -116,6 +136,33 @@ def _wait(
         return ended
 
 
+def tell_place_when_asked(rank: int) -> None:
+    """Let the launcher ask this rank, whatever it does, where in its code it is."""
+    file = (Path(os.environ[ERRORS_VARIABLE]) / f"rank{rank}.place").open("w")
+    faulthandler.register(_ASKS_PLACE, file, all_threads=False)
+
+
+def _places_of(unheard: Ranks, errors: Path) -> dict[int, str]:
+    """Return where ranks are that did not end with the others, as far as they can tell."""
+    files = {rank: errors / f"rank{rank}.place" for rank in unheard}
+    for rank, process in unheard.items():
+        if files[rank].exists():  # else it has not begun, and would end
+            process.send_signal(_ASKS_PLACE)
+    latest = time.monotonic() + _ANSWER_SECONDS
+    told: dict[int, str] = {}
+    while len(told) < len(files) and time.monotonic() < latest:
+        time.sleep(_SHORT_POLL_SECONDS)
+        texts = {rank: file.read_text() for rank, file in files.items() if file.exists()}
+        told = {rank: text for rank, text in texts.items() if text.endswith("\n")}
+    return {rank: _innermost(told.get(rank, "")) for rank in unheard}
+
+
+def _innermost(stack: str) -> str:
+    """Return the innermost calls of a stack that faulthandler told."""
+    calls = [line.strip() for line in stack.splitlines() if line.startswith("  File ")]
+    return "; ".join(calls[:_MOST_CALLS])
+
+
 def _environment(rank: int, size: int, scratch: str) -> dict[str, str]:
     return {
         "RANK": str(rank),
@@ -132,13 +179,14 @@ def first_error(
     failures: list[RankFailure],
     ended: dict[int, int],
     *,
-    unheard: list[int] | None = None,
+    unheard: dict[int, str] | None = None,
     again: str = "",
 ) -> SiafuError:
     """Return the error that began it, of what ranks told and of exit codes, the first end first.
 
     A rank's own error comes before those of ranks that only lost a peer. `unheard` ranks had to be
-    killed, since they did not end after others failed. `again` tells how to go on.
+    killed, since they did not end after others failed, and were at such a place in their code.
+    `again` tells how to go on.
     """
     told = sorted(failures, key=lambda failure: (failure.kind == "CommError", failure.time))
     own = [failure for failure in told if failure.kind != "CommError"]
@@ -166,10 +214,25 @@ def first_error(
     if unheard and not own:
         names = ", ".join(map(str, unheard))
         seen += f"; no sign of rank {names}, which had to be killed"
+        seen += "".join(f"\nrank {r} was at {place}" for r, place in unheard.items() if place)
         fix = f"see what kept rank {names}, or raise --deadline if it was only slow"
         fix += f"; {again}" if again else ""
     is_lost = first.kind == "CommError"
     return RankError(problem, seen=seen, fix=fix, began_as=first.kind, is_lost=is_lost)
+
+
+def _by_kernel(error: SiafuError, ended: dict[int, int]) -> SiafuError:
+    """Return the error of a killed rank as one of memory, which the kernel says it was."""
+    killed = [rank for rank, code in ended.items() if code == -signal.SIGKILL]
+    if not killed:
+        return error
+    return RankError(
+        f"Rank {killed[0]} was killed by the kernel: memory ran out. The others were stopped.",
+        seen="signal SIGKILL, and the kernel counts one more process killed for want of memory",
+        fix="end other programs, or start a new run that needs less (more ranks, a narrower model, "
+        "--strategy sar)",
+        began_as=KILLED_FOR_MEMORY,
+    )
 
 
 def _killed(rank: int, exit_code: int, again: str) -> RankError:

@@ -216,10 +216,16 @@ class Settings(Columns, total=False):
     """where functions reach ranks: tcp://auto:7000 (each machine's own address), an interface as
     tcp://eth0:7000, or an address of the one machine that all ranks are on; rank r listens at the
     port + r (default: loopback alone)."""
+    pool_encryption: bool | None
+    """encrypt what travels between ranks and functions (default); without, the run's key and all
+    tensors travel in clear, in a private network alone."""
     prices: str | None
     """a price file on top of siafu's own (TOML)."""
     instance: str | None
     """the instance type a rank is billed as (default: c5.xlarge)."""
+    max_dollars: float | None
+    """end training, saved, before the next epoch would bring the run's bill above so many
+    dollars."""
     aggregate: Literal["in", "out"] | None
     """over time a node sums over those whose edges come in, or those its own go out to (default:
     out for tm-gcn, else in)."""

@@ -8,7 +8,7 @@ Shapes: G minibatches grown together, N nodes, E edges, Q requests, S sampled ed
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -153,7 +153,10 @@ class DeviceRelay(Relay):
             hops.append(hop)
             met.append(new)
         numbering.clear()
-        return [_subgraph(batch.number, g, met, hops) for g, batch in enumerate(batches)]
+        fanouts = self.sampling.fanouts
+        longest = max(fanouts) if min(fanouts) > 0 else None
+        graphs = _subgraphs([batch.number for batch in batches], met, hops)
+        return [replace(graph, longest=longest) for graph in graphs]
 
     def _numbering_for(self, count: int) -> GroupNumbering:
         if self._numbering is None or count > self._room:
@@ -221,24 +224,37 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def _subgraph(number: int, group: int, met: list[NewKeys], hops: list[_Hop]) -> Subgraph:
-    """Return what one of the minibatches has of every hop."""
-    reached = tuple(accumulate(new.bounds[group + 1] - new.bounds[group] for new in met))
-    spans = [slice(new.added[group], new.added[group + 1]) for new in met[1:]]
-    zero = met[0].keys_U.new_zeros(1)
-    counts = [hop.counts_Q[_span(new, group)] for hop, new in zip(hops, met, strict=False)]
-    pairs = list(zip(hops, spans, strict=True))
-    index = torch.cat([hop.numbers_S[span] for hop, span in pairs])
-    return Subgraph(
-        number,
-        torch.cat([new.keys_U[_span(new, group)] for new in met]),
-        reached,
-        torch.cat([zero, *counts]).cumsum(0),
-        index,
-        {name: torch.cat([hop.edges[name][span] for hop, span in pairs]) for name in hops[0].edges},
-        tuple(accumulate(span.stop - span.start for span in spans)),
-    )
+def _subgraphs(numbers: list[int], met: list[NewKeys], hops: list[_Hop]) -> list[Subgraph]:
+    """Return what each minibatch has of every hop, as slices of tensors that all of them share."""
+    groups = range(len(numbers))
+    nodes = [[slice(*new.bounds[g : g + 2]) for new in met] for g in groups]
+    edges = [[slice(*new.added[g : g + 2]) for new in met[1:]] for g in groups]
+    addresses = torch.cat([new.keys_U[nodes[g][h]] for g in groups for h, new in enumerate(met)])
+    counts = torch.cat([hop.counts_Q[nodes[g][h]] for g in groups for h, hop in enumerate(hops)])
 
+    def joined(columns: list[Tensor]) -> Tensor:
+        return torch.cat([column[edges[g][h]] for g in groups for h, column in enumerate(columns)])
 
-def _span(new: NewKeys, group: int) -> slice:
-    return slice(new.bounds[group], new.bounds[group + 1])
+    index = joined([hop.numbers_S for hop in hops])
+    columns = {name: joined([hop.edges[name] for hop in hops]) for name in hops[0].edges}
+    indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=indptr[1:])
+    graphs, node, row, edge = [], 0, 0, 0
+    for g, number in enumerate(numbers):
+        reached = tuple(accumulate(span.stop - span.start for span in nodes[g]))
+        ends = tuple(accumulate(span.stop - span.start for span in edges[g]))
+        rows, mine = slice(row, row + reached[-2]), slice(edge, edge + ends[-1])
+        graphs.append(
+            Subgraph(
+                number,
+                addresses[node : node + reached[-1]],
+                reached,
+                indptr[row : rows.stop + 1] - edge,
+                index[mine],
+                {name: column[mine] for name, column in columns.items()},
+                ends,
+                counts=counts[rows],
+            )
+        )
+        node, row, edge = node + reached[-1], rows.stop, mine.stop
+    return graphs

@@ -36,6 +36,7 @@ from siafu.minibatch.placement import (
     moved,
     placed,
 )
+from siafu.minibatch.prepared import prepare
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Schedule, SeedOrder
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
@@ -82,6 +83,10 @@ class Needs:
     """The model reads sparse features as they are; False has their zeros written out."""
     hot_bytes: int = 0
     """Memory for rows kept near: of other ranks, or of pinned ones on the device."""
+    loops: bool = False
+    """Layers add a loop to each row, and have nothing of edges."""
+    projects: bool = False
+    """Rows that the first layer reads are mapped before they are gathered."""
     rows_on: RowsOn = "host"
     """Where rows lie while minibatches are drawn and trained on."""
 
@@ -141,6 +146,10 @@ class Feed:
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot, self.links
         )
+        if self.place.rows != "host":
+            self.sampler.finish = partial(
+                prepare, loops=needs.loops, first_layer=needs.loops or needs.projects
+            )
 
     def close(self) -> None:
         """Close the channel to the other ranks."""
@@ -284,8 +293,7 @@ class Feed:
 
     def trial(self) -> Trial:
         """Return what some steps of the first epoch read; all ranks call this together."""
-        fetched = () if self.relay.holds_rows else self.columns
-        row_bytes = sum(_row_bytes(self.relay.served, name) for name in fetched)
+        row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)
         return draw_trial(self.sampler, row_bytes)
 
     def decoded(self, columns: Columns) -> Columns:
@@ -308,6 +316,8 @@ class Feed:
     ) -> LocalNeighbours:
         """Return the neighbours of one layer of a model."""
         csr = subgraph.layer(number, layers).to(columns["id"].device)
+        is_there = csr.device == subgraph.index.device
+        at_hand = subgraph.at_hand(number, layers) if is_there else None
         edges = {
             name: rows[: csr.num_edges].to(csr.device)
             for name, rows in subgraph.edges.items()
@@ -318,7 +328,7 @@ class Feed:
             by_weight = self.weighted and "edge_weight" not in subgraph.edges
             sampled = _sampled(csr, columns["facts"], subgraph.removed, by_weight=by_weight)
         ids_N = columns["id"][: csr.num_cols]
-        return LocalNeighbours(csr, ids_N, self.draws, **edges, sampled=sampled)
+        return LocalNeighbours(csr, ids_N, self.draws, **edges, sampled=sampled, at_hand=at_hand)
 
 
 def _row_bytes(served: Served, name: str) -> int:

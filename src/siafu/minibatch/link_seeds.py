@@ -241,6 +241,7 @@ class LinkSeeds:
             edges={name: column[keep_E] for name, column in subgraph.edges.items()},
             ends=tuple(each - len(dropped_E) for each in subgraph.ends),
             removed=removed,
+            counts=degree,
         )
 
 

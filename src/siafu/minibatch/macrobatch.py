@@ -134,6 +134,8 @@ class MacrobatchSampler:
         self.columns, self.seed_columns, self.links = columns, seed_columns, links
         self.is_ahead = True
         """False builds each when it is asked for, to measure what building ahead saves."""
+        self.finish: Callable[[list[Subgraph]], list[Subgraph]] = lambda graphs: graphs
+        """What is made of all sub-graphs together, ahead of training."""
         self._thread: ThreadPoolExecutor | None = None
         self._last: Future[Any] | None = None
         """What the thread was given last: when that is done, it rests."""
@@ -237,7 +239,7 @@ class MacrobatchSampler:
         if self.links is not None:
             pairs = zip(flat, graphs, strict=True)
             graphs = [self.links.without_targets(batch, graph) for batch, graph in pairs]
-        drawn = iter(graphs)
+        drawn = iter(self.finish(graphs))
         subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
         rows: RowSource
         seed_rows: RowSource
@@ -288,6 +290,8 @@ class Trial:
     """Nodes of a minibatch met up to each hop, from the seeds alone to all."""
     edges: int
     """Of a minibatch."""
+    is_fetched: bool = True
+    """Whether macrobatches have rows, or all rows lie where they are read."""
 
     def rows(self, size: int) -> float:
         """Return the distinct nodes of so many steps.
@@ -304,7 +308,8 @@ class Trial:
 
     def macrobatch_bytes(self, size: int) -> float:
         """Return what macrobatches of so many steps take: two are in memory at a time."""
-        return 2 * (self.rows(size) * self.row_bytes + size * self.graph_bytes)
+        row_bytes = self.row_bytes if self.is_fetched else 0
+        return 2 * (self.rows(size) * row_bytes + size * self.graph_bytes)
 
 
 def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
@@ -334,6 +339,7 @@ def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
         row_bytes=row_bytes,
         reached=tuple(int(count) for count in reached),
         edges=int(edges),
+        is_fetched=not relay.holds_rows,
     )
 
 

@@ -154,6 +154,10 @@ class PinnedRows(HeldRows):
         asked, found = self._found.tolist()
         return float(found / max(1, asked))
 
+    def to(self, device: torch.device) -> HeldRows:
+        """Return the same rows for readers on a device, or on the host."""
+        return HeldRows(self.rows.to(device))
+
     def _pin(self) -> None:
         """Have the driver pin the rows where they are, or else a copy of them."""
         runtime, address = torch.cuda.cudart(), self.rows.data_ptr()

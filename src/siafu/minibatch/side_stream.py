@@ -53,7 +53,9 @@ class SideStream:
         if self._stream is not None:
             current = torch.cuda.current_stream(self._stream.device)
             current.wait_event(thing.made)
-            for tensor in thing.tensors:
-                # else its memory would be given to the next macrobatch while it is still read
+            # Else their memory would be given to the next macrobatch while it is still read; once
+            # for all slices of one tensor.
+            owners = {tensor.untyped_storage().data_ptr(): tensor for tensor in thing.tensors}
+            for tensor in owners.values():
                 tensor.record_stream(current)
         return thing

@@ -14,7 +14,18 @@ import torch
 from torch import Tensor
 
 from siafu.minibatch.served import EdgeColumn
+from siafu.nn import AtHand
 from siafu.ops import CSR, Numbering
+
+
+@dataclass(frozen=True, eq=False)
+class Looped:
+    """A sub-graph's edges with a loop for each row, in place of those it had."""
+
+    indptr: Tensor
+    index: Tensor
+    counts: Tensor
+    ends: tuple[int, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +48,15 @@ class Subgraph:
     the tensors would be waited for."""
     removed: Tensor | None = None
     """int64 [M]: in-edges of each row taken away since they are to be predicted."""
+    counts: Tensor | None = None
+    """int64 [M]: in-edges of each row, where they are at hand."""
+    longest: int | None = None
+    """In-edges that no row has more of, where that is known."""
+    looped: Looped | None = None
+    """Where that was prepared."""
+    turned: tuple[CSR | None, ...] = ()
+    """Transposes of the edges up to each hop, with loops if there are any; where prepared."""
+    _inverse: dict[torch.dtype, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def num_seeds(self) -> int:
@@ -46,15 +66,19 @@ class Subgraph:
     @property
     def tensors(self) -> list[Tensor]:
         """All that it has."""
-        removed = [] if self.removed is None else [self.removed]
-        return [self.addresses, self.indptr, self.index, *self.edges.values(), *removed]
+        more = [column for column in (self.removed, self.counts) if column is not None]
+        if self.looped is not None:
+            more += [self.looped.indptr, self.looped.index, self.looped.counts]
+        for back in self.turned:
+            more += [] if back is None else [back.indptr, back.index]
+        return [self.addresses, self.indptr, self.index, *self.edges.values(), *more]
 
     @property
     def num_bytes(self) -> int:
         """What it takes."""
         return sum(array.nbytes for array in self.tensors)
 
-    def layer(self, number: int, layers: int) -> CSR:
+    def layer(self, number: int, layers: int, *, looped: bool = False) -> CSR:
         """Return the edges of a layer: rows written are a prefix of the columns, the rows read."""
         hop = layers - 1 - number
         rows = self.reached[min(hop, len(self.reached) - 1)]
@@ -62,14 +86,41 @@ class Subgraph:
         if hop + 1 >= len(self.reached):  # the first layer's sums are known: it needs no edges
             empty = self.indptr.new_zeros(rows + 1)
             return CSR(empty, self.index[:0], columns)
-        end = self.ends[hop]
-        weight = self.edges.get("edge_weight")
-        return CSR(
-            self.indptr[: rows + 1],
-            self.index[:end],
-            columns,
-            None if weight is None else weight[:end],
-        )
+        if looped:
+            assert self.looped is not None, "loops were prepared"
+            end = self.looped.ends[hop]
+            most = None if self.longest is None else self.longest + 1
+            indptr, index = self.looped.indptr[: rows + 1], self.looped.index[:end]
+            csr = CSR(indptr, index, columns, longest=most)
+        else:
+            end, weight = self.ends[hop], self.edges.get("edge_weight")
+            weight = None if weight is None else weight[:end]
+            indptr, index = self.indptr[: rows + 1], self.index[:end]
+            csr = CSR(indptr, index, columns, weight, longest=self.longest)
+        # Prepared transposes have no weights, and those of all edges or of all with loops.
+        back = self.turned[hop] if self.turned and csr.weight is None else None
+        is_same = looped == (self.looped is not None)
+        return csr if back is None or not is_same else csr.with_transpose(back)
+
+    def degree(self, rows: int, *, looped: bool = False) -> Tensor:
+        """Return int64: the in-edges of each of the first rows."""
+        if looped:
+            assert self.looped is not None, "loops were prepared"
+            return self.looped.counts[:rows]
+        return self.indptr[: rows + 1].diff() if self.counts is None else self.counts[:rows]
+
+    def at_hand(self, number: int, layers: int) -> AtHand:
+        """Return what is known of a layer's edges beside them."""
+        rows = self.reached[min(layers - 1 - number, len(self.reached) - 1)]
+        looped = None if self.looped is None else self.layer(number, layers, looped=True)
+        return AtHand(lambda dtype: self.inverse_count(dtype)[:rows], looped)
+
+    def inverse_count(self, dtype: torch.dtype) -> Tensor:
+        """Return [M]: 1 / the in-edges of each row, 1 where there are none; made once."""
+        if dtype not in self._inverse:
+            count = self.degree(self.reached[-2]).clamp(min=1).double()
+            self._inverse[dtype] = count.reciprocal_().to(dtype)
+        return self._inverse[dtype]
 
     def edge_index(self) -> Tensor:
         """Return int64 [2, E], PyG's form: sources and destinations."""

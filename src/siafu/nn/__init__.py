@@ -19,7 +19,7 @@ from siafu.nn.dynamic import (
     summaries,
 )
 from siafu.nn.input_cache import cache_input, check_input_cache
-from siafu.nn.local import LocalNeighbours, Sampled
+from siafu.nn.local import AtHand, LocalNeighbours, Sampled
 from siafu.nn.messages import EdgeFunction
 from siafu.nn.models import GNN
 from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce
@@ -40,6 +40,7 @@ __all__ = [
     "CARDS",
     "DYNAMIC_CARDS",
     "GNN",
+    "AtHand",
     "BandedMean",
     "CachedRows",
     "Draws",

@@ -53,6 +53,16 @@ class Sampled:
     """float64: 1 where GCN adds a loop."""
 
 
+@dataclass(frozen=True, eq=False)
+class AtHand:
+    """What would be derived of the edges, where someone has it already."""
+
+    inverse_count: Callable[[torch.dtype], Tensor]
+    """Gives 1 / the in-edges of each row, 1 where there are none."""
+    looped: CSR | None = None
+    """The edges without loops, and then one for each row."""
+
+
 class LocalNeighbours:
     """One process that holds every row a layer reads.
 
@@ -68,8 +78,9 @@ class LocalNeighbours:
         edge_attr: Tensor | None = None,
         edge_type: Tensor | None = None,
         sampled: Sampled | None = None,
+        at_hand: AtHand | None = None,
     ) -> None:
-        self.sampled = sampled
+        self.sampled, self._at_hand = sampled, at_hand
         self.csr, self.ids_N, self.draws = csr, ids_N, draws
         self.edge_attr, self.edge_type = edge_attr, edge_type
         self._gcn_by_dtype: dict[torch.dtype, GcnScales] = {}
@@ -95,6 +106,11 @@ class LocalNeighbours:
     @cached_property
     def _inverse_count_N(self) -> Tensor:
         return inverse_count(self.csr)
+
+    def _inverse_count(self, dtype: torch.dtype) -> Tensor:
+        if self._at_hand is not None:
+            return self._at_hand.inverse_count(dtype)
+        return self._inverse_count_N.to(dtype)
 
     def _gcn(self, dtype: torch.dtype) -> GcnScales:
         if dtype not in self._gcn_by_dtype:
@@ -129,10 +145,10 @@ class LocalNeighbours:
 
     def mean(self, x_ND: Tensor) -> Tensor:
         """Return `sum` divided by the number of in-edges."""
-        inverse_M = self._inverse_count_N
-        if self.sampled is not None:
-            inverse_M = self.sampled.share_M / self.sampled.count_M.clamp(min=1)
-        scale_M = inverse_M.to(x_ND.dtype)
+        if self.sampled is None:
+            scale_M = self._inverse_count(x_ND.dtype)
+        else:
+            scale_M = (self.sampled.share_M / self.sampled.count_M.clamp(min=1)).to(x_ND.dtype)
         return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
@@ -159,7 +175,7 @@ class LocalNeighbours:
         loops: bool = True,
     ) -> Tensor:
         """Return the attention's weighted sum over in-neighbours."""
-        csr, numbers_E = self._looped if loops else (self.csr, None)
+        csr, numbers_E = self._edges_of(loops=loops, numbered=edges is not None)
         drop = self.draws.on_edges(dropout, self.ids_N, self.own(self.ids_N))
         operand = None
         if edges is not None:
@@ -170,6 +186,13 @@ class LocalNeighbours:
                 data = torch.cat([data, loop_M])[numbers_E]
             operand = edges.make(data)
         return attend(attention, csr, sources, rows, shared, edge=operand, drop=drop)
+
+    def _edges_of(self, *, loops: bool, numbered: bool) -> tuple[CSR, Tensor | None]:
+        """Return the edges, with loops or without, and with those where each comes from."""
+        if not loops:
+            return self.csr, None
+        prepared = None if self._at_hand is None else self._at_hand.looped
+        return self._looped if prepared is None or numbered else (prepared, None)
 
     def reduce(
         self,
@@ -197,7 +220,7 @@ class LocalNeighbours:
             sign = 1 if reduce == "max" else -1
             out = sign * neighbour_max(each, sign * results[0].flatten(1))
         else:
-            scale_N = self._inverse_count_N.to(results[0].dtype) if reduce == "mean" else None
+            scale_N = self._inverse_count(results[0].dtype) if reduce == "mean" else None
             out = neighbour_sum(each, results[0].flatten(1), row_scale_M=scale_N)
         return out.reshape(self.csr.num_rows, *function.shapes[-1])
 

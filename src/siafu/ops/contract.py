@@ -41,8 +41,19 @@ class CsrKernels(Protocol):
     DTYPES: frozenset[torch.dtype]
     """Types of x that the implementation takes."""
 
-    def sum_into(self, edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
-        """Write, or add, row_scale[i] * sum of weight[e] * col_scale[j] * x[j] over row i."""
+    def sum_into(
+        self,
+        edges: Edges,
+        x_CD: Tensor,
+        out_MD: Tensor,
+        *,
+        accumulate: bool,
+        longest: int | None = None,
+    ) -> None:
+        """Write, or add, row_scale[i] * sum of weight[e] * col_scale[j] * x[j] over row i.
+
+        No row has more than `longest` edges, where that is told.
+        """
 
     def max_into(self, edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
         """Write each row's maximum and the first edge that holds it; 0 and -1 for empty rows."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Array, forget
+from siafu.ops import gather_rows
 
 _ROWS_AT_ONCE = 1 << 8
 """Rows of a file read before its pages are let go of: 16 MiB per thread, since a fault maps 16
@@ -48,6 +49,8 @@ class HeldRows:
 
     def read(self, rows_R: Tensor) -> Tensor:
         """Return these rows."""
+        if self.rows.is_cuda and self.rows.dim() > 1:
+            return gather_rows(self.rows, rows_R)
         return self.rows.index_select(0, rows_R)
 
     def slice(self, low: int, high: int) -> Tensor:

@@ -141,3 +141,10 @@ def test_scores_of_several_targets_are_told_by_name(siafu: Command) -> None:
         for target in ("price, test", "rent, test"):
             (line,) = [line for line in text.splitlines() if target in line]
             assert all(f" {name} " in line for name in ("rmse", "mae", "r2"))
+
+
+def test_a_run_by_columns_is_told(siafu: Command) -> None:
+    settings = ("--strategy", "columns", "--epochs", 1, "--hidden", 4, "--quiet", "--out", "run")
+    answer = siafu("train", "planted:60", "--model", "sage", *settings)
+    assert answer.code == 0, answer
+    assert "columns (exact), 1 rank, by columns" in " ".join(answer.out.split())

@@ -136,7 +136,7 @@ def test_lost_peers_are_told_when_nobody_else_failed(tmp_path: Path) -> None:
 def test_rank_that_gave_no_sign_is_named_with_the_error_of_those_who_waited(tmp_path: Path) -> None:
     leave(tmp_path, 0, "CommError", 1.0, user=True)
     leave(tmp_path, 1, "CommError", 2.0, user=True)
-    error = first_error(read_failures(tmp_path), {0: 2, 1: 2}, unheard=[2], again="go on")
+    error = first_error(read_failures(tmp_path), {0: 2, 1: 2}, unheard={2: ""}, again="go on")
     assert error.problem == "a problem"
     assert "no sign of rank 2" in error.seen
     assert "memory" not in str(error)

@@ -11,11 +11,13 @@ import torch
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
+from siafu.engine.networks.network import build_network
 from siafu.errors import BudgetError, ConfigError
 from siafu.minibatch import hold_out_of_shard
 from siafu.minibatch.placement import Load, PinnedRows, Place, choose_place
-from siafu.partitioning import write_parts
-from siafu.shard import Shard, open_shard
+from siafu.nn import Draws
+from siafu.partitioning import open_parts, write_parts
+from siafu.shard import HeldRows, Shard, open_shard
 from tests.parity.graphs import awkward_graph
 
 SETTINGS: dict[str, Any] = {
@@ -55,7 +57,7 @@ def trained(parts: Path, settings: dict[str, Any]) -> tuple[Any, list[float], to
     held = None
     if config.task == "link":
         shard, held = hold_out_of_shard(shard, "0.6,0.2", 1)
-    training = begin(config, shard, held_out=held, ids=lambda: shard.ids)
+    training = begin(config, shard, held_out=held, parts=lambda: open_parts(parts))
     losses = []
     for _ in range(2):
         losses.append(training.step())
@@ -141,8 +143,18 @@ def test_rows_stay_on_the_host_where_they_must(world, why) -> None:
     assert why in told.value.seen
 
 
+def test_inference_takes_what_there_is(parts: dict[bool, Path]) -> None:
+    """A run that had its rows on a device may infer where there is none."""
+    config = make_config(**SETTINGS | {"rows_on": "device"}).resolved()
+    shard = open_shard(parts[False], World(), place="host")
+    network: Any = build_network(config, shard, Draws(), training=False)
+    assert network.feed.place.rows == "host"
+    network.close()
+
+
 def test_copies_of_hot_rows_are_counted() -> None:
     rows = torch.arange(12.0).view(6, 2)
     reader = PinnedRows(rows, torch.device("cpu"), torch.tensor([4, 1]))
     assert torch.equal(reader.read(torch.tensor([1, 5, 4, 0])), rows[[1, 5, 4, 0]])
     assert reader.hits == 0.5
+    assert type(reader.to(torch.device("cpu"))) is HeldRows  # whose rows come on the host

@@ -60,7 +60,10 @@ def drawn_on_host(relay: Relay, epoch: int, batches: list[Minibatch]) -> list[Su
 def same(got: Subgraph, want: Subgraph) -> None:
     assert (got.number, got.reached, got.ends) == (want.number, want.reached, want.ends)
     assert list(got.edges) == list(want.edges)
-    for ours, theirs in zip(got.tensors, want.tensors, strict=True):
+    pairs = [(getattr(got, name), getattr(want, name)) for name in ("addresses", "indptr", "index")]
+    pairs += zip(got.edges.values(), want.edges.values(), strict=True)
+    pairs.append((got.degree(got.reached[-2]), want.indptr.diff()))
+    for ours, theirs in pairs:
         assert ours.dtype == theirs.dtype
         assert torch.equal(ours.cpu(), theirs)
 

@@ -189,6 +189,9 @@ def build_network(
     say: Callable[[str], None] = lambda line: None,
 ) -> Network:
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
+    if not training:
+        # Where training had them, there may be no device now.
+        config = config.model_copy(update={"rows_on": "auto"})
     spec = None if ":" in config.model else model_spec(config, shard)
     strategy = choose_strategy(
         config,

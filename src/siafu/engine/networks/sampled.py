@@ -77,6 +77,7 @@ class SampledNetwork:
         self.module, self.strategy, self.feed, self._whole = module, strategy, feed, whole
         self.book = WidthBook(strategy, shard.world, draws.seed)
         self._shard, self._draws = shard, draws
+        self._state = StepState(module)
         self._inferred: tuple[list[Tensor], WrittenRows] | None = None
         """The logits of all nodes, and the weights that gave them."""
 
@@ -133,6 +134,7 @@ class SampledNetwork:
         self._inferred = None
         assert self.strategy.macrobatch != "auto", "the engine settles that"
         losses, counts, sampler = [], [], self.feed.sampler
+        self._state = StepState(self.module)
         # It would take memory that inference between the epochs is to have.
         goes_on = goes_on and not self.feed.is_limited
         for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch, goes_on=goes_on):
@@ -157,7 +159,8 @@ class SampledNetwork:
         subgraphs: list[Subgraph],
     ) -> Tensor:
         """Return the mean loss over the seeds of a step, before it was taken."""
-        world, state = self._shard.world, StepState(self.module)
+        world, state = self._shard.world, self._state
+        state.begin()
         mine = step.mine[: step.holders.count(world.rank)]
         terms, is_alone = [], world.size == len(step.holders) == 1 and subgraphs[0].num_seeds > 0
         loss = torch.zeros(())

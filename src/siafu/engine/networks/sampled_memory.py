@@ -6,6 +6,7 @@ from siafu.config import RunConfig
 from siafu.errors import BudgetError
 from siafu.minibatch import Feed, largest_that_pays, vertex_bytes
 from siafu.minibatch.feed import Left
+from siafu.minibatch.placement import free_bytes
 from siafu.nn import ModelSpec
 from siafu.ops import warm_up, warm_up_sampling
 from siafu.options import read_bytes
@@ -17,8 +18,10 @@ __all__ = ["memory_left", "read_fanout", "settle_macrobatch"]
 
 _DEFAULT_BUDGET = 10**9
 """Bytes of rows in flight where no budget is named."""
-_STEPS_ON_DEVICE = 8
-"""Drawn together where no rows are fetched: enough that launches and waits are few."""
+_STEPS_ON_DEVICE = 16
+"""Drawn together on a device at most: enough that launches and waits are few."""
+_DEVICE_SHARE = 0.1
+"""Of a device's free memory for rows in flight where no budget is named."""
 
 
 def memory_left(config: RunConfig, shard: Shard) -> Left | None:
@@ -50,6 +53,9 @@ def settle_macrobatch(
     if not feed.is_limited and feed.relay.holds_rows:
         return min(_STEPS_ON_DEVICE, num_steps)
     trial = feed.trial()
+    if not feed.is_limited and feed.place.rows == "pinned":
+        budget = max(_DEFAULT_BUDGET, _DEVICE_SHARE * free_bytes(feed.place.device))
+        return min(_STEPS_ON_DEVICE, largest_that_pays(trial, budget, num_steps))
     if not feed.is_limited:
         return largest_that_pays(trial, _DEFAULT_BUDGET, num_steps)
     left, step = feed.left(), step_bytes(config, spec, trial)

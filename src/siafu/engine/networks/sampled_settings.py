@@ -26,6 +26,8 @@ def needs_of(config: RunConfig, spec: ModelSpec, strategy: Strategy) -> Needs:
         feature_bits=config.feature_bits,
         sparse=True,
         hot_bytes=_hot_bytes(config),
+        loops=spec.card.adds_loops and not spec.edge_width,
+        projects=spec.card.maps_first == "always",
         rows_on=config.rows_on,
     )
 

@@ -16,6 +16,10 @@ class StepState:
         self._buffers = list(module.buffers())
         self._before = [buffer.clone() for buffer in self._buffers]
 
+    def begin(self) -> None:
+        """Begin another step where the last one ended."""
+        self._before = [buffer.clone() for buffer in self._buffers]
+
     def rewind(self) -> None:
         """Go back to the start of the step."""
         for parameter in self._trained:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from siafu.ops.attention.kinds import (
     Attention,
@@ -122,7 +123,13 @@ def attend(
     back = transposed(csr, with_order=edge is not None) if needs_grad else (None, None, None)
     numbers = kind.name, factor_of(kind)
     tensors = [*sources], [*rows], [*shared], edge
-    return attention(csr.indptr, csr.index, *tensors, *numbers, *op_arguments(drop), *back)[0]
+    inputs = (csr.indptr, csr.index, *tensors, *numbers, *op_arguments(drop), *back)
+    if torch.compiler.is_compiling():
+        return attention(*inputs)[0]
+    if not needs_grad:
+        return _attended(*inputs)[0]
+    out_MHD: Tensor = _Attend.apply(inputs, *given)
+    return out_MHD
 
 
 def transposed(csr: CSR, *, with_order: bool) -> Transposed:
@@ -152,6 +159,27 @@ def attention(
     back_order: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return (out_MHD, lse_MH); the `back_` tensors are the transpose, for backward only."""
+    return _attended(
+        indptr, index, sources, rows, shared, edge, kind, factor, key0, key1, p, ids_C, ids_M
+    )
+
+
+def _attended(
+    indptr: Tensor,
+    index: Tensor,
+    sources: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    edge: Tensor | None,
+    kind: str,
+    factor: float,
+    key0: int,
+    key1: int,
+    p: float,
+    ids_C: Tensor | None,
+    ids_M: Tensor | None,
+    *_: Tensor | None,
+) -> tuple[Tensor, Tensor]:
     first, drop = sources[0], _drop(key0, key1, p, ids_C, ids_M)
     block = _block(indptr, index, sources, rows, shared, edge, Kind(kind), factor, drop)
     state = SoftmaxState.empty(len(rows[0]), first.size(1), first.size(2), first)
@@ -190,6 +218,33 @@ def attention_grad(
     with_edge: bool,
 ) -> list[Tensor]:
     """Return the gradients of sources, rows, shared tensors and, `with_edge`, the edge term."""
+    inputs = (indptr, index, sources, rows, shared, edge, kind, factor, key0, key1, p, ids_C, ids_M)
+    back = (back_indptr, back_index, back_order)
+    return _gradients(*inputs, *back, lse, grad, delta, with_edge)
+
+
+def _gradients(
+    indptr: Tensor,
+    index: Tensor,
+    sources: Sequence[Tensor],
+    rows: Sequence[Tensor],
+    shared: Sequence[Tensor],
+    edge: Tensor | None,
+    kind: str,
+    factor: float,
+    key0: int,
+    key1: int,
+    p: float,
+    ids_C: Tensor | None,
+    ids_M: Tensor | None,
+    back_indptr: Tensor,
+    back_index: Tensor,
+    back_order: Tensor | None,
+    lse: Tensor,
+    grad: Tensor,
+    delta: Tensor,
+    with_edge: bool,
+) -> list[Tensor]:
     drop = _drop(key0, key1, p, ids_C, ids_M)
     block = _block(indptr, index, sources, rows, shared, edge, Kind(kind), factor, drop)
     known = RowGrads(lse.contiguous(), grad.contiguous(), delta.contiguous())
@@ -220,6 +275,37 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
     ctx.with_edge = edge is not None and edge.requires_grad
     ctx.mark_non_differentiable(output[1])
     ctx.save_for_backward(indptr, index, edge, *rest[5:], *output, *sources, *rows, *shared)
+
+
+class _Attend(torch.autograd.Function):
+    """`attention` without torch's dispatcher (see `ops.quick`), whose operands come in lists.
+
+    It is given the op's inputs as they are, then those of them that may need a gradient.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: tuple[Any, ...], *given: Tensor) -> Tensor:
+        out_MHD, lse_MH = _attended(*inputs)
+        _, _, sources, rows, shared, edge, *rest = inputs
+        ctx.places, ctx.numbers, ctx.with_edge = (*inputs[:2], *rest[5:]), rest[:5], False
+        ctx.counts, ctx.has_edge = (len(sources), len(rows), len(shared)), edge is not None
+        ctx.with_edge = edge is not None and edge.requires_grad
+        ctx.save_for_backward(out_MHD, lse_MH, *given)
+        return out_MHD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_MHD: Tensor) -> Any:
+        out_MHD, lse_MH, *given = ctx.saved_tensors
+        edge = given.pop() if ctx.has_edge else None
+        indptr, index, *places = ctx.places
+        known = lse_MH, grad_MHD, delta_of(grad_MHD, out_MHD)
+        operands: list[Any] = [*_split(given, ctx.counts), edge, *ctx.numbers, *places]
+        every: list[Any] = [indptr, index, *operands, *known, ctx.with_edge]
+        grads: list[Tensor | None] = [*_gradients(*every)]
+        if ctx.has_edge and not ctx.with_edge:
+            grads.append(None)
+        return None, *grads
 
 
 def _backward(ctx: Any, grad_MHD: Tensor, _: Any) -> tuple[Any, ...]:

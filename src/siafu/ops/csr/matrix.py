@@ -36,6 +36,9 @@ class CSR:
     weight: Tensor | None = None
     """[E] factor of each edge; None means 1."""
 
+    longest: int | None = field(default=None, kw_only=True)
+    """Edges that no row has more of, where that is known without a look at them."""
+
     _shape_cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """What was derived from indptr and index alone; shared by matrices of other weights."""
 
@@ -195,7 +198,7 @@ class CSR:
         indptr, index = self.indptr.to(device), self.index.to(device)
         if indptr is self.indptr and index is self.index and weight is self.weight:
             return self
-        return CSR(indptr, index, self.num_cols, weight)
+        return CSR(indptr, index, self.num_cols, weight, longest=self.longest)
 
 
 def edge_dtype(count: int) -> torch.dtype:

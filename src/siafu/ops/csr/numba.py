@@ -29,7 +29,14 @@ AHEAD = 8
 """Edges between the row asked for and the row used."""
 
 
-def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+def sum_into(
+    edges: Edges,
+    x_CD: Tensor,
+    out_MD: Tensor,
+    *,
+    accumulate: bool,
+    longest: int | None = None,
+) -> None:
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
     weight, row_scale, col_scale = (_array(t) for t in edges[2:])

@@ -17,7 +17,14 @@ SLICE_ELEMENTS = 1 << 22
 """Gathered elements held at once: 16 MB of float32."""
 
 
-def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+def sum_into(
+    edges: Edges,
+    x_CD: Tensor,
+    out_MD: Tensor,
+    *,
+    accumulate: bool,
+    longest: int | None = None,
+) -> None:
     """See `contract.CsrKernels`."""
     if not accumulate:
         out_MD.zero_()

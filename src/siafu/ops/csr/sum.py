@@ -3,6 +3,8 @@
 Shapes: M destination rows, C source columns, E edges, D width.
 """
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,6 +16,7 @@ from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Edges
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.kernels import csr_kernels
+from siafu.ops.quick import quick
 
 
 def csr_sum_reference(
@@ -76,9 +79,10 @@ def neighbour_sum(
     edges = Edges(csr.indptr, csr.index, csr.weight, row_scale_M, col_scale_C)
     _check(csr, x_CD, edges)
     if not (torch.is_grad_enabled() and x_CD.requires_grad):
-        return csr_sum(*edges, x_CD, None, None, None)
+        return _quick_sum(*edges, x_CD, None, None, None, csr.longest, None)
     back = csr.transpose()
-    return csr_sum(*edges, x_CD, back.indptr, back.index, back.weight)
+    turned = back.indptr, back.index, back.weight
+    return _quick_sum(*edges, x_CD, *turned, csr.longest, back.longest)
 
 
 @guarded_late
@@ -95,8 +99,22 @@ def csr_sum(  # noqa: PLR0913 - an op's schema is flat
     back_weight: Tensor | None,
 ) -> Tensor:
     """Return out_MD; the `back_` tensors are the transpose, for backward only."""
-    out_MD = x.new_empty(len(indptr) - 1, x.size(1))
-    _sum_into(Edges(indptr, index, weight, row_scale, col_scale), x, out_MD, accumulate=False)
+    return _summed(indptr, index, weight, row_scale, col_scale, x)
+
+
+def _summed(
+    indptr: Tensor,
+    index: Tensor,
+    weight: Tensor | None,
+    row_scale: Tensor | None,
+    col_scale: Tensor | None,
+    x: Tensor,
+    *rest: Any,
+) -> Tensor:
+    """The rest: the transpose, which is for backward, and the most edges of a row of both."""
+    out_MD, longest = x.new_empty(len(indptr) - 1, x.size(1)), rest[3] if rest else None
+    edges = Edges(indptr, index, weight, row_scale, col_scale)
+    _sum_into(edges, x, out_MD, accumulate=False, longest=longest)
     return out_MD
 
 
@@ -120,27 +138,36 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(indptr, index, weight, row_scale, col_scale, *back)
 
 
-def _backward(ctx: Any, grad_MD: Tensor) -> tuple[Any, ...]:
+def _save_all(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _save(ctx, inputs[:9], output)
+    ctx.longest = inputs[9:]
+
+
+def _backward(call: Callable[..., Tensor], ctx: Any, grad_MD: Tensor) -> tuple[Any, ...]:
     indptr, index, weight, row_scale, col_scale, *back = ctx.saved_tensors
     back_indptr, back_index, back_weight = back
     assert back_indptr is not None, "neighbour_sum passes the transpose whenever x needs a gradient"
-    grad_CD = csr_sum(
-        back_indptr, back_index, back_weight, col_scale, row_scale, grad_MD, indptr, index, weight
-    )
-    return None, None, None, None, None, grad_CD, None, None, None
+    turned = back_indptr, back_index, back_weight, col_scale, row_scale
+    # Of the quick one: the most edges of a row, here and in the transpose.
+    longest = getattr(ctx, "longest", ())[::-1]
+    grad_CD = call(*turned, grad_MD, indptr, index, weight, *longest)
+    return None, None, None, None, None, grad_CD, None, None, None, *(None for _ in longest)
 
 
-csr_sum.register_autograd(_backward, setup_context=_save)
+csr_sum.register_autograd(partial(_backward, csr_sum), setup_context=_save)
+_quick_sum = quick(lambda *inputs: csr_sum(*inputs[:9]), _summed, _save_all, _backward)
 
 
-def _sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+def _sum_into(
+    edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool, longest: int | None = None
+) -> None:
     kernels = csr_kernels(x_CD.device, x_CD.dtype)
-    edges = edges.contiguous()
+    edges, x_CD = edges.contiguous(), x_CD.contiguous()
     if out_MD.is_contiguous():
-        kernels.sum_into(edges, x_CD.contiguous(), out_MD, accumulate=accumulate)
+        kernels.sum_into(edges, x_CD, out_MD, accumulate=accumulate, longest=longest)
         return
     part_MD = torch.empty_like(out_MD, memory_format=torch.contiguous_format)
-    kernels.sum_into(edges, x_CD.contiguous(), part_MD, accumulate=False)
+    kernels.sum_into(edges, x_CD, part_MD, accumulate=False, longest=longest)
     if accumulate:
         out_MD += part_MD
     else:

@@ -44,9 +44,17 @@ TILE_ELEMENTS = 1024
 NONE = tl.constexpr(2**31 - 1)
 
 
-def sum_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool) -> None:
+def sum_into(
+    edges: Edges,
+    x_CD: Tensor,
+    out_MD: Tensor,
+    *,
+    accumulate: bool,
+    longest: int | None = None,
+) -> None:
     """See `contract.CsrKernels`."""
-    _launch(_sum_rows, _sum_hubs, (*edges, x_CD, out_MD), accumulate=accumulate)
+    hubs = None if longest is not None and longest <= LONG_ROW else _sum_hubs
+    _launch(_sum_rows, hubs, (*edges, x_CD, out_MD), accumulate=accumulate)
 
 
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
@@ -79,6 +87,8 @@ def _launch(rows: Any, hubs: Any, tensors: tuple[Tensor | None, ...], **options:
     # kernels start on the current device, which need not be the tensors'
     with torch.cuda.device_of(out_MD):
         rows[(num_rows, tiles)](*tensors, S=step, num_warps=1, **shape)
+        if hubs is None:
+            return
         hubs[(searches, tiles)](
             *tensors,
             num_rows,

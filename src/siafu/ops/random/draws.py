@@ -6,7 +6,9 @@ drawn again in backward instead of being stored. Ids are below 2^48.
 Shapes: N rows, E edges, W drawn columns, D width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +18,7 @@ from siafu.errors import ConfigError, PlanError
 from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Draw
 from siafu.ops.kernels import random_kernels
+from siafu.ops.quick import quick
 from siafu.ops.random.reference import WORD, draw_words, philox, words_to_uniform
 
 
@@ -96,6 +99,12 @@ def dropout(
     x: Tensor, first: Tensor, second: Tensor | None, key0: int, key1: int, p: float
 ) -> Tensor:
     """Return x with entries dropped; linear in x and its own transpose, so also its backward."""
+    return _dropped(x, first, second, key0, key1, p)
+
+
+def _dropped(
+    x: Tensor, first: Tensor, second: Tensor | None, key0: int, key1: int, p: float
+) -> Tensor:
     out_ND = torch.empty_like(x, memory_format=torch.contiguous_format)
     random_kernels(x.device, x.dtype).dropout_into(
         Draw((key0, key1), first, second),
@@ -117,12 +126,13 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.save_for_backward(first, second)
 
 
-def _backward(ctx: Any, grad_ND: Tensor) -> tuple[Any, ...]:
+def _backward(call: Callable[..., Tensor], ctx: Any, grad_ND: Tensor) -> tuple[Any, ...]:
     first, second = ctx.saved_tensors
-    return dropout(grad_ND, first, second, *ctx.key_and_p), None, None, None, None, None
+    return call(grad_ND, first, second, *ctx.key_and_p), None, None, None, None, None
 
 
-dropout.register_autograd(_backward, setup_context=_save)
+dropout.register_autograd(partial(_backward, dropout), setup_context=_save)
+_quick_dropout = quick(dropout, _dropped, _save, _backward)
 
 
 def _uniform(draw: Draw, width: int, dtype: torch.dtype) -> Tensor:
@@ -149,7 +159,8 @@ def _dropout(x_ND: Tensor, draw: Draw, p: float) -> Tensor:
     _check_pair(draw)
     if p == 0:
         return x_ND
-    return dropout(x_ND, draw.first_N, draw.second_N, *draw.key, p)
+    out_ND: Tensor = _quick_dropout(x_ND, draw.first_N, draw.second_N, *draw.key, p)
+    return out_ND
 
 
 def _check_pair(draw: Draw) -> None:

@@ -1,7 +1,7 @@
 """Gathering rows for CUDA, written in Triton: the table may be pinned memory of the host.
 
-Few programs, each with several rows on the way: the bus is full with a few hundred rows in flight,
-and the rest of the device goes on training.
+Of a table on the host few programs, each with several rows on the way: the bus is full with a few
+hundred rows in flight, and the rest of the device goes on training.
 
 Shapes: as in `rows.gather`; P rows of a program at a time, T columns of a tile.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 jit: Callable[[Any], Any] = triton.jit
 
 PROGRAMS = 264
-"""Two for each multiprocessor of an H200."""
+"""Of a table beyond the bus: two for each multiprocessor of an H200."""
 TILE = 128
 TILE_ELEMENTS = 1024
 
@@ -34,7 +34,9 @@ def gather_into(
     width = out_RW[0].numel()
     tile = min(TILE, triton.next_power_of_2(width))
     step = TILE_ELEMENTS // tile
-    programs = min(PROGRAMS, triton.cdiv(len(rows_R), step))
+    programs = triton.cdiv(len(rows_R), step)
+    if not table_NW.is_cuda:
+        programs = min(PROGRAMS, programs)
     # kernels start on the current device, which need not be the tensors'
     with torch.cuda.device_of(out_RW):
         _gather[(programs,)](
