@@ -139,9 +139,11 @@ class DeltaStream:
     def read(self, times: range) -> Iterator[tuple[int, CSR]]:
         """Yield each of these times with its snapshot, from the end of them that is nearer.
 
-        Backward goes over blocks of time from the last one on, so it comes upon their ends.
+        Backward goes over blocks of time from the last one on, so it comes upon their ends. Which
+        end that is follows from the times alone: ranks with unlike deltas go the same way.
         """
-        if self._back and len(times) and self._way(times[-1])[0] < self._way(times[0])[0]:
+        is_known = bool(self._now) and bool(self._back) and len(times) > 0
+        if is_known and abs(times[-1] - self._time) < abs(times[0] - self._time):
             times = times[::-1]
         return zip(times, self.walk(times), strict=True)
 
