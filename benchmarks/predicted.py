@@ -26,7 +26,7 @@ from benchmarks.products_like import products_like
 from siafu.config import RunConfig, make_config
 from siafu.errors import SiafuError
 from siafu.graph import Graph
-from siafu.launch.planning import spec_of
+from siafu.launch.statistics import spec_of
 from siafu.partitioning import open_parts
 from siafu.partitioning.options import Method
 from siafu.plan import (
@@ -94,6 +94,8 @@ _RUNS: tuple[tuple[str, str, str, tuple[int, ...], dict[str, Any]], ...] = (
     (DENSE, "gat", "sar", (4,), {}),
     (REAL, "gcn", "sar", (8,), {}),
     (DENSE, "sage", "sar", (8,), WIDE),
+    (DENSE, "gcn", "columns", (4,), {}),
+    (REAL, "sage", "columns", (8,), {}),
     (DENSE, "sage", "adaqp", (4,), {}),
     (DENSE, "gcn", "halo", (4,), {"wire": "8"}),
     (REAL, "sage", "halo", (8,), {"wire": "4"}),
@@ -228,7 +230,10 @@ def predicted(case: Case, graph: GraphStatistics, machine: Machine) -> Outlook:
     return foresee(setting, case.strategy, config.chosen, case.ranks)
 
 
-ROWS = ("halo_forward", "halo_refetch", "halo_backward", "gradient", "norm", "feature", "sample")
+ROWS = (
+    *("halo_forward", "halo_refetch", "halo_backward", "column_forward", "column_backward"),
+    *("gradient", "norm", "feature", "sample"),
+)
 
 
 def compared(row: dict[str, Any], machine: Machine) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.beside import ROOT, Row, faster, mb, ms, rows_of, times
 from benchmarks.headline import readme_table
 from benchmarks.plots import PLOTS
+from benchmarks.table_pools import pool_lines, pools
 from benchmarks.table_sampled import (
     billion_lines,
     reach_lines,
@@ -354,7 +355,7 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
     ),
     ("Graphs larger than memory", "", (ingest_lines, billion_lines)),
     ("Graphs over time", "", (delta_lines, time_parallel_lines)),
-    ("Pipelines", "", (pipeline_lines,)),
+    ("Pipelines", "pools", (pipeline_lines, pool_lines)),
     ("Test scores beside published ones", "", (accuracy_lines, dynamic_lines)),
 ]
 """Title, plot and lines of each section of docs/benchmarks.md."""
@@ -388,7 +389,10 @@ def documents() -> dict[Path, str]:
     readme = ROOT / "README.md"
     before, rest = readme.read_text().split(BEGIN)
     _, after = rest.split(END)
-    plots = {ROOT / "docs" / "plots" / f"{name}.svg": draw() for name, draw in PLOTS.items()}
+    plots = {
+        ROOT / "docs" / "plots" / f"{name}.svg": draw()
+        for name, draw in {**PLOTS, "pools": pools}.items()
+    }
     return {
         readme: f"{before}{BEGIN}\n{readme_table()}\n{END}{after}",
         ROOT / "docs" / "benchmarks.md": page(),

@@ -16,10 +16,12 @@ An invitation is all that a worker elsewhere needs to reach a rank once: the eve
 called with.
 """
 
+import ctypes
 import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import (
     AfterValidator,
@@ -280,9 +282,24 @@ def decode(
 
 
 def _part(frame: Frame) -> Tensor:
-    # A copy: frames may be read-only, at any address, and belong to the socket.
-    own = bytearray(frame)
-    return torch.frombuffer(own, dtype=torch.uint8) if own else torch.empty(0, dtype=torch.uint8)
+    """Return a frame's bytes as a tensor: a socket's own memory, or a copy of what others have."""
+    if not len(frame):
+        return torch.empty(0, dtype=torch.uint8)
+    is_sockets = isinstance(frame, memoryview) and not isinstance(frame.obj, bytes | bytearray)
+    if not is_sockets or len(frame) < _SMALL_BYTES:
+        return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
+    address = np.frombuffer(frame, np.uint8).ctypes.data
+    if address % _ALIGNED:
+        return torch.frombuffer(bytearray(frame), dtype=torch.uint8)
+    # The socket is done with a frame that has arrived: nobody else reads or writes it.
+    owned = (ctypes.c_uint8 * len(frame)).from_address(address)
+    owned.frame = frame  # type: ignore[attr-defined]
+    return torch.frombuffer(owned, dtype=torch.uint8)
+
+
+_SMALL_BYTES = 64 << 10
+"""Below it a copy is cheaper than keeping a frame."""
+_ALIGNED = 16
 
 
 def _check_limits(frames: Sequence[Frame], most_bytes: int) -> None:
@@ -342,6 +359,8 @@ class Invitation(BaseModel):
     """Good for one task, once."""
     seconds: Annotated[float, Field(gt=0, le=LONGEST_ATTEMPT_SECONDS)]
     """How long the attempt may take from now on."""
+    encrypted: bool
+    """Whether the endpoint speaks CURVE; else it takes the client key in clear."""
 
     def to_event(self) -> dict[str, Any]:
         """Return it as what JSON can say."""

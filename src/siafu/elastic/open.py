@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from siafu.comm import World
+from siafu.elastic.costs import TaskCosts
 from siafu.elastic.dispatch import Dispatcher, RetryPolicy
 from siafu.elastic.options import PoolOptions, address_of_rank, is_loopback, split_address
 from siafu.elastic.pools.cloud import CloudModel
@@ -48,6 +49,8 @@ def open_runner(
         sys.stderr.write(f"rank {world.rank}: {line}\n")
         sys.stderr.flush()
 
+    if pool == "aws-lambda" and options.pool_encryption is False:
+        say("Tensors, and the key that functions show, travel in clear: --no-pool-encryption.")
     tuner = None
     if options.pool_workers in (None, "auto") and pool != "none":
         tuner = Autotuner(intervals=intervals, most=workers)
@@ -128,6 +131,7 @@ def _simulated(
     pool = SimulatedPool(
         deliver, model=model, workers=workers, seed=seed + world.rank, make_inner=make_inner
     )
+    pool.costs = use.costs = TaskCosts()
     use.memory_gb = model.memory_gb or None
     use.paid = lambda: (pool.bill.requests, pool.bill.seconds)
     return pool
@@ -178,6 +182,8 @@ def _lambda(
     assert options.lambda_function is not None
     module = _imported("aws_lambda.pool", "aws")
     seconds = min(options.deadline, _LONGEST_INVOCATION_SECONDS)
+    address = address_of_rank(options.pool_address, world.rank)
+    encrypted = options.pool_encryption is not False
     client = module.open_client(
         region=os.environ.get("AWS_REGION", ""),  # which boto3 itself passes over
         endpoint_url=options.lambda_endpoint or "",
@@ -188,8 +194,9 @@ def _lambda(
         function=options.lambda_function,
         workers=workers,
         client=client,
-        address=address_of_rank(options.pool_address, world.rank),
+        address=address,
         deadline_seconds=seconds,
+        encrypted=encrypted,
     )
 
     def paid() -> tuple[int, float]:

@@ -65,9 +65,24 @@ class PoolOptions(MachineOptions):
         PIPELINE,
         LAMBDA,
     )
+    pool_encryption: bool | None = setting(
+        None,
+        "encrypt what travels between ranks and functions (default); without, the run's key and "
+        "all tensors travel in clear, in a private network alone",
+        STATIC,
+        PIPELINE,
+        LAMBDA,
+    )
     prices: str | None = setting(None, "a price file on top of siafu's own (TOML)", STATIC)
     instance: str | None = setting(
         None, "the instance type a rank is billed as (default: c5.xlarge)", STATIC
+    )
+    max_dollars: float | None = setting(
+        None,
+        "end training, saved, before the next epoch would bring the run's bill above so many "
+        "dollars",
+        STATIC,
+        gt=0,
     )
 
 
@@ -105,6 +120,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host in ("localhost", "lo")
+
+
+def is_private(host: str) -> bool:
+    """Return whether an address is one that no packet of the internet reaches."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_private
+    except ValueError:
+        return is_loopback(host)
 
 
 def own_host() -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from siafu.elastic.costs import TaskCosts
 from siafu.elastic.dispatch import Dispatcher
 from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.task import Reply, Task
@@ -143,6 +144,8 @@ class PoolUse:
     """Of a worker, where the pool knows."""
     paid: Callable[[], tuple[int, float]] | None = None
     """The pool's own count of requests and billed seconds: it knows of attempts that got lost."""
+    costs: TaskCosts | None = None
+    """What tasks take, of a pool that is simulated."""
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def counting(self, deliver: Deliver) -> Deliver:

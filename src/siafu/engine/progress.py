@@ -78,6 +78,8 @@ class Progress:
     seconds: list[float] = field(default_factory=list)
     is_enough: bool = False
     """Whether a callback has ended the training."""
+    budget_spent: str = ""
+    """Why a further epoch would cost too much, in words."""
 
     def is_stale(self, patience: int) -> bool:
         """True when nothing better has been found for `patience` epochs."""
@@ -94,13 +96,16 @@ class Progress:
         done, spent = counted(self.epochs, "epoch"), self.patience_spent(config)
         if self.is_enough and self.epochs < config.epochs:
             return f"stopped after {done}: a callback said so"
+        if self.budget_spent and self.epochs < config.epochs:
+            return f"stopped after {done}: {self.budget_spent}"
         if spent:
             return f"stopped after {done}: no better for {spent}"
         return f"all {done} done" if self.epochs > 1 else f"{done} done"
 
     def is_over(self, config: ResolvedConfig) -> bool:
         """True when no epoch is left to train."""
-        return self.is_enough or self.epochs >= config.epochs or self.is_stale(config.patience)
+        ended = self.is_enough or bool(self.budget_spent)
+        return ended or self.epochs >= config.epochs or self.is_stale(config.patience)
 
 
 PHASES = ("first epoch", "computing", "waiting", "scoring", "waiting while scoring")

@@ -22,6 +22,7 @@ from siafu.engine.metrics import (
 from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill
 from siafu.engine.networks.sampled import SampledNetwork
+from siafu.engine.networks.simulated import of_cluster, simulated_cluster
 from siafu.engine.quality import quality_of
 from siafu.engine.run_facts import RunFacts
 from siafu.engine.scores import training_loss, validation_loss
@@ -29,6 +30,7 @@ from siafu.engine.weights import save_network
 from siafu.engine.workload import Evaluation, OnStep, no_step
 from siafu.nn import Draws
 from siafu.ops import DrawKey
+from siafu.plan import Bill
 from siafu.record import shown_score
 from siafu.shard import RowReader, Shard
 from siafu.strategy import WidthBook
@@ -179,11 +181,26 @@ class FullGraph:
     def restore(self, facts: RunFacts) -> None:
         """Take up nothing."""
 
+    def dollars(self, seconds: float, epochs: int) -> float:
+        """Return the total of the bill so far; 0 where there is none."""
+        bill = self._bill(self._pipeline_report(), seconds, epochs)
+        return 0.0 if bill is None else bill.dollars
+
+    def _bill(self, pipeline: dict[str, Any], seconds: float, epochs: int) -> Bill | None:
+        """Return the bill: of the simulated cluster, where that is what is paid for."""
+        told, simulated = of_cluster(pipeline, epochs)
+        seconds = seconds if simulated is None else simulated
+        ranks = self.world.size
+        return run_bill(self.config, told, ranks=ranks, seconds=seconds, epochs=epochs)
+
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return the strategy as it was run, and its bill where prices were asked for."""
         strategy, ranks = self.network.strategy, self.world.size
         pipeline = self._pipeline_report()
-        bill = run_bill(self.config, pipeline, ranks=ranks, seconds=seconds, epochs=epochs)
+        bill = self._bill(pipeline, seconds, epochs)
+        rows = {} if bill is None else bill.rows()
+        if cluster := pipeline.get("cluster"):
+            rows["  time"] = f"of a simulated cluster: {cluster['epoch_seconds']:.4g} s per epoch"
         return {
             "metric": self.metrics[0],
             "quality": self._quality(),
@@ -191,7 +208,7 @@ class FullGraph:
             "exactness": strategy.exactness,
             "sampling": {},
             "pipeline": pipeline,
-            "bill": None if bill is None else {**bill.as_dict(), "rows": bill.rows()},
+            "bill": None if bill is None else {**bill.as_dict(), "rows": rows},
             "data": self.shard.name,
         }
 
@@ -295,7 +312,7 @@ class IntervalPipeline(FullGraph):
 
     def state(self) -> dict[str, Any]:
         """Return what the pipeline has come to."""
-        return {"pipeline": self._pipeline_report()}
+        return {"pipeline": pipeline_report(self.network, self.world, self._earlier)}
 
     def restore(self, facts: RunFacts) -> None:
         """Go on counting, and lag no more where that had been reached."""
@@ -304,7 +321,9 @@ class IntervalPipeline(FullGraph):
             self._note_scores(facts.best_scores)
 
     def _pipeline_report(self) -> dict[str, Any]:
-        return pipeline_report(self.network, self.world, self._earlier)
+        told = pipeline_report(self.network, self.world, self._earlier)
+        cluster = simulated_cluster(self.network, self.world, self.config)
+        return told | ({"cluster": cluster} if cluster else {})
 
     def abandon(self) -> None:
         """End the pool."""

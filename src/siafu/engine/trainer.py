@@ -37,12 +37,16 @@ from siafu.engine.widths import gather_widths, restore_widths, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
-from siafu.record import RunFolder, Watch
+from siafu.record import RunFolder, Watch, counted
 
 OnEpoch = Callable[[dict[str, Any]], bool | None]
 """Called on rank 0 with the row of an epoch; True ends the training when it can."""
 IsTold = Callable[[], bool]
 """Whether this rank was told to end."""
+
+
+_MOST_AHEAD = 1000
+"""Epochs within which a pipeline stands still."""
 
 
 class Trainer:
@@ -56,6 +60,8 @@ class Trainer:
         self.best_details: Details = {}
         self.scoring = ScoringCost()
         self.phases = PhaseSeconds()
+        self._paid, self._ahead = 0.0, 0
+        """Dollars at the last stop, and epochs from there to the next."""
         self.has_begun = False
         """Whether this process has run an epoch."""
         self.clock = time.monotonic
@@ -131,6 +137,8 @@ class Trainer:
         Raises `Stopped` after the epoch in which a rank was told to end, which is saved.
         """
         enough = False
+        if self.progress.epochs:
+            self._check_budget()
         while not self.progress.is_over(self.config):
             row = self.run_epoch()
             if self.world.rank == 0:
@@ -152,9 +160,12 @@ class Trainer:
         asked = world.gather_numbers(mine) if may_stop else []
         ends, is_late = any(row[0] for row in asked), any(row[2] for row in asked[:1])
         self.progress.is_enough = any(row[1] for row in asked)
+        if may_stop:
+            self._check_budget()
         # A run too short for one has it at its end: it can be given more epochs.
         is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
-        if every and (ends or is_late or (is_over and epochs < every) or epochs % every == 0):
+        ends_early = ends or is_late or bool(self.progress.budget_spent)
+        if every and (ends_early or (is_over and epochs < every) or epochs % every == 0):
             with self.watch.saving():
                 saved = self.checkpoint()
                 if world.rank == 0:
@@ -163,6 +174,27 @@ class Trainer:
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
+
+    def _check_budget(self) -> None:
+        """Note where the epochs until the next stop would cost more than the run may."""
+        most, progress = self.config.max_dollars, self.progress
+        if most is None:
+            return
+        paid = self.workload.dollars(math.fsum(progress.seconds), progress.epochs)
+        stops = (
+            n for n in range(1, _MOST_AHEAD) if self.workload.stands_still(progress.epochs + n)
+        )
+        ahead = min(next(stops, _MOST_AHEAD), self.config.epochs - progress.epochs)
+        # Rank 0's clock decides, since ranks' seconds differ.
+        paid = self.world.gather_numbers([paid])[0][0]
+        newest = (paid - self._paid) / self._ahead if self._ahead else 0.0
+        dearest = max(paid / progress.epochs, newest)
+        self._paid, self._ahead = paid, ahead
+        if paid + ahead * dearest > most:
+            progress.budget_spent = (
+                f"{counted(ahead, 'more epoch')} would bring ${paid:.3g} to "
+                f"${paid + ahead * dearest:.3g}, above --max-dollars {most:g}"
+            )
 
     def _is_late(self) -> bool:
         """Return whether it is time to save; rank 0's clock counts."""

@@ -110,6 +110,10 @@ class Workload(Protocol):
         """Take up those facts."""
         ...
 
+    def dollars(self, seconds: float, epochs: int) -> float:
+        """Return what so many epochs in so many seconds cost, by the run's prices."""
+        ...
+
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return what a result tells of this workload alone, by field of `RunResult`."""
         ...

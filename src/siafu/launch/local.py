@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,9 @@ from siafu.signals import StopOrder, ending_cleanly, heeding
 
 ERRORS_VARIABLE = "SIAFU_ERRORS"
 """Where ranks tell their failures: not the run folder, whose disk may be full."""
+KILLED_FOR_MEMORY = "KilledForMemory"
+_KILLS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events")
+"""Where the kernel counts the processes that it killed for want of memory."""
 _POLL_SECONDS = 0.1
 _SHORT_POLL_SECONDS = 0.005
 """Where ranks wait for an answer after every epoch."""
@@ -46,6 +49,16 @@ class RankFailure:
     """Problem, seen and fix of an error the user can act on."""
 
 
+def kernel_kills() -> int:
+    """Return how many processes the kernel has killed for want of memory, here or in our group."""
+    total = 0
+    for name in _KILLS:
+        with suppress(OSError, ValueError):
+            lines = Path(name).read_text().splitlines()
+            total += sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+    return total
+
+
 def threads_for(num_ranks: int, asked: int = 0) -> int:
     """Return the threads each of `num_ranks` ranks on this machine should use."""
     return asked or max(1, len(os.sched_getaffinity(0)) // num_ranks)
@@ -66,6 +79,7 @@ def run_ranks(
     the ranks have saved; with it they may save once more when the command is told to end.
     `meanwhile` is called again and again while they work.
     """
+    kills = kernel_kills()
     with ending_cleanly(), scratch_folder() as scratch:
         environments = {
             rank: os.environ | _environment(rank, num_ranks, str(scratch)) | variables
@@ -76,7 +90,8 @@ def run_ranks(
             unheard = {rank: ranks[rank] for rank in sorted(ranks.keys() - ended.keys())}
             places = _places_of(unheard, scratch)
         if any(ended.values()):
-            raise first_error(read_failures(scratch), ended, unheard=places, again=again or "")
+            error = first_error(read_failures(scratch), ended, unheard=places, again=again or "")
+            raise _by_kernel(error, ended) if kernel_kills() > kills else error
 
 
 @contextmanager
@@ -204,6 +219,21 @@ def first_error(
         fix += f"; {again}" if again else ""
     is_lost = first.kind == "CommError"
     return RankError(problem, seen=seen, fix=fix, began_as=first.kind, is_lost=is_lost)
+
+
+def _by_kernel(error: SiafuError, ended: dict[int, int]) -> SiafuError:
+    """Return the error of a killed rank as one of memory, which the kernel says it was."""
+    killed = [rank for rank, code in ended.items() if code == -signal.SIGKILL]
+    if not killed:
+        return error
+    return RankError(
+        f"Rank {killed[0]} was killed by the kernel: memory ran out. The others were stopped.",
+        seen="signal SIGKILL, and the kernel counts one more process killed for want of memory",
+        fix="end other programs, or start a new run that needs less (more ranks, a narrower model, "
+        "--strategy sar)",
+        began_as=KILLED_FOR_MEMORY,
+        is_lost=getattr(error, "is_lost", False),
+    )
 
 
 def _killed(rank: int, exit_code: int, again: str) -> RankError:

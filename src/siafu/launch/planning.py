@@ -8,14 +8,14 @@ from typing import Any
 
 from siafu.comm import choose_device
 from siafu.config import RunConfig, make_config
-from siafu.engine import make_spec
 from siafu.errors import ConfigError
 from siafu.graph import Graph, folder_kind
 from siafu.ingest import given_data, load_with_notes
 from siafu.launch.dynamic import is_dynamic_run
-from siafu.nn import CARDS, ModelSpec
+from siafu.launch.statistics import spec_of, statistics_of_parts
+from siafu.nn import CARDS
 from siafu.options import read_bytes
-from siafu.partitioning import Cut, Parts, assign, open_parts, score
+from siafu.partitioning import Cut, assign, open_parts, score
 from siafu.plan import (
     KNOWN,
     CutStatistics,
@@ -157,7 +157,7 @@ def statistics_of(data: Any, config: RunConfig, counts: Sequence[int], say: Say)
     if names_statistics(data):
         return read_statistics(Path(data))
     if isinstance(data, str | Path) and folder_kind(Path(data)) == "parts":
-        return _of_parts(open_parts(data))
+        return statistics_of_parts(open_parts(data))
     graph, _ = load_with_notes(
         data,
         undirected=config.undirected,
@@ -167,22 +167,6 @@ def statistics_of(data: Any, config: RunConfig, counts: Sequence[int], say: Say)
     )
     found = graph_statistics(graph).model_copy(update={"method": config.partition})
     return found.with_cuts(_cuts(graph, config, counts, say))
-
-
-def _of_parts(parts: Parts) -> GraphStatistics:
-    facts, quality = parts.facts["graph"], parts.quality
-    train = sum(quality.training) / max(1, sum(quality.vertices))
-    return GraphStatistics(
-        name=facts["name"],
-        nodes=facts["num_nodes"],
-        edges=facts["num_edges"],
-        features=max(1, facts["num_features"]),
-        classes=max(1, facts.get("num_targets") or facts["num_classes"]),
-        train_share=train,
-        edge_types=facts.get("num_edge_types", 0),
-        cuts=(CutStatistics.of(quality),),
-        method=parts.facts["method"],
-    )
 
 
 def _cuts(graph: Graph, config: RunConfig, counts: Sequence[int], say: Say) -> list[CutStatistics]:
@@ -198,15 +182,3 @@ def _cuts(graph: Graph, config: RunConfig, counts: Sequence[int], say: Say) -> l
         cut = Cut(num_parts=count, method=config.partition, seed=config.seed)
         found.append(CutStatistics.of(score(graph, assign(graph, cut), count)))
     return found
-
-
-def spec_of(config: RunConfig, statistics: GraphStatistics) -> ModelSpec:
-    """Return the model that the settings make for such a graph."""
-    resolved = config.resolved()
-    return make_spec(
-        resolved,
-        in_width=statistics.features,
-        out_width=statistics.classes,
-        edge_width=statistics.edge_features if resolved.edge_features else 0,
-        num_types=statistics.edge_types or (3 if CARDS[config.model].needs_types else 0),
-    )

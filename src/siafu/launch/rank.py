@@ -34,6 +34,7 @@ from siafu.launch.local import (
     tell_place_when_asked,
     threads_for,
 )
+from siafu.launch.out_of_memory import explaining, note_held
 from siafu.launch.own_code import told_as_the_users
 from siafu.launch.sinks import open_sinks
 from siafu.launch.warnings import LossWatch
@@ -97,7 +98,7 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
     config = make_config(**settings).resolved()
     world.trace = Trace(world.rank) if config.trace else None
     world.check_agreement("settings", config.model_dump_json() + repr(job))
-    with told_as_the_users(config.model, config.loss, world):
+    with explaining(config, job.parts, world), told_as_the_users(config.model, config.loss, world):
         is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
         if job.verb == "train":
             start = begin_on_dynamic if is_dynamic else _begin
@@ -252,6 +253,7 @@ def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, world: 
 
 def _open(config: ResolvedConfig, job: Job, world: World) -> Shard:
     shard = open_shard(job.parts, world, place=_place(config, job, world))
+    note_held(world)
     if not config.threads:
         # Threads that wait for each other at every small operation only slow it down, all the
         # more when other programs want the cores.

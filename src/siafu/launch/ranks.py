@@ -12,6 +12,7 @@ from siafu.graph import writing
 from siafu.launch.callbacks import Answering, OnEpoch
 from siafu.launch.cut import Say
 from siafu.launch.local import run_ranks, threads_for
+from siafu.launch.out_of_memory import explaining_kills
 from siafu.launch.rank import (
     COMPILING_TOLD_VARIABLE,
     Job,
@@ -115,14 +116,15 @@ def _work_on_ranks(
             job = replace(job, asks=answering is not None)
             again = f"go on with `{resume_command(folder.path)}`" if job.verb == "train" else None
             try:
-                run_ranks(
-                    config.ranks,
-                    folder.path,
-                    job.to_text(),
-                    variables=variables,
-                    again=again,
-                    meanwhile=answering,
-                )
+                with explaining_kills(config, job.parts):
+                    run_ranks(
+                        config.ranks,
+                        folder.path,
+                        job.to_text(),
+                        variables=variables,
+                        again=again,
+                        meanwhile=answering,
+                    )
             except BaseException:
                 clear_rests()
                 raise

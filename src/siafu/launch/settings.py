@@ -116,7 +116,8 @@ class Settings(Columns, total=False):
     checkpoint_minutes: float
     """after so long an epoch's end is saved too; 0: by --checkpoint-every alone."""
     strategy: str
-    """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus."""
+    """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus; auto: the exact one
+    predicted as fastest."""
     memory: str | None
     """memory per rank while training, as 4GB; sets stages to auto."""
     stages: str | None
@@ -216,10 +217,16 @@ class Settings(Columns, total=False):
     """where functions reach ranks: tcp://auto:7000 (each machine's own address), an interface as
     tcp://eth0:7000, or an address of the one machine that all ranks are on; rank r listens at the
     port + r (default: loopback alone)."""
+    pool_encryption: bool | None
+    """encrypt what travels between ranks and functions (default); without, the run's key and all
+    tensors travel in clear, in a private network alone."""
     prices: str | None
     """a price file on top of siafu's own (TOML)."""
     instance: str | None
     """the instance type a rank is billed as (default: c5.xlarge)."""
+    max_dollars: float | None
+    """end training, saved, before the next epoch would bring the run's bill above so many
+    dollars."""
     aggregate: Literal["in", "out"] | None
     """over time a node sums over those whose edges come in, or those its own go out to (default:
     out for tm-gcn, else in)."""

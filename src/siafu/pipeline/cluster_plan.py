@@ -4,6 +4,14 @@ from dataclasses import dataclass, field
 
 from siafu.elastic.pools.cloud import CloudModel
 
+SERVING_PER_BYTE = 1.34e-9
+SERVING_PER_BYTE_IN_CLEAR = 0.41e-9
+SERVING_PER_TASK = 1.2e-3
+"""Core seconds that a pool on other machines costs its server: `benchmarks.offload`, and a call by
+AWS's client."""
+USUAL_CARD_BYTES = 1.25e9
+"""Of a cloud server: 10 Gbit/s."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorWork:

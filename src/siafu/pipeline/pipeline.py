@@ -23,6 +23,7 @@ from siafu.elastic.runner import Runner
 from siafu.errors import CommError, PoolError, SiafuError
 from siafu.nn import GNN, Draws
 from siafu.pipeline.gathers import Rows
+from siafu.pipeline.measured import PassageCosts
 from siafu.pipeline.passage import Passage, build_context
 from siafu.pipeline.scheduler import FORWARD, AwaitRows, Hooks, Scheduler, Steps
 from siafu.pipeline.tasks import Stash
@@ -107,7 +108,7 @@ class Pipeline:
         self._context = context = build_context(
             module.spec, shard, x_ND, draws, strategy, prefix, (self._send, lambda: self._oldest)
         )
-        self.ages = context.ages
+        self.ages, self.costs = context.ages, PassageCosts()
         there = context.gather.there
         self._full = [
             number
@@ -121,8 +122,7 @@ class Pipeline:
         context.tasks.stash = self._stash
         self._mail = Mailbox(shard.world, self._inbox.put)
         self._names, self._weights = zip(*module.named_parameters(), strict=True)
-        width = sum(weight.numel() for weight in self._weights) + 1
-        self._sums = EpochSums(shard.world, self._mail, width)
+        self._sums = EpochSums(shard.world, self._mail, self.num_weights + 1)
         self._passages: dict[int, Passage] = {}
         """By interval."""
         hooks = Hooks(begin=self._begin, finish=self._finish, ready=self._ready)
@@ -181,7 +181,7 @@ class Pipeline:
     def _begin(self, interval: int, epoch: int) -> Steps:
         passage = Passage(self._context, interval, epoch, self._stash.take())
         self._passages[interval] = passage
-        return passage.steps()
+        return self.costs.watched(passage.steps())
 
     def _finish(self, interval: int, epoch: int) -> None:
         passage = self._passages.pop(interval)
@@ -201,15 +201,22 @@ class Pipeline:
         interval, wait = chosen
         began, clock = time.time(), time.perf_counter()
         self._scheduler.resume(interval, {})
+        seconds = time.perf_counter() - clock
+        self.costs.note_gather(wait, seconds)
         if self._span is not None:
             name = f"{('gather', 'gather back')[wait.direction]} {wait.layer}"
-            self._span(name, "graph", "graph", began, time.perf_counter() - clock)
+            self._span(name, "graph", "graph", began, seconds)
         return True
 
     def _ready(self, epoch: int, wait: AwaitRows, intervals: list[int]) -> list[int]:
         channel = self._context.channels[wait.direction, wait.layer]
         oldest, most_age = self._oldest, self.most_age
         return [i for i in intervals if channel.is_ready(i, epoch, oldest, most_age)]
+
+    @property
+    def num_weights(self) -> int:
+        """Numbers that are learnt."""
+        return sum(weight.numel() for weight in self._weights)
 
     @property
     def most_age(self) -> int:
@@ -268,9 +275,12 @@ class Pipeline:
         first = channel.side.bounds[interval]
         subject = _ROWS, epoch, direction * len(self._context.parts) + layer, interval
         purpose = "halo_forward" if direction == FORWARD else "halo_backward"
+        num_bytes = 0
         for (peer, of), sent in channel.side.sends.items():
             if of == interval:
                 self._mail.send(peer, subject, joined[sent - first], purpose)
+                num_bytes += len(sent) * joined[:1].nbytes
+        self.costs.note_sent(direction, layer, num_bytes)
         group = rank * self._strategy.intervals + interval
         channel.write(epoch, group, joined, self._oldest)
 

@@ -11,7 +11,7 @@ from siafu.plan.choice import (
     memory_in_use,
     predict_training_bytes,
 )
-from siafu.plan.machine import Link, Machine, keep_machine, kept_machine, read_machine
+from siafu.plan.machine import TYPICAL, Link, Machine, keep_machine, kept_machine, read_machine
 from siafu.plan.memory import (
     PROCESS_BYTES,
     ROW_BYTES,
@@ -47,6 +47,7 @@ __all__ = [
     "PROCESS_BYTES",
     "ROW_BYTES",
     "RUNTIME_BYTES",
+    "TYPICAL",
     "Bill",
     "CutStatistics",
     "EpochTraffic",

@@ -94,6 +94,40 @@ def returns_gradients(spec: ModelSpec, number: int, *, sparse: bool = False) -> 
     return spec.card.aggregation != "relations" and (sparse or width.out <= width.into)
 
 
+def column_traffic(spec: ModelSpec, nodes: int, ranks: int, strategy: Strategy) -> EpochTraffic:
+    """Return the bytes of an epoch by columns, whatever the cut: rows are turned there and back."""
+    whole = full_graph_traffic(spec, 0, ranks, strategy)
+    turned = nodes * (ranks - 1) / ranks * _ITEM
+    layers, evaluation = [], 0
+    for number in range(spec.layers):
+        sent = round(turned * (columns_taken(spec, number) + _columns_given(spec, number)))
+        if number == 0 and strategy.input_cache:
+            layers.append(LayerTraffic(0, 0, 0))
+            continue
+        maps_first = spec.card.aggregation == "relations" or returns_gradients(spec, number)
+        layers.append(LayerTraffic(sent, 0, sent if maps_first else 0))
+        evaluation += sent
+    return replace(whole, layers=tuple(layers), evaluation=evaluation, once=0)
+
+
+def columns_taken(spec: ModelSpec, number: int) -> int:
+    """Return the columns of a row that an aggregation by columns takes in, all operands counted."""
+    card, width = spec.card, layer_widths(spec, number)
+    sends = card.sends(width)
+    if card.aggregation == "relations":
+        return spec.num_types * width.out
+    if not card.attends:
+        return sends
+    # Beside what travels: a score per head, or a row, of the nodes that attend.
+    return sends + (sends - width.out if width.out < sends < 2 * width.out else width.out)
+
+
+def _columns_given(spec: ModelSpec, number: int) -> int:
+    card, width = spec.card, layer_widths(spec, number)
+    is_wide = card.attends or card.aggregation in ("max", "relations")
+    return width.out if is_wide else card.sends(width)
+
+
 def interval_traffic(spec: ModelSpec, halo_rows: int, ranks: int) -> EpochTraffic:
     """Return the bytes of an epoch in a pipeline of intervals, on a graph whose edges go both ways.
 

@@ -157,7 +157,8 @@ class Share(BaseModel):
         mine = at_threads({one.threads: float(read(one)) for one in rates}, self.threads)
         if not self.machine.is_cpu:
             return mine * self.ranks
-        return max(mine, _TOGETHER * self.ranks * float(read(rates[-1])))
+        least = _TOGETHER * float(read(rates[-1])) * rates[-1].threads / self.machine.cores
+        return max(mine, self.ranks * least)
 
 
 def at_threads(costs: Mapping[int, float], threads: int) -> float:
@@ -229,3 +230,32 @@ def keep_machine(machine: Machine) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text_atomically(path, machine.model_dump_json(indent=1))
     return path
+
+
+TYPICAL = Machine(
+    name="a server",
+    date=datetime.date(2026, 11, 16),
+    torch="2.11",
+    cores=16,
+    rates=(
+        Rates(
+            threads=1,
+            near={16: 3.4e-10, 64: 7.6e-11, 256: 6.7e-11},
+            far={16: 4.3e-10, 64: 1.8e-10, 256: 2.6e-10},
+            product={16: 2e-11, 64: 1.3e-11, 256: 1.2e-11},
+            element=4.4e-10,
+            draw=1.4e-9,
+            select=3.5e-10,
+            attend=(1.1e-9, 3.3e-9),
+            maximum=3.5e-10,
+            code=1.5e-9,
+            sample=1.3e-8,
+            whole=1.5,
+        ),
+    ),
+    layer_seconds=4.4e-4,
+    attend_layer_seconds=2e-3,
+    step_seconds=2e-3,
+    link=Link(bytes_per_second=1.7e9, latency_seconds=8e-5, is_shared=True),
+)
+"""One core of a Xeon server: for comparisons where nothing was measured yet."""

@@ -12,6 +12,7 @@ from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import (
     EpochTraffic,
     LayerTraffic,
+    column_traffic,
     full_graph_traffic,
     interval_traffic,
     parameter_counts,
@@ -169,6 +170,8 @@ def _work(at: Setting, strategy: Strategy, cut: CutStatistics) -> Work:
         link=at.link or at.machine.link,
         strategy=strategy,
         sparse_width=None if stored is None else (stored - 8) / 8,
+        nodes=at.statistics.nodes,
+        all_edges=at.statistics.edges,
     )
 
 
@@ -178,7 +181,7 @@ def sizes_of(cut: CutStatistics, strategy: Strategy) -> Sizes:
     stages = min(strategy.stages_of(cut.ranks), peers)
     uneven = _UNEVEN_STAGE if stages > 1 else 1.0
     tallest = min(halo, math.ceil(halo / stages * uneven)) if stages else 0
-    return Sizes(cut.rows, cut.edges, halo, halo, tallest, stages)
+    return Sizes(cut.rows, cut.edges, halo, halo, tallest, stages, cut.ranks)
 
 
 def _held(at: Setting, cut: CutStatistics, *, on_disk: bool = False) -> dict[str, int]:
@@ -201,14 +204,18 @@ def _of_full_graph(
     at: Setting, strategy: Strategy, cut: CutStatistics
 ) -> tuple[dict[str, int], EpochTraffic, Phases]:
     graph = at.statistics
-    memory = _held(at, cut) | predict_kinds(at.spec, sizes_of(cut, strategy), strategy)
+    sizes = replace(sizes_of(cut, strategy), nodes=graph.nodes, all_edges=graph.edges)
+    memory = _held(at, cut) | predict_kinds(at.spec, sizes, strategy)
     memory[OTHER] += 16 * parameter_counts(at.spec)[0]
     if strategy.unit == "interval":
         traffic = interval_traffic(at.spec, cut.halo_rows, cut.ranks)
         return memory, traffic, interval_seconds(_work(at, strategy, cut), traffic)
-    traffic = full_graph_traffic(
-        at.spec, cut.halo_rows, cut.ranks, strategy, sparse=graph.is_sparse
-    )
+    if strategy.by_columns:
+        traffic = column_traffic(at.spec, graph.nodes, cut.ranks, strategy)
+    else:
+        traffic = full_graph_traffic(
+            at.spec, cut.halo_rows, cut.ranks, strategy, sparse=graph.is_sparse
+        )
     return memory, traffic, full_graph_seconds(_work(at, strategy, cut), traffic)
 
 

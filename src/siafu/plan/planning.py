@@ -11,9 +11,9 @@ from siafu.plan.outlook import Outlook, Setting, foresee, with_stages
 from siafu.record import counted
 from siafu.strategy import PRESETS
 
-CONSIDERED = ("halo", "sar", "adaqp", "batchgnn")
+CONSIDERED = ("halo", "sar", "columns", "adaqp", "batchgnn")
 """Presets that a plan compares; dorylus is for pools, whose prices `siafu train` tells."""
-EXACT = ("halo", "sar")
+EXACT = ("halo", "sar", "columns")
 _ENOUGH = 0.95
 """More ranks help where they take less than that of the seconds."""
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "": 1.0}

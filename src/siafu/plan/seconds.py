@@ -85,6 +85,14 @@ class Work:
     strategy: Strategy
     sparse_width: float | None = None
     """Numbers of a node's sparse features; None where they are dense."""
+    nodes: int = 0
+    all_edges: int = 0
+    """Of the whole graph, which ranks walk over by columns."""
+
+    @property
+    def is_by_columns(self) -> bool:
+        """Whether ranks share columns out, not nodes."""
+        return self.strategy.by_columns and self.cut.ranks > 1
 
 
 def full_graph_seconds(work: Work, traffic: EpochTraffic) -> Phases:
@@ -146,6 +154,10 @@ def _edge_seconds(work: Work, number: int) -> tuple[float, float]:
     columns = sum(row_parts(spec, number))
     if number == 0 and work.sparse_width is not None:
         columns = min(columns, layer_widths(spec, number).out)
+    if work.is_by_columns:
+        columns = max(1, columns // cut.ranks)
+        whole = {"rows": work.nodes, "edges": work.all_edges, "largest_halo": 0}
+        cut = cut.model_copy(update=whole)
     edges = cut.edges + (cut.rows if spec.card.adds_loops else 0)
     returns = returns_gradients(spec, number, sparse=work.sparse_width is not None)
     if number == 0 and work.strategy.input_cache:
@@ -184,10 +196,12 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     if ranks == 1:
         return Phases()
     uneven = cut.largest_halo * ranks / max(1, cut.halo_rows)
+    if work.is_by_columns:
+        uneven = cut.rows * ranks / max(1, work.nodes)
     trips = sum(
         (layer.forward > 0) + (layer.again > 0) + (layer.backward > 0) for layer in traffic.layers
     )
-    tensors = len(row_parts(work.spec, 0))
+    tensors = 2 if work.is_by_columns else len(row_parts(work.spec, 0))
     messages = trips * tensors * (ranks - 1)
     rows = traffic.rows / ranks * uneven
     entries = rows / _ITEM
@@ -201,7 +215,7 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     # One sum of the gradients, and two of small numbers: as many hops as a ring has.
     sums += 3 * 2 * (ranks - 1) * link.latency_seconds
     hidden = 0.0
-    if strategy.overlap and not link.is_shared:
+    if strategy.overlap and not link.is_shared and not work.is_by_columns:
         hidden = min(travel, _OWN_EDGES * computing.edges)
     scoring = traffic.evaluation / ranks * uneven / link.bytes_per_second
     scoring += trips / 2 * tensors * (ranks - 1) * link.latency_seconds

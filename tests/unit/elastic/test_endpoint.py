@@ -1,5 +1,6 @@
 """The endpoint gives each task to invited workers alone, once; everybody else gets nothing."""
 
+import gc
 import socket
 import threading
 import time
@@ -12,8 +13,8 @@ import torch
 import zmq
 
 from siafu.elastic.aws_lambda.endpoint import Endpoint
-from siafu.elastic.messages import encode, order_frames
-from siafu.elastic.options import LOOPBACK, address_of_rank, own_host
+from siafu.elastic.messages import decode, encode, order_frames
+from siafu.elastic.options import LOOPBACK, address_of_rank, is_private, own_host
 from siafu.elastic.task import Bundle, Task
 from siafu.errors import ConfigError, PoolError
 from tests.unit.elastic.workers import (
@@ -314,3 +315,57 @@ def test_dismissed_workers_are_told_to_end() -> None:
         assert not endpoint.withdraw(invitation.token)
         assert endpoint.invite(ping_task(2), 1.0) is None
         assert replies.empty()
+
+
+def test_in_clear_the_key_still_decides() -> None:
+    with listening(encrypted=False) as (endpoint, replies):
+        task = ping_task(3)
+        with worker(invited(endpoint, task)) as client:
+            client.fetch()
+            assert client.push(tensors={"out": torch.ones(2)}) == STORED
+        assert replies.get(timeout=ANSWERS_WITHIN).number == 3
+        for changes in ({"client_secret": "x" * 40}, {"client_public": "x" * 40}):
+            with worker(invited(endpoint, ping_task(4)), **changes) as stranger:
+                assert stranger.wait_for(*FAILED, WELCOME) in FAILED
+        with worker(invited(endpoint, ping_task(5)), encrypted=True) as other:
+            assert other.wait_for(*FAILED, WELCOME) in FAILED
+        assert endpoint.refusals["key"] >= 2
+
+
+def test_an_encrypted_endpoint_takes_no_key_in_clear() -> None:
+    with (
+        listening() as (endpoint, _),
+        worker(invited(endpoint, ping_task(1)), encrypted=False) as client,
+    ):
+        assert client.wait_for(*FAILED, WELCOME) in FAILED
+
+
+def test_in_clear_only_in_a_private_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [is_private(host) for host in ("10.1.2.3", "127.0.0.1", "[fd00::1]", "8.8.8.8")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    monkeypatch.setattr("siafu.elastic.aws_lambda.endpoint.is_private", lambda host: False)
+    with pytest.raises(PoolError, match="in clear"):
+        Endpoint(lambda reply: None, encrypted=False)
+    Endpoint(lambda reply: None).close()
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_large_tensors_arrive_whole_and_may_be_written(encrypted: bool) -> None:
+    sent = torch.randn(40_000)
+    with listening(encrypted=encrypted) as (endpoint, replies):
+        bundle = Bundle("x", {"x": sent}, "once")
+        with worker(invited(endpoint, Task(1, "ping", "ping", {}, (bundle,)))) as client:
+            client.socket.send_multipart(fetch(client.token))
+            frames = [part.buffer for part in client.socket.recv_multipart(copy=False)]
+            _, blocks = decode(frames)
+            assert torch.equal(blocks[0]["x"], sent)
+            assert client.push(tensors={"out": sent}) == STORED
+        out = replies.get(timeout=ANSWERS_WITHIN).tensors["out"]
+    del frames
+    gc.collect()
+    assert torch.equal(out, sent)
+    assert float(out.add_(1).sum()) == pytest.approx(float((sent + 1).sum()))

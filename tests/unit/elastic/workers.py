@@ -89,7 +89,10 @@ def worker(invitation: Invitation, **changes: Any) -> Iterator[Worker]:
     keys = invitation.model_copy(update=changed)
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
-        if None not in changes.values():
+        if not keys.encrypted:
+            socket.plain_username = keys.client_public.encode()
+            socket.plain_password = keys.client_secret.encode()
+        elif None not in changes.values():
             socket.curve_serverkey = keys.server_key.encode()
             socket.curve_publickey = keys.client_public.encode()
             socket.curve_secretkey = keys.client_secret.encode()

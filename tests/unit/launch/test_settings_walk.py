@@ -95,6 +95,7 @@ OTHERS: dict[str, Other] = {
     "normalize_features": Other(True),
     "prices": Other("prices.toml", ("bill",)),
     "instance": Other("c5.large", ("bill",)),
+    "max_dollars": Other(1e-9, ("losses",), beside={"epochs": 3}),
     "metric": Other("roc-auc", ("scores",)),
     "eval_every": Other(2, ("evaluated",)),
     "input_cache": Other(True, PLANNED, beside={"input_dropout": 0.0}),
@@ -125,6 +126,7 @@ OTHERS: dict[str, Other] = {
     "lambda_function": Other("f"),
     "lambda_endpoint": Other("http://127.0.0.1:1"),
     "pool_address": Other("tcp://127.0.0.1:7000"),
+    "pool_encryption": Other(False),
     "ray_address": Other("local"),
     "wire": Other("4", ("bytes",)),
     "wire_bits": Other(3.0, ("plan",)),
@@ -213,6 +215,7 @@ COMMON = frozenset(
         "eval_every",
         "prices",
         "instance",
+        "max_dollars",
         "sink",
     }
 )

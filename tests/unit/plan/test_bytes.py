@@ -12,6 +12,7 @@ from siafu.ingest import load
 from siafu.nn import CARDS, ModelSpec
 from siafu.partitioning import open_parts, partition_graph
 from siafu.plan import EpochTraffic, full_graph_traffic
+from siafu.plan.bytes import column_traffic
 from siafu.shard import open_shard
 from siafu.strategy import Strategy
 from tests.harness import RankPool
@@ -88,3 +89,18 @@ def test_bytes_of_other_choices_are_predicted(
     ranks: RankPool, parts: dict[int, Path], settings: dict[str, Any]
 ) -> None:
     check(ranks, parts[3], 3, **{"model": "gcn", **settings})
+
+
+@pytest.mark.parametrize("model", CARDS)
+def test_bytes_by_columns_are_predicted_whatever_the_cut(
+    ranks: RankPool, parts: dict[int, Path], model: str
+) -> None:
+    size = 2
+    got = ranks.run(trained, size, parts[size], {"model": model, "strategy": "columns"})
+    spec, strategy = got[0][0], got[0][1]
+    want = column_traffic(spec, sum(open_parts(parts[size]).quality.vertices), size, strategy)
+    epoch, evaluation = [rank[2] for rank in got], [rank[3] for rank in got]
+    rows = summed(epoch, "column_forward") + summed(epoch, "column_backward")
+    assert rows == pytest.approx(want.rows, rel=0.05)  # parts are not quite even
+    assert summed(epoch, "gradient") == want.gradients
+    assert summed(evaluation, "column_forward") == pytest.approx(want.evaluation, rel=0.05)

@@ -131,7 +131,8 @@ def test_graph_without_edges_has_a_plan(machine: Path) -> None:
     plan = make_plan(_saved(found, machine.parent), machine=machine, ranks=4, model="gat")
     assert plan.fastest is not None
     assert plan.sentences()
-    assert all(layer.total == 0 for one in plan.outlooks for layer in one.traffic.layers)
+    by_rows = [one for one in plan.outlooks if one.name != "columns"]
+    assert all(layer.total == 0 for one in by_rows for layer in one.traffic.layers)
 
 
 def _saved(found: GraphStatistics, folder: Path) -> Path:

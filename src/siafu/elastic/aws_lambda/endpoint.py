@@ -2,10 +2,12 @@
 
 Everything is encrypted and authenticated by CURVE. Each run has a fresh pair of server keys and one
 fresh pair of client keys; who lacks the latter gets no answer at all. It listens on loopback unless
-it is given another address.
+it is given another address. In a private network encryption may be left out, if the run says so:
+who lacks the client key is still refused, but key and tensors travel in clear.
 """
 
 import hmac
+import os
 import secrets
 import threading
 import time
@@ -28,7 +30,7 @@ from siafu.elastic.messages import (
     encode,
     order_frames,
 )
-from siafu.elastic.options import LOOPBACK
+from siafu.elastic.options import LOOPBACK, is_private
 from siafu.elastic.pools.pool import Deliver
 from siafu.elastic.task import Reply, Task, Tensors, Usage
 from siafu.errors import PoolError, TaskError
@@ -151,6 +153,8 @@ SLACK_BYTES = 1024
 BACKLOG = 1024
 """Workers that may knock at the same moment."""
 CLOSES_WITHIN = 10.0
+IO_THREADS = max(1, min(4, (os.cpu_count() or 1) // 2))
+"""ZeroMQ's threads, which move bytes and encrypt them."""
 HEARTBEAT_MS = 5_000
 DEAD_AFTER_MS = 20_000
 
@@ -158,21 +162,28 @@ DEAD_AFTER_MS = 20_000
 class Endpoint:
     """Gives tasks to workers that were invited, and delivers what they push.
 
-    One thread does all of it. `refusals` counts what was refused, by reason.
+    One thread decides; ZeroMQ's own threads move bytes and encrypt them, tensors from where they
+    lie. `refusals` counts what was refused, by reason.
     """
 
     def __init__(
-        self, deliver: Deliver, *, address: str = LOOPBACK, most_bytes: int = MOST_BYTES
+        self,
+        deliver: Deliver,
+        *,
+        address: str = LOOPBACK,
+        most_bytes: int = MOST_BYTES,
+        encrypted: bool = True,
     ) -> None:
-        self._deliver, self._most_bytes = deliver, most_bytes
+        self._deliver, self._most_bytes, self._encrypted = deliver, most_bytes, encrypted
         self._attempts = Attempts()
         self.refusals: Counter[str] = Counter()
         server_public, self._server_secret = zmq.curve_keypair()
         self._server_key = server_public.decode()
         client_public, client_secret = zmq.curve_keypair()
         self._client = (client_public.decode(), client_secret.decode())
-        self._client_raw = z85.decode(client_public)
-        self._context = zmq.Context()
+        self._wanted = z85.decode(client_public) if encrypted else client_public + client_secret
+        """What a client's credentials are to be."""
+        self._context = zmq.Context(io_threads=IO_THREADS)
         try:
             self._open(address)
         except BaseException:
@@ -190,8 +201,11 @@ class Endpoint:
         self._stop_sender = self._context.socket(zmq.PAIR)
         self._stop_sender.connect("inproc://stop")
         self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.curve_server = True
-        self._socket.curve_secretkey = self._server_secret
+        if self._encrypted:
+            self._socket.curve_server = True
+            self._socket.curve_secretkey = self._server_secret
+        else:
+            self._socket.plain_server = True
         self._socket.zap_domain = b"siafu"
         self._socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         self._socket.setsockopt(zmq.MAXMSGSIZE, self._most_bytes + SLACK_BYTES)
@@ -210,6 +224,13 @@ class Endpoint:
                 "tcp://auto:PORT takes each machine's own",
             ) from error
         self.bound = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        host = self.bound.removeprefix("tcp://").rpartition(":")[0]
+        if not self._encrypted and not is_private(host):
+            raise PoolError(
+                "Tensors would travel in clear where others may read them.",
+                seen=f"--no-pool-encryption at {self.bound}, which is no private address",
+                fix="leave the encryption on, or name an address of a private network",
+            )
 
     def invite(self, task: Task, seconds: float) -> Invitation | None:
         """Return what one attempt at the task needs; None for a task that is answered already."""
@@ -223,6 +244,7 @@ class Endpoint:
             client_secret=self._client[1],
             token=token,
             seconds=seconds,
+            encrypted=self._encrypted,
         )
 
     def withdraw(self, token: str) -> bool:
@@ -263,9 +285,8 @@ class Endpoint:
     def _admit(self) -> None:
         """Let one client in, or not: ZeroMQ's authentication protocol (RFC 27)."""
         version, request, _, _, _, mechanism, *credentials = self._authenticator.recv_multipart()
-        is_right = mechanism == b"CURVE" and hmac.compare_digest(
-            b"".join(credentials), self._client_raw
-        )
+        wanted = b"CURVE" if self._encrypted else b"PLAIN"
+        is_right = mechanism == wanted and hmac.compare_digest(b"".join(credentials), self._wanted)
         if not is_right:
             self.refusals["key"] += 1
         code, text = (b"200", b"") if is_right else (b"400", b"refused")
@@ -301,7 +322,8 @@ class Endpoint:
             self._deliver(Reply(attempt.task.number, failure=f"{error}", is_final=True))
             return
         attempt.sent_bytes = sum(len(frame) for frame in frames)
-        self._socket.send_multipart([identity, *frames])
+        # Bundles never change, so they are sent from where they lie.
+        self._socket.send_multipart([identity, *frames], copy=False)
 
     def _take(self, identity: bytes, result: Result, tensors: Tensors, num_bytes: int) -> None:
         attempt = self._attempts.finish(result.token, is_answer=not result.failure)

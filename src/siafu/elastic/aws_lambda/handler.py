@@ -153,7 +153,7 @@ class _Connection:
 
         Raise PoolError if none comes, TaskError for a bad one.
         """
-        self._socket.send_multipart(frames)
+        self._socket.send_multipart(frames, copy=False)
         self.sent_bytes += sum(len(frame) for frame in frames)
         left = max(self._deadline - time.monotonic(), 0)
         if not self._socket.poll(int(left * 1000)):
@@ -172,9 +172,13 @@ def _connected(invitation: Invitation, deadline: float) -> Iterator[_Connection]
     """Yield a connection that is gone afterwards: a frozen instance would find it dead."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
-        socket.curve_serverkey = invitation.server_key.encode()
-        socket.curve_publickey = invitation.client_public.encode()
-        socket.curve_secretkey = invitation.client_secret.encode()
+        if invitation.encrypted:
+            socket.curve_serverkey = invitation.server_key.encode()
+            socket.curve_publickey = invitation.client_public.encode()
+            socket.curve_secretkey = invitation.client_secret.encode()
+        else:
+            socket.plain_username = invitation.client_public.encode()
+            socket.plain_password = invitation.client_secret.encode()
         socket.setsockopt(zmq.MAXMSGSIZE, MOST_BYTES)
         socket.ipv6 = "[" in invitation.address
         socket.connect(invitation.address)

@@ -75,6 +75,7 @@ class LambdaPool:
         client: BaseClient,
         address: str = LOOPBACK,
         deadline_seconds: float = 60.0,
+        encrypted: bool = True,
     ) -> None:
         """Listen at once; take over the client, which is closed with the pool."""
         self._deliver, self._function, self._client = deliver, function, client
@@ -84,7 +85,7 @@ class LambdaPool:
         self._running: set[threading.Thread] = set()
         self._is_closed = False
         self.requests, self.billed_seconds, self.memory_gb = 0, 0.0, 0.0
-        self.endpoint = Endpoint(deliver, address=address)
+        self.endpoint = Endpoint(deliver, address=address, encrypted=encrypted)
 
     @property
     def workers(self) -> int:

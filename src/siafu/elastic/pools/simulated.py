@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from siafu.elastic.costs import TaskCosts
 from siafu.elastic.pools.cloud import CloudModel, Faults
 from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
 from siafu.elastic.task import Bundle, Reply, Task, Usage
@@ -139,6 +140,8 @@ class SimulatedPool:
         self._deliver, self._model, self._seed, self._workers = deliver, model, seed, workers
         self._timer = RealTimer() if timer is None else timer
         self._owns_timer, self._links = timer is None, links
+        self.costs: TaskCosts | None = None
+        """Where it is noted what tasks take without a cloud around them."""
         self._random = random.Random(seed)
         self._lock = threading.Lock()
         self._state = _State()
@@ -263,6 +266,8 @@ class SimulatedPool:
     def _as_from_cloud(self, attempt: _Attempt, reply: Reply) -> Reply:
         """Return the reply with the simulated usage: how long its worker is busy."""
         received = sum(tensor.nbytes for tensor in reply.tensors.values())
+        if self.costs is not None and not reply.failure:
+            self.costs.note(attempt.task, reply.usage.seconds, received)
         moving = self._moving(attempt, attempt.sent_bytes + received)
         computing = attempt.faults.slowdown * reply.usage.seconds / self._model.speed
         passed = self._timer.now() - attempt.begun

@@ -145,6 +145,10 @@ class DynamicWorkload:
     def restore(self, facts: RunFacts) -> None:
         """Take up nothing."""
 
+    def dollars(self, seconds: float, epochs: int) -> float:
+        """Return nothing: runs over time have no bill."""
+        return 0.0
+
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return how time was cut and what travelled along it."""
         runner = self.runner

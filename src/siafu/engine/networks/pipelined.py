@@ -189,7 +189,8 @@ def run_bill(
 ) -> Bill | None:
     """Return the bill of a run, each rank on a machine of its own; None where nobody asked."""
     strategy = config.chosen
-    if strategy.unit != "interval" and config.prices is None and config.instance is None:
+    asked = (config.prices, config.instance, config.max_dollars)
+    if strategy.unit != "interval" and all(one is None for one in asked):
         return None
     prices = read_prices(config.prices)
     usage = PoolUsage()
