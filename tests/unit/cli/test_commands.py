@@ -47,6 +47,8 @@ PURPOSES = {
     "halo_forward",
     "halo_refetch",
     "halo_backward",
+    "column_forward",
+    "column_backward",
     "gradient",
     "sample",
     "feature",
