@@ -187,6 +187,39 @@ class _Extreme:
         return (torch.where(held_SW == piece.numbers_S[:, None], grad_SW, 0),)
 
 
+class _Product:
+    """Products: that of the factors other than 0 is kept, and how many are 0."""
+
+    def __init__(self, call: ReductionCall, like: Tensor) -> None:
+        shape = call.reach.own.csr.num_rows, call.width
+        self._product_MW, self._zeros_MW = like.new_ones(shape), like.new_zeros(shape)
+
+    def fold(self, piece: _Piece, results: Rows) -> None:
+        message_SW = _flat(results[0])
+        is_zero_SW = message_SW == 0
+        product, zeros = piece.pick(self._product_MW), piece.pick(self._zeros_MW)
+        row_SW = piece.row_S[:, None].expand_as(message_SW)
+        product.scatter_reduce_(0, row_SW, message_SW.masked_fill(is_zero_SW, 1), "prod")
+        sum_into(piece.messages, is_zero_SW.to(zeros.dtype), zeros, accumulate=True)
+        piece.put(self._product_MW, product)
+        piece.put(self._zeros_MW, zeros)
+
+    def finish(self) -> Tensor:
+        return self._product_MW.masked_fill(self._zeros_MW > 0, 0)
+
+    def prepare(self, out_MW: Tensor, grad_MW: Tensor) -> None:
+        self._grad_MW = grad_MW * self._product_MW
+
+    def grads(self, piece: _Piece, results: Rows) -> Rows:
+        message_SW = _flat(results[0].detach())
+        is_zero_SW = message_SW == 0
+        grad_SW = piece.pick(self._grad_MW).index_select(0, piece.row_S)
+        zeros_SW = piece.pick(self._zeros_MW).index_select(0, piece.row_S)
+        # The product of the others: without a factor that is not 0, or where it is the only 0.
+        others_SW = grad_SW / message_SW.masked_fill(is_zero_SW, 1)
+        return (others_SW.masked_fill(zeros_SW != is_zero_SW, 0),)
+
+
 class _Softmax:
     """Sums weighted by a softmax of scores: one log-sum-exp a row and head is kept."""
 
@@ -239,11 +272,13 @@ def _flat(message: Tensor) -> Tensor:
     return message.reshape(len(message), math.prod(message.shape[1:]))
 
 
-_REDUCTIONS: dict[str, type[_Sum] | type[_Extreme] | type[_Softmax]] = {
+_Reduction = _Sum | _Extreme | _Product | _Softmax
+_REDUCTIONS: dict[str, type[_Sum] | type[_Extreme] | type[_Product] | type[_Softmax]] = {
     "sum": _Sum,
     "mean": _Sum,
     "max": _Extreme,
     "min": _Extreme,
+    "mul": _Product,
     "softmax": _Softmax,
 }
 
@@ -304,7 +339,7 @@ def _piece_grads(
     call: ReductionCall,
     piece: _Piece,
     operands: tuple[Rows, Rows, Rows],
-    reduction: _Sum | _Extreme | _Softmax,
+    reduction: _Reduction,
     totals: dict[int, Tensor],
 ) -> None:
     """Call the function once more on a piece and add the gradients of all it depends on."""
