@@ -221,6 +221,7 @@ class Trainer:
             evaluation=self.scoring.report(world),
             peak_mb=peaks,
             ranks=world.size,
+            backend=world.backend,
             rank_seconds=self.phases.of_ranks(world),
             traffic=traffic_matrix(world),
             widths=width_counts(self.workload.book, world),

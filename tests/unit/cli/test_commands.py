@@ -32,6 +32,7 @@ KEYS = {
     "evaluation",
     "peak_mb",
     "ranks",
+    "backend",
     "strategy",
     "choices",
     "exactness",
