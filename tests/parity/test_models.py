@@ -68,7 +68,7 @@ def test_stages_change_nothing(ranks: RankPool, parts_of, model, stages, kind, s
 
 
 @pytest.mark.parametrize(("stages", "size"), [(1, 1), (4, 2), (1, 3), (2, 4), (4, 4)])
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "softmax"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "mul", "softmax"])
 def test_user_messages_equal_one_process(ranks: RankPool, parts_of, reduce, stages, size) -> None:
     want = single_steps(parts_of("hash", 1, True), reduce)
     strategy = Strategy(stages=stages, recompute=stages > 1)

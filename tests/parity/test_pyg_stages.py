@@ -12,7 +12,7 @@ from siafu.comm import World
 from siafu.shard import open_shard
 from siafu.strategy import Strategy, parallelize
 from tests.harness import RankPool
-from tests.parity.pyg_models import CONVS, EDGE_CONVS, FEW, WHOLE, OneLayer
+from tests.parity.pyg_models import AGGREGATIONS, CONVS, EDGE_CONVS, FEW, WHOLE, OneLayer
 from tests.parity.pyg_steps import check, plain_step, refused, spread_step
 
 REFUSED = {"EdgeConv-normed": "batch norm"}
@@ -37,6 +37,22 @@ def test_pyg_model_in_stages_equals_pyg_alone(
 ) -> None:
     got = ranks.run(spread_step, size, folder(parts_of, size, False), conv, strategy)
     check(got, plain_step(folder(parts_of, 1, False), conv))
+
+
+JOINED = ("mul", "powermean", "attentional", "deep-sets", "variance-preserving")
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_aggregation_in_stages_equals_pyg_alone(
+    ranks: RankPool, parts_of: PartsOf, name: str
+) -> None:
+    got = ranks.run(spread_step, 4, folder(parts_of, 4, False), name, EVERY)
+    check(got, plain_step(folder(parts_of, 1, False), name))
+
+
+@pytest.mark.parametrize("name", sorted(AGGREGATIONS.keys() - set(JOINED) - {"train-norm"}))
+def test_aggregation_that_needs_all_edges_is_refused_by_name(parts_of: PartsOf, name: str) -> None:
+    assert_refused(refused(World(), folder(parts_of, 1, False), name, TWO), "aggregation (")
 
 
 @pytest.mark.parametrize(("size", "strategy"), [(3, TWO), (4, EVERY)])

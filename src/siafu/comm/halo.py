@@ -31,34 +31,60 @@ class HaloPlan:
     """Which owned rows each peer needs, and how many rows come from each peer."""
 
     send_rows: Tensor
-    send_counts: tuple[int, ...]
-    recv_counts: tuple[int, ...]
+    sends: dict[int, int]
+    """How many rows go to each rank that needs any: a plan of one stage has one or two."""
+    reads: dict[int, int]
+    """The same of rows that come."""
+    num_ranks: int
+    num_owned: int
     scatter: CSR
-    """N x S: adds the rows that come back to the owned rows they were sent from."""
+    """T x S: adds the rows that come back to the owned rows they were sent from."""
+    rows_T: Tensor | None
+    """int64: which owned rows these are; None: all of them, where most are sent."""
 
     @classmethod
     def build(
         cls, send_rows: Tensor, send_counts: list[int], recv_counts: list[int], num_owned: int
     ) -> "HaloPlan":
         """Return the plan for these lists; `scatter` is derived."""
-        order = torch.argsort(send_rows, stable=True)
-        counts = torch.bincount(send_rows, minlength=num_owned)
-        indptr = torch.zeros(num_owned + 1, dtype=torch.int64, device=send_rows.device)
+        sorted_S, order = torch.sort(send_rows, stable=True)
+        rows_T, counts = sorted_S.unique_consecutive(return_counts=True)
+        if 2 * len(rows_T) > num_owned:
+            rows_T, counts = None, torch.bincount(send_rows, minlength=num_owned)
+        indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=send_rows.device)
         indptr[1:] = counts.cumsum(0)
         scatter = CSR(indptr=indptr, index=order.to(torch.int32), num_cols=send_rows.numel())
-        return cls(send_rows, tuple(send_counts), tuple(recv_counts), scatter)
+        sends = {peer: count for peer, count in enumerate(send_counts) if count}
+        reads = {peer: count for peer, count in enumerate(recv_counts) if count}
+        return cls(send_rows, sends, reads, len(send_counts), num_owned, scatter, rows_T)
+
+    @property
+    def send_counts(self) -> tuple[int, ...]:
+        """Rows that go to each rank."""
+        return self._of_all(self.sends)
+
+    @property
+    def recv_counts(self) -> tuple[int, ...]:
+        """Rows that come from each rank."""
+        return self._of_all(self.reads)
+
+    def _of_all(self, some: dict[int, int]) -> tuple[int, ...]:
+        counts = [0] * self.num_ranks
+        for peer, count in some.items():
+            counts[peer] = count
+        return tuple(counts)
 
     @property
     def num_halo(self) -> int:
         """R."""
-        return sum(self.recv_counts)
+        return sum(self.reads.values())
 
     def narrowed(self, needed_S: Tensor, used_R: Tensor) -> "HaloPlan":
         """Return the plan of some halo rows; `needed_S` tells which of the rows sent they are."""
         send_counts = counts_by_peer(needed_S, self.send_counts)
         recv_counts = counts_by_peer(used_R, self.recv_counts)
-        send_rows, num_owned = self.send_rows[needed_S], self.scatter.num_rows
-        return HaloPlan.build(send_rows, send_counts, recv_counts, num_owned)
+        send_rows = self.send_rows[needed_S]
+        return HaloPlan.build(send_rows, send_counts, recv_counts, self.num_owned)
 
     def rows_by_peer(self) -> tuple[Tensor, ...]:
         """Return the owned rows that each rank needs."""
@@ -120,14 +146,19 @@ def start_exchange(
         return PendingRows(received, [], rows_SD)
     tag = world.next_tag(f"{purpose} {rows_SD.dtype} {tuple(rows_SD.shape[1:])}")
     operations: list[tuple[int, Any, Tensor]] = []
-    for peer, (lo, hi) in enumerate(pairwise(accumulate(recv_counts, initial=0))):
-        if hi > lo:
-            operations.append((peer, dist.irecv, received[lo:hi]))
-    for peer, (lo, hi) in enumerate(pairwise(accumulate(send_counts, initial=0))):
-        if hi > lo:
-            operations.append((peer, dist.isend, rows_SD[lo:hi]))
-            world.meter.count(purpose, rows_SD[lo:hi].nbytes, 1, world.group_rank(peer))
+    for peer, lo, hi in _spans(recv_counts):
+        operations.append((peer, dist.irecv, received[lo:hi]))
+    for peer, lo, hi in _spans(send_counts):
+        operations.append((peer, dist.isend, rows_SD[lo:hi]))
+        world.meter.count(purpose, rows_SD[lo:hi].nbytes, 1, world.group_rank(peer))
     return PendingRows(received, post(operations, tag, world, purpose), rows_SD)
+
+
+def _spans(counts: tuple[int, ...]) -> list[tuple[int, int, int]]:
+    """Return the ranks that have any rows, and where these begin and end."""
+    some = [(peer, count) for peer, count in enumerate(counts) if count]
+    ends = accumulate((count for _, count in some), initial=0)
+    return [(peer, lo, hi) for (peer, _), (lo, hi) in zip(some, pairwise(ends), strict=True)]
 
 
 def start_fetch(
@@ -163,7 +194,11 @@ def add_returned(grad_SD: Tensor, plan: HaloPlan, grad_ND: Tensor) -> None:
     """Add each returned gradient to the owned row it belongs to, in place."""
     width = math.prod(grad_ND.shape[1:])  # named, since -1 is ambiguous for no rows
     flat_ND = grad_ND.view(grad_ND.size(0), width)
-    sum_into(plan.scatter, grad_SD.reshape(-1, width), flat_ND, accumulate=True)
+    rows_T = plan.rows_T
+    part_TD = flat_ND if rows_T is None else flat_ND.index_select(0, rows_T)
+    sum_into(plan.scatter, grad_SD.reshape(-1, width), part_TD, accumulate=True)
+    if rows_T is not None:
+        flat_ND.index_copy_(0, rows_T, part_TD)
 
 
 class _ExchangeHalo(torch.autograd.Function):

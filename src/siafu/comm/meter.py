@@ -7,6 +7,8 @@ PURPOSES = {
     "halo_forward": "rows of nodes",
     "halo_refetch": "rows fetched again",
     "halo_backward": "gradients of rows",
+    "column_forward": "columns of rows",
+    "column_backward": "gradients of columns",
     "time_forward": "rows along time",
     "time_backward": "gradients along time",
     "feature": "features",

@@ -51,7 +51,7 @@ from siafu.ingest.tables.build import (
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing
-from siafu.ingest.tables.told import told_where_edges_are_read
+from siafu.ingest.tables.told import told_where_edges_are_read, told_where_they_can_not_be
 from siafu.record import Progress
 
 __all__ = [
@@ -100,5 +100,6 @@ __all__ = [
     "relations",
     "told_of_tables",
     "told_where_edges_are_read",
+    "told_where_they_can_not_be",
     "with_split",
 ]

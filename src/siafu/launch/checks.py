@@ -19,6 +19,7 @@ from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 from siafu.launch.sinks import check_sinks
+from siafu.strategy import AUTO
 
 
 def with_task(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunConfig:
@@ -32,7 +33,7 @@ def with_task(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunCo
 
 def with_strategy(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunConfig:
     """Return the settings with the one strategy that predicts links, unless one was named."""
-    named = "strategy" in config.model_fields_set
+    named = "strategy" in config.model_fields_set and config.strategy != AUTO
     if config.task != "link" or named or is_dynamic_run(data, config):
         return config
     say("Links are learnt on minibatches of edges: --strategy batchgnn.")

@@ -15,6 +15,7 @@ from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, SiafuError, Terminated
 from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data, is_kept_frame
+from siafu.launch.automatic import with_chosen_strategy
 from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_run, with_strategy, with_task
 from siafu.launch.cut import Say, told_classes_of_parts
@@ -45,6 +46,7 @@ from siafu.launch.signature import with_settings
 from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.report import write_report
+from siafu.strategy import AUTO
 
 
 @with_settings(Settings)
@@ -116,6 +118,8 @@ def start_run(
         say(f"Run: {folder.path}")
         begin_loading(config)
         job = _prepare(folder, data, config, say, quiet)
+        if config.strategy == AUTO:
+            config = make_config(**read_run_config(folder.config))
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
         carry_out(folder, config, job, say, on_epoch)
@@ -210,8 +214,10 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
         parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
         progress.times.end()
         seconds = progress.times.seconds
-    if not is_named:
-        _describe(folder, config)
+    chosen = with_chosen_strategy(config, parts, say)
+    if not is_named or chosen is not config:
+        _describe(folder, chosen)
+    config = chosen
     save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
         for line in told_classes_of_parts(parts, of_edges=config.task == "edge"):

@@ -232,6 +232,7 @@ def _by_kernel(error: SiafuError, ended: dict[int, int]) -> SiafuError:
         fix="end other programs, or start a new run that needs less (more ranks, a narrower model, "
         "--strategy sar)",
         began_as=KILLED_FOR_MEMORY,
+        is_lost=getattr(error, "is_lost", False),
     )
 
 

@@ -54,6 +54,7 @@ def explaining_kills(config: RunConfig, parts: str) -> Iterator[None]:
             seen=error.seen + what_grew(config, parts, None),
             fix=f"end other programs, or {advice}",
             began_as=error.began_as,
+            is_lost=error.is_lost,
         ) from error
 
 

@@ -13,7 +13,13 @@ from siafu.config import RunConfig
 from siafu.engine import Counts, check_before_cut, make_spec
 from siafu.errors import CommError, ConfigError, PlanError
 from siafu.graph import Graph, Schema, SparseFeatures, folder_kind
-from siafu.ingest import as_tables, load_as_it_is, told_of_tables, told_where_edges_are_read
+from siafu.ingest import (
+    as_tables,
+    load_as_it_is,
+    told_of_tables,
+    told_where_edges_are_read,
+    told_where_they_can_not_be,
+)
 from siafu.launch.columns import options_of_inference
 from siafu.launch.cut import Allowance, Say, SourceReading, cut_source
 from siafu.launch.dynamic import is_dynamic_run, prepare_dynamic, tells_times
@@ -25,6 +31,7 @@ from siafu.launch.learnt import (
 )
 from siafu.launch.reuse import cut_key, note_cut, take_cut
 from siafu.minibatch import hold_out_edges
+from siafu.nn.cards import CARDS, cards_that
 from siafu.partitioning import Cut, Quality, open_parts
 from siafu.partitioning.prepared import ColumnChoices, told
 from siafu.record import PhaseProgress
@@ -102,7 +109,13 @@ def _tell_cut(parts: Path, quality: Quality, say: Say) -> None:
 
 def _teller(config: RunConfig, say: Say) -> Say:
     """Return how a run is told of its tables: who reads features of edges need not ask for it."""
-    return (lambda line: say(told_where_edges_are_read(line))) if reads_edges(config) else say
+    if reads_edges(config):
+        return lambda line: say(told_where_edges_are_read(line))
+    card = CARDS.get(config.model)
+    if card is None or card.takes_edge_features:
+        return say
+    able = cards_that(lambda other: other.takes_edge_features)[0]
+    return lambda line: say(told_where_they_can_not_be(line, able))
 
 
 def _tell_again(data: Any, reading: SourceReading, parts: Path, say: Say) -> None:

@@ -82,12 +82,15 @@ def looks_like_run(path: Path) -> bool:
     return path.is_dir() and any(file.exists() for file in (run.config, run.metrics, run.result))
 
 
-def summary_of(run: RunFolder) -> RunSummary:
-    """Return what a run folder tells; what can't be read makes it a damaged one."""
+def summary_of(run: RunFolder, rows: list[dict[str, Any]] | None = None) -> RunSummary:
+    """Return what a run folder tells; what can't be read makes it a damaged one.
+
+    `rows` are those of its metrics, where they were read already.
+    """
     told: dict[str, Any] = {"run": run.path.name, "path": str(run.path), "begun": _begun(run)}
     try:
         told |= _settings(run)
-        told |= _so_far(run)
+        told |= _so_far(run, run.read_metrics() if rows is None else rows)
         told |= _result(run) if run.result.exists() else {}
     except SiafuError as error:
         return RunSummary(**told, state=f"damaged: {error.problem.rstrip('.')}")
@@ -135,9 +138,8 @@ def _shown(value: Any) -> Any:
     return frames_named(value) if isinstance(value, str) else value
 
 
-def _so_far(run: RunFolder) -> dict[str, Any]:
+def _so_far(run: RunFolder, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what the rows of metrics tell of a run that may still go on."""
-    rows = run.read_metrics()
     phases = run.read_phases()
     seconds = sum(phases.values()) or math.fsum(row.get("seconds", 0.0) for row in rows)
     told: dict[str, Any] = {"epochs": len(rows), "seconds": seconds if rows or phases else None}

@@ -116,7 +116,8 @@ class Settings(Columns, total=False):
     checkpoint_minutes: float
     """after so long an epoch's end is saved too; 0: by --checkpoint-every alone."""
     strategy: str
-    """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus."""
+    """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus; auto: the exact one
+    predicted as fastest."""
     memory: str | None
     """memory per rank while training, as 4GB; sets stages to auto."""
     stages: str | None

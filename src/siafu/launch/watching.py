@@ -152,8 +152,8 @@ def look(folder: RunFolder, now: float | None = None) -> Sight:
     """Return what a run folder tells now; what can't be read is left out."""
     now = time.time() if now is None else now
     running = is_locked(folder.path / "lock")  # before the rest: it may end meanwhile
-    summary = summary_of(folder)
     live, rows, damaged = read_live(folder.live), *folder.read_metrics_and_damage()
+    summary = summary_of(folder, rows)
     warnings = folder.read_warnings()
     if damaged:
         warnings.append(f"{counted(damaged, 'line')} of metrics.jsonl can't be read")

@@ -216,6 +216,11 @@ class LocalNeighbours:
             value_EHD = results[1].reshape(*score_EH.shape, -1)
             zero_NH = score_EH.new_zeros(self.csr.num_rows, score_EH.size(1))
             out = attend(Gat(slope=1.0), each, (value_EHD, score_EH), (zero_NH,))
+        elif reduce == "mul":
+            factor_EW = results[0].flatten(1)
+            one_NW = factor_EW.new_ones(self.csr.num_rows, factor_EW.size(1))
+            row_EW = dst_E[:, None].expand_as(factor_EW)
+            out = one_NW.scatter_reduce(0, row_EW, factor_EW, "prod")
         elif reduce in ("max", "min"):
             sign = 1 if reduce == "max" else -1
             out = sign * neighbour_max(each, sign * results[0].flatten(1))

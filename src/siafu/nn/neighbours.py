@@ -13,7 +13,7 @@ from torch import Tensor
 from siafu.nn.draws import Dropout
 from siafu.ops import Attention
 
-Reduce = Literal["sum", "mean", "max", "min", "softmax"]
+Reduce = Literal["sum", "mean", "max", "min", "mul", "softmax"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +107,12 @@ class Neighbours(Protocol):
         *,
         reduce: Reduce = "sum",
     ) -> Tensor:
-        """Return a function of edges, joined over each row's in-edges; 0 without any.
+        """Return a function of edges, joined over each row's in-edges.
 
         `message(rows of sources, rows of destinations, rows of edges)` is given some edges at a
         time, leaves out what was not given, and treats each edge by itself. Tensors it captures,
-        such as its weights, get their gradients. For "softmax" it returns (scores, values).
+        such as its weights, get their gradients. For "softmax" it returns (scores, values). Rows
+        without in-edges give 0, in a product ("mul") 1.
         """
         ...
 

@@ -9,7 +9,13 @@ from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState, delta_of, finish
 from siafu.ops.contract import Requests
 from siafu.ops.csr.gcn import gcn_scales, gcn_values
 from siafu.ops.csr.matrix import CSR
-from siafu.ops.csr.maximum import csr_max_reference, max_with_argument, neighbour_max
+from siafu.ops.csr.maximum import (
+    csr_max_reference,
+    fold_max,
+    max_gradients,
+    max_with_argument,
+    neighbour_max,
+)
 from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, sum_into
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
@@ -98,12 +104,14 @@ __all__ = [
     "finish",
     "fold_backward",
     "fold_into",
+    "fold_max",
     "gather_rows",
     "gcn_scales",
     "gcn_values",
     "has_fast_kernels",
     "key_words",
     "load_compiler",
+    "max_gradients",
     "max_with_argument",
     "neighbour_max",
     "neighbour_sum",

@@ -58,10 +58,31 @@ class CsrKernels(Protocol):
     def max_into(self, edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
         """Write each row's maximum and the first edge that holds it; 0 and -1 for empty rows."""
 
-    def max_grad_into(
-        self, index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tensor
+    def max_fold_into(
+        self,
+        edges: Edges,
+        number_E: Tensor,
+        rows_M: Tensor | None,
+        x_CD: Tensor,
+        value_MD: Tensor,
+        edge_MD: Tensor,
     ) -> None:
-        """Add each grad_MD entry to the source its edge reads; grad_CD arrives zeroed."""
+        """Fold edges into the largest values so far; see `fold_max`."""
+
+    def max_grad_into(
+        self,
+        index: Tensor,
+        edge_MD: Tensor,
+        grad_MD: Tensor,
+        grad_CD: Tensor,
+        *,
+        first: int = 0,
+        rows_M: Tensor | None = None,
+    ) -> None:
+        """Add each grad_MD entry to the source its edge reads; grad_CD arrives zeroed.
+
+        Of the edges from number `first` on, as many as `index` has, and of the rows in `rows_M`.
+        """
 
     def transpose(
         self, indptr: Tensor, index: Tensor, num_cols: int, dtype: torch.dtype

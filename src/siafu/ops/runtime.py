@@ -11,7 +11,7 @@ import torch
 
 from siafu.ops import kernels
 from siafu.ops.csr.matrix import CSR
-from siafu.ops.csr.maximum import neighbour_max
+from siafu.ops.csr.maximum import fold_max, max_gradients, neighbour_max
 from siafu.ops.csr.sum import neighbour_sum
 from siafu.ops.random.draws import DrawKey, dropout_rows, uniform_rows
 from siafu.ops.threads import set_threads
@@ -86,6 +86,10 @@ def warm_up(width: int = 128) -> None:
         for col_scale in (None, scale):
             neighbour_sum(csr, x, row_scale_M=row_scale, col_scale_C=col_scale).sum().backward()
     neighbour_max(csr, x).sum().backward()
+    edge = torch.full((2, width), 1 << 30, dtype=torch.int32)
+    for rows in (None, ids):  # over several ranks, in blocks
+        fold_max(csr, x.detach(), csr.index, torch.zeros(2, width), edge, rows_M=rows)
+        max_gradients(csr, edge, x.detach(), rows_M=rows)
     key = DrawKey(seed=0, epoch=0, purpose=0)
     uniform_rows(key, ids, width)
     dropout_rows(x.detach(), ids, key, 0.5)

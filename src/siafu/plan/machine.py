@@ -157,7 +157,8 @@ class Share(BaseModel):
         mine = at_threads({one.threads: float(read(one)) for one in rates}, self.threads)
         if not self.machine.is_cpu:
             return mine * self.ranks
-        return max(mine, _TOGETHER * self.ranks * float(read(rates[-1])))
+        least = _TOGETHER * float(read(rates[-1])) * rates[-1].threads / self.machine.cores
+        return max(mine, self.ranks * least)
 
 
 def at_threads(costs: Mapping[int, float], threads: int) -> float:

@@ -5,6 +5,7 @@ that backward is in, rows that travel, and edges cut into blocks. They hold for 
 docs/strategies.md writes the formula out, and benchmarks/memory_scaling.py compares it.
 """
 
+import math
 from dataclasses import dataclass, replace
 
 from siafu.nn import ModelSpec, layer_widths
@@ -70,9 +71,6 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     # The input of the first layer is given no gradient.
     ways = 2 if card.reads_own_row else 1  # from other rows alone, or from the own one too
     backward = width.out + ways * (width.into if number else width.out)
-    if card.aggregation == "max":
-        # Forward: a block's maxima and their edges beside the best so far, whose edges are int64.
-        backward = max(backward, 5 * width.out)
     return LayerRows(kept, card.sends(width), max(width.into, width.out), entered, backward)
 
 
@@ -175,11 +173,23 @@ def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     if looped:
         # The own block is there once more with its loops.
         looped //= 1 if sizes.stages == 0 else max(1, round(1 + sizes.read / max(1, sizes.rows)))
-    pointers = (sizes.stages + 1) * sizes.rows * 2 + sizes.read + sizes.rows
-    numbers = 0
-    if spec.card.numbers_edges or spec.edge_width:
-        numbers = sizes.edges + (sizes.stages + 1) * (sizes.rows + sizes.read)
+    remote = sizes.edges * sizes.read // max(1, sizes.read + sizes.rows)
+    # The own block and its transpose, rows that stages' edges end at, and rows that they send.
+    pointers = 2 * sizes.rows + sizes.read
+    pointers += _compacted(remote, sizes) + _compacted(sizes.sent, sizes)
+    by_number = spec.card.numbers_edges and (sizes.stages or spec.card.aggregation != "max")
+    numbers = sizes.edges if by_number or spec.edge_width else 0
     return _EDGE_BYTES * (copies * sizes.edges + looped + numbers) + _POINTER_BYTES * pointers
+
+
+def _compacted(ends: int, sizes: Sizes) -> int:
+    """Return pointers of all stages whose edges, or rows sent, have so many ends: two for each row
+    they touch, or one for every row where they touch most.
+    """
+    if not sizes.stages or not sizes.rows:
+        return 0
+    touched = sizes.rows * -math.expm1(-ends / sizes.stages / sizes.rows)
+    return round(sizes.stages * (sizes.rows if 2 * touched > sizes.rows else 2 * touched))
 
 
 def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:

@@ -11,11 +11,12 @@ from siafu.strategy.pyg import (
     parallelize,
 )
 from siafu.strategy.rounding import WidthBook, Widths
-from siafu.strategy.strategy import PRESETS, Strategy, find_strategy
+from siafu.strategy.strategy import AUTO, PRESETS, Strategy, find_strategy
 from siafu.strategy.time import LossOf, StepSource, TimeRunner, TimeStrategy
 from siafu.strategy.view import View, message_flow
 
 __all__ = [
+    "AUTO",
     "PRESETS",
     "BlockNeighbours",
     "ColumnNeighbours",

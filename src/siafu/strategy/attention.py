@@ -54,7 +54,7 @@ class EdgeDropout:
     def of(self, block: Block, span: slice) -> EdgeDraw:
         """Return the draws for some rows of a block."""
         ids_K = self.column_ids.index_select(0, block.columns_K)
-        return EdgeDraw(self.key, self.p, ids_K, self.row_ids[span], self.first_head)
+        return EdgeDraw(self.key, self.p, ids_K, block.pick(self.row_ids, span), self.first_head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +130,13 @@ class _Attend(torch.autograd.Function):
 
         def fold(block: Block, arrived: Rows) -> None:
             for span, csr, numbers in call.pieces(block):
-                part = state.of(span)
+                part = SoftmaxState(*(block.pick(tensor, span) for tensor in state.flat()))
                 edge = None if numbers is None or call.edges is None else call.edges.make(numbers)
-                ends = tuple(tensor[span] for tensor in rows)
+                ends = tuple(block.pick(tensor, span) for tensor in rows)
                 drop = call.drop(block, span)
                 fold_into(call.kind, csr, arrived, ends, shared, part, edge=edge, drop=drop)
+                for tensor, changed in zip(state.flat(), part.flat(), strict=True):
+                    block.put(tensor, span, changed)
             if call.keep and block is not call.reach.own:
                 ctx.kept.append(arrived)
 
@@ -206,22 +208,25 @@ def _block_grads(
             given = call.edges.function.stand_ins()
             with torch.enable_grad():
                 edge = call.edges.make(numbers, given)
+        grads_rows = tuple(block.pick(tensor, span) for tensor in into.rows)
         _, edge_grad = fold_backward(
             call.kind,
             csr,
             arrived,
-            tuple(tensor[span] for tensor in rows),
+            tuple(block.pick(tensor, span) for tensor in rows),
             shared,
-            after.lse_MH[span],
-            after.grad_MHD[span],
-            after.delta_MH[span],
+            block.pick(after.lse_MH, span),
+            block.pick(after.grad_MHD, span),
+            block.pick(after.delta_MH, span),
             edge=None if edge is None else edge.detach(),
             drop=call.drop(block, span),
-            into_rows=tuple(tensor[span] for tensor in into.rows),
+            into_rows=grads_rows,
             into_shared=into.shared,
             into_sources=total,
             with_edge=bool(into.captured),
         )
+        for tensor, changed in zip(into.rows, grads_rows, strict=True):
+            block.put(tensor, span, changed)
         if edge is not None and into.captured:
             found = torch.autograd.grad(edge, given, edge_grad, allow_unused=True)
             for held, gained in zip(into.captured, found, strict=True):

@@ -4,15 +4,18 @@ The own block needs no rows of others. The peers' blocks are fetched in stages: 
 reads from the rank r places before it and sends to the one r places after it, so a stage is a group
 of rounds, the same on every rank.
 
+A block of a peer has the rows that its edges end at, where these are few, not all: with a stage for
+each of many peers, pointers over all rows would be most of what a rank holds.
+
 Shapes: N owned rows read, M rows written (N of them unless pruned), R halo rows, C = N + R columns,
-K columns of a block, E edges.
+K columns of a block, Q rows of a block, E edges.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -20,6 +23,8 @@ from torch import Tensor
 from siafu.comm import HaloPlan, World
 from siafu.nn.normalisation import with_self_loops
 from siafu.ops import CSR
+from siafu.ops.csr.matrix import edge_dtype
+from siafu.ops.kernels import csr_kernels
 from siafu.strategy.rounding import Rounding
 
 _PIECE_ELEMENTS = 1 << 24
@@ -30,15 +35,53 @@ _SMALLEST_PIECE = 1024
 
 
 @dataclass(frozen=True, eq=False)
+class Cut:
+    """A matrix whose columns are dealt to blocks, its edges sorted by these; made once for all."""
+
+    whole: CSR
+    """M x C."""
+    block_C: Tensor
+    """int32: the block of each column."""
+
+    @property
+    def _keys(self) -> Tensor:
+        """The block of each edge."""
+        return self.block_C.index_select(0, self.whole.index)
+
+    def rows(self, num_blocks: int) -> tuple[Tensor, Tensor]:
+        """Return where the edges of each block begin, and the row of each edge, in that order."""
+        kind, whole = edge_dtype(self.whole.num_rows), self.whole
+        return csr_kernels(whole.device).transpose(whole.indptr, self._keys, num_blocks, kind)
+
+    @cached_property
+    def order_E(self) -> Tensor:
+        """int32 or int64: the number of each edge in that order; kept from the first use on."""
+        return self.order()
+
+    def order(self) -> Tensor:
+        """Return the same, rising inside of a block."""
+        whole, kind = self.whole, edge_dtype(self.whole.num_edges + self.whole.num_rows)
+        num_blocks = int(self.block_C.max()) + 1 if len(self.block_C) else 1
+        kernels = csr_kernels(whole.device)
+        return kernels.transpose_order(whole.indptr, self._keys, num_blocks, kind)
+
+
+@dataclass(frozen=True, eq=False)
 class Block:
     """The edges from one group of source rows, whose columns are numbered anew from 0."""
 
     csr: CSR
-    """M x K."""
+    """Q x K."""
     columns_K: Tensor
     """int64: which column of the whole each of these is."""
     whole: CSR
     """The M x C matrix this was cut from."""
+    rows_Q: Tensor | None = None
+    """int64: which row of the whole each of these is, rising; None: all M of them."""
+    cut: Cut | None = None
+    """What all blocks share; None where there is one alone."""
+    first_edge: int = 0
+    """Where its edges begin among those of all blocks."""
     plan: HaloPlan | None = None
     """How its rows are fetched; None for owned rows."""
     loop_columns_M: Tensor | None = None
@@ -47,24 +90,33 @@ class Block:
     """The block that loops were added to, where that was done."""
 
     @cached_property
-    def places_C(self) -> Tensor:
-        """int32: where each column of the whole stands among these; -1 for others."""
-        return _places(self.columns_K, self.whole.num_cols)
-
-    @cached_property
     def edges_E(self) -> Tensor:
         """int32 or int64: each edge's number in the whole, rising in a row; E + row for a loop."""
         # int32 while the numbers fit: they are as many as the edges.
-        fits = self.whole.num_edges + self.whole.num_rows < 2**31
-        kind = torch.int32 if fits else torch.int64
+        kind = edge_dtype(self.whole.num_edges + self.whole.num_rows)
         if self.looped is not None:
             return self._numbers_with_loops(self.looped).to(kind)
-        numbers = [torch.empty(0, dtype=kind, device=self.whole.device)]
-        for lo, hi in self.whole.row_spans():
-            span = _edges_of(self.whole, lo, hi)
-            is_here = self.places_C.index_select(0, self.whole.index[span]) >= 0
-            numbers.append((is_here.nonzero().squeeze(1) + span.start).to(kind))
-        return torch.cat(numbers)
+        if self.cut is None:
+            return torch.arange(self.csr.num_edges, dtype=kind, device=self.csr.device)
+        return self.cut.order_E[self.first_edge : self.first_edge + self.csr.num_edges]
+
+    @cached_property
+    def back(self) -> CSR:
+        """K x M: the transpose, whose columns are the rows of the whole."""
+        if self.rows_Q is None:
+            return self.csr.transpose()
+        turned = replace(self.csr, _shape_cache={}).transpose()  # kept here alone
+        index = self.rows_Q.index_select(0, turned.index).to(turned.index.dtype)
+        return CSR(turned.indptr, index, self.whole.num_rows, turned.weight)
+
+    def pick(self, rows_M: Tensor, span: slice = slice(None)) -> Tensor:
+        """Return what belongs to some rows of the block: a view, or a copy for `put`."""
+        return rows_M[span] if self.rows_Q is None else rows_M.index_select(0, self.rows_Q[span])
+
+    def put(self, rows_M: Tensor, span: slice, changed: Tensor) -> None:
+        """Write back what `pick` gave, changed in place."""
+        if self.rows_Q is not None:
+            rows_M.index_copy_(0, self.rows_Q[span], changed)
 
     def _numbers_with_loops(self, before: "Block") -> Tensor:
         _, numbers = with_self_loops(before.csr, self.loop_columns_M)
@@ -130,8 +182,10 @@ class Reach:
 
     def recut(self, csr: CSR) -> "Reach":
         """Return the blocks of other edges between the same rows and columns."""
-        stages = (replace(_cut(csr, block.columns_K), plan=block.plan) for block in self.stages)
-        return replace(self, own=_cut(csr, self.own.columns_K), stages=tuple(stages))
+        own, *stages = _blocks(csr, [block.columns_K for block in self.blocks])
+        plans = (block.plan for block in self.stages)
+        pairs = zip(stages, plans, strict=True)
+        return replace(self, own=own, stages=tuple(replace(one, plan=plan) for one, plan in pairs))
 
     def with_weights(self, weight_E: Tensor | None) -> "Reach":
         """Return the same blocks with other weights, a number per edge of the whole; None is 1."""
@@ -169,9 +223,12 @@ def build_reach(csr: CSR, plan: HaloPlan, world: World, stages: int) -> Reach:
     num_owned = csr.num_cols - plan.num_halo
     table = world.gather_numbers([float(num_owned), *(float(n) for n in plan.recv_counts)])
     rows_read = [[int(count) for count in row[1:]] for row in table]
-    own = _cut(csr, torch.arange(num_owned, device=csr.device))
     groups = group_rounds(rows_read, stages, smallest_piece([int(row[0]) for row in table]))
-    return Reach(own, tuple(_stage(csr, plan, world, group, num_owned) for group in groups), world)
+    made = _stages(csr, plan, world, groups)
+    columns = [torch.arange(num_owned, device=csr.device), *(columns for columns, _ in made)]
+    own, *blocks = _blocks(csr, columns)
+    pairs = zip(blocks, made, strict=True)
+    return Reach(own, tuple(replace(block, plan=cut) for block, (_, cut) in pairs), world)
 
 
 def smallest_piece(owned: list[int]) -> int:
@@ -215,27 +272,31 @@ def _pack(shares: list[Share], tall: list[int], limit: int) -> list[list[Share]]
     return groups
 
 
-def _stage(csr: CSR, plan: HaloPlan, world: World, group: list[Share], num_owned: int) -> Block:
-    read = _by_peer(group, [(world.rank - share.round) % world.size for share in group])
-    sent = _by_peer(group, [(world.rank + share.round) % world.size for share in group])
+def _stages(
+    csr: CSR, plan: HaloPlan, world: World, groups: list[list[Share]]
+) -> list[tuple[Tensor, HaloPlan]]:
+    """Return the columns that each stage fetches, and how."""
     recv_ends = list(accumulate(plan.recv_counts, initial=0))
     send_ends = list(accumulate(plan.send_counts, initial=0))
-    columns = {
-        peer: [share.cut(recv_ends[peer], recv_ends[peer + 1]) for share in shares]
-        for peer, shares in read.items()
-    }
-    rows = {
-        peer: [share.cut(send_ends[peer], send_ends[peer + 1]) for share in shares]
-        for peer, shares in sent.items()
-    }
+    num_owned = csr.num_cols - plan.num_halo
     every = torch.arange(num_owned, csr.num_cols, device=csr.device)
-    cut_plan = HaloPlan.build(
-        _picked(plan.send_rows, rows),
-        _lengths(rows, world.size),
-        _lengths(columns, world.size),
-        num_owned,
-    )
-    return replace(_cut(csr, _picked(every, columns)), plan=cut_plan)
+    made = []
+    for group in groups:
+        read = _by_peer(group, [(world.rank - share.round) % world.size for share in group])
+        sent = _by_peer(group, [(world.rank + share.round) % world.size for share in group])
+        columns, rows = _slices(read, recv_ends), _slices(sent, send_ends)
+        lengths = _lengths(rows, world.size), _lengths(columns, world.size)
+        cut = HaloPlan.build(_picked(plan.send_rows, rows), *lengths, num_owned)
+        made.append((_picked(every, columns), cut))
+    return made
+
+
+def _slices(shares: dict[int, list[Share]], ends: list[int]) -> dict[int, list[slice]]:
+    """Return which rows of each peer are read or sent; those of peer p end at ends[p + 1]."""
+    return {
+        peer: [share.cut(ends[peer], ends[peer + 1]) for share in parts]
+        for peer, parts in shares.items()
+    }
 
 
 def _by_peer(group: list[Share], peers: list[int]) -> dict[int, list[Share]]:
@@ -250,37 +311,46 @@ def _picked(values: Tensor, slices: dict[int, list[slice]]) -> Tensor:
 
 
 def _lengths(slices: dict[int, list[slice]], size: int) -> list[int]:
-    return [sum(part.stop - part.start for part in slices.get(peer, [])) for peer in range(size)]
+    lengths = [0] * size
+    for peer, parts in slices.items():
+        lengths[peer] = sum(part.stop - part.start for part in parts)
+    return lengths
 
 
-def _cut(csr: CSR, columns_K: Tensor) -> Block:
-    """Return the edges that start at these columns."""
-    if len(columns_K) == csr.num_cols:
-        return Block(csr, columns_K, csr)
-    place_C = _places(columns_K, csr.num_cols)
-    indptr = torch.zeros_like(csr.indptr)
-    index, weight = [csr.index[:0]], []
-    # In pieces, so that nothing beside the result is as large as the edges.
-    for lo, hi in csr.row_spans():
-        bounds = csr.indptr[lo : hi + 1]
-        start, end = int(bounds[0]), int(bounds[-1])
-        place_E = place_C.index_select(0, csr.index[start:end])
-        kept_E = place_E >= 0
-        kept_before = torch.zeros(end - start + 1, dtype=torch.int64, device=csr.device)
-        torch.cumsum(kept_E, 0, out=kept_before[1:])
-        indptr[lo + 1 : hi + 1] = kept_before[bounds[1:] - start] + indptr[lo]
-        index.append(place_E[kept_E].to(csr.index.dtype))
-        if csr.weight is not None:
-            weight.append(csr.weight[start:end][kept_E])
-    weight_E = None if csr.weight is None else torch.cat([csr.weight[:0], *weight])
-    return Block(CSR(indptr, torch.cat(index), len(columns_K), weight_E), columns_K, csr)
+def _blocks(csr: CSR, columns: list[Tensor]) -> list[Block]:
+    """Return the edges that start at each group of columns, which are all columns together."""
+    if len(columns) == 1:
+        return [Block(csr, columns[0], csr)]
+    block_C = torch.empty(csr.num_cols, dtype=torch.int32, device=csr.device)
+    place_C = torch.empty_like(block_C)
+    for number, columns_K in enumerate(columns):
+        block_C[columns_K] = number
+        place_C[columns_K] = torch.arange(len(columns_K), dtype=torch.int32, device=csr.device)
+    cut = Cut(csr, block_C)
+    starts, row_E = cut.rows(len(columns))
+    order_E = cut.order()
+    blocks: list[Block] = []
+    for (lo, hi), columns_K in zip(pairwise(starts.tolist()), columns, strict=True):
+        edges_E = order_E[lo:hi]
+        index = place_C.index_select(0, csr.index.index_select(0, edges_E)).to(csr.index.dtype)
+        weight = None if csr.weight is None else csr.weight.index_select(0, edges_E)
+        rows_Q, indptr = _rows_of(row_E[lo:hi], csr.num_rows, is_own=not blocks)
+        made = CSR(indptr, index, len(columns_K), weight)
+        blocks.append(Block(made, columns_K, csr, rows_Q, cut, lo))
+    return blocks
 
 
-def _places(columns_K: Tensor, num_columns: int) -> Tensor:
-    """Return int32 [C]: where each column stands among these; -1 for others."""
-    place_C = torch.full((num_columns,), -1, dtype=torch.int32, device=columns_K.device)
-    places = torch.arange(len(columns_K), dtype=torch.int32, device=columns_K.device)
-    return place_C.index_copy_(0, columns_K, places)
+def _rows_of(row_E: Tensor, num_rows: int, *, is_own: bool) -> tuple[Tensor | None, Tensor]:
+    """Return the rows that edges end at, None where these are most of all, and their pointers."""
+    touched, degree = row_E.unique_consecutive(return_counts=True)
+    rows_Q = touched.long()
+    is_most = is_own or 2 * len(rows_Q) > num_rows
+    if is_most:
+        degree_M = torch.zeros(num_rows, dtype=torch.int64, device=row_E.device)
+        degree = degree_M.index_copy_(0, rows_Q, degree)
+    indptr = torch.zeros(len(degree) + 1, dtype=torch.int64, device=row_E.device)
+    torch.cumsum(degree, 0, out=indptr[1:])
+    return None if is_most else rows_Q, indptr
 
 
 def _edges_of(csr: CSR, lo: int, hi: int) -> slice:

@@ -27,7 +27,7 @@ class StrategyOptions(Options):
 
     strategy: str = setting(
         "halo",
-        f"how an epoch is cut up: {', '.join(PRESETS)}",
+        f"how an epoch is cut up: {', '.join(PRESETS)}; auto: the exact one predicted as fastest",
         STATIC,
         usual=3,
     )

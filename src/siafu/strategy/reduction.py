@@ -26,7 +26,7 @@ from siafu.ops import (
     finish,
     fold_backward,
     fold_into,
-    max_with_argument,
+    fold_max,
     sum_into,
 )
 from siafu.strategy.blocks import Block, Reach
@@ -101,18 +101,26 @@ class _Piece:
     messages: CSR
     """rows x S: which messages a row takes."""
 
+    def pick(self, rows_M: Tensor) -> Tensor:
+        """Return what belongs to these rows, to be changed and `put` back."""
+        return self.block.pick(rows_M, self.span)
+
+    def put(self, rows_M: Tensor, changed: Tensor) -> None:
+        """Write back what `pick` gave."""
+        self.block.put(rows_M, self.span, changed)
+
     def gather(self, arrived: Rows, dst: Rows, edge: Rows) -> Rows:
         """Return the rows of the two ends and of the edges."""
         return (
             *(tensor.index_select(0, self.csr.index) for tensor in arrived),
-            *(tensor[self.span].index_select(0, self.row_S) for tensor in dst),
+            *(self.pick(tensor).index_select(0, self.row_S) for tensor in dst),
             *(tensor.index_select(0, self.numbers_S) for tensor in edge),
         )
 
     def ends(self, call: ReductionCall) -> tuple[Tensor, Tensor]:
         """Return the numbers of the two ends in the whole graph."""
         ids_K = call.column_ids.index_select(0, self.block.columns_K)
-        return ids_K.index_select(0, self.csr.index), call.row_ids[self.span][self.row_S]
+        return ids_K.index_select(0, self.csr.index), self.pick(call.row_ids)[self.row_S]
 
 
 def _pieces(call: ReductionCall, block: Block, tensors: Rows) -> Iterator[_Piece]:
@@ -138,9 +146,10 @@ class _Sum:
         self._out_MW = like.new_zeros(call.reach.own.csr.num_rows, call.width)
 
     def fold(self, piece: _Piece, results: Rows) -> None:
-        scale = None if self._scale_M is None else self._scale_M[piece.span]
-        out, message_SW = self._out_MW[piece.span], _flat(results[0])
+        scale = None if self._scale_M is None else piece.pick(self._scale_M)
+        out, message_SW = piece.pick(self._out_MW), _flat(results[0])
         sum_into(piece.messages, message_SW, out, accumulate=True, row_scale_M=scale)
+        piece.put(self._out_MW, out)
 
     def finish(self) -> Tensor:
         return self._out_MW
@@ -149,7 +158,7 @@ class _Sum:
         self._grad_MW = grad_MW if self._scale_M is None else grad_MW * self._scale_M[:, None]
 
     def grads(self, piece: _Piece, results: Rows) -> Rows:
-        return (self._grad_MW[piece.span].index_select(0, piece.row_S),)
+        return (piece.pick(self._grad_MW).index_select(0, piece.row_S),)
 
 
 class _Extreme:
@@ -157,24 +166,58 @@ class _Extreme:
 
     def __init__(self, call: ReductionCall, like: Tensor) -> None:
         self._sign = 1 if call.reduce == "max" else -1
-        self._best = Best(call.reach.own.csr.num_rows, call.width, like)
+        self._best = Best(call.reach.own.whole, call.width, like)
 
     def fold(self, piece: _Piece, results: Rows) -> None:
-        value_MW, place_MW = max_with_argument(piece.messages, self._sign * _flat(results[0]))
-        if piece.csr.num_edges:
-            numbers = piece.numbers_S.long()[place_MW.clamp(min=0).long()]
-            self._best.fold(piece.span, value_MW, torch.where(place_MW >= 0, numbers, -1))
+        message_SW = self._sign * _flat(results[0])
+        value_MW, edge_MW = piece.pick(self._best.value_MD), piece.pick(self._best.edge_MD)
+        fold_max(piece.messages, message_SW, piece.numbers_S, value_MW, edge_MW)
+        piece.put(self._best.value_MD, value_MW)
+        piece.put(self._best.edge_MD, edge_MW)
 
     def finish(self) -> Tensor:
-        return self._sign * self._best.value_MD
+        return self._sign * self._best.finish()
 
     def prepare(self, out_MW: Tensor, grad_MW: Tensor) -> None:
         self._grad_MW = grad_MW
 
     def grads(self, piece: _Piece, results: Rows) -> Rows:
-        held_SW = self._best.edge_MD[piece.span].index_select(0, piece.row_S)
-        grad_SW = self._grad_MW[piece.span].index_select(0, piece.row_S)
+        held_SW = piece.pick(self._best.edge_MD).index_select(0, piece.row_S)
+        grad_SW = piece.pick(self._grad_MW).index_select(0, piece.row_S)
         return (torch.where(held_SW == piece.numbers_S[:, None], grad_SW, 0),)
+
+
+class _Product:
+    """Products: that of the factors other than 0 is kept, and how many are 0."""
+
+    def __init__(self, call: ReductionCall, like: Tensor) -> None:
+        shape = call.reach.own.csr.num_rows, call.width
+        self._product_MW, self._zeros_MW = like.new_ones(shape), like.new_zeros(shape)
+
+    def fold(self, piece: _Piece, results: Rows) -> None:
+        message_SW = _flat(results[0])
+        is_zero_SW = message_SW == 0
+        product, zeros = piece.pick(self._product_MW), piece.pick(self._zeros_MW)
+        row_SW = piece.row_S[:, None].expand_as(message_SW)
+        product.scatter_reduce_(0, row_SW, message_SW.masked_fill(is_zero_SW, 1), "prod")
+        sum_into(piece.messages, is_zero_SW.to(zeros.dtype), zeros, accumulate=True)
+        piece.put(self._product_MW, product)
+        piece.put(self._zeros_MW, zeros)
+
+    def finish(self) -> Tensor:
+        return self._product_MW.masked_fill(self._zeros_MW > 0, 0)
+
+    def prepare(self, out_MW: Tensor, grad_MW: Tensor) -> None:
+        self._grad_MW = grad_MW * self._product_MW
+
+    def grads(self, piece: _Piece, results: Rows) -> Rows:
+        message_SW = _flat(results[0].detach())
+        is_zero_SW = message_SW == 0
+        grad_SW = piece.pick(self._grad_MW).index_select(0, piece.row_S)
+        zeros_SW = piece.pick(self._zeros_MW).index_select(0, piece.row_S)
+        # The product of the others: without a factor that is not 0, or where it is the only 0.
+        others_SW = grad_SW / message_SW.masked_fill(is_zero_SW, 1)
+        return (others_SW.masked_fill(zeros_SW != is_zero_SW, 0),)
 
 
 class _Softmax:
@@ -193,7 +236,10 @@ class _Softmax:
     def fold(self, piece: _Piece, results: Rows) -> None:
         assert self._state is not None
         sources, rows = self._operands(piece, results)
-        fold_into(_PLAIN, piece.messages, sources, rows, (), self._state.of(piece.span))
+        part = SoftmaxState(*(piece.pick(tensor) for tensor in self._state.flat()))
+        fold_into(_PLAIN, piece.messages, sources, rows, (), part)
+        for tensor, changed in zip(self._state.flat(), part.flat(), strict=True):
+            piece.put(tensor, changed)
 
     def finish(self) -> Tensor:
         assert self._state is not None
@@ -215,7 +261,7 @@ class _Softmax:
             sources,
             rows,
             (),
-            *(tensor[piece.span] for tensor in known),
+            *(piece.pick(tensor) for tensor in known),
             into_rows=rows,
             into_shared=(),
         )
@@ -226,11 +272,13 @@ def _flat(message: Tensor) -> Tensor:
     return message.reshape(len(message), math.prod(message.shape[1:]))
 
 
-_REDUCTIONS: dict[str, type[_Sum] | type[_Extreme] | type[_Softmax]] = {
+_Reduction = _Sum | _Extreme | _Product | _Softmax
+_REDUCTIONS: dict[str, type[_Sum] | type[_Extreme] | type[_Product] | type[_Softmax]] = {
     "sum": _Sum,
     "mean": _Sum,
     "max": _Extreme,
     "min": _Extreme,
+    "mul": _Product,
     "softmax": _Softmax,
 }
 
@@ -291,7 +339,7 @@ def _piece_grads(
     call: ReductionCall,
     piece: _Piece,
     operands: tuple[Rows, Rows, Rows],
-    reduction: _Sum | _Extreme | _Softmax,
+    reduction: _Reduction,
     totals: dict[int, Tensor],
 ) -> None:
     """Call the function once more on a piece and add the gradients of all it depends on."""
@@ -321,7 +369,9 @@ def _piece_grads(
             transposed = CSR(piece.csr.transpose().indptr, piece.csr.transpose_order(), len(grad))
             _add_rows(transposed, grad, total)
         elif n < num_src + num_dst:
-            _add_rows(piece.messages, grad, total[piece.span])
+            part = piece.pick(total)
+            _add_rows(piece.messages, grad, part)
+            piece.put(total, part)
         elif n < num_src + num_dst + num_edge:
             total.index_copy_(0, piece.numbers_S.long(), grad)
         else:

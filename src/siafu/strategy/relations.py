@@ -45,7 +45,7 @@ class TypedReach:
     def build(cls, reach: Reach, type_E: Tensor, num_types: int) -> "TypedReach":
         """Return the blocks' edges by type; `type_E` is in the order of the whole's edges."""
         by_block: dict[Block, list[Typed]] = {block: [] for block in reach.blocks}
-        rows = {block: _rows(block.csr) for block in reach.blocks}
+        rows = {block: _rows(block) for block in reach.blocks}
         for t in range(num_types):
             picked = {block: type_E.index_select(0, block.edges_E) == t for block in reach.blocks}
             count_M = torch.zeros(reach.own.csr.num_rows, dtype=torch.int64, device=type_E.device)
@@ -57,8 +57,10 @@ class TypedReach:
         return cls(reach, by_block)
 
 
-def _rows(csr: CSR) -> Tensor:
-    return torch.arange(csr.num_rows, device=csr.device).repeat_interleave(csr.degree())
+def _rows(block: Block) -> Tensor:
+    """Return the row of the whole that each edge of a block ends at."""
+    numbers = torch.arange(block.whole.num_rows, device=block.csr.device)
+    return block.pick(numbers).repeat_interleave(block.csr.degree())
 
 
 def _typed(t: int, csr: CSR, row_E: Tensor, keep: Tensor, count_M: Tensor) -> Typed:

@@ -216,12 +216,19 @@ PRESETS: dict[str, Strategy] = {
 }
 
 
+AUTO = "auto"
+"""Stands for the exact preset that is predicted to be the fastest, until the data is known."""
+
+
 def find_strategy(name: str) -> Strategy:
     """Return the preset of that name."""
+    if name == AUTO:
+        return PRESETS["halo"]
     if name not in PRESETS:
+        known = [*PRESETS, AUTO]
         raise ConfigError(
             "Unknown strategy.",
-            seen=f"{name}{did_you_mean(name, list(PRESETS))}",
-            fix=f"use one of: {', '.join(sorted(PRESETS))}",
+            seen=f"{name}{did_you_mean(name, known)}",
+            fix=f"use one of: {', '.join(sorted(known))}",
         )
     return PRESETS[name]

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from siafu.ops import max_with_argument, sum_into
-from siafu.ops.csr.maximum import csr_max_grad
+from siafu.ops import CSR, fold_max, max_gradients, max_with_argument, sum_into
+from siafu.ops.csr.matrix import edge_dtype
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.rounding import Exchange, square_sums
 from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit
@@ -43,14 +43,16 @@ class _Sum(torch.autograd.Function):
         out_MD = x_ND.new_empty(reach.own.csr.num_rows, x_ND.size(1))
 
         def add(block: Block, rows: Rows) -> None:
+            part_QD, every = block.pick(out_MD), slice(None)
             sum_into(
                 block.csr,
                 rows[0],
-                out_MD,
+                part_QD,
                 accumulate=block is not reach.own,
-                row_scale_M=scales.row_M,
+                row_scale_M=None if scales.row_M is None else block.pick(scales.row_M),
                 col_scale_C=scales.of(block),
             )
+            block.put(out_MD, every, part_QD)
 
         visit(reach, (x_ND,), add, exchange)
         return out_MD
@@ -63,8 +65,8 @@ class _Sum(torch.autograd.Function):
 
         def transposed(block: Block) -> Tensor:
             grad_KD = grad_MD.new_empty(block.csr.num_cols, grad_MD.size(1))
-            back, factors = block.csr.transpose(), scales.of(block)
-            sum_into(back, grad_MD, grad_KD, row_scale_M=factors, col_scale_C=scales.row_M)
+            factors = scales.of(block)
+            sum_into(block.back, grad_MD, grad_KD, row_scale_M=factors, col_scale_C=scales.row_M)
             return grad_KD
 
         # The first stage's gradients travel while the owned ones are summed.
@@ -82,7 +84,7 @@ def staged_sum(x_ND: Tensor, reach: Reach, scales: Scales) -> Tensor:
     """Return out_MD, differentiably; weights of the blocks are of x's type."""
 
     def squares(block: Block) -> Tensor:
-        return square_sums(block.csr, scales.row_M, scales.of(block))
+        return square_sums(block.back, scales.row_M, scales.of(block))
 
     out_MD: Tensor = _Sum.apply(x_ND, reach, scales, begin_exchange(reach, (x_ND,), squares))
     return out_MD
@@ -92,74 +94,75 @@ _NUMBERS_AT_ONCE = 1 << 20
 
 
 class Best:
-    """The largest value of each entry so far, and which edge and column held it.
+    """The largest value of each entry so far, and the number of the edge that held it.
 
     Of equal values the edge with the lowest number in the whole wins, however edges are cut up.
     """
 
-    def __init__(self, num_rows: int, width: int, like: Tensor) -> None:
-        self.value_MD = like.new_zeros(num_rows, width)
-        self.edge_MD = torch.full((num_rows, width), -1, dtype=torch.int64, device=like.device)
+    def __init__(self, whole: CSR, width: int, like: Tensor) -> None:
+        shape, kind = (whole.num_rows, width), edge_dtype(whole.num_edges + whole.num_rows)
+        self.value_MD = like.new_full(shape, -torch.inf)
+        self.edge_MD = torch.full(shape, torch.iinfo(kind).max, dtype=kind, device=like.device)
+        self._is_empty_M1 = (whole.degree() == 0)[:, None]
 
-    def fold(self, span: slice, value_MD: Tensor, edge_MD: Tensor) -> Tensor:
-        """Take over where a block is better; return where that was. Edge -1 means none."""
-        held, held_edge = self.value_MD[span], self.edge_MD[span]
-        tied = (value_MD == held) | (value_MD.isnan() & held.isnan())
-        above = (value_MD > held) | (value_MD.isnan() & ~held.isnan())
-        wins = (held_edge < 0) | above | (tied & (edge_MD < held_edge))
-        wins &= edge_MD >= 0
-        self.value_MD[span] = torch.where(wins, value_MD, held)
-        self.edge_MD[span] = torch.where(wins, edge_MD, held_edge)
-        return wins
+    def finish(self) -> Tensor:
+        """Return the values once all blocks are folded in: 0, held by edge -1, of no edges."""
+        self.edge_MD.masked_fill_(self._is_empty_M1, -1)
+        return self.value_MD.masked_fill_(self._is_empty_M1, 0)
 
 
 class _Max(torch.autograd.Function):
-    """Keeps int32 [M, D], the column that held each maximum, instead of any rows."""
+    """Keeps [M, D], the place of the edge that held each maximum, instead of any rows."""
 
     @staticmethod
     def forward(ctx: Any, x_ND: Tensor, reach: Reach, exchange: Exchange | None) -> Tensor:
-        num_rows, width = reach.own.csr.num_rows, x_ND.size(1)
-        best = Best(num_rows, width, x_ND)
-        column_MD = torch.full((num_rows, width), -1, dtype=torch.int32, device=x_ND.device)
+        ctx.reach, ctx.exchange = reach, exchange
+        if not reach.stages:
+            value_MD, place_MD = max_with_argument(reach.own.csr, x_ND)
+            ctx.save_for_backward(place_MD)
+            return value_MD
+        best = Best(reach.own.whole, x_ND.size(1), x_ND)
 
         def fold(block: Block, rows: Rows) -> None:
-            value_MD, place_MD = max_with_argument(block.csr, rows[0])
-            if not block.csr.num_edges:
-                return
-            for span in _spans(num_rows, width):
-                known_MD = place_MD[span].clamp(min=0).long()
-                numbers_MD = block.edges_E[known_MD].long()
-                number_MD = torch.where(place_MD[span] >= 0, numbers_MD, -1)
-                wins = best.fold(span, value_MD[span], number_MD)
-                held_MD = block.columns_K[block.csr.index[known_MD].long()].int()
-                column_MD[span] = torch.where(wins, held_MD, column_MD[span])
+            held = best.value_MD, best.edge_MD
+            fold_max(block.csr, rows[0], block.edges_E, *held, rows_M=block.rows_Q)
 
         visit(reach, (x_ND,), fold, exchange)
-        ctx.reach, ctx.exchange = reach, exchange
-        ctx.save_for_backward(column_MD)
-        return best.value_MD
+        value_MD = best.finish()
+        ctx.save_for_backward(_places(reach, best.edge_MD))
+        return value_MD
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None]:
-        reach, (column_MD,) = ctx.reach, ctx.saved_tensors
+        reach, (place_MD,) = ctx.reach, ctx.saved_tensors
         homeward = Homeward(reach, ctx.exchange)
-        grad_ND = _given_back(reach.own, column_MD, grad_MD)
+        grad_MD = grad_MD.contiguous()
+
+        def given_back(block: Block) -> Tensor:
+            held = place_MD, grad_MD
+            return max_gradients(block.csr, *held, first=block.first_edge, rows_M=block.rows_Q)
+
+        grad_ND = given_back(reach.own)
         for block in reach.stages:
-            homeward.send(block, (_given_back(block, column_MD, grad_MD),), (grad_ND,))
+            homeward.send(block, (given_back(block),), (grad_ND,))
         homeward.settle((grad_ND,))
         return grad_ND, None, None
 
 
-def _given_back(block: Block, column_MD: Tensor, grad_MD: Tensor) -> Tensor:
-    """Return grad_KD: each entry of the gradient added to the column that held it."""
-    place_C, place_MD = block.places_C, torch.full_like(column_MD, -1)
-    for span in _spans(*column_MD.shape):
-        column = column_MD[span]
-        place = place_C[column.clamp(min=0).long()] if len(place_C) else column
-        place_MD[span] = torch.where(column >= 0, place, -1)
-    numbers_K = torch.arange(block.csr.num_cols, dtype=torch.int32, device=grad_MD.device)
-    return csr_max_grad(numbers_K, place_MD, grad_MD, len(numbers_K))
+def _places(reach: Reach, edge_MD: Tensor) -> Tensor:
+    """Replace numbers of edges by their places among the edges of all blocks, one after another."""
+    cut = reach.own.cut
+    assert cut is not None, "there are several blocks"
+    place_E = torch.empty_like(cut.order_E)
+    numbers = torch.arange(len(place_E), dtype=place_E.dtype, device=place_E.device)
+    place_E.index_copy_(0, cut.order_E.long(), numbers)
+    if len(place_E):
+        for span in _spans(*edge_MD.shape):
+            edge = edge_MD[span]
+            place = place_E.index_select(0, edge.reshape(-1).clamp(min=0)).view_as(edge)
+            edge_MD[span] = torch.where(edge >= 0, place, -1)
+    return edge_MD
 
 
 def _spans(num_rows: int, width: int) -> list[slice]:

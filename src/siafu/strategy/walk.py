@@ -33,7 +33,7 @@ def begin_exchange(
 
     def squares(number: int) -> Tensor:
         block = reach.stages[number]
-        return squares_of(block) if squares_of else mean_squares(block.csr, block.whole)
+        return squares_of(block) if squares_of else mean_squares(block.back, block.whole)
 
     return reach.rounding.begin(stages, rows, squares)
 

@@ -76,3 +76,12 @@ def test_models_over_time_are_told_by_name(tmp_path: Path) -> None:
 def test_ray_is_refused() -> None:
     with pytest.raises(SiafuError, match="callback"):
         siafu.fit("planted:120", launcher="ray", ranks=2, on_epoch=Seen(), **SETTINGS)
+
+
+def test_a_resumed_run_calls_too(tmp_path: Path) -> None:
+    run = siafu.fit("planted:60", epochs=2, hidden=4, out=tmp_path / "run", quiet=True)
+    seen = Seen(enough=4)
+    done = siafu.resume(run, epochs=9, on_epoch=seen, quiet=True)
+    assert (seen.epochs, done.result["epochs"]) == ([3, 4], 4)
+    with pytest.raises(SiafuError, match="callback needs ranks"):
+        siafu.resume(run, launcher="ray", on_epoch=seen, quiet=True)

@@ -70,7 +70,9 @@ def test_what_was_told_of_tables_is_told_again(here: Path):
     for again in (told("b"), told("c", partition="hash")):
         assert [line for line in notes if line not in again] == []
         assert any(line.startswith(("Used the cut of", "Used the store")) for line in again)
-    assert "edge feature     0  with --edge-features" in "\n".join(first)
+    assert "edge feature     0  with --model gat --edge-features" in "\n".join(first)
+    able = "\n".join(told("e", model="gatv2", heads=1))
+    assert "edge feature     0  with --edge-features" in able
     read = "\n".join(told("d", model="gat", heads=1, edge_features=True))
     assert "edge feature     0\n" in f"{read}\n"
     assert "with --edge-features" not in read

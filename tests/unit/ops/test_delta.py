@@ -139,6 +139,23 @@ def test_stream_counts_its_bytes_and_sends_the_base_once(device):
     assert stream.has_loops == any(bool((m.index == m.rows()).any()) for m in matrices)
 
 
+def test_blocks_are_read_from_the_end_that_is_nearer():
+    matrices = [random_csr(0, 9, 20)]
+    for step in range(31):
+        matrices.append(grown(matrices[-1], step))
+    stream, blocks = DeltaStream(matrices), [range(low, low + 8) for low in range(0, 32, 8)]
+    for _ in range(2):
+        for block in [*blocks, *reversed(blocks)]:  # forward, then backward
+            for time, got in stream.read(block):
+                assert_same(got, matrices[time])
+    # 31 there; the last block again from its end, and so on to the start, which the next epoch
+    # finds where it left off.
+    assert stream.sent_deltas == 31 + 31 + 31 + 31
+    one_way = DeltaStream(matrices, both_ways=False)
+    assert [time for time, _ in one_way.read(range(8))] == list(range(8))
+    assert [time for time, _ in one_way.read(range(8))] == list(range(8))
+
+
 def test_next_delta_travels_while_a_snapshot_is_used():
     matrices = [random_csr(9, 20, 60)]
     matrices.append(grown(matrices[0], 20))

@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.ingest import load
-from siafu.nn import Draws
+from siafu.nn import Draws, LocalNeighbours
 from siafu.partitioning import partition_graph
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours
 
-REDUCTIONS = ["sum", "mean", "max", "min", "softmax"]
+REDUCTIONS = ["sum", "mean", "max", "min", "mul", "softmax"]
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +101,18 @@ def test_draws_of_its_own(neighbours, draw, name: str) -> None:
 
 def test_softmax_without_scores(neighbours) -> None:
     refused(neighbours, lambda x_j, x_i: x_j, reduce="softmax")
+
+
+def test_products_with_zeros_have_the_gradients_of_torch(neighbours: BlockNeighbours) -> None:
+    view = neighbours.view
+    draw = torch.Generator().manual_seed(0)
+    # None, one and several zeros among the in-edges of a row.
+    x = torch.randint(-2, 3, (view.num_read, 4), generator=draw).double().requires_grad_()
+    alone = LocalNeighbours(view.csr, view.in_ids, neighbours.draws)
+    results = [n.reduce(lambda row: row, x, reduce="mul") for n in (neighbours, alone)]
+    weights = torch.randn(results[0].shape, generator=draw, dtype=torch.float64)
+    got, want = (torch.autograd.grad((out * weights).sum(), x)[0] for out in results)
+    assert torch.equal(results[0], results[1])
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
+    assert bool((x == 0).any())
+    assert bool((got != 0).any())

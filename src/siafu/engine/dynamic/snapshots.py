@@ -111,8 +111,8 @@ class Snapshots:
         if self._graphs or not steps:
             return rows, [self._graphs[step] for step in steps]
         stream = next(stream for span, stream in self._streams if steps.start in span)
-        found = zip(stream.walk(steps), steps, strict=True)
-        return rows, [self._step_graph(csr, step) for csr, step in found]
+        found = {step: self._step_graph(csr, step) for step, csr in stream.read(steps)}
+        return rows, [found[step] for step in steps]
 
     def _keep(self, span: range) -> None:
         for step, csr, x_NF in self._made(span):

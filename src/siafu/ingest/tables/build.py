@@ -8,7 +8,7 @@ from siafu.errors import DataError
 from siafu.graph import make_in_steps
 from siafu.ingest.tables.edge_columns import edge_flags
 from siafu.ingest.tables.edges import EdgeTable, predicted_record
-from siafu.ingest.tables.files import TABLE_ENDINGS, Table, table_files
+from siafu.ingest.tables.files import MOST_NAMES, TABLE_ENDINGS, Table, table_files
 from siafu.ingest.tables.finding import (
     NODE_IDS,
     SPELLINGS,
@@ -23,7 +23,7 @@ from siafu.ingest.tables.nodes import NodeTable, node_flags
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
 from siafu.ingest.tables.store_builder import Drawing, StoreBuilder, drawing_job, table_job
-from siafu.record import Progress, silent
+from siafu.record import Progress, shortened, silent
 
 NODE_NAMES = ("nodes", "node", "vertices")
 _EDGE_NAMES = ("edges", "edge")
@@ -207,13 +207,28 @@ def _missing_of_edges(
     unfound = [name for name in (options.src, options.dst) if name not in (*names, *named)]
     if len(named) == 1 and named[0] not in names:
         flags = {name: flag for name, flag in flags.items() if name not in unfound}
-    lost = None
-    if len(unfound) == 2 and tables.nodes is not None:
-        lost = lost_zeros(tables.edges, tables.nodes)
-    if lost is None:
+    why = None
+    if len(unfound) == 2:
+        why = (
+            _no_ends(tables.edges)
+            if tables.nodes is None
+            else lost_zeros(tables.edges, tables.nodes)
+        )
+    if why is None:
         return list(tables.edges.missing(flags))
     flags = {name: flag for name, flag in flags.items() if name not in unfound}
-    return [lost, *tables.edges.missing(flags)]
+    return [why, *tables.edges.missing(flags)]
+
+
+def _no_ends(table: Table) -> DataError:
+    """Return what to say of a table alone that may be one of nodes."""
+    names = shortened([repr(name) for name in table.schema().names], MOST_NAMES)
+    return DataError(
+        "The edge table has no columns of the two ends of an edge.",
+        seen=f"{table.files[0]} with columns {names}",
+        fix="name the columns: --src COLUMN --dst COLUMN; where these are nodes, give the edges "
+        "and name this table with --nodes",
+    )
 
 
 def _swapped(edges: Table, nodes: Table, options: TableOptions) -> list[DataError]:

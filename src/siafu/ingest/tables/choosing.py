@@ -111,7 +111,8 @@ def _as_asked(decided: list[Decided], free: Sequence[str], problems: Problems) -
         readers.append(FeatureReader(replace(one, why_not="")))
     names = [reader.name for reader in readers]
     rest = [name for name in free if name not in names]
-    return Features(tuple(readers), {name: Decided(name, "", "not asked for") for name in rest})
+    why = "not asked for" if decided else "nothing reads it"
+    return Features(tuple(readers), {name: Decided(name, "", why) for name in rest})
 
 
 def _as_known(table: Table, taken: Sequence[str], known: Kinds) -> Features:

@@ -58,6 +58,11 @@ def told_where_edges_are_read(note: str) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
+def told_where_they_can_not_be(note: str, model: str) -> str:
+    """Return what is told of tables to who trains a model that reads no features of edges."""
+    return note.replace(_IF_ASKED, f"with --model {model} {_IF_ASKED.removeprefix('with ')}")
+
+
 def told_edges(shown: str, lines: Sequence[Line]) -> str:
     """Return the table of the columns of edges."""
     return told_table(f"{_EDGES} ({shown}):", lines)

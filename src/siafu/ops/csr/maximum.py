@@ -44,6 +44,41 @@ def max_with_argument(csr: CSR, x_CD: Tensor) -> tuple[Tensor, Tensor]:
     return out_MD, edge_MD
 
 
+def fold_max(
+    csr: CSR,
+    x_CD: Tensor,
+    number_E: Tensor,
+    value_MD: Tensor,
+    edge_MD: Tensor,
+    *,
+    rows_M: Tensor | None = None,
+) -> None:
+    """Fold a block of edges into the largest values so far and the numbers of their edges.
+
+    Begin with -infinity and the largest integer. NaN wins over all, and of equal values the lower
+    number. `rows_M` tells which rows of the state the block's are; None: the same. In place.
+    """
+    check_source(csr, x_CD)
+    edges = Edges(csr.indptr, csr.index).contiguous()
+    kernels = csr_kernels(x_CD.device, x_CD.dtype)
+    kernels.max_fold_into(
+        edges, number_E.contiguous(), rows_M, x_CD.detach().contiguous(), value_MD, edge_MD
+    )
+
+
+def max_gradients(
+    csr: CSR, place_MD: Tensor, grad_MD: Tensor, *, first: int = 0, rows_M: Tensor | None = None
+) -> Tensor:
+    """Return grad_CD: entries whose place is among a block's edges, added where these read.
+
+    `first` is the place of the block's first edge, `rows_M` as in `fold_max`.
+    """
+    grad_CD = grad_MD.new_zeros(csr.num_cols, grad_MD.size(1))
+    kernels, index = csr_kernels(grad_MD.device, grad_MD.dtype), csr.index.contiguous()
+    kernels.max_grad_into(index, place_MD, grad_MD, grad_CD, first=first, rows_M=rows_M)
+    return grad_CD
+
+
 def neighbour_max(csr: CSR, x_CD: Tensor) -> Tensor:
     """Return out_MD, each row's maximum over its edges; empty rows give 0.
 

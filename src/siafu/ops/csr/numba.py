@@ -66,11 +66,43 @@ def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> Non
         run_chunks(work, bounds)
 
 
-def max_grad_into(index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tensor) -> None:
+def max_fold_into(
+    edges: Edges,
+    number_E: Tensor,
+    rows_M: Tensor | None,
+    x_CD: Tensor,
+    value_MD: Tensor,
+    edge_MD: Tensor,
+) -> None:
+    """See `contract.CsrKernels`."""
+    indptr, index, number = edges.indptr.numpy(), edges.index.numpy(), number_E.numpy()
+    bounds = equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
+    parts, tiles = _cut(x_CD.size(1))
+    x, value, edge = (_narrow(tensor, parts) for tensor in (x_CD, value_MD, edge_MD))
+    rows = _array(rows_M)
+    for part in range(parts):
+
+        def work(lo: int, hi: int, part: int = part) -> None:
+            span = (lo, hi, parts, part)
+            _fold_max_rows(indptr, index, number, rows, x, value, edge, span, tiles)
+
+        run_chunks(work, bounds)
+
+
+def max_grad_into(
+    index: Tensor,
+    edge_MD: Tensor,
+    grad_MD: Tensor,
+    grad_CD: Tensor,
+    *,
+    first: int = 0,
+    rows_M: Tensor | None = None,
+) -> None:
     """Threads share out columns, not rows: two rows may add to one source, two columns never."""
-    arrays = index.numpy(), edge_MD.numpy(), grad_MD.numpy(), grad_CD.numpy()
+    arrays = index.numpy(), edge_MD.numpy(), grad_MD.numpy(), grad_CD.numpy(), _array(rows_M), first
     width = grad_MD.size(1)
-    chunks = min(num_chunks(grad_MD.numel()), num_threads(), max(1, width // TILE))
+    entries = grad_MD.numel() if rows_M is None else len(rows_M) * width
+    chunks = min(num_chunks(entries), num_threads(), max(1, width // TILE))
     run_chunks(
         lambda lo, hi: _max_grad_columns(*arrays, lo, hi),
         np.linspace(0, width, chunks + 1).astype(int).tolist(),
@@ -141,6 +173,8 @@ def _narrow(rows_ND: Tensor, parts: int) -> Array:
 
 def equal_edges(indptr: Array, chunks: int) -> list[int]:
     """Return row bounds of chunks with about as many edges each."""
+    if chunks == 1:
+        return [0, len(indptr) - 1]
     # whole numbers: for floating-point targets numpy would convert all of indptr
     targets = np.linspace(0, indptr[-1], chunks + 1).astype(np.int64)[1:-1]
     return [0, *np.searchsorted(indptr[:-1], targets).tolist(), len(indptr) - 1]
@@ -272,14 +306,63 @@ def _better(value: Any, e: Any, best: Any, where: Any) -> Any:
     return value if is_better else best, e if is_better else where
 
 
-@kernel
-def _max_grad_columns(
-    index: Array, edge: Array, grad: Array, out: Array, column_lo: int, column_hi: int
+@strict_kernel
+def _fold_max_rows(  # noqa: PLR0913 - flat, as above
+    indptr: Array,
+    index: Array,
+    number: Array,
+    rows: Array | None,
+    x: Array,
+    out: Array,
+    edge: Array,
+    span: tuple[int, int, int, int],
+    tiles: tuple[int, ...] | None,
 ) -> None:
-    for i in range(edge.shape[0]):
+    row_lo, row_hi, parts, part = span
+    width = x.shape[1] if tiles is None else len(tiles) * TILE
+    last = len(index) - 1
+    for i in range(row_lo, row_hi):
+        e, end = indptr[i], indptr[i + 1]
+        if e == end:
+            continue
+        to = _part_row(i if rows is None else rows[i], parts, part)
+        while e < end:
+            pair = e + 1 if e + 1 < end else e  # an odd edge is compared with itself
+            _ask_row(x, _part_row(index[min(e + AHEAD, last)], parts, part), width)
+            _ask_row(x, _part_row(index[min(e + AHEAD + 1, last)], parts, part), width)
+            j0, j1 = _part_row(index[e], parts, part), _part_row(index[pair], parts, part)
+            n0, n1 = edge.dtype.type(number[e]), edge.dtype.type(number[pair])
+            for f in range(width):
+                best, where = _better_or_earlier(x[j0, f], n0, out[to, f], edge[to, f])
+                out[to, f], edge[to, f] = _better_or_earlier(x[j1, f], n1, best, where)
+            e += 2
+
+
+@callee
+def _better_or_earlier(value: Any, e: Any, best: Any, where: Any) -> Any:
+    """Return the same as `_better`, but of equal values, and of NaN, that of the lower edge."""
+    is_equal = (value == best) | ((value != value) & (best != best))
+    is_better = (value > best) | ((value != value) & (best == best)) | (is_equal & (e < where))
+    return value if is_better else best, e if is_better else where
+
+
+@kernel
+def _max_grad_columns(  # noqa: PLR0913 - flat, as above
+    index: Array,
+    edge: Array,
+    grad: Array,
+    out: Array,
+    rows: Array | None,
+    first: int,
+    column_lo: int,
+    column_hi: int,
+) -> None:
+    count = len(index)
+    for q in range(edge.shape[0] if rows is None else len(rows)):
+        i = q if rows is None else rows[q]
         for f in range(column_lo, column_hi):
-            e = edge[i, f]
-            if e >= 0:
+            e = edge[i, f] - first
+            if (e >= 0) & (e < count):
                 out[np.uint64(index[e]), f] += grad[i, f]
 
 

@@ -4,7 +4,7 @@ Shapes: M destination rows, C source columns, E edges, D width. Edges are taken 
 so memory stays bounded at any E x D. On CUDA `index_add_` sums in no fixed order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -60,13 +60,59 @@ def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> Non
     edge_MD.masked_fill_(empty_M1, -1)
 
 
-def max_grad_into(index: Tensor, edge_MD: Tensor, grad_MD: Tensor, grad_CD: Tensor) -> None:
+def max_fold_into(
+    edges: Edges,
+    number_E: Tensor,
+    rows_M: Tensor | None,
+    x_CD: Tensor,
+    value_MD: Tensor,
+    edge_MD: Tensor,
+) -> None:
+    """See `contract.CsrKernels`."""
+    fold_by(max_into, edges, number_E, rows_M, x_CD, (value_MD, edge_MD))
+
+
+def fold_by(
+    maximum: Callable[[Edges, Tensor, Tensor, Tensor], None],
+    edges: Edges,
+    number_E: Tensor,
+    rows_M: Tensor | None,
+    x_CD: Tensor,
+    held: tuple[Tensor, Tensor],
+) -> None:
+    """Fold what `maximum`, a `max_into`, finds in a block."""
+    if len(edges.index) == 0:
+        return
+    best_MD, number_MD = held if rows_M is None else (t.index_select(0, rows_M) for t in held)
+    value_MD, place_MD = torch.empty_like(best_MD), torch.empty_like(number_MD)
+    maximum(edges, x_CD, value_MD, place_MD)
+    found_MD = number_E[place_MD.clamp(min=0).long()].to(number_MD.dtype)
+    tied = (value_MD == best_MD) | (value_MD.isnan() & best_MD.isnan())
+    above = (value_MD > best_MD) | (value_MD.isnan() & ~best_MD.isnan())
+    wins = (above | (tied & (found_MD < number_MD))) & (place_MD >= 0)
+    news = torch.where(wins, value_MD, best_MD), torch.where(wins, found_MD, number_MD)
+    for tensor, new in zip(held, news, strict=True):
+        tensor.copy_(new) if rows_M is None else tensor.index_copy_(0, rows_M, new)
+
+
+def max_grad_into(
+    index: Tensor,
+    edge_MD: Tensor,
+    grad_MD: Tensor,
+    grad_CD: Tensor,
+    *,
+    first: int = 0,
+    rows_M: Tensor | None = None,
+) -> None:
     """`index_put_` sorts before it adds on CUDA, so the order of additions is fixed there too."""
     if len(index) == 0:
         return
-    # empty rows add 0 to some source: leaving them out would make the device wait for a count
-    used_MD = torch.where(edge_MD >= 0, grad_MD, 0)
-    source_MD = index[edge_MD.clamp(min=0)].long()
+    if rows_M is not None:
+        edge_MD, grad_MD = edge_MD.index_select(0, rows_M), grad_MD.index_select(0, rows_M)
+    edge_MD = edge_MD - first
+    # others add 0 to some source: leaving them out would make the device wait for a count
+    used_MD = torch.where((edge_MD >= 0) & (edge_MD < len(index)), grad_MD, 0)
+    source_MD = index[edge_MD.clamp(min=0, max=len(index) - 1)].long()
     column_MD = torch.arange(grad_MD.size(1), device=index.device).expand_as(grad_MD)
     grad_CD.index_put_((source_MD, column_MD), used_MD, accumulate=True)
 

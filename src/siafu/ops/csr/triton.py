@@ -62,6 +62,18 @@ def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> Non
     _launch(_max_rows, _max_hubs, (edges.indptr, edges.index, x_CD, edge_MD, out_MD))
 
 
+def max_fold_into(
+    edges: Edges,
+    number_E: Tensor,
+    rows_M: Tensor | None,
+    x_CD: Tensor,
+    value_MD: Tensor,
+    edge_MD: Tensor,
+) -> None:
+    """See `contract.CsrKernels`."""
+    reference.fold_by(max_into, edges, number_E, rows_M, x_CD, (value_MD, edge_MD))
+
+
 def _launch(rows: Any, hubs: Any, tensors: tuple[Tensor | None, ...], **options: bool) -> None:
     out_MD = tensors[-1]
     assert out_MD is not None, "the output comes last"

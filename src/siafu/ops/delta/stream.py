@@ -91,6 +91,7 @@ class DeltaStream:
         self.device, self.first = torch.device(device), first
         self.sent_bytes = 0
         """Bytes handed over to the device so far, whole snapshots included."""
+        self.sent_deltas = 0
         self.has_loops = False
         """Whether an edge of any snapshot starts and ends at one node; see `gcn_scales`."""
         self._transpose = transpose
@@ -124,7 +125,7 @@ class DeltaStream:
         """Yield the snapshots of these times, neighbours in time, on the device.
 
         Each next delta travels while the caller uses a snapshot. The first is reached from where
-        the last walk ended or from the base, whichever is nearer.
+        the last walk ended or from the base, by fewer bytes.
         """
         if not len(times):
             return
@@ -134,6 +135,27 @@ class DeltaStream:
             yield self._snapshot()
             self._finish(arrival)
         yield self._snapshot()
+
+    def read(self, times: range) -> Iterator[tuple[int, CSR]]:
+        """Yield each of these times with its snapshot, from the end of them that is nearer.
+
+        Backward goes over blocks of time from the last one on, so it comes upon their ends. Which
+        end that is follows from the times alone: ranks with unlike deltas go the same way.
+        """
+        is_known = bool(self._now) and bool(self._back) and len(times) > 0
+        if is_known and abs(times[-1] - self._time) < abs(times[0] - self._time):
+            times = times[::-1]
+        return zip(times, self.walk(times), strict=True)
+
+    def _way(self, time: int) -> tuple[int, bool]:
+        """Return the bytes that lead to this time, and whether they start with the base."""
+        from_base = self.base_bytes + _length(self._ahead[: time - self.first])
+        now, then = self._time - self.first, time - self.first
+        if not self._now or (then < now and not self._back):
+            return from_base, True
+        steps = self._ahead[now:then] if then >= now else self._back[then:now]
+        from_here = _length(steps)
+        return min((from_here, False), (from_base, True))
 
     @property
     def _on_cuda(self) -> bool:
@@ -168,9 +190,7 @@ class DeltaStream:
                 seen=f"snapshot {time}",
                 fix=f"it holds {self.first} to {last}",
             )
-        from_here = abs(time - self._time)
-        can_go = time >= self._time or bool(self._back)
-        if not self._now or not can_go or time - self.first < from_here:
+        if self._way(time)[1]:
             self._send_base()
         direction = 1 if time > self._time else -1
         while self._time != time:
@@ -186,6 +206,7 @@ class DeltaStream:
         step = self._step(self._time, time)
         payload = self._buffer[step.start : step.stop]
         self.sent_bytes += payload.nbytes
+        self.sent_deltas += 1
         if self._copies is None:
             return _Arrival(step, time, payload, None)
         copied = torch.cuda.Event()
@@ -224,6 +245,10 @@ class DeltaStream:
         if self._transpose == "none":
             return csr
         return csr.with_transpose(self._now[1] if self._transpose == "sent" else csr)
+
+
+def _length(steps: list[_Step]) -> int:
+    return sum(step.stop - step.start for step in steps)
 
 
 def _tensors(csr: CSR) -> list[Tensor]:

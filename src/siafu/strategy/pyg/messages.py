@@ -26,6 +26,7 @@ _DIRECT: dict[str, Reduce] = {
     "MeanAggregation": "mean",
     "MaxAggregation": "max",
     "MinAggregation": "min",
+    "MulAggregation": "mul",
 }
 _SMALLEST_VARIANCE = 1e-5
 """PyG's StdAggregation counts less as 0."""
@@ -99,6 +100,8 @@ def aggregate(module: Any, join: Join, layer: nn.Module, degree_M: Tensor) -> Te
         return join(None, _DIRECT[kind])
     if kind == "SoftmaxAggregation":
         return join(lambda message: _scores(module, message), "softmax")
+    if kind in _COMPOSED:
+        return _COMPOSED[kind](module, join, degree_M)
     if kind == "VarAggregation":
         return _variance(module, join)
     if kind == "StdAggregation":
@@ -114,6 +117,47 @@ def aggregate(module: Any, join: Join, layer: nn.Module, degree_M: Tensor) -> Te
     raise refusal(
         layer, f"its aggregation ({named}) can't be joined from parts", instead="aggr='sum'"
     )
+
+
+def _power_mean(module: Any, join: Join, degree_M: Tensor) -> Tensor:
+    p = module.p.view(-1, module.channels) if module.channels != 1 else module.p
+    if isinstance(p, int | float) and p == 1:
+        return join(None, "mean")
+    limits = {"min": module.min_value, "max": module.max_value}
+    mean = join(lambda message: message.clamp(**limits).pow(p), "mean")
+    return mean.clamp(**limits).pow(1.0 / p)
+
+
+def _attentional(module: Any, join: Join, degree_M: Tensor) -> Tensor:
+    gate = module.gate_mlp or module.gate_nn
+    value = module.mlp or module.nn or (lambda message: message)
+
+    def scored(message: Tensor) -> tuple[Tensor, Tensor]:
+        values = value(message)
+        scores = gate(message)
+        return (scores, values) if scores.size(-1) == 1 else (scores.expand_as(values), values)
+
+    return join(scored, "softmax")
+
+
+def _deep_sets(module: Any, join: Join, degree_M: Tensor) -> Tensor:
+    local, whole = module.local_mlp or module.local_nn, module.global_mlp or module.global_nn
+    total = join(local, "sum")
+    return total if whole is None else whole(total)
+
+
+def _variance_preserving(module: Any, join: Join, degree_M: Tensor) -> Tensor:
+    total = join(None, "sum")
+    count = degree_M.to(total.dtype).sqrt().clamp(min=1).view(-1, *(1,) * (total.dim() - 1))
+    return total / count
+
+
+_COMPOSED: dict[str, Callable[[Any, Join, Tensor], Tensor]] = {
+    "PowerMeanAggregation": _power_mean,
+    "AttentionalAggregation": _attentional,
+    "DeepSetsAggregation": _deep_sets,
+    "VariancePreservingAggregation": _variance_preserving,
+}
 
 
 def _is_pyg(module: Any) -> bool:

@@ -174,7 +174,7 @@ class _Joined:
 
     def __call__(self, change: Callable[[Tensor], Any] | None, reduce: Reduce) -> Tensor:
         """Return the joined messages, rows first."""
-        plain = self._plain() if change is None else None
+        plain = self._plain() if change is None and reduce != "mul" else None
         if plain is not None and (reduce in ("sum", "mean") or plain.weight_S is None):
             return self._without_refetch(plain, reduce)
         return self._neighbours.reduce_over(

@@ -97,7 +97,7 @@ class Rounding:
         columns = torch.arange(view.num_read, view.csr.num_cols, device=x_ND.device)
 
         def squares(stage: int) -> Tensor:
-            return mean_squares(view.csr, view.csr)[view.num_read :]
+            return mean_squares(view.csr.transpose(), view.csr)[view.num_read :]
 
         exchange = self.begin([(view.plan, columns)], (x_ND,), squares)
         if exchange is None or exchange.there[0] is None or exchange.back[0] is None:
@@ -171,22 +171,24 @@ class Rounding:
         return f"row of node {name}"
 
 
-def square_sums(csr: CSR, row_M: Tensor | None, col_K: Tensor | None) -> Tensor:
-    """Return, for each column, the sum over its edges of (row scale x weight x column scale)^2."""
-    back = csr.transpose()
+def square_sums(back: CSR, row_M: Tensor | None, col_K: Tensor | None) -> Tensor:
+    """Return, for each column, the sum over its edges of (row scale x weight x column scale)^2.
+
+    `back` is the transpose.
+    """
     if back.weight is not None:
         back = back.with_weight(back.weight.square())
     like = row_M if row_M is not None else back.weight
     dtype = torch.float32 if like is None else like.dtype
-    ones_M1 = torch.ones(csr.num_rows, 1, dtype=dtype, device=csr.device)
-    out_K1 = ones_M1.new_empty(csr.num_cols, 1)
+    ones_M1 = torch.ones(back.num_cols, 1, dtype=dtype, device=back.device)
+    out_K1 = ones_M1.new_empty(back.num_rows, 1)
     squared_M = None if row_M is None else row_M.square()
     squared_K = None if col_K is None else col_K.to(dtype).square()
     sum_into(back, ones_M1, out_K1, row_scale_M=squared_K, col_scale_C=squared_M)
     return out_K1.squeeze(1)
 
 
-def mean_squares(csr: CSR, whole: CSR) -> Tensor:
+def mean_squares(back: CSR, whole: CSR) -> Tensor:
     """Return the same as if each row took the mean of its in-edges, as attention does at first."""
-    bare = CSR(csr.indptr, csr.index, csr.num_cols)
+    bare = CSR(back.indptr, back.index, back.num_cols)
     return square_sums(bare, 1.0 / whole.degree().clamp(min=1).float(), None)

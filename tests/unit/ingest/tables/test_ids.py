@@ -218,6 +218,17 @@ def test_blanks_around_ids_of_edges_are_none(tmp_path: Path, ending: str) -> Non
     assert "Left blanks out around 2 ids of edges, to find the nodes they mean." in notes
 
 
+def test_a_table_of_nodes_alone_is_told_what_is_missing(tmp_path: Path) -> None:
+    nodes = {"person": PADDED, "age": NUMBERS, "town": ["Ulm"] * 40}
+    pq.write_table(pa.table(nodes), tmp_path / "persons.parquet")
+    with pytest.raises(DataError, match="no columns of the two ends") as told:
+        ingest_to_store(tmp_path / "persons.parquet", tmp_path / "store")
+    assert "name this table with --nodes" in told.value.fix
+    swapped = TableOptions(src="persn")
+    with pytest.raises(DataError, match="no column 'persn'"):
+        ingest_to_store(tmp_path / "persons.parquet", tmp_path / "store", options=swapped)
+
+
 def test_a_word_of_a_name_is_nearer_than_a_longer_word(tmp_path: Path) -> None:
     starts = {"id": PADDED}, {"started_at": PADDED, "start_station": PADDED, "end": PADDED}
     told = assert_fails(tmp_path, "no column 'start'", *starts, src="start")

@@ -1,0 +1,178 @@
+"""One rank among many: what it holds and does is its share, however many others there are.
+
+The others are stood in for: all have as many rows and edges as this one, and what they send is 0.
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from siafu.comm import HaloPlan, PendingRows, World, halo
+from siafu.graph import graph_from_edges
+from siafu.nn import Draws, Dropout
+from siafu.ops import CSR, Gat
+from siafu.partitioning import write_parts
+from siafu.shard import Shard, open_shard
+from siafu.strategy import BlockNeighbours, Strategy
+from siafu.strategy.strategy import EVERY_PEER
+
+NODES, DEGREE, WIDTH, HEADS, TYPES = 1 << 17, 8, 16, 2, 3
+RANKS = (8, 64, 256, 1024)
+SAR = Strategy(stages=EVERY_PEER, recompute=True)
+
+
+class StandIn(World):
+    """A world of `size` ranks in which all others are like this one."""
+
+    def gather_numbers(self, values: list[float], purpose: str = "control") -> list[list[float]]:
+        """Return the same numbers for every rank."""
+        return [values] * self.size
+
+
+@pytest.fixture(autouse=True)
+def others_send_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every exchange end at once."""
+
+    def start(rows: Tensor, sent: tuple, received: tuple, world: World, purpose: str) -> Any:
+        return PendingRows(rows.new_zeros(sum(received), *rows.shape[1:]), [], rows[:0])
+
+    monkeypatch.setattr(halo, "start_exchange", start)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Shard:
+    """A shard to take all from that does not matter here."""
+    target = tmp_path_factory.mktemp("standin") / "parts"
+    graph = graph_from_edges([0], [1], 2, name="two")
+    write_parts(graph, torch.zeros(2).int().numpy(), target, num_parts=1, method="hash", seed=0)
+    return open_shard(Path(target), World())
+
+
+def shard_of(small: Shard, ranks: int) -> Shard:
+    """Return one rank's share of a random graph, which reads from all others alike."""
+    draw = torch.Generator().manual_seed(ranks)
+    owned, edges = NODES // ranks, NODES // ranks * DEGREE
+    source = torch.randint(0, NODES, (edges,), generator=draw)
+    owner, node = source % ranks, source // ranks
+    halo_ids = (owner * owned + node)[owner > 0].unique()  # by owner, then by row there
+    counts = torch.bincount(halo_ids // owned, minlength=ranks).tolist()
+    place = torch.searchsorted(halo_ids, owner * owned + node)
+    index = torch.where(owner > 0, owned + place, node).int()
+    sent = torch.cat([torch.randperm(owned, generator=draw)[:n] for n in counts])
+    return replace(
+        small,
+        world=StandIn(size=ranks),
+        num_vertices=NODES,
+        csr=CSR(torch.arange(0, edges + 1, DEGREE), index, owned + len(halo_ids)),
+        plan=HaloPlan.build(sent, counts, counts, owned),
+        row_ids=torch.arange(owned),
+        edge_type=torch.randint(0, TYPES, (edges,), generator=draw, dtype=torch.int32),
+        num_edge_types=TYPES,
+        _halo_ids=[],
+    )
+
+
+def held_bytes(*roots: Any, besides: tuple[Tensor, ...] = ()) -> int:
+    """Return the bytes of all tensors that can be reached from objects, each counted once."""
+    seen: set[int] = set()
+    known = {tensor.untyped_storage()._cdata for tensor in besides}
+    found, todo = 0, list(roots)
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen:
+            continue
+        seen.add(id(thing))
+        found += sys.getsizeof(thing) if isinstance(thing, dict | list | tuple) else 0
+        if isinstance(thing, Tensor):
+            storage = thing.untyped_storage()
+            found += 0 if storage._cdata in known else storage.nbytes()
+            known.add(storage._cdata)
+        elif isinstance(thing, dict):
+            todo.extend(thing.values())
+        elif isinstance(thing, list | tuple):
+            todo.extend(thing)
+        elif hasattr(thing, "__dict__"):
+            todo.extend(vars(thing).values())
+    return found
+
+
+class Work(TorchDispatchMode):
+    """Counts the numbers that torch writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = [t for t in tree_leaves(args) if isinstance(t, Tensor)]
+        if "index_copy" in func.__name__ or "index_add" in func.__name__:  # write some rows
+            self.numbers += given[-1].numel()
+            return out
+        held = {t.untyped_storage()._cdata for t in given} if func.is_view else set()
+        made = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        self.numbers += sum(t.numel() for t in made if t.untyped_storage()._cdata not in held)
+        return out
+
+
+def attend(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+    z = x.unflatten(1, (HEADS, -1))
+    score = z.sum(-1)
+    return neighbours.attend(Gat(slope=0.2), (z, score), (score,), dropout=Dropout(0.3, 0))
+
+
+OPERATIONS: dict[str, Callable[[BlockNeighbours, Tensor], Tensor]] = {
+    "mean": lambda neighbours, x: neighbours.mean(x),
+    "max": lambda neighbours, x: neighbours.max(x),
+    "attend": attend,
+    "message": lambda neighbours, x: neighbours.reduce(lambda row: row * row, x),
+    "relations": lambda neighbours, x: neighbours.relations(x, torch.ones(TYPES, WIDTH, WIDTH)),
+}
+
+
+def share_of(small: Shard, name: str, ranks: int) -> SimpleNamespace:
+    """Return what one rank holds and does for an operation, forward and backward."""
+    shard = shard_of(small, ranks)
+    neighbours = BlockNeighbours(shard, Draws(seed=0), SAR)
+    reach = neighbours.reach
+    x = torch.ones(shard.num_owned, WIDTH, requires_grad=True)
+    OPERATIONS[name](neighbours, x).sum().backward()  # what is made once
+    with Work() as work:
+        OPERATIONS[name](neighbours, x).sum().backward()
+    given = (shard.csr.indptr, shard.csr.index, shard.row_ids, shard.plan.send_rows)
+    return SimpleNamespace(
+        held=held_bytes(neighbours, besides=given),
+        work=work.numbers,
+        stages=len(reach.stages),
+        rows=sum(block.csr.num_rows for block in reach.blocks),
+        edges=shard.csr.num_edges,
+        size=shard.csr.num_edges + shard.csr.num_cols,
+    )
+
+
+STAGE_BYTES, STAGE_NUMBERS = 2500, 64
+"""What a stage takes beyond its share: Python's own objects, pointers that begin at 0."""
+MAP_NUMBERS = 3 * TYPES * WIDTH * WIDTH
+"""A stage adds to the gradients of all types' maps."""
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_rank_holds_and_does_its_share(small: Shard, name: str) -> None:
+    few, *more = (share_of(small, name, ranks) for ranks in RANKS)
+    for ranks, found in zip(RANKS[1:], more, strict=True):
+        # Of edges, owned rows and halo rows: of these there are more for each owned row at first.
+        share = found.size / few.size
+        assert found.stages > ranks / 4
+        assert found.rows < 2 * found.edges + NODES // ranks
+        assert found.held < 1.3 * share * few.held + STAGE_BYTES * found.stages
+        factor, extra = (1.3, MAP_NUMBERS) if name == "relations" else (1.3, 0)
+        assert found.work < factor * share * few.work + (STAGE_NUMBERS + extra) * found.stages
