@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from siafu.plan import (
     foresee,
     graph_statistics,
 )
-from siafu.plan.bytes import first_epochs_factor
+from siafu.plan.bytes import full_graph_traffic
 
 EPOCHS = 10
 _ROUNDED_EPOCHS = 7
@@ -249,11 +249,13 @@ def compared(row: dict[str, Any], machine: Machine) -> dict[str, Any]:
         return row
     case, graph = Case(**row["case"]), GraphStatistics(**row["graph"])
     outlook, found = predicted(case, graph, machine), row["measured"]
-    width = outlook.strategy
-    factor = first_epochs_factor(case.config.resolved().hidden, width)
     epochs = len(found["all_seconds"])
-    early = min(epochs, _ROUNDED_EPOCHS) if width.assigns_widths else 0
-    sent = outlook.traffic.rows * (epochs - early + early * factor)
+    early = min(epochs, _ROUNDED_EPOCHS) if outlook.strategy.assigns_widths else 0
+    sent = outlook.traffic.rows * float(epochs - early)
+    if early:
+        halo, eight = graph.at(case.ranks).halo_rows, replace(outlook.strategy, wire=8)
+        spec = spec_of(case.config, graph)
+        sent += early * full_graph_traffic(spec, halo, case.ranks, eight).rows
     sent += epochs * (outlook.traffic.gradients + outlook.traffic.norms) + outlook.traffic.once
     actual = sum(found["bytes"].get(name, 0) for name in ROWS)
     told = {

@@ -187,13 +187,6 @@ def _row_bytes(width: int, strategy: Strategy) -> float:
     return _HEADER_BYTES + width * strategy.wire_bits / 8
 
 
-def first_epochs_factor(width: int, strategy: Strategy) -> float:
-    """Return how much larger a row is before widths are assigned."""
-    if not strategy.assigns_widths or width < LEAST_WIDTH:
-        return 1.0
-    return Format.of_bits(8).row_bytes(width) / _row_bytes(width, strategy)
-
-
 def ring_bytes(num_bytes: int, ranks: int) -> int:
     """Return what all ranks send to sum so many bytes, as the meter counts a ring."""
     return ranks * (2 * (ranks - 1) * num_bytes // ranks)
