@@ -9,6 +9,7 @@ are measured first, by what `siafu plan` uses. The first line of the file is the
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -44,6 +45,8 @@ from siafu.plan.bytes import first_epochs_factor
 EPOCHS = 10
 _ROUNDED_EPOCHS = 7
 """At 8 bits, before widths that are assigned in the fifth are used."""
+_BUSY = 1.5
+"""Load per core above which a machine had other work."""
 GOALS = {"memory": 0.15, "seconds": 0.30, "bytes": 0.02}
 
 
@@ -82,7 +85,10 @@ class Case:
         return flags
 
 
-DENSE, REAL, LARGE = "products-like:60000", "ogbn_arxiv_struct", "products-like:200000"
+NODES_VARIABLE = "SIAFU_BENCHMARK_NODES"
+"""Of the dense graph, where a machine is too small for it."""
+DENSE = f"products-like:{os.environ.get(NODES_VARIABLE, '60000')}"
+REAL, LARGE = "ogbn_arxiv_struct", "products-like:200000"
 WIDE = {"hidden": 256, "layers": 3}
 _RUNS: tuple[tuple[str, str, str, tuple[int, ...], dict[str, Any]], ...] = (
     (DENSE, "gcn", "halo", (1, 2, 4, 8), {}),
@@ -203,7 +209,8 @@ def measured(case: Case, parts: Path, folder: Path) -> dict[str, Any]:
         (run if case.ranks > 1 else run_command)(case, parts, out)
     except Exception as error:  # noqa: BLE001 - the others are measured still
         return {"error": f"{type(error).__name__}: {error}"[-600:]}
-    return {"wall": round(time.perf_counter() - started, 2), **taken(out)}
+    wall = round(time.perf_counter() - started, 2)
+    return {"wall": wall, "load": os.getloadavg()[0], **taken(out)}
 
 
 def taken(out: Path, *, has_peak: bool = True) -> dict[str, Any]:
@@ -261,6 +268,8 @@ def compared(row: dict[str, Any], machine: Machine) -> dict[str, Any]:
         "bytes": sent / actual - 1 if actual else 0.0,
         "seconds": outlook.seconds / found["seconds"] - 1,
     }
+    if found.get("load", 0.0) > _BUSY * machine.cores:
+        off["seconds"] = None  # others have used the machine: its seconds tell nothing
     return {**row, "predicted": told, "off": off, "exactness": outlook.exactness}
 
 
@@ -278,7 +287,8 @@ def shown(row: dict[str, Any]) -> str:
         peak += f"{100 * off['memory']:+5.0f} %"
     return (
         f"{name} {peak}  bytes {100 * off['bytes']:+6.1f} %  seconds "
-        f"{told['seconds']:7.4f} of {found['seconds']:7.4f} {100 * off['seconds']:+5.0f} %"
+        f"{told['seconds']:7.4f} of {found['seconds']:7.4f} "
+        + ("  busy" if off["seconds"] is None else f"{100 * off['seconds']:+5.0f} %")
     )
 
 
@@ -296,15 +306,34 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "; ".join(told) + f" of {len(exact)}"
 
 
-def again(path: Path) -> None:
+def as_markdown(row: dict[str, Any]) -> str:
+    """Return a line of a table for the documents."""
+    case, off = row["case"], row["off"]
+    settings = " ".join(f"{name} {value}" for name, value in case["settings"].items())
+    peak, seconds = row["measured"]["peak_bytes"], row["measured"]["seconds"]
+    cells = [
+        case["graph"].split(":")[0],
+        f"{case['model']} {settings}".strip(),
+        case["strategy"],
+        f"{case['ranks']}" if case["device"] == "cpu" else "1 GPU",
+        f"{row['predicted']['memory'] / 1e6:,.0f} / {peak / 1e6:,.0f} MB" if peak else "",
+        "" if case["ranks"] == 1 else f"{100 * off['bytes']:+.1f} %",
+        f"{1e3 * row['predicted']['seconds']:.0f} / {1e3 * seconds:.0f} ms"
+        if off["seconds"] is not None
+        else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def again(path: Path, *, is_table: bool = False) -> None:
     """Predict anew what a file has measured, and write it back."""
     first, *lines = path.read_text().splitlines()
     machines = {name: Machine(**one) for name, one in json.loads(first)["machines"].items()}
     rows = [json.loads(line) for line in lines]
-    rows = [compared(row, machines[row["case"]["device"]]) for row in rows]
+    rows = [compared(row, machines[row.get("machine", row["case"]["device"])]) for row in rows]
     path.write_text("\n".join([first, *map(json.dumps, rows)]) + "\n")
     for row in rows:
-        print(shown(row))
+        print(as_markdown(row) if is_table and "off" in row else shown(row))
     print(summary(rows))
 
 
@@ -344,7 +373,8 @@ def measure(path: Path, most_seconds: float) -> None:
         for number, case in enumerate(alone):
             if not graphs.place(case).exists():
                 continue
-            note(case, taken(folder / f"alone{number}", has_peak=case.device == "cuda"))
+            found = taken(folder / f"alone{number}", has_peak=case.device == "cuda")
+            note(case, {"load": os.getloadavg()[0], **found})
         # By ranks: those of one number are forked from one process.
         for case in sorted(others, key=lambda case: (case.is_command, case.ranks)):
             if time.monotonic() - started > most_seconds:
@@ -359,6 +389,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--again", type=Path)
+    parser.add_argument("--table", action="store_true")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--prepare", type=Path)
     parser.add_argument("--alone", type=Path)
@@ -369,7 +400,7 @@ def main() -> None:
         wanted = [case for case in cases() if case.ranks == 1 and not case.is_command]
         run_together(wanted, asked.alone)
     elif asked.again is not None:
-        again(asked.again)
+        again(asked.again, is_table=asked.table)
     else:
         measure(asked.out, asked.seconds)
 

@@ -14,7 +14,7 @@ from siafu.engine import begin
 from siafu.graph import Graph
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes
 from siafu.minibatch import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard, link_seeds
-from siafu.partitioning import write_parts
+from siafu.partitioning import open_parts, write_parts
 from siafu.shard import Shard, open_shard
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
@@ -77,7 +77,7 @@ def run_links(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, 
         make_config(data="awkward", **settings).resolved(),
         shard,
         held_out=held,
-        ids=lambda: shard.ids,
+        parts=lambda: open_parts(parts),
     )
     losses = []
     for _ in range(EPOCHS):
@@ -99,7 +99,7 @@ def sampled_pairs(world: World, parts: Path, settings: dict[str, Any]) -> dict[s
         make_config(data="awkward", **settings).resolved(),
         shard,
         held_out=held,
-        ids=lambda: shard.ids,
+        parts=lambda: open_parts(parts),
     )
     feed, pairs, leaks, edges = training.workload.network.feed, set(), 0, 0
     for macrobatch in feed.sampler.macrobatches(1, 2):

@@ -219,7 +219,7 @@ def _graph_rows(graph: Graph, facts: dict[str, Any]) -> dict[str, Any]:
     labels = [] if graph.y is None or graph.num_targets else [graph.y]
     return {
         "name": graph.name,
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         **_degree_row([graph.indptr], graph.num_edges),
         **_edge_type_rows(types, graph.num_edge_types, graph.edge_type_names),
@@ -251,7 +251,7 @@ def _target_rows(graph: Graph) -> dict[str, Any]:
 def _dynamic_rows(graph: DynamicGraph) -> dict[str, Any]:
     rows: dict[str, Any] = {
         "name": graph.name,
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "snapshots": graph.num_snapshots,
         "events": graph.num_events,
     }

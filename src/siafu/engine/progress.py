@@ -38,6 +38,8 @@ class RunResult:
     peak_mb: list[float]
     """Of each rank."""
     ranks: int
+    backend: str
+    """What carries rows between ranks: gloo or nccl, none for one rank."""
     rank_seconds: dict[str, list[float]]
     """Of each rank, by phase, since its process began: see `PhaseSeconds`."""
     traffic: list[list[int]]

@@ -22,8 +22,8 @@ from siafu.checkpoint import (
     save_checkpoint,
 )
 from siafu.config import ResolvedConfig
+from siafu.engine.device_memory import held_by, naming_what_is_held
 from siafu.engine.optimiser import at_rate_of, make_optimiser
-from siafu.engine.out_of_memory import held_by, naming_what_is_held
 from siafu.engine.progress import (
     PhaseSeconds,
     Progress,
@@ -221,6 +221,7 @@ class Trainer:
             evaluation=self.scoring.report(world),
             peak_mb=peaks,
             ranks=world.size,
+            backend=world.backend,
             rank_seconds=self.phases.of_ranks(world),
             traffic=traffic_matrix(world),
             widths=width_counts(self.workload.book, world),

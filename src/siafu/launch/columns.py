@@ -35,8 +35,20 @@ def check_columns(data: Any, config: RunConfig) -> None:
     raise ConfigError(
         "Only tables have columns that could be named.",
         seen=f"{flags} with {shown}, which is no table",
-        fix="leave that out",
+        fix=f"leave that out{_by_schema(config)}",
     )
+
+
+def _by_schema(config: RunConfig) -> str:
+    """Return how columns of a store are left out, where that was asked for."""
+    options = config.table_options()
+    groups = {"nodes": options.left_out, "edges": options.edge_left_out}
+    lines = [
+        f"{group}: {{{', '.join(f'{name}: {{use: false}}' for name in names)}}}"
+        for group, names in groups.items()
+        if names
+    ]
+    return f"; a store of tables takes --schema '{{{', '.join(lines)}}}'" if lines else ""
 
 
 def check_targets(data: Any, config: RunConfig) -> None:

@@ -1,6 +1,7 @@
 """Columns of tables are named alike for every command, in files of settings and in Python."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_messy_tables_need_no_flags_but_what_to_predict(siafu: Command) -> None:
 
 def test_a_folder_may_call_its_two_tables_anything(siafu: Command, tables: object) -> None:
     store = result_of(siafu, "ingest", ".", "store", "--src", "a", "--dst", "b", "--label", "kind")
-    assert (store["vertices"], store["features"]) == (60, 3)
+    assert (store["nodes"], store["features"]) == (60, 3)
 
 
 @pytest.mark.parametrize(
@@ -220,3 +221,18 @@ def test_swapped_tables_are_told_first(
     assert answer.code != 0
     assert "1. The two tables seem to be swapped." in told
     assert f"--nodes {nodes}" in told
+
+
+def test_columns_of_a_store_are_left_out_as_the_refusal_says(siafu: Command) -> None:
+    rows = "\n".join(f"{k},{k % 7},{k % 5},{k % 2}" for k in range(60))
+    (siafu.here / "nodes.csv").write_text(f"id,age,pay,label\n{rows}\n")
+    ends = "\n".join(f"{k},{(k + 1) % 60}" for k in range(60))
+    (siafu.here / "edges.csv").write_text(f"src,dst\n{ends}\n")
+    assert siafu("ingest", "edges.csv", "a.store", "--nodes", "nodes.csv").code == 0
+    answer = siafu("train", "a.store", "--features", "-age")
+    assert answer.code == 2
+    found = re.search("--schema '(.*)'", answer.err.replace("\n", " "))
+    assert found is not None
+    settings = ("--epochs", 1, "--hidden", 4, "--out", "run")
+    assert siafu("train", "a.store", "--schema", found[1], *settings).code == 0
+    assert (siafu.here / "run" / "schema.yaml").read_text().count("use: false") == 1

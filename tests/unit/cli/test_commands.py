@@ -32,6 +32,7 @@ KEYS = {
     "evaluation",
     "peak_mb",
     "ranks",
+    "backend",
     "strategy",
     "choices",
     "exactness",
@@ -90,7 +91,7 @@ def test_doctor_names_versions_and_fast_paths(siafu: Command) -> None:
 def test_ingest_partition_and_inspect(siafu: Command) -> None:
     store = result_of(siafu, "ingest", text_tables(siafu.here / "tables"), "store")
     assert store["kind"] == "store"
-    assert (store["vertices"], store["classes"], store["features"]) == (300, 7, 32)
+    assert (store["nodes"], store["classes"], store["features"]) == (300, 7, 32)
     assert store["masks"] == {"train": 180, "val": 60, "test": 60}
     assert result_of(siafu, "inspect", "store", "--verify") == store
 

@@ -219,6 +219,10 @@ def test_pairs_with_features_are_scored_as_the_edges_they_are(
     for row, order in zip(own, rows, strict=True):
         assert (row["src"], row["dst"]) == (order["src"], order["dst"])
         assert row["label"] == order["disputed"]
+    few = orders.drop_columns("disputed").slice(100, 50)
+    other = siafu.infer("run", nodes=nodes, edges=few, quiet=True).sort_by("row")
+    assert other.column("row").to_pylist() == list(range(50))
+    assert other.column("src").to_pylist() == few.column("src").to_pylist()
     (ends, shares), (own_ends, own_shares) = (_in_order(rows) for rows in (found, own))
     assert ends == own_ends
     assert shares == pytest.approx(own_shares, abs=1e-6)

@@ -98,7 +98,7 @@ def test_plan_reaches_a_thousand_machines_from_numbers_alone(machine: Path) -> N
 
 
 def test_memory_decides_what_fits_and_stages_fill_the_gap(machine: Path) -> None:
-    free = planned("products", machine, model="gat", ranks=16)
+    free = planned("products", machine, model="gat", ranks=16, memory="10TB")
     halo = next(one for one in free.outlooks if (one.name, one.ranks) == ("halo", 16))
     sar = next(one for one in free.outlooks if (one.name, one.ranks) == ("sar", 16))
     assert sar.memory_bytes < halo.memory_bytes

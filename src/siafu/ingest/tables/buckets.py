@@ -81,12 +81,9 @@ def record_type(
     attr: int,
     typed: bool = False,
     target: Any = None,
-    split: bool = False,
+    others: Sequence[tuple[str, Any]] = (),
 ) -> Any:
-    """Return the dtype of a record; `attr` is the number of edge attributes.
-
-    With a target it knows its row in the table, by which what is predicted is joined to it.
-    """
+    """Return the dtype of a record; `attr` is the number of edge attributes."""
     fields: list[tuple[Any, ...]] = [("dst", index), ("src", index)]
     if undirected:
         fields.append(("reverse", np.bool_))
@@ -97,10 +94,8 @@ def record_type(
     if typed:
         fields.append(("type", np.uint16))
     if target is not None:
-        fields += [("target", *target), ("row", np.int64)]
-    if split:
-        fields.append(("split", np.uint8))
-    return np.dtype(fields)
+        fields.append(("target", *target))
+    return np.dtype([*fields, *others])
 
 
 @dataclass(frozen=True, slots=True)

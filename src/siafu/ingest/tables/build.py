@@ -235,8 +235,10 @@ def _swapped(edges: Table, nodes: Table, options: TableOptions) -> list[DataErro
     """Return what to say first where the node table has the ends of edges, and the other an id."""
     names, file, other = edges.schema().names, edges.files[0], nodes.files[0]
     known = spelled(names, NODE_IDS) if options.node_id is None else options.node_id
-    is_swapped = _has_ends(other, options) and not _has_ends(file, options) and known in names
-    if not is_swapped and ends_by_values(nodes, edges) is None:
+    if _has_ends(file, options) or not (
+        (_has_ends(other, options) and known in names)
+        or (ends_by_values(edges, nodes) is None and ends_by_values(nodes, edges) is not None)
+    ):
         return []
     known = "the ids that they name" if known not in names else known
     return [

@@ -227,8 +227,13 @@ class EdgeTable:
             attr=self.columns.attr_width(),
             typed=self.types is not None,
             target=self._target_type(),
-            split=self.columns.masks is not None,
+            others=self._other_fields(),
         )
+
+    def _other_fields(self) -> list[tuple[str, Any]]:
+        """Return the row of the table, by which predictions are joined to it, and the split."""
+        rows = [("row", np.int64)] if self.options.edge_label is not None else []
+        return rows + ([("split", np.uint8)] if self.columns.masks is not None else [])
 
     def _target_type(self) -> Any:
         """Return the dtype and shape of what is predicted of an edge; None where nothing is."""
@@ -294,21 +299,24 @@ class EdgeTable:
             records["type"] = self.types.codes(piece)
         if columns.labels is not None:
             records["target"] = columns.labels.block(piece)
+        if "row" in record.names:
             records["row"] = first_row + piece.rows_kept()
         if columns.masks is not None:
             records["split"] = split_codes(columns.masks.read(piece), records["target"])
-        if not self.options.undirected:
-            return records
+        return self._with_reverses(records) if self.options.undirected else records
+
+    def _with_reverses(self, records: Array) -> Array:
+        """Return the records and, after them, their reverses, which are not asked about again."""
         records["reverse"] = False
         reverses = records.copy()
         reverses["reverse"] = True
         reverses["src"], reverses["dst"] = records["dst"], records["src"]
-        if columns.labels is not None:
-            # A reverse edge that is added is not asked about again.
-            reverses["target"] = NO_LABEL if columns.labels.kind == "class" else np.nan
-            reverses["row"] = -1
-        if columns.masks is not None:
-            reverses["split"] = 0
+        labels = self.columns.labels
+        if labels is not None:
+            reverses["target"] = NO_LABEL if labels.kind == "class" else np.nan
+        for name, nothing in (("row", -1), ("split", 0)):
+            if name in dict(self._other_fields()):
+                reverses[name] = nothing
         return np.concatenate([records, reverses])
 
     def _weights(self, piece: Piece) -> Array:

@@ -203,6 +203,11 @@ def test_tables_that_are_swapped_or_misspelt_are_told_so(tmp_path: Path) -> None
     swapped = TableOptions(nodes=tmp_path / "reads.parquet")
     with pytest.raises(DataError, match="The two tables seem to be swapped"):
         ingest_to_store(tmp_path / "persons.parquet", tmp_path / "store", options=swapped)
+    # Small numbers of nodes look like ids that edges name: it is the ends that tell.
+    right = TableOptions(nodes=tmp_path / "persons.parquet", label="kind")
+    with pytest.raises(DataError, match="no column 'kind'") as told:
+        ingest_to_store(tmp_path / "reads.parquet", tmp_path / "store", options=right)
+    assert "swapped" not in str(told.value)
     misspelt = TableOptions(nodes=tmp_path / "person.parquet")
     with pytest.raises(DataError, match=r"did you mean 'persons\.parquet'"):
         ingest_to_store(tmp_path / "reads.parquet", tmp_path / "store", options=misspelt)

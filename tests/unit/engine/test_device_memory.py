@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from siafu.engine.out_of_memory import held_by, naming_what_is_held
+from siafu.engine.device_memory import held_by, naming_what_is_held
 from siafu.errors import BudgetError
 
 
