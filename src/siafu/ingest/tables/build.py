@@ -6,6 +6,7 @@ from pathlib import Path
 
 from siafu.errors import DataError
 from siafu.graph import make_in_steps
+from siafu.ingest.frames import is_kept_frame
 from siafu.ingest.tables.edge_columns import edge_flags
 from siafu.ingest.tables.edges import EdgeTable, predicted_record
 from siafu.ingest.tables.files import MOST_NAMES, TABLE_ENDINGS, Table, table_files
@@ -245,7 +246,8 @@ def _swapped(edges: Table, nodes: Table, options: TableOptions) -> list[DataErro
         DataError(
             "The two tables seem to be swapped.",
             seen=f"the node table {other} has the ends of edges, the edge table {file} has {known}",
-            fix=f"give them the other way round: {other} --nodes {file}",
+            fix="give them the other way round"
+            + ("" if is_kept_frame(str(file)) else f": {other} --nodes {file}"),
         )
     ]
 
