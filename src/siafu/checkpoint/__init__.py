@@ -2,11 +2,13 @@
 
 from siafu.checkpoint.checkpoint import (
     Checkpoint,
+    check_optimiser,
     checkpoints_in,
     clear_leftovers,
     first_difference,
     has_checkpoint,
     load_checkpoint,
+    moment_of,
     newest_checkpoint,
     restore_optimiser,
     save_checkpoint,
@@ -14,11 +16,13 @@ from siafu.checkpoint.checkpoint import (
 
 __all__ = [
     "Checkpoint",
+    "check_optimiser",
     "checkpoints_in",
     "clear_leftovers",
     "first_difference",
     "has_checkpoint",
     "load_checkpoint",
+    "moment_of",
     "newest_checkpoint",
     "restore_optimiser",
     "save_checkpoint",

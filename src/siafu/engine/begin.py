@@ -61,5 +61,5 @@ def begin(
         workload = WORKLOADS[network.strategy.unit](config, shard, bound, draws)
     trainer = Trainer(config, workload)
     if resume_from is not None:
-        trainer.resume(resume_from)
+        trainer.resume(resume_from, say)
     return trainer

@@ -28,6 +28,7 @@ from siafu.engine.run_facts import RunFacts
 from siafu.engine.scores import training_loss, validation_loss
 from siafu.engine.weights import save_network
 from siafu.engine.workload import Evaluation, OnStep, no_step
+from siafu.errors import PlanError
 from siafu.nn import Draws
 from siafu.ops import DrawKey
 from siafu.plan import Bill
@@ -178,6 +179,9 @@ class FullGraph:
         """Return nothing: weights, widths and the epoch are all of it."""
         return {}
 
+    def check_facts(self, facts: RunFacts) -> None:
+        """Take all."""
+
     def restore(self, facts: RunFacts) -> None:
         """Take up nothing."""
 
@@ -239,6 +243,32 @@ class Minibatches(FullGraph):
         """Take a step per minibatch and return the mean loss."""
         goes_on = epoch < self.config.epochs
         return self.network.run_epoch(optimiser, epoch, goes_on=goes_on, on_step=self.on_step)
+
+    def state(self) -> dict[str, Any]:
+        """Return what the steps of an epoch have come to that is not done."""
+        losses, seeds = self.network.steps_taken()
+        return {"steps": self._dealt() | {"losses": losses, "seeds": seeds}} if losses else {}
+
+    def _dealt(self) -> dict[str, Any]:
+        return {"dealt": self.network.feed.sampler.schedule.dealing(self.config.partition)}
+
+    def check_facts(self, facts: RunFacts) -> None:
+        """Raise where steps were taken of an epoch that is dealt otherwise here."""
+        steps, schedule = facts.steps, self.network.feed.sampler.schedule
+        if steps is None:
+            return
+        mine = self._dealt()["dealt"]
+        if steps.dealt != mine or len(steps.losses) >= schedule.num_steps:
+            raise PlanError(
+                "It is of the middle of an epoch that is dealt otherwise here.",
+                seen=f"step {len(steps.losses)} of {steps.dealt}; here {mine}",
+                fix="resume on as many ranks as before, or remove it (in checkpoints/ of the run)",
+            )
+
+    def restore(self, facts: RunFacts) -> None:
+        """Go on in the middle of an epoch, where it was left there."""
+        if facts.steps is not None:
+            self.network.begun = (facts.steps.losses, facts.steps.seeds)
 
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return how neighbours were drawn and what the caches did too."""

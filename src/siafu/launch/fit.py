@@ -141,7 +141,7 @@ def resume_run(
     """
     folder = begun_run(path)
     free = {"epochs", "patience", "max_dollars", "deadline", "threads", "launcher", "ray_address"}
-    free |= {"ranks", "partition", "max_restarts", "checkpoint_minutes"}
+    free |= {"ranks", "partition", "max_restarts", "checkpoint_minutes", "keep_checkpoints"}
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
     # The first epoch may have failed for want of memory.

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -104,21 +104,23 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
             start = begin_on_dynamic if is_dynamic else _begin
             if job.asks:
                 on_epoch = _asking(folder, world)
-            _train(start(config, folder, job, world), folder, job, on_epoch)
+            say = _say_nothing if job.quiet or world.rank != 0 else _say
+            _train(start(config, folder, job, world, say), folder, job, on_epoch)
         elif is_dynamic:
             infer_on_dynamic(config, folder, job, world)
         else:
             _infer(config, folder, job, world)
 
 
-def _begin(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> Trainer:
+def _begin(
+    config: ResolvedConfig, folder: RunFolder, job: Job, world: World, say: Callable[[str], None]
+) -> Trainer:
     """Return the training of a static graph."""
     shard = _open(config, job, world)
     held_out = None
     if config.task == "link":
         shard, held_out = _without_held_out(config, job, shard)
     resumed = folder.checkpoints if job.resume else None
-    say = _say_nothing if job.quiet or world.rank != 0 else _say
     try:
         return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts))
     except BudgetError as error:
@@ -154,6 +156,9 @@ def _train(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | No
 def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
     config, world, workload = trainer.config, trainer.world, trainer.workload
     is_first, predicts = world.rank == 0, config.inference == "full"
+    if is_first and folder.metrics.exists():  # a resumed run writes the rest again
+        with writing(folder.metrics):
+            folder.keep_metrics(trainer.progress.epochs)
     said_before = COMPILING_TOLD_VARIABLE in os.environ
     with (
         ProgressLine(

@@ -6,7 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from siafu.checkpoint import checkpoints_in, clear_leftovers, has_checkpoint, newest_checkpoint
+from siafu.checkpoint import (
+    checkpoints_in,
+    clear_leftovers,
+    has_checkpoint,
+    moment_of,
+    newest_checkpoint,
+)
 from siafu.config import RunConfig, write_config
 from siafu.errors import StoreError
 from siafu.files import write_text_atomically
@@ -88,12 +94,9 @@ def how_to_go_on(folder: RunFolder) -> str:
         return (
             f"Stopped before the first checkpoint; the data stays prepared. Go on with: {command}"
         )
-    return f"Stopped; epoch {epoch_of(saved[-1])} is saved. Go on with: {command}"
-
-
-def epoch_of(checkpoint: Path) -> int:
-    """Return the epoch that a checkpoint was saved after."""
-    return int(checkpoint.name.removeprefix("epoch-"))
+    epochs, steps = moment_of(saved[-1])
+    what = f"step {steps:,} of epoch {epochs + 1}" if steps else f"epoch {epochs}"
+    return f"Stopped; {what} is saved. Go on with: {command}"
 
 
 def has_data(folder: RunFolder) -> bool:
@@ -111,14 +114,11 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
     """Return what the ranks are to do to go on with a run, once its folder is ready for that."""
     clear_leftovers(folder.checkpoints)
     has_begun = has_checkpoint(folder.checkpoints)
-    epochs = 0
     if has_begun or folder.is_finished:  # a finished run is not trained all over again
-        epochs = epoch_of(newest_checkpoint(folder.checkpoints, say))
+        newest_checkpoint(folder.checkpoints, say)
     save_config(folder, config.resolved())
     if not has_begun:
         say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
-    with writing(folder.metrics):
-        folder.keep_metrics(epochs)
     return Job(verb="train", parts=parts_of(folder), resume=has_begun, quiet=quiet)
 
 

@@ -114,7 +114,10 @@ class Settings(Columns, total=False):
     checkpoint_every: int
     """epochs between checkpoints; 0: none."""
     checkpoint_minutes: float
-    """after so long an epoch's end is saved too; 0: by --checkpoint-every alone."""
+    """after so long the state is saved too, at the end of an epoch or, with minibatches, after a
+    step; 0: by --checkpoint-every alone."""
+    keep_checkpoints: int
+    """checkpoints that are kept, the newest."""
     strategy: str
     """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus; auto: the exact one
     predicted as fastest."""

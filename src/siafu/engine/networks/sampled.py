@@ -78,6 +78,10 @@ class SampledNetwork:
         self.book = WidthBook(strategy, shard.world, draws.seed)
         self._shard, self._draws = shard, draws
         self._state = StepState(module)
+        self.begun: tuple[list[float], list[int]] = ([], [])
+        """Losses and seeds of steps that were taken of the next epoch before it was left."""
+        self._taken: tuple[list[Tensor], list[int]] = ([], [])
+        """Those of the epoch that is trained, since then."""
         self._inferred: tuple[list[Tensor], WrittenRows] | None = None
         """The logits of all nodes, and the weights that gave them."""
 
@@ -133,22 +137,34 @@ class SampledNetwork:
         self._draws.training = True
         self._inferred = None
         assert self.strategy.macrobatch != "auto", "the engine settles that"
-        losses, counts, sampler = [], [], self.feed.sampler
+        (earlier, sizes), sampler = self.begun, self.feed.sampler
+        self._taken = losses, counts = [], []
         self._state = StepState(self.module)
         # It would take memory that inference between the epochs is to have.
         goes_on = goes_on and not self.feed.is_limited
-        for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch, goes_on=goes_on):
+        for macrobatch in sampler.macrobatches(
+            epoch, self.strategy.macrobatch, goes_on=goes_on, first=len(earlier)
+        ):
             for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
                 sampler.check()
                 with sampler.abandoned_on_error():
                     loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
                 losses.append(loss)
                 counts.append(step.num_seeds)
-                on_step(len(losses), sampler.schedule.num_steps)
-        # Read here alone: to look at each would make the device stop for the host.
-        found = torch.stack(losses).tolist()
-        total = math.fsum(loss * count for loss, count in zip(found, counts, strict=True))
-        return total / max(1, sum(counts))
+                on_step(len(earlier) + len(losses), sampler.schedule.num_steps)
+        found, sizes = self.steps_taken()
+        self.begun, self._taken = ([], []), ([], [])
+        total = math.fsum(loss * size for loss, size in zip(found, sizes, strict=True))
+        return total / max(1, sum(sizes))
+
+    def steps_taken(self) -> tuple[list[float], list[int]]:
+        """Return loss and seeds of each step of the epoch that is trained; none in between.
+
+        Not after each: to look at them makes a device stop for the host.
+        """
+        losses, counts = self._taken
+        found = torch.stack(losses).tolist() if losses else []
+        return [*self.begun[0], *found], [*self.begun[1], *counts]
 
     def _take_step(
         self,
