@@ -142,8 +142,8 @@ def newest_checkpoint(
             continue
         for line in damaged if fits is None else ():
             say(f"Passed over a damaged checkpoint, {line}")
-        for name, error in foreign:
-            say(f"Passed over a checkpoint, {name}: {error.problem} ({error.seen})")
+        for name, other in foreign:
+            say(f"Passed over a checkpoint, {name}: {other.problem} ({other.seen})")
         return path
     if foreign:
         raise foreign[0][1]

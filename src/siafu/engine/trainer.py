@@ -65,6 +65,9 @@ class Trainer:
         """Dollars at the last stop, and epochs from there to the next."""
         self.has_begun = False
         """Whether this process has run an epoch."""
+        self.rank_seconds: list[float] = []
+        """That each rank worked in the last epoch, without its waits for others."""
+        self._worked = 0.0
         self.clock = time.monotonic
         self._saved_at = self._began_at = self.clock()
         self._steps_seconds = 0.0
@@ -115,6 +118,7 @@ class Trainer:
         progress.seconds.append(seconds)
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
         row["waiting"] = self.world.meter.seconds_waited - waited
+        self._worked = max(0.0, time.perf_counter() - started - row["waiting"])
         is_last = epoch == config.epochs or progress.is_stale(config.patience)
         if config.inference == "full" and (is_last or epoch % config.eval_every == 0):
             row |= self.workload.row_of(self.score())
@@ -177,8 +181,9 @@ class Trainer:
         """Save a checkpoint if one is due, or if a rank was told to end; then raise `Stopped`."""
         epochs, every, world = self.progress.epochs, self.config.checkpoint_every, self.world
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
-        mine = [float(is_told()), float(enough), float(self._is_late())]
+        mine = [float(is_told()), float(enough), float(self._is_late()), self._worked]
         asked = world.gather_numbers(mine) if may_stop else []
+        self.rank_seconds = [row[3] for row in asked]
         ends, is_late = any(row[0] for row in asked), any(row[2] for row in asked[:1])
         self.progress.is_enough = any(row[1] for row in asked)
         if may_stop:

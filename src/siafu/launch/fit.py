@@ -17,7 +17,7 @@ from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data, is_kept_frame
 from siafu.launch.automatic import with_chosen_strategy
 from siafu.launch.callbacks import OnEpoch
-from siafu.launch.checks import check_run, with_strategy, with_task
+from siafu.launch.checks import check_enough, check_restarts, check_run, with_strategy, with_task
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.notebook import following, sayer
@@ -47,6 +47,23 @@ from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.report import write_report
 from siafu.strategy import AUTO
+
+_MAY_CHANGE = (
+    "epochs",
+    "patience",
+    "max_dollars",
+    "deadline",
+    "threads",
+    "ranks",
+    "partition",
+    "launcher",
+    "ray_address",
+    "max_restarts",
+    "min_ranks",
+    "checkpoint_minutes",
+    "keep_checkpoints",
+)
+"""Settings of a run that may be others when it is resumed."""
 
 
 @with_settings(Settings)
@@ -122,7 +139,8 @@ def start_run(
             config = make_config(**read_run_config(folder.config))
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
-        carry_out(folder, config, job, say, on_epoch)
+        again = _going_on(folder, data, say, quiet)
+        carry_out(folder, config, job, say, on_epoch, again)
         return Run(folder.path, folder.read_result())
 
 
@@ -140,8 +158,7 @@ def resume_run(
     prepared goes on with that.
     """
     folder = begun_run(path)
-    free = {"epochs", "patience", "max_dollars", "deadline", "threads", "launcher", "ray_address"}
-    free |= {"ranks", "partition", "max_restarts", "checkpoint_minutes", "keep_checkpoints"}
+    free = set(_MAY_CHANGE)
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
     # The first epoch may have failed for want of memory.
@@ -156,10 +173,11 @@ def resume_run(
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, max_dollars, deadline, threads, ranks, partition and the "
-            "launcher may change (before the first checkpoint the memory too)",
+            fix=f"only {', '.join(_MAY_CHANGE)} may change (before the first checkpoint the memory "
+            "too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
+    check_restarts(config)
     _check_callback(config, on_epoch)
     if under_torchrun():
         with joined(config) as world:
@@ -175,8 +193,14 @@ def resume_run(
             )
     with _working_on(folder, is_new=False, say=say):
         job = _next_job(folder, config.data, config, say, quiet)
-        carry_out(folder, config, job, say, on_epoch)
+        again = _going_on(folder, config.data, say, quiet)
+        carry_out(folder, config, job, say, on_epoch, again)
         return Run(folder.path, folder.read_result())
+
+
+def _going_on(folder: RunFolder, data: Any, say: Say, quiet: bool) -> Callable[[RunConfig], Job]:
+    """Return what makes the job of a training that lost ranks, on those that settings tell."""
+    return lambda config: _next_job(folder, data, config, say, quiet)
 
 
 def _check_callback(config: RunConfig, on_epoch: OnEpoch | None) -> None:
@@ -353,6 +377,7 @@ def _work_as_rank(
     on_epoch: OnEpoch | None = None,
 ) -> Run:
     """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
+    check_enough(config, world.size)
     if world.rank != 0:
         wait_for_preparation(world)
         return _share_work("", None, world, None)

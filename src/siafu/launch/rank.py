@@ -31,13 +31,14 @@ from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import (
     ERRORS_VARIABLE,
     RankFailure,
+    note_doings,
     tell_place_when_asked,
     threads_for,
 )
 from siafu.launch.out_of_memory import explaining, note_held
 from siafu.launch.own_code import told_as_the_users
 from siafu.launch.sinks import open_sinks
-from siafu.launch.warnings import LossWatch
+from siafu.launch.warnings import LossWatch, PaceWatch
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
@@ -168,10 +169,11 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
         open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
     ):
-        losses = _loss_watch(trainer)
+        losses, paces = _loss_watch(trainer), PaceWatch(world.named)
 
         def show(row: dict[str, Any]) -> bool | None:
-            if warning := losses.note(row["epoch"], row["loss"]):
+            of_loss = losses.note(row["epoch"], row["loss"])
+            for warning in filter(None, (of_loss, paces.note(trainer.rank_seconds))):
                 folder.note_warning(warning)
                 line.warn(warning)
             sinks.row(row, workload.metrics[0])
@@ -339,6 +341,7 @@ def _join_and_work(folder: RunFolder, job: Job, rank: int) -> None:
         deadline_seconds=config.deadline,
         give_up=lambda error: _fail(error, rank),
     ) as world:
+        world.doing = note_doings(rank)
         work(folder, job, world)
 
 

@@ -199,6 +199,9 @@ class Settings(Columns, total=False):
     """seconds any wait between ranks may last."""
     max_restarts: int
     """times a training goes on from its newest checkpoint when a rank is lost."""
+    min_ranks: int | None
+    """go on without ranks that were lost, as long as so many are left (default: start as many
+    again); with --max-restarts."""
     launcher: Literal["local", "ray"]
     """start ranks on this machine, or on the nodes of a Ray cluster."""
     ray_address: str
