@@ -3,16 +3,15 @@
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from shlex import quote
 from typing import Any, Unpack
 
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, SiafuError, Terminated
+from siafu.errors import ConfigError
 from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data, is_kept_frame
 from siafu.launch.automatic import with_chosen_strategy
@@ -31,21 +30,18 @@ from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
     clear_unfinished,
-    discard_if_empty,
     existing_run,
-    held,
-    how_to_go_on,
     is_prepared,
     resume_command,
     resumed_job,
     save_config,
     save_job,
+    working_on,
 )
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
 from siafu.launch.warnings import data_warnings, machine_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
-from siafu.report import write_report
 from siafu.strategy import AUTO
 
 _MAY_CHANGE = (
@@ -117,8 +113,12 @@ def start_run(
     say: Say,
     quiet: bool = False,
     on_epoch: OnEpoch | None = None,
+    goes_on: bool = False,
 ) -> Run:
-    """Prepare the data and train as configured, on this process or on new ranks."""
+    """Prepare the data and train as configured, on this process or on new ranks.
+
+    With `goes_on`, a run that was begun at `out` with the same settings is resumed.
+    """
     data = config.data if data is None else data
     config = with_strategy(data, with_task(data, config, say), say)
     check_run(data, config)
@@ -127,11 +127,14 @@ def start_run(
         if not is_given(code):
             trust_named(code)
     if under_torchrun():
-        return _run_as_rank(config, data, say, quiet, on_epoch)
+        return _run_as_rank(config, data, say, quiet, on_epoch, goes_on)
+    if goes_on and (begun := _begun(config)) is not None:
+        changes = _taken_up(begun, config)
+        return resume_run(begun.path, changes, say=say, quiet=quiet, on_epoch=on_epoch)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
-    with _working_on(folder, is_new=True, say=say):
+    with working_on(folder, is_new=True, say=say):
         say(f"Run: {folder.path}")
         begin_loading(config)
         job = _prepare(folder, data, config, say, quiet)
@@ -191,7 +194,7 @@ def resume_run(
                 quiet=quiet,
                 on_epoch=on_epoch,
             )
-    with _working_on(folder, is_new=False, say=say):
+    with working_on(folder, is_new=False, say=say):
         job = _next_job(folder, config.data, config, say, quiet)
         again = _going_on(folder, config.data, say, quiet)
         carry_out(folder, config, job, say, on_epoch, again)
@@ -280,59 +283,46 @@ def _new_folder(config: RunConfig) -> RunFolder:
     return RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
 
 
-@contextmanager
-def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
-    """Hold the run, and tell how to go on with it when the work inside is stopped or fails.
+def _begun(config: RunConfig) -> RunFolder | None:
+    """Return the run that was begun where this one is to be, if there is one."""
+    if not config.out:
+        raise ConfigError(
+            "Which run to go on with is told by its folder.",
+            seen="--resume auto without --out",
+            fix="add --out RUN",
+        )
+    folder = RunFolder(Path(config.out))
+    return folder if folder.config.exists() else None
 
-    A folder that was made for it goes then, unless data was prepared in it.
+
+def _taken_up(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
+    """Return what is to change in a run that was begun, so that it goes on as it is asked for now.
+
+    Raises where it was begun with other settings that it keeps.
     """
-    try:
-        with held(folder):
-            try:
-                yield
-            except BaseException as error:
-                if is_new:  # while it is held: whoever else waits for it must not lose his
-                    discard_if_empty(folder)
-                _draw(folder, error)
-                raise
-            say(f"Report: {_draw(folder, None)}")
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | Terminated):
-            say(how_to_go_on(folder))
-        elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
-            if _may_be_mended(folder, error):
-                say(f"What was done is kept. To go on: {resume_command(folder.path)}")
-            if folder.parts.exists():
-                say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
-        raise
-
-
-def _may_be_mended(folder: RunFolder, error: BaseException) -> bool:
-    """Return whether going on may end otherwise: a run keeps its settings, and its data once cut.
-
-    Only memory may be given anew, for want of which a run fails otherwise.
-    """
-    kind = getattr(error, "began_as", "") or type(error).__name__
-    faults = ("ConfigError", "PlanError", *(("DataError",) if is_prepared(folder) else ()))
-    return kind not in faults
-
-
-def _draw(folder: RunFolder, error: BaseException | None) -> Path:
-    """Write the page of a run, with what ended it, and return its place.
-
-    A run is not lost for want of a page: what can't be written is left out.
-    """
-    if is_prepared(folder):
-        with suppress(OSError, SiafuError):
-            folder.note_failure(error if isinstance(error, SiafuError) else None)
-            if error is None:
-                folder.live.unlink(missing_ok=True)
-            write_report([folder.path], folder.report)
-    return folder.report
+    before, now = make_config(**read_run_config(folder.config)).resolved(), config.resolved()
+    asked = config.model_fields_set - {"out"} - ({"strategy"} if config.strategy == AUTO else set())
+    changed = {name for name in asked if getattr(before, name) != getattr(now, name)}
+    if fixed := sorted(changed - set(_MAY_CHANGE)):
+        raise ConfigError(
+            "The run was begun with other settings.",
+            seen="; ".join(
+                f"{name} {getattr(before, name)!r} then, {getattr(now, name)!r} now"
+                for name in fixed
+            ),
+            fix=f"give another --out, or those of {folder.config}",
+        )
+    own = {name for name in ("model", "loss") if ":" in str(getattr(config, name))}
+    return {name: getattr(config, name) for name in changed | own}
 
 
 def _run_as_rank(
-    config: RunConfig, data: Any, say: Say, quiet: bool, on_epoch: OnEpoch | None
+    config: RunConfig,
+    data: Any,
+    say: Say,
+    quiet: bool,
+    on_epoch: OnEpoch | None,
+    goes_on: bool,
 ) -> Run:
     """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder.
 
@@ -354,6 +344,9 @@ def _run_as_rank(
                 earlier = RunFolder(Path(world.lasting.get(key).decode()))
                 if earlier.path.exists():
                     return earlier, not is_prepared(earlier)
+            if goes_on and (begun := _begun(config)) is not None:
+                _taken_up(begun, config)
+                return begun, not is_prepared(begun)
             folder = _new_folder(config)
             if world.lasting is not None:
                 world.lasting.set(key, str(folder.path.absolute()))
@@ -384,8 +377,10 @@ def _work_as_rank(
     with ExitStack() as stack:
         with preparing(world):
             folder, is_new = open_run()
-            stack.enter_context(_working_on(folder, is_new=is_new, say=say))
+            stack.enter_context(working_on(folder, is_new=is_new, say=say))
             say(f"Run: {folder.path}")
+            if not is_new and config.strategy == AUTO:  # it was chosen when the run was begun
+                config = make_config(**{**read_run_config(folder.config), "ranks": world.size})
             job = _next_job(folder, data, config, say, quiet)
         return _share_work(str(folder.path.absolute()), job, world, on_epoch)
 

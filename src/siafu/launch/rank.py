@@ -157,7 +157,7 @@ def _train(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | No
 def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
     config, world, workload = trainer.config, trainer.world, trainer.workload
     is_first, predicts = world.rank == 0, config.inference == "full"
-    if is_first and folder.metrics.exists():  # a resumed run writes the rest again
+    if is_first and folder.metrics.exists():  # its checkpoint may be an older one
         with writing(folder.metrics):
             folder.keep_metrics(trainer.progress.epochs)
     said_before = COMPILING_TOLD_VARIABLE in os.environ

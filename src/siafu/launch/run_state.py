@@ -3,7 +3,7 @@
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from siafu.checkpoint import (
@@ -14,11 +14,12 @@ from siafu.checkpoint import (
     newest_checkpoint,
 )
 from siafu.config import RunConfig, write_config
-from siafu.errors import StoreError
+from siafu.errors import SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import LockedError, locked, partial_path, writing
 from siafu.launch.rank import Job
 from siafu.record import RunFolder
+from siafu.report import write_report
 
 Say = Callable[[str], None]
 
@@ -114,11 +115,14 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
     """Return what the ranks are to do to go on with a run, once its folder is ready for that."""
     clear_leftovers(folder.checkpoints)
     has_begun = has_checkpoint(folder.checkpoints)
+    epochs = 0
     if has_begun or folder.is_finished:  # a finished run is not trained all over again
-        newest_checkpoint(folder.checkpoints, say)
+        epochs = moment_of(newest_checkpoint(folder.checkpoints, say))[0]
     save_config(folder, config.resolved())
     if not has_begun:
         say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
+    with writing(folder.metrics):
+        folder.keep_metrics(epochs)
     return Job(verb="train", parts=parts_of(folder), resume=has_begun, quiet=quiet)
 
 
@@ -144,3 +148,55 @@ def clear_unfinished(folder: RunFolder) -> None:
         shutil.rmtree(partial_path(folder.parts), ignore_errors=True)
     for leftover in folder.path.glob(f".{folder.parts.name}.*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
+def working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
+    """Hold the run, and tell how to go on with it when the work inside is stopped or fails.
+
+    A folder that was made for it goes then, unless data was prepared in it.
+    """
+    try:
+        with held(folder):
+            try:
+                yield
+            except BaseException as error:
+                if is_new:  # while it is held: whoever else waits for it must not lose his
+                    discard_if_empty(folder)
+                _draw(folder, error)
+                raise
+            say(f"Report: {_draw(folder, None)}")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            say(how_to_go_on(folder))
+        elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
+            if _may_be_mended(folder, error):
+                say(f"What was done is kept. To go on: {resume_command(folder.path)}")
+            if folder.parts.exists():
+                parts = shlex.quote(str(folder.parts))
+                say(f"To use its data with other settings: siafu train {parts}")
+        raise
+
+
+def _may_be_mended(folder: RunFolder, error: BaseException) -> bool:
+    """Return whether going on may end otherwise: a run keeps its settings, and its data once cut.
+
+    Only memory may be given anew, for want of which a run fails otherwise.
+    """
+    kind = getattr(error, "began_as", "") or type(error).__name__
+    faults = ("ConfigError", "PlanError", *(("DataError",) if is_prepared(folder) else ()))
+    return kind not in faults
+
+
+def _draw(folder: RunFolder, error: BaseException | None) -> Path:
+    """Write the page of a run, with what ended it, and return its place.
+
+    A run is not lost for want of a page: what can't be written is left out.
+    """
+    if is_prepared(folder):
+        with suppress(OSError, SiafuError):
+            folder.note_failure(error if isinstance(error, SiafuError) else None)
+            if error is None:
+                folder.live.unlink(missing_ok=True)
+            write_report([folder.path], folder.report)
+    return folder.report
