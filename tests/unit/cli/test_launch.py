@@ -16,13 +16,6 @@ TRAIN = ("--", "train", "my data", "--model", "gat", "--out", "/shared/run")
 SIZE = ("--nodes", 3, "--ranks-per-node", 2, "--cores", 8, "--memory", "64GB", "--hours", 1.5)
 
 
-@pytest.fixture
-def siafu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    return Command(tmp_path, monkeypatch, capsys)
-
-
 def slurm_options(text: str) -> dict[str, str]:
     lines = [line for line in text.splitlines() if line.startswith("#SBATCH --")]
     words = [line.removeprefix("#SBATCH --").partition("=") for line in lines]
