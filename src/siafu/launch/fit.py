@@ -30,12 +30,14 @@ from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
+    check_epochs,
     clear_unfinished,
     discard_if_empty,
     existing_run,
     held,
     how_to_go_on,
     is_prepared,
+    parts_of,
     resume_command,
     resumed_job,
     save_config,
@@ -43,7 +45,7 @@ from siafu.launch.run_state import (
 )
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
-from siafu.launch.warnings import data_warnings, machine_warnings
+from siafu.launch.warnings import data_warnings, machine_warnings, result_warnings
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.report import write_report
 from siafu.strategy import AUTO
@@ -71,7 +73,7 @@ def fit(
     notebook into its cell; `quiet=True` leaves all but warnings out.
 
     >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
-    >>> run.accuracy["test"], run.predictions
+    >>> run.score["test"], run.predictions
     >>> run = siafu.fit(nodes=customers, edges=payments, label="is_fraud", model="sage")
     """
     given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
@@ -160,6 +162,7 @@ def resume_run(
             "launcher may change (before the first checkpoint the memory too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
+    check_epochs(folder, config)
     _check_callback(config, on_epoch)
     if under_torchrun():
         with joined(config) as world:
@@ -236,6 +239,11 @@ def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
             say(f"Warning: {line}")
 
 
+def _warn_of_result(folder: RunFolder, say: Say) -> None:
+    task = read_run_config(folder.config).get("task")
+    _warn(folder, result_warnings(Path(parts_of(folder)), task, folder.read_result()), say)
+
+
 def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
     with writing(folder.path):
         folder.note_phases(seconds)
@@ -271,6 +279,7 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
                     discard_if_empty(folder)
                 _draw(folder, error)
                 raise
+            _warn_of_result(folder, say)
             say(f"Report: {_draw(folder, None)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | Terminated):

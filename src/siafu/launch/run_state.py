@@ -8,7 +8,7 @@ from pathlib import Path
 
 from siafu.checkpoint import checkpoints_in, clear_leftovers, has_checkpoint, newest_checkpoint
 from siafu.config import RunConfig, write_config
-from siafu.errors import StoreError
+from siafu.errors import ConfigError, StoreError
 from siafu.files import write_text_atomically
 from siafu.graph import LockedError, locked, partial_path, writing
 from siafu.launch.rank import Job
@@ -96,6 +96,18 @@ def epoch_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("epoch-"))
 
 
+def check_epochs(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse to go on with a run to fewer epochs than it has: those after would be lost."""
+    saved = checkpoints_in(folder.checkpoints)
+    done = epoch_of(saved[-1]) if saved else 0
+    if config.epochs < done:
+        raise ConfigError(
+            "The run has more epochs than that already.",
+            seen=f"--epochs {config.epochs}, where epoch {done} is saved in {folder.path}",
+            fix=f"give --epochs above {done}, or leave it out; the run as it is can be used",
+        )
+
+
 def has_data(folder: RunFolder) -> bool:
     """Return whether a run holds data that was prepared for it, wholly or in part."""
     return folder.parts.exists() or partial_path(folder.parts).exists()
@@ -115,7 +127,9 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
     if has_begun or folder.is_finished:  # a finished run is not trained all over again
         epochs = epoch_of(newest_checkpoint(folder.checkpoints, say))
     save_config(folder, config.resolved())
-    if not has_begun:
+    if has_begun:
+        say(f"Going on after epoch {epochs} of {config.epochs}.")
+    else:
         say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
     with writing(folder.metrics):
         folder.keep_metrics(epochs)
