@@ -70,6 +70,19 @@ def save_config(folder: RunFolder, config: RunConfig) -> None:
         write_config(config, folder.config)
 
 
+def describe(folder: RunFolder, config: RunConfig) -> None:
+    """Note the settings, and the machine that they are for."""
+    save_config(folder, config.resolved())
+    with writing(folder.path):
+        folder.write_environment()
+
+
+def note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
+    """Note what phases took."""
+    with writing(folder.path):
+        folder.note_phases(seconds)
+
+
 def resume_command(path: Path) -> str:
     """Return the command that goes on with a run."""
     return f"siafu train --resume {shlex.quote(str(path))}"
