@@ -361,3 +361,10 @@ def test_codes_that_look_like_gaps_are_told(tmp_path: Path, ending: str) -> None
     assert [one.gaps for one in schema_of(graph).nodes] == [20, 20]
     assert told.count("NA among") == 1
     assert "Column land has NA among its two-letter codes (20 of the first rows)" in told
+
+
+def test_edges_from_a_node_to_itself_are_told(tmp_path: Path) -> None:
+    edges = {"src": [0, 1, 2, 3], "dst": [0, 1, 3, 2]}
+    graph, told = made(tmp_path / "t", {"id": [0, 1, 2, 3], "a": [1.5, 2.5, 3.5, 4.5]}, edges)
+    assert graph.num_edges == 4
+    assert "2 edges lead from a node to itself; kept." in told
