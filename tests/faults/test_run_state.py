@@ -122,7 +122,7 @@ def test_run_killed_while_its_data_is_prepared_goes_on(
     run, data = Path("run"), DATA[kind]
     start = ("train", *data, *SMALL, "--out", run)
     with monkeypatch.context() as patched:  # a kill leaves what there is, and says nothing
-        patched.setattr(fit, "discard_if_empty", lambda folder: None)
+        patched.setattr(run_state, "discard_if_empty", lambda folder: None)
         patched.setattr(fit, "prepare_parts", raising(KeyboardInterrupt()))
         siafu(*start)
     (run / ".data.parts.abcd.tmp").mkdir()
@@ -161,7 +161,7 @@ def test_graph_that_has_no_name_is_not_taken_for_one_that_has(
     siafu: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = package.load("planted:200")  # its name is that of another graph, of 2,000 nodes
-    monkeypatch.setattr(fit, "discard_if_empty", lambda folder: None)
+    monkeypatch.setattr(run_state, "discard_if_empty", lambda folder: None)
     monkeypatch.setattr(fit, "prepare_parts", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         package.fit(graph, out="run")

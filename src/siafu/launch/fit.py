@@ -4,7 +4,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -29,37 +29,25 @@ from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
+    check_epochs,
     clear_unfinished,
+    describe,
     existing_run,
     is_prepared,
+    note_phases,
+    parts_of,
     resume_command,
     resumed_job,
-    save_config,
     save_job,
     working_on,
 )
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
-from siafu.launch.warnings import data_warnings, machine_warnings
+from siafu.launch.taking_up import MAY_CHANGE, begun_at, changes_to
+from siafu.launch.warnings import data_warnings, machine_warnings, result_warnings
+from siafu.plan import Link, measured_link
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.strategy import AUTO
-
-_MAY_CHANGE = (
-    "epochs",
-    "patience",
-    "max_dollars",
-    "deadline",
-    "threads",
-    "ranks",
-    "partition",
-    "launcher",
-    "ray_address",
-    "max_restarts",
-    "min_ranks",
-    "checkpoint_minutes",
-    "keep_checkpoints",
-)
-"""Settings of a run that may be others when it is resumed."""
 
 
 @with_settings(Settings)
@@ -84,7 +72,7 @@ def fit(
     notebook into its cell; `quiet=True` leaves all but warnings out.
 
     >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
-    >>> run.accuracy["test"], run.predictions
+    >>> run.score["test"], run.predictions
     >>> run = siafu.fit(nodes=customers, edges=payments, label="is_fraud", model="sage")
     """
     given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
@@ -128,13 +116,13 @@ def start_run(
             trust_named(code)
     if under_torchrun():
         return _run_as_rank(config, data, say, quiet, on_epoch, goes_on)
-    if goes_on and (begun := _begun(config)) is not None:
-        changes = _taken_up(begun, config)
+    if goes_on and (begun := begun_at(config)) is not None:
+        changes = changes_to(begun, config)
         return resume_run(begun.path, changes, say=say, quiet=quiet, on_epoch=on_epoch)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
-    with working_on(folder, is_new=True, say=say):
+    with _working_on(folder, is_new=True, say=say):
         say(f"Run: {folder.path}")
         begin_loading(config)
         job = _prepare(folder, data, config, say, quiet)
@@ -161,7 +149,7 @@ def resume_run(
     prepared goes on with that.
     """
     folder = begun_run(path)
-    free = set(_MAY_CHANGE)
+    free = set(MAY_CHANGE)
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
     # The first epoch may have failed for want of memory.
@@ -176,11 +164,12 @@ def resume_run(
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix=f"only {', '.join(_MAY_CHANGE)} may change (before the first checkpoint the memory "
+            fix=f"only {', '.join(MAY_CHANGE)} may change (before the first checkpoint the memory "
             "too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
     check_restarts(config)
+    check_epochs(folder, config)
     _check_callback(config, on_epoch)
     if under_torchrun():
         with joined(config) as world:
@@ -194,7 +183,7 @@ def resume_run(
                 quiet=quiet,
                 on_epoch=on_epoch,
             )
-    with working_on(folder, is_new=False, say=say):
+    with _working_on(folder, is_new=False, say=say):
         job = _next_job(folder, config.data, config, say, quiet)
         again = _going_on(folder, config.data, say, quiet)
         carry_out(folder, config, job, say, on_epoch, again)
@@ -215,24 +204,38 @@ def _check_callback(config: RunConfig, on_epoch: OnEpoch | None) -> None:
         )
 
 
-def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
+def _next_job(
+    folder: RunFolder,
+    data: Any,
+    config: RunConfig,
+    say: Say,
+    quiet: bool,
+    link: Link | None = None,
+) -> Job:
     """Return what the ranks are to do now: go on, or begin where the data was not prepared yet."""
     with other_cut(folder, config):
         if not is_prepared(folder):
             # Its settings were checked when it began: what an earlier version took goes on.
-            job = _prepare(folder, data, config, say, quiet)
+            job = _prepare(folder, data, config, say, quiet, link)
             if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
                 return job
-    _note_phases(folder, {})
+    note_phases(folder, {})
     return resumed_job(folder, config, quiet, say)
 
 
-def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
+def _prepare(
+    folder: RunFolder,
+    data: Any,
+    config: RunConfig,
+    say: Say,
+    quiet: bool,
+    link: Link | None = None,
+) -> Job:
     """Return what the ranks are to do, once there are parts for them."""
     is_named = isinstance(data, str | Path)
     config = settled(config, folder)
     if is_named:  # who is killed now can prepare them again
-        _describe(folder, config)
+        describe(folder, config)
     clear_unfinished(folder)
     parts, seconds = folder.parts, {}
     if not parts.exists():
@@ -241,9 +244,9 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
         parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
         progress.times.end()
         seconds = progress.times.seconds
-    chosen = with_chosen_strategy(config, parts, say)
+    chosen = with_chosen_strategy(config, parts, say, link)
     if not is_named or chosen is not config:
-        _describe(folder, chosen)
+        describe(folder, chosen)
     config = chosen
     save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
@@ -252,7 +255,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
-    _note_phases(folder, seconds)
+    note_phases(folder, seconds)
     return job
 
 
@@ -263,15 +266,13 @@ def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
             say(f"Warning: {line}")
 
 
-def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
-    with writing(folder.path):
-        folder.note_phases(seconds)
+def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> AbstractContextManager[None]:
+    return working_on(folder, is_new=is_new, say=say, at_end=lambda: _warn_of_result(folder, say))
 
 
-def _describe(folder: RunFolder, config: RunConfig) -> None:
-    save_config(folder, config.resolved())
-    with writing(folder.path):
-        folder.write_environment()
+def _warn_of_result(folder: RunFolder, say: Say) -> None:
+    task = read_run_config(folder.config).get("task")
+    _warn(folder, result_warnings(Path(parts_of(folder)), task, folder.read_result()), say)
 
 
 def _new_folder(config: RunConfig) -> RunFolder:
@@ -281,39 +282,6 @@ def _new_folder(config: RunConfig) -> RunFolder:
         stem = re.sub(r"[^\w]+", "-", told).strip("-")[:40] or stem
     model = config.model.rpartition(":")[2].lower()
     return RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
-
-
-def _begun(config: RunConfig) -> RunFolder | None:
-    """Return the run that was begun where this one is to be, if there is one."""
-    if not config.out:
-        raise ConfigError(
-            "Which run to go on with is told by its folder.",
-            seen="--resume auto without --out",
-            fix="add --out RUN",
-        )
-    folder = RunFolder(Path(config.out))
-    return folder if folder.config.exists() else None
-
-
-def _taken_up(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
-    """Return what is to change in a run that was begun, so that it goes on as it is asked for now.
-
-    Raises where it was begun with other settings that it keeps.
-    """
-    before, now = make_config(**read_run_config(folder.config)).resolved(), config.resolved()
-    asked = config.model_fields_set - {"out"} - ({"strategy"} if config.strategy == AUTO else set())
-    changed = {name for name in asked if getattr(before, name) != getattr(now, name)}
-    if fixed := sorted(changed - set(_MAY_CHANGE)):
-        raise ConfigError(
-            "The run was begun with other settings.",
-            seen="; ".join(
-                f"{name} {getattr(before, name)!r} then, {getattr(now, name)!r} now"
-                for name in fixed
-            ),
-            fix=f"give another --out, or those of {folder.config}",
-        )
-    own = {name for name in ("model", "loss") if ":" in str(getattr(config, name))}
-    return {name: getattr(config, name) for name in changed | own}
 
 
 def _run_as_rank(
@@ -344,8 +312,8 @@ def _run_as_rank(
                 earlier = RunFolder(Path(world.lasting.get(key).decode()))
                 if earlier.path.exists():
                     return earlier, not is_prepared(earlier)
-            if goes_on and (begun := _begun(config)) is not None:
-                _taken_up(begun, config)
+            if goes_on and (begun := begun_at(config)) is not None:
+                changes_to(begun, config)
                 return begun, not is_prepared(begun)
             folder = _new_folder(config)
             if world.lasting is not None:
@@ -371,17 +339,18 @@ def _work_as_rank(
 ) -> Run:
     """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
     check_enough(config, world.size)
+    link = measured_link(world) if config.strategy == AUTO else None
     if world.rank != 0:
         wait_for_preparation(world)
         return _share_work("", None, world, None)
     with ExitStack() as stack:
         with preparing(world):
             folder, is_new = open_run()
-            stack.enter_context(working_on(folder, is_new=is_new, say=say))
+            stack.enter_context(_working_on(folder, is_new=is_new, say=say))
             say(f"Run: {folder.path}")
             if not is_new and config.strategy == AUTO:  # it was chosen when the run was begun
                 config = make_config(**{**read_run_config(folder.config), "ranks": world.size})
-            job = _next_job(folder, data, config, say, quiet)
+            job = _next_job(folder, data, config, say, quiet, link)
         return _share_work(str(folder.path.absolute()), job, world, on_epoch)
 
 

@@ -14,7 +14,7 @@ from siafu.checkpoint import (
     newest_checkpoint,
 )
 from siafu.config import RunConfig, write_config
-from siafu.errors import SiafuError, StoreError, Terminated
+from siafu.errors import ConfigError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import LockedError, locked, partial_path, writing
 from siafu.launch.rank import Job
@@ -77,6 +77,19 @@ def save_config(folder: RunFolder, config: RunConfig) -> None:
         write_config(config, folder.config)
 
 
+def describe(folder: RunFolder, config: RunConfig) -> None:
+    """Note the settings, and the machine that they are for."""
+    save_config(folder, config.resolved())
+    with writing(folder.path):
+        folder.write_environment()
+
+
+def note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
+    """Note what phases took."""
+    with writing(folder.path):
+        folder.note_phases(seconds)
+
+
 def resume_command(path: Path) -> str:
     """Return the command that goes on with a run."""
     return f"siafu train --resume {shlex.quote(str(path))}"
@@ -100,6 +113,18 @@ def how_to_go_on(folder: RunFolder) -> str:
     return f"Stopped; {what} is saved. Go on with: {command}"
 
 
+def check_epochs(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse to go on with a run to fewer epochs than it has: those after would be lost."""
+    saved = checkpoints_in(folder.checkpoints)
+    done = moment_of(saved[-1])[0] if saved else 0
+    if config.epochs < done:
+        raise ConfigError(
+            "The run has more epochs than that already.",
+            seen=f"--epochs {config.epochs}, where epoch {done} is saved in {folder.path}",
+            fix=f"give --epochs above {done}, or leave it out; the run as it is can be used",
+        )
+
+
 def has_data(folder: RunFolder) -> bool:
     """Return whether a run holds data that was prepared for it, wholly or in part."""
     return folder.parts.exists() or partial_path(folder.parts).exists()
@@ -119,7 +144,9 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
     if has_begun or folder.is_finished:  # a finished run is not trained all over again
         epochs = moment_of(newest_checkpoint(folder.checkpoints, say))[0]
     save_config(folder, config.resolved())
-    if not has_begun:
+    if has_begun:
+        say(f"Going on after epoch {epochs} of {config.epochs}.")
+    else:
         say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
     with writing(folder.metrics):
         folder.keep_metrics(epochs)
@@ -151,10 +178,13 @@ def clear_unfinished(folder: RunFolder) -> None:
 
 
 @contextmanager
-def working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
+def working_on(
+    folder: RunFolder, *, is_new: bool, say: Say, at_end: Callable[[], None]
+) -> Iterator[None]:
     """Hold the run, and tell how to go on with it when the work inside is stopped or fails.
 
-    A folder that was made for it goes then, unless data was prepared in it.
+    A folder that was made for it goes then, unless data was prepared in it. `at_end` is called when
+    all is done.
     """
     try:
         with held(folder):
@@ -165,6 +195,7 @@ def working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
                     discard_if_empty(folder)
                 _draw(folder, error)
                 raise
+            at_end()
             say(f"Report: {_draw(folder, None)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | Terminated):

@@ -43,7 +43,7 @@ def assert_same(got: dict, want: dict) -> None:
         assert got[group].keys() == want[group].keys()
         for name, tensor in want[group].items():
             assert torch.equal(got[group][name], tensor), f"{group} weight {name}"
-    for key in ("accuracy", "best_epoch", "epochs"):
+    for key in ("score", "best_epoch", "epochs"):
         assert got["summary"][key] == want["summary"][key]
 
 
@@ -65,7 +65,7 @@ def test_resumed_run_ends_bit_for_bit_alike(
 
     rows = [RunFolder(tmp_path / name).read_metrics() for name in ("straight", "broken")]
     assert [row["epoch"] for row in rows[1]] == list(range(1, 21))
-    kept = [[(row["loss"], row.get("accuracy")) for row in metrics] for metrics in rows]
+    kept = [[(row["loss"], row.get("score")) for row in metrics] for metrics in rows]
     # Epoch 10 was the last of the broken run, so it was evaluated there as here (2 divides 10).
     assert kept[0] == kept[1]
 
@@ -186,11 +186,13 @@ def test_checkpoint_of_another_run_is_passed_over(
     for data, model in (("planted:121", "gcn"), ("planted:120", "sage")):
         other = siafu.fit(data, model=model, epochs=5, out=str(tmp_path / model), **settings)
         saved = "checkpoints/epoch-000004"
-        shutil.copytree(other.path / saved, run.path / "checkpoints" / f"epoch-0000{len(model)}0")
+        shutil.copytree(
+            other.path / saved, run.path / "checkpoints" / f"epoch-00000{len(model) + 2}"
+        )
     run = siafu.resume(run, epochs=6)
     told = capsys.readouterr().err
-    assert "Passed over a checkpoint, epoch-000030: The checkpoint is of a run on another" in told
-    assert "Passed over a checkpoint, epoch-000040: The checkpoint is of another model" in told
+    assert "Passed over a checkpoint, epoch-000005: The checkpoint is of a run on another" in told
+    assert "Passed over a checkpoint, epoch-000006: The checkpoint is of another model" in told
     assert run.result["losses"] == whole.result["losses"]
     assert [row["epoch"] for row in RunFolder(run.path).read_metrics()] == list(range(1, 7))
 
@@ -322,16 +324,17 @@ def test_patience_shorter_than_the_pause_between_evaluations(parts, tmp_path: Pa
     settings = {**SETTINGS, "epochs": 40, "eval_every": 10, "patience": 3, "lr": 1e-9}
     summary = run_engine(World(), parts[1], tmp_path, False, settings)["summary"]
     assert (summary["best_epoch"], summary["epochs"]) == (10, 13)
-    evaluated = [row["epoch"] for row in RunFolder(tmp_path).read_metrics() if "accuracy" in row]
+    evaluated = [row["epoch"] for row in RunFolder(tmp_path).read_metrics() if "score" in row]
     assert evaluated == [10, 13]
 
 
 def test_resumed_at_its_last_epoch_still_reports_scores(parts, tmp_path: Path) -> None:
     settings = {**SETTINGS, "epochs": 8, "eval_every": 100}
-    run_engine(World(), parts[1], tmp_path, False, settings)  # the checkpoint is of epoch 5
+    run_engine(World(), parts[1], tmp_path, False, settings)
+    shutil.rmtree(next(tmp_path.rglob("epoch-000008")))  # that of epoch 5 is left
     summary = run_engine(World(), parts[1], tmp_path, True, {**settings, "epochs": 5})["summary"]
     assert (summary["best_epoch"], summary["epochs"]) == (5, 5)
-    assert summary["accuracy"].keys() == {"train", "val", "test"}
+    assert summary["score"].keys() == {"train", "val", "test"}
 
 
 def test_metrics_cut_by_a_kill_are_repaired(tmp_path: Path) -> None:
