@@ -69,10 +69,12 @@ class Dropped:
                     "one of the tables has lost leading zeros: make it again with its ids as text "
                     "(pandas: dtype=str), or take ids as whole numbers: --id-type integer; or else "
                 )
+            # Who drops most of the edges has no graph left.
+            or_else = ", or drop such edges: --drop-unknown" if 2 * self.unknown < self.rows else ""
             problems.add(
                 "An edge names a node that the node table does not have.",
                 seen=seen,
-                fix=f"{fix}add the nodes to the node table, or drop such edges: --drop-unknown",
+                fix=f"{fix}add the nodes to the node table, old ones beside new ones{or_else}",
             )
         if self.empty > most:
             problems.add(
