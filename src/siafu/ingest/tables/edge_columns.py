@@ -53,6 +53,8 @@ class Dropped:
     empty: int = 0
     first_unknown: str = ""
     first_empty: str = ""
+    loops: int = 0
+    """Edges from a node to itself: not dropped."""
     trimmed: int = 0
     """Ids that are known without the blanks around them: not dropped."""
     written_otherwise: str = ""
@@ -97,6 +99,9 @@ class Dropped:
         if self.empty:
             dropped = counted(self.empty, "edge")
             notes.append(f"Dropped {dropped} without an id, the first {self.first_empty}.")
+        if self.loops:
+            lead = "leads" if self.loops == 1 else "lead"
+            notes.append(f"{counted(self.loops, 'edge')} {lead} from a node to itself; kept.")
         return notes
 
 
