@@ -15,12 +15,14 @@ from siafu.comm.halo import (
     add_returned,
     counts_by_peer,
     exchange_halo,
+    read_kept,
     start_coded,
     start_exchange,
     start_fetch,
     start_return,
     sum_over_ranks,
 )
+from siafu.comm.kept import Keeping, KeptRows
 from siafu.comm.mailbox import Mail, Mailbox
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
@@ -59,6 +61,8 @@ __all__ = [
     "Format",
     "HaloPlan",
     "Inquiry",
+    "Keeping",
+    "KeptRows",
     "Mail",
     "Mailbox",
     "MakeCodings",
@@ -75,6 +79,7 @@ __all__ = [
     "exchange_halo",
     "gather_steps",
     "read_deed",
+    "read_kept",
     "reduce_gradients",
     "share_rows",
     "start_coded",

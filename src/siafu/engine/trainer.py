@@ -34,7 +34,7 @@ from siafu.engine.progress import (
     traffic_matrix,
 )
 from siafu.engine.run_facts import RunFacts, read_run_facts
-from siafu.engine.widths import gather_widths, restore_widths, width_counts
+from siafu.engine.widths import restore_widths, save_widths, shares_of, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
@@ -200,6 +200,7 @@ class Trainer:
     def _save(self, folder: RunFolder) -> None:
         """Save a checkpoint: at the end of an epoch all ranks call this, in its middle rank 0."""
         with self.watch.saving():
+            save_widths(self.workload.book, self.world, folder.checkpoints, self.progress.epochs)
             saved = self.checkpoint()
             if self.world.rank == 0:
                 save_checkpoint(saved, folder.checkpoints, self.config.keep_checkpoints)
@@ -234,6 +235,7 @@ class Trainer:
     def result(self, folder: RunFolder) -> RunResult:
         """Return what the run came to; every rank calls this together."""
         world, progress, config = self.world, self.progress, self.config
+        self.workload.book.rest()
         with self._scoring(passes=0):
             told = self.workload.report(math.fsum(progress.seconds), progress.epochs)
         told |= {"strategy": config.strategy, "scores": self.best_details or None}
@@ -286,7 +288,7 @@ class Trainer:
             model=workload.module.state_dict(),
             best=self.best,
             optimiser={**optimiser, "param_groups": groups},
-            wire=gather_widths(workload.book, self.world),
+            shares=shares_of(workload.book, self.world),
             facts=facts,
         )
 
@@ -297,7 +299,7 @@ class Trainer:
         if self.world.rank == 0:
             mine = newest_checkpoint(checkpoints, say, self._check_fits).name
         chosen = checkpoints / self.world.share_text(mine)
-        self.restore(load_checkpoint(chosen, self.workload.module))
+        self.restore(load_checkpoint(chosen, self.workload.module), chosen)
 
     def _check_fits(self, path: Path) -> None:
         """Raise unless a checkpoint is of this run."""
@@ -307,8 +309,8 @@ class Trainer:
         check_optimiser(self.optimiser, checkpoint.optimiser)
         self.workload.check_facts(facts)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up a run where the checkpoint left it."""
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Take up a run where the checkpoint left it; `path` is where it lies."""
         facts, workload = read_run_facts(checkpoint), self.workload
         _check_same_run(facts, workload)
         workload.module.load_state_dict(checkpoint.model)
@@ -320,8 +322,9 @@ class Trainer:
             self.progress.best_merit = facts.best_merit
         elif facts.best_scores:
             self.progress.best_merit = workload.merit_of(facts.best_scores)
-        if self._is_cut_alike(facts):  # else widths of messages are found anew
-            restore_widths(workload.book, checkpoint.wire, self.world)
+        # On another cut other rows travel: widths are found anew, and nothing is kept yet.
+        if self._is_cut_alike(facts) and checkpoint.shares:
+            restore_widths(workload.book, path, self.world)
         self._steps_seconds = 0.0 if facts.steps is None else facts.steps.seconds
         workload.restore(facts)
 
