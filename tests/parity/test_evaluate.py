@@ -210,7 +210,7 @@ def test_a_run_ends_with_exact_scores_and_predictions_by_one_pass(
         lambda self, *, embed: passes.append(1) or infer(self, embed=embed),
     )
     got = run_engine(World(), parts(1), tmp_path / kind, False, settings | {"evaluate": kind})
-    assert got["summary"]["accuracy"] == want["accuracy"]
+    assert got["summary"]["score"] == want["score"]
     assert got["summary"]["quality"] == want["quality"]
     assert got["summary"]["evaluation"]["kind"] == kind
     assert len(passes) == 1
@@ -219,7 +219,7 @@ def test_a_run_ends_with_exact_scores_and_predictions_by_one_pass(
 def test_scores_without_predictions(parts, tmp_path: Path) -> None:
     settings = BASE | {"model": "sage", "epochs": 1, "inference": "none", "evaluate": "split"}
     got = run_engine(World(), parts(1), tmp_path / "run", False, settings)["summary"]
-    assert set(got["accuracy"]) == set(SPLITS)
+    assert set(got["score"]) == set(SPLITS)
     assert "quality" not in got
 
 

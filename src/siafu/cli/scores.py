@@ -111,13 +111,13 @@ def score_rows(scores: dict[str, dict[str, float]]) -> dict[str, str]:
 
 def score_of(row: dict[str, Any]) -> str:
     """Return the scores of a result, or of a row of metrics, by split."""
-    if "accuracy" not in row:
+    if "score" not in row:
         row = {
-            "accuracy": {s: next(iter(found.values())) for s, found in row["scores"].items()},
+            "score": {s: next(iter(found.values())) for s, found in row["scores"].items()},
             "metric": next(iter(next(iter(row["scores"].values()), {})), ""),
         }
     metric = row.get("metric") or ""
-    return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["accuracy"].items())
+    return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["score"].items())
 
 
 def _epochs(result: dict[str, Any]) -> str:

@@ -168,18 +168,16 @@ class FullGraph:
 
     def row_of(self, found: Evaluation) -> dict[str, Any]:
         """Return the scores by split."""
-        row: dict[str, Any] = {"accuracy": found.scores}
-        if self.metrics[0] != "accuracy":
-            row["metric"] = self.metrics[0]
+        row: dict[str, Any] = {"score": found.scores, "metric": self.metrics[0]}
         row |= {"error": found.errors} if found.errors else {}
         return row | ({"scores": found.details} if found.details else {})
 
     def note_of(self, row: dict[str, Any]) -> str:
         """Return the validation score in words."""
-        if "accuracy" not in row:
+        if "score" not in row:
             return ""
-        split = "val" if "val" in row["accuracy"] else "train"
-        told = f"{split} {shown_score(self.metrics[0], row['accuracy'][split])}"
+        split = "val" if "val" in row["score"] else "train"
+        told = f"{split} {shown_score(self.metrics[0], row['score'][split])}"
         error = row.get("error", {}).get(split)
         return told if error is None else f"{told} ± {shown_score(self.metrics[0], error)}"
 

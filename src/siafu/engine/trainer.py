@@ -171,10 +171,10 @@ class Trainer:
         self.progress.is_enough = any(row[1] for row in asked)
         if may_stop:
             self._check_budget()
-        # A run too short for one has it at its end: it can be given more epochs.
+        # With one at its end a run can be given more epochs, and none is lost.
         is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
         ends_early = ends or is_late or bool(self.progress.budget_spent)
-        if every and (ends_early or (is_over and epochs < every) or epochs % every == 0):
+        if every and (ends_early or is_over or epochs % every == 0):
             with self.watch.saving():
                 saved = self.checkpoint()
                 if world.rank == 0:
@@ -219,7 +219,7 @@ class Trainer:
         told |= {"strategy": config.strategy, "scores": self.best_details or None}
         bytes_sent, peaks = traffic_and_peaks(world, self.workload.purposes)
         return RunResult(
-            accuracy=progress.best_scores,
+            score=progress.best_scores,
             task=self.workload.task,
             best_epoch=progress.best_epoch,
             losses=progress.losses,

@@ -39,7 +39,7 @@ def assert_same(got: dict, want: dict) -> None:
         assert got[group].keys() == want[group].keys()
         for name, tensor in want[group].items():
             assert torch.equal(got[group][name], tensor), f"{group} weight {name}"
-    for key in ("accuracy", "best_epoch", "epochs"):
+    for key in ("score", "best_epoch", "epochs"):
         assert got["summary"][key] == want["summary"][key]
 
 
@@ -61,7 +61,7 @@ def test_resumed_run_ends_bit_for_bit_alike(
 
     rows = [RunFolder(tmp_path / name).read_metrics() for name in ("straight", "broken")]
     assert [row["epoch"] for row in rows[1]] == list(range(1, 21))
-    kept = [[(row["loss"], row.get("accuracy")) for row in metrics] for metrics in rows]
+    kept = [[(row["loss"], row.get("score")) for row in metrics] for metrics in rows]
     # Epoch 10 was the last of the broken run, so it was evaluated there as here (2 divides 10).
     assert kept[0] == kept[1]
 
@@ -231,16 +231,17 @@ def test_patience_shorter_than_the_pause_between_evaluations(parts, tmp_path: Pa
     settings = {**SETTINGS, "epochs": 40, "eval_every": 10, "patience": 3, "lr": 1e-9}
     summary = run_engine(World(), parts[1], tmp_path, False, settings)["summary"]
     assert (summary["best_epoch"], summary["epochs"]) == (10, 13)
-    evaluated = [row["epoch"] for row in RunFolder(tmp_path).read_metrics() if "accuracy" in row]
+    evaluated = [row["epoch"] for row in RunFolder(tmp_path).read_metrics() if "score" in row]
     assert evaluated == [10, 13]
 
 
 def test_resumed_at_its_last_epoch_still_reports_scores(parts, tmp_path: Path) -> None:
     settings = {**SETTINGS, "epochs": 8, "eval_every": 100}
-    run_engine(World(), parts[1], tmp_path, False, settings)  # the checkpoint is of epoch 5
+    run_engine(World(), parts[1], tmp_path, False, settings)
+    shutil.rmtree(next(tmp_path.rglob("epoch-000008")))  # that of epoch 5 is left
     summary = run_engine(World(), parts[1], tmp_path, True, {**settings, "epochs": 5})["summary"]
     assert (summary["best_epoch"], summary["epochs"]) == (5, 5)
-    assert summary["accuracy"].keys() == {"train", "val", "test"}
+    assert summary["score"].keys() == {"train", "val", "test"}
 
 
 def test_metrics_cut_by_a_kill_are_repaired(tmp_path: Path) -> None:

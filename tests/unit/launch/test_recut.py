@@ -85,3 +85,13 @@ def test_parts_of_the_users_own_are_not_cut_anew() -> None:
     with pytest.raises(ConfigError, match="not its own to cut anew"):
         siafu.resume(run, epochs=2, ranks=3, quiet=True)
     assert len(losses(siafu.resume(run, epochs=2, quiet=True))) == 2
+
+
+def test_a_run_is_not_cut_short_by_resuming_it() -> None:
+    run = siafu.fit("planted:200", epochs=3, checkpoint_every=2, **SETTINGS)
+    before = losses(run)
+    with pytest.raises(ConfigError, match="has more epochs than that already"):
+        siafu.resume(run, epochs=2, quiet=True)
+    assert losses(siafu.open_run(run.path)) == before
+    assert losses(siafu.resume(run, epochs=3, quiet=True)) == before
+    assert losses(siafu.resume(run, epochs=4, quiet=True))[:3] == before
