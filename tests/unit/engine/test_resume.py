@@ -121,6 +121,56 @@ def test_resumed_run_of_adaptive_widths_ends_bit_for_bit_alike(
     assert resumed[0]["summary"]["widths"] == [entry for entry in widths if entry["epoch"] > 10]
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"wire": 2, "changes": True},
+        {"wire": 0, "changes": True, "wire_period": 4, "strategy": "sar"},
+        {"wire": "adaptive", "changes": True, "wire_bits": 1, "wire_period": 3},
+        {"staleness": 1, "smoothing": 0.5},
+        {"staleness": 1, "wire": 4, "changes": True, "strategy": "sar", "model": "gat"},
+    ],
+    ids=lambda choice: " ".join(f"{name}={value}" for name, value in choice.items()),
+)
+def test_resumed_run_goes_on_with_the_rows_it_kept(
+    ranks: RankPool, parts, tmp_path: Path, choice: dict
+) -> None:
+    settings = {**SETTINGS, "epochs": 12, "eval_every": 4, **choice}
+    straight = run(ranks, 2, parts[2], tmp_path / "straight", False, settings)
+    shutil.copytree(tmp_path / "straight", tmp_path / "broken")
+    for left in (tmp_path / "broken" / "checkpoints").glob("epoch-000012*"):
+        shutil.rmtree(left)
+    resumed = run(ranks, 2, parts[2], tmp_path / "broken", True, settings)
+    assert_same(resumed[0], straight[0])
+    exact = {name: value for name, value in settings.items() if name not in choice}
+    other = run(ranks, 2, parts[2], tmp_path / "exact", False, exact)
+    assert other[0]["losses"] != straight[0]["losses"]
+
+
+def test_each_rank_saves_its_own_share(ranks: RankPool, parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "model": "gcn", "wire": 4, "changes": True}
+    straight = run(ranks, 2, parts[2], tmp_path, False, settings)
+    checkpoints = tmp_path / "checkpoints"
+    names = [
+        f"epoch-{n}{share}" for n in ("000015", "000020") for share in ("", ".rank-0", ".rank-1")
+    ]
+    assert sorted(path.name for path in checkpoints.iterdir()) == names
+    shutil.rmtree(checkpoints / "epoch-000020.rank-1")
+    resumed = run(ranks, 2, parts[2], tmp_path, True, settings)  # from epoch 15, which is whole
+    assert_same(resumed[0], straight[0])
+
+
+def test_a_share_that_is_damaged_is_refused(ranks: RankPool, parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "epochs": 5, "wire": 4, "changes": True}
+    run(ranks, 2, parts[2], tmp_path, False, settings)
+    kept = tmp_path / "checkpoints" / "epoch-000005.rank-1" / "kept-0-0-0.npy"
+    raw = bytearray(kept.read_bytes())
+    raw[-1] ^= 1
+    kept.write_bytes(raw)
+    with pytest.raises(AssertionError, match="wrong checksum"):
+        run(ranks, 2, parts[2], tmp_path, True, {**settings, "epochs": 8})
+
+
 def test_rows_after_the_checkpoint_are_written_again(parts, tmp_path: Path) -> None:
     settings = {**SETTINGS, "epochs": 13}  # the newest checkpoint is of epoch 10
     run_engine(World(), parts[1], tmp_path / "run", False, settings)

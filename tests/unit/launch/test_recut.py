@@ -61,8 +61,13 @@ def test_another_partition_changes_nothing_but_who_has_what() -> None:
     assert run.result["bytes_sent"] != whole.result["bytes_sent"]
 
 
-def test_widths_of_messages_are_found_anew_on_other_ranks() -> None:
-    settings = {**SETTINGS, "strategy": "adaqp", "wire_period": 3}
+@pytest.mark.parametrize(
+    "choice",
+    [{"strategy": "adaqp", "wire_period": 3}, {"wire": 4, "changes": True, "staleness": 1}],
+    ids=["widths", "kept rows"],
+)
+def test_what_messages_depend_on_begins_anew_on_other_ranks(choice: dict) -> None:
+    settings = {**SETTINGS, **choice}
     run = siafu.fit("planted:200", epochs=6, ranks=2, **settings)
     run = siafu.resume(run, epochs=12, ranks=3, quiet=True)
     assert run.result["ranks"] == 3
