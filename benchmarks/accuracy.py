@@ -114,7 +114,7 @@ def measure(target: Target, seeds: int, ranks: int) -> dict[str, Any]:
             out = str(Path(scratch) / "run")
             settings = {"ranks": ranks, **target.settings}
             run = fit(target.data or target.name, seed=seed, out=out, **settings)
-        found.append(100 * run.accuracy["test"])
+        found.append(100 * run.score["test"])
         seconds.append(run.result["seconds_per_epoch"])
     return {
         "set": target.name,

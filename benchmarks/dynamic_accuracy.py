@@ -194,7 +194,7 @@ def best_of(
         if isinstance(result, str):
             return result
         results.append((trial, result))
-    return max(results, key=lambda pair: pair[1]["accuracy"]["val"])
+    return max(results, key=lambda pair: pair[1]["score"]["val"])
 
 
 def row_of(target: Target, chosen: list[tuple[Trial, dict[str, Any]]]) -> dict[str, Any]:

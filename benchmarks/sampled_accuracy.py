@@ -61,7 +61,7 @@ def trained(name: str, settings: dict[str, Any]) -> tuple[float, float]:
     """Return the test score in percent, and the seconds an epoch, of one run."""
     with tempfile.TemporaryDirectory() as scratch:
         run = fit(name, out=str(Path(scratch) / "run"), **settings)
-    return 100 * run.accuracy["test"], run.result["seconds_per_epoch"]
+    return 100 * run.score["test"], run.result["seconds_per_epoch"]
 
 
 def summed_up(runs: list[tuple[float, float]]) -> dict[str, Any]:

@@ -2,13 +2,17 @@
 
 Run: python -m benchmarks.slow_network [--json FILE] [--hosts 2,4] [--mbit 1000,100] [--seeds 5]
      SIAFU_DATA=FOLDER python -m benchmarks.slow_network --data ogbn_arxiv_struct   a real graph
+     python -m benchmarks.slow_network --data amazon_computers --curves --seeds 2 \
+         --modes "fp32,4 bits,adaptive overlap,2 bits changes,1 bit changes,late"
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE and GCN of 256
 hidden on a graph like Reddit in shape: dense, skewed degrees, 41 classes that features and
 neighbours both tell of, cut by METIS. Seconds an epoch of plain fp32 (rows are waited for), with
 overlap, quantised, adaptive and overlapped, and with the first layer's sum cached. Accuracy does
 not depend on the network, so it is measured on ranks of this machine, on a smaller graph of the
-same kind. Bytes are those of an epoch, all ranks together.
+same kind. Bytes are those of an epoch, all ranks together. With `--curves` accuracy is followed
+over the epochs, and times are those until fp32's validation accuracy is reached: as many epochs as
+it takes, and an exact evaluation after every tenth.
 """
 
 import argparse
@@ -56,9 +60,22 @@ MODES: dict[str, dict[str, Any]] = {
     "4 bits": {"wire": 4, "overlap": False},
     "adaptive overlap": ADAPTIVE,
     "adaptive overlap cache": {**ADAPTIVE, "input_cache": True},
+    "4 bits changes": {"wire": 4, "changes": True},
+    "2 bits changes": {"wire": 2, "changes": True},
+    "1 bit changes": {"wire": 1, "changes": True},
+    "adaptive changes": {**ADAPTIVE, "changes": True, "wire_bits": 1.0},
+    "2 bits": {"wire": 2},
+    "late": {"staleness": 1},
+    "late 2 bits changes": {"wire": 2, "changes": True, "staleness": 1},
 }
+PAPER_MODES = tuple(MODES)[:6]
+"""What is measured where nothing else is asked for."""
 ACCURACY_MODES = ("fp32 overlap", "4 bits", "adaptive overlap", "random")
 TIMED_EPOCHS = 5
+SCORED_EVERY = 10
+"""Epochs between evaluations where curves are followed."""
+WITHIN = 0.005
+"""How far below fp32's last validation accuracy counts as reaching it."""
 PERIOD = 3
 """Epochs between assignments while timing, so that each kind of epoch is among those timed."""
 
@@ -110,7 +127,8 @@ def settings(job: dict[str, Any], model: str, mode: str) -> dict[str, Any]:
     chosen = {**ADAPTIVE, "wire": "random"} if mode == "random" else MODES[mode]
     extra = {"wire_period": job["period"]} if chosen.get("strategy") == "adaqp" else {}
     threads = {"threads": job.get("threads", COMMON["threads"])}
-    return {"data": job["parts"], "model": model, **COMMON, **threads, **chosen, **extra}
+    common = {**COMMON, "dropout": job["dropout"]}
+    return {"data": job["parts"], "model": model, **common, **threads, **chosen, **extra}
 
 
 def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -133,6 +151,11 @@ def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, di
             _step(training)
             found[mode]["seconds"].append(time.perf_counter() - start)
             found[mode]["sent"] = _halo_bytes(shard.world.meter.bytes_sent) - before
+    start = time.perf_counter()
+    trainings[next(iter(configs))].workload.evaluate()
+    for mode, training in trainings.items():
+        training.workload.book.rest()
+        found[mode]["evaluation"] = time.perf_counter() - start
     return found
 
 
@@ -158,7 +181,7 @@ def measure_rank(job: dict[str, Any]) -> None:
                 found |= time_modes(shard, configs)
                 continue
             for name, config in configs.items():
-                found[name] = accuracies(shard, config, job)
+                found[name] = (curves if job["curves"] else accuracies)(shard, config, job)
                 if world.rank == 0:
                     print(name, found[name], file=sys.stderr, flush=True)
         if job["kind"] == "time":
@@ -178,14 +201,34 @@ def accuracies(shard: Shard, config: dict[str, Any], job: dict[str, Any]) -> dic
     return {"test": found}
 
 
-def time_hosts(parts: Path, size: int, mbit: float, models: list[str]) -> list[dict[str, Any]]:
+def curves(shard: Shard, config: dict[str, Any], job: dict[str, Any]) -> dict[str, Any]:
+    """Return validation accuracies over the epochs, and the last test accuracy, one per seed."""
+    found: dict[str, Any] = {"val": [], "test": []}
+    for seed in range(job["seeds"]):
+        training = begin(make_config(**config, seed=seed).resolved(), shard)
+        found["val"].append([])
+        for epoch in range(1, job["epochs"] + 1):
+            _step(training)
+            if epoch % job["every"] == 0:
+                scores = training.workload.evaluate().scores
+                found["val"][-1].append(scores["val"])
+        found["test"].append(scores["test"])
+        training.workload.book.rest()
+    return found
+
+
+def time_hosts(
+    parts: Path, size: int, mbit: float, models: list[str], args: argparse.Namespace
+) -> list[dict[str, Any]]:
     """Return a row for each model and mode on so many hosts with such links."""
+    modes = args.modes.split(",")
     job = {
         "kind": "time",
         "parts": str(parts),
         "models": models,
-        "modes": list(MODES),
+        "modes": modes,
         "period": PERIOD,
+        "dropout": args.dropout,
     }
     command = [sys.executable, "-m", "benchmarks.slow_network", "--rank", json.dumps(job)]
     with hosts(size, mbit=mbit) as made:
@@ -197,7 +240,7 @@ def time_hosts(parts: Path, size: int, mbit: float, models: list[str]) -> list[d
     rows = []
     for model in models:
         plain = statistics.median(told[0][f"{model}/fp32"]["seconds"])
-        for mode in MODES:
+        for mode in modes:
             found = [each[f"{model}/{mode}"] for each in told]
             seconds = statistics.median(found[0]["seconds"])
             rows.append(
@@ -209,6 +252,7 @@ def time_hosts(parts: Path, size: int, mbit: float, models: list[str]) -> list[d
                     "epoch_seconds": round(seconds, 3),
                     "times_fp32": round(plain / seconds, 2),
                     "halo_mb": round(sum(each["sent"] for each in found) / 1e6, 2),
+                    "evaluation_seconds": round(found[0]["evaluation"], 3),
                 }
             )
             print(_line(rows[-1]), flush=True)
@@ -221,13 +265,18 @@ def measure_accuracy(parts: Path, size: int, models: list[str], args: argparse.N
         "kind": "accuracy",
         "parts": str(parts),
         "models": models,
-        "modes": args.accuracy_modes.split(","),
+        "modes": (args.modes if args.curves else args.accuracy_modes).split(","),
         "threads": args.threads,
         "period": 10,
         "seeds": args.seeds,
         "epochs": args.epochs,
+        "dropout": args.dropout,
+        "curves": args.curves,
+        "every": args.every,
     }
     found = run_module("benchmarks.slow_network", size, job)[0]
+    if args.curves:
+        return [row for model in models for row in reached(found, model, args)]
     rows = []
     for name, result in found.items():
         model, mode = name.split("/")
@@ -239,14 +288,52 @@ def measure_accuracy(parts: Path, size: int, models: list[str], args: argparse.N
     return rows
 
 
+def reached(found: dict[str, Any], model: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return after how many epochs each mode is as good as fp32 is at the end, on average."""
+    means = {
+        name.split("/")[1]: np.mean(result["val"], axis=0)
+        for name, result in found.items()
+        if name.startswith(f"{model}/")
+    }
+    target = means["fp32"][-1] - WITHIN
+    rows = []
+    for mode, curve in means.items():
+        there = np.flatnonzero(curve >= target)
+        percents = [100 * value for value in found[f"{model}/{mode}"]["test"]]
+        row = {
+            "model": model,
+            "mode": mode,
+            "dropout": args.dropout,
+            "target_val": round(100 * float(target), 2),
+            "epochs_to_target": int(there[0] + 1) * args.every if len(there) else None,
+            "val": round(100 * float(curve[-1]), 2),
+            "test": round(statistics.mean(percents), 2),
+            "test_by_seed": [round(value, 2) for value in percents],
+            "epochs": args.epochs,
+        }
+        rows.append(row)
+        print(_line(row), flush=True)
+    return rows
+
+
+def add_seconds(times: list[dict[str, Any]], accuracy: list[dict[str, Any]]) -> None:
+    """Note in each row of times what reaching fp32's accuracy takes, evaluations counted."""
+    for row in times:
+        same = [one for one in accuracy if all(one[k] == row[k] for k in ("model", "mode"))]
+        epochs = same[0]["epochs_to_target"] if same else None
+        if epochs is not None:
+            scored = -(-epochs // SCORED_EVERY) * row["evaluation_seconds"]
+            row["seconds_to_target"] = round(epochs * row["epoch_seconds"] + scored, 2)
+
+
 def _line(row: dict[str, Any]) -> str:
     return "  ".join(
         f"{value!s:<22}" if key == "mode" else f"{value!s:<7}" for key, value in row.items()
     )
 
 
-def main() -> None:
-    """Measure times on slow links, then accuracy; the last line is JSON."""
+def read_arguments() -> argparse.Namespace:
+    """Return what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--hosts", default="2,4", help="empty: accuracy alone")
@@ -257,10 +344,19 @@ def main() -> None:
     parser.add_argument("--data", default="", help="a named data set instead of the synthetic one")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--accuracy-modes", default=",".join(ACCURACY_MODES))
+    parser.add_argument("--modes", default=",".join(PAPER_MODES), help="fp32 first")
+    parser.add_argument("--curves", action="store_true", help="epochs to fp32's accuracy")
+    parser.add_argument("--every", type=int, default=2, help="epochs between points of a curve")
+    parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=1, help="of a rank, for accuracy")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--rank")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure times on slow links, then accuracy; the last line is JSON."""
+    args = read_arguments()
     if args.rank:
         measure_rank(json.loads(args.rank))
         return
@@ -278,9 +374,11 @@ def main() -> None:
         for size in (int(text) for text in args.hosts.split(",") if text):
             parts = cut(graph, size, Path(scratch))
             for mbit in (float(text) for text in args.mbit.split(",")):
-                times += time_hosts(parts, size, mbit, models)
+                times += time_hosts(parts, size, mbit, models, args)
         if args.seeds:
             accuracy = measure_accuracy(cut(small, 2, Path(scratch)), 2, models, args)
+        if args.curves:
+            add_seconds(times, accuracy)
     facts = {
         "benchmark": "slow_network",
         "graph": graph.name,

@@ -41,7 +41,7 @@ def measure(name: str, strategy: str, seeds: int, threads: int) -> dict[str, Any
                 out=str(Path(scratch) / "run"),
             )
         runs.append(run.result)
-    tests = [100 * run["accuracy"]["test"] for run in runs]
+    tests = [100 * run["score"]["test"] for run in runs]
     sent = [sum(run["bytes_sent"].values()) for run in runs]
     return {
         "set": name,

@@ -5,7 +5,7 @@ A run of four ranks equals a run of one to rounding, unless you allow it to be c
     import siafu
 
     run = siafu.fit("planted", model="gat", ranks=4)     # data: a name, files, PyG objects
-    run.accuracy["test"], run.predictions                # scores, and a table by your own ids
+    run.score["test"], run.predictions                # scores, and a table by your own ids
     siafu.infer(run, "new.npz")                          # the same model on other data
     siafu.resume(run, epochs=400)                        # go on where it ended
 

@@ -109,7 +109,7 @@ def test_readme_python_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(folder)
     for block in blocks_of(README):
         if block.language == "python":
-            assert "test" in run_python(block, {}, folder)["run"].accuracy
+            assert "test" in run_python(block, {}, folder)["run"].score
 
 
 def test_readme_diff_is_that_of_the_examples() -> None:

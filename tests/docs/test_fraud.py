@@ -61,4 +61,4 @@ def test_two_tables_lead_to_scores_of_new_customers(siafu: Command) -> None:
     ]
     result = json.loads(Path("run/result.json").read_text())
     assert result["metric"] == "average-precision"
-    assert result["accuracy"]["train"] > 0.03  # 0.01 by lot
+    assert result["score"]["train"] > 0.03  # 0.01 by lot

@@ -10,17 +10,49 @@ import torch
 from torch import Tensor
 
 from siafu.nn import Draws, Dropout, LocalNeighbours
-from siafu.ops import Attention, WireLayout, decode, encode
+from siafu.ops import Attention, DrawKey, WireLayout, decode, dropout_rows, encode, encode_changes
+from siafu.strategy import Strategy
 
 FIRST, LEAST_WIDTH = 1 << 40, 10
+_FULL, _RENEWED = 32, 8
 
 
-def rounded(x_ND: Tensor, ids_N: Tensor, bits: int, draws: Draws, purpose: int) -> Tensor:
-    """Return each row as its receiver would read it."""
-    flat = x_ND.detach().flatten(1)
-    layout = WireLayout.build(torch.full((len(flat),), bits).byte(), flat.size(1), flat.dtype)
-    payload = encode(flat, None, layout, draws.key(purpose), ids_N).payload
-    return decode(payload, layout).view_as(x_ND)
+class Reader:
+    """What receivers read of rows, from epoch to epoch: rounded, changes, late or kept."""
+
+    def __init__(self, strategy: Strategy, ids_N: Tensor, draws: Draws) -> None:
+        self._strategy, self._ids_N, self._draws = strategy, ids_N, draws
+        self._kept: dict[tuple[int, int], Tensor] = {}
+        """By exchange and returning part, -1 for rows on their way out."""
+        self._late: dict[tuple[int, int], Tensor] = {}
+
+    def read(self, x_ND: Tensor, number: int, part: int = -1) -> Tensor:
+        """Return each row as its receiver reads it."""
+        strategy, slot, epoch = self._strategy, (number, part), self._draws.epoch
+        is_silent = strategy.wire == 0 and (epoch - 1) % strategy.wire_period != 0
+        if is_silent and slot in self._kept:
+            return self._kept[slot].view_as(x_ND).clone()
+        fresh_ND = self._rounded(x_ND.detach().flatten(1), slot).view_as(x_ND)
+        if not strategy.staleness:
+            return fresh_ND
+        before_ND = self._late.get(slot)
+        smooth = strategy.smoothing
+        known = fresh_ND if before_ND is None else torch.lerp(fresh_ND, before_ND, smooth)
+        self._late[slot] = known
+        return fresh_ND if before_ND is None else before_ND
+
+    def _rounded(self, x_ND: Tensor, slot: tuple[int, int]) -> Tensor:
+        strategy, is_narrow = self._strategy, x_ND.size(1) < LEAST_WIDTH
+        bits = _FULL if is_narrow else strategy.wire or _RENEWED
+        codes = torch.full((len(x_ND),), bits).byte()
+        changes = strategy.changes and not is_narrow
+        layout = WireLayout.build(codes, x_ND.size(1), x_ND.dtype, changes=changes)
+        key = self._draws.key(FIRST + (slot[0] << 21) + 1 + slot[1])
+        if changes:
+            kept_ND = self._kept.setdefault(slot, torch.zeros_like(x_ND))
+            encode_changes(x_ND, None, layout, key, self._ids_N, kept_ND)
+            return kept_ND.clone()
+        return decode(encode(x_ND, None, layout, key, self._ids_N).payload, layout)
 
 
 class _Crossing(torch.autograd.Function):
@@ -44,25 +76,35 @@ def _as_rows(is_own_N: Tensor, x_ND: Tensor) -> Tensor:
 
 
 class NoisyNeighbours:
-    """A whole graph whose edges between parts carry rounded rows."""
+    """A whole graph whose edges between parts carry rows as the strategy writes them."""
 
-    def __init__(self, local: LocalNeighbours, part_N: Tensor, bits: int, draws: Draws) -> None:
-        self._local, self._part_N, self._bits, self._draws = local, part_N, bits, draws
+    def __init__(
+        self, local: LocalNeighbours, part_N: Tensor, strategy: Strategy, draws: Draws
+    ) -> None:
+        self._local, self._part_N, self._draws = local, part_N, draws
+        self._strategy, self._reader = strategy, Reader(strategy, local.ids_N, draws)
+        self._dropped: tuple[Tensor, Tensor, DrawKey, float] | None = None
         self.num_vertices = local.num_vertices
         self.edge_attr = self.edge_type = None
 
     def _parts(self, use: Callable[..., Tensor], *sources: Tensor) -> Tensor:
         """Return the rows of each part, computed from what it sees of the sources."""
-        purposes = [
-            None if x_ND[0].numel() < LEAST_WIDTH else FIRST + (self._draws.take_exchange() << 21)
+        numbers = [
+            self._draws.take_exchange()
+            if x_ND[0].numel() >= LEAST_WIDTH or self._strategy.staleness
+            else None
             for x_ND in sources
+        ]
+        there = [
+            x_ND if number is None else self._there(x_ND, number)
+            for x_ND, number in zip(sources, numbers, strict=True)
         ]
         out = None
         for part in range(int(self._part_N.max()) + 1):
             is_own_N = self._part_N == part
             seen = tuple(
-                x_ND if purpose is None else self._seen(x_ND, is_own_N, purpose, part)
-                for x_ND, purpose in zip(sources, purposes, strict=True)
+                x_ND if number is None else self._seen(x_ND, came_ND, is_own_N, (number, part))
+                for x_ND, came_ND, number in zip(sources, there, numbers, strict=True)
             )
             made = use(*seen)
             kept = torch.where(_as_rows(is_own_N, made), made, 0)
@@ -70,17 +112,24 @@ class NoisyNeighbours:
         assert out is not None
         return out
 
-    def _seen(self, x_ND: Tensor, is_own_N: Tensor, purpose: int, part: int) -> Tensor:
-        ids_N, bits, draws = self._local.ids_N, self._bits, self._draws
-        there_ND = rounded(x_ND, ids_N, bits, draws, purpose)
+    def _there(self, x_ND: Tensor, number: int) -> Tensor:
+        """Return rows as others have them; dropped here, where they were dropped before."""
+        if self._dropped is None or self._dropped[0] is not x_ND:
+            return self._reader.read(x_ND, number)
+        _, before_ND, key, p = self._dropped
+        return dropout_rows(self._reader.read(before_ND, number), self._local.ids_N, key, p)
 
+    def _seen(
+        self, x_ND: Tensor, there_ND: Tensor, is_own_N: Tensor, place: tuple[int, int]
+    ) -> Tensor:
         def back(grad_ND: Tensor) -> Tensor:
-            return rounded(grad_ND, ids_N, bits, draws, purpose + 1 + part)
+            return self._reader.read(grad_ND, *place)
 
         return _Crossing.apply(x_ND, there_ND, is_own_N, back)
 
     def maps_first(self, in_width: int, out_width: int) -> bool:
-        return self._local.maps_first(in_width, out_width)
+        keeps = self._strategy.keeps_rows
+        return out_width < in_width if keeps else self._local.maps_first(in_width, out_width)
 
     def own(self, x_ND: Tensor) -> Tensor:
         return x_ND
@@ -108,4 +157,8 @@ class NoisyNeighbours:
         return self._parts(use, *sources)
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
-        return self._local.dropout(x_ND, dropout)
+        dropped_ND = self._local.dropout(x_ND, dropout)
+        if self._strategy.keeps_rows:
+            key = self._draws.key(dropout.site)
+            self._dropped = dropped_ND, x_ND.detach(), key, dropout.p
+        return dropped_ND

@@ -54,14 +54,17 @@ def spec_of(model: str) -> ModelSpec:
     )
 
 
-def noisy_steps(folder: Path, kind: str, size: int, spec: ModelSpec, bits: int) -> dict[str, Any]:
+def noisy_steps(
+    folder: Path, kind: str, size: int, spec: ModelSpec, strategy: Strategy | int
+) -> dict[str, Any]:
     """Return the steps of one process that rounds what crosses between these parts."""
+    strategy = strategy if isinstance(strategy, Strategy) else Strategy(wire=strategy)
     torch.set_default_dtype(torch.float64)
     try:
         shard, draws = open_shard(folder, World()), Draws(seed=3)
         part_of = torch.from_numpy(assignment(graph_of(), kind, size)).long()
         local = LocalNeighbours(shard.csr, shard.row_ids, draws)
-        noisy = NoisyNeighbours(local, part_of[shard.row_ids], bits, draws)
+        noisy = NoisyNeighbours(local, part_of[shard.row_ids], strategy, draws)
         return run_steps(shard, noisy, draws, spec, Strategy())
     finally:
         torch.set_default_dtype(torch.float32)
@@ -77,6 +80,46 @@ def test_quantised_steps_equal_one_process_fed_the_same_noise(
     bits = 4 if model != "gat" else 2
     want = noisy_steps(parts["hash", 1], kind, size, spec_of(model), bits)
     strategy = Strategy(wire=bits, stages=stages, recompute=stages > 1)
+    got = ranks.run(distributed_steps, size, parts[kind, size], spec_of(model), strategy)
+    assert_same(got, want, **EXACT)
+
+
+KEPT: dict[str, dict[str, Any]] = {
+    "changes at 4 bits": {"wire": 4, "changes": True},
+    "changes at 2 bits": {"wire": 2, "changes": True},
+    "changes at 1 bit": {"wire": 1, "changes": True},
+    "renewed now and then": {"wire": 0, "changes": True, "wire_period": 3},
+    "late": {"staleness": 1},
+    "late and smooth": {"staleness": 1, "smoothing": 0.75},
+    "late changes": {"wire": 4, "changes": True, "staleness": 1},
+    "late and rounded": {"wire": 8, "staleness": 1},
+}
+"""Choices whose steps depend on the steps before."""
+
+
+CUTS = [
+    ("gcn", 1, "hash", 2),
+    ("sage", 4, "hash", 3),
+    ("sage-max", 1, "gap", 4),
+    ("gat", 4, "hash", 4),
+    ("gatv2", 1, "hash", 3),
+]
+
+
+@pytest.mark.parametrize(
+    ("choice", "model", "stages", "kind", "size"),
+    [
+        (choice, *CUTS[(2 * number + other) % len(CUTS)])
+        for number, choice in enumerate(KEPT)
+        for other in (0, 1)
+    ],
+)
+def test_rows_that_both_ends_keep_equal_those_of_one_process(
+    ranks: RankPool, parts, choice: str, model: str, stages: int, kind: str, size: int
+) -> None:
+    chosen = KEPT[choice]
+    want = noisy_steps(parts["hash", 1], kind, size, spec_of(model), Strategy(**chosen))
+    strategy = Strategy(**chosen, stages=stages, recompute=stages > 1)
     got = ranks.run(distributed_steps, size, parts[kind, size], spec_of(model), strategy)
     assert_same(got, want, **EXACT)
 
@@ -142,6 +185,22 @@ def gradient_of_attention(world: World, folder: Path, strategy: Strategy) -> tor
     out.square().sum().backward()
     assert z.grad is not None
     return z.grad
+
+
+def refetched(world: World, folder: Path, strategy: Strategy) -> tuple[int, int]:
+    """Return the bytes of rows fetched a second time, and the rows sent."""
+    gradient_of_attention(world, folder, strategy)
+    return world.meter.bytes_sent.get("halo_refetch", 0), len(
+        open_shard(folder, world).plan.send_rows
+    )
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_rows_that_are_kept_are_not_fetched_again(ranks: RankPool, parts, late: int) -> None:
+    choices = {"stages": 3, "recompute": True, "staleness": late}
+    strategy = Strategy(wire=4, changes=True, **choices)
+    for sent, rows in ranks.run(refetched, 3, parts["hash", 3], strategy):
+        assert sent == (0 if late else rows * 2 * 4), "scores of two heads travel whole"
 
 
 class TwoConvs(nn.Module):

@@ -69,7 +69,7 @@ def test_ranks_and_pools_on_two_nodes_train_as_one_process_does(
     assert not on_ray.result["pipeline"]["degraded"]
     # float32 sums in another order
     assert on_ray.result["losses"] == pytest.approx(alone.result["losses"], rel=1e-5)
-    assert on_ray.accuracy == alone.accuracy
+    assert on_ray.score == alone.score
     assert len(on_ray.result["peak_mb"]) == 2
     assert not ranks_of(run)
 

@@ -11,15 +11,19 @@ from siafu.checkpoint.checkpoint import (
     restore_optimiser,
     save_checkpoint,
 )
+from siafu.checkpoint.shares import Share, load_share, save_share
 
 __all__ = [
     "Checkpoint",
+    "Share",
     "checkpoints_in",
     "clear_leftovers",
     "first_difference",
     "has_checkpoint",
     "load_checkpoint",
+    "load_share",
     "newest_checkpoint",
     "restore_optimiser",
     "save_checkpoint",
+    "save_share",
 ]

@@ -8,7 +8,7 @@ import math
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from siafu.checkpoint.shares import check_shares, drop_shares
 from siafu.errors import StoreError
 from siafu.graph import Facts, Folder, open_folder, read_facts, write_folder
 from siafu.graph.manifest import MANIFEST
@@ -36,8 +37,8 @@ class Checkpoint:
     best: dict[str, Tensor]
     """Weights at the best validation epoch so far."""
     optimiser: dict[str, Any]
-    wire: dict[str, Tensor] = field(default_factory=dict)
-    """What the widths of messages depend on, of all ranks; empty where all rows have one."""
+    shares: int = 0
+    """Ranks that have added something of their own (`shares`)."""
     facts: dict[str, Any]
     """Epochs done, best scores, the graph's fingerprint, and what the workload adds."""
 
@@ -55,10 +56,9 @@ def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
         for number, state in checkpoint.optimiser["state"].items():
             for name, value in state.items():
                 writer.save(f"optimiser-{number}-{name}", _as_rows(torch.as_tensor(value)))
-        for name, tensor in checkpoint.wire.items():
-            writer.save(f"wire-{name}", _as_rows(tensor))
         writer.facts |= {
             "run": checkpoint.facts,
+            **({"shares": checkpoint.shares} if checkpoint.shares else {}),
             "names": names,
             "param_groups": checkpoint.optimiser["param_groups"],
         }
@@ -66,6 +66,7 @@ def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
     earlier = [path for path in checkpoints_in(parent) if path.name <= target.name]
     for old in set(checkpoints_in(parent)) - set(earlier[-_KEPT:]):
         shutil.rmtree(old, ignore_errors=True)
+    drop_shares(parent, {path.name for path in checkpoints_in(parent)})
     return target
 
 
@@ -97,7 +98,9 @@ def newest_checkpoint(parent: Path, say: Callable[[str], None] = lambda line: No
     damaged = []
     for path in found:
         try:
-            open_folder(path, "checkpoint").verify()
+            folder = open_folder(path, "checkpoint")
+            folder.verify()
+            check_shares(path, read_facts(folder, _CheckpointFacts).shares)
         except StoreError as error:
             damaged.append(f"{path.name}: {error.seen}")
             continue
@@ -128,6 +131,8 @@ class _Names(Facts):
 class _CheckpointFacts(Facts):
     run: dict[str, Any]
     """What the engine that wrote it reads again."""
+    shares: int = 0
+    """Ranks that have added something of their own."""
     names: _Names
     param_groups: list[dict[str, Any]]
 
@@ -198,14 +203,13 @@ def load_checkpoint(path: Path, model: nn.Module) -> Checkpoint:
         }
         for group, names in (("model", facts.names.model), ("best", facts.names.best))
     }
-    wire = {
-        entry.removeprefix("wire-"): torch.tensor(folder.load(entry))
-        for entry in folder.entries
-        if entry.startswith("wire-")
-    }
     kept = {"state": _optimiser_state(folder, model), "param_groups": facts.param_groups}
     return Checkpoint(
-        model=groups["model"], best=groups["best"], optimiser=kept, wire=wire, facts=facts.run
+        model=groups["model"],
+        best=groups["best"],
+        optimiser=kept,
+        shares=facts.shares,
+        facts=facts.run,
     )
 
 

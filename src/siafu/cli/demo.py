@@ -72,5 +72,5 @@ def _table(many: Run, one: Run, epochs: int) -> Table:
         values = (run.result["losses"][number] for run in (many, one))
         table.add_row(str(number + 1), *(f"{value:.6f}" for value in values))
     table.add_section()
-    table.add_row("test accuracy", *(percent(run.accuracy["test"]) for run in (many, one)))
+    table.add_row("test accuracy", *(percent(run.score["test"]) for run in (many, one)))
     return table

@@ -8,7 +8,8 @@ from rich.table import Table
 
 from siafu.cli.flags import given_flags, with_settings
 from siafu.cli.show import out, print_json, say
-from siafu.config import make_config
+from siafu.config import make_config, settings_of
+from siafu.ingest.options import TableColumns
 from siafu.launch.planning import plan_run
 from siafu.plan import Outlook, Plan, shown_bytes, shown_seconds
 
@@ -121,4 +122,4 @@ def _remarks(one: Outlook) -> list[str]:
     return [*told, *([] if one.fits else ["does not fit"])]
 
 
-plan = with_settings(plan, _SETTINGS)
+plan = with_settings(plan, [*_SETTINGS, *settings_of(TableColumns)])

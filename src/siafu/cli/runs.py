@@ -33,11 +33,16 @@ def runs(
     json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
 ) -> None:
     """List and compare runs: score, epochs, state, and the settings in which they differ."""
-    show_runs(folder, list_runs(folder, sort), as_json=json, everything=everything)
+    show_runs(folder, list_runs(folder, sort), sort=sort, as_json=json, everything=everything)
 
 
 def show_runs(
-    path: Path, found: list[RunSummary], *, as_json: bool, everything: bool = False
+    path: Path,
+    found: list[RunSummary],
+    *,
+    sort: str = "time",
+    as_json: bool,
+    everything: bool = False,
 ) -> None:
     """Print runs, for people or for programs."""
     if as_json:
@@ -46,12 +51,12 @@ def show_runs(
     elif everything:
         _show_everything(path, found)
     else:
-        _show_what_fits(path, found)
+        _show_what_fits(path, found, sort)
 
 
-def _show_what_fits(path: Path, found: list[RunSummary]) -> None:
+def _show_what_fits(path: Path, found: list[RunSummary], sort: str) -> None:
     """Print the few columns that tell most, then settings that differ while there is room."""
-    rows, shown = _few_columns(found), list[str]()
+    rows, shown = _few_columns(found, sort), list[str]()
     for name in ("when", "epochs", "model"):
         if _width(_table(str(path), rows)) > out.width:
             rows = [{key: row[key] for key in row if key != name} for row in rows]
@@ -69,9 +74,9 @@ def _show_what_fits(path: Path, found: list[RunSummary]) -> None:
         out.print(f"They differ in {shortened(rest, 4)} too: --all shows it.", soft_wrap=True)
 
 
-def _few_columns(found: list[RunSummary]) -> list[dict[str, str]]:
+def _few_columns(found: list[RunSummary], sort: str) -> list[dict[str, str]]:
     """Return a row for each run; where all have the same score, its name is the column's."""
-    scores = [_first_score(run) for run in found]
+    scores = [_first_score(run, sort) for run in found]
     names = {name for name, _ in scores if name}
     head, told = "score", 0
     if len({name.split()[0] for name in names}) == 1:
@@ -91,9 +96,12 @@ def _few_columns(found: list[RunSummary]) -> list[dict[str, str]]:
     ]
 
 
-def _first_score(run: RunSummary) -> tuple[str, str]:
-    """Return the score that counts, as `test accuracy`, and its value."""
+def _first_score(run: RunSummary, sort: str) -> tuple[str, str]:
+    """Return the score that runs are sorted by, or that counts, as `test f1`, and its value."""
     for split in ("test", "val", "train"):
+        if sort in run.scores.get(split, {}):
+            return f"{split} {sort}", shown_score(sort, run.scores[split][sort])
+    for split in (sort, "test", "val", "train"):
         if (found := run.score(split)) is not None:
             return f"{split} {found[0]}", shown_score(*found)
     return "", ""

@@ -111,13 +111,13 @@ def score_rows(scores: dict[str, dict[str, float]]) -> dict[str, str]:
 
 def score_of(row: dict[str, Any]) -> str:
     """Return the scores of a result, or of a row of metrics, by split."""
-    if "accuracy" not in row:
+    if "score" not in row:
         row = {
-            "accuracy": {s: next(iter(found.values())) for s, found in row["scores"].items()},
+            "score": {s: next(iter(found.values())) for s, found in row["scores"].items()},
             "metric": next(iter(next(iter(row["scores"].values()), {})), ""),
         }
     metric = row.get("metric") or ""
-    return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["accuracy"].items())
+    return "  ".join(f"{s} {shown_score(metric, value)}" for s, value in row["score"].items())
 
 
 def _epochs(result: dict[str, Any]) -> str:
@@ -190,11 +190,20 @@ def _told(choices: dict[str, Any]) -> str:
         return _told_of_intervals(choices)
     wire = choices.get("wire", 32)
     told = [counted(choices["stages"], "stage")] if "stages" in choices else []
-    told += [name.replace("_", " ") for name, value in choices.items() if value is True]
+    told += [
+        name.replace("_", " ")
+        for name, value in choices.items()
+        if value is True and name != "changes"
+    ]
+    what = "changes of rows" if choices.get("changes") else "messages"
     if "wire_bits" in choices:
-        told.append(f"messages quantised to {choices['wire_bits']:g} bits on average ({wire})")
+        told.append(f"{what} quantised to {choices['wire_bits']:g} bits on average ({wire})")
+    elif wire == 0:
+        told.append(f"rows of others renewed every {counted(choices['wire_period'], 'epoch')}")
     elif wire != 32:
-        told.append(f"messages quantised to {wire} bits")
+        told.append(f"{what} quantised to {counted(wire, 'bit')}")
+    if choices.get("staleness"):
+        told.append("rows of others an epoch old")
     return ", ".join(told)
 
 

@@ -14,12 +14,14 @@ from siafu.comm.halo import (
     add_returned,
     counts_by_peer,
     exchange_halo,
+    read_kept,
     start_coded,
     start_exchange,
     start_fetch,
     start_return,
     sum_over_ranks,
 )
+from siafu.comm.kept import Keeping, KeptRows
 from siafu.comm.mailbox import Mail, Mailbox
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
@@ -56,6 +58,8 @@ __all__ = [
     "Format",
     "HaloPlan",
     "Inquiry",
+    "Keeping",
+    "KeptRows",
     "Mail",
     "Mailbox",
     "MakeCodings",
@@ -71,6 +75,7 @@ __all__ = [
     "even_counts",
     "exchange_halo",
     "gather_steps",
+    "read_kept",
     "reduce_gradients",
     "share_rows",
     "start_coded",

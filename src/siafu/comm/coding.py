@@ -13,12 +13,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from siafu.comm.kept import KeptRows
 from siafu.errors import PlanError
 from siafu.ops import DrawKey, Encoded, WireLayout, bad_row, decode, encode, row_bytes
 
-FormatKind = Literal["float", "rounded"]
+FormatKind = Literal["float", "rounded", "kept"]
 
 _CODES: dict[tuple[FormatKind, int], int] = {
+    ("kept", 0): 0,
+    ("rounded", 1): 1,
     ("rounded", 2): 2,
     ("rounded", 4): 4,
     ("rounded", 8): 8,
@@ -34,7 +37,8 @@ class Format:
     """How the entries of a row are written."""
 
     kind: FormatKind
-    """`float` is unchanged, float64 too; `rounded` is right on average, between two scales."""
+    """`float` is unchanged, float64 too; `rounded` is right on average, between two scales, but for
+    one bit, which is the nearer value; `kept` sends nothing. The latter two are of changes."""
     bits: int
     """Of an entry."""
 
@@ -54,7 +58,8 @@ class Format:
     @classmethod
     def of_bits(cls, bits: int) -> "Format":
         """Return what bits in the settings mean: 32 are unchanged, fewer are rounded."""
-        return UNCHANGED if bits == UNCHANGED.bits else cls("rounded", bits)
+        kind: FormatKind = "rounded" if bits else "kept"
+        return UNCHANGED if bits == UNCHANGED.bits else cls(kind, bits)
 
     @classmethod
     def of_code(cls, code: int) -> "Format":
@@ -69,6 +74,9 @@ class Format:
     @property
     def variance(self) -> float:
         """Of an entry, relative to rounding it to the ends of its row's range."""
+        if self.bits < 2:
+            # Errors within a quarter of the range; a change that is as far from 0 as it is wide.
+            return 1 / 8 if self.bits else 2.0
         return 0.0 if self.kind == "float" else (2.0**self.bits - 1) ** -2
 
     def row_bytes(self, width: int, element_size: int = 4) -> int:
@@ -88,28 +96,63 @@ UNCHANGED = Format("float", 32)
 class Coding:
     """Formats of what is sent and received, and the draws that round it."""
 
-    sent: WireLayout
-    received: WireLayout
+    sent: Callable[[], WireLayout]
+    """Where rows lie in the message, made when it is written."""
+    received: Callable[[], WireLayout]
     sent_bytes: tuple[int, ...]
     """Of the rows for each peer."""
     received_bytes: tuple[int, ...]
-    ids_S: Tensor
-    """int64: numbers in the whole graph of the rows sent."""
+    ids: Callable[[], Tensor]
+    """Returns int64 [S]: numbers in the whole graph of the rows sent."""
     key: DrawKey
     name_row: Callable[[int], str]
     """What to call a row that can't be sent, by its place in the message."""
     trace: Callable[[Tensor], None] | None = None
     """Given the range of each row sent."""
+    kept: KeptRows | None = None
+    """What both ends keep of these rows from exchange to exchange."""
+    before: Tensor | None = None
+    """Rows that travel in place of those given, which `after` makes of them."""
+    after: Callable[[Tensor], Tensor] | None = None
+    """Done to rows once they are here, such as dropping entries."""
+    is_silent: bool = False
+    """Whether nothing travels, and what was kept is read."""
 
     def encode(self, x_ND: Tensor, rows_S: Tensor | None) -> Encoded:
         """Return rows x[rows_S] as a message."""
-        encoded = encode(x_ND.flatten(1), rows_S, self.sent, self.key, self.ids_S, check=False)
+        x_ND = (x_ND if self.before is None else self.before).flatten(1)
+        if self.kept is not None and self.kept.keeping.changes:
+            encoded = self.kept.encode(x_ND, rows_S, self.sent(), self.key, self.ids())
+        else:
+            encoded = encode(x_ND, rows_S, self.sent(), self.key, self.ids(), check=False)
         if self.trace is not None:
             self.trace(encoded.range_S)
         return encoded
 
     def decode(self, payload: Tensor, encoded: Encoded, shape: torch.Size) -> Tensor:
         """Return the rows received, once it is sure that those sent were finite."""
+        if self.kept is not None:
+            self.take(payload, encoded)
+            return self.read(shape)
+        self._check_sent(encoded)
+        return self.finished(decode(payload, self.received()), shape)
+
+    def take(self, payload: Tensor, encoded: Encoded) -> Tensor:
+        """Keep the rows received."""
+        assert self.kept is not None
+        self._check_sent(encoded)
+        self.kept.take(payload, self.received())
+        return self.kept.rows
+
+    def _check_sent(self, encoded: Encoded) -> None:
         if (bad := encoded.first_bad()) is not None:
             raise bad_row(self.name_row(bad))
-        return decode(payload, self.received).view(-1, *shape)
+
+    def read(self, shape: torch.Size) -> Tensor:
+        """Return the rows that are kept here."""
+        assert self.kept is not None
+        return self.finished(self.kept.rows, shape)
+
+    def finished(self, rows_RD: Tensor, shape: torch.Size) -> Tensor:
+        """Return rows as they are used."""
+        return (rows_RD if self.after is None else self.after(rows_RD)).view(-1, *shape)

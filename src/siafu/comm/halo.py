@@ -184,10 +184,33 @@ def start_coded(
     x_ND: Tensor, rows_S: Tensor | None, world: World, purpose: str, coding: Coding
 ) -> PendingRows:
     """Start sending rows x[rows_S] (all of x for None) as `coding` writes them, for each peer."""
+    kept, shape = coding.kept, x_ND.shape[1:]
+    if kept is not None and coding.is_silent and not kept.is_new:
+        return read_kept(coding, shape)
+    is_late = kept is not None and kept.keeping.late and not kept.is_new
     encoded = coding.encode(x_ND, rows_S)
     counts = coding.sent_bytes, coding.received_bytes
     pending = start_exchange(encoded.payload, *counts, world, purpose)
-    return pending.decoded_by(partial(coding.decode, encoded=encoded, shape=x_ND.shape[1:]))
+    if kept is None or not is_late:
+        return pending.decoded_by(partial(coding.decode, encoded=encoded, shape=shape))
+    pending = pending.decoded_by(partial(coding.take, encoded=encoded))
+    # What came round before is read now; this is waited for when the exchange comes round again.
+    before, kept.coming = kept.coming, partial(pending.wait, world, f"late rows, {purpose}")
+    return read_kept(coding, shape, before)
+
+
+def read_kept(
+    coding: Coding, shape: torch.Size, before: Callable[[], Any] | None = None
+) -> PendingRows:
+    """Return rows that are here, once `before` has been waited for."""
+
+    def read(nothing: Tensor) -> Tensor:
+        if before is not None:
+            before()
+        return coding.read(shape)
+
+    nothing = torch.empty(0)
+    return PendingRows(nothing, [], nothing).decoded_by(read)
 
 
 def add_returned(grad_SD: Tensor, plan: HaloPlan, grad_ND: Tensor) -> None:

@@ -3,10 +3,10 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import yaml
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import ValidationError, ValidationInfo, field_validator, model_validator
 
 from siafu.config.training import LinkOptions, RecordOptions, ScoringOptions, TrainingOptions
 from siafu.elastic.options import PoolOptions
@@ -64,8 +64,14 @@ class RunConfig(
 
     @field_validator("*", mode="before")
     @classmethod
-    def _plain_text(cls, value: Any) -> Any:
+    def _plain_text(cls, value: Any, info: ValidationInfo) -> Any:
         value = str(value) if isinstance(value, Path) else value
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            taken = cls.model_fields[info.field_name or ""].annotation
+            # Whole numbers and words alike (stages=2, stages="auto") are text on a command line.
+            is_text = str in get_args(taken) and not {int, float} & set(get_args(taken))
+            value = f"{value:g}" if is_text and isinstance(value, float) else value
+            value = str(value) if is_text else value
         if isinstance(value, str) and not value.isprintable() and re.search(r"[\0\n\r]", value):
             raise ValueError("It has a zero byte or a line break in it")
         return value

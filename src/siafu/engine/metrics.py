@@ -23,7 +23,7 @@ _CELLS_AT_ONCE = 1 << 22
 OF_NUMBERS = ("rmse", "mae", "r2")
 OF_COUNTS = ("accuracy", "micro-f1", "f1", "macro-f1")
 LOWER_IS_BETTER = ("rmse", "mae")
-_RARE = 0.05
+_RARE = 0.2
 """A class rarer than this is told by average precision: all may be right, and it never found."""
 Details = dict[str, dict[str, float]]
 

@@ -21,7 +21,7 @@ from siafu.record import TRAINING_LANE, counted
 class RunResult:
     """What a run came to."""
 
-    accuracy: dict[str, float]
+    score: dict[str, float]
     """The score that counts, by split."""
     metric: str
     best_epoch: int

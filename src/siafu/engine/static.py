@@ -159,16 +159,14 @@ class FullGraph:
 
     def row_of(self, found: Evaluation) -> dict[str, Any]:
         """Return the scores by split."""
-        row: dict[str, Any] = {"accuracy": found.scores}
-        if self.metrics[0] != "accuracy":
-            row["metric"] = self.metrics[0]
+        row: dict[str, Any] = {"score": found.scores, "metric": self.metrics[0]}
         return row | ({"scores": found.details} if found.details else {})
 
     def note_of(self, row: dict[str, Any]) -> str:
         """Return the validation score in words."""
-        if "accuracy" not in row:
+        if "score" not in row:
             return ""
-        return f"val {shown_score(self.metrics[0], row['accuracy']['val'])}"
+        return f"val {shown_score(self.metrics[0], row['score']['val'])}"
 
     def fingerprint(self) -> str:
         """Return the hash of the graph."""

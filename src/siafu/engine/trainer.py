@@ -33,7 +33,7 @@ from siafu.engine.progress import (
     traffic_matrix,
 )
 from siafu.engine.run_facts import RunFacts, read_run_facts
-from siafu.engine.widths import gather_widths, restore_widths, width_counts
+from siafu.engine.widths import restore_widths, save_widths, shares_of, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
@@ -162,11 +162,12 @@ class Trainer:
         self.progress.is_enough = any(row[1] for row in asked)
         if may_stop:
             self._check_budget()
-        # A run too short for one has it at its end: it can be given more epochs.
+        # With one at its end a run can be given more epochs, and none is lost.
         is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
         ends_early = ends or is_late or bool(self.progress.budget_spent)
-        if every and (ends_early or (is_over and epochs < every) or epochs % every == 0):
+        if every and (ends_early or is_over or epochs % every == 0):
             with self.watch.saving():
+                save_widths(self.workload.book, world, folder.checkpoints, epochs)
                 saved = self.checkpoint()
                 if world.rank == 0:
                     save_checkpoint(saved, folder.checkpoints)
@@ -204,12 +205,13 @@ class Trainer:
     def result(self, folder: RunFolder) -> RunResult:
         """Return what the run came to; every rank calls this together."""
         world, progress, config = self.world, self.progress, self.config
+        self.workload.book.rest()
         with self._scoring(passes=0):
             told = self.workload.report(math.fsum(progress.seconds), progress.epochs)
         told |= {"strategy": config.strategy, "scores": self.best_details or None}
         bytes_sent, peaks = traffic_and_peaks(world, self.workload.purposes)
         return RunResult(
-            accuracy=progress.best_scores,
+            score=progress.best_scores,
             task=self.workload.task,
             best_epoch=progress.best_epoch,
             losses=progress.losses,
@@ -251,7 +253,7 @@ class Trainer:
             model=workload.module.state_dict(),
             best=self.best,
             optimiser=self.optimiser.state_dict(),
-            wire=gather_widths(workload.book, self.world),
+            shares=shares_of(workload.book, self.world),
             facts=facts,
         )
 
@@ -260,10 +262,10 @@ class Trainer:
         # Rank 0's choice: disks of other machines may not show its newest checkpoint yet.
         mine = newest_checkpoint(checkpoints).name if self.world.rank == 0 else ""
         chosen = checkpoints / self.world.share_text(mine)
-        self.restore(load_checkpoint(chosen, self.workload.module))
+        self.restore(load_checkpoint(chosen, self.workload.module), chosen)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Take up a run where the checkpoint left it."""
+    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Take up a run where the checkpoint left it; `path` is where it lies."""
         facts, workload = read_run_facts(checkpoint), self.workload
         _check_same_run(facts, workload)
         workload.module.load_state_dict(checkpoint.model)
@@ -275,8 +277,9 @@ class Trainer:
             self.progress.best_merit = facts.best_merit
         elif facts.best_scores:
             self.progress.best_merit = workload.merit_of(facts.best_scores)
-        if self._is_cut_alike(facts):  # else widths of messages are found anew
-            restore_widths(workload.book, checkpoint.wire, self.world)
+        # On another cut other rows travel: widths are found anew, and nothing is kept yet.
+        if self._is_cut_alike(facts) and checkpoint.shares:
+            restore_widths(workload.book, path, self.world)
         workload.restore(facts)
 
     def _is_cut_alike(self, facts: RunFacts) -> bool:

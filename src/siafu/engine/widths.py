@@ -1,28 +1,22 @@
-"""The widths of messages of all ranks together: in a run's summary, and in its checkpoints.
+"""The widths of messages in a run's summary, and what a rank's next messages depend on on disk.
 
-Shapes: G channels of all ranks, K rows that all ranks send.
+Shapes: G channels of a rank, K messages that it sends.
 """
 
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from siafu.checkpoint import Share, load_share, save_share
 from siafu.comm import FORMATS, World
-from siafu.engine.scores import gather_rows
 from siafu.errors import StoreError
 from siafu.strategy import WidthBook
-from siafu.strategy.rounding import CHOICES
-
-_HEADS = "legs"
-"""The name in checkpoints of what is known of each channel; older ones have it too."""
-_ROWS = 4
-"""Where a channel's number of rows stands, after the rank."""
 
 
 def width_counts(book: WidthBook, world: World) -> list[dict[str, Any]]:
     """Return how many rows of all ranks had each format, by exchange and epoch."""
-    mine = [float(entry.rows.get(each, 0)) for entry in book.history for each in CHOICES]
+    mine = [float(entry.rows.get(each, 0)) for entry in book.history for each in book.choices]
     if not mine:
         return []
     total = iter(torch.tensor(world.gather_numbers(mine)).sum(dim=0).long().tolist())
@@ -31,47 +25,53 @@ def width_counts(book: WidthBook, world: World) -> list[dict[str, Any]]:
             "epoch": entry.epoch,
             "exchange": entry.exchange,
             "direction": entry.direction,
-            "rows": {str(each): next(total) for each in CHOICES},
+            "rows": {str(each): next(total) for each in book.choices},
         }
         for entry in book.history
     ]
 
 
-def gather_widths(book: WidthBook, world: World) -> dict[str, Tensor]:
-    """Return what later widths of all ranks depend on; nothing where all rows have one width."""
-    if world.size == 1 or not book.strategy.assigns_widths:
-        return {}
-    heads, rows = book.state()
-    rank = heads.new_full((len(heads), 1), world.rank)
-    heads = gather_rows(torch.cat([rank, heads], dim=1), world)
-    return {_HEADS: heads, "rows": gather_rows(rows, world)} if len(heads) else {}
+def shares_of(book: WidthBook, world: World) -> int:
+    """Return how many ranks add to a checkpoint: all, or none where messages depend on nothing."""
+    has_any = book.strategy.assigns_widths or book.strategy.keeps_rows
+    return world.size if has_any and world.size > 1 else 0
 
 
-def _check_widths(wire: dict[str, Tensor], world: World) -> None:
-    """Raise unless every channel is of a rank that is there, with the widths of all its rows."""
-    heads, rows = wire.get(_HEADS), wire.get("rows")
-    problem, codes = None, tuple(each.code for each in FORMATS)
-    if heads is None or rows is None or heads.shape[1:] != (7,) or rows.shape[1:] != (3,):
-        problem = f"arrays {', '.join(f'{name} {list(wire[name].shape)}' for name in sorted(wire))}"
-    elif not ((heads >= 0) & (heads < 2**31)).all() or int(heads[:, 0].max()) >= world.size:
-        problem = "a number of a channel is out of range"
-    elif int(heads[:, _ROWS].long().sum()) != len(rows):
-        problem = f"{int(heads[:, _ROWS].long().sum())} rows told, {len(rows)} there"
-    elif not torch.isin(rows[:, :2], torch.tensor(codes, dtype=rows.dtype)).all():
-        problem = f"a width that is none of {codes}"
-    if problem is not None:
+def save_widths(book: WidthBook, world: World, checkpoints: Path, epochs: int) -> None:
+    """Save what later messages of each rank depend on; every rank calls this together."""
+    if shares_of(book, world):
+        save_share(book.state(), checkpoints, epochs, world.rank)
+        world.gather_numbers([0.0])  # the checkpoint itself is written once all are there
+
+
+def restore_widths(book: WidthBook, checkpoint: Path, world: World) -> None:
+    """Take up what `save_widths` has saved of this rank."""
+    share = load_share(checkpoint, world.rank)
+    if (problem := fault_of(share)) is not None:
         raise StoreError(
-            "The widths of messages in the checkpoint can't be used.",
+            "What the checkpoint has of messages can't be used.",
             seen=problem,
-            fix="resume with as many ranks, or remove the newest folder in checkpoints/ of the run",
+            fix="remove the newest folders in checkpoints/ of the run and resume again",
         )
+    book.restore(share)
 
 
-def restore_widths(book: WidthBook, wire: dict[str, Tensor], world: World) -> None:
-    """Take this rank's share of what `gather_widths` returned."""
-    if not wire:
-        return
-    _check_widths(wire, world)
-    heads_G, mine_G = wire[_HEADS], wire[_HEADS][:, 0] == world.rank
-    rows_K = mine_G.repeat_interleave(heads_G[:, _ROWS].long())
-    book.restore(heads_G[mine_G, 1:], wire["rows"][rows_K])
+def fault_of(share: Share) -> str | None:
+    """Return what is wrong with a share, if anything."""
+    wanted = {"channels": (torch.int64, 2), "codes": (torch.uint8, 2), "ranges": (torch.float32, 1)}
+    known = torch.tensor([each.code for each in FORMATS])
+    for name, tensor in share.items():
+        is_kept = name.startswith("kept-") and tensor.dim() == 2 and tensor.is_floating_point()
+        if not is_kept and wanted.get(name) != (tensor.dtype, tensor.dim()):
+            return f"array {name} {tensor.dtype} {list(tensor.shape)}"
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            return f"array {name} has numbers that are not finite"
+    if not wanted.keys() <= share.keys():
+        return f"arrays {', '.join(sorted(share))}"
+    heads_G6, codes_K2 = share["channels"], share["codes"]
+    if heads_G6.size(1) != 6 or not ((heads_G6 >= 0) & (heads_G6 < 2**31)).all():
+        return "a number of a channel is out of range"
+    told = int(heads_G6[:, 3].sum())
+    if codes_K2.size(1) != 2 or not told == len(codes_K2) == len(share["ranges"]):
+        return f"{told} messages told, {len(codes_K2)} there"
+    return None if torch.isin(codes_K2.long(), known).all() else "a format that is not known"

@@ -179,7 +179,7 @@ def open_run(path: Path | str) -> Run:
     """Return a finished run: its result, metrics and predictions.
 
     >>> run = siafu.open_run("runs/planted-gcn-001")
-    >>> run.accuracy["test"], len(run.metrics)
+    >>> run.score["test"], len(run.metrics)
     """
     folder = existing_run(Path(path))
     if not folder.is_finished:

@@ -16,7 +16,16 @@ from siafu.launch.statistics import spec_of, statistics_of_parts
 from siafu.nn import CARDS
 from siafu.options import read_bytes
 from siafu.partitioning import open_parts
-from siafu.plan import TYPICAL, Outlook, Setting, foresee, kept_machine, shown_seconds
+from siafu.plan import (
+    TYPICAL,
+    Link,
+    Outlook,
+    Setting,
+    foresee,
+    kept_machine,
+    shown_bytes,
+    shown_seconds,
+)
 from siafu.strategy import AUTO
 
 _CANDIDATES = ("halo", "columns", "sar")
@@ -25,11 +34,16 @@ _CLEARLY = 0.9
 _USUAL = "halo"
 
 
-def with_chosen_strategy(config: RunConfig, parts: Path, say: Callable[[str], None]) -> RunConfig:
-    """Return the settings with a strategy in place of `auto`, and say why it was taken."""
+def with_chosen_strategy(
+    config: RunConfig, parts: Path, say: Callable[[str], None], link: Link | None = None
+) -> RunConfig:
+    """Return the settings with a strategy in place of `auto`, and say why it was taken.
+
+    `link` is what was measured between ranks of several hosts.
+    """
     if config.strategy != AUTO:
         return config
-    found = [] if config.ranks == 1 else _outlooks(config, parts)
+    found = [] if config.ranks == 1 else _outlooks(config, parts, link)
     best = _best(found)
     name = _USUAL if best is None else best.name
     if config.ranks == 1:
@@ -39,7 +53,8 @@ def with_chosen_strategy(config: RunConfig, parts: Path, say: Callable[[str], No
     else:
         others = [one for one in found if one is not best]
         told = [f"{one.name} {_told(one)}" for one in others]
-        why = f"predicted {_told(best)} per epoch" + (f", {', '.join(told)}" if told else "")
+        over = f" over {shown_bytes(link.bytes_per_second)}/s" if link is not None else ""
+        why = f"predicted {_told(best)} per epoch{over}" + (f", {', '.join(told)}" if told else "")
     say(f"Strategy: {name} ({why}); --strategy NAME takes another.")
     return config.model_copy(update={"strategy": name})
 
@@ -58,7 +73,7 @@ def _best(found: list[Outlook]) -> Outlook | None:
     return fastest if fastest.seconds < _CLEARLY * usual.seconds else usual
 
 
-def _outlooks(config: RunConfig, parts: Path) -> list[Outlook]:
+def _outlooks(config: RunConfig, parts: Path, link: Link | None) -> list[Outlook]:
     """Return what is predicted of each candidate that the other settings allow."""
     if config.model not in CARDS or folder_kind(parts) != "parts":
         return []
@@ -69,6 +84,7 @@ def _outlooks(config: RunConfig, parts: Path) -> list[Outlook]:
         spec=spec_of(config, graph),
         statistics=graph,
         machine=kept_machine("cpu", today) or TYPICAL,
+        link=link,
         memory=_budget(config),
     )
     found = []

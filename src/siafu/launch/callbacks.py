@@ -28,7 +28,7 @@ def told_of(row: dict[str, Any]) -> dict[str, Any]:
     for split, scores in row.get("scores", {}).items():
         told |= {f"{split}_{name}": value for name, value in scores.items()}
         told[split] = next(iter(scores.values()), None)
-    return told | row.get("accuracy", {})
+    return told | row.get("score", {})
 
 
 class Answering:

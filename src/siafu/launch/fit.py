@@ -30,20 +30,24 @@ from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
+    check_epochs,
     clear_unfinished,
+    describe,
     discard_if_empty,
     existing_run,
     held,
     how_to_go_on,
     is_prepared,
+    note_phases,
+    parts_of,
     resume_command,
     resumed_job,
-    save_config,
     save_job,
 )
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
-from siafu.launch.warnings import data_warnings, machine_warnings
+from siafu.launch.warnings import data_warnings, machine_warnings, result_warnings
+from siafu.plan import Link, measured_link
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.report import write_report
 from siafu.strategy import AUTO
@@ -71,7 +75,7 @@ def fit(
     notebook into its cell; `quiet=True` leaves all but warnings out.
 
     >>> run = siafu.fit("planted", model="gat", ranks=4, epochs=50)
-    >>> run.accuracy["test"], run.predictions
+    >>> run.score["test"], run.predictions
     >>> run = siafu.fit(nodes=customers, edges=payments, label="is_fraud", model="sage")
     """
     given = given_data(data, nodes=nodes, edges=edges, x=x, y=y)
@@ -160,6 +164,7 @@ def resume_run(
             "launcher may change (before the first checkpoint the memory too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
+    check_epochs(folder, config)
     _check_callback(config, on_epoch)
     if under_torchrun():
         with joined(config) as world:
@@ -188,24 +193,38 @@ def _check_callback(config: RunConfig, on_epoch: OnEpoch | None) -> None:
         )
 
 
-def _next_job(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
+def _next_job(
+    folder: RunFolder,
+    data: Any,
+    config: RunConfig,
+    say: Say,
+    quiet: bool,
+    link: Link | None = None,
+) -> Job:
     """Return what the ranks are to do now: go on, or begin where the data was not prepared yet."""
     with other_cut(folder, config):
         if not is_prepared(folder):
             # Its settings were checked when it began: what an earlier version took goes on.
-            job = _prepare(folder, data, config, say, quiet)
+            job = _prepare(folder, data, config, say, quiet, link)
             if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
                 return job
-    _note_phases(folder, {})
+    note_phases(folder, {})
     return resumed_job(folder, config, quiet, say)
 
 
-def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: bool) -> Job:
+def _prepare(
+    folder: RunFolder,
+    data: Any,
+    config: RunConfig,
+    say: Say,
+    quiet: bool,
+    link: Link | None = None,
+) -> Job:
     """Return what the ranks are to do, once there are parts for them."""
     is_named = isinstance(data, str | Path)
     config = settled(config, folder)
     if is_named:  # who is killed now can prepare them again
-        _describe(folder, config)
+        describe(folder, config)
     clear_unfinished(folder)
     parts, seconds = folder.parts, {}
     if not parts.exists():
@@ -214,9 +233,9 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
         parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
         progress.times.end()
         seconds = progress.times.seconds
-    chosen = with_chosen_strategy(config, parts, say)
+    chosen = with_chosen_strategy(config, parts, say, link)
     if not is_named or chosen is not config:
-        _describe(folder, chosen)
+        describe(folder, chosen)
     config = chosen
     save_schema(folder, parts)
     if folder_kind(parts) == "parts" and config.task != "link":
@@ -225,7 +244,7 @@ def _prepare(folder: RunFolder, data: Any, config: RunConfig, say: Say, quiet: b
     _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
     job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
-    _note_phases(folder, seconds)
+    note_phases(folder, seconds)
     return job
 
 
@@ -236,15 +255,9 @@ def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
             say(f"Warning: {line}")
 
 
-def _note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
-    with writing(folder.path):
-        folder.note_phases(seconds)
-
-
-def _describe(folder: RunFolder, config: RunConfig) -> None:
-    save_config(folder, config.resolved())
-    with writing(folder.path):
-        folder.write_environment()
+def _warn_of_result(folder: RunFolder, say: Say) -> None:
+    task = read_run_config(folder.config).get("task")
+    _warn(folder, result_warnings(Path(parts_of(folder)), task, folder.read_result()), say)
 
 
 def _new_folder(config: RunConfig) -> RunFolder:
@@ -271,6 +284,7 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
                     discard_if_empty(folder)
                 _draw(folder, error)
                 raise
+            _warn_of_result(folder, say)
             say(f"Report: {_draw(folder, None)}")
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt | Terminated):
@@ -353,6 +367,7 @@ def _work_as_rank(
     on_epoch: OnEpoch | None = None,
 ) -> Run:
     """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
+    link = measured_link(world) if config.strategy == AUTO else None
     if world.rank != 0:
         wait_for_preparation(world)
         return _share_work("", None, world, None)
@@ -361,7 +376,7 @@ def _work_as_rank(
             folder, is_new = open_run()
             stack.enter_context(_working_on(folder, is_new=is_new, say=say))
             say(f"Run: {folder.path}")
-            job = _next_job(folder, data, config, say, quiet)
+            job = _next_job(folder, data, config, say, quiet, link)
         return _share_work(str(folder.path.absolute()), job, world, on_epoch)
 
 

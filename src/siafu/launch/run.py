@@ -16,7 +16,7 @@ from siafu.engine import plain_model
 from siafu.errors import ConfigError, SiafuError
 from siafu.launch.infer import infer
 from siafu.launch.own_code import model_to_run
-from siafu.record import RunFolder
+from siafu.record import RunFolder, shown_score
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -45,18 +45,19 @@ class Run:
         result, metric = self.result, self._metric
         told = {"model": result["model"].rpartition(":")[2], "data": result["data"]}
         told["epochs"] = result["epochs"]
-        scores = {f"{split} {metric}": f"{value:.4g}" for split, value in self.accuracy.items()}
-        return told | scores
+        for split, value in self.score.items():
+            told[f"{split} {metric}"] = shown_score(metric, value)
+        return told
 
     @property
     def _metric(self) -> str:
         return str(self.result.get("metric", "score"))
 
     @property
-    def accuracy(self) -> dict[str, float]:
-        """Scores of train, val and test nodes, or edges, at the best validation epoch."""
-        scores: dict[str, float] = self.result["accuracy"]
-        return scores
+    def score(self) -> dict[str, float]:
+        """The score that counts, of train, val and test nodes or edges, at the best epoch."""
+        score: dict[str, float] = self.result["score"]
+        return score
 
     @property
     def metrics(self) -> Any:
@@ -152,7 +153,7 @@ def _flat(row: dict[str, Any], metric: str) -> dict[str, Any]:
             flat[name] = sum(value.values())
         elif name == "metric":
             continue
-        elif name == "accuracy":
+        elif name == "score":
             flat |= {f"{split}_{metric}": score for split, score in value.items()}
         elif isinstance(value, dict):
             for split, scores in value.items():

@@ -145,7 +145,7 @@ def _so_far(run: RunFolder, rows: list[dict[str, Any]]) -> dict[str, Any]:
     told: dict[str, Any] = {"epochs": len(rows), "seconds": seconds if rows or phases else None}
     if rows:
         told["loss"] = float(rows[-1]["loss"])
-    scored = [row for row in rows if "accuracy" in row or "scores" in row]
+    scored = [row for row in rows if "score" in row or "scores" in row]
     if scored:
         told["scores"] = _scores(scored[-1], scored[-1].get("metric", "accuracy"))
         told["metric"] = next(iter(next(iter(told["scores"].values()), {})), "")
@@ -168,7 +168,7 @@ def _scores(row: dict[str, Any], metric: str) -> Scores:
     """Return scores by split and name, of a result or of a row of metrics."""
     details = row.get("scores") or {}
     scores: Scores = {}
-    for split, value in (row.get("accuracy") or {}).items():
+    for split, value in (row.get("score") or {}).items():
         scores[split] = {metric: float(value)}
     for split, found in details.items():
         known = scores.setdefault(split, {})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from siafu.checkpoint import checkpoints_in, clear_leftovers, has_checkpoint, newest_checkpoint
 from siafu.config import RunConfig, write_config
-from siafu.errors import StoreError
+from siafu.errors import ConfigError, StoreError
 from siafu.files import write_text_atomically
 from siafu.graph import LockedError, locked, partial_path, writing
 from siafu.launch.rank import Job
@@ -70,6 +70,19 @@ def save_config(folder: RunFolder, config: RunConfig) -> None:
         write_config(config, folder.config)
 
 
+def describe(folder: RunFolder, config: RunConfig) -> None:
+    """Note the settings, and the machine that they are for."""
+    save_config(folder, config.resolved())
+    with writing(folder.path):
+        folder.write_environment()
+
+
+def note_phases(folder: RunFolder, seconds: dict[str, float]) -> None:
+    """Note what phases took."""
+    with writing(folder.path):
+        folder.note_phases(seconds)
+
+
 def resume_command(path: Path) -> str:
     """Return the command that goes on with a run."""
     return f"siafu train --resume {shlex.quote(str(path))}"
@@ -96,6 +109,18 @@ def epoch_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("epoch-"))
 
 
+def check_epochs(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse to go on with a run to fewer epochs than it has: those after would be lost."""
+    saved = checkpoints_in(folder.checkpoints)
+    done = epoch_of(saved[-1]) if saved else 0
+    if config.epochs < done:
+        raise ConfigError(
+            "The run has more epochs than that already.",
+            seen=f"--epochs {config.epochs}, where epoch {done} is saved in {folder.path}",
+            fix=f"give --epochs above {done}, or leave it out; the run as it is can be used",
+        )
+
+
 def has_data(folder: RunFolder) -> bool:
     """Return whether a run holds data that was prepared for it, wholly or in part."""
     return folder.parts.exists() or partial_path(folder.parts).exists()
@@ -115,7 +140,9 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
     if has_begun or folder.is_finished:  # a finished run is not trained all over again
         epochs = epoch_of(newest_checkpoint(folder.checkpoints, say))
     save_config(folder, config.resolved())
-    if not has_begun:
+    if has_begun:
+        say(f"Going on after epoch {epochs} of {config.epochs}.")
+    else:
         say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
     with writing(folder.metrics):
         folder.keep_metrics(epochs)

@@ -133,11 +133,16 @@ class Settings(Columns, total=False):
     overlap: bool | None
     """work on owned rows while others travel (default: true)."""
     wire: str | None
-    """bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random."""
+    """bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random; with --changes 1, 0."""
+    changes: bool | None
+    """send what changed of rows since the last epoch, rounded by --wire; both ends keep them."""
     wire_bits: float | None
-    """mean bits per entry, 2 to 8, for adaptive (default: 4)."""
+    """mean bits per entry, 2 to 8, for adaptive (default: 4); with --changes from 0.5."""
     wire_period: int | None
-    """epochs between assignments of widths, for adaptive (default: 50)."""
+    """epochs between assignments of widths, for adaptive, or from one renewal of rows to the next,
+    for --wire 0 (default: 50)."""
+    smoothing: float | None
+    """share of earlier epochs in rows that --staleness 1 reads in halo and sar, 0 to 0.99."""
     metric: str | Sequence[str] | None
     """scores, comma between, the first one counts: accuracy, f1, macro-f1, micro-f1, roc-auc,
     average-precision, recall@K; of numbers rmse, mae, r2 (default: what fits the targets)."""
@@ -180,7 +185,8 @@ class Settings(Columns, total=False):
     intervals: int | None
     """slices of a rank's nodes in a pipeline (default: 8)."""
     staleness: int | None
-    """epochs that rows and weights may lag in a pipeline (default: 0)."""
+    """epochs that rows and weights may lag in a pipeline; with halo and sar 1: rows and gradients
+    of others are those of the epoch before (default: 0)."""
     gather: Literal["wait", "latest"] | None
     """in a pipeline, wait for rows as new as --staleness says (default), or read what is there, one
     epoch older at most."""

@@ -155,7 +155,7 @@ class Sinks:
         """Tell all what the run came to; None where it failed."""
         numbers: Numbers = {}
         if result is not None:
-            kept = {name: result[name] for name in ("accuracy", "scores") if result.get(name)}
+            kept = {name: result[name] for name in ("score", "scores") if result.get(name)}
             numbers = {**flat_numbers(kept, result["metric"]), "epoch": float(result["best_epoch"])}
         self._tell(lambda sink: sink.end(numbers, failed=result is None))
 
@@ -198,7 +198,7 @@ def open_sinks(
 def flat_numbers(row: dict[str, Any], metric: str) -> Numbers:
     """Return the numbers of a row of metrics by one name each: `accuracy/val`, `f1/test`."""
     numbers = {name: float(v) for name, v in row.items() if _is_number(v) and name != "epoch"}
-    for split, value in (row.get("accuracy") or {}).items():
+    for split, value in (row.get("score") or {}).items():
         numbers[f"{metric}/{split}"] = float(value)
     for split, found in (row.get("scores") or {}).items():
         numbers |= {f"{name}/{split}": float(v) for name, v in found.items() if _is_number(v)}

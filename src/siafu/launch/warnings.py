@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from siafu.config import RunConfig
-from siafu.graph import Array, Folder, folder_kind
+from siafu.graph import Array, Folder, Schema, folder_kind
 from siafu.launch.learnt import reads_weights
 from siafu.nn.cards import cards_that
 from siafu.partitioning import Parts, open_parts
@@ -29,6 +29,12 @@ REPEATED = 0.01
 _MOST_BYTES = 256 << 20
 """Of features that are looked at; of more, every k-th node."""
 _MOST_EDGES = 20_000_000
+_MOST_ROWS = 20_000
+"""Training nodes that are looked at for a column that tells the target."""
+_LEFT_OVER = 0.05
+"""A column that leaves fewer of the wrong guesses than this tells the target."""
+_FEWEST_WRONG = 10
+_BINS = 32
 _EDGES_AT_ONCE = 4_000_000
 
 
@@ -53,6 +59,7 @@ def data_warnings(path: Path, config: RunConfig) -> list[str]:
     weighed = config.class_weights not in (None, "none")
     if config.task in (None, "node", "classification"):
         told += class_warnings(*_node_classes(parts), "node", is_weighed=weighed)
+        told += _telling(parts)
     elif config.task == "edge":
         told += class_warnings(*_edge_classes(parts), "edge", is_weighed=weighed)
     return [*told, *_unread_weights(parts, config), *_repeated(parts)]
@@ -139,6 +146,81 @@ def class_warnings(
             "of it; label more, or train on a larger share (--split 0.8,0.1)."
         )
     return told
+
+
+def result_warnings(path: Path, task: str | None, result: dict[str, Any]) -> list[str]:
+    """Return a warning where a run is no better at its task than one who does not look."""
+    if folder_kind(path) != "parts" or task not in (None, "node", "classification"):
+        return []
+    _, labelled, names = _node_classes(open_parts(path))
+    score = (result.get("score") or {}).get("test")
+    if score is None or not labelled.sum():
+        return []
+    share = labelled / labelled.sum()
+    most = int(share.argmax())
+    if result["metric"] == "accuracy" and len(names) > 1 and score <= share[most]:
+        return [
+            f"A test accuracy of {percent(score)} is no better than always saying {names[most]}, "
+            f"which is {percent(share[most])} of all: nothing was learnt yet."
+        ]
+    if result["metric"] == "average-precision" and len(names) == 2 and score <= 1.1 * share.min():
+        return [
+            f"An average precision of {percent(score)} is what drawing lots gives "
+            f"({percent(share.min())}): nothing was learnt yet."
+        ]
+    return []
+
+
+def _telling(parts: Parts) -> list[str]:
+    """Return a warning on columns of a table each of which alone tells the target."""
+    graph = parts.facts["graph"]
+    if graph.get("schema") is None or not int(graph.get("num_classes", 0)):
+        return []
+    step = 1 + int(graph["num_nodes"]) // _MOST_ROWS
+    rows, labels = [], []
+    for folder in _folders(parts):
+        x, y = folder.load_if_present("x"), folder.load_if_present("y")
+        train = folder.load_if_present("train")
+        if x is None or y is None or train is None or y.ndim > 1:
+            return []
+        chosen = np.asarray(train) & (np.asarray(y) >= 0)
+        chosen &= np.asarray(folder.load("rows")) % step == 0
+        rows.append(np.asarray(x[np.flatnonzero(chosen)]))
+        labels.append(np.asarray(y)[chosen])
+    x_NW, y_N, place = np.concatenate(rows), np.concatenate(labels), 0
+    told = {}
+    for column in Schema.from_dict(graph["schema"]).nodes:
+        width = len(column.prepared_names())
+        if (right := telling_share(x_NW[:, place : place + width], y_N)) is not None:
+            told[column.name] = right
+        place += width
+    if not told:
+        return []
+    names = [f"{name} ({percent(right)})" for name, right in told.items()]
+    leave = ",".join(f"-{name}" for name in told)
+    return [
+        f"A column that alone tells the target in nearly all training nodes: {shortened(names)}. "
+        f"Is it known before the target is? If not, leave it out (--features {leave})."
+    ]
+
+
+def telling_share(x_NW: Array, y_N: Array) -> float | None:
+    """Return how often the columns of one source tell the class; None where they do not."""
+    count = np.bincount(y_N)
+    wrong = len(y_N) - int(count.max(initial=0))
+    if wrong < _FEWEST_WRONG or not x_NW.shape[1]:
+        return None
+    bins = max(2, min(_BINS, len(y_N) // 50))
+    code_N = np.zeros(len(y_N), np.int64)
+    for x_N in x_NW.T:
+        edges = np.unique(np.quantile(x_N, np.linspace(0, 1, bins + 1)[1:-1], method="lower"))
+        found_N = 2 * np.searchsorted(edges, x_N) + np.isin(x_N, edges)
+        _, code_N = np.unique(code_N * (2 * bins + 2) + found_N, return_inverse=True)
+    if code_N.max() > len(y_N) // 20:
+        return None
+    table = np.bincount(code_N * len(count) + y_N, minlength=(code_N.max() + 1) * len(count))
+    right = int(table.reshape(-1, len(count)).max(axis=1).sum())
+    return right / len(y_N) if len(y_N) - right <= _LEFT_OVER * wrong else None
 
 
 def _unscaled(parts: Parts) -> list[str]:

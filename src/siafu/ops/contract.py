@@ -129,6 +129,20 @@ class WireKernels(Protocol):
     def decode_into(self, wire: Wire, out_SD: Tensor) -> None:
         """Write the rows that the payload holds."""
 
+    def encode_changes(
+        self,
+        x_ND: Tensor,
+        rows_S: Tensor | None,
+        kept_SD: Tensor,
+        draw: Draw,
+        wire: Wire,
+        range_S: Tensor,
+    ) -> None:
+        """Write what leads from the kept rows to x[rows_S], and make them what receivers have."""
+
+    def decode_changes(self, wire: Wire, kept_SD: Tensor) -> None:
+        """Make the kept rows what the payload leads to."""
+
 
 class Requests(NamedTuple):
     """Rows to sample, each by the key of its minibatch and the id of its node."""

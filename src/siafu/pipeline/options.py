@@ -4,6 +4,7 @@ from typing import ClassVar, Literal
 
 from siafu.elastic.options import PIPELINE
 from siafu.options import SCORED, STATIC, Options, Scope, setting
+from siafu.strategy.options import NO_MINIBATCHES
 
 LAGGING = Scope(
     lambda kind: kind.lags,
@@ -22,9 +23,10 @@ class PipelineOptions(Options):
     )
     staleness: int | None = setting(
         None,
-        "epochs that rows and weights may lag in a pipeline (default: 0)",
+        "epochs that rows and weights may lag in a pipeline; with halo and sar 1: rows and "
+        "gradients of others are those of the epoch before (default: 0)",
         STATIC,
-        PIPELINE,
+        NO_MINIBATCHES,
         ge=0,
     )
     gather: Literal["wait", "latest"] | None = setting(

@@ -11,6 +11,7 @@ from siafu.plan.choice import (
     memory_in_use,
     predict_training_bytes,
 )
+from siafu.plan.links import measured_link
 from siafu.plan.machine import TYPICAL, Link, Machine, keep_machine, kept_machine, read_machine
 from siafu.plan.memory import (
     PROCESS_BYTES,
@@ -79,6 +80,7 @@ __all__ = [
     "least_sampled_bytes",
     "make_bill",
     "measure_sizes",
+    "measured_link",
     "memory_in_use",
     "plan_choices",
     "pool_usage",

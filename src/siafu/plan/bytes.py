@@ -15,7 +15,7 @@ import torch
 from siafu.comm import UNCHANGED, Format
 from siafu.nn import GNN, ModelSpec, layer_widths
 from siafu.strategy import Strategy
-from siafu.strategy.rounding import LEAST_WIDTH
+from siafu.strategy.rounding import FIRST_FORMAT, LEAST_WIDTH
 
 _ITEM = 4
 _HEADER_BYTES = 8
@@ -145,18 +145,21 @@ def full_graph_traffic(
     spec: ModelSpec, halo_rows: int, ranks: int, strategy: Strategy, *, sparse: bool = False
 ) -> EpochTraffic:
     """Return the bytes of one epoch over the whole graph."""
-    fetched = spec.card.refetches and strategy.recompute
+    fetched = spec.card.refetches and strategy.recompute and not strategy.staleness
     layers, evaluation, once = [], 0, 0
     for number in range(spec.layers):
         parts = _sent_parts(spec, number, sparse)
         plain = halo_rows * _ITEM * sum(parts)
-        sent = round(halo_rows * sum(_row_bytes(width, strategy) for width in parts))
+        sent = round(halo_rows * sum(row_bytes_sent(width, strategy) for width in parts))
+        again = sent
+        if strategy.changes:  # what is kept from the first time is not fetched a second time
+            again = halo_rows * _ITEM * sum(width for width in parts if width < LEAST_WIDTH)
         if number == 0 and strategy.input_cache:
             layers.append(LayerTraffic(0, 0, 0))
             once += halo_rows * _ITEM * spec.in_width
             continue
         home = sent if returns_gradients(spec, number, sparse=sparse) else 0
-        layers.append(LayerTraffic(sent, sent if fetched else 0, home))
+        layers.append(LayerTraffic(sent, again if fetched else 0, home))
         evaluation += plain
     if spec.card.aggregation == "normalised_sum":
         once += halo_rows * 8  # degrees
@@ -178,10 +181,12 @@ def _sent_parts(spec: ModelSpec, number: int, sparse: bool) -> tuple[int, ...]:
     return row_parts(spec, number)
 
 
-def _row_bytes(width: int, strategy: Strategy) -> float:
+def row_bytes_sent(width: int, strategy: Strategy) -> float:
     """Return the bytes of a row on its way, on average where widths differ."""
     if strategy.wire == 32 or width < LEAST_WIDTH:
         return _ITEM * width
+    if strategy.wire == 0:
+        return FIRST_FORMAT.row_bytes(width) / strategy.wire_period
     if isinstance(strategy.wire, int):
         return Format.of_bits(strategy.wire).row_bytes(width)
     return _HEADER_BYTES + width * strategy.wire_bits / 8

@@ -55,7 +55,7 @@ def calibrate(device: str = "cpu", say: Callable[[str], None] = lambda line: Non
     at, resident = torch.device(device), int(psutil.Process().memory_info().rss)
     spare_page_faults()  # as ranks do
     cores = len(os.sched_getaffinity(0))
-    say(f"Measuring what work costs on {_name(at)} (once, about ten seconds) ...")
+    say(f"Measuring what work costs on {_name(at)} (once, some ten seconds on an idle machine) ...")
     with _threads_as_before(), torch.random.fork_rng(devices=[at] if at.type == "cuda" else []):
         torch.manual_seed(0)
         counts = [1] if at.type == "cuda" else sorted({1, round(cores**0.5), cores})

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 
 from siafu.nn import ModelSpec, layer_widths
+from siafu.plan.bytes import returns_gradients, row_bytes_sent
 from siafu.shard import Shard
 from siafu.strategy import Strategy, group_rounds, smallest_piece
 
@@ -22,8 +23,9 @@ ROW_BYTES = 56
 """An owned row beside its features: offsets, numbers, label, who it is sent to, its degrees."""
 _EDGE_BYTES = 4
 _POINTER_BYTES = 8
-_WIDTH_BYTES = 420
-"""Of a halo row in each layer while widths are assigned: ids, ranges and layouts of both ways."""
+_WIDTH_BYTES = 360
+"""Of a halo row in each layer while widths are assigned: 14 for ranges, formats and how much it
+counts, the rest for sorting what the assignment may do, for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ def predict_kinds(
     most, rows_kept, fetched = (0, 0, 0, 0), 0, 0
     for layer in layers:
         rows_kept += layer.kept * sizes.rows
-        if refetches and not strategy.recompute:
+        if refetches and not strategy.recompute and not strategy.keeps_rows:
             fetched += layer.travels * sizes.read
         now = layer.backward * sizes.rows, _travelling(layer, sizes, refetches, strategy)
         most = max(most, (rows_kept, fetched, *now), key=sum)
@@ -109,12 +111,30 @@ def predict_kinds(
     kept, fetched, gradients, travelling = (item * numbers for numbers in most)
     return {
         KEPT: kept,
-        FETCHED: fetched,
+        FETCHED: fetched + _kept_by_ends(spec, sizes, strategy, item),
         GRADIENTS: gradients,
         TRAVELLING: travelling,
         BLOCKS: _edge_bytes(spec, sizes),
         OTHER: extra,
     }
+
+
+def _kept_by_ends(spec: ModelSpec, sizes: Sizes, strategy: Strategy, item: int) -> int:
+    """Return bytes of rows that stay from epoch to epoch: of changes on both ends, of late rows on
+    the receiving one, beside those that are on their way meanwhile.
+    """
+    if not strategy.keeps_rows or sizes.ranks == 1:
+        return 0
+    ends, total = sizes.read + sizes.sent, 0
+    for number in range(1 if strategy.input_cache else 0, spec.layers):
+        columns, ways = layer_rows(spec, number).travels, [sizes.read]
+        if returns_gradients(spec, number):
+            ways.append(sizes.sent)
+        for received in ways:
+            total += item * columns * (ends if strategy.changes else received)
+            if strategy.staleness:
+                total += round(ends * row_bytes_sent(columns, strategy))
+    return total
 
 
 def held_kinds(rows: int, halo: int, feature_bytes: float, edge_bytes: float) -> dict[str, int]:

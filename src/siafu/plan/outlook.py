@@ -31,7 +31,12 @@ from siafu.plan.memory import (
     held_kinds,
     predict_kinds,
 )
-from siafu.plan.sampled import MinibatchCounts, count_minibatches, least_sampled_bytes
+from siafu.plan.sampled import (
+    MinibatchCounts,
+    count_far,
+    count_minibatches,
+    least_sampled_bytes,
+)
 from siafu.plan.seconds import (
     PHASES,
     Phases,
@@ -54,8 +59,8 @@ _KEPT_HEAP = 0.5
 seen; with --memory, and in stages, freed memory is given back."""
 _ALIVE = (KEPT, FETCHED, GRADIENTS, TRAVELLING)
 _PAYS, _ROWS_IN_FLIGHT = 0.97, 1e9
-_ADDRESS_BYTES = 12
-"""Of an edge drawn on another rank: asked for, and answered."""
+_REQUEST_BYTES, _COUNT_BYTES, _ADDRESS_BYTES = 8, 4, 8
+"""Of a node asked about, of how many edges come back for it, and of each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,19 +260,30 @@ def _of_minibatches(
     if at.memory is not None and sum(held.values()) > 0.4 * at.memory:
         held = _held(at, cut, on_disk=True)
     memory = held | {MINIBATCHES: round(least_sampled_bytes(config, at.spec, graph.nodes))}
-    traffic = _sampled_traffic(at, counts, cut)
+    size = strategy.macrobatch
+    steps = size if isinstance(size, int) else _macrobatch(graph, counts)
+    traffic = _sampled_traffic(at, counts, cut, steps)
     work = _work(at, strategy, cut)
     return memory, traffic, minibatch_seconds(work, counts, traffic, graph.row_bytes)
 
 
-def _sampled_traffic(at: Setting, counts: MinibatchCounts, cut: CutStatistics) -> EpochTraffic:
-    """Return the bytes of an epoch: rows and samples of other ranks, gradients of every step."""
+def _sampled_traffic(
+    at: Setting, counts: MinibatchCounts, cut: CutStatistics, size: int
+) -> EpochTraffic:
+    """Return the bytes of an epoch: rows and samples of other ranks, gradients of every step.
+
+    Of `size` steps together a row is fetched once.
+    """
     ranks, graph = cut.ranks, at.statistics
-    steps = counts.steps * ranks
-    away = 0.0 if ranks == 1 else min(1.0, cut.halo_rows / max(1.0, graph.random_halo(ranks)))
-    away *= (ranks - 1) / ranks
-    rows = ranks * away * _rows_fetched(graph, counts) * (graph.row_bytes + 8)
-    samples = steps * away * sum(counts.edges) * _ADDRESS_BYTES
+    rows = samples = 0.0
+    if ranks > 1:
+        far = count_far(counts, graph, ranks, graph.cut_share(cut))
+        groups, rest = divmod(counts.steps, size)
+        away = (ranks - 1) / ranks
+        whole, last = (graph.distinct_sources(k * far.edges / away) * away for k in (size, rest))
+        rows = ranks * (groups * whole + last) * (graph.row_bytes + _REQUEST_BYTES)
+        asked = (_REQUEST_BYTES + _COUNT_BYTES) * far.requests + _ADDRESS_BYTES * far.answers
+        samples = counts.steps * ranks * asked
     numbers, tensors = parameter_counts(at.spec)
     widths = [layer_widths(at.spec, number) for number in range(at.spec.layers)]
     passes = sum(at.spec.card.sends(width) for width in widths)
@@ -281,11 +297,8 @@ def _sampled_traffic(at: Setting, counts: MinibatchCounts, cut: CutStatistics) -
     )
 
 
-def _rows_fetched(graph: GraphStatistics, counts: MinibatchCounts) -> float:
-    """Return the distinct rows that a rank's macrobatches of an epoch read.
-
-    Twice as many steps are fetched together while that saves 3 % of the rows.
-    """
+def _macrobatch(graph: GraphStatistics, counts: MinibatchCounts) -> int:
+    """Return how many steps are fetched together: twice as many while that saves 3 % of rows."""
 
     def rows(steps: int) -> float:
         seeds = min(float(graph.nodes), steps * counts.reached[0])
@@ -297,7 +310,7 @@ def _rows_fetched(graph: GraphStatistics, counts: MinibatchCounts) -> float:
         if 2 * rows(2 * size) * graph.row_bytes > _ROWS_IN_FLIGHT:
             break
         size *= 2
-    return math.ceil(counts.steps / size) * rows(size)
+    return size
 
 
 def with_stages(strategy: Strategy, count: int) -> Strategy:

@@ -16,6 +16,8 @@ CONSIDERED = ("halo", "sar", "columns", "adaqp", "batchgnn")
 EXACT = ("halo", "sar", "columns")
 _ENOUGH = 0.95
 """More ranks help where they take less than that of the seconds."""
+_MINUTES, _HOURS = 120.0, 7200.0
+"""Seconds from which on times are told in those."""
 _UNITS = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12, "": 1.0}
 
 
@@ -194,7 +196,9 @@ def shown_bytes(count: float) -> str:
 
 
 def shown_seconds(seconds: float) -> str:
-    """Return `1.23 s` or `45 ms`."""
+    """Return `45 ms`, `1.23 s`, `4.5 min` or `2.6 h`."""
+    if seconds >= _MINUTES:
+        return f"{seconds / 60:.3g} min" if seconds < _HOURS else f"{seconds / 3600:,.1f} h"
     return f"{seconds:.3g} s" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
 
 

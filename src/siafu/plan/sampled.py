@@ -105,8 +105,8 @@ def count_minibatches(
     has many edges is met early.
     """
     train = max(1.0, statistics.nodes * statistics.train_share)
-    seeds = min(float(config.batch_size), train / ranks)
-    steps = math.ceil(train / ranks / seeds)
+    steps = math.ceil(train / ranks / min(float(config.batch_size), train / ranks))
+    seeds = train / ranks / steps
     reached, edges, new, drawn = [seeds], [], seeds, 0.0
     for hop, fanout in enumerate(read_fanout(config.fanout, config.layers)):
         taken = new * statistics.mean_drawn(fanout, is_met=hop > 0)
@@ -117,3 +117,39 @@ def count_minibatches(
         new = max(0.0, total - reached[-1])
         reached.append(max(reached[-1], total))
     return MinibatchCounts(reached=tuple(reached), edges=tuple(edges), steps=steps)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FarCounts:
+    """What a minibatch has of other ranks, on average."""
+
+    requests: float
+    """Nodes whose in-edges are drawn there."""
+    answers: float
+    """Edges drawn there."""
+    edges: float
+    """Edges, drawn wherever, that start at nodes of others."""
+
+
+def count_far(
+    counts: MinibatchCounts, statistics: GraphStatistics, ranks: int, cut_share: float
+) -> FarCounts:
+    """Return what minibatches whose seeds are a rank's own have of others.
+
+    An edge leads to another part with the chance of the cut, be it from the own one or back to it.
+    """
+    away, near, far = (ranks - 1) / ranks, counts.reached[0], 0.0
+    new_near, new_far = near, 0.0
+    drawn_near = drawn_far = requests = answers = 0.0
+    back = cut_share / max(1, ranks - 1)
+    for drawn in counts.edges:
+        each = drawn / max(1.0, new_near + new_far)
+        requests, answers = requests + new_far, answers + new_far * each
+        stays = each * (new_near * (1 - cut_share) + new_far * back)
+        drawn_near, drawn_far = drawn_near + stays, drawn_far + drawn - stays
+        met_near = statistics.distinct_sources(drawn_near * ranks) / ranks
+        met_near = counts.reached[0] + met_near * (1 - counts.reached[0] * ranks / statistics.nodes)
+        met_far = statistics.distinct_sources(drawn_far / away) * away
+        new_near, new_far = max(0.0, met_near - near), max(0.0, met_far - far)
+        near, far = max(near, met_near), max(far, met_far)
+    return FarCounts(requests=requests, answers=answers, edges=drawn_far)

@@ -20,6 +20,7 @@ from siafu.graph import Array, Graph, SparseFeatures
 from siafu.partitioning import Quality
 
 _MOST = 1 << 50
+_HALVINGS = 40
 _TYPICAL_SHARE = 0.3
 """Halo rows of a cut by METIS, of those of a cut at random, where no cut is known: 0.24 to 0.37 for
 2 to 64 parts of arxiv."""
@@ -139,6 +140,21 @@ class GraphStatistics(BaseModel):
             return 0.0
         degrees, weights = self._degrees()
         return self.nodes * float(-np.expm1(-drawn * degrees / self.edges) @ weights)
+
+    def cut_share(self, cut: CutStatistics) -> float:
+        """Return the share of edges, drawn at random, that would start at the rows of the halos.
+
+        A cut may go through more of them, which start at the same few rows.
+        """
+        if cut.ranks < 2 or not self.edges:
+            return 0.0
+        away = (cut.ranks - 1) / cut.ranks
+        low, high = 0.0, away
+        for _ in range(_HALVINGS):
+            share = (low + high) / 2
+            read = self.distinct_sources(self.edges / cut.ranks * share / away) * away * cut.ranks
+            low, high = (share, high) if read < cut.halo_rows else (low, share)
+        return high
 
     def at(self, ranks: int) -> CutStatistics:
         """Return what a cut into so many parts is, or what the law says of it."""

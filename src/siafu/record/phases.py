@@ -114,12 +114,21 @@ class Pace:
         done, total = self._step
         begun = done / total if total else 0.0
         training = max(0.0, self.epochs - self.done - begun) * epoch
-        return training + (self._evaluations() + self._writes) * scoring
+        return training + (self._evaluations(self.done) + self._writes) * scoring
 
-    def _evaluations(self) -> int:
-        if not self._every or self.done >= self.epochs:
+    def share(self) -> float | None:
+        """Return what is done of all epochs, evaluations and predictions, by their seconds."""
+        epoch, scoring, left = self.epoch_seconds, self.evaluation_seconds, self.left()
+        if epoch is None or scoring is None or left is None:
+            return None
+        whole = self.epochs * epoch + (self._evaluations(0) + self._writes) * scoring
+        return 1 - left / whole if whole > 0 else None
+
+    def _evaluations(self, done: int) -> int:
+        """Return how many come after so many epochs."""
+        if not self._every or done >= self.epochs:
             return 0
-        rest = self.epochs // self._every - self.done // self._every
+        rest = self.epochs // self._every - done // self._every
         return rest + (self.epochs % self._every > 0)  # the last epoch is scored in any case
 
 

@@ -122,7 +122,7 @@ class RunFolder:
             raise _unreadable(self.metrics, str(error)) from error
         lines = raw.splitlines(keepends=True)
         found = [_row(line) if line.endswith(b"\n") else None for line in lines]
-        rows = [row for row in found if row is not None]
+        rows = [_with_score(row) for row in found if row is not None]
         return rows, len(found) - len(rows)
 
     def note_failure(self, error: SiafuError | None) -> None:
@@ -203,7 +203,7 @@ class RunFolder:
             raise _unreadable(self.result, str(error)) from error
         if not isinstance(result, dict):
             raise _unreadable(self.result, "no summary of a run")
-        phases = self.read_phases()
+        result, phases = _with_score(result), self.read_phases()
         return {**result, "phases": phases} if phases else result
 
     def read_job(self) -> str:
@@ -212,6 +212,11 @@ class RunFolder:
             return read_text(self.job)
         except (OSError, ValueError) as error:
             raise _unreadable(self.job, str(error)) from error
+
+
+def _with_score(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a row or a summary by the names of now: a score was called accuracy once."""
+    return {"score" if name == "accuracy" else name: value for name, value in row.items()}
 
 
 def _unreadable(file: Path, seen: str) -> StoreError:

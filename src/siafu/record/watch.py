@@ -27,8 +27,8 @@ class Watch:
         """`low` is the share of all that was done before; `bound` stands before the time left."""
         self.pace = pace or Pace(0)
         self.times = PhaseTimes(clock)
-        self._line, self._low, self._bound, self._clock = line, low, bound, clock
-        self._began, self._share, self._note = clock(), low, ""
+        self._line, self._low, self._bound = line, low, bound
+        self._share, self._note = low, ""
         self._what = ""
         self._epoch, self._before = 0, 0.0
         self._thread = threading.get_ident()
@@ -91,8 +91,8 @@ class Watch:
     def _draw(self, what: str) -> None:
         if self._line is None:
             return
-        left, spent = self.pace.left(), self._clock() - self._began
-        if left is not None and spent + left > 0:
-            share = self._low + (1 - self._low) * spent / (spent + left)
+        if (done := self.pace.share()) is not None:
+            share = self._low + (1 - self._low) * done
             self._share = max(self._share, share)  # a slower epoch takes nothing back
+        left = self.pace.left()
         self._line.show(what, self._share, left=left, bound=self._bound, note=self._note)

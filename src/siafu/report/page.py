@@ -11,7 +11,7 @@ from siafu.comm.meter import PURPOSES
 from siafu.errors import ConfigError, StoreError
 from siafu.files import write_text_atomically
 from siafu.options import read_bytes
-from siafu.record import shown_score
+from siafu.record import shortened, shown_score
 from siafu.report.answers import answers
 from siafu.report.blocks import as_details, figures, section, table
 from siafu.report.plots import (
@@ -29,6 +29,7 @@ from siafu.report.verdict import what_was_lossy, would_more_ranks_help
 _SPLITS = ("train", "val", "test")
 _MIB = 2**20
 _MOST_RANKS_OF_A_MATRIX = 128
+_MOST_COLUMNS = 40
 
 
 def write_report(paths: Sequence[Path], target: Path) -> Path:
@@ -90,6 +91,20 @@ def _overview(runs: Sequence[ToldRun]) -> str:
     return f'<div class="cards">{cards}</div>{facts}'
 
 
+def _further_scores(run: ToldRun) -> dict[str, str]:
+    """Return the scores beside the one that counts, those of each split in a line."""
+    found = run.result.get("scores") or {}
+    names = dict.fromkeys(name for of in found.values() for name in of if name != run.metric)
+    return {
+        name: "  ".join(
+            f"{split} {shown_score(name, of[name])}"
+            for split, of in found.items()
+            if isinstance(of.get(name), int | float)
+        )
+        for name in names
+    }
+
+
 def _facts(run: ToldRun) -> dict[str, str]:
     result, settings = run.result, run.settings
     scores = "  ".join(f"{split} {shown_score(run.metric, v)}" for split, v in run.scores.items())
@@ -105,6 +120,8 @@ def _facts(run: ToldRun) -> dict[str, str]:
         "strategy": f"{settings.get('strategy', '')}, {run.ranks} rank"
         + ("s" if run.ranks > 1 else ""),
         run.metric: scores,
+        **_further_scores(run),
+        "columns used": shortened(run.columns, _MOST_COLUMNS) if run.columns else "",
         "epochs": epochs,
         "seconds per epoch": number_text(statistics.median(seconds)) if seconds else "",
         "sent between ranks": f"{sum(result.get('bytes_sent', {}).values()) / _MIB:,.1f} MiB"

@@ -8,12 +8,13 @@ from typing import Any, TypeVar
 
 from siafu.errors import StoreError
 from siafu.files import read_json, read_mapping
-from siafu.graph import folder_kind
+from siafu.graph import Schema, folder_kind
 from siafu.partitioning import Quality, open_parts
 from siafu.record import RunFolder
 from siafu.record.units import PLAIN
 
 Found = TypeVar("Found")
+_MOST_SCHEMA_BYTES = 1 << 26
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +34,8 @@ class ToldRun:
     machine: dict[str, Any] = field(default_factory=dict)
     quality: Quality | None = None
     """Of the cut, where its parts are still there."""
+    columns: list[str] = field(default_factory=list)
+    """Of the table of nodes, those the model was given."""
 
     @property
     def name(self) -> str:
@@ -60,7 +63,7 @@ class ToldRun:
     def scores(self) -> dict[str, float]:
         """The best, or the last that were told, by split."""
         if self.result:
-            return dict(self.result.get("accuracy", {}))
+            return dict(self.result.get("score", {}))
         return next((found for row in reversed(self.rows) if (found := scores_of(row))), {})
 
     @property
@@ -71,7 +74,7 @@ class ToldRun:
 
 def scores_of(row: dict[str, Any]) -> dict[str, float]:
     """Return the scores of an epoch by split; empty where it was not scored."""
-    if isinstance(found := row.get("accuracy"), dict):
+    if isinstance(found := row.get("score"), dict):
         return {name: value for name, value in found.items() if _is_number(value)}
     if isinstance(found := row.get("scores"), dict):
         firsts = {name: next(iter(of.values())) for name, of in found.items() if of}
@@ -98,6 +101,7 @@ def read_told(path: Path) -> ToldRun:
         failure=_or({}, lambda: _mapping(read_json(folder.failure))),
         machine=_or({}, lambda: _mapping(read_json(folder.path / "environment.json"))),
         quality=_or(None, lambda: _quality(folder)),
+        columns=_or([], lambda: _columns(folder)),
     )
 
 
@@ -123,3 +127,8 @@ def _or(other: Found, read: Callable[[], Found]) -> Found:
 def _quality(folder: RunFolder) -> Quality | None:
     parts = Path(str(_mapping(read_json(folder.job))["parts"]))
     return open_parts(parts).quality if folder_kind(parts) == "parts" else None
+
+
+def _columns(folder: RunFolder) -> list[str]:
+    schema = Schema.from_dict(read_mapping(folder.schema, most_bytes=_MOST_SCHEMA_BYTES))
+    return [column.name for column in schema.nodes if column.is_written or column.is_flagged]

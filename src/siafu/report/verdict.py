@@ -51,9 +51,10 @@ def what_was_lossy(run: ToldRun) -> str:
     if exactness == "exact":
         return "Nothing: the result is that of one process, up to the rounding of sums."
     choices = run.result.get("choices", {})
+    what = "changes of rows" if choices.get("changes") else "messages"
     why = [
-        f"messages at {choices['wire_bits']:g} bits on average" if "wire_bits" in choices else "",
-        f"messages at {wire} bits"
+        f"{what} at {choices['wire_bits']:g} bits on average" if "wire_bits" in choices else "",
+        f"{what} at {wire} bits"
         if isinstance(wire := choices.get("wire"), int) and wire != 32
         else "",
         f"rows up to {choices['staleness']} epochs old" if choices.get("staleness") else "",

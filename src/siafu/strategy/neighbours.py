@@ -47,7 +47,7 @@ class BlockNeighbours:
         self.strategy = strategy or Strategy()
         self.view = view or whole_view(shard)
         self.book = book or WidthBook(self.strategy, shard.world, draws.seed)
-        is_rounded = self.strategy.wire != 32 and shard.world.size > 1
+        is_rounded = shard.world.size > 1 and (self.strategy.wire != 32 or self.strategy.keeps_rows)
         self._rounding = Rounding(shard, self.view, draws, self.book) if is_rounded else None
         self._by_dtype: dict[tuple[str, torch.dtype], Any] = {}
 
@@ -72,7 +72,12 @@ class BlockNeighbours:
         return data.index_select(0, self.view.edges_E)
 
     def maps_first(self, in_width: int, out_width: int) -> bool:
-        """Return True where narrower rows travel so."""
+        """Return True where narrower rows travel so; of equal ones, those whose changes are less.
+
+        Before a map rows travel as they were before dropout, and drops are no changes.
+        """
+        if self._rounding is not None and self.strategy.keeps_rows and self.draws.training:
+            return out_width < in_width
         return out_width <= in_width
 
     def own(self, x_ND: Tensor) -> Tensor:
@@ -119,7 +124,8 @@ class BlockNeighbours:
 
     def _gcn(self, dtype: torch.dtype) -> tuple[Scales, Tensor]:
         def make() -> tuple[Scales, Tensor]:
-            root_C = inverse_root(self.extended(self.view.degree_N.unsqueeze(1)).squeeze(1))
+            with torch.no_grad():  # degrees travel as they are
+                root_C = inverse_root(self.extended(self.view.degree_N.unsqueeze(1)).squeeze(1))
             root_M = self.own(root_C[: self.view.num_read])
             own_M1 = (root_M.square() * self.view.loop_M).unsqueeze(1)
             return Scales(root_M.to(dtype), root_C.to(dtype)), own_M1.to(dtype)
@@ -259,7 +265,11 @@ class BlockNeighbours:
         """Return x with entries dropped while training."""
         if not self.draws.training:
             return x_ND
-        return dropout_rows(x_ND, self.view.in_ids, self.draws.key(dropout.site), dropout.p)
+        key = self.draws.key(dropout.site)
+        dropped_ND = dropout_rows(x_ND, self.view.in_ids, key, dropout.p)
+        if self._rounding is not None and dropout.p > 0:
+            self._rounding.note_dropped(dropped_ND, x_ND, key, dropout.p)
+        return dropped_ND
 
     def total(self, x_ND: Tensor) -> Tensor:
         """Return the column sums over the nodes of all ranks."""

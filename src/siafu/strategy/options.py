@@ -13,6 +13,11 @@ NO_PIPELINE = Scope(lambda kind: kind.unit != "interval", "where intervals are i
 WIDTHS = Scope(
     lambda kind: kind.assigns_widths, "where all rows have one width", "add --wire adaptive"
 )
+PERIODS = Scope(
+    lambda kind: kind.assigns_widths or kind.config.wire == "0",
+    "where rows travel alike in every epoch",
+    "add --wire adaptive",
+)
 UNCUT_ROWS = Scope(
     lambda kind: not kind.over_time or kind.config.node_parts == 1,
     "between groups of nodes, whose rows travel whole",
@@ -66,14 +71,33 @@ class StrategyOptions(Options):
     )
     wire: str | None = setting(
         None,
-        "bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random",
+        "bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random; with --changes 1, 0",
         UNCUT_ROWS,
     )
+    changes: bool | None = setting(
+        None,
+        "send what changed of rows since the last epoch, rounded by --wire; both ends keep them",
+        STATIC,
+    )
     wire_bits: float | None = setting(
-        None, "mean bits per entry, 2 to 8, for adaptive (default: 4)", WIDTHS, UNCUT_ROWS
+        None,
+        "mean bits per entry, 2 to 8, for adaptive (default: 4); with --changes from 0.5",
+        WIDTHS,
+        UNCUT_ROWS,
     )
     wire_period: int | None = setting(
-        None, "epochs between assignments of widths, for adaptive (default: 50)", WIDTHS, UNCUT_ROWS
+        None,
+        "epochs between assignments of widths, for adaptive, or from one renewal of rows to the "
+        "next, for --wire 0 (default: 50)",
+        PERIODS,
+        UNCUT_ROWS,
+    )
+    smoothing: float | None = setting(
+        None,
+        "share of earlier epochs in rows that --staleness 1 reads in halo and sar, 0 to 0.99",
+        STATIC,
+        ge=0,
+        le=0.99,
     )
 
     @field_validator("wire", mode="before")

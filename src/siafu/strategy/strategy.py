@@ -7,7 +7,7 @@ from siafu.errors import ConfigError, did_you_mean
 
 Exactness = Literal["exact", "unbiased", "bounded"]
 
-_WIRES = (32, 16, 8, 4, 2, "adaptive", "random")
+_WIRES = (32, 16, 8, 4, 2, 1, 0, "adaptive", "random")
 
 EVERY_PEER = 1 << 30
 """More stages than there are ranks: one for each peer."""
@@ -35,10 +35,14 @@ class Strategy:
     """Each rank works on all nodes and a slice of their columns, instead of on its nodes and the
     rows they read: what travels does not depend on how the graph is cut."""
 
-    wire: Literal[32, 16, 8, 4, 2, "adaptive", "random"] = 32
+    wire: Literal[32, 16, 8, 4, 2, 1, 0, "adaptive", "random"] = 32
     """Bits of an entry on its way between ranks while training; 32 sends floats unchanged. Below,
     rows are rounded up or down at random, right on average, and gradients of weights at 16 bits.
-    `adaptive` gives rows that matter more bits than others, `random` any rows, for comparison."""
+    `adaptive` gives rows that matter more bits than others, `random` any rows, for comparison.
+    With `changes` there are 1 and 0 too: the nearer of two values, and the row that was there,
+    renewed at 8 bits every `wire_period` epochs."""
+    changes: bool = False
+    """Both ends keep rows as they were last read, and what is rounded is the change since then."""
     wire_bits: float = 4
     """Mean bits of an entry where widths differ."""
     wire_period: int = 50
@@ -49,7 +53,10 @@ class Strategy:
     intervals: int = 8
     """Slices of a rank's nodes that are on their way through an epoch at once."""
     staleness: int = 0
-    """Epochs that an interval may be ahead of the slowest, and that rows it reads may be old."""
+    """Epochs that an interval may be ahead of the slowest, and that rows it reads may be old. Of
+    the whole graph 1: rows and gradients of others are those of the epoch before."""
+    smoothing: float = 0.0
+    """Share of what was read before in rows and gradients that are an epoch old."""
     gather: Literal["wait", "latest"] = "wait"
     """Wait for rows as new as `staleness` says, or read what is there: one epoch older at most."""
     pool: Literal["none", "process", "ray", "aws-lambda", "simulated"] = "none"
@@ -59,6 +66,8 @@ class Strategy:
 
     def __post_init__(self) -> None:
         self._check_wire()
+        self._check_changes()
+        self._check_staleness()
         self._check_columns()
         self._check_intervals()
         self._check_macrobatch()
@@ -75,6 +84,7 @@ class Strategy:
             "stages": (self.stages != 1, "no rows of peers are fetched"),
             "recompute": (self.recompute, "no rows of peers are kept or fetched again"),
             "wire": (self.wire != 32, "rows are not rounded on their way to columns"),
+            "staleness": (self.staleness > 0, "no rows of peers are kept for another epoch"),
             "no-overlap": (not self.overlap, "nothing is worked on while columns travel"),
         }
         asked = [(name, words) for name, (is_asked, words) in why.items() if is_asked]
@@ -139,11 +149,13 @@ class Strategy:
                 seen=f"wire={self.wire}",
                 fix=f"use one of {', '.join(map(str, _WIRES))}",
             )
-        if not 2 <= self.wire_bits <= 8:
+        least = 0.5 if self.changes else 2
+        if not least <= self.wire_bits <= 8:
+            given = "0, 1, 2, 4 or 8 bits" if self.changes else "2, 4 or 8 bits"
             raise ConfigError(
                 "The mean width of rows can't be had.",
-                seen=f"wire_bits={self.wire_bits}; rows are given 2, 4 or 8 bits",
-                fix="use 2 to 8",
+                seen=f"wire_bits={self.wire_bits}; rows are given {given}",
+                fix=f"use {least} to 8" + ("" if self.changes else ", or from 0.5 with --changes"),
             )
         if self.wire_period < 3:
             raise ConfigError(
@@ -152,10 +164,43 @@ class Strategy:
                 fix="use 3 epochs or more",
             )
 
+    def _check_changes(self) -> None:
+        if self.wire in (0, 1) and not self.changes:
+            raise ConfigError(
+                "So few bits can't hold a row, only what changes of it.",
+                seen=f"--wire {self.wire} without --changes",
+                fix="add --changes, or use --wire 2 or more",
+            )
+        if self.changes and self.wire == 32:
+            raise ConfigError(
+                "Rows that travel whole need no changes.",
+                seen="--changes with --wire 32",
+                fix="add --wire 4 (or 8, 2, 1, 0, adaptive), or leave --changes out",
+            )
+
+    def _check_staleness(self) -> None:
+        if self.smoothing and (self.staleness != 1 or self.changes or self.unit != "graph"):
+            raise ConfigError(
+                "Only whole rows that are an epoch old are smoothed.",
+                seen=f"--smoothing {self.smoothing:g}"
+                + (" with --changes" if self.changes else f" with --staleness {self.staleness}"),
+                fix="add --staleness 1 to --strategy halo or sar, without --changes",
+            )
+        if self.unit != "graph" or not self.staleness:
+            return
+        if self.staleness > 1 or self.wire == 0:
+            raise ConfigError(
+                "Rows of the whole graph are an epoch old at most.",
+                seen=f"--staleness {self.staleness}" + ("" if self.wire else " with --wire 0"),
+                fix="use --staleness 1; with --wire 0 rows are as old as --wire-period",
+            )
+
     @property
     def exactness(self) -> Exactness:
-        """Whether a step equals one process, does so on average, or lags by a bound."""
+        """Whether a step equals one process, does so on average, or is off by a bound."""
         if self.staleness or self.gather == "latest":
+            return "bounded"
+        if self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2):
             return "bounded"
         return "exact" if self.wire == 32 and self.pool_bits == 32 else "unbiased"
 
@@ -163,6 +208,11 @@ class Strategy:
     def assigns_widths(self) -> bool:
         """True where rows have widths of their own."""
         return self.wire in ("adaptive", "random")
+
+    @property
+    def keeps_rows(self) -> bool:
+        """True where ranks keep rows of others from epoch to epoch."""
+        return self.unit == "graph" and (self.changes or self.staleness > 0)
 
     def stages_of(self, ranks: int) -> int:
         """Return the number of stages as it counts: one for each rank at most."""
@@ -198,6 +248,10 @@ class Strategy:
             "prune": self.prune,
             "wire": self.wire,
             **(mean if self.assigns_widths else {}),
+            **({"wire_period": self.wire_period} if self.wire == 0 else {}),
+            **({"changes": True} if self.changes else {}),
+            **({"staleness": self.staleness} if self.staleness else {}),
+            **({"smoothing": self.smoothing} if self.smoothing else {}),
             "overlap": self.overlap,
         }
 

@@ -9,7 +9,15 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from siafu.comm import PendingRows, add_returned, start_fetch, start_return
+from siafu.comm import (
+    Coding,
+    HaloPlan,
+    PendingRows,
+    add_returned,
+    read_kept,
+    start_fetch,
+    start_return,
+)
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.rounding import Exchange, mean_squares
 
@@ -17,6 +25,9 @@ Rows = tuple[Tensor, ...]
 """Several tensors with a row for each column of a block."""
 
 Use = Callable[[Block, Rows], None]
+
+_AGAIN = "halo_refetch"
+"""The purpose of rows that are fetched a second time."""
 
 
 def begin_exchange(
@@ -51,7 +62,7 @@ def visit(
         assert plan is not None, "a stage is of other ranks' rows"
         codings = [exchange.fetching(n, number) if exchange else None for n in range(len(rows))]
         return [
-            start_fetch(tensor, plan, reach.world, purpose, coding)
+            _fetch(reach, tensor, plan, purpose, coding)
             for tensor, coding in zip(rows, codings, strict=True)
         ]
 
@@ -69,12 +80,20 @@ def visit(
         del arrived  # before the next stage is waited for
 
 
+def _fetch(
+    reach: Reach, rows: Tensor, plan: HaloPlan, purpose: str, coding: Coding | None
+) -> PendingRows:
+    if purpose == _AGAIN and coding is not None and coding.kept is not None:
+        return read_kept(coding, rows.shape[1:])  # they are here since the first time
+    return start_fetch(rows, plan, reach.world, purpose, coding)
+
+
 def visit_again(
     reach: Reach, rows: Rows, use: Use, exchange: Exchange | None, kept: list[Rows] | None
 ) -> None:
     """Do as `visit` did in forward, from the rows it kept or by fetching them once more."""
     if kept is None:
-        visit(reach, rows, use, exchange, purpose="halo_refetch")
+        visit(reach, rows, use, exchange, purpose=_AGAIN)
         return
     use(reach.own, tuple(tensor.contiguous() for tensor in rows))
     held = kept.copy() if graph_is_kept() else kept

@@ -63,7 +63,7 @@ def test_flags_file_and_python_mean_the_same(siafu: Command, tables: tuple[Path,
         yaml.safe_dump({"data": edges, "nodes": nodes, "epochs": 1, "seed": 3, **SETTINGS})
     )
     told = result_of(siafu, "train", str(file))
-    assert told["accuracy"] == named["accuracy"]
+    assert told["score"] == named["score"]
     cut = ("partition", edges, "cut", "--parts", "1", "--nodes", nodes, *NAMED)
     assert result_of(siafu, *cut)
     other = ("--data", edges, "--nodes", "people.parquet", "--src", "a")

@@ -20,7 +20,7 @@ KEYS = {
     "traffic",
     "ended",
     "phases",
-    "accuracy",
+    "score",
     "quality",
     "metric",
     "best_epoch",
@@ -135,7 +135,7 @@ def test_undirected_adds_reverse_edges(siafu: Command) -> None:
 def test_training_reports_every_documented_key(siafu: Command) -> None:
     result = result_of(siafu, "train", "planted:300", "--epochs", 4, "--quiet")
     assert result.keys() == KEYS
-    assert result["accuracy"].keys() == {"train", "val", "test"}
+    assert result["score"].keys() == {"train", "val", "test"}
     assert result["bytes_sent"].keys() == PURPOSES
     assert sum(result["bytes_sent"].values()) == 0
     assert len(result["losses"]) == result["epochs"] == 4
@@ -244,7 +244,7 @@ def test_multi_label_data_is_scored_by_micro_f1(siafu: Command) -> None:
     said = np.array([[k in row["prediction"] for k in range(7)] for row in test])
     true = np.array([y[row["id"]] > 0 for row in test])
     score = 2 * (said & true).sum() / (said.sum() + true.sum())
-    assert result["accuracy"]["test"] == pytest.approx(score)
+    assert result["score"]["test"] == pytest.approx(score)
 
 
 def under_torchrun(*arguments: object) -> dict:
@@ -272,7 +272,7 @@ def test_torchrun_gives_the_same_losses_and_resumes(siafu: Command) -> None:
     assert first["losses"] == local["losses"][:5]
     resumed = under_torchrun("train", "--resume", "under", "--epochs", 7)
     assert resumed["losses"] == local["losses"]
-    assert resumed["accuracy"] == local["accuracy"]
+    assert resumed["score"] == local["score"]
     metrics = (siafu.here / "under" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in metrics] == list(range(1, 8))
 

@@ -32,7 +32,7 @@ def test_predictions_carry_the_users_ids(siafu: Command, num_ranks: int) -> None
         assert row["split"] == nodes[row["id"]]["split"]
         assert len(row["embedding"]) == 64
     right = [row["prediction"] == row["label"] for row in by_id if row["split"] == "test"]
-    assert np.mean(right) == pytest.approx(result["accuracy"]["test"])
+    assert np.mean(right) == pytest.approx(result["score"]["test"])
     of_training = _by_id(siafu.here / "run" / "predictions")
     assert [row["prediction"] for row in of_training] == [row["prediction"] for row in by_id]
 

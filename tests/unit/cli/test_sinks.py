@@ -87,9 +87,9 @@ def test_mlflow_is_told_settings_rows_and_the_best(siafu: Command, mlflow: Recor
     assert [step for _, step in steps] == [1, 2, 3]
     for row, (numbers, _) in zip(rows_of(siafu.here / "run"), steps, strict=True):
         assert numbers["loss"] == row["loss"]
-        assert numbers["accuracy/val"] == row["accuracy"]["val"]
+        assert numbers["accuracy/val"] == row["score"]["val"]
     result = json.loads((siafu.here / "run" / "result.json").read_text())
-    assert best[0]["best/accuracy/test"] == result["accuracy"]["test"]
+    assert best[0]["best/accuracy/test"] == result["score"]["test"]
     assert mlflow.of("end_run") == ["FINISHED"]
 
 
@@ -160,7 +160,7 @@ def test_rows_become_flat_numbers() -> None:
     row = {
         "epoch": 3,
         "loss": 0.5,
-        "accuracy": {"val": 0.25},
+        "score": {"val": 0.25},
         "scores": {"val": {"recall@10": 0.75}},
         "bytes_sent": {"a": 2, "b": 3},
         "told": "words",

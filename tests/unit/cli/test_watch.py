@@ -31,7 +31,7 @@ def finish(run: RunFolder) -> None:
     run.predictions.mkdir()
     seconds = {"computing": [2.0, 3.0], "waiting": [1.5, 0.5]}
     result: dict[str, Any] = {"epochs": 2, "best_epoch": 1, "metric": "accuracy", "losses": [0.5]}
-    result |= {"accuracy": {"test": 0.5}, "ended": "all 2 epochs done", "rank_seconds": seconds}
+    result |= {"score": {"test": 0.5}, "ended": "all 2 epochs done", "rank_seconds": seconds}
     run.write_result(result)
 
 

@@ -244,3 +244,13 @@ def test_config_files_that_are_none_are_not_read(tmp_path: Path, kind: str) -> N
         path.write_text("#" * (2 << 20))
     with pytest.raises(ConfigError, match="can't be read"):
         read_config(path)
+
+
+def test_numbers_are_taken_where_words_are_too() -> None:
+    asked = {"stages": 2, "memory": 10**9, "threshold": 0.25, "wire": 8}
+    config = make_config(data="planted", **asked)
+    told = {name: getattr(config, name) for name in asked}
+    assert told == {"stages": "2", "memory": "1000000000", "threshold": "0.25", "wire": "8"}
+    assert make_config(data="planted", macrobatch=4, strategy="batchgnn").chosen.macrobatch == 4
+    with pytest.raises(ConfigError, match="data=5"):
+        make_config(data=5)

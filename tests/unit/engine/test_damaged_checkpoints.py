@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Trainer, begin
+from siafu.engine.widths import fault_of
 from siafu.errors import SiafuError, StoreError
 from siafu.ingest import load
 from siafu.partitioning import partition_graph
@@ -143,7 +145,6 @@ def test_every_fact_that_is_missing(shard: Shard, checkpoint: Path, section: str
         ("optimiser-0-step", np.zeros(2, np.float32)),
         ("optimiser-0-step", np.array([np.nan], np.float32)),
         ("optimiser-0-step", np.array([-1], np.float32)),
-        ("wire-legs", np.zeros((2, 7))),
     ],
 )
 def test_arrays_that_do_not_fit(
@@ -152,6 +153,32 @@ def test_arrays_that_do_not_fit(
     put_array(checkpoint, name, array)
     with pytest.raises(StoreError):
         resume(shard, checkpoint)
+
+
+SHARE = {
+    "channels": torch.tensor([[0, 0, 0, 2, 1, 0]]),
+    "codes": torch.tensor([[4, 4], [8, 2]], dtype=torch.uint8),
+    "ranges": torch.tensor([1.0, 2.0]),
+    "kept-0-0-0": torch.zeros(2, 3),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "told"),
+    [
+        ("ranges", SHARE["ranges"], None),
+        ("channels", torch.tensor([[0, 0, 0, 3, 1, 0]]), "3 messages told"),
+        ("channels", -SHARE["channels"], "out of range"),
+        ("codes", SHARE["codes"] + 1, "not known"),
+        ("codes", SHARE["codes"].long(), "array codes"),
+        ("ranges", torch.tensor([1.0, torch.nan]), "not finite"),
+        ("kept-0-0-0", torch.tensor([[torch.inf]]), "not finite"),
+        ("other", torch.zeros(2), "array other"),
+    ],
+)
+def test_shares_that_do_not_fit(name: str, tensor: torch.Tensor, told: str | None) -> None:
+    found = fault_of({**SHARE, name: tensor})
+    assert found is None if told is None else told in str(found)
 
 
 def test_other_settings_of_the_optimiser_are_not_passed_over(

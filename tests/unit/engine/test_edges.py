@@ -81,7 +81,7 @@ def test_three_ranks_learn_what_one_does(
         run(ranks, tmp_path, whole, size, epochs=4, strategy=strategy) for size in (1, 3)
     )
     assert one == pytest.approx(three, rel=1e-4)
-    assert first["accuracy"] == pytest.approx(second["accuracy"], rel=1e-3)
+    assert first["score"] == pytest.approx(second["score"], rel=1e-3)
     tables = [pq.read_table(tmp_path / f"{size}.run/predictions").to_pylist() for size in (1, 3)]
     told = "prediction" if kind == "numbers" else "p(odd)"
     by_edge = [
@@ -98,7 +98,7 @@ def test_three_ranks_learn_what_one_does(
 def test_what_ends_and_edge_tell_is_found(ranks: RankPool, tmp_path: Path, kind: str) -> None:
     _, result = run(ranks, tmp_path, known_answer(kind), 1, epochs=150)
     if kind == "classes":
-        assert result["accuracy"]["test"] > 0.9
+        assert result["score"]["test"] > 0.9
     else:
         assert result["metric"] == "rmse"
         assert result["scores"]["test"]["r2"] > 0.9

@@ -91,7 +91,7 @@ def test_memory_of_a_gpu_is_not_told_from_that_of_a_host(monkeypatch: pytest.Mon
 def test_a_run_is_opened_when_it_is_finished(tmp_path: Path) -> None:
     run = siafu.fit("planted:120", epochs=2, checkpoint_every=2, out=str(tmp_path / "run"))
     again = siafu.open_run(tmp_path / "run")
-    assert again.accuracy == run.accuracy
+    assert again.score == run.score
     assert list(again.metrics["epoch"]) == [1, 2]
     table = siafu.infer(again)
     assert sorted(table.column("id").to_pylist()) == list(range(120))

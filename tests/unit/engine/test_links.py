@@ -121,7 +121,7 @@ def test_run_learns_to_rank_edges_and_names_them(siafu: Command) -> None:
     assert done.code == 0, done.err
     result = json.loads(done.out.splitlines()[-1])
     assert result["metric"] == "mrr"
-    assert result["accuracy"]["test"] > 0.22  # of 21 at random: 0.17
+    assert result["score"]["test"] > 0.22  # of 21 at random: 0.17
     assert result["losses"][-1] < result["losses"][0]
     table = pq.read_table(siafu.here / "run" / "predictions")
     assert table.column_names == ["src", "dst", "score", "split"]
@@ -146,4 +146,4 @@ def test_parts_give_the_scores_of_the_data(siafu: Command) -> None:
     assert [one.code for one in done] == [0, 0], done[0].err + done[1].err
     one, other = (json.loads(answer.out.splitlines()[-1]) for answer in done)
     assert one["losses"] == other["losses"]
-    assert one["accuracy"] == other["accuracy"]
+    assert one["score"] == other["score"]

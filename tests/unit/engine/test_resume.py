@@ -39,7 +39,7 @@ def assert_same(got: dict, want: dict) -> None:
         assert got[group].keys() == want[group].keys()
         for name, tensor in want[group].items():
             assert torch.equal(got[group][name], tensor), f"{group} weight {name}"
-    for key in ("accuracy", "best_epoch", "epochs"):
+    for key in ("score", "best_epoch", "epochs"):
         assert got["summary"][key] == want["summary"][key]
 
 
@@ -61,7 +61,7 @@ def test_resumed_run_ends_bit_for_bit_alike(
 
     rows = [RunFolder(tmp_path / name).read_metrics() for name in ("straight", "broken")]
     assert [row["epoch"] for row in rows[1]] == list(range(1, 21))
-    kept = [[(row["loss"], row.get("accuracy")) for row in metrics] for metrics in rows]
+    kept = [[(row["loss"], row.get("score")) for row in metrics] for metrics in rows]
     # Epoch 10 was the last of the broken run, so it was evaluated there as here (2 divides 10).
     assert kept[0] == kept[1]
 
@@ -119,6 +119,56 @@ def test_resumed_run_of_adaptive_widths_ends_bit_for_bit_alike(
     widths = straight[0]["summary"]["widths"]
     assert {entry["epoch"] for entry in widths} == set(range(period + 3, 21, period))
     assert resumed[0]["summary"]["widths"] == [entry for entry in widths if entry["epoch"] > 10]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"wire": 2, "changes": True},
+        {"wire": 0, "changes": True, "wire_period": 4, "strategy": "sar"},
+        {"wire": "adaptive", "changes": True, "wire_bits": 1, "wire_period": 3},
+        {"staleness": 1, "smoothing": 0.5},
+        {"staleness": 1, "wire": 4, "changes": True, "strategy": "sar", "model": "gat"},
+    ],
+    ids=lambda choice: " ".join(f"{name}={value}" for name, value in choice.items()),
+)
+def test_resumed_run_goes_on_with_the_rows_it_kept(
+    ranks: RankPool, parts, tmp_path: Path, choice: dict
+) -> None:
+    settings = {**SETTINGS, "epochs": 12, "eval_every": 4, **choice}
+    straight = run(ranks, 2, parts[2], tmp_path / "straight", False, settings)
+    shutil.copytree(tmp_path / "straight", tmp_path / "broken")
+    for left in (tmp_path / "broken" / "checkpoints").glob("epoch-000012*"):
+        shutil.rmtree(left)
+    resumed = run(ranks, 2, parts[2], tmp_path / "broken", True, settings)
+    assert_same(resumed[0], straight[0])
+    exact = {name: value for name, value in settings.items() if name not in choice}
+    other = run(ranks, 2, parts[2], tmp_path / "exact", False, exact)
+    assert other[0]["losses"] != straight[0]["losses"]
+
+
+def test_each_rank_saves_its_own_share(ranks: RankPool, parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "model": "gcn", "wire": 4, "changes": True}
+    straight = run(ranks, 2, parts[2], tmp_path, False, settings)
+    checkpoints = tmp_path / "checkpoints"
+    names = [
+        f"epoch-{n}{share}" for n in ("000015", "000020") for share in ("", ".rank-0", ".rank-1")
+    ]
+    assert sorted(path.name for path in checkpoints.iterdir()) == names
+    shutil.rmtree(checkpoints / "epoch-000020.rank-1")
+    resumed = run(ranks, 2, parts[2], tmp_path, True, settings)  # from epoch 15, which is whole
+    assert_same(resumed[0], straight[0])
+
+
+def test_a_share_that_is_damaged_is_refused(ranks: RankPool, parts, tmp_path: Path) -> None:
+    settings = {**SETTINGS, "epochs": 5, "wire": 4, "changes": True}
+    run(ranks, 2, parts[2], tmp_path, False, settings)
+    kept = tmp_path / "checkpoints" / "epoch-000005.rank-1" / "kept-0-0-0.npy"
+    raw = bytearray(kept.read_bytes())
+    raw[-1] ^= 1
+    kept.write_bytes(raw)
+    with pytest.raises(AssertionError, match="wrong checksum"):
+        run(ranks, 2, parts[2], tmp_path, True, {**settings, "epochs": 8})
 
 
 def test_rows_after_the_checkpoint_are_written_again(parts, tmp_path: Path) -> None:
@@ -231,16 +281,17 @@ def test_patience_shorter_than_the_pause_between_evaluations(parts, tmp_path: Pa
     settings = {**SETTINGS, "epochs": 40, "eval_every": 10, "patience": 3, "lr": 1e-9}
     summary = run_engine(World(), parts[1], tmp_path, False, settings)["summary"]
     assert (summary["best_epoch"], summary["epochs"]) == (10, 13)
-    evaluated = [row["epoch"] for row in RunFolder(tmp_path).read_metrics() if "accuracy" in row]
+    evaluated = [row["epoch"] for row in RunFolder(tmp_path).read_metrics() if "score" in row]
     assert evaluated == [10, 13]
 
 
 def test_resumed_at_its_last_epoch_still_reports_scores(parts, tmp_path: Path) -> None:
     settings = {**SETTINGS, "epochs": 8, "eval_every": 100}
-    run_engine(World(), parts[1], tmp_path, False, settings)  # the checkpoint is of epoch 5
+    run_engine(World(), parts[1], tmp_path, False, settings)
+    shutil.rmtree(next(tmp_path.rglob("epoch-000008")))  # that of epoch 5 is left
     summary = run_engine(World(), parts[1], tmp_path, True, {**settings, "epochs": 5})["summary"]
     assert (summary["best_epoch"], summary["epochs"]) == (5, 5)
-    assert summary["accuracy"].keys() == {"train", "val", "test"}
+    assert summary["score"].keys() == {"train", "val", "test"}
 
 
 def test_metrics_cut_by_a_kill_are_repaired(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_three_ranks_learn_what_one_does(
     settings = {"epochs": 4, **ENGINES[engine], **TARGETS[kind]}
     one, three = (run(ranks, tmp_path, whole, size, **settings) for size in (1, 3))
     assert one["losses"] == pytest.approx(three["losses"], rel=1e-4)
-    for name in ("accuracy", "scores"):
+    for name in ("score", "scores"):
         before, after = one["summary"].get(name), three["summary"].get(name)
         assert (before is None) == (after is None)
         for split in before or {}:
@@ -85,5 +85,5 @@ def test_a_line_through_neighbours_is_found(ranks: RankPool, tmp_path: Path, eng
     size = 3 if engine == "adaqp" else 1
     found = run(ranks, tmp_path, known_answer("numbers"), size, epochs=150, **settings)["summary"]
     assert found["metric"] == "r2"
-    assert found["accuracy"]["test"] > 0.98
+    assert found["score"]["test"] > 0.98
     assert found["quality"]["test"]["rmse"][1] < 60  # of a spread of some 300

@@ -69,3 +69,15 @@ def test_the_last_epoch_of_rounded_rows_is_evaluated(
     assert summary["best_epoch"] == 4
     assert summary["evaluation"]["passes"] == 1
     assert summary["evaluation"]["seconds"] > 0
+
+
+@pytest.mark.parametrize("choice", [{"wire": 4, "changes": True}, {"staleness": 1}])
+def test_scores_leave_what_is_kept_alone(
+    ranks: RankPool, parts: Path, tmp_path: Path, choice: dict
+) -> None:
+    settings = {"epochs": 6, "model": "sage", "hidden": 16, "dropout": 0.2, **choice}
+    often, once = (
+        ranks.run(run_engine, 2, parts, tmp_path / str(n), False, {**settings, "eval_every": n})[0]
+        for n in (1, 6)
+    )
+    assert often["losses"] == once["losses"]

@@ -1,5 +1,6 @@
 """`--strategy auto`: chosen once, told in one line, noted in the run, and exact."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from siafu.ingest import load
 from siafu.launch import resume_run, start_run
 from siafu.launch.automatic import _best, with_chosen_strategy
 from siafu.partitioning import partition_graph
+from siafu.plan import Link
 
 
 @dataclass
@@ -93,3 +95,15 @@ def test_run_notes_what_was_chosen_and_equals_it(parts: Path, tmp_path: Path) ->
     again = resume_run(tmp_path / "auto", {"epochs": 3})
     assert again.result["strategy"] == name
     assert again.result["epochs"] == 3
+
+
+def test_a_link_that_was_measured_counts_and_is_told(parts: Path) -> None:
+    config = make_config(data=str(parts), strategy="auto", ranks=2, model="sage")
+    said: list[str] = []
+    for speed in (1e9, 1e4):
+        link = Link(bytes_per_second=speed, latency_seconds=1e-4)
+        with_chosen_strategy(config, parts, said.append, link)
+    found = [re.search(r"predicted ([\d.]+) (m?s)", line) for line in said]
+    fast, slow = (float(one[1]) * (1e-3 if one[2] == "ms" else 1) for one in found if one)
+    assert slow > 10 * fast
+    assert "over 10 kB/s" in said[1]

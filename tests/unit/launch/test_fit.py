@@ -26,7 +26,7 @@ def test_fit_takes_a_graph_and_gives_predictions_by_id() -> None:
     graph = siafu.load("planted:300")
     run = siafu.fit(graph, epochs=5, model="sage", hidden=8)
     assert run.path == Path("runs/planted-sage-001")
-    assert run.accuracy.keys() == {"train", "val", "test"}
+    assert run.score.keys() == {"train", "val", "test"}
     assert sorted(run.predictions["id"].to_pylist()) == list(range(300))
 
 

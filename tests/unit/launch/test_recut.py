@@ -61,8 +61,13 @@ def test_another_partition_changes_nothing_but_who_has_what() -> None:
     assert run.result["bytes_sent"] != whole.result["bytes_sent"]
 
 
-def test_widths_of_messages_are_found_anew_on_other_ranks() -> None:
-    settings = {**SETTINGS, "strategy": "adaqp", "wire_period": 3}
+@pytest.mark.parametrize(
+    "choice",
+    [{"strategy": "adaqp", "wire_period": 3}, {"wire": 4, "changes": True, "staleness": 1}],
+    ids=["widths", "kept rows"],
+)
+def test_what_messages_depend_on_begins_anew_on_other_ranks(choice: dict) -> None:
+    settings = {**SETTINGS, **choice}
     run = siafu.fit("planted:200", epochs=6, ranks=2, **settings)
     run = siafu.resume(run, epochs=12, ranks=3, quiet=True)
     assert run.result["ranks"] == 3
@@ -85,3 +90,13 @@ def test_parts_of_the_users_own_are_not_cut_anew() -> None:
     with pytest.raises(ConfigError, match="not its own to cut anew"):
         siafu.resume(run, epochs=2, ranks=3, quiet=True)
     assert len(losses(siafu.resume(run, epochs=2, quiet=True))) == 2
+
+
+def test_a_run_is_not_cut_short_by_resuming_it() -> None:
+    run = siafu.fit("planted:200", epochs=3, checkpoint_every=2, **SETTINGS)
+    before = losses(run)
+    with pytest.raises(ConfigError, match="has more epochs than that already"):
+        siafu.resume(run, epochs=2, quiet=True)
+    assert losses(siafu.open_run(run.path)) == before
+    assert losses(siafu.resume(run, epochs=3, quiet=True)) == before
+    assert losses(siafu.resume(run, epochs=4, quiet=True))[:3] == before

@@ -131,6 +131,8 @@ OTHERS: dict[str, Other] = {
     "wire": Other("4", ("bytes",)),
     "wire_bits": Other(3.0, ("plan",)),
     "wire_period": Other(3, ("plan",)),
+    "changes": Other(True, ("plan",), beside={"wire": "4"}),
+    "smoothing": Other(0.5, ("plan",), beside={"staleness": 1}),
     "hidden": Other(24),
     "heads": Other(4),
     "edge_features": Other(True),

@@ -4,8 +4,10 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+import siafu
 from siafu.config import make_config
 from siafu.graph import Graph, IntegerIds
 from siafu.launch.cut import SourceReading, cut_source
@@ -15,7 +17,9 @@ from siafu.launch.warnings import (
     count_repeated,
     data_warnings,
     machine_warnings,
+    result_warnings,
     scale_warnings,
+    telling_share,
 )
 from siafu.partitioning import Cut
 
@@ -171,3 +175,46 @@ def test_a_loss_near_zero_may_rise_a_little():
     watch = LossWatch(0.01, math.log(2))
     told = [watch.note(epoch, loss) for epoch, loss in enumerate((0.7, 1e-6, 1e-3, 0.5), 1)]
     assert told == [None] * 4
+
+
+def test_a_column_that_is_filled_for_one_class_only_is_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    banned = rng.random(400) < 0.2
+    reason = np.where(banned, rng.choice(["spam", "abuse"], 400), None)
+    nodes = pa.table({"user": np.arange(400), "age": rng.normal(size=400), "reason": reason})
+    nodes = nodes.append_column("banned", pa.array(banned.astype(np.int64)))
+    edges = pa.table({"src": rng.integers(0, 400, 900), "dst": rng.integers(0, 400, 900)})
+    run = siafu.fit(
+        nodes=nodes, edges=edges, label="banned", node_id="user", epochs=1, hidden=4, quiet=True
+    )
+    told = (run.path / "warnings.txt").read_text()
+    assert "reason (100.00 %)" in told
+    assert "--features -reason" in told
+    assert "age (" not in told
+
+
+def test_columns_that_tell_the_class():
+    y = np.arange(2000) % 2
+    noise = np.random.default_rng(0).normal(size=(2000, 1)).astype(np.float32)
+    assert telling_share(noise, y) is None
+    assert telling_share(noise + 100 * y[:, None], y) == 1.0
+    assert telling_share(noise + y[:, None], y) is None  # it helps, as a feature should
+    assert telling_share(np.arange(2000.0)[:, None], y) is None
+    assert telling_share(noise[:, :0], y) is None
+
+
+def test_a_run_that_learnt_nothing_is_told(tmp_path):
+    path = tmp_path / "parts"
+    cut = Cut(num_parts=2, method="hash", seed=0)
+    cut_source(ring(y=rare(40)), path, cut, SourceReading(draws_masks=False))
+    for metric, score, told in (
+        ("accuracy", 0.8, "no better than always saying 0"),
+        ("accuracy", 0.81, ""),
+        ("average-precision", 0.2, "drawing lots"),
+        ("average-precision", 0.3, ""),
+    ):
+        found = result_warnings(path, None, {"metric": metric, "score": {"test": score}})
+        assert len(found) == bool(told)
+        assert told in "".join(found)
+    assert result_warnings(path, "link", {"metric": "mrr", "score": {"test": 0.0}}) == []

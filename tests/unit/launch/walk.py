@@ -113,8 +113,8 @@ def seen_of(run: siafu.Run) -> dict[str, str]:
     rows = folder.read_metrics()
     told = {
         "losses": result["losses"],
-        "scores": [result["best_epoch"], result["accuracy"], result.get("scores")],
-        "evaluated": [row["epoch"] for row in rows if "accuracy" in row or "scores" in row],
+        "scores": [result["best_epoch"], result["score"], result.get("scores")],
+        "evaluated": [row["epoch"] for row in rows if "score" in row or "scores" in row],
         "bytes": result["bytes_sent"],
         "plan": [result["choices"], result["exactness"], result.get("sampling")],
         "bill": _price(result.get("bill")),

@@ -106,6 +106,19 @@ def test_evaluations_to_come_are_counted(done, every, count):
     assert pace.left() == pytest.approx(count)
 
 
+def test_the_share_is_that_of_epochs_whatever_came_before_them():
+    clock, line = FakeClock(), FakeLine()
+    watch = Watch(Pace(100, done=50), line, clock=clock)
+    clock.now += 1000.0  # loading
+    with watch.training(51):
+        watch.compiling(True)
+        clock.now += 40.0
+        watch.compiling(False)
+        clock.now += 1.0
+    watch.end_epoch("")
+    assert line.shown[-1][1:] == (pytest.approx(0.51), pytest.approx(49.0))
+
+
 def test_phases_are_named_with_steps_and_compilation():
     clock, line = FakeClock(), FakeLine()
     watch = Watch(Pace(2, eval_every=1, writes=True), line, low=0.2, clock=clock)

@@ -13,6 +13,21 @@ def test_quantised_strategies_call_themselves_unbiased() -> None:
     assert PRESETS["adaqp"].exactness == Strategy(wire=8).exactness == "unbiased"
 
 
+@pytest.mark.parametrize(
+    ("choice", "exactness"),
+    [
+        ({"wire": 2, "changes": True}, "unbiased"),
+        ({"wire": "adaptive", "wire_bits": 2, "changes": True}, "unbiased"),
+        ({"wire": 1, "changes": True}, "bounded"),
+        ({"wire": 0, "changes": True}, "bounded"),
+        ({"wire": "adaptive", "wire_bits": 1, "changes": True}, "bounded"),
+        ({"staleness": 1}, "bounded"),
+    ],
+)
+def test_rows_that_are_kept_say_what_they_are(choice: dict, exactness: str) -> None:
+    assert Strategy(**choice).exactness == exactness
+
+
 def test_choices_say_what_is_quantised() -> None:
     assert PRESETS["halo"].choices(2)["wire"] == 32
     shown = PRESETS["adaqp"].choices(2)
@@ -27,6 +42,15 @@ def test_choices_say_what_is_quantised() -> None:
         ({"wire": "adaptive", "wire_bits": 1.5}, "2, 4 or 8 bits"),
         ({"wire": "adaptive", "wire_bits": 9}, "wire_bits=9"),
         ({"wire": "adaptive", "wire_period": 2}, "two epochs later"),
+        ({"wire": 1}, "without --changes"),
+        ({"wire": 0}, "without --changes"),
+        ({"changes": True}, "--changes with --wire 32"),
+        ({"changes": True, "wire": "adaptive", "wire_bits": 0.25}, "0, 1, 2, 4 or 8 bits"),
+        ({"staleness": 2}, "--staleness 2"),
+        ({"staleness": 1, "wire": 0, "changes": True}, "--wire 0"),
+        ({"smoothing": 0.5}, "--staleness 0"),
+        ({"smoothing": 0.5, "staleness": 1, "wire": 4, "changes": True}, "with --changes"),
+        ({"by_columns": True, "staleness": 1}, "--staleness with --by-columns"),
         ({"by_columns": True, "stages": 2}, "--stages with --by-columns"),
         ({"by_columns": True, "stages": "auto"}, "--stages with --by-columns"),
         ({"by_columns": True, "recompute": True}, "--recompute with --by-columns"),

@@ -53,6 +53,8 @@ class Dropped:
     empty: int = 0
     first_unknown: str = ""
     first_empty: str = ""
+    loops: int = 0
+    """Edges from a node to itself: not dropped."""
     trimmed: int = 0
     """Ids that are known without the blanks around them: not dropped."""
     written_otherwise: str = ""
@@ -69,10 +71,12 @@ class Dropped:
                     "one of the tables has lost leading zeros: make it again with its ids as text "
                     "(pandas: dtype=str), or take ids as whole numbers: --id-type integer; or else "
                 )
+            # Who drops most of the edges has no graph left.
+            or_else = ", or drop such edges: --drop-unknown" if 2 * self.unknown < self.rows else ""
             problems.add(
                 "An edge names a node that the node table does not have.",
                 seen=seen,
-                fix=f"{fix}add the nodes to the node table, or drop such edges: --drop-unknown",
+                fix=f"{fix}add the nodes to the node table, old ones beside new ones{or_else}",
             )
         if self.empty > most:
             problems.add(
@@ -95,6 +99,9 @@ class Dropped:
         if self.empty:
             dropped = counted(self.empty, "edge")
             notes.append(f"Dropped {dropped} without an id, the first {self.first_empty}.")
+        if self.loops:
+            lead = "leads" if self.loops == 1 else "lead"
+            notes.append(f"{counted(self.loops, 'edge')} {lead} from a node to itself; kept.")
         return notes
 
 

@@ -291,6 +291,7 @@ class EdgeTable:
         piece, ends = self._with_known_ends(self._without_empty(piece), rows)
         records = np.empty(piece.batch.num_rows, dtype=record)
         records["src"], records["dst"] = ends
+        columns.dropped.loops += int((ends[0] == ends[1]).sum())
         if "weight" in record.names:
             records["weight"] = self._weights(piece)
         if columns.features.readers:

@@ -28,6 +28,8 @@ SAMPLE_ROWS = 1 << 16
 MOST_CATEGORIES = 10_000
 _ROWS_AT_ONCE = 1 << 15
 _ID_NAME = re.compile(r"(?i:(^|.*[_\s.-])(id|ids|uuid|guid))|.*[a-z](Id|ID)")
+_CODE = re.compile("[A-Z]{2}")
+_FEWEST_CODES = 3
 _FEWEST_ROWS = 20
 """In fewer rows, different numbers in a row are no sign of an index."""
 _MOSTLY = 0.5
@@ -107,6 +109,17 @@ class Sample:
                 found[one.name] = f"tells {target}: the same but for names"
             elif told is not None and _is_line(_values(column), told):
                 found[one.name] = f"tells {target}: correlation above {_SAME}"
+        return found
+
+    def codes_read_as_gaps(self, categories: Sequence[str]) -> dict[str, int]:
+        """Return columns of two-letter codes in which NA, a country too, is read as a gap."""
+        found = {}
+        for name in categories:
+            words = words_of(self.columns[name])
+            values = words.values.to_pylist()
+            codes = [value for value in values if _CODE.fullmatch(value)]
+            if "NA" in codes and len(codes) > _FEWEST_CODES and 10 * len(codes) > 9 * len(values):
+                found[name] = int((words.codes_B == values.index("NA")).sum())
         return found
 
 

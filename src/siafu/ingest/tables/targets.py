@@ -13,7 +13,7 @@ import pyarrow as pa
 from siafu.errors import DataError
 from siafu.graph import Array, TargetColumn
 from siafu.graph.columns import NO_LABELS
-from siafu.ingest.tables.cells import numbers_of, words_of
+from siafu.ingest.tables.cells import amounts_of, words_of
 from siafu.ingest.tables.classes import (
     NO_LABEL,
     ClassName,
@@ -122,7 +122,7 @@ class OneColumn:
             return
         words = words_of(column)
         counts_V = np.bincount(words.codes_B[words.codes_B >= 0], minlength=len(words.values))
-        numbers_V = numbers_of(words.values)
+        numbers_V = amounts_of(words.values)
         infinite_V = np.abs(numbers_V) > _LARGEST_FLOAT
         is_gap_V = words.is_gap_V | infinite_V
         is_text_V = ~is_gap_V & np.isnan(numbers_V)
@@ -165,7 +165,8 @@ class OneColumn:
                 self._counts[int(value)] += count
 
     def _decide(self) -> TargetKind:
-        if self._text_rows and (self._first_number or self._is_mostly_numbers()):
+        asked = self._asked == "number"
+        if self._text_rows and (asked or self._first_number or self._is_mostly_numbers()):
             raise self._mixed()
         if not self._text_rows and self._is_number():
             return "number"
@@ -184,9 +185,11 @@ class OneColumn:
         """Return the classes by the names they are to have."""
         if self._text_rows or self._names_are_text:
             return self._counts
+        names = list(self._counts)
+        values = amounts_of(pa.array(map(str, names), pa.string()))
         counts: Counter[ClassName] = Counter()
-        for name, count in self._counts.items():
-            counts[int(float(name))] += count
+        for name, value in zip(names, values.tolist(), strict=True):
+            counts[int(value)] += self._counts[name]
         return counts
 
     def _is_mostly_numbers(self) -> bool:
@@ -206,7 +209,7 @@ class OneColumn:
     def _mixed(self) -> DataError:
         other = self._first_number or f"{self._number_rows:,} numbers"
         return DataError(
-            "The target mixes numbers and text.",
+            "The target mixes numbers and text." if self._number_rows else "The target is text.",
             seen=f"column {self.columns[0]!r}: {self._first_text}, beside {other}; "
             f"{counted(self._text_rows, 'cell')} of text",
             fix="write a number there or leave the cell empty; of classes write all as text",
@@ -228,7 +231,7 @@ class OneColumn:
                 found = [number_of.get(text, NO_LABEL) for text in words.values.to_pylist()]
                 codes_V = np.where(words.is_gap_V, NO_LABEL, np.array(found, np.int64))
                 return np.append(codes_V, NO_LABEL)[words.codes_B]
-            values_B = words.spread(numbers_of(words.values))
+            values_B = words.spread(amounts_of(words.values))
         if self.kind == "number":
             known_B = np.abs(values_B) <= _LARGEST_FLOAT
             return np.where(known_B, values_B, np.nan).astype(np.float32)[:, None]

@@ -4,6 +4,6 @@
 give the same bytes.
 """
 
-from siafu.ops.wire.reference import DTYPES, RAW, WIDTHS
+from siafu.ops.wire.reference import CHANGE_WIDTHS, DTYPES, RAW, WIDTHS
 
-__all__ = ["DTYPES", "RAW", "WIDTHS"]
+__all__ = ["CHANGE_WIDTHS", "DTYPES", "RAW", "WIDTHS"]

@@ -17,6 +17,8 @@ RAW = 32
 """The width of a row that travels unchanged."""
 
 WIDTHS = (2, 4, 8, 16, RAW)
+CHANGE_WIDTHS = (0, 1, *WIDTHS)
+"""Of rows whose ends keep what they last had: nothing, or the nearer of two values, will do too."""
 DTYPES = (torch.float32, torch.float64)
 SLICE_ELEMENTS = 1 << 20
 
@@ -69,10 +71,79 @@ def decode_into(wire: Wire, out_SD: Tensor) -> None:
         num_words = -(-width * bits // 32)
         words_GW = wire.payload[_places(wire, where_G, 8 + 4 * num_words)].view(torch.int32)
         scale_G2 = words_GW[:, :2].view(torch.float32)
-        shift_F = bits * torch.arange(32 // bits, device=words_GW.device)
-        fields_GWF = (words_GW[:, 2:, None].long() >> shift_F) & ((1 << bits) - 1)
-        q_GD = fields_GWF.flatten(1)[:, :width].float()
+        q_GD = _fields(words_GW[:, 2:], bits, width)
         out_SD[where_G] = (q_GD * scale_G2[:, 1:] + scale_G2[:, :1]).to(out_SD.dtype)
+
+
+def encode_changes(
+    x_ND: Tensor,
+    rows_S: Tensor | None,
+    kept_SD: Tensor,
+    draw: Draw,
+    wire: Wire,
+    range_S: Tensor,
+) -> None:
+    """See `contract.WireKernels`."""
+    for bits, where_G in _groups(wire.bits_S, x_ND.size(1)):
+        row_GD = x_ND.index_select(0, where_G if rows_S is None else rows_S[where_G])
+        kept_GD = kept_SD[where_G]
+        change_GD = (row_GD - kept_GD).float()
+        (low_G, high_G), (low_row_G, high_row_G) = _ends(change_GD), _ends(row_GD)
+        is_row_G = high_row_G - low_row_G < high_G - low_G
+        if bits == RAW:
+            is_row_G = torch.ones_like(is_row_G)
+        low_G = torch.where(is_row_G, low_row_G, low_G)
+        high_G = torch.where(is_row_G, high_row_G, high_G)
+        top_G = torch.maximum(low_G.abs(), high_G.abs())
+        good_G = top_G <= LARGEST if bits == RAW else top_G < LIMIT  # NaN is bad
+        range_S[where_G] = torch.where(good_G, high_G - low_G, torch.nan)
+        if bits == 0:
+            continue
+        if bits == RAW:
+            bytes_GB, kept_SD[where_G] = row_GD.view(torch.uint8), row_GD
+        else:
+            # A bad row travels as no change.
+            is_row_G &= good_G
+            chosen_GD = torch.where(is_row_G[:, None], row_GD.float(), change_GD)
+            chosen_GD = torch.where(good_G[:, None], chosen_GD, 0)
+            low_G, high_G = torch.where(good_G, low_G, 0), torch.where(good_G, high_G, 0)
+            zero_G, step_G = scale_of(low_G, high_G, bits)
+            if bits == 1:
+                zero_G, step_G = quarters(zero_G, step_G)
+                q_GD = (chosen_GD - zero_G[:, None] >= 0.5 * step_G[:, None]).long()
+            else:
+                halves_GD = draw_halves(Draw(draw.key, draw.first_N[where_G]), x_ND.size(1))
+                q_GD = quantise(chosen_GD, zero_G[:, None], step_G[:, None], halves_GD)
+            told_G = torch.where(is_row_G, -step_G, step_G)
+            words_G2 = torch.stack([zero_G, told_G], dim=1).view(torch.uint8)
+            bytes_GB = torch.cat([words_G2, _pack(q_GD, bits)], dim=1)
+            value_GD = (q_GD.float() * step_G[:, None] + zero_G[:, None]).to(kept_SD.dtype)
+            kept_SD[where_G] = torch.where(is_row_G[:, None], 0, kept_GD) + value_GD
+        wire.payload[_places(wire, where_G, bytes_GB.size(1))] = bytes_GB
+
+
+def decode_changes(wire: Wire, kept_SD: Tensor) -> None:
+    """See `contract.WireKernels`."""
+    width = kept_SD.size(1)
+    for bits, where_G in _groups(wire.bits_S, width):
+        if bits == 0:
+            continue
+        if bits == RAW:
+            place_GB = _places(wire, where_G, width * kept_SD.element_size())
+            kept_SD[where_G] = wire.payload[place_GB].view(kept_SD.dtype)
+            continue
+        words_GW = wire.payload[_places(wire, where_G, 8 + 4 * -(-width * bits // 32))]
+        words_GW = words_GW.view(torch.int32)
+        is_row_G1 = words_GW[:, 1:2] < 0  # the sign of the step
+        zero_G1, step_G1 = words_GW[:, :2].view(torch.float32).split(1, dim=1)
+        value_GD = _fields(words_GW[:, 2:], bits, width) * step_G1.abs() + zero_G1
+        kept_SD[where_G] = torch.where(is_row_G1, 0, kept_SD[where_G]) + value_GD.to(kept_SD.dtype)
+
+
+def quarters(zero_G: Tensor, step_G: Tensor) -> tuple[Tensor, Tensor]:
+    """Return zero point and step of one bit: values in the middle of the two halves of a range."""
+    wide_G = step_G.double()
+    return (zero_G.double() + wide_G * 0.25).float(), (wide_G * 0.5).float()
 
 
 def draw_halves(draw: Draw, width: int) -> Tensor:
@@ -106,6 +177,13 @@ def quantise(h: Tensor, zero: Tensor, step: Tensor, half: Tensor) -> Tensor:
     quotient = (h - zero) / torch.where(step == 0, 1, step)
     fixed = (quotient * FRACTION + 0.5).to(torch.int64)
     return (fixed + (half >> 16 - FRACTION_BITS)) >> FRACTION_BITS
+
+
+def _fields(words_GW: Tensor, bits: int, width: int) -> Tensor:
+    """Return the fields of rows of words, as float32."""
+    shift_F = bits * torch.arange(32 // bits, device=words_GW.device)
+    fields_GWF = (words_GW[:, :, None].long() >> shift_F) & ((1 << bits) - 1)
+    return fields_GWF.flatten(1)[:, :width].float()
 
 
 def _pack(q_GD: Tensor, bits: int) -> Tensor:

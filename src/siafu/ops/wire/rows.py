@@ -14,6 +14,12 @@ step 0 and decodes exactly. One bit is left out: for D / 8 bytes less it has 9 t
 
 float64 rows are quantised from their float32 values; at 32 bits they travel as all 8 bytes.
 
+Of changes (`encode_changes`) both ends keep each row as the receiver last had it, and what is
+encoded is the difference to it, or the row itself where that has the smaller range: then the sign
+of the step is set. What rounding left over is part of the next difference. There 0 bits are no
+bytes and leave the row as it is, and one bit is the nearer of the middles of two halves, not drawn:
+a draw between the ends of a range has errors of up to the range, which then would grow.
+
 Shapes: N rows of x, S rows in the message, D width.
 """
 
@@ -29,7 +35,7 @@ from siafu.errors import DataError, PlanError
 from siafu.ops.contract import Draw, Wire
 from siafu.ops.kernels import wire_kernels
 from siafu.ops.random.draws import DrawKey
-from siafu.ops.wire.reference import DTYPES, RAW, WIDTHS
+from siafu.ops.wire.reference import CHANGE_WIDTHS, DTYPES, RAW, WIDTHS
 
 HEADER_BYTES = 8
 
@@ -37,8 +43,8 @@ HEADER_BYTES = 8
 def row_bytes(bits: int, width: int, element_size: int = 4) -> int:
     """Return the bytes of one encoded row; `element_size` is that of its entries before."""
     _check_widths({bits})
-    if bits == RAW:
-        return width * element_size
+    if bits in (0, RAW):
+        return width * element_size if bits else 0
     return HEADER_BYTES + 4 * -(-width * bits // 32)
 
 
@@ -46,7 +52,7 @@ def wire_bytes(bits_S: Tensor, width: int, element_size: int = 4) -> int:
     """Return the bytes of a message whose rows have these widths in bits."""
     counts = torch.bincount(bits_S.long(), minlength=RAW + 1).tolist()
     _check_widths({bits for bits, count in enumerate(counts) if count})
-    return sum(counts[bits] * row_bytes(bits, width, element_size) for bits in WIDTHS)
+    return sum(counts[bits] * row_bytes(bits, width, element_size) for bits in CHANGE_WIDTHS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,7 +60,7 @@ class WireLayout:
     """Where each row of a message lies; sender and receiver build it from the same widths."""
 
     bits_S: Tensor
-    """uint8, one of `WIDTHS` a row."""
+    """uint8, one of `WIDTHS` a row; of changes, of `CHANGE_WIDTHS`."""
 
     start_S: Tensor
     """int64 [S + 1]: the first byte of each row, then the end."""
@@ -69,7 +75,14 @@ class WireLayout:
     """Of the whole payload."""
 
     @classmethod
-    def build(cls, bits_S: Tensor, width: int, dtype: torch.dtype = torch.float32) -> "WireLayout":
+    def build(
+        cls,
+        bits_S: Tensor,
+        width: int,
+        dtype: torch.dtype = torch.float32,
+        *,
+        changes: bool = False,
+    ) -> "WireLayout":
         """Return the layout; once an assignment, since the device waits for the total."""
         if dtype not in DTYPES or bits_S.dtype != torch.uint8 or bits_S.dim() != 1:
             raise PlanError(
@@ -77,9 +90,9 @@ class WireLayout:
                 seen=f"rows of {dtype}, widths {bits_S.dtype} {tuple(bits_S.shape)}",
                 fix="use float32 or float64 rows and uint8 [S] widths",
             )
-        _check_widths(set(bits_S.unique().tolist()))
+        _check_widths(set(bits_S.unique().tolist()), CHANGE_WIDTHS if changes else WIDTHS)
         sizes = torch.zeros(RAW + 1, dtype=torch.int64)
-        for bits in WIDTHS:
+        for bits in CHANGE_WIDTHS:
             sizes[bits] = row_bytes(bits, width, dtype.itemsize)
         start_S = torch.zeros(len(bits_S) + 1, dtype=torch.int64, device=bits_S.device)
         torch.cumsum(sizes.to(bits_S.device)[bits_S.long()], 0, out=start_S[1:])
@@ -166,18 +179,44 @@ def decode(payload: Tensor, layout: WireLayout) -> Tensor:
 def decode_into(payload: Tensor, layout: WireLayout, out_SD: Tensor) -> None:
     """Write the rows of a message to `out_SD`, which may be consecutive rows of a larger tensor."""
     _check_payload(payload, layout)
-    if (
-        out_SD.shape != (layout.num_rows, layout.width)
-        or out_SD.dtype != layout.dtype
-        or not out_SD.is_contiguous()
-    ):
-        raise PlanError(
-            "The output does not fit the message.",
-            seen=f"out {tuple(out_SD.shape)} {out_SD.dtype}",
-            fix=f"pass whole rows, {(layout.num_rows, layout.width)} of {layout.dtype}",
-        )
+    _check_kept(out_SD, layout)
     wire = Wire(payload, layout.bits_S, layout.start_S)
     wire_kernels(payload.device).decode_into(wire, out_SD.detach())
+
+
+def encode_changes(
+    x_ND: Tensor,
+    rows_S: Tensor | None,
+    layout: WireLayout,
+    key: DrawKey,
+    ids_S: Tensor,
+    kept_SD: Tensor,
+) -> Encoded:
+    """Return what leads from `kept_SD` to rows x[rows_S] as a message, as `encode` does of rows.
+
+    `kept_SD` becomes what the receiver will have; ranges are those of what was rounded.
+    """
+    _check_rows(x_ND, rows_S, layout, ids_S)
+    _check_kept(kept_SD, layout)
+    payload = x_ND.new_empty(layout.num_bytes, dtype=torch.uint8)
+    range_S = torch.empty(layout.num_rows, dtype=torch.float32, device=x_ND.device)
+    wire_kernels(x_ND.device).encode_changes(
+        x_ND.detach().contiguous(),
+        None if rows_S is None else rows_S.contiguous(),
+        kept_SD,
+        Draw(key.row_words(), ids_S.contiguous()),
+        Wire(payload, layout.bits_S, layout.start_S),
+        range_S,
+    )
+    return Encoded(payload, range_S)
+
+
+def decode_changes(payload: Tensor, layout: WireLayout, kept_SD: Tensor) -> None:
+    """Make `kept_SD` the rows that a message of `encode_changes` leads to, in place."""
+    _check_payload(payload, layout)
+    _check_kept(kept_SD, layout)
+    wire = Wire(payload, layout.bits_S, layout.start_S)
+    wire_kernels(payload.device).decode_changes(wire, kept_SD)
 
 
 def row_range(x_ND: Tensor, rows_S: Tensor | None = None) -> Tensor:
@@ -193,9 +232,12 @@ def warm_up_wire(width: int = 128) -> None:
     """Compile the float32 CPU kernels, or load them from disk, before ranks start and race to."""
     x_ND, rows_S = torch.ones(2, width), torch.arange(2)
     layout = WireLayout.build(torch.full((2,), 8, dtype=torch.uint8), width)
+    key = DrawKey(seed=0, epoch=0, purpose=0)
     for rows in (None, rows_S):
-        encoded = encode(x_ND, rows, layout, DrawKey(seed=0, epoch=0, purpose=0), rows_S)
-        decode(encoded.payload, layout)
+        decode(encode(x_ND, rows, layout, key, rows_S).payload, layout)
+        kept = torch.zeros_like(x_ND)
+        changes = encode_changes(x_ND, rows, layout, key, rows_S, kept)
+        decode_changes(changes.payload, layout, kept)
 
 
 def bad_row(what: str) -> DataError:
@@ -207,12 +249,12 @@ def bad_row(what: str) -> DataError:
     )
 
 
-def _check_widths(seen: set[int]) -> None:
-    if not seen <= set(WIDTHS):
+def _check_widths(seen: set[int], known: Sequence[int] = CHANGE_WIDTHS) -> None:
+    if not seen <= set(known):
         raise PlanError(
             "Unknown wire width.",
-            seen=f"{sorted(seen - set(WIDTHS))} bits",
-            fix=f"use one of {', '.join(map(str, WIDTHS))}",
+            seen=f"{sorted(seen - set(known))} bits",
+            fix=f"use one of {', '.join(map(str, known))}",
         )
 
 
@@ -232,6 +274,19 @@ def _check_rows(x_ND: Tensor, rows_S: Tensor | None, layout: WireLayout, ids_S: 
             f"{len(ids_S)} ids {ids_S.dtype}",
             fix=f"pass {layout.num_rows} rows and int64 ids of width {layout.width}, "
             f"{layout.dtype} on {layout.bits_S.device}",
+        )
+
+
+def _check_kept(out_SD: Tensor, layout: WireLayout) -> None:
+    if (
+        out_SD.shape != (layout.num_rows, layout.width)
+        or out_SD.dtype != layout.dtype
+        or not out_SD.is_contiguous()
+    ):
+        raise PlanError(
+            "The output does not fit the message.",
+            seen=f"out {tuple(out_SD.shape)} {out_SD.dtype}",
+            fix=f"pass whole rows, {(layout.num_rows, layout.width)} of {layout.dtype}",
         )
 
 

@@ -49,6 +49,10 @@ def decode_into(wire: Wire, out_SD: Tensor) -> None:
         _launch(_decode, (*_words(wire), out_SD, out_SD.view(torch.int32)), out_SD, len(out_SD))
 
 
+encode_changes, decode_changes = reference.encode_changes, reference.decode_changes
+"""Plain torch on the device: there is no kernel of changes yet."""
+
+
 def _words(wire: Wire) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     words = wire.payload.view(torch.int32)
     return words, words.view(torch.float32), wire.bits_S, wire.start_S

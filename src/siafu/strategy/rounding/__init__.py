@@ -5,7 +5,8 @@ message are written, since its exchanges and others that round (gradients of wei
 features) need no more. Here is what only strategies need:
 
 - `assignment` finds the formats of least variance within a budget of bytes;
-- `channel` keeps the formats of rows that travel one way in one stage of an exchange;
+- `channel` keeps the formats of rows that travel one way in one stage of an exchange, and the rows
+  themselves (`comm.KeptRows`) where their changes travel, or they are read an epoch late;
 - `book` (`WidthBook`) has the channels of all exchanges of a run, and assigns their formats anew;
 - `exchange` (`Rounding`) numbers the exchanges of an epoch and gives each its codings;
 - `strategy.time.rounding` does the same along time.
@@ -15,7 +16,7 @@ A new format, such as FP8, is a row of the table in `comm/coding.py`, its encodi
 """
 
 from siafu.strategy.rounding.assignment import CHOICES
-from siafu.strategy.rounding.book import WidthBook, Widths
+from siafu.strategy.rounding.book import FIRST_FORMAT, WidthBook, Widths
 from siafu.strategy.rounding.channel import Channels, RowChannel, RowForm, RowFormats
 from siafu.strategy.rounding.exchange import (
     LEAST_WIDTH,
@@ -27,6 +28,7 @@ from siafu.strategy.rounding.exchange import (
 
 __all__ = [
     "CHOICES",
+    "FIRST_FORMAT",
     "LEAST_WIDTH",
     "Channels",
     "Exchange",

@@ -26,6 +26,9 @@ Array = NDArray[Any]
 CHOICES = (Format("rounded", 2), Format("rounded", 4), Format("rounded", 8))
 """What rows are given, the smallest first."""
 
+CHANGE_CHOICES = (Format("kept", 0), Format("rounded", 1), *CHOICES)
+"""What changes are given where there are fewer than 2 bits for an entry."""
+
 REACH = 12
 """How far from the threshold rule's counts others are tried."""
 

@@ -21,6 +21,8 @@ from torch import Tensor
 from siafu.comm import Format, HaloPlan, World, start_exchange
 from siafu.errors import StoreError
 from siafu.strategy.rounding.assignment import (
+    CHANGE_CHOICES,
+    CHOICES,
     Array,
     Messages,
     assign_bytes,
@@ -36,6 +38,8 @@ FIRST_FORMAT = Format("rounded", 8)
 FIRST_PERIOD = 5
 """Epochs until formats are assigned for the first time."""
 _DIRECTIONS = ("there", "back")
+_HEAD = ("exchange", "direction", "stage", "messages", "times", "has_next")
+"""What a checkpoint tells of a channel, beside what it has of its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,9 @@ class _Known:
 
     times: int
     has_next: bool
-    rows: Tensor
+    codes_K2: Tensor
+    ranges_K: Tensor
+    kept_RD: Tensor | None
 
 
 class WidthBook:
@@ -74,7 +80,17 @@ class WidthBook:
     def first_format(self) -> Format:
         """What rows begin with."""
         wire = self.strategy.wire
-        return FIRST_FORMAT if isinstance(wire, str) else Format.of_bits(wire)
+        # Where most epochs send nothing, one that does sends what lasts.
+        return FIRST_FORMAT if isinstance(wire, str) or wire == 0 else Format.of_bits(wire)
+
+    @property
+    def choices(self) -> tuple[Format, ...]:
+        """What rows may be given."""
+        return CHANGE_CHOICES if self.strategy.wire_bits < 2 else CHOICES
+
+    def is_silent(self, epoch: int) -> bool:
+        """Return whether rows that are kept are read in an epoch, and none travel."""
+        return self.strategy.wire == 0 and (epoch - 1) % self.strategy.wire_period != 0
 
     def channels(
         self,
@@ -137,8 +153,8 @@ class WidthBook:
     def _assign(self, messages: Messages, seed: int) -> Array:
         budget = mean_bits_budget(messages, self.strategy.wire_bits)
         if self.strategy.wire == "random":
-            return random_assignment(messages, budget, seed).codes_K
-        return assign_bytes(messages, budget).codes_K
+            return random_assignment(messages, budget, seed, self.choices).codes_K
+        return assign_bytes(messages, budget, self.choices).codes_K
 
     def _settle(self) -> None:
         """Wait for the assignment that is under way, if any."""
@@ -176,51 +192,87 @@ class WidthBook:
         for (channel, codes_K), pending in zip(formats.items(), coming, strict=True):
             channel.set_codes(codes_K, pending.wait(self._world, "telling widths"))
 
-    def state(self) -> tuple[Tensor, Tensor]:
-        """Return what later formats depend on: a row per channel, and a row per message sent.
+    def rest(self) -> None:
+        """Wait for late rows that are on their way; every rank calls this together."""
+        for _, group in self._all():
+            for channel in group:
+                if channel.kept is not None:
+                    channel.kept.settle()
 
-        The first has exchange, direction, stage, messages, times traced, and whether other formats
-        are assigned already; the second the code, that to come, and what was traced. All float64.
+    def state(self) -> dict[str, Tensor]:
+        """Return what later messages of this rank depend on.
+
+        `channels` has a row for each: exchange, direction, stage, messages, times traced, and
+        whether other formats are assigned already; `codes` the format of each message sent and that
+        to come, `ranges` what was traced of it; `kept-A-B-C` rows as they were last received.
         """
         self._settle()
-        heads: list[list[float]] = []
-        rows = [torch.empty(0, 3, dtype=torch.float64, device=self._world.device)]
+        self.rest()
+        heads: list[list[int]] = []
+        device = self._world.device
+        codes = [torch.empty(0, 2, dtype=torch.uint8, device=device)]
+        ranges = [torch.empty(0, device=device)]
+        found: dict[str, Tensor] = {}
         for (number, direction), channels in self._all():
             for stage, channel in enumerate(channels):
-                codes_K, has_next = channel.codes_K.double(), channel.next_codes_K is not None
-                next_K = codes_K if channel.next_codes_K is None else channel.next_codes_K.double()
-                heads.append([number, direction, stage, len(codes_K), channel.times, has_next])
-                rows.append(torch.stack([codes_K, next_K, channel.ranges_K], dim=1))
-        table = torch.tensor(heads, dtype=torch.float64, device=self._world.device)
-        return table.view(-1, 6), torch.cat(rows)
+                now_K, has_next = channel.codes_K, channel.next_codes_K is not None
+                next_K = now_K if channel.next_codes_K is None else channel.next_codes_K
+                heads.append([number, direction, stage, len(now_K), channel.times, has_next])
+                codes.append(torch.stack([now_K, next_K], dim=1))
+                ranges.append(channel.ranges_K)
+                if channel.kept is not None and not channel.kept.is_new:
+                    found[f"kept-{number}-{direction}-{stage}"] = channel.kept.rows
+        table = torch.tensor(heads, dtype=torch.int64).view(-1, len(_HEAD))
+        return {"channels": table, "codes": torch.cat(codes), "ranges": torch.cat(ranges), **found}
 
-    def restore(self, heads: Tensor, rows: Tensor) -> None:
+    def restore(self, state: dict[str, Tensor]) -> None:
         """Take up what `state` returned, as soon as the exchanges are made."""
-        parts = rows.to(self._world.device).split(heads[:, 3].long().tolist())
-        for head, part in zip(heads.long().tolist(), parts, strict=True):
+        counts = state["channels"][:, 3].tolist()
+        codes, ranges = state["codes"].split(counts), state["ranges"].split(counts)
+        for head, codes_K2, ranges_K in zip(state["channels"].tolist(), codes, ranges, strict=True):
             number, direction, stage, _, times, has_next = head
-            self._saved[number, direction, stage] = _Known(times, bool(has_next), part)
+            kept_RD = state.get(f"kept-{number}-{direction}-{stage}")
+            known = _Known(times, bool(has_next), codes_K2, ranges_K, kept_RD)
+            self._saved[number, direction, stage] = known
 
     def _take_up(self, number: int, channels: Channels) -> None:
         """Set an exchange to what a resumed run knew of it; all ranks know it or none."""
-        formats = {}
+        formats, device = {}, self._world.device
         for direction, group in enumerate((channels.there, channels.back)):
             for stage, channel in enumerate(group):
                 if (known := self._saved.pop((number, direction, stage), None)) is not None:
                     _check_rows(known, channel)
                     channel.times = known.times
-                    channel.ranges_K.copy_(known.rows[:, 2])
-                    formats[channel] = known.rows[:, 0].to(torch.uint8)
+                    channel.ranges_K = known.ranges_K.to(device)
+                    formats[channel] = known.codes_K2[:, 0].contiguous().to(device)
                     if known.has_next:
-                        channel.next_codes_K = known.rows[:, 1].to(torch.uint8)
-        self._apply(formats)
+                        channel.next_codes_K = known.codes_K2[:, 1].contiguous().to(device)
+                    if known.kept_RD is not None:
+                        self._keep(channel, known.kept_RD.to(device))
+        self._apply({at: codes for at, codes in formats.items() if at.form.assigned})
+
+    def _keep(self, channel: RowChannel, rows_RD: Tensor) -> None:
+        """Have both ends keep what was last received here."""
+        kept = channel.kept
+        assert kept is not None
+        kept.received_RD = rows_RD
+        if kept.keeping.changes:
+            counts = channel.received.rows, channel.sent.rows
+            pending = start_exchange(rows_RD, *counts, self._world, "control")
+            kept.sent_SD = pending.wait(self._world, "telling what is kept")
 
 
 def _check_rows(known: _Known, channel: RowChannel) -> None:
-    if len(known.rows) != len(channel.codes_K):
+    rows, kept = len(known.codes_K2), known.kept_RD
+    wanted = sum(channel.received.rows), channel.form.width
+    is_kept = kept is None or (
+        channel.kept is not None and (kept.shape, kept.dtype) == (wanted, channel.form.dtype)
+    )
+    if rows != len(channel.codes_K) or not is_kept:
+        told = "" if kept is None else f", {tuple(kept.shape)} kept"
         raise StoreError(
-            "The widths of messages in the checkpoint are of other messages.",
-            seen=f"{len(known.rows)} rows in it, {len(channel.codes_K)} are sent",
+            "What the checkpoint has of messages is of other messages.",
+            seen=f"{rows} rows{told} in it, {len(channel.codes_K)} sent, {wanted} received",
             fix="resume with the data, ranks and settings of the run",
         )
 

@@ -8,11 +8,12 @@ Shapes: S rows sent, K messages, rows or groups of rows.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from siafu.comm import FORMATS, Coding, Format, HaloPlan
+from siafu.comm import FORMATS, Coding, Format, HaloPlan, Keeping, KeptRows
 from siafu.ops import DrawKey, WireLayout
 from siafu.strategy.rounding.assignment import Array, sensitivity
 
@@ -29,6 +30,8 @@ class RowForm:
     """Of every row, to begin with."""
     assigned: bool
     """Whether messages get formats of their own later."""
+    keeping: Keeping | None = None
+    """What both ends keep of the rows; None: nothing."""
 
     def row_sizes(self) -> Tensor:
         """Return the bytes of a row by the code of its format."""
@@ -46,14 +49,12 @@ class RowFormats:
     ) -> None:
         """`rows` go to each peer; `groups` has, for each peer, how many of them share a format.
 
-        Without groups each row has its own, and where rows lie is kept until formats change; with
-        them it is found anew for every exchange, since rows are many.
+        Without groups each row has its own.
         """
-        self._form, self._rows, self._keeps = form, tuple(rows), groups is None
-        self._layout: WireLayout | None = None
+        self._form, self.rows = form, tuple(rows)
         self.rows_K: Tensor | None = None
         """Rows of each message; None: one."""
-        self.counts = self._rows if form.assigned else ()
+        self.counts = self.rows if form.assigned else ()
         """Messages for each peer; none where all rows have one format."""
         if groups is not None:
             groups = groups if form.assigned else ()
@@ -64,7 +65,7 @@ class RowFormats:
 
     def set_codes(self, codes_K: Tensor) -> None:
         """Give each message a format, by its code."""
-        form, self.codes_K, self._layout = self._form, codes_K, None
+        form, self.codes_K = self._form, codes_K
         if form.assigned:
             size_K = form.row_sizes()[codes_K.long()]
             size_K = size_K if self.rows_K is None else size_K * self.rows_K
@@ -72,30 +73,25 @@ class RowFormats:
             self.bytes = tuple(torch.stack(sums).tolist())
         else:
             each = form.format.row_bytes(form.width, form.dtype.itemsize)
-            self.bytes = tuple(rows * each for rows in self._rows)
+            self.bytes = tuple(rows * each for rows in self.rows)
 
-    def layout(self) -> WireLayout:
-        """Return where each row lies in the message."""
-        if self._layout is not None:
-            return self._layout
-        layout = self._find_layout()
-        if self._keeps:
-            self._layout = layout
-        return layout
+    def layout(self) -> Callable[[], WireLayout]:
+        """Return what finds where each row lies in a message in the formats of now.
 
-    def _find_layout(self) -> WireLayout:
-        form, count = self._form, sum(self._rows)
-        codes_S = form.format.codes(count, form.device)
-        if form.assigned:
-            codes_S = self.codes_K
-            if self.rows_K is not None:
-                codes_S = codes_S.repeat_interleave(self.rows_K, output_size=count)
-        if self._keeps:
-            return WireLayout.build(codes_S, form.width, form.dtype)
-        # The total is known, so the device need not wait for it as in `build`.
+        It is found anew for every message: 9 bytes per row that nobody has to hold.
+        """
+        return partial(self._find_layout, self.codes_K, sum(self.bytes))
+
+    def _find_layout(self, codes_S: Tensor, num_bytes: int) -> WireLayout:
+        form, count = self._form, sum(self.rows)
+        if not form.assigned:
+            codes_S = form.format.codes(count, form.device)
+        elif self.rows_K is not None:
+            codes_S = codes_S.repeat_interleave(self.rows_K, output_size=count)
+        # The total is known, so the device need not wait for it as in `WireLayout.build`.
         start_S = torch.zeros(count + 1, dtype=torch.int64, device=form.device)
         torch.cumsum(form.row_sizes()[codes_S.long()], 0, out=start_S[1:])
-        return WireLayout(codes_S, start_S, form.width, form.dtype, sum(self.bytes))
+        return WireLayout(codes_S, start_S, form.width, form.dtype, num_bytes)
 
 
 class RowChannel:
@@ -118,11 +114,13 @@ class RowChannel:
         """
         self.form, self.sent, self.received = form, sent, received
         self._ids, self._squares, self._name_row = ids, squares, name_row
+        self.kept = None if form.keeping is None else KeptRows(form.keeping)
+        """What both ends have of the rows, where they keep anything."""
         self.times = 0
         """Exchanges traced."""
         count = len(sent.codes_K)
-        self.ranges_K = torch.zeros(count, dtype=torch.float64, device=form.device)
-        """Squared ranges of each message's rows, summed over the exchanges traced."""
+        self.ranges_K = torch.zeros(count, device=form.device)
+        """The range of each message's rows: root of the mean square of the exchanges traced."""
         self.next_codes_K: Tensor | None = None
         """Formats that are assigned, but not in use yet."""
 
@@ -148,28 +146,29 @@ class RowChannel:
             self.received.layout(),
             self.sent.bytes,
             self.received.bytes,
-            self._ids(),
+            self._ids,
             key,
             self._name_row,
             self._trace if self.form.assigned else None,
+            self.kept,
         )
 
     def _trace(self, range_S: Tensor) -> None:
-        self.times += 1
         squared_K = range_S.double().square()
         if self.sent.rows_K is not None and len(range_S):
             # Not index_add_, whose order of sums on a GPU changes from run to run.
             squared_K = torch.segment_reduce(squared_K, "sum", lengths=self.sent.rows_K)
         if len(range_S):
-            self.ranges_K += squared_K
+            squared_K += self.times * self.ranges_K.double().square()
+            self.ranges_K = (squared_K / (self.times + 1)).sqrt().float()
+        self.times += 1
 
     def take_sensitivities(self) -> Array:
         """Return beta of the messages sent, over what was traced since the last time."""
         assert self.form.assigned, "only what is traced is assigned"
-        root_K = (self.ranges_K / max(1, self.times)).sqrt()
-        self.ranges_K.zero_()
+        root_K, self.ranges_K = self.ranges_K, torch.zeros_like(self.ranges_K)
         self.times = 0
-        squares_K = self._squares().cpu().numpy()
+        squares_K = self._squares().float().cpu().numpy()
         return sensitivity(squares_K, root_K.cpu().numpy(), self.form.width)
 
 

@@ -8,17 +8,18 @@ Shapes: N owned rows read, M rows written, K columns of a block, S rows sent.
 """
 
 import math
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.comm import Coding, Codings, HaloPlan, start_return
+from siafu.comm import UNCHANGED, Coding, Codings, HaloPlan, Keeping, start_return
 from siafu.nn import Draws
-from siafu.ops import CSR, DrawKey, sum_into
+from siafu.ops import CSR, DrawKey, dropout_rows, sum_into
 from siafu.shard import Shard
 from siafu.strategy.rounding.book import WidthBook
 from siafu.strategy.rounding.channel import Channels, RowChannel, RowForm, RowFormats
@@ -60,11 +61,30 @@ class Exchange:
         return None if codings is None else codings[stage]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Dropped:
+    """Rows that were dropped last, and what they were before."""
+
+    rows: "weakref.ref[Tensor]"
+    before: Tensor
+    key: DrawKey
+    p: float
+
+
 class Rounding:
     """Rounds what one layer's neighbours exchange while training; evaluation is exact."""
 
     def __init__(self, shard: Shard, view: View, draws: Draws, book: WidthBook) -> None:
         self._shard, self._view, self._draws, self._book = shard, view, draws, book
+        self._dropped: _Dropped | None = None
+
+    def note_dropped(self, rows_ND: Tensor, before_ND: Tensor, key: DrawKey, p: float) -> None:
+        """Have rows travel as they were before entries were dropped, and receivers drop them.
+
+        Else what both ends keep would differ from the next rows by all that is dropped.
+        """
+        if self._book.strategy.keeps_rows:
+            self._dropped = _Dropped(weakref.ref(rows_ND), before_ND.detach(), key, p)
 
     def begin(
         self, stages: list[Stage], rows: tuple[Tensor, ...], squares: Squares
@@ -79,17 +99,54 @@ class Rounding:
         there: list[tuple[Coding, ...] | None] = []
         back: list[tuple[Coding, ...] | None] = []
         for tensor in rows:
-            width = math.prod(tensor.shape[1:])
-            if not tensor.is_floating_point() or width < LEAST_WIDTH:
+            form = self._form(tensor)
+            if form is None:
                 there.append(None)
                 back.append(None)
                 continue
             number = self._draws.take_exchange()
-            channels = self._channels(number, stages, width, tensor.dtype, squares)
+            channels = self._channels(number, stages, form, squares)
             out, home = self._key(number, 0), self._key(number, 1 + self._view.world.rank)
-            there.append(tuple(channel.coding(out) for channel in channels.there))
-            back.append(tuple(channel.coding(home) for channel in channels.back))
+            is_silent = self._book.is_silent(self._draws.epoch)
+            codings = [replace(at.coding(out), is_silent=is_silent) for at in channels.there]
+            there.append(tuple(self._before_dropout(tensor, stages, codings)))
+            homeward = (channel.coding(home) for channel in channels.back)
+            back.append(tuple(replace(coding, is_silent=is_silent) for coding in homeward))
         return Exchange(tuple(there), tuple(back))
+
+    def _form(self, rows: Tensor) -> RowForm | None:
+        """Return how rows are written; None where they travel as they are."""
+        strategy, width = self._book.strategy, math.prod(rows.shape[1:])
+        is_narrow, late = width < LEAST_WIDTH, strategy.staleness > 0
+        if not rows.is_floating_point() or (is_narrow and not late):
+            return None
+        changes = strategy.changes and not is_narrow
+        keeping = Keeping(changes, late, strategy.smoothing) if changes or late else None
+        return RowForm(
+            width=width,
+            dtype=rows.dtype,
+            device=self._view.in_ids.device,
+            format=UNCHANGED if is_narrow else self._book.first_format,
+            assigned=strategy.assigns_widths and not is_narrow,
+            keeping=keeping,
+        )
+
+    def _before_dropout(
+        self, rows: Tensor, stages: list[Stage], codings: list[Coding]
+    ) -> list[Coding]:
+        """Return codings that send rows as they were before dropout, where they were dropped."""
+        dropped = self._dropped
+        if dropped is None or dropped.rows() is not rows:
+            return codings
+        key, p, ids = dropped.key, dropped.p, self._view.column_ids
+
+        def drop(columns_K: Tensor, rows_KD: Tensor) -> Tensor:
+            return dropout_rows(rows_KD, ids.index_select(0, columns_K), key, p)
+
+        return [
+            replace(coding, before=dropped.before, after=partial(drop, columns_K))
+            for coding, (_, columns_K) in zip(codings, stages, strict=True)
+        ]
 
     def codings_of_all(self, x_ND: Tensor) -> Codings | None:
         """Return the codings of an exchange that fetches all halo rows at once."""
@@ -108,46 +165,33 @@ class Rounding:
         return self._draws.key(_FIRST_PURPOSE + number * _DIRECTIONS + direction)
 
     def _channels(
-        self,
-        number: int,
-        stages: list[Stage],
-        width: int,
-        dtype: torch.dtype,
-        squares: Squares,
+        self, number: int, stages: list[Stage], form: RowForm, squares: Squares
     ) -> Channels:
         plans = tuple(plan for plan, _ in stages)
-        form = RowForm(
-            width=width,
-            dtype=dtype,
-            device=self._view.in_ids.device,
-            format=self._book.first_format,
-            assigned=self._book.strategy.assigns_widths,
-        )
 
         def make() -> Channels:
             pairs = [self._pair(stage, form, partial(squares, n)) for n, stage in enumerate(stages)]
             there, back = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-            return Channels(plans, width, dtype, there, back)
+            return Channels(plans, form.width, form.dtype, there, back)
 
-        return self._book.channels(number, (plans, width, dtype), make)
+        return self._book.channels(number, (plans, form.width, form.dtype), make)
 
     def _pair(
         self, stage: Stage, form: RowForm, squares: Callable[[], Tensor]
     ) -> tuple[RowChannel, RowChannel]:
         """Return what leaves this rank in a stage: owned rows, and gradients of halo rows."""
         (plan, columns_K), view = stage, self._view
-        ids_S = view.in_ids.index_select(0, plan.send_rows)
-        ids_K = view.column_ids.index_select(0, columns_K)
-        squares_S = ones_K = ids_S[:0]
+        squares_S = torch.empty(0)
         if form.assigned:
             pending = start_return(squares().float()[:, None], plan, view.world, "control")
-            squares_S = pending.wait(view.world, "telling how rows are used").squeeze(1)
-            ones_K = torch.ones(len(columns_K), device=columns_K.device)
+            used_S1 = pending.wait(view.world, "telling how rows are used")
+            squares_S = used_S1.squeeze(1).bfloat16()  # two bytes tell rows apart well enough
+        view_ids, column_ids = view.in_ids, view.column_ids
         there = RowChannel(
             form,
             RowFormats(plan.send_counts, form),
             RowFormats(plan.recv_counts, form),
-            ids=lambda: ids_S,
+            ids=lambda: view_ids.index_select(0, plan.send_rows),
             squares=lambda: squares_S,
             name_row=lambda place: self._name(int(plan.send_rows[place])),
         )
@@ -155,10 +199,10 @@ class Rounding:
             form,
             RowFormats(plan.recv_counts, form),
             RowFormats(plan.send_counts, form),
-            ids=lambda: ids_K,
-            squares=lambda: ones_K,
+            ids=lambda: column_ids.index_select(0, columns_K),
+            squares=lambda: torch.ones(len(columns_K)),
             name_row=lambda place: (
-                f"gradient of node {int(ids_K[place])} (its number in the store)"
+                f"gradient of node {int(column_ids[columns_K[place]])} (its number in the store)"
             ),
         )
         return there, back

@@ -352,3 +352,19 @@ def test_edges_to_predict_know_their_row_and_their_split(tmp_path: Path) -> None
     ingest_to_store(tmp_path / "two", tmp_path / "two.store", options=options)
     both = load_store(tmp_path / "two.store")
     assert sorted(np.array(both.edge_row).tolist()) == [row for row in range(rows) if row != 5]
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_codes_that_look_like_gaps_are_told(tmp_path: Path, ending: str) -> None:
+    columns = {"land": ["DE", "NA", "FR", "US", "NA", "IT"] * 10, "size": ["S", "NA", "M"] * 20}
+    graph, told = made(tmp_path / "t", columns, ending=ending)
+    assert [one.gaps for one in schema_of(graph).nodes] == [20, 20]
+    assert told.count("NA among") == 1
+    assert "Column land has NA among its two-letter codes (20 of the first rows)" in told
+
+
+def test_edges_from_a_node_to_itself_are_told(tmp_path: Path) -> None:
+    edges = {"src": [0, 1, 2, 3], "dst": [0, 1, 3, 2]}
+    graph, told = made(tmp_path / "t", {"id": [0, 1, 2, 3], "a": [1.5, 2.5, 3.5, 4.5]}, edges)
+    assert graph.num_edges == 4
+    assert "2 edges lead from a node to itself; kept." in told
