@@ -153,8 +153,8 @@ class LinkOptions(Options):
 
     negatives: str | None = setting(
         None,
-        "per edge, uniform:K drawn ones (default: uniform:1, over time 20), or in-batch; over "
-        "time history:K with its source and nodes of the last snapshots",
+        "per edge, uniform:K drawn ones (default: uniform:1), or in-batch; over time history:K "
+        "with its source and nodes of the last snapshots (default: history:20)",
         LINKS,
     )
     eval_negatives: str = setting(

@@ -273,8 +273,8 @@ class Settings(Columns, total=False):
     edge_life: int
     """snapshots that an edge stays alive for."""
     negatives: str | None
-    """per edge, uniform:K drawn ones (default: uniform:1, over time 20), or in-batch; over time
-    history:K with its source and nodes of the last snapshots."""
+    """per edge, uniform:K drawn ones (default: uniform:1), or in-batch; over time history:K with
+    its source and nodes of the last snapshots (default: history:20)."""
     eval_negatives: str
     """drawn ones that an edge is ranked among; over time also all: of nodes met, and of all."""
     exclude_targets: bool

@@ -35,7 +35,7 @@ _TRAIN_SITE, _SCORE_SITE = (1 << 18) + 1, (1 << 18) + 2
 """Streams of draws for negatives, apart from those of layers."""
 _PAIRS_AT_ONCE = 1 << 17
 _DRAWN_AT_ONCE = 1 << 20
-_NEGATIVES = "uniform:20"
+_NEGATIVES = "history:20"
 """Pairs without an edge drawn for each edge, unless asked otherwise."""
 REACH = 10
 """Snapshots that histories of pairs and negatives go back, unless asked otherwise."""
