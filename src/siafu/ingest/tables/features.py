@@ -180,8 +180,8 @@ class FeatureReader:
                 f"A column of {_KIND_SHOWN[self.kind]} has cells that are none.",
                 seen=f"column {self.name!r}: {self.first}; {self.odd:,} such in "
                 f"{counted(self.rows, 'row')}",
-                fix=f"write {_KIND_SHOWN[self.kind]} there{self._order()} or leave them empty; a "
-                "training can do without the column: --features -COLUMN",
+                fix=f"write {_KIND_SHOWN[self.kind]} there{self._order()} or leave them empty; "
+                "training can do without the column (--features -COLUMN)",
             )
 
     def _order(self) -> str:
