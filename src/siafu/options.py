@@ -55,7 +55,7 @@ class Scope:
 STATIC = Scope(lambda kind: not kind.over_time, "on a dynamic graph")
 OVER_TIME = Scope(lambda kind: kind.over_time, "on a static graph")
 SCORED = Scope(
-    lambda kind: kind.config.inference == "full",
+    lambda kind: kind.config.is_scored,
     "where nothing is scored",
     "leave --inference none out",
 )

@@ -218,3 +218,42 @@ def test_edges_of_a_cut_graph_are_held_out_alike(
     assert_identical(got, want)
     for one in got:
         assert one["scores"] == pytest.approx(want["scores"], abs=1e-12)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_held_out_edges_by_their_own_flow_rank_the_same(
+    ranks: RankPool, link_parts, size: int
+) -> None:
+    want = ranks.run(run_links, size, link_parts(size), LINKS | {"evaluate": "exact"})
+    got = ranks.run(run_links, size, link_parts(size), LINKS | {"evaluate": "split"})
+    for one in got:
+        assert one["scores"] == pytest.approx(want[0]["scores"])
+
+
+def run_sample(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return scores and errors by a few of the held-out edges."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("siafu.engine.link_test._MOST_NODES", 0)
+        patched.setattr("siafu.engine.link_test._LEAST_EDGES", 9)
+        shard, held = opened(world, parts, settings)
+        training = begin(
+            make_config(data="awkward", **settings).resolved(),
+            shard,
+            held_out=held,
+            parts=lambda: open_parts(parts),
+        )
+        found = training.workload.evaluate()
+        some, every = training.workload._drawn_links().totals, training.workload.links.totals
+        training.close()
+    return {"scores": found.scores, "errors": found.errors, "some": some, "every": every}
+
+
+def test_a_sample_of_held_out_edges_is_the_same_on_any_ranks(ranks: RankPool, link_parts) -> None:
+    settings = LINKS | {"evaluate": "sampled"}
+    want = run_sample(World(), link_parts(1), settings)
+    got = ranks.run(run_sample, 3, link_parts(3), settings)[0]
+    assert 0 < want["some"]["val"] < want["every"]["val"]
+    assert got["some"] == want["some"]
+    assert got["scores"] == pytest.approx(want["scores"])
+    assert got["errors"] == pytest.approx(want["errors"])
+    assert 0 < want["errors"]["val"] < 0.5

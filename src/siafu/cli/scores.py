@@ -151,7 +151,9 @@ def _evaluated(spent: dict[str, Any] | None) -> str:
         return "none" if spent else "not counted"
     times = "once" if spent["passes"] == 1 else f"{spent['passes']} times"
     sent = f", {size(spent['bytes_sent'])} of what was sent" if spent["bytes_sent"] else ""
-    return f"{times}, {spent['seconds']:.3g} s in all{sent}"
+    kind = spent.get("kind", "exact")
+    by = "" if kind == "exact" else f" by {kind} and at the end by all"
+    return f"{times}{by}, {spent['seconds']:.3g} s in all{sent}"
 
 
 def _sent(bytes_sent: dict[str, int], ranks: int) -> str:

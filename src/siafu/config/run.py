@@ -88,11 +88,20 @@ class RunConfig(
 
     @model_validator(mode="after")
     def _scores_where_they_are_used(self) -> Self:
-        if self.inference == "none" and (self.patience or self.keep == "loss"):
+        if not self.is_scored and (self.patience or self.keep == "loss"):
             raise ConfigError(
                 "Nothing is scored, so nothing can be chosen by score.",
                 seen=f"--inference none with --patience {self.patience} --keep {self.keep}",
                 fix="leave --inference none out, or the others",
+            )
+        if self.evaluate == "train" and (
+            self.patience or self.keep == "loss" or self.inference == "none"
+        ):
+            raise ConfigError(
+                "Validation nodes are scored at the end alone, with all others.",
+                seen=f"--evaluate train with --patience {self.patience} --keep {self.keep} "
+                f"--inference {self.inference}",
+                fix="use --evaluate sampled, or leave the others out",
             )
         return self
 

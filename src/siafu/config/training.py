@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 from pydantic import field_validator
 
 from siafu.errors import ConfigError, did_you_mean
+from siafu.minibatch.options import MINIBATCHES
 from siafu.nn.losses import CLASS_LOSSES, NUMBER_LOSSES
 from siafu.options import SCORED, STATIC, Options, Scope, setting
 
@@ -131,9 +132,25 @@ class ScoringOptions(Options):
         SCORED,
         ge=1,
     )
-    inference: Literal["full", "none"] = setting(
-        "full", "score and predict all nodes with all neighbours, or nothing", STATIC
+    evaluate: Literal["auto", "exact", "split", "sampled", "train"] = setting(
+        "auto",
+        "what epochs are scored by: all nodes with all neighbours, those of the splits with all of "
+        "theirs, some of them with --fanout, or training nodes as they are trained on; auto: of "
+        "the first three the best that costs a fifth of training at most",
+        STATIC,
+        MINIBATCHES,
     )
+    inference: Literal["full", "none"] = setting(
+        "full",
+        "score and predict all nodes with all neighbours at the end, or nothing (nothing is scored "
+        "then unless --evaluate says how)",
+        STATIC,
+    )
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether there are any scores."""
+        return self.inference == "full" or self.evaluate != "auto"
 
 
 class RecordOptions(Options):

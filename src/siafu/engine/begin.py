@@ -8,9 +8,10 @@ from siafu.config import ResolvedConfig
 from siafu.engine.checks import check_own_settings, check_residual
 from siafu.engine.edge_workloads import Edges, Links
 from siafu.engine.edges import edge_network, edge_view
+from siafu.engine.minibatches import Minibatches
 from siafu.engine.networks.network import build_network
 from siafu.engine.objective import with_objective
-from siafu.engine.static import FullGraph, IntervalPipeline, Minibatches
+from siafu.engine.static import FullGraph, IntervalPipeline
 from siafu.engine.trainer import Trainer
 from siafu.minibatch import HeldOut
 from siafu.nn import Draws
@@ -59,7 +60,9 @@ def begin(
         workload = Edges(config, shard, asked, draws, parts)
     else:
         workload = WORKLOADS[network.strategy.unit](config, shard, bound, draws)
-    trainer = Trainer(config, workload)
+    if workload.told:
+        say(workload.told)
+    trainer = Trainer(workload.config, workload)
     if resume_from is not None:
         trainer.resume(resume_from)
     return trainer

@@ -5,6 +5,7 @@ rows, D width.
 """
 
 from collections.abc import Iterator
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,14 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from siafu.comm import World
 from siafu.engine.infer import write_part
 from siafu.engine.scores import (
     doubled_ranks,
     gather_rows,
     highest,
     histogram,
+    mrr_error,
     ranking_scores,
     shared_hits,
 )
@@ -29,6 +32,9 @@ from siafu.shard import RowReader
 
 _PURPOSE = ORDER_PURPOSE - 4
 _ROWS_AT_ONCE = 1 << 16
+_MOST_NODES = 1 << 17
+"""Rows that the edges of a sample may read of each split."""
+_LEAST_EDGES = 256
 SHARED = 50
 """The k of hits@k against one set of negatives for all edges: the first of each."""
 
@@ -42,21 +48,46 @@ class LinkTest:
         self._feed, self._links, self._num_negatives = feed, feed.links, num_negatives
         pairs = {"val": held.val, "test": held.test}
         self._edges = {split: torch.from_numpy(np.array(edges)) for split, edges in pairs.items()}
-        table = feed.shard.world.gather_numbers([float(len(edges)) for edges in pairs.values()])
-        columns = zip(*table, strict=True)
-        self.totals = {split: int(sum(c)) for split, c in zip(pairs, columns, strict=True)}
+        self.totals = _totals(self._edges, feed.shard.world)
 
-    def scores(self, rows: RowReader) -> dict[str, float]:
+    def sampled(self) -> "LinkTest":
+        """Return a test by some of the edges: the same on any ranks; all call this together."""
+        some = copy(self)
+        most = max(_LEAST_EDGES, _MOST_NODES // (2 + self._num_negatives))
+        some._edges = {split: self._thinned(split, most) for split in self._edges}
+        some.totals = _totals(some._edges, self._feed.shard.world)
+        return some
+
+    def _thinned(self, split: str, most: int) -> Tensor:
+        edges_H2, total = self._edges[split], self.totals[split]
+        if total <= most:
+            return edges_H2
+        key = DrawKey(self._links.seed, 1, _PURPOSE)
+        src_H, dst_H = edges_H2.T.contiguous()
+        draws = uniform_pairs(key, src_H, dst_H, 1, dtype=torch.float64)
+        return edges_H2[draws[:, 0] < most / total]
+
+    def addresses(self) -> Tensor:
+        """Return the nodes whose rows are read, each once."""
+        found = torch.empty(0, dtype=torch.int64)
+        for edges_H2 in self._edges.values():
+            for src_B, dst_B in self._pieces(edges_H2):
+                wanted = torch.cat([src_B, dst_B, self._others(src_B, dst_B).flatten()])
+                found = torch.cat([found, wanted]).unique()
+        return self._links.directory.addresses(found)
+
+    def scores(self, rows: RowReader) -> tuple[dict[str, float], dict[str, float]]:
         """Return the mean reciprocal rank of each split, and hits@k; every rank calls together.
 
-        `val` and `test` alone are the mean reciprocal ranks.
+        `val` and `test` alone are the mean reciprocal ranks, whose standard errors come too.
         """
         found: dict[str, float] = {}
+        errors: dict[str, float] = {}
         for split in self._edges:
             scores = self._split_scores(rows, split)
-            found[split] = scores.pop("mrr")
+            found[split], errors[split] = scores.pop("mrr"), scores.pop("error")
             found |= {f"{split} {name}": value for name, value in scores.items()}
-        return dict(sorted(found.items(), key=lambda item: " " in item[0]))
+        return dict(sorted(found.items(), key=lambda item: " " in item[0])), errors
 
     def _split_scores(self, rows: RowReader, split: str) -> dict[str, float]:
         world, num_negatives = self._feed.shard.world, self._num_negatives
@@ -71,20 +102,24 @@ class LinkTest:
         hits = shared_hits(torch.cat(positives), gather_rows(best, world)[:, 0].cpu(), SHARED)
         hits_of_all = sum(row[0] for row in world.gather_numbers([float(hits)], "metric"))
         share = hits_of_all / max(1, self.totals[split])
-        return ranking_scores(counts.tolist()) | {f"shared hits@{SHARED}": share}
+        found = ranking_scores(counts.tolist()) | {f"shared hits@{SHARED}": share}
+        return found | {"error": mrr_error(counts.tolist())}
 
     def _compared(self, rows: RowReader, split: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield scores of some edges and of their negatives; equally often on every rank."""
-        edges_H2, count = self._edges[split], 2 * self._num_negatives
-        key = DrawKey(self._links.seed, 0, _PURPOSE)
-        for src_B, dst_B in self._pieces(edges_H2):
-            draws = uniform_pairs(key, src_B, dst_B, count, dtype=torch.float64)
-            others_BK = other_vertices(draws, dst_B, self._links.num_vertices)
+        for src_B, dst_B in self._pieces(self._edges[split]):
+            others_BK = self._others(src_B, dst_B)
             wanted = torch.cat([src_B, dst_B, others_BK.flatten()])
             found = self._fetch(rows, wanted).double()
             src_BD, dst_BD, other = found.split([len(src_B), len(dst_B), others_BK.numel()])
             other_BKD = other.view(*others_BK.shape, found.size(1))
             yield (src_BD * dst_BD).sum(1), (src_BD[:, None] * other_BKD).sum(2)
+
+    def _others(self, src_B: Tensor, dst_B: Tensor) -> Tensor:
+        """Return [B, K]: the destinations drawn for each edge, by its ends."""
+        key, count = DrawKey(self._links.seed, 0, _PURPOSE), 2 * self._num_negatives
+        draws = uniform_pairs(key, src_B, dst_B, count, dtype=torch.float64)
+        return other_vertices(draws, dst_B, self._links.num_vertices)
 
     def _pieces(self, edges_H2: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         size = max(1, _ROWS_AT_ONCE // (2 + self._num_negatives))
@@ -123,3 +158,9 @@ class LinkTest:
             "split": pa.array(splits, pa.string()),
         }
         write_part([pa.table(columns)], target, self._feed.channel.rank)
+
+
+def _totals(edges: dict[str, Tensor], world: World) -> dict[str, int]:
+    table = world.gather_numbers([float(len(edges_H2)) for edges_H2 in edges.values()])
+    columns = zip(*table, strict=True)
+    return {split: int(sum(column)) for split, column in zip(edges, columns, strict=True)}

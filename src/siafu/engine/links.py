@@ -88,6 +88,18 @@ def check_link_settings(config: RunConfig) -> None:
             seen="--task link with --input-cache",
             fix="leave --input-cache out, or allow it with --no-exclude-targets",
         )
+    if config.evaluate == "train":
+        raise ConfigError(
+            "Edges are ranked by rows of nodes that no minibatch has together.",
+            seen="--evaluate train with --task link",
+            fix="use --evaluate sampled",
+        )
+    if ":" in config.model and config.evaluate in ("split", "sampled"):
+        raise ConfigError(
+            "Rows that edges are ranked by are those of all nodes, for a model of your own.",
+            seen=f"--evaluate {config.evaluate} with --task link and a model of your own",
+            fix="use --evaluate exact, or --eval-every with more epochs",
+        )
     for name, fits in (("keep", ("score",)), ("metric", (None, "accuracy"))):
         if (value := getattr(config, name)) not in fits:
             raise ConfigError(

@@ -80,6 +80,14 @@ def ranking_scores(counts: list[int]) -> dict[str, float]:
     return found | {f"hits@{k}": sum(counts[: 2 * k + 1]) / total for k in HITS}
 
 
+def mrr_error(counts: list[int]) -> float:
+    """Return one standard error of mrr, as if the edges were drawn anew."""
+    total = max(1, sum(counts))
+    gains = [(2 / max(1, at), count) for at, count in enumerate(counts)]
+    mean = sum(gain * count for gain, count in gains) / total
+    return math.sqrt(sum(count * (gain - mean) ** 2 for gain, count in gains)) / total
+
+
 def highest(scores_M: Tensor, k: int) -> Tensor:
     """Return the k highest, or all where there are fewer."""
     return scores_M.topk(min(k, len(scores_M))).values

@@ -1,4 +1,4 @@
-"""Training on a static graph: whole, in sampled minibatches, or as a pipeline of intervals."""
+"""Training on a static graph: whole, or as a pipeline of intervals."""
 
 import math
 from dataclasses import replace
@@ -21,7 +21,6 @@ from siafu.engine.metrics import (
 )
 from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill
-from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.networks.simulated import of_cluster, simulated_cluster
 from siafu.engine.quality import quality_of
 from siafu.engine.run_facts import RunFacts
@@ -40,10 +39,12 @@ _OF_GRADIENTS = 1 << 60
 
 
 class FullGraph:
-    """Every epoch is one step over all labelled nodes of all ranks; base of the other two."""
+    """Every epoch is one step over all labelled nodes of all ranks; base of the others."""
 
     task: str | None = None
     on_step: OnStep = staticmethod(no_step)
+    told = ""
+    """What was chosen for the run and why, in words."""
     purposes: tuple[str, ...] = (
         "column_backward",
         "column_forward",
@@ -117,21 +118,29 @@ class FullGraph:
         """Return the scores of the present weights, nothing dropped."""
         self._rest()
         logits = self.network.logit_rows()
-        details = scores_of(self._answers(logits), self.metrics)
+        return self._scored(self._answers(logits), logits, self.shard)
+
+    def _scored(self, answers: Answers, logits: RowReader, shard: Shard) -> Evaluation:
+        """Return the scores of answers about the nodes in a shard's splits."""
+        details = scores_of(answers, self.metrics)
         found = {split: scores[self.metrics[0]] for split, scores in details.items()}
         merit = self.merit_of(found)
         if self.config.keep == "loss":
-            merit = -validation_loss(logits, self.shard)
+            merit = -validation_loss(logits, shard)
         return Evaluation(
             scores=found,
             merit=merit,
-            chooses=self.shard.mask_totals["val"] > 0,
+            chooses=shard.mask_totals["val"] > 0,
             details=details if len(self.metrics) > 1 else {},
         )
 
-    def _answers(self, logits: RowReader) -> Answers:
+    def evaluate_all(self) -> Evaluation | None:
+        """Return None: epochs are scored by all nodes."""
+        return None
+
+    def _answers(self, logits: RowReader, shard: Shard | None = None) -> Answers:
         """Return what the model says, with the decision that is the best on validation if asked."""
-        answers = node_answers(logits, self.shard)
+        answers = node_answers(logits, shard or self.shard)
         if self.config.threshold != "f1":
             return answers
         chosen = replace(self.shard.objective, threshold=best_threshold(answers))
@@ -153,20 +162,24 @@ class FullGraph:
 
     def merit_of(self, scores: dict[str, float]) -> float:
         """Return the validation score; a loss can't be told from scores."""
-        if self.config.keep == "loss":
+        if self.config.keep == "loss" or "val" not in scores:
             return -math.inf
         return -scores["val"] if self.metrics[0] in LOWER_IS_BETTER else scores["val"]
 
     def row_of(self, found: Evaluation) -> dict[str, Any]:
         """Return the scores by split."""
         row: dict[str, Any] = {"score": found.scores, "metric": self.metrics[0]}
+        row |= {"error": found.errors} if found.errors else {}
         return row | ({"scores": found.details} if found.details else {})
 
     def note_of(self, row: dict[str, Any]) -> str:
         """Return the validation score in words."""
         if "score" not in row:
             return ""
-        return f"val {shown_score(self.metrics[0], row['score']['val'])}"
+        split = "val" if "val" in row["score"] else "train"
+        told = f"{split} {shown_score(self.metrics[0], row['score'][split])}"
+        error = row.get("error", {}).get(split)
+        return told if error is None else f"{told} ± {shown_score(self.metrics[0], error)}"
 
     def fingerprint(self) -> str:
         """Return the hash of the graph."""
@@ -226,47 +239,6 @@ class FullGraph:
 
     def close(self) -> None:
         """Give up nothing."""
-
-
-class Minibatches(FullGraph):
-    """An epoch is a step for each minibatch, of which every rank has one."""
-
-    network: SampledNetwork
-
-    def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
-        """Take a step per minibatch and return the mean loss."""
-        goes_on = epoch < self.config.epochs
-        return self.network.run_epoch(optimiser, epoch, goes_on=goes_on, on_step=self.on_step)
-
-    def report(self, seconds: float, epochs: int) -> dict[str, Any]:
-        """Return how neighbours were drawn and what the caches did too."""
-        feed = self.network.feed
-        sampling, hot = feed.relay.sampling, feed.sampler.hot
-        told = {
-            "fanout": list(sampling.fanouts),
-            "replace": sampling.replace,
-            "weighted": sampling.weighted,
-            "batch_size": self.config.batch_size,
-            "steps": feed.sampler.schedule.num_steps,
-            "on_disk": self.shard.is_mapped,
-            "feature_bits": feed.needs.feature_bits,
-        }
-        if feed.needs.feature_bits != 32:
-            told["rounding_error"] = feed.rounding_error
-        told["rows_on"] = feed.place.rows
-        if hot is not None:
-            told["hot_hits"] = hot.hits / max(1, hot.hits + hot.misses)
-        if (hits := feed.device_hits) is not None:
-            told["device_hits"] = hits
-        return super().report(seconds, epochs) | {"exactness": "sampled", "sampling": told}
-
-    def abandon(self) -> None:
-        """End the thread that fetches ahead."""
-        self.network.abandon()
-
-    def close(self) -> None:
-        """Give up the second connection to the other ranks."""
-        self.network.close()
 
 
 class IntervalPipeline(FullGraph):

@@ -103,7 +103,7 @@ class Trainer:
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
         row["waiting"] = self.world.meter.seconds_waited - waited
         is_last = epoch == config.epochs or progress.is_stale(config.patience)
-        if config.inference == "full" and (is_last or epoch % config.eval_every == 0):
+        if config.is_scored and (is_last or epoch % config.eval_every == 0):
             row |= self.workload.row_of(self.score())
         row["bytes_sent"] = dict(self.world.meter.bytes_sent)
         return row
@@ -146,11 +146,20 @@ class Trainer:
                     folder.append_metrics(row)
                 enough = bool(on_epoch(row)) or enough
             self._save_or_stop(folder, is_told, enough)
-        if self.config.inference == "full":
+        if self.config.is_scored:
             if not self.progress.best_scores:  # resumed at its last epoch, not evaluated before
                 self.score()
             self.workload.module.load_state_dict(self.best)
+            self._score_kept()
         return self.result(folder)
+
+    def _score_kept(self) -> None:
+        """Have the scores of the kept weights be those of the pass that predicts."""
+        with self.watch.evaluating(), self._scoring(passes=0):
+            found = self.workload.evaluate_all()
+        if found is not None:
+            self.scoring.passes += 1
+            self.progress.best_scores, self.best_details = found.scores, found.details
 
     def _save_or_stop(self, folder: RunFolder, is_told: IsTold, enough: bool) -> None:
         """Save a checkpoint if one is due, or if a rank was told to end; then raise `Stopped`."""
@@ -208,6 +217,7 @@ class Trainer:
         self.workload.book.rest()
         with self._scoring(passes=0):
             told = self.workload.report(math.fsum(progress.seconds), progress.epochs)
+        evaluation = told.pop("evaluation", {})
         told |= {"strategy": config.strategy, "scores": self.best_details or None}
         bytes_sent, peaks = traffic_and_peaks(world, self.workload.purposes)
         return RunResult(
@@ -220,7 +230,7 @@ class Trainer:
             ended=progress.reason(config),
             seconds_per_epoch=statistics.median(progress.seconds),
             bytes_sent=bytes_sent,
-            evaluation=self.scoring.report(world),
+            evaluation=self.scoring.report(world) | evaluation,
             peak_mb=peaks,
             ranks=world.size,
             backend=world.backend,

@@ -35,6 +35,8 @@ class Evaluation:
     chooses: bool
     """Whether there is a validation set to choose by; otherwise the last weights count."""
     details: Details = field(default_factory=dict)
+    errors: dict[str, float] = field(default_factory=dict)
+    """One standard error of each score, where they are of a sample."""
 
 
 class Workload(Protocol):
@@ -84,6 +86,10 @@ class Workload(Protocol):
 
     def evaluate(self) -> Evaluation:
         """Return the scores of the present weights, nothing dropped."""
+        ...
+
+    def evaluate_all(self) -> Evaluation | None:
+        """Return scores of the kept weights by what is predicted; None where epochs had these."""
         ...
 
     def merit_of(self, scores: dict[str, float]) -> float:

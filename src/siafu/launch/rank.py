@@ -203,7 +203,7 @@ def _watched(trainer: Trainer, folder: RunFolder, line: ProgressLine) -> Iterato
     pace = Pace(
         config.epochs,
         done=trainer.progress.epochs,
-        eval_every=config.eval_every if predicts else 0,
+        eval_every=config.eval_every if config.is_scored else 0,
         writes=predicts,
     )
     at, before = folder.last_phase() if is_first else (0.0, 0.0)

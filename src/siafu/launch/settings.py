@@ -156,8 +156,13 @@ class Settings(Columns, total=False):
     eval_every: int | None
     """epochs between evaluations (default: 1; 10 with --staleness, since a pipeline is emptied for
     it, and where rows are rounded, since evaluation sends them whole)."""
+    evaluate: Literal["auto", "exact", "split", "sampled", "train"]
+    """what epochs are scored by: all nodes with all neighbours, those of the splits with all of
+    theirs, some of them with --fanout, or training nodes as they are trained on; auto: of the first
+    three the best that costs a fifth of training at most."""
     inference: Literal["full", "none"]
-    """score and predict all nodes with all neighbours, or nothing."""
+    """score and predict all nodes with all neighbours at the end, or nothing (nothing is scored
+    then unless --evaluate says how)."""
     sink: str | Sequence[str] | None
     """where metrics go too: tensorboard, mlflow, wandb, or several, comma between."""
     fanout: str | Sequence[int] | None

@@ -2,6 +2,7 @@
 
 from siafu.minibatch.feed import Batching, Columns, Feed, Needs
 from siafu.minibatch.fetched_rows import HotRows
+from siafu.minibatch.flow import Flow, plan_flow
 from siafu.minibatch.held_out import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.minibatch.layerwise import Room, map_rows, vertex_bytes
 from siafu.minibatch.link_seeds import (
@@ -24,6 +25,7 @@ __all__ = [
     "Columns",
     "Directory",
     "Feed",
+    "Flow",
     "HeldOut",
     "HotRows",
     "LinkBatching",
@@ -50,6 +52,7 @@ __all__ = [
     "map_rows",
     "other_vertices",
     "owners_of",
+    "plan_flow",
     "rows_of_seeds",
     "vertex_bytes",
 ]

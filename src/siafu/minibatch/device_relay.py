@@ -138,6 +138,10 @@ class DeviceRelay(Relay):
         groups = [minibatches[low : low + most] for low in range(0, len(minibatches), most)]
         return [graph for group in groups for graph in self._grow(epoch, group)]
 
+    def sample_own(self, number: int, rows: Tensor) -> Subgraph:
+        """Return rows with the one hop that this relay draws."""
+        return self.sample(0, [Minibatch(number, rows)])[0]
+
     def _grow(self, epoch: int, batches: list[Minibatch]) -> list[Subgraph]:
         numbering, device = self._numbering_for(len(batches)), self.device
         sizes = to_device(torch.tensor([len(batch.seeds) for batch in batches]), device)

@@ -135,7 +135,12 @@ class Feed:
             vertex_columns=self._vertex_columns(x),
         )
         self.place = self._choose_place(served)
-        self.relay, self.whole = self._relays(served, sampling)
+        self.relay_for = self._relays(served)
+        """Makes what draws in-edges of nodes in some way."""
+        self.relay, self.whole = (
+            self.relay_for(how) for how in (sampling, Sampling(fanouts=(-1,)))
+        )
+        self._trial: Trial | None = None
         if needs.aggregate is not None:
             self.relay.served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
         self.columns = self._columns()
@@ -169,13 +174,11 @@ class Feed:
         )
         return choose_place(needs.rows_on, shard, load, free, needs.hot_bytes)
 
-    def _relays(self, served: Served, sampling: Sampling) -> tuple[Relay, Relay]:
-        """Return what draws some in-edges of nodes, and what takes all of them."""
-        place, seed, every = self.place, self.draws.seed, Sampling(fanouts=(-1,))
+    def _relays(self, served: Served) -> Callable[[Sampling], Relay]:
+        """Return what makes relays, all of which serve the same rows."""
+        place, seed = self.place, self.draws.seed
         if place.rows == "host":
-            made = (Relay(served, self.channel, how, seed) for how in (sampling, every))
-            relay, whole = made
-            return relay, whole
+            return lambda how: Relay(served, self.channel, how, seed)
         hot = None
         if place.rows == "pinned":
             hot = hottest(self.shard, _row_bytes(served, self.rows_name), place.hot_bytes)
@@ -187,11 +190,17 @@ class Feed:
         }
         graph = DeviceGraph.build(served, place.device)
         there, holds = replace(served, vertex_columns=columns), place.rows == "device"
-        relay, whole = (
-            DeviceRelay(graph, there, self.channel, how, seed, holds_rows=holds)
-            for how in (sampling, every)
-        )
-        return relay, whole
+        return lambda how: DeviceRelay(graph, there, self.channel, how, seed, holds_rows=holds)
+
+    def layer_relays(self, layers: int, *, drawn: bool) -> list[Relay]:
+        """Return what reaches the in-neighbours of each layer: all, or as training draws them."""
+        if not drawn:
+            return [self.whole] * layers
+        # The first layer's hop is the last; with a cached input it has none, and takes all edges.
+        how = self.relay.sampling
+        hops = [replace(how, fanouts=(fanout,)) for fanout in how.fanouts]
+        relays = [self.whole if hop.fanouts == (-1,) else self.relay_for(hop) for hop in hops]
+        return [self.whole] * (layers - len(hops)) + relays[::-1]
 
     @property
     def device_hits(self) -> float | None:
@@ -261,15 +270,16 @@ class Feed:
         assert self._left is not None, "memory is limited"
         return self._left() - (0 if self._hot is None else self._hot.free_bytes)
 
-    def room(self, width: int, count: int) -> Room:
+    def room(self, width: int, count: int, num_rows: int | None = None) -> Room:
         """Return where `count` times all owned rows of this width go, and what is left for pieces.
 
-        Every rank calls this together.
+        `num_rows` where only some of them are made. Every rank calls this together.
         """
         if not self.is_limited:
             times = 1 if self.place.rows == "host" else _TIMES_ON_DEVICE
             return Room(on_disk=self.shard.is_mapped, times=times)
-        rows = max(row[0] for row in tell([float(self.shard.num_owned)], self.channel, "control"))
+        mine = self.shard.num_owned if num_rows is None else num_rows
+        rows = max(row[0] for row in tell([float(mine)], self.channel, "control"))
         left, held = self.left(), int(4 * width * rows * count)
         on_disk = self.shard.is_mapped or held > left // 2
         return Room(on_disk, left - (_READING_BYTES if on_disk else held))
@@ -293,8 +303,10 @@ class Feed:
 
     def trial(self) -> Trial:
         """Return what some steps of the first epoch read; all ranks call this together."""
-        row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)
-        return draw_trial(self.sampler, row_bytes)
+        if self._trial is None:
+            row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)
+            self._trial = draw_trial(self.sampler, row_bytes)
+        return self._trial
 
     def decoded(self, columns: Columns) -> Columns:
         """Return the columns with features as numbers."""

@@ -16,10 +16,8 @@ from torch import Tensor
 
 from siafu.comm import tell
 from siafu.minibatch.relay import Relay
-from siafu.minibatch.schedule import Minibatch
-from siafu.minibatch.served import ROW_BITS
 from siafu.minibatch.subgraph import Subgraph
-from siafu.shard import RowReader, WrittenRows
+from siafu.shard import PickedRows, RowReader, WrittenRows
 
 RowFunction = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its nodes by column, to a row for each of its M rows."""
@@ -78,33 +76,47 @@ def map_rows(
     room: Room | None = None,
     *,
     width: int = 0,
-) -> WrittenRows:
-    """Return compute(...) of every owned row; every rank calls this together.
+    number: int = 0,
+    only: Tensor | None = None,
+) -> WrittenRows | PickedRows:
+    """Return compute(...) of every owned row, or of `only` some; every rank calls this together.
 
-    The relay must draw one hop of all in-edges. `width` is that of the widest rows that `compute`
-    makes.
+    The relay draws one hop, keyed by `number` where that is not of all in-edges. `width` is that of
+    the widest rows that `compute` makes.
     """
-    assert relay.sampling.fanouts == (-1,), "a piece reads all in-edges, once"
     channel, num_owned, room = relay.channel, relay.served.shard.num_owned, room or Room()
     row_bytes = sum(_row_bytes(relay.served.vertex_columns[name]) for name in columns)
-    spans = room.spans(relay.served.shard.csr.indptr, row_bytes, width)
+    indptr = relay.served.shard.csr.indptr
+    if only is not None:
+        degree = drawn_degree(relay, only)
+        indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+    spans = room.spans(indptr, row_bytes, width)
     rounds = int(max(row[0] for row in tell([float(len(spans))], channel, "control")))
     out: WrittenRows | None = None
-    for number in range(rounds):
-        low, high = spans[number] if number < len(spans) else (0, 0)
-        seeds = torch.arange(low, high) | channel.rank << ROW_BITS
-        piece = relay.sample(0, [Minibatch(number, seeds)])[0]
+    for at in range(rounds):
+        low, high = spans[at] if at < len(spans) else (0, 0)
+        rows_M = torch.arange(low, high) if only is None else only[low:high]
+        piece = relay.sample_own(number, rows_M)
         addresses, place = piece.addresses.unique(return_inverse=True)
         found = relay.fetch(addresses, columns)
         # Popped, so that of each column only one copy stays.
         rows = {name: found.pop(name).index_select(0, place) for name in columns}
         result = compute(piece, rows)
         if out is None:
-            shape = (num_owned, *result.shape[1:])
+            shape = (num_owned if only is None else len(only), *result.shape[1:])
             out = relay.new_rows(shape, result.dtype, on_disk=room.on_disk)
         out.write(low, result)
     assert out is not None, "there is one round at least"
-    return out
+    return out if only is None else PickedRows(only, out, num_owned)
+
+
+def drawn_degree(relay: Relay, rows_M: Tensor) -> Tensor:
+    """Return int64 [M]: how many in-edges of owned rows a relay of one hop draws."""
+    indptr, (fanout,) = relay.served.shard.csr.indptr, relay.sampling.fanouts
+    degree = indptr[rows_M + 1] - indptr[rows_M]
+    if fanout < 0:
+        return degree
+    return degree.clamp(max=1) * fanout if relay.sampling.replace else degree.clamp(max=fanout)
 
 
 def _row_bytes(reader: RowReader) -> int:

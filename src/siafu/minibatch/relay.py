@@ -107,6 +107,18 @@ class Relay:
         rows, slot = rows_of(request), request >> ROW_BITS
         return self.served.answer(rows, asker * slots + slot, keys, fanout, self.sampling)
 
+    def sample_own(self, number: int, rows: Tensor) -> Subgraph:
+        """Return owned rows with the one hop that this relay draws; nobody else is asked.
+
+        `number` keys the draws, apart from those of training.
+        """
+        (fanout,) = self.sampling.fanouts
+        growing = GrowingSubgraph(number, rows | self.channel.rank << ROW_BITS)
+        key = DrawKey(self.seed, epoch_of_draws(0, number), ORDER_PURPOSE + 1)
+        found = self.served.answer(rows, torch.zeros_like(rows), [key], fanout, self.sampling)
+        growing.add_hop(found.counts_Q, found.addresses_S, found.edges)
+        return growing.finish()
+
     def fetch(self, addresses_U: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Return rows of nodes, by column; `addresses_U` rise."""
         channel, readers = self.channel, self.served.vertex_columns

@@ -5,6 +5,7 @@ from siafu.shard.objective import Objective
 from siafu.shard.readers import (
     FileRows,
     HeldRows,
+    PickedRows,
     RowReader,
     ScratchRows,
     WrittenRows,
@@ -17,6 +18,7 @@ __all__ = [
     "FileRows",
     "HeldRows",
     "Objective",
+    "PickedRows",
     "RowReader",
     "ScratchRows",
     "Shard",

@@ -124,6 +124,27 @@ class ScratchRows(FileRows):
 WrittenRows = HeldRows | ScratchRows
 
 
+class PickedRows:
+    """Some of N rows, found by their numbers; only these may be read."""
+
+    def __init__(self, rows_R: Tensor, held: WrittenRows, num_rows: int) -> None:
+        """`rows_R` rise; `held` has a row for each."""
+        self.rows_R, self.held = rows_R, held
+        self.shape, self.dtype = (num_rows, *held.shape[1:]), held.dtype
+
+    def read(self, rows: Tensor) -> Tensor:
+        """Return these rows."""
+        place = torch.searchsorted(self.rows_R.to(rows.device), rows)
+        if isinstance(self.held, HeldRows):
+            place = place.to(self.held.rows.device)
+        return self.held.read(place)
+
+    def to(self, device: torch.device) -> "PickedRows":
+        """Return the same rows on a device, unless they are on disk."""
+        held = self.held.to(device) if isinstance(self.held, HeldRows) else self.held
+        return PickedRows(self.rows_R, held, self.shape[0])
+
+
 def new_rows(shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool) -> WrittenRows:
     """Return rows to be written, in memory or on disk."""
     return ScratchRows(shape, dtype) if on_disk else HeldRows(torch.empty(shape, dtype=dtype))

@@ -10,7 +10,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits as cross_entrop
 
 from siafu.config import make_config
 from siafu.engine.links import check_link_settings, link_loss
-from siafu.engine.scores import doubled_ranks, highest, histogram, ranking_scores, shared_hits
+from siafu.engine.scores import (
+    doubled_ranks,
+    highest,
+    histogram,
+    mrr_error,
+    ranking_scores,
+    shared_hits,
+)
 from siafu.errors import ConfigError
 from siafu.ingest import load
 from siafu.minibatch.link_seeds import other_vertices, rows_of_seeds
@@ -80,6 +87,10 @@ def test_ranks_count_equal_scores_half() -> None:
     assert found["mrr"] == pytest.approx((1 + 1 / 2.5 + 1 / 2) / 3)
     assert found["hits@1"] == pytest.approx(1 / 3)
     assert found["hits@3"] == 1
+    gains = torch.tensor([1.0, 1.0, 0.5, 0.25])
+    assert mrr_error([0, 0, 2, 0, 1, 0, 0, 0, 1]) == pytest.approx(
+        float(gains.std(correction=0)) / 2
+    )
     assert ranking_scores([0, 0, 0]) == {"mrr": 0, "hits@1": 0, "hits@3": 0, "hits@10": 0}
 
 

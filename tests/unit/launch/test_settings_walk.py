@@ -92,6 +92,7 @@ OTHERS: dict[str, Other] = {
     "prune": Other(True, PLANNED),
     "keep": Other("loss", ("scores", "bytes", "predictions"), beside={"epochs": 6, "lr": 0.3}),
     "inference": Other("none", ("files",)),
+    "evaluate": Other("train", ("bytes", "scores")),
     "normalize_features": Other(True),
     "prices": Other("prices.toml", ("bill",)),
     "instance": Other("c5.large", ("bill",)),

@@ -117,6 +117,10 @@ class DynamicWorkload:
             if table[number] > 0
         }
 
+    def evaluate_all(self) -> Evaluation | None:
+        """Return None: every evaluation is of all snapshots."""
+        return None
+
     def merit_of(self, scores: dict[str, float]) -> float:
         """Return what epochs are compared by; without validation snapshots the last one counts."""
         if "val" not in scores:

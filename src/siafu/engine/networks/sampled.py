@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from siafu.comm import sum_in_order
+from siafu.comm import sum_in_order, tell
 from siafu.config import RunConfig
 from siafu.engine.links import link_batching, link_loss
 from siafu.engine.networks.own_model import OutputShape
@@ -26,9 +26,11 @@ from siafu.engine.networks.sampled_settings import (
 from siafu.engine.networks.step_state import StepState
 from siafu.engine.workload import OnStep, no_step
 from siafu.minibatch import (
+    ROW_BITS,
     Batching,
     Columns,
     Feed,
+    Flow,
     Macrobatch,
     Minibatch,
     Room,
@@ -40,7 +42,7 @@ from siafu.minibatch import (
 )
 from siafu.nn import GNN, Draws, ModelSpec, Neighbours, layer_widths
 from siafu.nn.losses import total_loss
-from siafu.shard import HeldRows, Shard, WrittenRows, new_rows
+from siafu.shard import HeldRows, PickedRows, RowReader, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
 
 
@@ -80,6 +82,8 @@ class SampledNetwork:
         self._state = StepState(module)
         self._inferred: tuple[list[Tensor], WrittenRows] | None = None
         """The logits of all nodes, and the weights that gave them."""
+        self.on_answers: Callable[[Tensor, Tensor], None] | None = None
+        """Told the logits and targets of minibatches as they are trained on."""
 
     def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
         """Return a row of scores for each seed of a minibatch."""
@@ -111,6 +115,8 @@ class SampledNetwork:
         if (links := self.feed.links) is not None:
             return link_loss(logits, batch.seeds, links.batching.negatives) / num_seeds
         target = columns["y"].to(logits.device)
+        if self.on_answers is not None:
+            self.on_answers(logits, target)
         objective = self._shard.objective
         total = total_loss(
             logits, objective.prepared(target), objective.loss, objective.weight_C(logits)
@@ -221,7 +227,7 @@ class SampledNetwork:
                 return self._inferred[1]
         self._inferred = None
         whole = self._whole
-        rows = self._infer(embed=False) if whole is None else HeldRows(whole.logits().cpu())
+        rows = self._infer_all(embed=False) if whole is None else HeldRows(whole.logits().cpu())
         self._inferred = [tensor.clone() for tensor in weights], rows
         return rows
 
@@ -230,7 +236,7 @@ class SampledNetwork:
         """Return the rows of `embeddings`, likewise."""
         self._rest()
         whole = self._whole
-        return self._infer(embed=True) if whole is None else HeldRows(whole.embeddings().cpu())
+        return self._infer_all(embed=True) if whole is None else HeldRows(whole.embeddings().cpu())
 
     def _rest(self) -> None:
         """Wait for what is fetched ahead: inference and its scores use the same line."""
@@ -245,47 +251,94 @@ class SampledNetwork:
         """End the thread that fetches ahead, after a failure."""
         self.feed.sampler.abandon()
 
-    def _infer(self, *, embed: bool) -> WrittenRows:
+    @torch.no_grad()
+    def flow_rows(self, flow: Flow) -> RowReader:
+        """Return logits of the nodes that a flow was planned for, and of none else."""
+        self._rest()
+        return self._infer(embed=False, flow=flow)
+
+    @torch.no_grad()
+    def seed_rows(self, rows_R: Tensor, sampling: Sampling, size: int) -> RowReader:
+        """Return logits of owned nodes, rising, through minibatches of so many of them.
+
+        For models that are not taken apart into layers. All ranks call this together.
+        """
+        self._rest()
+        self.module.eval()
+        relay, channel = self.feed.relay_for(sampling), self.feed.channel
+        spans = range(0, max(1, len(rows_R)), size)
+        rounds = int(max(row[0] for row in tell([float(len(spans))], channel, "control")))
+        found = [rows_R.new_zeros(0, self._shard.num_outputs).float().to(self._shard.world.device)]
+        for at in range(rounds):
+            seeds = rows_R[at * size : (at + 1) * size] | channel.rank << ROW_BITS
+            # One number for all: a node met at the same hop has the same draws in all of them.
+            graph = relay.sample(0, [Minibatch(0, seeds)])[0]
+            addresses, place = graph.addresses.unique(return_inverse=True)
+            fetched = relay.fetch(addresses, self.feed.columns)
+            columns = {name: rows.index_select(0, place) for name, rows in fetched.items()}
+            if len(seeds):
+                found.append(self.logits_of(graph, columns))
+        return PickedRows(rows_R, HeldRows(torch.cat(found).cpu()), self._shard.num_owned)
+
+    def _infer_all(self, *, embed: bool) -> WrittenRows:
+        rows = self._infer(embed=embed)
+        assert not isinstance(rows, PickedRows)
+        return rows
+
+    def _infer(self, *, embed: bool, flow: Flow | None = None) -> WrittenRows | PickedRows:
         self.module.eval()
         self._draws.training = False
         assert isinstance(self.module, GNN)
         module, served = self.module, self.feed.whole.served.vertex_columns
         facts = ("facts",) if self.feed.needs.facts else ()
-        hidden: list[WrittenRows] = []
+        hidden: list[WrittenRows | PickedRows] = []
         num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers
         widths = [layer_widths(module.spec, number) for number in range(num_layers)]
         # Jumping knowledge reads the rows of all layers, others the last one's.
         keeps_all = module.readout is not None
-        room = self.feed.room(max(at.out for at in widths), num_layers + 1 if keeps_all else 2)
+        most = None if flow is None else max(map(len, flow.rows))
+        room = self.feed.room(
+            max(at.out for at in widths), num_layers + 1 if keeps_all else 2, most
+        )
         for number in range(num_layers):
             name = self.feed.rows_name if number == 0 else "hidden"
             made = map_rows(
-                self.feed.whole,
+                self.feed.whole if flow is None else flow.relays[number],
                 (name, "id", *facts),
                 partial(self._one_layer, number),
                 room,
                 width=max(widths[number].into, widths[number].out),
+                number=number,
+                only=None if flow is None else flow.rows[number],
             )
             served["hidden"] = made
             hidden = [*hidden, made] if keeps_all else [made]
         served.pop("hidden", None)
         if keeps_all and not embed:
-            return self._read_out(hidden, room)
+            return self._read_out(hidden, room, None if flow is None else flow.rows[-1])
         last = hidden[-1]
-        return last.to(torch.device("cpu")) if isinstance(last, HeldRows) else last
+        return last.to(torch.device("cpu")) if isinstance(last, HeldRows | PickedRows) else last
 
-    def _read_out(self, hidden: list[WrittenRows], room: Room) -> WrittenRows:
-        """Return what jumping knowledge makes of the rows of all layers."""
+    def _read_out(
+        self, hidden: list[WrittenRows | PickedRows], room: Room, only: Tensor | None
+    ) -> WrittenRows | PickedRows:
+        """Return what jumping knowledge makes of the rows of all layers, or of some of them."""
         assert isinstance(self.module, GNN)
         device, num_owned = self._shard.world.device, self._shard.num_owned
-        shape, dtype = (num_owned, self.module.spec.out_width), hidden[0].dtype
+        rows_R = torch.arange(num_owned) if only is None else only
+        shape, dtype = (len(rows_R), self.module.spec.out_width), hidden[0].dtype
         out = new_rows(shape, dtype, on_disk=room.on_disk)
         step = room.rows_at_once(4 * sum(layer.shape[1] for layer in hidden) + shape[1])
-        for low in range(0, num_owned, step):
-            high = min(low + step, num_owned)
-            rows = [layer.slice(low, high).to(device) for layer in hidden]
+        for low in range(0, len(rows_R), step):
+            some = rows_R[low : low + step]
+            high = low + len(some)
+            rows = [
+                (layer.read(some) if isinstance(layer, PickedRows) else layer.slice(low, high))
+                for layer in hidden
+            ]
+            rows = [layer.to(device) for layer in rows]
             out.write(low, self.module.read_out(rows).cpu())
-        return out
+        return out if only is None else PickedRows(rows_R, out, num_owned)
 
     def _one_layer(self, number: int, piece: Subgraph, found: Columns) -> Tensor:
         columns = self._on_device(found)

@@ -62,7 +62,7 @@ def settle_macrobatch(
     if not isinstance(size, int):
         size = largest_that_pays(trial, (left - step) / BUILDING, num_steps)
     training = step + BUILDING * trial.macrobatch_bytes(size)
-    inferring = _largest_row(config, spec, feed) if config.inference == "full" else 0.0
+    inferring = _largest_row(config, spec, feed) if config.is_scored else 0.0
     if max(training, inferring) > left:
         assert config.memory is not None
         raise _too_small(config, read_bytes(config.memory) - left, training, inferring)
