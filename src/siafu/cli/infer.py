@@ -38,7 +38,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
     **columns: Any,
 ) -> None:
-    """Write predictions (and embeddings) to Parquet, a file per rank of the run, by original ids."""
+    """Write predictions (and embeddings) to Parquet, one file per rank of the run, by ids."""
     target = confirmed(
         lambda: write_inference(
             run,
