@@ -170,11 +170,14 @@ class LinkOptions(Options):
 
     negatives: str | None = setting(
         None,
-        "per edge, uniform:K drawn ones (default: uniform:1, over time 20), or in-batch",
+        "per edge, uniform:K drawn ones (default: uniform:1), or in-batch; over time history:K "
+        "with its source and nodes of the last snapshots (default: history:20)",
         LINKS,
     )
     eval_negatives: str = setting(
-        "100", "drawn ones that an edge is ranked among; over time also all", LINKS
+        "100",
+        "drawn ones that an edge is ranked among; over time also all: of nodes met, and of all",
+        LINKS,
     )
     exclude_targets: bool = setting(
         True, "no messages over the edges of a minibatch while it is trained on", STATIC, LINKS
