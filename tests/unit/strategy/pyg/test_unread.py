@@ -9,11 +9,15 @@ from siafu.strategy import unread_of_edges
 
 
 class Plain(nn.Module):
+    """Reads nothing of edges."""
+
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return x
 
 
 class Weighing(nn.Module):
+    """Reads weights."""
+
     def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor | None = None) -> Tensor:
         return x
 
