@@ -84,8 +84,12 @@ class TrainingOptions(Options):
     )
     checkpoint_every: int = setting(50, "epochs between checkpoints; 0: none", ge=0)
     checkpoint_minutes: float = setting(
-        10.0, "after so long an epoch's end is saved too; 0: by --checkpoint-every alone", ge=0
+        10.0,
+        "after so long the state is saved too, at the end of an epoch or, with minibatches, after "
+        "a step; 0: by --checkpoint-every alone",
+        ge=0,
     )
+    keep_checkpoints: int = setting(2, "checkpoints that are kept, the newest", ge=1)
 
     @field_validator("loss")
     @classmethod

@@ -115,7 +115,10 @@ class Settings(Columns, total=False):
     checkpoint_every: int
     """epochs between checkpoints; 0: none."""
     checkpoint_minutes: float
-    """after so long an epoch's end is saved too; 0: by --checkpoint-every alone."""
+    """after so long the state is saved too, at the end of an epoch or, with minibatches, after a
+    step; 0: by --checkpoint-every alone."""
+    keep_checkpoints: int
+    """checkpoints that are kept, the newest."""
     strategy: str
     """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus; auto: the exact one
     predicted as fastest."""
@@ -208,6 +211,9 @@ class Settings(Columns, total=False):
     """seconds any wait between ranks may last."""
     max_restarts: int
     """times a training goes on from its newest checkpoint when a rank is lost."""
+    min_ranks: int | None
+    """go on without ranks that were lost, as long as so many are left (default: start as many
+    again); with --max-restarts."""
     launcher: Literal["local", "ray"]
     """start ranks on this machine, or on the nodes of a Ray cluster."""
     ray_address: str

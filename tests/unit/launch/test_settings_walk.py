@@ -77,7 +77,9 @@ OTHERS: dict[str, Other] = {
     "patience": Other(1, ("losses",), beside={"epochs": 3, "lr": 1e-9}),
     "checkpoint_every": Other(1, ("files",)),
     "checkpoint_minutes": Other(1.0),
+    "keep_checkpoints": Other(1, ("files",), beside={"checkpoint_every": 1}),
     "max_restarts": Other(1),
+    "min_ranks": Other(1, beside={"max_restarts": 1}),
     "undirected": Other(True),
     "split": Other("0.4,0.2"),
     "device": Other("cpu"),
@@ -186,6 +188,7 @@ IDLE: dict[str, str] = {
     "deadline": "how long a wait may last, where nothing waits for so long",
     "checkpoint_minutes": "no epoch takes so long: tests/unit/engine/test_resume",
     "max_restarts": "what to do where a rank is lost, and none is: tests/faults/test_processes",
+    "min_ranks": "what to do where a rank is lost, and none is: tests/faults/test_restarts",
     "pool_workers": "how many tasks at once, not what they compute",
 }
 """Settings without an effect on what a run learns, sends or writes; why."""
@@ -208,7 +211,9 @@ COMMON = frozenset(
         "warmup",
         "checkpoint_every",
         "checkpoint_minutes",
+        "keep_checkpoints",
         "max_restarts",
+        "min_ranks",
         "split",
         "undirected",
         "device",

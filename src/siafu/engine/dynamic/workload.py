@@ -1,6 +1,7 @@
 """Training on a dynamic graph: an epoch is one step over all training snapshots of all ranks."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,9 @@ class DynamicWorkload:
         """Return nothing: weights, widths and the epoch are all of it."""
         return {}
 
+    def check_facts(self, facts: RunFacts) -> None:
+        """Take all."""
+
     def restore(self, facts: RunFacts) -> None:
         """Take up nothing."""
 
@@ -207,8 +211,12 @@ def begin_dynamic(
     graph: DynamicGraph,
     world: World,
     resume_from: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Trainer:
-    """Return a training ready to run, fresh or from the newest checkpoint of a run folder."""
+    """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
+
+    `say` is told of checkpoints that are passed over.
+    """
     if resume_from is None:
         check_own_settings(config)
     draws = Draws(seed=config.seed)
@@ -217,5 +225,5 @@ def begin_dynamic(
     runner = make_runner(config, graph, grid, made, draws)
     trainer = Trainer(config, DynamicWorkload(config, graph, grid, made, runner, draws))
     if resume_from is not None:
-        trainer.resume(resume_from)
+        trainer.resume(resume_from, say)
     return trainer
