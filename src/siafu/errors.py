@@ -1,7 +1,7 @@
 """Every error a user can act on, in one form: the problem, what was seen, how to fix it."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class SiafuError(Exception):
@@ -48,13 +48,22 @@ class RankError(SiafuError):
     """A rank that failed or was killed."""
 
     def __init__(
-        self, problem: str, *, seen: str, fix: str, began_as: str = "", is_lost: bool = False
+        self,
+        problem: str,
+        *,
+        seen: str,
+        fix: str,
+        began_as: str = "",
+        is_lost: bool = False,
+        lost: Sequence[int] = (),
     ) -> None:
         super().__init__(problem, seen=seen, fix=fix)
         self.began_as = began_as
         """The kind of error that the rank itself met, where it was one of siafu's."""
         self.is_lost = is_lost
         """Whether a process was lost; else its work failed, and would again."""
+        self.lost = tuple(lost)
+        """The ranks whose processes were, as far as it is known."""
 
 
 class TaskError(SiafuError):
@@ -63,6 +72,14 @@ class TaskError(SiafuError):
 
 class PoolError(SiafuError):
     """A pool of workers that can't be had, or that keeps failing."""
+
+
+class NoRoomError(PoolError):
+    """A cluster that holds fewer ranks than are asked for."""
+
+    def __init__(self, problem: str, *, seen: str, fix: str, room: int) -> None:
+        super().__init__(problem, seen=seen, fix=fix)
+        self.room = room
 
 
 class Stopped(Exception):  # noqa: N818 - no error: what was asked for

@@ -6,6 +6,7 @@ Outside of training both signals end a command at once, by an exception that cle
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -16,6 +17,8 @@ TERMINATED_CODE = 128 + signal.SIGTERM
 """The exit code of a command, or a rank, that SIGTERM ended."""
 GRACE_SECONDS: dict[int, float] = {signal.SIGTERM: 20.0, signal.SIGINT: 5.0}
 """How long the running epoch may take to end; schedulers kill 30 s after SIGTERM."""
+ECHO_SECONDS = 5.0
+"""Slurm tells every process of a job, and torchrun tells its ranks again: one order, not two."""
 
 
 class StopOrder:
@@ -37,15 +40,21 @@ class StopOrder:
 def heeding() -> Iterator[StopOrder]:
     """Yield an order that notes the first SIGTERM or SIGINT, so that the epoch can end.
 
-    When that takes too long, or at a second signal, the exception comes after all. `Stopped`
+    When that takes too long, or at a second signal (of SIGTERM one that comes later than an echo of
+    the first), the exception comes after all. `Stopped`
     inside, which says that the epoch has ended, becomes the same exception.
     """
     order, timers = StopOrder(), list[threading.Timer]()
+    told_at = 0.0
 
     def note(number: int, frame: Any) -> None:
+        nonlocal told_at
         if order.signal is not None:
+            is_echo = number == signal.SIGTERM and time.monotonic() - told_at < ECHO_SECONDS
+            if is_echo:
+                return
             raise order.interrupt()
-        order.signal = number
+        order.signal, told_at = number, time.monotonic()
         again = threading.Timer(GRACE_SECONDS[number], os.kill, (os.getpid(), number))
         again.daemon = True
         timers.append(again)

@@ -3,6 +3,9 @@
 They read the parameters of the real model by name, and nothing else of it.
 """
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -41,31 +44,61 @@ def averaged_matrices(matrices: list[Tensor], band: int) -> list[Tensor]:
     return [matrix.float().double() for matrix in m_transform(plain, band)]
 
 
-def embed(name: str, model: DynamicGNN, graph: DynamicGraph, *, outward: bool = False) -> Tensor:
-    """Return out_TNO of the model of that name with the parameters of `model`.
+States = dict[int, Any]
+"""What each layer carries into the next span of snapshots."""
 
-    `outward`: a row a source, so that a node sums over those that its edges lead to.
-    """
-    weights = dict(model.named_parameters())
+
+@dataclass
+class Walk:
+    """How the snapshots are gone through."""
+
+    outward: bool = False
+    """A row a source, so that a node sums over those that its edges lead to."""
+    history: int = 0
+    """Not 0: every snapshot's recurrences begin anew so many snapshots back."""
+    inputs: Tensor | None = None
+    """Rows in the place of the features of all snapshots."""
+    span: range | None = None
+    """The only snapshots asked for."""
+    states: States = field(default_factory=dict)
+    """What the span before left, without gradients."""
+
+
+def embed(name: str, model: DynamicGNN, graph: DynamicGraph, walk: Walk | None = None) -> Tensor:
+    """Return out_TNO of the model of that name with the parameters of `model`."""
+    walk, weights = walk or Walk(), dict(model.named_parameters())
+    span = walk.span or range(graph.num_snapshots)
     matrices = [dense_matrix(s) for s in graph.iterate()]
-    matrices = [normalised_matrix(a.t() if outward else a) for a in matrices]
+    matrices = [normalised_matrix(a.t() if walk.outward else a) for a in matrices]
     if name == "tm-gcn":
         matrices = averaged_matrices(matrices, model.band)
-    rows = [torch.from_numpy(graph.features(t)).double() for t in range(graph.num_snapshots)]
+    matrices = [matrices[t] for t in span]
+    if walk.inputs is not None:
+        rows = [walk.inputs] * len(span)
+    else:
+        rows = [torch.from_numpy(graph.features(t)).double() for t in span]
     if name == "tm-gcn":
-        return _tm_gcn(weights, matrices, rows, model)
+        return _tm_gcn(weights, matrices, rows, model, walk)
     if name.startswith("evolvegcn"):
-        return _evolve(weights, matrices, rows, graph, name[-1], len(model.parts))
-    return _recurrent(weights, matrices, rows, name, len(model.parts) // 2)
+        snapshots = [s for t, s in enumerate(graph.iterate()) if t in span]
+        return _evolve(weights, matrices, rows, snapshots, (name[-1], len(model.parts)), walk)
+    return _recurrent(weights, matrices, rows, (name, len(model.parts) // 2), walk)
 
 
 def _tm_gcn(
-    weights: Parameters, matrices: list[Tensor], rows: list[Tensor], model: DynamicGNN
+    weights: Parameters,
+    matrices: list[Tensor],
+    rows: list[Tensor],
+    model: DynamicGNN,
+    walk: Walk,
 ) -> Tensor:
-    layers = len(model.parts) // 2
+    layers, states = len(model.parts) // 2, walk.states
     for layer in range(layers):
         weight = weights[f"parts.{2 * layer + 1}.linear.weight"]
-        rows = m_transform(rows, model.band)
+        # Rows that are learnt are the same at all times: those of now.
+        before = [] if layer == 0 and walk.inputs is not None else states.get(layer, [])
+        states[layer] = [x.detach() for x in [*before, *rows]][1 - model.band :]
+        rows = m_transform([*before, *rows], model.band)[len(before) :]
         rows = [a @ x @ weight.t() for a, x in zip(matrices, rows, strict=True)]
         if layer < layers - 1:
             rows = [torch.selu(x) for x in rows]
@@ -73,20 +106,31 @@ def _tm_gcn(
 
 
 def _recurrent(
-    weights: Parameters, matrices: list[Tensor], rows: list[Tensor], name: str, layers: int
+    weights: Parameters,
+    matrices: list[Tensor],
+    rows: list[Tensor],
+    kind: tuple[str, int],
+    walk: Walk,
 ) -> Tensor:
+    (name, layers), history, states = kind, walk.history, walk.states
     step = _gru_step if name == "gcrn" else _lstm_step
     for layer in range(layers):
-        gcn, cell = f"parts.{2 * layer}.gcn.", f"parts.{2 * layer + 1}.cell."
+        gcn = f"parts.{2 * layer}.gcn."
+        cell = f"parts.{2 * layer + 1}.{'layer.' if history else ''}cell."
         linear, bias = weights[gcn + "linear.weight"], weights[gcn + "bias"]
-        state, found = None, []
-        for a, x in zip(matrices, rows, strict=True):
-            mixed = torch.relu(a @ x @ linear.t() + bias)
-            if name == "cd-gcn":
-                mixed = torch.cat([x, mixed], dim=1)
-            state = step(weights, cell, mixed, state)
-            found.append(state[0])
-        rows = found
+        mixed = [torch.relu(a @ x @ linear.t() + bias) for a, x in zip(matrices, rows, strict=True)]
+        if name == "cd-gcn":
+            mixed = [torch.cat([x, m], dim=1) for x, m in zip(rows, mixed, strict=True)]
+        rows = []
+        state = states.get(layer)
+        for t in range(len(mixed)):
+            if history:
+                state = None
+                for x in mixed[max(0, t - history + 1) : t]:
+                    state = step(weights, cell, x, state)
+            state = step(weights, cell, mixed[t], state)
+            rows.append(state[0])
+        states[layer] = tuple(tensor.detach() for tensor in state)
     return torch.stack(rows)
 
 
@@ -115,35 +159,39 @@ def _evolve(
     weights: Parameters,
     matrices: list[Tensor],
     rows: list[Tensor],
-    graph: DynamicGraph,
-    variant: str,
-    layers: int,
+    snapshots: list[Snapshot],
+    kind: tuple[str, int],
+    walk: Walk,
 ) -> Tensor:
-    snapshots = list(graph.iterate())
+    (variant, layers), history, states = kind, walk.history, walk.states
     for layer in range(layers):
-        own = {
-            key.removeprefix(f"parts.{layer}."): value
-            for key, value in weights.items()
-            if key.startswith(f"parts.{layer}.")
-        }
-        q, found = own["first"], []
-        (wz, wr, wh), (uz, ur, uh), (bz, br, bh) = (
-            own["input_maps"],
-            own["state_maps"],
-            own["biases"],
-        )
-        for a, x, snapshot in zip(matrices, rows, snapshots, strict=True):
-            s = q if variant == "o" else _summary(x, own["scorer"], snapshot, q.shape[1])
-            update = (wz @ s + uz @ q + bz).sigmoid()
-            reset = (wr @ s + ur @ q + br).sigmoid()
-            q = (1 - update) * q + update * (wh @ s + uh @ (reset * q) + bh).tanh()
+        prefix = f"parts.{layer}."
+        own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
+        q, found = states.get(layer, own["first"]), []
+        for t, (a, x) in enumerate(zip(matrices, rows, strict=True)):
+            past = range(t, t + 1)
+            if history:
+                q = own["first"]
+                past = range(max(0, t - history + 1), t + 1) if variant == "h" else range(history)
+            for k in past:
+                s = q if variant == "o" else _summary(rows[k], own["scorer"], snapshots[k], q)
+                q = _next_weight(own, s, q)
             out = a @ (x @ q)
             found.append(torch.where(out > 0, out, out * 0.2291666))
+        states[layer] = q.detach()
         rows = found
     return torch.stack(rows)
 
 
-def _summary(x: Tensor, scorer: Tensor, snapshot: Snapshot, count: int) -> Tensor:
+def _next_weight(own: Parameters, s: Tensor, q: Tensor) -> Tensor:
+    (wz, wr, wh), (uz, ur, uh), (bz, br, bh) = own["input_maps"], own["state_maps"], own["biases"]
+    update = (wz @ s + uz @ q + bz).sigmoid()
+    reset = (wr @ s + ur @ q + br).sigmoid()
+    return (1 - update) * q + update * (wh @ s + uh @ (reset * q) + bh).tanh()
+
+
+def _summary(x: Tensor, scorer: Tensor, snapshot: Snapshot, q: Tensor) -> Tensor:
+    count = q.shape[1]
     score = x @ scorer / scorer.norm()
     active = sorted(set(snapshot.src.tolist()) | set(snapshot.dst().tolist()))
     if not active:

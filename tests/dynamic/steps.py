@@ -2,8 +2,8 @@
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from siafu.comm import World, reduce_gradients
 from siafu.engine.dynamic.snapshots import Reading, Snapshots
 from siafu.engine.dynamic.step_shards import Grid, make_grid
 from siafu.graph import DynamicGraph
-from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
+from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic, look_back
 from siafu.partitioning import TimeBlock, plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 from siafu.strategy.time.strategy import TimeExchange
-from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
-from tests.dynamic.reference import embed
+from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
+from tests.dynamic.reference import Walk, embed
 
 STEPS = 3
 TRAIN = 10
@@ -30,12 +30,31 @@ OUTWARD = ("tm-gcn", "gcrn")
 _SEEDING = threading.Lock()
 
 
-def make_model(name: str, hidden: int = 4) -> DynamicGNN:
-    """Return the model, always with the same weights."""
+@dataclass(frozen=True)
+class Way:
+    """How a model is trained beside what a strategy says."""
+
+    history: int = 0
+    by_block: bool = False
+    """A step after each block, whose gradients end at its start."""
+    learned: bool = False
+    """A row for each node is learnt in the place of features."""
+
+
+PLAIN = Way()
+
+
+def make_model(name: str, hidden: int = 4, way: Way = PLAIN) -> DynamicGNN:
+    """Return the model, always with the same weights; rows of nodes that are learnt are a part."""
     spec = DynamicSpec(name=name, in_width=3, hidden=hidden, layers=2, band=4)
     with _SEEDING:  # ranks may be threads, and the seed is everyone's
         torch.manual_seed(5)
-        return build_dynamic(spec).double()
+        model = build_dynamic(spec).double()
+        rows = torch.randn(NUM_NODES, 3, dtype=torch.float64)
+    if way.history:
+        look_back(model, way.history)
+    model.register_parameter("table", torch.nn.Parameter(rows) if way.learned else None)
+    return model
 
 
 def target(step: int, num_nodes: int, width: int) -> Tensor:
@@ -69,14 +88,15 @@ def runner_on(
     times = grid.times
     plan = plan_time(costs, times.size, train_steps=TRAIN, block_steps=strategy.block)
     reading = Reading(outward=outward, most_edges_kept=most_edges)
-    source = Snapshots(graph, plan.owned(times.rank), model, Draws(), grid.share, reading)
+    steps, table = plan.owned(times.rank), getattr(model, "table", None)
+    source = Snapshots(graph, steps, model, Draws(), grid.share, reading, table)
     return TimeRunner(model, source, plan, times, strategy)
 
 
 def distributed_steps(
     world: World,
     name: str,
-    strategy: TimeStrategy,
+    strategy: TimeStrategy | tuple[TimeStrategy, Way],
     most_edges: int = 1000,
     exchanges: Sequence[TimeExchange] = (),
     hidden: int = 4,
@@ -87,7 +107,8 @@ def distributed_steps(
     `exchanges` gives each temporal part its own, as `auto` may; `groups` are dealt out to the
     nodes, one after another.
     """
-    model, graph = make_model(name, hidden).to(world.device), awkward_dynamic()
+    strategy, way = strategy if isinstance(strategy, tuple) else (strategy, PLAIN)
+    model, graph = make_model(name, hidden, way).to(world.device), awkward_dynamic()
     if groups:
         graph = replace(graph, part_of=np.resize(np.array(groups, np.int32), graph.num_nodes))
     grid = make_grid(world, graph, max(groups, default=0) + 1)
@@ -101,17 +122,27 @@ def distributed_steps(
         losses = [loss_of_step(step, rows, grid.share.ids_n) for step, rows in steps]
         return torch.stack(losses).sum() if losses else rows_tNO.sum()
 
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
+    parameters = list(model.parameters())
+    optimiser = torch.optim.Adam(parameters, lr=0.05, eps=1e-3)
     losses, grads, sent = [], {}, {}
-    for step in range(STEPS):
+
+    def change_weights() -> None:
+        reduce_gradients(parameters, world)
+        if not grads:
+            found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+            grads.update({name: grad.cpu().clone() for name, grad in found.items()})
+        optimiser.step()
         optimiser.zero_grad()
-        share = runner.train(loss_of)
+
+    train = runner.train
+    if way.by_block:
+        train = partial(runner.train_in_order, after_block=change_weights)
+    for step in range(STEPS):
+        share = train(loss_of)
         if step == 0:
             sent = dict(world.meter.bytes_sent)
-        reduce_gradients(list(model.parameters()), world)
-        if step == 0:
-            grads = {n: p.grad.cpu().clone() for n, p in model.named_parameters()}
-        optimiser.step()
+        if not way.by_block:
+            change_weights()
         losses.append(sum(row[0] for row in world.gather_numbers([share])))
     pieces = {
         step: rows.cpu()
@@ -131,21 +162,30 @@ def distributed_steps(
 
 
 @cache
-def reference_steps(name: str) -> dict[str, Any]:
+def reference_steps(name: str, way: Way = PLAIN, block: int = 0) -> dict[str, Any]:
     """Return the truth, from dense matrices and one snapshot after another."""
-    model, graph = make_model(name), awkward_dynamic()
+    model, graph = make_model(name, way=way), awkward_dynamic()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
     losses, grads = [], {}
-    for step in range(STEPS):
-        optimiser.zero_grad()
-        rows_TNO = embed(name, model, graph, outward=name in OUTWARD)
-        loss = torch.stack([loss_of_step(t, rows_TNO[t]) for t in range(TRAIN)]).sum()
-        loss.backward()
-        if step == 0:
-            grads = {n: p.grad.clone() for n, p in model.named_parameters()}
-        optimiser.step()
-        losses.append(float(loss.detach()))
+    walk = Walk(outward=name in OUTWARD, history=way.history, inputs=model.table)
+    blocks = plan_time([1] * NUM_STEPS, 1, train_steps=TRAIN, block_steps=block).blocks
+    spans = [range(b.start, b.stop) for b in blocks if b.stop <= TRAIN]
+    for _ in range(STEPS):
+        walk.states, total = {}, 0.0
+        for span in spans if way.by_block else [range(TRAIN)]:
+            optimiser.zero_grad()
+            walk.span = span
+            rows_TNO = embed(name, model, graph, walk)
+            pairs = zip(span, rows_TNO, strict=True)
+            loss = torch.stack([loss_of_step(t, rows) for t, rows in pairs]).sum()
+            loss.backward()
+            if not grads:
+                found = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+                grads.update({key: grad.clone() for key, grad in found.items()})
+            optimiser.step()
+            total += float(loss.detach())
+        losses.append(total)
     with torch.no_grad():
-        rows_TNO = embed(name, model, graph, outward=name in OUTWARD)
+        rows_TNO = embed(name, model, graph, replace(walk, span=None, states={}))
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     return {"losses": losses, "grads": grads, "weights": weights, "rows": rows_TNO}

@@ -16,7 +16,7 @@ import siafu
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine.tasks.edges import EdgeTask
-from siafu.engine.tasks.links import LinkTask
+from siafu.engine.tasks.links import LinkTask, Negatives
 from siafu.engine.tasks.nodes import NodeTask
 from siafu.engine.tasks.task import TaskInput
 from siafu.errors import SiafuError
@@ -103,6 +103,7 @@ def task_of(kind: type[EdgeTask] | type[LinkTask], graph=None, **settings):
 def test_pairs_are_judged_by_the_head_that_was_asked_for(kind, model, head, linear) -> None:
     parameters = dict(task_of(kind, model=model, head=head).make_head(4).named_parameters())
     without_bias = {"source.weight", "target.weight"}
+    without_bias |= {"known.weight"} if kind is LinkTask else set()
     with_layer = {*without_bias, "source.bias", "last.weight", "last.bias"}
     assert set(parameters) == (without_bias if linear else with_layer)
 
@@ -119,10 +120,11 @@ def test_without_directions_a_pair_meets_both_ways() -> None:
 
 def test_negatives_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch) -> None:
     task = task_of(LinkTask, model="gcrn")
-    whole = [task._candidates(step, task._score_key(), 5) for step in range(task.num_steps)]
+    five = Negatives("uniform", 5)
+    whole = [task._candidates(step, task._score_key(), five) for step in range(task.num_steps)]
     monkeypatch.setattr("siafu.engine.tasks.links._DRAWN_AT_ONCE", 7)
     for step, want in enumerate(whole):
-        got = task._candidates(step, task._score_key(), 5)
+        got = task._candidates(step, task._score_key(), five)
         assert got.num_others == want.num_others
         for mine, its in zip(got[:3], want[:3], strict=True):
             assert torch.equal(mine, its)

@@ -9,7 +9,6 @@ from siafu.engine.tasks.scores import (
     confusion,
     f1_by_class,
     mean_reciprocal_rank,
-    score_among_all,
 )
 from siafu.engine.tasks.task import split_steps
 from siafu.errors import ConfigError
@@ -41,23 +40,6 @@ def test_mean_reciprocal_rank_is_by_source() -> None:
     level = torch.zeros(6)
     assert mean_reciprocal_rank(source, level, truth) == pytest.approx((1 / 2 + 1 / 1.5) / 2)
     assert mean_reciprocal_rank(source, score, torch.zeros(6)) == 0.0
-
-
-@pytest.mark.parametrize("rows", [1, 4, 20])
-def test_scores_among_all_pairs_in_pieces(rows: int) -> None:
-    draw = torch.Generator().manual_seed(rows)
-    score = torch.randint(0, 9, (11, 11), generator=draw).double()  # many are equal
-    score.fill_diagonal_(-torch.inf)
-    truth = (torch.rand(11, 11, generator=draw) < 0.2).fill_diagonal_(False)
-
-    def pieces():
-        return ((lo, score[lo : lo + rows]) for lo in range(0, 11, rows))
-
-    counts = ~torch.eye(11, dtype=torch.bool)
-    source = torch.arange(11)[:, None].expand(11, 11)[counts]
-    precision, rank = score_among_all(pieces, *truth.nonzero().unbind(1))
-    assert precision == pytest.approx(average_precision(score[counts], truth[counts]))
-    assert rank == pytest.approx(mean_reciprocal_rank(source, score[counts], truth[counts]))
 
 
 def test_snapshots_are_split_in_order_of_time() -> None:

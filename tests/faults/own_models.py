@@ -48,7 +48,7 @@ class KilledOnce(Sums):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         summed, mark = super().forward(x, edge_index), Path("killed")
-        if self.calls == 6 and os.environ["RANK"] == "1" and not mark.exists():
+        if self.calls == 6 and os.environ.get("RANK") == "1" and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return summed

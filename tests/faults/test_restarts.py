@@ -1,5 +1,6 @@
 """A training goes on by itself after it lost a rank, and ends as if it had lost none."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,21 @@ def test_it_ends_bit_for_bit_as_if_nothing_was_lost(
         assert torch.equal(tensor, kept[name]), name
 
 
+def test_it_goes_on_without_the_rank_that_was_lost() -> None:
+    settings = {**SETTINGS, "ranks": 3, "epochs": 7, "checkpoint_every": 2}
+    run = siafu.fit("planted:300", **settings, max_restarts=2, min_ranks=2, out="lost", quiet=True)
+    line = (
+        "Rank 1 was killed; the others were stopped. (signal SIGKILL) Restart 1 of 2, on 2 ranks."
+    )
+    assert (run.path / "warnings.txt").read_text().splitlines().count(line) == 1
+    assert line in (run.path / "report.html").read_text()
+    assert (run.result["ranks"], len(run.result["traffic"])) == (2, 2)
+    assert len(run.metrics) == 7
+    whole = siafu.fit("planted:300", **{**settings, "ranks": 1}, out="whole", quiet=True)
+    assert run.result["losses"] == pytest.approx(whole.result["losses"], rel=1e-5)
+    assert len(run.predictions) == 300
+
+
 def test_without_leave_to_restart_it_ends_and_says_how_to_go_on() -> None:
     with pytest.raises(RankError, match="Rank 1 was killed") as told:
         siafu.fit("planted:300", **SETTINGS, out="lost", quiet=True)
@@ -59,6 +75,9 @@ def test_a_rank_that_hangs_is_told_with_its_place_in_the_code() -> None:
     assert "rank 1 was at File" in told.value.seen
     assert "own_models.py" in told.value.seen
     assert "in forward" in told.value.seen
+    rows = told.value.seen.splitlines()[-2:]
+    assert re.fullmatch(r"rank 1: works for \d+ s, having waited for .*, epoch [23]", rows[0])
+    assert re.fullmatch(r"rank 0: waits for \d+ s for .*, epoch 3", rows[1])
 
 
 def test_a_mistake_of_the_model_is_not_tried_again(capfd: pytest.CaptureFixture[str]) -> None:

@@ -122,7 +122,7 @@ def test_run_killed_while_its_data_is_prepared_goes_on(
     run, data = Path("run"), DATA[kind]
     start = ("train", *data, *SMALL, "--out", run)
     with monkeypatch.context() as patched:  # a kill leaves what there is, and says nothing
-        patched.setattr(fit, "discard_if_empty", lambda folder: None)
+        patched.setattr(run_state, "discard_if_empty", lambda folder: None)
         patched.setattr(fit, "prepare_parts", raising(KeyboardInterrupt()))
         siafu(*start)
     (run / ".data.parts.abcd.tmp").mkdir()
@@ -161,7 +161,7 @@ def test_graph_that_has_no_name_is_not_taken_for_one_that_has(
     siafu: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = package.load("planted:200")  # its name is that of another graph, of 2,000 nodes
-    monkeypatch.setattr(fit, "discard_if_empty", lambda folder: None)
+    monkeypatch.setattr(run_state, "discard_if_empty", lambda folder: None)
     monkeypatch.setattr(fit, "prepare_parts", raising(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         package.fit(graph, out="run")
@@ -262,3 +262,16 @@ def test_a_run_that_ended_while_it_wrote_predictions_goes_on(
     assert "not finished" in siafu(*start).err
     assert siafu("train", "--resume", "run").code == 0
     assert list(Path("run/predictions").iterdir())
+
+
+def test_resume_auto_begins_goes_on_and_refuses_other_settings(siafu: Command) -> None:
+    given = ("train", "planted:60", "--hidden", "4", "--out", "run", "--resume", "auto", "--json")
+    first = siafu(*given, "--epochs", 3)
+    assert json.loads(first.out.splitlines()[-1])["epochs"] == 3
+    again = siafu(*given, "--epochs", 5)
+    assert json.loads(again.out.splitlines()[-1])["epochs"] == 5
+    assert len(json.loads(again.out.splitlines()[-1])["losses"]) == 5
+    other = siafu(*given, "--epochs", 5, "--seed", 4)
+    assert (other.code, "seed 0 then, 4 now" in other.err) == (2, True)
+    nowhere = siafu("train", "planted:60", "--resume", "auto")
+    assert (nowhere.code, "--out" in nowhere.err) == (2, True)

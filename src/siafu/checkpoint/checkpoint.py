@@ -5,6 +5,7 @@ Random draws are counter-based, so the epoch number is all the state they have.
 
 import json
 import math
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
@@ -17,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from siafu.checkpoint.shares import check_shares, drop_shares
-from siafu.errors import StoreError
+from siafu.errors import SiafuError, StoreError
 from siafu.graph import Facts, Folder, open_folder, read_facts, write_folder
 from siafu.graph.manifest import MANIFEST
 
-_KEPT = 2
+_NAME = re.compile(r"epoch-(\d+)(?:-step-(\d+))?")
 _HOW = {"fused"}
 """Settings of an optimiser that tell how it steps on a device, not what it does."""
 _ADAM = {"step", "exp_avg", "exp_avg_sq"}
@@ -42,10 +43,19 @@ class Checkpoint:
     facts: dict[str, Any]
     """Epochs done, best scores, the graph's fingerprint, and what the workload adds."""
 
+    @property
+    def name(self) -> str:
+        """The name of its folder: the epochs that are done, and the steps of the one after."""
+        steps = len(self.facts.get("steps", {}).get("losses", []))
+        return f"epoch-{self.facts['epochs']:06d}" + (f"-step-{steps:08d}" if steps else "")
 
-def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
-    """Write the checkpoint as `parent/epoch-NNNNNN`; keep it and the one before, drop others."""
-    target = parent / f"epoch-{checkpoint.facts['epochs']:06d}"
+
+def save_checkpoint(checkpoint: Checkpoint, parent: Path, keep: int = 2) -> Path:
+    """Write the checkpoint into `parent`, and keep the `keep` newest of its kind.
+
+    Those of the middle of an epoch go when the epoch has ended.
+    """
+    target = parent / checkpoint.name
     groups = {"model": checkpoint.model, "best": checkpoint.best}
     names: dict[str, list[str]] = {}
     with write_folder(target, "checkpoint", overwrite=True) as writer:
@@ -62,12 +72,19 @@ def save_checkpoint(checkpoint: Checkpoint, parent: Path) -> Path:
             "names": names,
             "param_groups": checkpoint.optimiser["param_groups"],
         }
-    # Later ones are of a training that was taken up again before them, where they were damaged.
-    earlier = [path for path in checkpoints_in(parent) if path.name <= target.name]
-    for old in set(checkpoints_in(parent)) - set(earlier[-_KEPT:]):
-        shutil.rmtree(old, ignore_errors=True)
+    _drop_others(parent, target, keep)
     drop_shares(parent, {path.name for path in checkpoints_in(parent)})
     return target
+
+
+def _drop_others(parent: Path, newest: Path, keep: int) -> None:
+    found = checkpoints_in(parent)
+    # Later ones are of a training that was taken up again before them, where they were damaged.
+    earlier = [path for path in found if moment_of(path) <= moment_of(newest)]
+    whole = [path for path in earlier if not moment_of(path)[1]][-keep:]
+    amid = [path for path in earlier if not whole or moment_of(path) > moment_of(whole[-1])]
+    for old in set(found) - {*whole, *amid[-keep:]}:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def _as_rows(tensor: Tensor) -> Any:
@@ -82,12 +99,27 @@ def has_checkpoint(parent: Path) -> bool:
 
 def checkpoints_in(parent: Path) -> list[Path]:
     """Return the checkpoints under `parent`, the oldest first, and nothing else that lies there."""
-    found = (path for path in parent.glob("epoch-*") if path.name[6:].isdecimal())
-    return sorted(found, key=lambda path: int(path.name[6:]))
+    found = (path for path in parent.glob("epoch-*") if _NAME.fullmatch(path.name))
+    return sorted(found, key=moment_of)
 
 
-def newest_checkpoint(parent: Path, say: Callable[[str], None] = lambda line: None) -> Path:
-    """Return the newest whole checkpoint under `parent`; `say` is told which are passed over."""
+def moment_of(checkpoint: Path) -> tuple[int, int]:
+    """Return the epochs that were done when a checkpoint was saved, and steps of the next one."""
+    found = _NAME.fullmatch(checkpoint.name)
+    assert found is not None, "one of checkpoints_in"
+    return int(found[1]), int(found[2] or 0)
+
+
+def newest_checkpoint(
+    parent: Path,
+    say: Callable[[str], None] = lambda line: None,
+    fits: Callable[[Path], None] | None = None,
+) -> Path:
+    """Return the newest whole checkpoint under `parent`; `say` is told which are passed over.
+
+    `fits` raises for one of another run. Who gives it is a rank, whose launcher has told of those
+    that are damaged.
+    """
     found = checkpoints_in(parent)[::-1]
     if not found:
         raise StoreError(
@@ -95,7 +127,8 @@ def newest_checkpoint(parent: Path, say: Callable[[str], None] = lambda line: No
             seen=str(parent),
             fix="start the run again; --checkpoint-every sets how often one is written",
         )
-    damaged = []
+    damaged: list[str] = []
+    foreign: list[tuple[str, SiafuError]] = []
     for path in found:
         try:
             folder = open_folder(path, "checkpoint")
@@ -104,9 +137,19 @@ def newest_checkpoint(parent: Path, say: Callable[[str], None] = lambda line: No
         except StoreError as error:
             damaged.append(f"{path.name}: {error.seen}")
             continue
-        for line in damaged:
+        try:
+            if fits is not None:
+                fits(path)
+        except SiafuError as error:
+            foreign.append((path.name, error))
+            continue
+        for line in damaged if fits is None else ():
             say(f"Passed over a damaged checkpoint, {line}")
+        for name, other in foreign:
+            say(f"Passed over a checkpoint, {name}: {other.problem} ({other.seen})")
         return path
+    if foreign:
+        raise foreign[0][1]
     raise StoreError(
         "No checkpoint of the run is whole.",
         seen="; ".join(damaged),
@@ -213,8 +256,8 @@ def load_checkpoint(path: Path, model: nn.Module) -> Checkpoint:
     )
 
 
-def restore_optimiser(optimiser: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
-    """Give the optimiser what a checkpoint kept, if it was of one with the same settings."""
+def check_optimiser(optimiser: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
+    """Raise unless a checkpoint kept this of an optimiser with the same settings."""
     mine = optimiser.state_dict()["param_groups"]
     groups = json.loads(json.dumps(mine))  # as a manifest holds them
     told = kept["param_groups"]
@@ -240,4 +283,10 @@ def restore_optimiser(optimiser: torch.optim.Optimizer, kept: dict[str, Any]) ->
             seen=f"it differs in {', '.join(sorted(missing))}",
             fix="resume with the version that wrote it",
         )
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, kept: dict[str, Any]) -> None:
+    """Give the optimiser what a checkpoint kept, if it was of one with the same settings."""
+    check_optimiser(optimiser, kept)
+    mine = optimiser.state_dict()["param_groups"]
     optimiser.load_state_dict({"state": kept["state"], "param_groups": mine})

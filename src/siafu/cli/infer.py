@@ -34,10 +34,11 @@ def infer(  # noqa: PLR0913 - one argument per flag
     model: Annotated[
         str | None, typer.Option(help="file of your own model, FILE.py:Class, to be trusted")
     ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
     **columns: Any,
 ) -> None:
-    """Write predictions (and embeddings) to Parquet, one file per rank, keyed by original ids."""
+    """Write predictions (and embeddings) to Parquet, one file per rank of the run, by ids."""
     target = confirmed(
         lambda: write_inference(
             run,
@@ -48,6 +49,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
             overwrite=overwrite,
             model=model,
             say=say,
+            quiet=quiet,
             columns=given_flags(columns),
         )
     )

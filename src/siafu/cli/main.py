@@ -23,6 +23,7 @@ COMMANDS = {
     "ingest": (_DATA, "Turn tables, arrays or PyG objects into a store."),
     "partition": (_DATA, "Cut a graph into parts, one per rank."),
     "demo": ("siafu.cli.demo", "Train on a small graph over several ranks, and on one."),
+    "launch": ("siafu.cli.launch", "Print or submit the job file of a cluster."),
     "doctor": ("siafu.cli.doctor", "Show what this installation can use."),
     "cache": ("siafu.cli.cache", "Show what is kept for later runs, and empty it."),
 }

@@ -32,7 +32,10 @@ def train(
     data: Annotated[
         str | None, typer.Argument(help="data, or a YAML or TOML file with the settings")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="go on with this run folder")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(help="go on with this run folder; auto: with that of --out, if it was begun"),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     help_all: Annotated[
@@ -51,17 +54,18 @@ def train(
     siafu train planted --model gat --ranks 4
     """
     given = given_flags(flags)
-    if resume is not None:
+    if resume is not None and resume != "auto":
+        path = Path(resume)
         if data is not None:
             raise ConfigError(
                 "A resumed run keeps its data.",
                 seen=f"{data} with --resume {resume}",
                 fix="leave the data out, or start a new run without --resume",
             )
-        run = confirmed(lambda: resume_run(resume, given, say=say, quiet=quiet))
+        run = confirmed(lambda: resume_run(path, given, say=say, quiet=quiet))
     else:
         config = confirmed(lambda: make_config(**_settings(data, given)))
-        run = start_run(config, say=say, quiet=quiet)
+        run = start_run(config, say=say, quiet=quiet, goes_on=resume == "auto")
     if run.is_first_rank:
         show_run(run, as_json=json)
 

@@ -6,6 +6,7 @@ The only user of torch.distributed.
 from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format
 from siafu.comm.columns import Turn, share_rows, to_columns, to_rows
 from siafu.comm.devices import choose_device
+from siafu.comm.doing import Deed, Doing, read_deed
 from siafu.comm.gradients import reduce_gradients
 from siafu.comm.halo import (
     Codings,
@@ -55,6 +56,8 @@ __all__ = [
     "UNCHANGED",
     "Coding",
     "Codings",
+    "Deed",
+    "Doing",
     "Format",
     "HaloPlan",
     "Inquiry",
@@ -75,6 +78,7 @@ __all__ = [
     "even_counts",
     "exchange_halo",
     "gather_steps",
+    "read_deed",
     "read_kept",
     "reduce_gradients",
     "share_rows",

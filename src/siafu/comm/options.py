@@ -23,6 +23,12 @@ class MachineOptions(Options):
     max_restarts: int = setting(
         0, "times a training goes on from its newest checkpoint when a rank is lost", ge=0, le=999
     )
+    min_ranks: int | None = setting(
+        None,
+        "go on without ranks that were lost, as long as so many are left (default: start as many "
+        "again); with --max-restarts",
+        ge=1,
+    )
     launcher: Literal["local", "ray"] = setting(
         "local", "start ranks on this machine, or on the nodes of a Ray cluster"
     )

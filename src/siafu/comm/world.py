@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import socket
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
 from siafu.comm.devices import choose_device, settle, told_local_rank
+from siafu.comm.doing import Doing
 from siafu.comm.meeting import GiveUp, in_time, lasting_store, meet
 from siafu.comm.meter import Meter, is_training_thread
 from siafu.comm.peers import post
@@ -51,6 +53,10 @@ class World:
     """What the run is doing now; errors quote it."""
     trace: Trace | None = None
     """Where it is kept when this rank worked, waited and sent, if that was asked for."""
+    doing: Doing | None = None
+    """Where it is noted what this rank does, if somebody looks there."""
+    hosts: tuple[str, ...] = ()
+    """The machine of each rank, where they are on several."""
     lasting: Store | None = None
     """Notes that are still there when torchrun starts the ranks again; None elsewhere."""
     _owns_group: bool = False
@@ -88,9 +94,11 @@ class World:
                 lasting = lasting_store(rank, size, timeout)
                 store = meet(lasting, rank, size, deadline_seconds)
             chosen, local_rank, backend = settle(PrefixStore("devices", store), rank, size, device)
+            store.set(f"host/{rank}", socket.gethostname())
             dist.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=timeout
             )
+            hosts = () if file else _hosts(store, size)
         return cls(
             rank=rank,
             size=size,
@@ -99,6 +107,7 @@ class World:
             group=dist.group.WORLD,
             deadline_seconds=deadline_seconds,
             lasting=lasting,
+            hosts=hosts,
             _owns_group=True,
         )
 
@@ -158,6 +167,10 @@ class World:
             _line=self._lines_opened,
             _members=tuple(members),
         )
+
+    def named(self, rank: int) -> str:
+        """Return what a rank is called: with its machine, where there are several."""
+        return f"rank {rank} on {self.hosts[rank]}" if self.hosts else f"rank {rank}"
 
     def group_rank(self, rank: int) -> int:
         """Return the rank in the process group that a rank of this world is."""
@@ -230,13 +243,18 @@ class World:
     @contextmanager
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:
         """Turn a failed wait inside into an error that names rank, peer, operation and step."""
-        whom = "all ranks" if peer is None else f"rank {self.group_rank(peer)}"
-        step = self.step if self._first_line is None else self._first_line.step
-        what = f"rank {self.group_rank(self.rank)} waiting for {whom} in {operation}, {step}"
+        first = self if self._first_line is None else self._first_line
+        whom = "all ranks" if peer is None else first.named(self.group_rank(peer))
+        what = f"for {whom} in {operation}, {first.step}"
+        if first.doing is not None:
+            first.doing.note(what, waits=True)
         started = time.perf_counter()
-        with _translated(what, self.deadline_seconds):
+        me = first.named(self.group_rank(self.rank))
+        with _translated(f"{me} waiting {what}", self.deadline_seconds):
             yield
         seconds = time.perf_counter() - started
+        if first.doing is not None:
+            first.doing.note(what, waits=False)
         self.meter.waited(operation, seconds)
         if (trace := self.spans) is not None and seconds > SHORTEST_SPAN_SECONDS:
             lane = TRAINING_LANE if is_training_thread() else "ahead"
@@ -316,6 +334,14 @@ def _store(rank: int, size: int, timeout: timedelta) -> Store | None:
             master_listen_fd=int(socket) if rank == 0 else None,
         )
     return None
+
+
+def _hosts(store: Any, size: int) -> tuple[str, ...]:
+    """Return the machine of each rank; nothing where all are on one, or can't be asked at once."""
+    if not store.has_extended_api():
+        return ()
+    found = tuple(name.decode() for name in store.multi_get([f"host/{r}" for r in range(size)]))
+    return found if len(set(found)) > 1 else ()
 
 
 @contextmanager

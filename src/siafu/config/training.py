@@ -84,8 +84,12 @@ class TrainingOptions(Options):
     )
     checkpoint_every: int = setting(50, "epochs between checkpoints; 0: none", ge=0)
     checkpoint_minutes: float = setting(
-        10.0, "after so long an epoch's end is saved too; 0: by --checkpoint-every alone", ge=0
+        10.0,
+        "after so long the state is saved too, at the end of an epoch or, with minibatches, after "
+        "a step; 0: by --checkpoint-every alone",
+        ge=0,
     )
+    keep_checkpoints: int = setting(2, "checkpoints that are kept, the newest", ge=1)
 
     @field_validator("loss")
     @classmethod
@@ -170,11 +174,14 @@ class LinkOptions(Options):
 
     negatives: str | None = setting(
         None,
-        "per edge, uniform:K drawn ones (default: uniform:1, over time 20), or in-batch",
+        "per edge, uniform:K drawn ones (default: uniform:1), or in-batch; over time history:K "
+        "with its source and nodes of the last snapshots (default: history:20)",
         LINKS,
     )
     eval_negatives: str = setting(
-        "100", "drawn ones that an edge is ranked among; over time also all", LINKS
+        "100",
+        "drawn ones that an edge is ranked among; over time also all: of nodes met, and of all",
+        LINKS,
     )
     exclude_targets: bool = setting(
         True, "no messages over the edges of a minibatch while it is trained on", STATIC, LINKS

@@ -64,5 +64,5 @@ def begin(
         say(workload.told)
     trainer = Trainer(workload.config, workload)
     if resume_from is not None:
-        trainer.resume(resume_from)
+        trainer.resume(resume_from, say)
     return trainer

@@ -10,6 +10,8 @@ from torch import Tensor
 from siafu.config import ResolvedConfig
 from siafu.engine.metrics import ROWS_AT_ONCE, node_answers, scores_of
 from siafu.engine.networks.sampled import SampledNetwork
+from siafu.engine.networks.step_state import StepsTaken
+from siafu.engine.run_facts import RunFacts
 from siafu.engine.scoring import (
     Met,
     addresses_of,
@@ -20,6 +22,7 @@ from siafu.engine.scoring import (
 )
 from siafu.engine.static import FullGraph
 from siafu.engine.workload import Evaluation
+from siafu.errors import PlanError
 from siafu.nn import Draws
 from siafu.shard import HeldRows, Shard
 
@@ -86,6 +89,38 @@ class Minibatches(FullGraph):
         if self.scoring.kind == "exact" or self.config.inference == "none":
             return None
         return self._evaluate_exactly()
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether an epoch can be gone on with: not where its answers so far are its score."""
+        return self._met is None
+
+    def state(self) -> dict[str, Any]:
+        """Return what the steps of an epoch have come to that is not done."""
+        taken = self.network.taken
+        told = self._dealt() | {"losses": taken.told(), "seeds": taken.seeds}
+        return {"steps": told} if len(taken) else {}
+
+    def _dealt(self) -> dict[str, Any]:
+        return {"dealt": self.network.feed.sampler.schedule.dealing(self.config.partition)}
+
+    def check_facts(self, facts: RunFacts) -> None:
+        """Raise where steps were taken of an epoch that is dealt otherwise here."""
+        steps, schedule = facts.steps, self.network.feed.sampler.schedule
+        if steps is None:
+            return
+        mine = self._dealt()["dealt"]
+        if steps.dealt != mine or len(steps.losses) >= schedule.num_steps:
+            raise PlanError(
+                "It is of the middle of an epoch that is dealt otherwise here.",
+                seen=f"step {len(steps.losses)} of {steps.dealt}; here {mine}",
+                fix="resume on as many ranks as before, or remove it (in checkpoints/ of the run)",
+            )
+
+    def restore(self, facts: RunFacts) -> None:
+        """Go on in the middle of an epoch, where it was left there."""
+        if facts.steps is not None:
+            self.network.taken = StepsTaken(facts.steps.losses, facts.steps.seeds)
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
         """Take a step per minibatch and return the mean loss."""

@@ -11,6 +11,22 @@ from siafu.graph import Facts, first_fault
 _Epochs = Annotated[int, Field(ge=0, le=1 << 40)]
 
 
+class StepFacts(Facts):
+    """Steps of the epoch after the last one that was done."""
+
+    dealt: str
+    """By what the minibatches were made: others can't be gone on with."""
+    losses: list[float]
+    seeds: list[Annotated[int, Field(ge=0)]]
+    seconds: Annotated[float, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if not len(self.losses) == len(self.seeds) > 0:
+            raise ValueError(f"{len(self.losses)} losses of steps, {len(self.seeds)} sizes")
+        return self
+
+
 class RunFacts(Facts):
     """What training keeps beside weights and optimiser."""
 
@@ -25,6 +41,8 @@ class RunFacts(Facts):
     ranks: Annotated[int, Field(ge=1)]
     partition: str = ""
     """How the graph was cut; versions that did not note it resumed on the same cut only."""
+    steps: StepFacts | None = None
+    """Where it was saved in the middle of an epoch."""
     pipeline: dict[str, int | float | list[int] | None] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -189,6 +189,9 @@ class FullGraph:
         """Return nothing: weights, widths and the epoch are all of it."""
         return {}
 
+    def check_facts(self, facts: RunFacts) -> None:
+        """Take all."""
+
     def restore(self, facts: RunFacts) -> None:
         """Take up nothing."""
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from siafu.checkpoint import (
     Checkpoint,
+    check_optimiser,
     load_checkpoint,
     newest_checkpoint,
     restore_optimiser,
@@ -64,17 +65,30 @@ class Trainer:
         """Dollars at the last stop, and epochs from there to the next."""
         self.has_begun = False
         """Whether this process has run an epoch."""
+        self.rank_seconds: list[float] = []
+        """That each rank worked in the last epoch, without its waits for others."""
+        self._worked = 0.0
         self.clock = time.monotonic
-        self._saved_at = self.clock()
+        self._saved_at = self._began_at = self.clock()
+        self._steps_seconds = 0.0
+        """Of the next epoch, before it was left."""
+        self._save_amid: Callable[[], None] = lambda: None
+        """Saves in the middle of an epoch, if that is due."""
         self.watch = Watch()
         """Follows what is done now, and how long that takes."""
 
     def step(self) -> float:
         """Run the next epoch without counting it, and return its loss over all ranks."""
-        self.workload.on_step = self.watch.step
+        self.workload.on_step = self._end_step
         epoch = self.progress.epochs + 1
         with at_rate_of(self.optimiser, self.config, epoch), self._naming_what_is_held():
             return self.workload.run_epoch(self.optimiser, epoch)
+
+    def _end_step(self, done: int, total: int) -> None:
+        """Follow a step of the epoch. Rank 0 saves alone: all ranks have the same weights."""
+        self.watch.step(done, total)
+        if done < total and self.world.rank == 0 and getattr(self.workload, "may_be_left", False):
+            self._save_amid()
 
     def _naming_what_is_held(self) -> AbstractContextManager[None]:
         workload: Any = self.workload
@@ -91,10 +105,12 @@ class Trainer:
         config, progress, epoch = self.config, self.progress, self.progress.epochs + 1
         self.world.step = f"epoch {epoch}"
         started, waited = time.perf_counter(), self.world.meter.seconds_waited
+        self._began_at = self.clock()
         phases = ("computing", "waiting") if self.has_begun else ("first epoch", "first epoch")
         with self.watch.training(epoch), self.phases.counted(self.world, *phases):
             loss = self.step()
-        seconds, self.has_begun = time.perf_counter() - started, True
+        seconds, self.has_begun = time.perf_counter() - started + self._steps_seconds, True
+        self._steps_seconds = 0.0
         if not math.isfinite(loss):
             raise _diverged(epoch, loss, config.lr)
         progress.epochs = epoch
@@ -102,6 +118,7 @@ class Trainer:
         progress.seconds.append(seconds)
         row: dict[str, Any] = {"epoch": epoch, "loss": loss, "seconds": seconds}
         row["waiting"] = self.world.meter.seconds_waited - waited
+        self._worked = max(0.0, time.perf_counter() - started - row["waiting"])
         is_last = epoch == config.epochs or progress.is_stale(config.patience)
         if config.is_scored and (is_last or epoch % config.eval_every == 0):
             row |= self.workload.row_of(self.score())
@@ -136,7 +153,15 @@ class Trainer:
 
         Raises `Stopped` after the epoch in which a rank was told to end, which is saved.
         """
-        enough = False
+        enough, orders = False, [is_told]
+
+        def save_amid() -> None:
+            ends = bool(orders) and orders[0]()
+            if self.config.checkpoint_every and (ends or self._is_late()):
+                self._save(folder)
+                orders[:] = [] if ends else orders  # once: the epoch may still end in time
+
+        self._save_amid = save_amid
         if self.progress.epochs:
             self._check_budget()
         while not self.progress.is_over(self.config):
@@ -165,8 +190,9 @@ class Trainer:
         """Save a checkpoint if one is due, or if a rank was told to end; then raise `Stopped`."""
         epochs, every, world = self.progress.epochs, self.config.checkpoint_every, self.world
         may_stop = self.workload.stands_still(epochs) and not self.progress.is_over(self.config)
-        mine = [float(is_told()), float(enough), float(self._is_late())]
+        mine = [float(is_told()), float(enough), float(self._is_late()), self._worked]
         asked = world.gather_numbers(mine) if may_stop else []
+        self.rank_seconds = [row[3] for row in asked]
         ends, is_late = any(row[0] for row in asked), any(row[2] for row in asked[:1])
         self.progress.is_enough = any(row[1] for row in asked)
         if may_stop:
@@ -175,15 +201,19 @@ class Trainer:
         is_over = self.progress.is_over(self.config) and self.workload.stands_still(epochs)
         ends_early = ends or is_late or bool(self.progress.budget_spent)
         if every and (ends_early or is_over or epochs % every == 0):
-            with self.watch.saving():
-                save_widths(self.workload.book, world, folder.checkpoints, epochs)
-                saved = self.checkpoint()
-                if world.rank == 0:
-                    save_checkpoint(saved, folder.checkpoints)
-            self._saved_at = self.clock()
+            self._save(folder)
         if ends:
             world.gather_numbers([0.0])  # a rank that ended before rank 0 has saved would end it
             raise Stopped(epochs)
+
+    def _save(self, folder: RunFolder) -> None:
+        """Save a checkpoint: at the end of an epoch all ranks call this, in its middle rank 0."""
+        with self.watch.saving():
+            save_widths(self.workload.book, self.world, folder.checkpoints, self.progress.epochs)
+            saved = self.checkpoint()
+            if self.world.rank == 0:
+                save_checkpoint(saved, folder.checkpoints, self.config.keep_checkpoints)
+        self._saved_at = self.clock()
 
     def _check_budget(self) -> None:
         """Note where the epochs until the next stop would cost more than the run may."""
@@ -259,20 +289,35 @@ class Trainer:
             **({"best_details": self.best_details} if self.best_details else {}),
             **workload.state(),
         }
+        if "steps" in facts:
+            spent = self.clock() - self._began_at + self._steps_seconds
+            facts["steps"] = {**facts["steps"], "seconds": spent}
+        optimiser = self.optimiser.state_dict()
+        groups = [{**group, "lr": self.config.lr} for group in optimiser["param_groups"]]
         return Checkpoint(
             model=workload.module.state_dict(),
             best=self.best,
-            optimiser=self.optimiser.state_dict(),
+            optimiser={**optimiser, "param_groups": groups},
             shares=shares_of(workload.book, self.world),
             facts=facts,
         )
 
-    def resume(self, checkpoints: Path) -> None:
-        """Take up a run where its newest checkpoint left it."""
+    def resume(self, checkpoints: Path, say: Callable[[str], None] = lambda line: None) -> None:
+        """Take up a run where its newest checkpoint left it; `say` is told which do not fit."""
         # Rank 0's choice: disks of other machines may not show its newest checkpoint yet.
-        mine = newest_checkpoint(checkpoints).name if self.world.rank == 0 else ""
+        mine = ""
+        if self.world.rank == 0:
+            mine = newest_checkpoint(checkpoints, say, self._check_fits).name
         chosen = checkpoints / self.world.share_text(mine)
         self.restore(load_checkpoint(chosen, self.workload.module), chosen)
+
+    def _check_fits(self, path: Path) -> None:
+        """Raise unless a checkpoint is of this run."""
+        checkpoint = load_checkpoint(path, self.workload.module)
+        facts = read_run_facts(checkpoint)
+        _check_same_run(facts, self.workload)
+        check_optimiser(self.optimiser, checkpoint.optimiser)
+        self.workload.check_facts(facts)
 
     def restore(self, checkpoint: Checkpoint, path: Path) -> None:
         """Take up a run where the checkpoint left it; `path` is where it lies."""
@@ -290,6 +335,7 @@ class Trainer:
         # On another cut other rows travel: widths are found anew, and nothing is kept yet.
         if self._is_cut_alike(facts) and checkpoint.shares:
             restore_widths(workload.book, path, self.world)
+        self._steps_seconds = 0.0 if facts.steps is None else facts.steps.seconds
         workload.restore(facts)
 
     def _is_cut_alike(self, facts: RunFacts) -> bool:

@@ -112,6 +112,10 @@ class Workload(Protocol):
         """Return facts of its own for a checkpoint, beside weights and widths."""
         ...
 
+    def check_facts(self, facts: RunFacts) -> None:
+        """Raise where those facts are of other ranks' work, and can't be taken up here."""
+        ...
+
     def restore(self, facts: RunFacts) -> None:
         """Take up those facts."""
         ...

@@ -36,7 +36,7 @@ class Answering:
 
     def __init__(self, folder: RunFolder, on_epoch: OnEpoch) -> None:
         self._folder, self._on_epoch = folder, on_epoch
-        self._size, self._answered = 0, len(folder.read_metrics())  # before it was resumed
+        self._size, self._seen = 0, folder.read_metrics()  # before it was resumed
 
     def __call__(self) -> None:
         """Answer for epochs that were not yet."""
@@ -45,9 +45,13 @@ class Answering:
         if size == self._size:
             return
         self._size = size
-        for row in self._folder.read_metrics()[self._answered :]:
+        rows, seen = self._folder.read_metrics(), self._seen
+        self._seen = rows
+        # Ranks that go on with an older checkpoint have dropped some and write them again.
+        pairs = enumerate(zip(rows, seen, strict=False))
+        alike = next((k for k, (now, then) in pairs if now != then), min(len(rows), len(seen)))
+        for row in rows[alike:]:
             stops = bool(self._on_epoch(row["epoch"], told_of(row)))
-            self._answered += 1
             text = json.dumps({"epoch": row["epoch"], "stops": stops})
             write_text_atomically(_answer(self._folder), text)
 

@@ -1,6 +1,8 @@
 """What a run is refused for before its data is read: settings that can't work, or not together."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -15,6 +17,7 @@ from siafu.engine import (
     check_sampled_settings,
 )
 from siafu.errors import ConfigError
+from siafu.graph import folder_kind
 from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
@@ -66,11 +69,46 @@ def check_run(data: Any, config: RunConfig) -> None:
             check_sampled_settings(config.resolved())
         check_network_settings(config.resolved())
     check_parts_settings(data, config)
+    check_restarts(config)
+    if config.min_ranks is not None and _is_parts(data):
+        raise ConfigError(
+            "Parts of your own are not cut anew for fewer ranks.",
+            seen=f"--min-ranks {config.min_ranks} with {data}",
+            fix="train on the graph itself, or leave --min-ranks out",
+        )
     check_sinks(config)
     table_options(data, config)
     if not over_time:
         check_targets(data, config)
     check_model_class(config)
+
+
+def _is_parts(data: Any) -> bool:
+    return isinstance(data, str | Path) and folder_kind(Path(data)) == "parts"
+
+
+def check_restarts(config: RunConfig) -> None:
+    """Raise where the fewest ranks to go on with mean nothing; torchrun has counts of its own."""
+    least = config.min_ranks
+    if least is None or int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        return
+    if not config.max_restarts:
+        raise ConfigError(
+            "A training goes on with fewer ranks where it may start again.",
+            seen=f"--min-ranks {least} without --max-restarts",
+            fix="add --max-restarts 3",
+        )
+    check_enough(config, config.ranks)
+
+
+def check_enough(config: RunConfig, ranks: int) -> None:
+    """Raise where fewer ranks are there than the fewest that a run may go on with."""
+    if config.min_ranks is not None and ranks < config.min_ranks:
+        raise ConfigError(
+            "There are too few ranks.",
+            seen=f"{ranks}, with --min-ranks {config.min_ranks}",
+            fix="start more, or lower --min-ranks",
+        )
 
 
 def _check_model_size(config: RunConfig) -> None:

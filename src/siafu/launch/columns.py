@@ -12,6 +12,7 @@ from siafu.ingest import TableOptions, as_tables, find_tables
 from siafu.ingest.formats.ogb import find_ogb
 from siafu.ingest.load import is_missing, no_such_source
 from siafu.ingest.options import TableColumns
+from siafu.ingest.tables.kinds import NAMIBIA
 from siafu.ingest.tables.nodes import label_columns
 from siafu.partitioning.options import ColumnOptions
 from siafu.record import shortened
@@ -98,7 +99,14 @@ def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:
 
 def kinds_of(columns: Sequence[FeatureColumn]) -> tuple[tuple[str, str, str], ...] | None:
     """Return what the columns were read as, whatever they are used as."""
-    return tuple((column.name, column.held, column.first or "") for column in columns) or None
+    return tuple((column.name, column.held, _beside(column)) for column in columns) or None
+
+
+def _beside(column: FeatureColumn) -> str:
+    """Return what comes first in its dates, or NA where that is one of its categories."""
+    if column.held == "category":
+        return NAMIBIA if NAMIBIA in column.categories else ""
+    return column.first or ""
 
 
 def with_columns_of_inference(config: RunConfig, data: Any, given: dict[str, Any]) -> RunConfig:

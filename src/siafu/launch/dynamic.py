@@ -187,10 +187,17 @@ def _num_groups(graph: DynamicGraph) -> int:
     return 1 if graph.part_of is None else int(graph.part_of.max()) + 1
 
 
-def begin_on_dynamic(config: ResolvedConfig, folder: RunFolder, job: Any, world: World) -> Trainer:
+def begin_on_dynamic(
+    config: ResolvedConfig,
+    folder: RunFolder,
+    job: Any,
+    world: World,
+    say: Callable[[str], None],
+) -> Trainer:
     """Return the training of a dynamic graph."""
     graph = _open(config, job)
-    return begin_dynamic(config, graph, world, folder.checkpoints if job.resume else None)
+    resumed = folder.checkpoints if job.resume else None
+    return begin_dynamic(config, graph, world, resumed, say)
 
 
 def infer_on_dynamic(config: ResolvedConfig, folder: RunFolder, job: Any, world: World) -> None:

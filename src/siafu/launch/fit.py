@@ -3,21 +3,20 @@
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from shlex import quote
 from typing import Any, Unpack
 
 from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, SiafuError, Terminated
+from siafu.errors import ConfigError
 from siafu.graph import folder_kind, writing
 from siafu.ingest import given_data, is_kept_frame
 from siafu.launch.automatic import with_chosen_strategy
 from siafu.launch.callbacks import OnEpoch
-from siafu.launch.checks import check_run, with_strategy, with_task
+from siafu.launch.checks import check_enough, check_restarts, check_run, with_strategy, with_task
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.notebook import following, sayer
@@ -33,23 +32,21 @@ from siafu.launch.run_state import (
     check_epochs,
     clear_unfinished,
     describe,
-    discard_if_empty,
     existing_run,
-    held,
-    how_to_go_on,
     is_prepared,
     note_phases,
     parts_of,
     resume_command,
     resumed_job,
     save_job,
+    working_on,
 )
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
+from siafu.launch.taking_up import MAY_CHANGE, begun_at, changes_to
 from siafu.launch.warnings import data_warnings, machine_warnings, result_warnings
 from siafu.plan import Link, measured_link
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
-from siafu.report import write_report
 from siafu.strategy import AUTO
 
 
@@ -104,8 +101,12 @@ def start_run(
     say: Say,
     quiet: bool = False,
     on_epoch: OnEpoch | None = None,
+    goes_on: bool = False,
 ) -> Run:
-    """Prepare the data and train as configured, on this process or on new ranks."""
+    """Prepare the data and train as configured, on this process or on new ranks.
+
+    With `goes_on`, a run that was begun at `out` with the same settings is resumed.
+    """
     data = config.data if data is None else data
     config = with_strategy(data, with_task(data, config, say), say)
     check_run(data, config)
@@ -114,7 +115,10 @@ def start_run(
         if not is_given(code):
             trust_named(code)
     if under_torchrun():
-        return _run_as_rank(config, data, say, quiet, on_epoch)
+        return _run_as_rank(config, data, say, quiet, on_epoch, goes_on)
+    if goes_on and (begun := begun_at(config)) is not None:
+        changes = changes_to(begun, config)
+        return resume_run(begun.path, changes, say=say, quiet=quiet, on_epoch=on_epoch)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
     folder = _new_folder(config)
@@ -126,7 +130,8 @@ def start_run(
             config = make_config(**read_run_config(folder.config))
         if config.ranks > 1:
             say(f"Starting {counted(config.ranks, 'rank')} ...")
-        carry_out(folder, config, job, say, on_epoch)
+        again = _going_on(folder, data, say, quiet)
+        carry_out(folder, config, job, say, on_epoch, again)
         return Run(folder.path, folder.read_result())
 
 
@@ -144,8 +149,7 @@ def resume_run(
     prepared goes on with that.
     """
     folder = begun_run(path)
-    free = {"epochs", "patience", "max_dollars", "deadline", "threads", "launcher", "ray_address"}
-    free |= {"ranks", "partition", "max_restarts", "checkpoint_minutes"}
+    free = set(MAY_CHANGE)
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
     # The first epoch may have failed for want of memory.
@@ -160,10 +164,11 @@ def resume_run(
         raise ConfigError(
             "A resumed run keeps its settings.",
             seen=f"--resume with {', '.join(fixed)}",
-            fix="only epochs, patience, max_dollars, deadline, threads, ranks, partition and the "
-            "launcher may change (before the first checkpoint the memory too)",
+            fix=f"only {', '.join(MAY_CHANGE)} may change (before the first checkpoint the memory "
+            "too)",
         )
     config = make_config(**{**read_run_config(folder.config), **changes})
+    check_restarts(config)
     check_epochs(folder, config)
     _check_callback(config, on_epoch)
     if under_torchrun():
@@ -180,8 +185,14 @@ def resume_run(
             )
     with _working_on(folder, is_new=False, say=say):
         job = _next_job(folder, config.data, config, say, quiet)
-        carry_out(folder, config, job, say, on_epoch)
+        again = _going_on(folder, config.data, say, quiet)
+        carry_out(folder, config, job, say, on_epoch, again)
         return Run(folder.path, folder.read_result())
+
+
+def _going_on(folder: RunFolder, data: Any, say: Say, quiet: bool) -> Callable[[RunConfig], Job]:
+    """Return what makes the job of a training that lost ranks, on those that settings tell."""
+    return lambda config: _next_job(folder, data, config, say, quiet)
 
 
 def _check_callback(config: RunConfig, on_epoch: OnEpoch | None) -> None:
@@ -255,6 +266,10 @@ def _warn(folder: RunFolder, warnings: list[str], say: Say) -> None:
             say(f"Warning: {line}")
 
 
+def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> AbstractContextManager[None]:
+    return working_on(folder, is_new=is_new, say=say, at_end=lambda: _warn_of_result(folder, say))
+
+
 def _warn_of_result(folder: RunFolder, say: Say) -> None:
     task = read_run_config(folder.config).get("task")
     _warn(folder, result_warnings(Path(parts_of(folder)), task, folder.read_result()), say)
@@ -269,60 +284,13 @@ def _new_folder(config: RunConfig) -> RunFolder:
     return RunFolder.create(Path(config.out) if config.out else None, f"{stem}-{model}")
 
 
-@contextmanager
-def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> Iterator[None]:
-    """Hold the run, and tell how to go on with it when the work inside is stopped or fails.
-
-    A folder that was made for it goes then, unless data was prepared in it.
-    """
-    try:
-        with held(folder):
-            try:
-                yield
-            except BaseException as error:
-                if is_new:  # while it is held: whoever else waits for it must not lose his
-                    discard_if_empty(folder)
-                _draw(folder, error)
-                raise
-            _warn_of_result(folder, say)
-            say(f"Report: {_draw(folder, None)}")
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | Terminated):
-            say(how_to_go_on(folder))
-        elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
-            if _may_be_mended(folder, error):
-                say(f"What was done is kept. To go on: {resume_command(folder.path)}")
-            if folder.parts.exists():
-                say(f"To use its data with other settings: siafu train {quote(str(folder.parts))}")
-        raise
-
-
-def _may_be_mended(folder: RunFolder, error: BaseException) -> bool:
-    """Return whether going on may end otherwise: a run keeps its settings, and its data once cut.
-
-    Only memory may be given anew, for want of which a run fails otherwise.
-    """
-    kind = getattr(error, "began_as", "") or type(error).__name__
-    faults = ("ConfigError", "PlanError", *(("DataError",) if is_prepared(folder) else ()))
-    return kind not in faults
-
-
-def _draw(folder: RunFolder, error: BaseException | None) -> Path:
-    """Write the page of a run, with what ended it, and return its place.
-
-    A run is not lost for want of a page: what can't be written is left out.
-    """
-    if is_prepared(folder):
-        with suppress(OSError, SiafuError):
-            folder.note_failure(error if isinstance(error, SiafuError) else None)
-            if error is None:
-                folder.live.unlink(missing_ok=True)
-            write_report([folder.path], folder.report)
-    return folder.report
-
-
 def _run_as_rank(
-    config: RunConfig, data: Any, say: Say, quiet: bool, on_epoch: OnEpoch | None
+    config: RunConfig,
+    data: Any,
+    say: Say,
+    quiet: bool,
+    on_epoch: OnEpoch | None,
+    goes_on: bool,
 ) -> Run:
     """Train as one of torchrun's ranks; rank 0 prepares, all must reach the run folder.
 
@@ -344,6 +312,9 @@ def _run_as_rank(
                 earlier = RunFolder(Path(world.lasting.get(key).decode()))
                 if earlier.path.exists():
                     return earlier, not is_prepared(earlier)
+            if goes_on and (begun := begun_at(config)) is not None:
+                changes_to(begun, config)
+                return begun, not is_prepared(begun)
             folder = _new_folder(config)
             if world.lasting is not None:
                 world.lasting.set(key, str(folder.path.absolute()))
@@ -367,6 +338,7 @@ def _work_as_rank(
     on_epoch: OnEpoch | None = None,
 ) -> Run:
     """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
+    check_enough(config, world.size)
     link = measured_link(world) if config.strategy == AUTO else None
     if world.rank != 0:
         wait_for_preparation(world)
@@ -376,6 +348,8 @@ def _work_as_rank(
             folder, is_new = open_run()
             stack.enter_context(_working_on(folder, is_new=is_new, say=say))
             say(f"Run: {folder.path}")
+            if not is_new and config.strategy == AUTO:  # it was chosen when the run was begun
+                config = make_config(**{**read_run_config(folder.config), "ranks": world.size})
             job = _next_job(folder, data, config, say, quiet, link)
         return _share_work(str(folder.path.absolute()), job, world, on_epoch)
 

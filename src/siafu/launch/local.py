@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from siafu.comm import STORE_VARIABLE
+from siafu.comm import STORE_VARIABLE, Doing, read_deed
 from siafu.errors import RankError, SiafuError
 from siafu.graph import scratch_folder
 from siafu.launch.warm import Fork, WarmProcess, warm_process
@@ -30,6 +30,8 @@ _SHORT_POLL_SECONDS = 0.005
 _ASKS_PLACE = signal.SIGUSR1
 _ANSWER_SECONDS = 1.0
 _MOST_CALLS = 4
+_MOST_ROWS = 16
+"""Ranks whose last operation is told."""
 _GRACE_SECONDS = 3.0
 """After a rank failed, time for the others to notice and to say so before they are killed."""
 
@@ -90,7 +92,13 @@ def run_ranks(
             unheard = {rank: ranks[rank] for rank in sorted(ranks.keys() - ended.keys())}
             places = _places_of(unheard, scratch)
         if any(ended.values()):
-            error = first_error(read_failures(scratch), ended, unheard=places, again=again or "")
+            error = first_error(
+                read_failures(scratch),
+                ended,
+                unheard=places,
+                doing=_doing(scratch, num_ranks),
+                again=again or "",
+            )
             raise _by_kernel(error, ended) if kernel_kills() > kills else error
 
 
@@ -142,6 +150,20 @@ def tell_place_when_asked(rank: int) -> None:
     faulthandler.register(_ASKS_PLACE, file, all_threads=False)
 
 
+def note_doings(rank: int) -> Doing:
+    """Return where this rank notes what it does, for the launcher to read."""
+    return Doing(Path(os.environ[ERRORS_VARIABLE]) / f"rank{rank}.doing")
+
+
+def _doing(errors: Path, num_ranks: int) -> dict[int, str]:
+    """Return what ranks do, or did last, in words."""
+    now, told = time.time(), {}
+    for rank in range(num_ranks):
+        deed = read_deed(errors / f"rank{rank}.doing")
+        told[rank] = "has waited for nobody yet" if deed is None else deed.told(now)
+    return told
+
+
 def _places_of(unheard: Ranks, errors: Path) -> dict[int, str]:
     """Return where ranks are that did not end with the others, as far as they can tell."""
     files = {rank: errors / f"rank{rank}.place" for rank in unheard}
@@ -180,19 +202,20 @@ def first_error(
     ended: dict[int, int],
     *,
     unheard: dict[int, str] | None = None,
+    doing: dict[int, str] | None = None,
     again: str = "",
 ) -> SiafuError:
     """Return the error that began it, of what ranks told and of exit codes, the first end first.
 
     A rank's own error comes before those of ranks that only lost a peer. `unheard` ranks had to be
     killed, since they did not end after others failed, and were at such a place in their code.
-    `again` tells how to go on.
+    `doing` has what each rank did last. `again` tells how to go on.
     """
     told = sorted(failures, key=lambda failure: (failure.kind == "CommError", failure.time))
     own = [failure for failure in told if failure.kind != "CommError"]
     silent = {r: c for r, c in ended.items() if c and r not in {f.rank for f in told}}
     if silent and not own:
-        return _killed(*next(iter(silent.items())), again)
+        return _killed(list(silent), *next(iter(silent.items())), again)
     if not told:
         return RankError(
             "The ranks ended.", seen="no rank told why", fix="run again with --ranks 1"
@@ -218,7 +241,17 @@ def first_error(
         fix = f"see what kept rank {names}, or raise --deadline if it was only slow"
         fix += f"; {again}" if again else ""
     is_lost = first.kind == "CommError"
-    return RankError(problem, seen=seen, fix=fix, began_as=first.kind, is_lost=is_lost)
+    seen += _table(doing or {}, unheard or {}) if is_lost else ""
+    lost = tuple(unheard or ()) if is_lost else ()
+    return RankError(problem, seen=seen, fix=fix, began_as=first.kind, is_lost=is_lost, lost=lost)
+
+
+def _table(doing: dict[int, str], unheard: dict[int, str]) -> str:
+    """Return the last operation of every rank, a line each, those that gave no sign first."""
+    ordered = sorted(doing, key=lambda rank: (rank not in unheard, rank))
+    lines = [f"\nrank {rank}: {doing[rank]}" for rank in ordered[:_MOST_ROWS]]
+    rest = len(ordered) - _MOST_ROWS
+    return "".join(lines) + (f"\nand {rest:,} more ranks" if rest > 0 else "")
 
 
 def _by_kernel(error: SiafuError, ended: dict[int, int]) -> SiafuError:
@@ -233,16 +266,18 @@ def _by_kernel(error: SiafuError, ended: dict[int, int]) -> SiafuError:
         "--strategy sar)",
         began_as=KILLED_FOR_MEMORY,
         is_lost=getattr(error, "is_lost", False),
+        lost=killed,
     )
 
 
-def _killed(rank: int, exit_code: int, again: str) -> RankError:
+def _killed(lost: list[int], rank: int, exit_code: int, again: str) -> RankError:
     if exit_code >= 0:
         return RankError(
             f"Rank {rank} ended without a word; the others were stopped.",
             seen=f"exit code {exit_code}",
             fix="run again with --ranks 1 to see its output",
             is_lost=True,
+            lost=lost,
         )
     name = signal.Signals(-exit_code).name
     hints = {
@@ -255,6 +290,7 @@ def _killed(rank: int, exit_code: int, again: str) -> RankError:
         seen=f"signal {name}",
         fix=hints.get(name, "native code crashed; ") + (again or "run the command again"),
         is_lost=True,
+        lost=lost,
     )
 
 

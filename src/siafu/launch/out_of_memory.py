@@ -55,6 +55,7 @@ def explaining_kills(config: RunConfig, parts: str) -> Iterator[None]:
             fix=f"end other programs, or {advice}",
             began_as=error.began_as,
             is_lost=error.is_lost,
+            lost=error.lost,
         ) from error
 
 

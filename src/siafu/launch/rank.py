@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,13 +31,14 @@ from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import (
     ERRORS_VARIABLE,
     RankFailure,
+    note_doings,
     tell_place_when_asked,
     threads_for,
 )
 from siafu.launch.out_of_memory import explaining, note_held
 from siafu.launch.own_code import told_as_the_users
 from siafu.launch.sinks import open_sinks
-from siafu.launch.warnings import LossWatch
+from siafu.launch.warnings import LossWatch, PaceWatch
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
 from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
@@ -104,21 +105,23 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
             start = begin_on_dynamic if is_dynamic else _begin
             if job.asks:
                 on_epoch = _asking(folder, world)
-            _train(start(config, folder, job, world), folder, job, on_epoch)
+            say = _say_nothing if job.quiet or world.rank != 0 else _say
+            _train(start(config, folder, job, world, say), folder, job, on_epoch)
         elif is_dynamic:
             infer_on_dynamic(config, folder, job, world)
         else:
             _infer(config, folder, job, world)
 
 
-def _begin(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> Trainer:
+def _begin(
+    config: ResolvedConfig, folder: RunFolder, job: Job, world: World, say: Callable[[str], None]
+) -> Trainer:
     """Return the training of a static graph."""
     shard = _open(config, job, world)
     held_out = None
     if config.task == "link":
         shard, held_out = _without_held_out(config, job, shard)
     resumed = folder.checkpoints if job.resume else None
-    say = _say_nothing if job.quiet or world.rank != 0 else _say
     try:
         return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts))
     except BudgetError as error:
@@ -154,6 +157,9 @@ def _train(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | No
 def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch | None) -> None:
     config, world, workload = trainer.config, trainer.world, trainer.workload
     is_first, predicts = world.rank == 0, config.inference == "full"
+    if is_first and folder.metrics.exists():  # its checkpoint may be an older one
+        with writing(folder.metrics):
+            folder.keep_metrics(trainer.progress.epochs)
     said_before = COMPILING_TOLD_VARIABLE in os.environ
     with (
         ProgressLine(
@@ -163,10 +169,11 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
         open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
     ):
-        losses = _loss_watch(trainer)
+        losses, paces = _loss_watch(trainer), PaceWatch(world.named)
 
         def show(row: dict[str, Any]) -> bool | None:
-            if warning := losses.note(row["epoch"], row["loss"]):
+            of_loss = losses.note(row["epoch"], row["loss"])
+            for warning in filter(None, (of_loss, paces.note(trainer.rank_seconds))):
                 folder.note_warning(warning)
                 line.warn(warning)
             sinks.row(row, workload.metrics[0])
@@ -334,6 +341,7 @@ def _join_and_work(folder: RunFolder, job: Job, rank: int) -> None:
         deadline_seconds=config.deadline,
         give_up=lambda error: _fail(error, rank),
     ) as world:
+        world.doing = note_doings(rank)
         work(folder, job, world)
 
 

@@ -3,11 +3,12 @@
 import importlib
 import itertools
 import os
+from collections.abc import Callable
 from dataclasses import replace
 
 from siafu.comm import World
-from siafu.config import RunConfig
-from siafu.errors import RankError
+from siafu.config import RunConfig, make_config, read_run_config
+from siafu.errors import NoRoomError, RankError
 from siafu.graph import writing
 from siafu.launch.callbacks import Answering, OnEpoch
 from siafu.launch.cut import Say
@@ -20,7 +21,7 @@ from siafu.launch.rank import (
     saves_memory,
     work,
 )
-from siafu.launch.run_state import resume_command, resumed_job
+from siafu.launch.run_state import resume_command
 from siafu.launch.warm import warm_process
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
@@ -58,27 +59,54 @@ def _loading_variables(config: RunConfig) -> dict[str, str]:
 
 
 def carry_out(
-    folder: RunFolder, config: RunConfig, job: Job, say: Say, on_epoch: OnEpoch | None = None
+    folder: RunFolder,
+    config: RunConfig,
+    job: Job,
+    say: Say,
+    on_epoch: OnEpoch | None = None,
+    again: Callable[[RunConfig], Job] | None = None,
 ) -> None:
     """Do a job on this process, or on ranks that are started for it, to its end.
 
     `on_epoch` is called in this process after epochs of a training. Where a rank is lost, a
-    training goes on from its newest checkpoint as often as is allowed.
+    training goes on from its newest checkpoint as often as is allowed: `again` returns the job to
+    go on with, on as many ranks as the settings it is given say.
     """
     for restarts in itertools.count(1):
         try:
             _work_on_ranks(folder, config, job, say, on_epoch)
-        except RankError as error:
-            may_pass = job.verb == "train" and error.is_lost
-            if not may_pass or restarts > config.max_restarts:
+        except (RankError, NoRoomError) as error:
+            ranks = _ranks_left(config, error)
+            if again is None or ranks == 0 or restarts > config.max_restarts:
                 raise
-            line = f"{error.problem} ({error.seen}) Restart {restarts} of {config.max_restarts}."
+            where = f", on {ranks} ranks" if ranks != config.ranks else ""
+            line = f"{error.problem} ({error.seen}) Restart {restarts} of {config.max_restarts}"
+            line = " ".join(f"{line}{where}.".split())
             say(line)
             with writing(folder.path):
                 folder.note_warning(line)
-            job = resumed_job(folder, config, job.quiet, say)
+            config = make_config(**{**read_run_config(folder.config), "ranks": ranks})
+            job = again(config)
         else:
             return
+
+
+def _ranks_left(config: RunConfig, error: RankError | NoRoomError) -> int:
+    """Return how many ranks a training may go on with after it lost some; 0 where it may not."""
+    if isinstance(error, NoRoomError):
+        has_room = config.min_ranks is not None and error.room >= config.min_ranks
+        return _in_groups(config, error.room) if has_room else 0
+    if not error.is_lost:
+        return 0
+    if config.min_ranks is None:
+        return config.ranks
+    left = _in_groups(config, config.ranks - len(error.lost))
+    return left if left >= config.min_ranks else config.ranks
+
+
+def _in_groups(config: RunConfig, ranks: int) -> int:
+    """Return the most ranks up to these that can be dealt to the groups of nodes of a run."""
+    return ranks - ranks % max(1, config.node_parts)
 
 
 def _work_on_ranks(

@@ -24,7 +24,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from siafu.comm import SOCKET_VARIABLE
 from siafu.config import RunConfig
 from siafu.elastic.pools.ray import RayConnection
-from siafu.errors import PoolError, RankError, SiafuError, StoreError, Terminated
+from siafu.errors import NoRoomError, PoolError, RankError, SiafuError, StoreError, Terminated
 from siafu.launch import ray_rank
 from siafu.launch.local import RankFailure, first_error
 from siafu.launch.rank import Job
@@ -143,10 +143,11 @@ class _Ranks:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         room = sum(int(min(n.get(name, 0) // much for name, much in needs.items())) for n in nodes)
         if room < self._config.ranks:
-            raise PoolError(
+            raise NoRoomError(
                 "The Ray cluster is too small for the ranks.",
                 seen=f"{self._config.ranks} ranks of {needs}; its {len(nodes)} nodes hold {room}",
                 fix=f"use --ranks {room}, or add nodes" if room else "add nodes, or ask for less",
+                room=room,
             )
 
     def start(self, job: str, variables: dict[str, str]) -> None:
@@ -258,6 +259,7 @@ class _Ranks:
             seen=f"on {where}: {reason}",
             fix=f"see `ray status` for nodes that died, then {self._again}",
             is_lost=True,
+            lost=list(self._lost),
         )
 
     def close(self) -> None:

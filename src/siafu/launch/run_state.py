@@ -3,16 +3,23 @@
 import shlex
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from siafu.checkpoint import checkpoints_in, clear_leftovers, has_checkpoint, newest_checkpoint
+from siafu.checkpoint import (
+    checkpoints_in,
+    clear_leftovers,
+    has_checkpoint,
+    moment_of,
+    newest_checkpoint,
+)
 from siafu.config import RunConfig, write_config
-from siafu.errors import ConfigError, StoreError
+from siafu.errors import ConfigError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import LockedError, locked, partial_path, writing
 from siafu.launch.rank import Job
 from siafu.record import RunFolder
+from siafu.report import write_report
 
 Say = Callable[[str], None]
 
@@ -101,18 +108,15 @@ def how_to_go_on(folder: RunFolder) -> str:
         return (
             f"Stopped before the first checkpoint; the data stays prepared. Go on with: {command}"
         )
-    return f"Stopped; epoch {epoch_of(saved[-1])} is saved. Go on with: {command}"
-
-
-def epoch_of(checkpoint: Path) -> int:
-    """Return the epoch that a checkpoint was saved after."""
-    return int(checkpoint.name.removeprefix("epoch-"))
+    epochs, steps = moment_of(saved[-1])
+    what = f"step {steps:,} of epoch {epochs + 1}" if steps else f"epoch {epochs}"
+    return f"Stopped; {what} is saved. Go on with: {command}"
 
 
 def check_epochs(folder: RunFolder, config: RunConfig) -> None:
     """Refuse to go on with a run to fewer epochs than it has: those after would be lost."""
     saved = checkpoints_in(folder.checkpoints)
-    done = epoch_of(saved[-1]) if saved else 0
+    done = moment_of(saved[-1])[0] if saved else 0
     if config.epochs < done:
         raise ConfigError(
             "The run has more epochs than that already.",
@@ -138,7 +142,7 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
     has_begun = has_checkpoint(folder.checkpoints)
     epochs = 0
     if has_begun or folder.is_finished:  # a finished run is not trained all over again
-        epochs = epoch_of(newest_checkpoint(folder.checkpoints, say))
+        epochs = moment_of(newest_checkpoint(folder.checkpoints, say))[0]
     save_config(folder, config.resolved())
     if has_begun:
         say(f"Going on after epoch {epochs} of {config.epochs}.")
@@ -171,3 +175,59 @@ def clear_unfinished(folder: RunFolder) -> None:
         shutil.rmtree(partial_path(folder.parts), ignore_errors=True)
     for leftover in folder.path.glob(f".{folder.parts.name}.*.tmp"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+@contextmanager
+def working_on(
+    folder: RunFolder, *, is_new: bool, say: Say, at_end: Callable[[], None]
+) -> Iterator[None]:
+    """Hold the run, and tell how to go on with it when the work inside is stopped or fails.
+
+    A folder that was made for it goes then, unless data was prepared in it. `at_end` is called when
+    all is done.
+    """
+    try:
+        with held(folder):
+            try:
+                yield
+            except BaseException as error:
+                if is_new:  # while it is held: whoever else waits for it must not lose his
+                    discard_if_empty(folder)
+                _draw(folder, error)
+                raise
+            at_end()
+            say(f"Report: {_draw(folder, None)}")
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | Terminated):
+            say(how_to_go_on(folder))
+        elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
+            if _may_be_mended(folder, error):
+                say(f"What was done is kept. To go on: {resume_command(folder.path)}")
+            if folder.parts.exists():
+                parts = shlex.quote(str(folder.parts))
+                say(f"To use its data with other settings: siafu train {parts}")
+        raise
+
+
+def _may_be_mended(folder: RunFolder, error: BaseException) -> bool:
+    """Return whether going on may end otherwise: a run keeps its settings, and its data once cut.
+
+    Only memory may be given anew, for want of which a run fails otherwise.
+    """
+    kind = getattr(error, "began_as", "") or type(error).__name__
+    faults = ("ConfigError", "PlanError", *(("DataError",) if is_prepared(folder) else ()))
+    return kind not in faults
+
+
+def _draw(folder: RunFolder, error: BaseException | None) -> Path:
+    """Write the page of a run, with what ended it, and return its place.
+
+    A run is not lost for want of a page: what can't be written is left out.
+    """
+    if is_prepared(folder):
+        with suppress(OSError, SiafuError):
+            folder.note_failure(error if isinstance(error, SiafuError) else None)
+            if error is None:
+                folder.live.unlink(missing_ok=True)
+            write_report([folder.path], folder.report)
+    return folder.report

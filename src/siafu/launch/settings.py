@@ -114,7 +114,10 @@ class Settings(Columns, total=False):
     checkpoint_every: int
     """epochs between checkpoints; 0: none."""
     checkpoint_minutes: float
-    """after so long an epoch's end is saved too; 0: by --checkpoint-every alone."""
+    """after so long the state is saved too, at the end of an epoch or, with minibatches, after a
+    step; 0: by --checkpoint-every alone."""
+    keep_checkpoints: int
+    """checkpoints that are kept, the newest."""
     strategy: str
     """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus; auto: the exact one
     predicted as fastest."""
@@ -210,6 +213,9 @@ class Settings(Columns, total=False):
     """seconds any wait between ranks may last."""
     max_restarts: int
     """times a training goes on from its newest checkpoint when a rank is lost."""
+    min_ranks: int | None
+    """go on without ranks that were lost, as long as so many are left (default: start as many
+    again); with --max-restarts."""
     launcher: Literal["local", "ray"]
     """start ranks on this machine, or on the nodes of a Ray cluster."""
     ray_address: str
@@ -249,10 +255,21 @@ class Settings(Columns, total=False):
     head: Literal["linear", "mlp"] | None
     """over time, pairs are judged by a linear map of both ends' embeddings, or with a hidden layer
     (default: linear for the edge classes of tm-gcn, else mlp)."""
+    node_features: str | None
+    """over time, instead of the data's own: log-degree, degree-onehot, random:32 (drawn per node)
+    or learned:32 (default: the data's; log-degree where it has none)."""
+    history: int | None
+    """snapshots looked back on by recurrences (default: all), by histories of pairs and by
+    --negatives history:K (default: 10)."""
+    pair_history: bool
+    """over time, links are judged also by when and how often a pair met before."""
     lags: int
     """past values of a signal that are features."""
     time_block: int
     """snapshots worked on at once, to save memory; 0: all of them."""
+    step_every: Literal["epoch", "block"]
+    """over time, when weights are changed: once per epoch, or after each --time-block, whose
+    gradients then end at its start."""
     node_parts: int
     """groups of nodes that share every snapshot of a dynamic graph out among them, each on ranks /
     groups ranks; for snapshots larger than a rank."""
@@ -270,8 +287,9 @@ class Settings(Columns, total=False):
     edge_life: int
     """snapshots that an edge stays alive for."""
     negatives: str | None
-    """per edge, uniform:K drawn ones (default: uniform:1, over time 20), or in-batch."""
+    """per edge, uniform:K drawn ones (default: uniform:1), or in-batch; over time history:K with
+    its source and nodes of the last snapshots (default: history:20)."""
     eval_negatives: str
-    """drawn ones that an edge is ranked among; over time also all."""
+    """drawn ones that an edge is ranked among; over time also all: of nodes met, and of all."""
     exclude_targets: bool
     """no messages over the edges of a minibatch while it is trained on."""

@@ -4,8 +4,10 @@ Everything is counted over all parts, so that any number of ranks is told the sa
 """
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import statistics
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ FEW = 5
 """Training nodes, or edges, of a class from which nothing can be learnt."""
 REPEATED = 0.01
 """Share of repeated edges that is worth a word."""
+SLOW, SLOW_SECONDS, SLOW_EPOCHS = 1.5, 0.1, 5
+"""A rank is slow that works so many times as long as the others, and longer, epoch after epoch."""
 _MOST_BYTES = 256 << 20
 """Of features that are looked at; of more, every k-th node."""
 _MOST_EDGES = 20_000_000
@@ -335,3 +339,38 @@ class LossWatch:
                 f"--lr (now {self.lr:g}), or add --clip-norm 1 or --warmup 10."
             )
         return None
+
+
+@dataclass(slots=True)
+class PaceWatch:
+    """Warns once of each rank that the others wait for, epoch after epoch."""
+
+    named: Callable[[int], str]
+    recent: deque[list[float]] = field(default_factory=lambda: deque(maxlen=SLOW_EPOCHS))
+    told: set[int] = field(default_factory=set)
+    begins: bool = True
+
+    def note(self, seconds: list[float]) -> str | None:
+        """Return what is to be said of the seconds that ranks worked in an epoch, if anything.
+
+        The first epoch is passed over: kernels are compiled in it.
+        """
+        if len(seconds) < 2 or self.begins:
+            self.begins = self.begins and not seconds
+            return None
+        self.recent.append(seconds)
+        slowest = max(range(len(seconds)), key=lambda rank: seconds[rank])
+        if len(self.recent) < SLOW_EPOCHS or slowest in self.told:
+            return None
+        own = [row[slowest] for row in self.recent]
+        others = [statistics.median(row[:slowest] + row[slowest + 1 :]) for row in self.recent]
+        pairs = zip(own, others, strict=True)
+        if not all(mine > max(SLOW * usual, usual + SLOW_SECONDS) for mine, usual in pairs):
+            return None
+        self.told.add(slowest)
+        mine, usual = statistics.median(own), statistics.median(others)
+        return (
+            f"{self.named(slowest).capitalize()} works {mine:.2g} s per epoch, the others "
+            f"{usual:.2g} s, and they wait for it: see what else runs on its machine, or how even "
+            "the cut is (siafu inspect on the parts)."
+        )

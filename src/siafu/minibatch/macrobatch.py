@@ -143,13 +143,15 @@ class MacrobatchSampler:
         """Epoch and size of an epoch that was begun while the one before it ended."""
         self._is_abandoned = False
 
-    def macrobatches(self, epoch: int, size: int, *, goes_on: bool = False) -> Iterator[Macrobatch]:
-        """Yield an epoch's steps, `size` at a time; every rank consumes all of them.
+    def macrobatches(
+        self, epoch: int, size: int, *, goes_on: bool = False, first: int = 0
+    ) -> Iterator[Macrobatch]:
+        """Yield an epoch's steps from `first` on, `size` at a time; every rank consumes all.
 
         With `goes_on` the start of the next epoch is built while the end of this one is trained on.
         """
         # One name for what comes: another would keep a third macrobatch alive.
-        coming = self._start(epoch, size)
+        coming = self._start(epoch, size, first)
         try:
             ready, groups = coming.result()
             self._side.hand_over(ready)
@@ -167,12 +169,12 @@ class MacrobatchSampler:
         finally:
             self._leave(coming)
 
-    def _start(self, epoch: int, size: int) -> Future[Any]:
+    def _start(self, epoch: int, size: int, first: int) -> Future[Any]:
         """Return the start of an epoch, which may have been begun; of another it is dropped."""
         begun, self._begun = self._begun, None
-        if begun is not None and begun[:2] == (epoch, size):
+        if begun is not None and begun[:2] == (epoch, size) and not first:
             return begun[2]
-        return self._submit(self._begin, epoch, size)
+        return self._submit(self._begin, epoch, size, first)
 
     def _leave(self, coming: Future[Any]) -> None:
         """End a loop, after what it asked for: other ranks may wait for this one's share."""
@@ -182,9 +184,9 @@ class MacrobatchSampler:
         if self._last is coming:
             self._last = None  # it would keep rows that nobody needs
 
-    def _begin(self, epoch: int, size: int) -> _Start:
-        """Return the first macrobatch of an epoch, and the steps of all."""
-        steps = self.schedule.steps(epoch)
+    def _begin(self, epoch: int, size: int, first: int = 0) -> _Start:
+        """Return the first macrobatch of an epoch from a step on, and the steps of all."""
+        steps = self.schedule.steps(epoch)[first:]
         groups = [steps[low : low + size] for low in range(0, len(steps), size)]
         return self.build(epoch, groups[0]), groups
 

@@ -81,6 +81,14 @@ class Schedule:
             return max(1, -(-max(self.totals) // self.batch_size))
         return max(1, -(-sum(self.totals) // (self.batch_size * self.step_minibatches)))
 
+    def dealing(self, partition: str) -> str:
+        """Return by what seeds are dealt: alike, the steps of an epoch are the same ones."""
+        if self.order == "global":
+            size = f"{self.step_minibatches} x {self.batch_size}"
+            return f"{self.num_steps} steps of {size} of {sum(self.totals)} seeds"
+        ranks = f"{len(self.totals)} ranks, --partition {partition}"
+        return f"{self.num_steps} steps of {self.batch_size} per rank on {ranks}"
+
     def on(self, device: torch.device) -> "Schedule":
         """Return the same schedule, which shuffles on a device."""
         if self.ids is None or self.dealt is None:

@@ -16,6 +16,7 @@ from siafu.nn.dynamic import (
     StepGraph,
     VertexHead,
     build_dynamic,
+    look_back,
     summaries,
 )
 from siafu.nn.input_cache import cache_input, check_input_cache
@@ -29,6 +30,7 @@ from siafu.nn.sparse import CachedRows, Rows, SparseRows, project, rows_to_sum_o
 from siafu.nn.temporal import (
     BandedMean,
     EvolvingGCN,
+    LookingBack,
     State,
     TemporalLayer,
     VertexGRU,
@@ -53,6 +55,7 @@ __all__ = [
     "EvolvingGCN",
     "GraphBatchNorm",
     "LocalNeighbours",
+    "LookingBack",
     "ModelCard",
     "ModelSpec",
     "Neighbours",
@@ -77,6 +80,7 @@ __all__ = [
     "cards_that",
     "check_input_cache",
     "layer_widths",
+    "look_back",
     "project",
     "rows_to_sum_one",
     "summaries",

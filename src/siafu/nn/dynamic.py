@@ -16,7 +16,14 @@ from siafu.nn.draws import Dropout
 from siafu.nn.layers import GCNLayer, mapped_sum
 from siafu.nn.neighbours import Neighbours
 from siafu.nn.sparse import CachedRows, Rows, dense
-from siafu.nn.temporal import BandedMean, EvolvingGCN, TemporalLayer, VertexGRU, VertexLSTM
+from siafu.nn.temporal import (
+    BandedMean,
+    EvolvingGCN,
+    LookingBack,
+    TemporalLayer,
+    VertexGRU,
+    VertexLSTM,
+)
 
 
 def _alone(found: Tensor) -> Tensor:
@@ -119,12 +126,25 @@ class DynamicGNN(nn.Module):
                 stacked = torch.stack([dense(x) for x in rows])
                 rows = part(stacked, part.begin(stacked[0]))[0].unbind()
             elif isinstance(part, EvolvingGCN):
-                weights = part.evolve(summaries(part, rows, graphs), part.first, len(rows))
+                summary = summaries(part, rows, graphs)
+                weights, _ = part.evolve(summary, part.begin(), len(rows))
                 pairs = zip(rows, graphs, weights, strict=True)
                 rows = [part.apply_weight(x, at.neighbours, q_DO) for x, at, q_DO in pairs]
             else:
                 rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
         return torch.stack([dense(x) for x in rows])
+
+
+def look_back(model: DynamicGNN, history: int) -> None:
+    """Have the model's recurrences begin anew `history` snapshots before each snapshot.
+
+    Means over a band have a reach of their own.
+    """
+    for number, part in enumerate(model.parts):
+        if isinstance(part, EvolvingGCN):
+            part.history = history
+        elif isinstance(part, TemporalLayer) and not isinstance(part, BandedMean):
+            model.parts[number] = LookingBack(part, history)
 
 
 def summaries(
@@ -248,19 +268,26 @@ class PairHead(nn.Module):
 
     The two halves of W are applied to nodes, so that pairs cost additions alone. Without a
     hidden layer there is no b: it would learn how frequent classes were while trained on, which
-    changes over time.
+    changes over time. What is `known` of pairs beside their ends' rows, so many numbers each, is
+    mapped and added to the sum of the halves.
     """
 
-    def __init__(self, width: int, out_width: int, hidden: int = 0) -> None:
+    def __init__(self, width: int, out_width: int, hidden: int = 0, known: int = 0) -> None:
         super().__init__()
         self.source = nn.Linear(width, hidden or out_width, bias=hidden > 0)
         self.target = nn.Linear(width, hidden or out_width, bias=False)
         self.last = nn.Linear(hidden, out_width) if hidden else None
+        self.known = nn.Linear(known, hidden or out_width, bias=False) if known else None
 
-    def forward(self, x_ND: Tensor, source_E: Tensor, target_E: Tensor) -> Tensor:
+    def forward(
+        self, x_ND: Tensor, source_E: Tensor, target_E: Tensor, known_EP: Tensor | None = None
+    ) -> Tensor:
         """Return out_EO."""
-        return self.joined(self.source(x_ND)[source_E] + self.target(x_ND)[target_E])
+        return self.joined(self.source(x_ND)[source_E] + self.target(x_ND)[target_E], known_EP)
 
-    def joined(self, sum_EH: Tensor) -> Tensor:
-        """Return out_EO of the pairs whose halves have been added up."""
+    def joined(self, sum_EH: Tensor, known_EP: Tensor | None = None) -> Tensor:
+        """Return out_EO of the pairs whose halves have been added up; None: all known is 0."""
+        if known_EP is not None:
+            assert self.known is not None, "a head that was made for pairs with known numbers"
+            sum_EH = sum_EH + self.known(known_EP)
         return sum_EH if self.last is None else self.last(torch.relu(sum_EH))

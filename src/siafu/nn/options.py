@@ -62,6 +62,14 @@ PAIRS = Scope(
     "where no pairs of nodes are judged",
     "add --task link or edge",
 )
+LINKS_OVER_TIME = Scope(
+    lambda kind: kind.task in (None, "link"), "where no links are predicted", "add --task link"
+)
+RECURRENCES = Scope(
+    lambda kind: kind.task in (None, "link") or not BANDED.covers(kind),
+    "for a model that averages over a band of snapshots",
+    "use --bandwidth",
+)
 SIGNAL = Scope(
     lambda kind: kind.task in (None, "signal"), "where no signal is predicted", "add --task signal"
 )
@@ -150,6 +158,26 @@ class DynamicModelOptions(Options):
         "layer (default: linear for the edge classes of tm-gcn, else mlp)",
         OVER_TIME,
         PAIRS,
+    )
+    node_features: str | None = setting(
+        None,
+        "over time, instead of the data's own: log-degree, degree-onehot, random:32 (drawn per "
+        "node) or learned:32 (default: the data's; log-degree where it has none)",
+        OVER_TIME,
+    )
+    history: int | None = setting(
+        None,
+        "snapshots looked back on by recurrences (default: all), by histories of pairs and by "
+        "--negatives history:K (default: 10)",
+        OVER_TIME,
+        RECURRENCES,
+        ge=1,
+    )
+    pair_history: bool = setting(
+        True,
+        "over time, links are judged also by when and how often a pair met before",
+        OVER_TIME,
+        LINKS_OVER_TIME,
     )
     lags: int = setting(4, "past values of a signal that are features", OVER_TIME, SIGNAL, ge=1)
 

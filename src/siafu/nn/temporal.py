@@ -126,6 +126,42 @@ class VertexGRU(TemporalLayer):
         return out_TNO, (h[0],)
 
 
+class LookingBack(TemporalLayer):
+    """A recurrence that begins anew `history` - 1 snapshots before each one, or at the first.
+
+    So what it makes of a snapshot depends on the last `history` of them alone. The state is the
+    last `history` - 1 slices, as that of a band.
+    """
+
+    def __init__(self, layer: TemporalLayer, history: int) -> None:
+        super().__init__()
+        self.in_width, self.out_width = layer.in_width, layer.out_width
+        self.layer, self.history = layer, history
+
+    def begin(self, rows_ND: Tensor) -> State:
+        """Return no slices."""
+        return (rows_ND.new_empty(0, *rows_ND.shape),)
+
+    def forward(self, rows_TND: Tensor, state: State) -> tuple[Tensor, State]:
+        """Return the result of each snapshot's own run, and the last slices."""
+        known, reach = torch.cat([state[0], rows_TND]), self.history
+        kept = known[max(0, len(known) - reach + 1) :]
+        if not len(rows_TND):
+            return rows_TND.new_empty(0, rows_TND.size(1), self.out_width), (kept,)
+        results = []
+        num_before, count = len(state[0]), rows_TND.size(1)
+        if num_before < reach - 1:  # near the first snapshot runs are one, as long as it goes
+            early = known[: reach - 1]
+            results.append(self.layer(early, self.layer.begin(early[0]))[0][num_before:])
+        if len(known) >= reach:
+            # Windows side by side, as if each had nodes of its own.
+            windows = known.unfold(0, reach, 1).permute(3, 0, 1, 2)
+            run = windows.reshape(reach, -1, known.size(2))
+            last = self.layer(run, self.layer.begin(run[0]))[0][-1]
+            results.append(last.view(-1, count, self.out_width))
+        return torch.cat(results), (kept,)
+
+
 class EvolvingGCN(nn.Module):
     """Pareja et al., 2020 (EvolveGCN): H_t = act(A_t X_t Q_t), where Q_t is a GRU's state.
 
@@ -133,8 +169,12 @@ class EvolvingGCN(nn.Module):
     Q_t = (1 - z) Q_{t-1} + z c, with products of r and z by element. The input s_t [D, O] is
     Q_{t-1} itself (`o`), or the O rows of X_t with the highest scores X_t p / |p|, each times the
     tanh of its score (`h`); nodes without edges have no score. The state is as large as a
-    weight, however many nodes there are.
+    weight, however many nodes there are. With a `history` of k the weight of each snapshot evolves
+    k times from the first one (`h`: over the last k snapshots, fewer at the start).
     """
+
+    history: int = 0
+    """0: the weight runs on from the first snapshot."""
 
     def __init__(self, in_width: int, out_width: int, variant: Literal["o", "h"]) -> None:
         super().__init__()
@@ -176,8 +216,30 @@ class EvolvingGCN(nn.Module):
         best = torch.cat([best, best[-1:].expand(self.out_width - len(best))])
         return (x[best] * score[best].tanh().unsqueeze(1)).t()
 
-    def evolve(self, summaries_TDO: Tensor | None, q_DO: Tensor, steps: int) -> list[Tensor]:
-        """Return Q of each of the next `steps` snapshots, given the Q before them."""
+    def begin(self) -> State:
+        """Return the state before the first snapshot: a weight, or no summaries of a history."""
+        if not self.history:
+            return (self.first,)
+        empty = self.first.new_empty(0, self.in_width, self.out_width)
+        return (empty,) if self.variant == "h" else ()
+
+    def evolve(
+        self, summaries_TDO: Tensor | None, state: State, steps: int
+    ) -> tuple[list[Tensor], State]:
+        """Return Q of each of the next `steps` snapshots and the state after them."""
+        if not self.history:
+            found = self._evolved(summaries_TDO, state[0], steps)
+            return found, (found[-1],)
+        if summaries_TDO is None:  # nothing is read, so all snapshots have the same
+            return self._evolved(None, self.first, self.history)[-1:] * steps, ()
+        known, num_before = torch.cat([state[0], summaries_TDO]), len(state[0])
+        found = []
+        for stop in range(num_before + 1, num_before + steps + 1):
+            seen = known[max(0, stop - self.history) : stop]
+            found.append(self._evolved(seen, self.first, len(seen))[-1])
+        return found, (known[max(0, len(known) - self.history + 1) :],)
+
+    def _evolved(self, summaries_TDO: Tensor | None, q_DO: Tensor, steps: int) -> list[Tensor]:
         found: list[Tensor] = []
         for step in range(steps):
             q_DO = self._next(q_DO if summaries_TDO is None else summaries_TDO[step], q_DO)

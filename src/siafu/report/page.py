@@ -52,6 +52,7 @@ def page_of(runs: Sequence[ToldRun]) -> str:
     sections = [
         *(_failure(run) for run in runs if run.failure and not run.result),
         _overview(runs),
+        *(_warnings(run, named=len(runs) > 1) for run in runs if run.warnings),
         _curves(runs),
         *(answers(run, named=len(runs) > 1) for run in runs),
         *(_of_ranks(run, named=len(runs) > 1) for run in runs),
@@ -74,6 +75,11 @@ def _failure(run: ToldRun) -> str:
     )
     problem = escape(str(run.failure.get("problem", "The run failed.")))
     return f'<section class="failure" role="alert"><h2>{problem}</h2>{told}</section>'
+
+
+def _warnings(run: ToldRun, *, named: bool) -> str:
+    told = "".join(f"<li>{escape(line)}</li>" for line in run.warnings)
+    return section(f"Warnings of {run.name}" if named else "Warnings", f"<ul>{told}</ul>")
 
 
 def _overview(runs: Sequence[ToldRun]) -> str:

@@ -31,6 +31,8 @@ class ToldRun:
     """Empty where the run did not come to its end."""
     failure: dict[str, str] = field(default_factory=dict)
     """Problem, seen and fix of what ended it."""
+    warnings: list[str] = field(default_factory=list)
+    """What its user was warned of: ranks that were lost too."""
     machine: dict[str, Any] = field(default_factory=dict)
     quality: Quality | None = None
     """Of the cut, where its parts are still there."""
@@ -99,6 +101,7 @@ def read_told(path: Path) -> ToldRun:
         damaged=damaged,
         result=_or({}, lambda: _whole(folder.read_result())),
         failure=_or({}, lambda: _mapping(read_json(folder.failure))),
+        warnings=folder.read_warnings(),
         machine=_or({}, lambda: _mapping(read_json(folder.path / "environment.json"))),
         quality=_or(None, lambda: _quality(folder)),
         columns=_or([], lambda: _columns(folder)),

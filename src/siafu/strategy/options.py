@@ -25,6 +25,13 @@ UNCUT_ROWS = Scope(
 )
 
 
+BLOCKS = Scope(
+    lambda kind: kind.config.time_block > 0,
+    "where an epoch is one time block",
+    "add --time-block 8",
+)
+
+
 class StrategyOptions(Options):
     """How an epoch is cut up, and what may be lost."""
 
@@ -106,6 +113,13 @@ class TimeOptions(Options):
 
     time_block: int = setting(
         0, "snapshots worked on at once, to save memory; 0: all of them", OVER_TIME, ge=0
+    )
+    step_every: Literal["epoch", "block"] = setting(
+        "epoch",
+        "over time, when weights are changed: once per epoch, or after each --time-block, whose "
+        "gradients then end at its start",
+        OVER_TIME,
+        BLOCKS,
     )
     node_parts: int = setting(
         1,

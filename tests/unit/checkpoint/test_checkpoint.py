@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from siafu.checkpoint import Checkpoint, load_checkpoint, newest_checkpoint, save_checkpoint
+from siafu.checkpoint import (
+    Checkpoint,
+    checkpoints_in,
+    load_checkpoint,
+    newest_checkpoint,
+    save_checkpoint,
+)
 from siafu.errors import StoreError
 
 
@@ -74,6 +80,23 @@ def test_damaged_one_of_a_later_epoch_never_outlives_a_whole_one(tmp_path: Path)
     for epochs in (6, 7):
         save_checkpoint(make(epochs)[1], tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch-000006", "epoch-000007"]
+
+
+def test_as_many_as_asked_are_kept_and_those_within_an_epoch_until_its_end(tmp_path: Path) -> None:
+    for epochs, steps in [(1, 0), (2, 0), (2, 3), (2, 5), (2, 8), (3, 0), (3, 2)]:
+        saved = make(epochs)[1]
+        if steps:
+            saved.facts["steps"] = {"losses": [0.5] * steps}
+        newest = save_checkpoint(saved, tmp_path, keep=2)
+        assert newest_checkpoint(tmp_path) == newest
+        kept = [path.name for path in checkpoints_in(tmp_path)]
+        if steps == 8:
+            names = ["epoch-000001", "epoch-000002"]
+            names += ["epoch-000002-step-00000005", "epoch-000002-step-00000008"]
+            assert kept == names
+    assert kept == ["epoch-000002", "epoch-000003", "epoch-000003-step-00000002"]
+    save_checkpoint(make(4)[1], tmp_path, keep=1)
+    assert [path.name for path in checkpoints_in(tmp_path)] == ["epoch-000004"]
 
 
 def test_all_damaged_is_told_with_a_fix_that_works(tmp_path: Path) -> None:

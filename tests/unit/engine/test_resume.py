@@ -1,5 +1,6 @@
 """A run that stops and goes on ends bit for bit as one that never stopped."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -9,11 +10,14 @@ import torch
 
 import siafu
 from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine import begin
 from siafu.errors import PlanError, StoreError
 from siafu.graph import folder_kind
 from siafu.ingest import load
 from siafu.partitioning import partition_graph
-from siafu.record import RunFolder
+from siafu.record import RunFolder, Watch
+from siafu.shard import open_shard
 from tests.harness import RankPool
 from tests.unit.engine.runs import run_engine
 
@@ -221,6 +225,95 @@ def test_damaged_checkpoint_is_refused(parts, tmp_path: Path) -> None:
     file.write_bytes(raw)
     with pytest.raises(StoreError, match="wrong checksum"):
         run_engine(World(), parts[1], tmp_path, True, SETTINGS)
+
+
+def test_checkpoint_of_another_run_is_passed_over(
+    parts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = {"hidden": 8, "seed": 3, "checkpoint_every": 2}
+    run = siafu.fit("planted:120", epochs=4, out=str(tmp_path / "run"), **settings, quiet=True)
+    whole = siafu.fit("planted:120", epochs=6, out=str(tmp_path / "whole"), **settings, quiet=True)
+    for data, model in (("planted:121", "gcn"), ("planted:120", "sage")):
+        other = siafu.fit(data, model=model, epochs=5, out=str(tmp_path / model), **settings)
+        saved = "checkpoints/epoch-000004"
+        shutil.copytree(
+            other.path / saved, run.path / "checkpoints" / f"epoch-00000{len(model) + 2}"
+        )
+    run = siafu.resume(run, epochs=6)
+    told = capsys.readouterr().err
+    assert "Passed over a checkpoint, epoch-000005: The checkpoint is of a run on another" in told
+    assert "Passed over a checkpoint, epoch-000006: The checkpoint is of another model" in told
+    assert run.result["losses"] == whole.result["losses"]
+    assert [row["epoch"] for row in RunFolder(run.path).read_metrics()] == list(range(1, 7))
+
+
+MINIBATCHES = {"strategy": "batchgnn", "model": "sage", "batch_size": 20, "fanout": "3,3"}
+MINIBATCHES |= {"epochs": 3, "checkpoint_every": 1, "hidden": 8, "seed": 3, "norm": "batch"}
+MINIBATCHES |= {"schedule": "cosine", "checkpoint_minutes": 1e-9, "patience": 0}
+
+
+def run_to_step(world: World, parts: Path, folder: Path, settings: dict, last: int) -> list[str]:
+    """Train until so many steps have been followed, end there, and return what was saved."""
+    config = make_config(data="planted", ranks=world.size, **settings).resolved()
+    training, steps = begin(config, open_shard(parts, world)), itertools.count(1)
+
+    class Ending(Watch):
+        def step(self, done: int, total: int) -> None:
+            if next(steps) == last:
+                raise InterruptedError
+
+    training.watch = Ending()
+    folder.mkdir(exist_ok=True)
+    with pytest.raises(InterruptedError):
+        training.train(RunFolder(folder), lambda row: None, lambda: settings["patience"] > 0)
+    training.abandon()
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(("size", "more"), [(1, {}), (2, {}), (2, {"macrobatch": "2"})])
+def test_run_left_within_an_epoch_ends_bit_for_bit_alike(
+    ranks: RankPool, parts, tmp_path: Path, size: int, more: dict
+) -> None:
+    settings = MINIBATCHES | more
+    straight = run(ranks, size, parts[size], tmp_path / "straight", False, settings)[0]
+    steps = straight["summary"]["sampling"]["steps"]
+    assert steps >= 3
+    given = (parts[size], tmp_path / "broken", settings, steps + 3)
+    left = [run_to_step(World(), *given)] if size == 1 else ranks.run(run_to_step, size, *given)
+    assert left[0] == ["epoch-000001", "epoch-000001-step-00000001", "epoch-000001-step-00000002"]
+    resumed = run(ranks, size, parts[size], tmp_path / "broken", True, settings)[0]
+    assert_same(resumed, straight)
+    kept = sorted(path.name for path in (tmp_path / "broken" / "checkpoints").iterdir())
+    assert kept == ["epoch-000002", "epoch-000003"]
+
+
+@pytest.mark.parametrize("order", ["local", "global"])
+def test_run_left_within_an_epoch_goes_on_with_other_ranks(
+    ranks: RankPool, parts, tmp_path: Path, order: str
+) -> None:
+    """Where steps are alike on any ranks it goes on amid the epoch, else with the one before."""
+    shared = {"seed_order": "global", "step_minibatches": 2} if order == "global" else {}
+    settings = MINIBATCHES | {"dropout": 0.0} | shared
+    ranks.run(run_to_step, 2, parts[2], tmp_path / "broken", settings, 3)
+    config = make_config(data="planted", **settings).resolved()
+    training, said = begin(config, open_shard(parts[1], World())), list[str]()
+    if order == "local":  # there is no checkpoint of an epoch's end yet
+        with pytest.raises(PlanError, match="dealt otherwise"):
+            training.resume(tmp_path / "broken" / "checkpoints", said.append)
+        training.close()
+        return
+    training.close()
+    resumed = run_engine(World(), parts[1], tmp_path / "broken", True, settings)
+    straight = run_engine(World(), parts[1], tmp_path / "straight", False, settings)
+    torch.testing.assert_close(resumed["losses"], straight["losses"], rtol=1e-4, atol=0)
+
+
+def test_who_is_told_to_end_within_an_epoch_saves_once_at_the_next_step(
+    parts, tmp_path: Path
+) -> None:
+    settings = MINIBATCHES | {"checkpoint_minutes": 0.0, "patience": 9}  # is told where it has some
+    saved = run_to_step(World(), parts[1], tmp_path / "told", settings, 3)
+    assert saved == ["epoch-000000-step-00000001"]
 
 
 def test_checkpoint_of_another_graph_is_refused(parts, tmp_path: Path) -> None:

@@ -20,6 +20,8 @@ launch = importlib.import_module("siafu.launch.fit")
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"strategy": "batchgnn", "task": "link", "class_weights": "balanced"}, "--class-weights has"),
     ({"strategy": "batchgnn", "task": "link", "loss": "focal"}, "--loss has no meaning where edg"),
+    ({"min_ranks": 2}, "may start again"),
+    ({"min_ranks": 4, "max_restarts": 1}, "too few ranks"),
     ({"metric": "accuracy,best"}, "There is no such score"),
     ({"class_weights": "balance"}, "weights of the classes.*\n.*balance.*did you mean 'balanced'"),
     ({"class_weights": "1,-2"}, "weights of the classes can't be used"),
@@ -214,3 +216,10 @@ def test_a_column_of_edges_to_predict_is_the_task() -> None:
         named = make_config(data="trips", edge_label="late", **other)
         assert with_task("trips", named, said.append) is named
     assert len(said) == 1
+
+
+def test_fewest_ranks_of_parts_of_ones_own(tmp_path: Path) -> None:
+    siafu.partition("planted:60", tmp_path / "own.parts", parts=2)
+    settings = {"ranks": 2, "min_ranks": 1, "max_restarts": 1}
+    with pytest.raises(ConfigError, match="not cut anew"):
+        siafu.fit(tmp_path / "own.parts", **settings)

@@ -13,6 +13,7 @@ from siafu.graph import Graph, IntegerIds
 from siafu.launch.cut import SourceReading, cut_source
 from siafu.launch.warnings import (
     LossWatch,
+    PaceWatch,
     class_warnings,
     count_repeated,
     data_warnings,
@@ -175,6 +176,28 @@ def test_a_loss_near_zero_may_rise_a_little():
     watch = LossWatch(0.01, math.log(2))
     told = [watch.note(epoch, loss) for epoch, loss in enumerate((0.7, 1e-6, 1e-3, 0.5), 1)]
     assert told == [None] * 4
+
+
+def test_a_rank_that_the_others_wait_for_is_named_once() -> None:
+    watch = PaceWatch(lambda rank: f"rank {rank} on host-{rank}")
+    told = [watch.note(seconds) for seconds in [[], [1.0, 9.0, 1.0], *[[1.0, 1.1, 2.5]] * 8]]
+    assert [line is not None for line in told] == [False] * 6 + [True] + [False] * 3
+    assert str(told[6]).startswith("Rank 2 on host-2 works 2.5 s per epoch, the others 1.1 s")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[1.0]] * 9,  # alone
+        [[1.0, 1.4, 1.0]] * 9,  # not so much longer
+        [[0.01, 0.09, 0.01]] * 9,  # too short to matter
+        [[1.0, 2.0, 1.0], [2.0, 1.0, 1.0]] * 5,  # in turns, as on a busy machine
+        [[0.0, 0.0]] * 9,
+    ],
+)
+def test_ranks_that_keep_pace_are_not_told(rows: list[list[float]]) -> None:
+    watch = PaceWatch(lambda rank: f"rank {rank}")
+    assert [line for seconds in rows if (line := watch.note(seconds))] == []
 
 
 def test_a_column_that_is_filled_for_one_class_only_is_told(tmp_path, monkeypatch):

@@ -11,8 +11,7 @@ import torch
 from pydantic import Field, Json, field_validator
 
 from siafu.config import ResolvedConfig
-from siafu.engine.dynamic.network import TASKS, DynamicNetwork, make_network, make_runner
-from siafu.engine.dynamic.snapshots import num_inputs
+from siafu.engine.dynamic.network import TASKS, DynamicNetwork, Made, make_network, make_runner
 from siafu.engine.dynamic.step_shards import Grid
 from siafu.engine.infer import as_lists
 from siafu.engine.tasks.task import DynamicTask, time_column
@@ -86,11 +85,10 @@ def _class_names(task: DynamicTask, graph: DynamicGraph) -> list[str | int]:
     return list(names)
 
 
-def save_dynamic_network(
-    network: DynamicNetwork, task: DynamicTask, graph: DynamicGraph, lags: int, file: Path
-) -> None:
+def save_dynamic_network(made: Made, graph: DynamicGraph, file: Path) -> None:
     """Write the weights, and with them what data they are for."""
-    facts = {"num_features": str(num_inputs(graph, lags)), "task": task.name}
+    task, network = made.task, made.network
+    facts = {"num_features": str(made.num_inputs(graph)), "task": task.name}
     facts["feature_names"] = json.dumps(graph.feature_names)
     facts["class_names"] = json.dumps(_class_names(task, graph))
     write_weights(network, facts, file)
@@ -108,10 +106,13 @@ def infer_dynamic(
     """Write the predictions of trained weights for a dynamic graph, or its embeddings."""
     weights = Weights(file)
     facts = weights.facts(_Facts)
-    config = config.model_copy(update={"task": facts.task or config.task})
+    # Runs of before histories were read have no part for them.
+    knows_pairs = "head.known.weight" in weights.tensors
+    told = {"task": facts.task or config.task, "pair_history": knows_pairs}
+    config = config.model_copy(update=told)
     draws = Draws(seed=config.seed, training=False)
     made = make_network(config, graph, grid, draws)
-    task, network, lags = made
+    task, network = made.task, made.network
     check_names(graph.feature_names, facts.feature_names, "features", graph.name)
     named = _class_names(task, graph)
     if named and facts.class_names and named != facts.class_names:
@@ -120,10 +121,10 @@ def infer_dynamic(
             seen=f"{named[:8]} in {graph.name}, the model knows {facts.class_names[:8]}",
             fix="infer on data whose labels have the model's classes, or on data without labels",
         )
-    if num_inputs(graph, lags) != facts.num_features:
+    if made.num_inputs(graph) != facts.num_features:
         raise StoreError(
             "The features do not fit the model.",
-            seen=f"{num_inputs(graph, lags)} columns in {graph.name}, "
+            seen=f"{made.num_inputs(graph)} columns in {graph.name}, "
             f"the model was trained on {facts.num_features}",
             fix="infer on a graph with the features the run was trained on",
         )

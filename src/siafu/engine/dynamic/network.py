@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from siafu.config import ResolvedConfig, RunConfig
+from siafu.engine.dynamic.node_features import NodeFeatures, read_node_features
 from siafu.engine.dynamic.snapshots import Reading, Snapshots, num_inputs
 from siafu.engine.dynamic.step_shards import Grid
 from siafu.engine.networks.own_model import own_model
@@ -16,7 +17,7 @@ from siafu.engine.tasks.nodes import NodeTask, SignalTask
 from siafu.engine.tasks.task import DynamicTask, TaskInput
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph
-from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic
+from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic, look_back
 from siafu.partitioning import plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 
@@ -29,11 +30,14 @@ TASKS: dict[str, Callable[[TaskInput], DynamicTask]] = {
 
 
 class DynamicNetwork(nn.Module):
-    """A dynamic model and the head that answers from its embeddings."""
+    """A dynamic model, the head that answers from its embeddings, and rows of nodes if learnt."""
 
-    def __init__(self, model: DynamicGNN, head: nn.Module) -> None:
+    table: nn.Parameter | None
+
+    def __init__(self, model: DynamicGNN, head: nn.Module, table: Tensor | None = None) -> None:
         super().__init__()
         self.model, self.head = model, head
+        self.table = None if table is None else nn.Parameter(table)
 
 
 def default_task(graph: DynamicGraph) -> str:
@@ -56,8 +60,13 @@ class Made(NamedTuple):
 
     task: DynamicTask
     network: DynamicNetwork
+    features: NodeFeatures
     lags: int
     """Past values of a signal in the network's input."""
+
+    def num_inputs(self, graph: DynamicGraph) -> int:
+        """Return the width of the network's input."""
+        return num_inputs(graph, self.features, self.lags)
 
 
 def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws: Draws) -> Made:
@@ -65,11 +74,17 @@ def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws:
     given = TaskInput(graph=graph, config=config, draws=draws, share=grid.share)
     task = TASKS[config.task or default_task(graph)](given)
     lags = config.lags if task.name == "signal" else 0
+    features = read_node_features(config.node_features, graph, seed=config.seed, lags=lags)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = _make_model(config, num_inputs(graph, lags))
-        network = DynamicNetwork(model, task.make_head(model.out_width))
-    return Made(task, network.to(grid.world.device), lags)
+        model = _make_model(config, num_inputs(graph, features, lags))
+        head, table = task.make_head(model.out_width), None
+        if features.is_learned:
+            table = torch.randn(graph.num_nodes, features.width) / features.width**0.5
+        network = DynamicNetwork(model, head, table)
+    if config.history:
+        look_back(model, config.history)
+    return Made(task, network.to(grid.world.device), features, lags)
 
 
 def _make_model(config: ResolvedConfig, in_width: int) -> DynamicGNN:
@@ -119,6 +134,8 @@ def make_runner(
         train_steps=task.train_steps,
         block_steps=strategy.block,
     )
-    reading = Reading(lags=made.lags, outward=config.aggregate == "out")
-    source = Snapshots(graph, plan.owned(grid.times.rank), model, draws, grid.share, reading)
+    outward = config.aggregate == "out"
+    reading = Reading(features=made.features, lags=made.lags, outward=outward)
+    steps, table = plan.owned(grid.times.rank), made.network.table
+    source = Snapshots(graph, steps, model, draws, grid.share, reading, table)
     return TimeRunner(model, source, plan, grid.times, strategy, draws)

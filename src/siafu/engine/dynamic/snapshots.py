@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.engine.dynamic.node_features import NodeFeatures, window_degrees
 from siafu.engine.dynamic.step_shards import StepShards
 from siafu.graph import Array, DynamicGraph, Snapshot, group_graph, normalised, smooth
 from siafu.nn import (
@@ -36,6 +37,8 @@ and makes each block's snapshots from them."""
 class Reading:
     """How snapshots become the input of a model."""
 
+    features: NodeFeatures | None = None
+    """None: the data's own."""
     lags: int = 0
     """Past values of a signal among the features."""
     outward: bool = False
@@ -54,9 +57,12 @@ class Snapshots:
         draws: Draws,
         share: VertexShare,
         reading: Reading | None = None,
+        table_ND: Tensor | None = None,
     ) -> None:
+        """`table_ND`: a row for each node of the graph that is learnt, in the place of features."""
         reading = reading or Reading()
         self.graph, self.draws, self.lags = graph, draws, reading.lags
+        self._features_of, self._table_ND = reading.features, table_ND
         self.share, self.device = share, share.world.device
         self._turned = reading.outward and not graph.symmetric
         self._edges, self._shards = graph, None
@@ -70,6 +76,8 @@ class Snapshots:
         self.starts_transformed = bool(model.band) and isinstance(model.parts[0], BandedMean)
         first = model.parts[1 if self.starts_transformed else 0]
         self._aggregation: str | None = getattr(first, "input_aggregation", None)
+        if self.learns_input:  # a mean over time of what does not change is itself
+            self._aggregation = None
         edges = int(self._edges.edges_per_snapshot()[list(steps)].sum()) if len(steps) else 0
         if self.band:  # a mean holds the edges of all its snapshots, at most, and every loop
             edges = self.band * edges + self.num_vertices * len(steps)
@@ -105,9 +113,18 @@ class Snapshots:
         part_of_N = None if self.share.is_whole else self.graph.part_of
         return self.graph.num_nodes if part_of_N is None else int(np.bincount(part_of_N).max())
 
+    @property
+    def learns_input(self) -> bool:
+        """True where a table of rows is learnt."""
+        return self._table_ND is not None
+
     def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
         """Return the input rows and the graphs of some owned snapshots."""
-        rows = [self._inputs[step] for step in steps]
+        if self._table_ND is None:
+            rows = [self._inputs[step] for step in steps]
+        else:
+            own = self._table_ND if self.share.is_whole else self._table_ND[self.share.ids_n]
+            rows = [own] * len(steps)
         if self._graphs or not steps:
             return rows, [self._graphs[step] for step in steps]
         stream = next(stream for span, stream in self._streams if steps.start in span)
@@ -132,6 +149,8 @@ class Snapshots:
 
     @torch.no_grad()
     def _note_input(self, step: int, x_NF: Tensor, at: StepGraph) -> None:
+        if self.learns_input:
+            return
         self._inputs[step] = x_NF
         if self._aggregation is not None:
             aggregate_NF = getattr(at.neighbours, self._aggregation)(x_NF)
@@ -166,12 +185,7 @@ class Snapshots:
         return snapshot.transposed() if self._turned else snapshot
 
     def _features(self, step: int) -> Tensor:
-        if self.lags:
-            x_NF = lagged_features(self.graph, step, self.lags)
-        elif self.graph.x is None:
-            x_NF = window_degrees(self.graph, step)
-        else:
-            x_NF = self.graph.features(step)
+        x_NF = input_rows(self.graph, step, self._features_of, self.lags)
         return torch.from_numpy(np.array(x_NF[self._rows])).to(self.device, self.dtype)
 
     def _step_graph(self, csr: CSR, step: int) -> StepGraph:
@@ -184,32 +198,32 @@ class Snapshots:
         return StepGraph(LocalNeighbours(csr, ids_N, self.draws), active_N)
 
 
-def window_degrees(graph: DynamicGraph, step: int) -> Array:
-    """Return float32 [N, 2]: log(1 + d) of the events that came in and went out in the window.
-
-    Of the events themselves, not of the edges alive: what is new tells more.
-    """
-    events = graph.edge_events(step)
-    counts = [np.bincount(ends, minlength=graph.num_nodes) for ends in (events.dst, events.src)]
-    return np.log1p(np.stack(counts, axis=1)).astype(np.float32)
-
-
-def num_inputs(graph: DynamicGraph, lags: int) -> int:
-    """Return F as a model sees it: features, or those of the data and past values of the signal."""
+def num_inputs(graph: DynamicGraph, features: NodeFeatures, lags: int) -> int:
+    """Return F as a model sees it: features of nodes, behind past values of the signal."""
     if not lags:
-        return graph.num_features
+        return features.width
     assert graph.signal is not None
-    own = 0 if graph.x is None else graph.num_features
-    return own + lags * int(graph.signal.shape[-1])
+    return features.width + lags * int(graph.signal.shape[-1])
 
 
-def lagged_features(graph: DynamicGraph, step: int, lags: int) -> Array:
-    """Return float32 [N, F]: the signal now and before, 0 before its start, then the data's own."""
+def input_rows(graph: DynamicGraph, step: int, features: NodeFeatures | None, lags: int) -> Array:
+    """Return float32 [N, F] of a snapshot: the signal now and before, 0 before its start, then
+    features of the nodes; where those are learnt, nothing."""
+    if features is not None and features.is_learned:
+        return np.zeros((graph.num_nodes, 0), np.float32)
+    own = [] if features is not None and not features.width else [_own(graph, step, features)]
+    if not lags:
+        return own[0]
     assert graph.signal is not None
     zero = np.zeros(graph.signal.shape[1:], np.float32)
     past = [graph.signal[step - k] if step >= k else zero for k in range(lags)]
-    own = [] if graph.x is None else [graph.features(step)]
     return np.concatenate([*past, *own], axis=1).astype(np.float32)
+
+
+def _own(graph: DynamicGraph, step: int, features: NodeFeatures | None) -> Array:
+    if features is not None:
+        return features.rows(graph, step)
+    return window_degrees(graph, step) if graph.x is None else graph.features(step)
 
 
 def _runs(steps: Sequence[int]) -> Iterator[range]:

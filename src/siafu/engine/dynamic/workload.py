@@ -1,6 +1,7 @@
 """Training on a dynamic graph: an epoch is one step over all training snapshots of all ranks."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from siafu.nn import Draws
 from siafu.partitioning import TimeBlock
 from siafu.record import shown_score
 from siafu.strategy import TimeRunner, WidthBook
+from siafu.strategy.time.blocks import LossOf
 
 _HALO = ("halo_forward", "halo_backward")
 
@@ -43,7 +45,7 @@ class DynamicWorkload:
         draws: Draws,
     ) -> None:
         self.config, self.graph, self.grid, self.draws = config, graph, grid, draws
-        self.learnt, self.network, self._lags = made
+        self.made, self.learnt, self.network = made, made.task, made.network
         self.runner, self.task = runner, self.learnt.name
         self.metrics: tuple[str, ...] = (self.learnt.metric,)
         self._fingerprint = ""
@@ -68,14 +70,27 @@ class DynamicWorkload:
         """None: what is learnt differs by snapshot."""
 
     def run_epoch(self, optimiser: torch.optim.Optimizer, epoch: int) -> float:
-        """Take one step and return the loss over all ranks."""
+        """Take one step, or one for each time block, and return the loss over all ranks."""
         self.network.train()
         self.draws.training, self.draws.epoch = True, epoch
         optimiser.zero_grad(set_to_none=True)
-        share = self.runner.train(self._loss_of)
-        reduce_gradients(list(self.network.parameters()), self.world)
-        optimiser.step()
+
+        def step() -> None:
+            reduce_gradients(list(self.network.parameters()), self.world)
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+
+        if self.config.step_every == "block":
+            # A block's loss is its share of an epoch's: as large, on average, as that of all.
+            blocks = self.runner.plan.num_train
+            share = self.runner.train_in_order(self._loss_times(blocks), step) / blocks
+        else:
+            share = self.runner.train(self._loss_of)
+            step()
         return math.fsum(row[0] for row in self.world.gather_numbers([share], "metric"))
+
+    def _loss_times(self, factor: int) -> LossOf:
+        return lambda block, rows_tND: factor * self._loss_of(block, rows_tND)
 
     def stands_still(self, epochs: int) -> bool:
         """Return True: an epoch ends with a step of all ranks."""
@@ -146,6 +161,9 @@ class DynamicWorkload:
         """Return nothing: weights, widths and the epoch are all of it."""
         return {}
 
+    def check_facts(self, facts: RunFacts) -> None:
+        """Take all."""
+
     def restore(self, facts: RunFacts) -> None:
         """Take up nothing."""
 
@@ -175,7 +193,7 @@ class DynamicWorkload:
 
     def save_weights(self, path: Path) -> None:
         """Write the weights and what inference needs to know; rank 0 calls this alone."""
-        save_dynamic_network(self.network, self.learnt, self.graph, self._lags, path)
+        save_dynamic_network(self.made, self.graph, path)
 
     def write_predictions(self, target: Path) -> None:
         """Write what was asked about each of this rank's snapshots."""
@@ -193,8 +211,12 @@ def begin_dynamic(
     graph: DynamicGraph,
     world: World,
     resume_from: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Trainer:
-    """Return a training ready to run, fresh or from the newest checkpoint of a run folder."""
+    """Return a training ready to run, fresh or from the newest checkpoint of a run folder.
+
+    `say` is told of checkpoints that are passed over.
+    """
     if resume_from is None:
         check_own_settings(config)
     draws = Draws(seed=config.seed)
@@ -203,5 +225,5 @@ def begin_dynamic(
     runner = make_runner(config, graph, grid, made, draws)
     trainer = Trainer(config, DynamicWorkload(config, graph, grid, made, runner, draws))
     if resume_from is not None:
-        trainer.resume(resume_from)
+        trainer.resume(resume_from, say)
     return trainer

@@ -3,7 +3,6 @@
 Shapes: N owned rows, O classes, T minibatches of a step.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -23,7 +22,7 @@ from siafu.engine.networks.sampled_settings import (
     needs_of,
     needs_of_own,
 )
-from siafu.engine.networks.step_state import StepState
+from siafu.engine.networks.step_state import StepsTaken, StepState
 from siafu.engine.workload import OnStep, no_step
 from siafu.minibatch import (
     ROW_BITS,
@@ -80,6 +79,8 @@ class SampledNetwork:
         self.book = WidthBook(strategy, shard.world, draws.seed)
         self._shard, self._draws = shard, draws
         self._state = StepState(module)
+        self.taken = StepsTaken()
+        """Of the epoch that is trained, or that was left before its end."""
         self._inferred: tuple[list[Tensor], WrittenRows] | None = None
         """The logits of all nodes, and the weights that gave them."""
         self.on_answers: Callable[[Tensor, Tensor], None] | None = None
@@ -139,22 +140,21 @@ class SampledNetwork:
         self._draws.training = True
         self._inferred = None
         assert self.strategy.macrobatch != "auto", "the engine settles that"
-        losses, counts, sampler = [], [], self.feed.sampler
+        taken, sampler = self.taken, self.feed.sampler
         self._state = StepState(self.module)
         # It would take memory that inference between the epochs is to have.
         goes_on = goes_on and not self.feed.is_limited
-        for macrobatch in sampler.macrobatches(epoch, self.strategy.macrobatch, goes_on=goes_on):
+        for macrobatch in sampler.macrobatches(
+            epoch, self.strategy.macrobatch, goes_on=goes_on, first=len(taken)
+        ):
             for step, subgraphs in zip(macrobatch.steps, macrobatch.subgraphs, strict=True):
                 sampler.check()
                 with sampler.abandoned_on_error():
                     loss = self._take_step(optimiser, epoch, macrobatch, step, subgraphs)
-                losses.append(loss)
-                counts.append(step.num_seeds)
-                on_step(len(losses), sampler.schedule.num_steps)
-        # Read here alone: to look at each would make the device stop for the host.
-        found = torch.stack(losses).tolist()
-        total = math.fsum(loss * count for loss, count in zip(found, counts, strict=True))
-        return total / max(1, sum(counts))
+                taken.note(loss, step.num_seeds)
+                on_step(len(taken), sampler.schedule.num_steps)
+        self.taken = StepsTaken()
+        return taken.mean()
 
     def _take_step(
         self,

@@ -1,7 +1,39 @@
 """Gradients and buffers of a step that has several minibatches."""
 
+import math
+from dataclasses import dataclass, field
+
 import torch
 from torch import Tensor, nn
+
+
+@dataclass(slots=True)
+class StepsTaken:
+    """Loss and size of each step of an epoch so far."""
+
+    earlier: list[float] = field(default_factory=list)
+    """Losses of those that were taken before the epoch was left."""
+    seeds: list[int] = field(default_factory=list)
+    """Of all."""
+    losses: list[Tensor] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        """Return how many they are."""
+        return len(self.seeds)
+
+    def note(self, loss: Tensor, seeds: int) -> None:
+        """Add a step."""
+        self.losses.append(loss)
+        self.seeds.append(seeds)
+
+    def told(self) -> list[float]:
+        """Return all losses; not after each step, since a device is waited for."""
+        return [*self.earlier, *(torch.stack(self.losses).tolist() if self.losses else [])]
+
+    def mean(self) -> float:
+        """Return the mean over all seeds."""
+        total = math.fsum(loss * n for loss, n in zip(self.told(), self.seeds, strict=True))
+        return total / max(1, sum(self.seeds))
 
 
 class StepState:

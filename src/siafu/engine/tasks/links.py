@@ -1,10 +1,11 @@
 """Telling which pairs will meet in the next snapshot.
 
-Shapes: n nodes of this rank, E pairs, D embedding width.
+Shapes: n nodes of this rank, N of all, E pairs, D embedding width, P numbers of a pair's history.
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -12,13 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from siafu.engine.tasks.all_pairs import Scored, among, kept, rank_true, without_loops
 from siafu.engine.tasks.edges import head_width
-from siafu.engine.tasks.scores import (
-    average_precision,
-    judge,
-    mean_reciprocal_rank,
-    score_among_all,
-)
+from siafu.engine.tasks.model_free import MODEL_FREE, ModelFree
+from siafu.engine.tasks.pair_history import PairHistory
+from siafu.engine.tasks.scores import average_precision, judge, mean_reciprocal_rank
 from siafu.engine.tasks.task import (
     Tally,
     TaskInput,
@@ -34,10 +33,12 @@ from siafu.ops import DrawKey, uniform_rows
 
 _TRAIN_SITE, _SCORE_SITE = (1 << 18) + 1, (1 << 18) + 2
 """Streams of draws for negatives, apart from those of layers."""
-_PAIRS_AT_ONCE = 1 << 20
+_PAIRS_AT_ONCE = 1 << 17
 _DRAWN_AT_ONCE = 1 << 20
-_NEGATIVES = 20
+_NEGATIVES = "history:20"
 """Pairs without an edge drawn for each edge, unless asked otherwise."""
+REACH = 10
+"""Snapshots that histories of pairs and negatives go back, unless asked otherwise."""
 
 
 class Candidates(NamedTuple):
@@ -51,14 +52,23 @@ class Candidates(NamedTuple):
     num_others: int
 
 
+@dataclass(frozen=True, slots=True)
+class Negatives:
+    """What pairs that do not meet are drawn from, and how many per pair that does."""
+
+    kind: Literal["uniform", "history"]
+    """Both ends of all nodes met, or sources of true pairs and targets of the last snapshots."""
+    count: int
+
+
 class LinkTask:
     """Pairs that meet in snapshot t + 1 against pairs that do not, from embeddings of snapshot t.
 
-    Negatives are drawn, both ends, among nodes met until then; those that do meet are dropped.
-    Binary cross-entropy, both sides counting alike. Average precision and mean reciprocal rank of
-    a snapshot are averaged over snapshots (MAP, MRR). Scores are not those of Pareja et al. (2020),
-    whose negatives share the sources of true pairs and have targets of recent snapshots, whose
-    negatives count more, and who rank among all pairs of the data's nodes, loops included.
+    Negatives have both ends drawn among nodes met until then (`uniform`), or are the sources of
+    true pairs with targets that were active in the last snapshots (`history`); those that do meet
+    are dropped. Binary cross-entropy, both sides counting alike. Average precision and mean
+    reciprocal rank of a snapshot are averaged over snapshots (MAP, MRR). The same is told of
+    rankings that no model makes (`model_free`).
     """
 
     name, metric, lower_is_better = "link", "map", False
@@ -80,16 +90,23 @@ class LinkTask:
         self.splits = split_next_steps(graph.num_snapshots, config.split)
         self.num_steps = graph.num_snapshots - 1
         self.train_steps = len(self.splits["train"])
+        self.reach = config.history or REACH
         self.met, self.met_by_step = _order_of_meeting(graph.event_starts, self._ends())
-        self.total = sum(len(self._positives(step)[0]) for step in range(self.train_steps))
-        self.total = max(1, self.total)
+        self._true: dict[int, tuple[Tensor, Tensor]] = {}
+        self._active: dict[int, Tensor] = {}
+        self._free: dict[int, list[float]] = {}
+        counts = (len(self._positives(step)[0]) for step in range(self.train_steps))
+        self.total = max(1, sum(counts))
+        ranks_all = self.eval_negatives is None
+        self.history = PairHistory(graph, self.reach, given.share, of_all=ranks_all)
+        self.reads_history = config.pair_history
 
     def _ends(self) -> tuple[Array, Array]:
         return np.asarray(self.graph.event_src), np.asarray(self.graph.event_dst)
 
     def make_head(self, width: int) -> nn.Module:
         """Return a head that scores pairs."""
-        return PairHead(width, 1, self.hidden)
+        return PairHead(width, 1, self.hidden, self.history.width if self.reads_history else 0)
 
     def _positives(self, step: int) -> tuple[Array, Array]:
         """Return the pairs that meet in the snapshot after `step`, each once.
@@ -104,13 +121,20 @@ class LinkTask:
         keys = np.unique(src * num_nodes + dst)
         return keys // num_nodes, keys % num_nodes
 
-    def _candidates(self, step: int, key: DrawKey, count: int) -> Candidates:
-        """Return this rank's pairs: those that meet, then negatives, `count` drawn for each."""
-        source, target = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
+    def _true_pairs(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the same on the device, made once for each snapshot of this rank."""
+        if step not in self._true:
+            source, target = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
+            self._true[step] = source, target
+        return self._true[step]
+
+    def _candidates(self, step: int, key: DrawKey, negatives: Negatives) -> Candidates:
+        """Return this rank's pairs: those that meet, then negatives, some drawn for each."""
+        source, target = self._true_pairs(step)
         keys = source * self.graph.num_nodes + target
         mine = self.share.is_mine(source)
         sources, targets, num_others = [source[mine]], [target[mine]], 0
-        for drawn_W2 in self._drawn(step, key, len(source) * count):
+        for drawn_W2 in self._drawn(step, key, negatives):
             drawn_keys = drawn_W2[:, 0] * self.graph.num_nodes + drawn_W2[:, 1]
             absent_W2 = drawn_W2[~torch.isin(drawn_keys, keys)]
             num_others += len(absent_W2)
@@ -122,20 +146,46 @@ class LinkTask:
         truth[: len(sources[0])] = 1
         return Candidates(all_sources, torch.cat(targets), truth, len(source), num_others)
 
-    def _drawn(self, step: int, key: DrawKey, count: int) -> Iterator[Tensor]:
-        """Yield pairs of nodes met so far, some at a time: a rank may keep few of them."""
+    def _drawn(self, step: int, key: DrawKey, negatives: Negatives) -> Iterator[Tensor]:
+        """Yield pairs, some at a time: a rank may keep few of them."""
+        true_sources, _ = self._true_pairs(step)
         known = self.met[: self.met_by_step[step + 1]].to(self.device)
+        pool = self._recent(step) if negatives.kind == "history" else known
+        pool = pool if len(pool) else known
+        count = len(true_sources) * negatives.count
         for low in range(0, count, _DRAWN_AT_ONCE):
             ids = torch.arange(low, min(low + _DRAWN_AT_ONCE, count), device=self.device)
             u_W2 = uniform_rows(key, ids + (step << 32), 2, dtype=torch.float64)
-            yield known[(u_W2 * len(known)).long().clamp(max=len(known) - 1)]
+            target = pool[(u_W2[:, 1] * len(pool)).long().clamp(max=len(pool) - 1)]
+            if negatives.kind == "history":
+                source = true_sources[ids // negatives.count]
+            else:
+                source = known[(u_W2[:, 0] * len(known)).long().clamp(max=len(known) - 1)]
+            yield torch.stack([source, target], dim=1)
+
+    def _recent(self, step: int) -> Tensor:
+        """Return the nodes of the last snapshots, once for each that they were active in."""
+        for window in range(max(0, step - self.reach + 1), step + 1):
+            if window not in self._active:
+                events = self.graph.edge_events(window)
+                nodes = np.unique(np.concatenate([events.src, events.dst])).astype(np.int64)
+                self._active[window] = torch.from_numpy(nodes).to(self.device)
+        recent = range(max(0, step - self.reach + 1), step + 1)
+        return torch.cat([self._active[window] for window in recent])
+
+    def _judged(self, head: nn.Module, step: int, rows_nD: Tensor, pairs: Candidates) -> Tensor:
+        """Return the scores of pairs of this rank's sources."""
+        known_EP = None
+        if self.reads_history:
+            known_EP = self.history.numbers(step, pairs.source, pairs.target).to(rows_nD.dtype)
+        return judge(head, self.share, rows_nD, pairs.source, pairs.target, known_EP)[:, 0]
 
     def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return the loss of the pairs of a snapshot over the number of all that meet."""
         pairs = self._candidates(step, self.draws.key(_TRAIN_SITE), self.negatives)
         if not pairs.num_met:
             return None
-        score_E = judge(head, self.share, rows_nD, pairs.source, pairs.target)[:, 0]
+        score_E = self._judged(head, step, rows_nD, pairs)
         num_mine = int(pairs.truth.sum())
         met = functional.softplus(-score_E[:num_mine]).sum()
         balance = pairs.num_met / max(1, pairs.num_others)
@@ -143,63 +193,109 @@ class LinkTask:
         return (met + others) / (2 * self.total)
 
     def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
-        """Return average precision, mean reciprocal rank and 1 for a snapshot with any edges."""
+        """Return each score of a snapshot with any edges, as `_names` has them, and 1."""
         split = split_of(self.splits, step)
         if split == "train":  # most snapshots, most of the work, and nothing is chosen by it
             return {}
         if self.eval_negatives is None:
-            among_all = self._among_all(head, step, rows_nD)
-            return {} if among_all is None else {split: [*among_all, 1.0]}
-        pairs = self._candidates(step, self._score_key(), self.eval_negatives)
+            found = self._among_all(head, step, rows_nD)
+        else:
+            found = self._among_drawn(head, step, rows_nD, self.eval_negatives)
+        return {} if found is None else {split: [*found, 1.0]}
+
+    def _among_drawn(
+        self, head: nn.Module, step: int, rows_nD: Tensor, negatives: Negatives
+    ) -> list[float] | None:
+        """Return the scores among drawn pairs; all ranks of a snapshot call it, one is told."""
+        pairs = self._candidates(step, self._score_key(), negatives)
         if not pairs.num_met:
-            return {}
-        mine = judge(head, self.share, rows_nD, pairs.source, pairs.target)[:, 0].double()
-        source, score, truth = (
-            self.share.gather(each) for each in (pairs.source, mine, pairs.truth)
-        )
+            return None
+        mine = self._judged(head, step, rows_nD, pairs).double()
+        is_new = step not in self._free
+        free = ModelFree(self.graph, self.history, step, self.device)
+        ranked = [free.scores(kind, pairs.source, pairs.target) for kind in MODEL_FREE]
+        columns = [mine, *(ranked if is_new else [])]
+        source, truth = (self.share.gather(each) for each in (pairs.source, pairs.truth))
+        scores = [self.share.gather(each) for each in columns]
         if not self.share.speaks:
-            return {}
-        found = average_precision(score, truth), mean_reciprocal_rank(source, score, truth)
-        return {split: [*found, 1.0]}
+            self._free.setdefault(step, [])
+            return None
+        found = [
+            one
+            for score in scores
+            for one in (average_precision(score, truth), mean_reciprocal_rank(source, score, truth))
+        ]
+        self._free.setdefault(step, found[2:])
+        return [*found[:2], *self._free[step]]
 
     def _score_key(self) -> DrawKey:
         """Return the key of negatives for scores: the same in every epoch."""
         return DrawKey(seed=self.draws.seed, epoch=0, purpose=_SCORE_SITE)
 
-    def _among_all(self, head: nn.Module, step: int, rows_nD: Tensor) -> tuple[float, float] | None:
-        """Return the scores among all pairs of nodes met so far, loops left out."""
-        assert isinstance(head, PairHead)
-        known = self.met[: self.met_by_step[step + 1]].to(self.device).sort().values
-        ends = (torch.from_numpy(a).to(self.device) for a in self._positives(step))
-        source, target = (torch.searchsorted(known, end) for end in ends)
-        source, target = source[source != target], target[source != target]
-        if not len(source):
+    def _among_all(self, head: nn.Module, step: int, rows_nD: Tensor) -> list[float] | None:
+        """Return the scores among all pairs of nodes met so far but loops, then of all nodes."""
+        source, target = self._true_pairs(step)
+        if not bool((source != target).any()):
             return None
-        wanted = known if self.share.speaks else known[:0]
-        from_KH, to_KH = (
-            self.share.fetch(half(rows_nD), wanted) for half in (head.source, head.target)
-        )
+        scored = self._scored(head, step, rows_nD)
+        if scored is None:
+            return None
+        if step not in self._free:
+            free = ModelFree(self.graph, self.history, step, self.device)
+            ranked = [self._both_ways(step, free.all_pairs(kind)) for kind in MODEL_FREE]
+            self._free[step] = [one for numbers in ranked for one in numbers]
+        return [*self._both_ways(step, scored), *self._free[step]]
+
+    def _both_ways(self, step: int, scored: Scored) -> list[float]:
+        """Return MAP and MRR among pairs of nodes met so far, and among all pairs of all nodes."""
+        source, target = self._true_pairs(step)
+        known = self.met[: self.met_by_step[step + 1]].to(self.device)
+        others = source != target
+        near = rank_true(without_loops(among(scored, known)), source[others], target[others])
+        return [*near, *rank_true(scored, source, target)]
+
+    def _scored(self, head: nn.Module, step: int, rows_nD: Tensor) -> Scored | None:
+        """Return the scores of all pairs, on the one rank of a snapshot that tells them."""
+        assert isinstance(head, PairHead)
+        every = torch.arange(self.graph.num_nodes if self.share.speaks else 0, device=self.device)
+        halves = [self.share.fetch(half(rows_nD), every) for half in (head.source, head.target)]
         if not self.share.speaks:
             return None
-        rows = max(1, _PAIRS_AT_ONCE // len(known))
+        rows_C, class_N = torch.cat(halves, dim=1).unique(dim=0, return_inverse=True)
+        from_CH, to_CH = rows_C.chunk(2, dim=1)
+        size = max(1, _PAIRS_AT_ONCE // len(rows_C))
 
         def pieces() -> Iterator[tuple[int, Tensor]]:
-            for lo in range(0, len(known), rows):
-                score_RK = head.joined(from_KH[lo : lo + rows, None] + to_KH[None])[..., 0].double()
-                score_RK.diagonal(lo).fill_(-torch.inf)
-                yield lo, score_RK
+            for low in range(0, len(rows_C), size):
+                yield low, head.joined(from_CH[low : low + size, None] + to_CH[None])[..., 0]
 
-        return score_among_all(pieces, source, target)
+        source_X, target_X = self.history.until(step)
+        if not self.reads_history:
+            source_X, target_X = source_X[:0], target_X[:0]
+        known_XP = self.history.numbers(step, source_X, target_X).to(rows_nD.dtype)
+        sum_XH = halves[0][source_X] + halves[1][target_X]
+        score_X = head.joined(sum_XH, known_XP if self.reads_history else None)[:, 0]
+        made = kept(pieces, len(rows_C))
+        return Scored(class_N, made, len(rows_C), source_X, target_X, score_X)
+
+    @property
+    def _names(self) -> list[str]:
+        """What `tally` tells, in order."""
+        drawn = ["map", "mrr"]
+        ways = drawn if self.eval_negatives else [*drawn, "map all nodes", "mrr all nodes"]
+        return [*ways, *(f"{name} of {kind}" for kind in MODEL_FREE for name in ways)]
 
     def score(self, sums: list[float]) -> dict[str, float]:
-        """Return MAP and MRR."""
-        precision, rank, steps = sums
-        return {"map": precision / max(1.0, steps), "mrr": rank / max(1.0, steps)}
+        """Return MAP and MRR, and beside them those of rankings without a model."""
+        *numbers, steps = sums
+        pairs = zip(self._names, numbers, strict=True)
+        return {name: number / max(1.0, steps) for name, number in pairs}
 
     def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the score of every pair that meets in the next snapshot, and of one negative."""
-        source, target, truth, *_ = self._candidates(step, self._score_key(), 1)
-        score = judge(head, self.share, rows_nD, source, target)[:, 0].float().sigmoid()
+        pairs = self._candidates(step, self._score_key(), Negatives("uniform", 1))
+        score = self._judged(head, step, rows_nD, pairs).float().sigmoid()
+        source, target, truth, *_ = pairs
         count = len(source)
         return {
             "src": self.graph.ids.take(source.cpu().numpy()).to_arrow(),
@@ -220,24 +316,25 @@ def _order_of_meeting(event_starts: Array, ends: tuple[Array, Array]) -> tuple[T
     return torch.from_numpy(vertices[order]), met_by_step
 
 
-def _negatives(text: str | None) -> int:
-    number = (text or f"uniform:{_NEGATIVES}").removeprefix("uniform:")
-    if not number.isdigit() or int(number) < 1:
+def _negatives(text: str | None) -> Negatives:
+    kind, _, number = (text or _NEGATIVES).partition(":")
+    if kind not in ("uniform", "history") or not number.isdecimal() or int(number) < 1:
         raise ConfigError(
             "The negatives are not understood.",
             seen=f"--negatives {text}",
-            fix=f"use uniform:{_NEGATIVES} for {_NEGATIVES} pairs without an edge for each edge",
+            fix="use uniform:20 for 20 pairs of nodes met per edge, or history:20 for its source "
+            "with nodes of the last snapshots",
         )
-    return int(number)
+    return Negatives("history" if kind == "history" else "uniform", int(number))
 
 
-def _eval_negatives(text: str) -> int | None:
+def _eval_negatives(text: str) -> Negatives | None:
     if text == "all":
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise ConfigError(
             "The negatives of a score can't be drawn.",
             seen=f"--eval-negatives {text}",
             fix="use a number of 1 or more, or all",
         )
-    return int(text)
+    return Negatives("uniform", int(text))

@@ -22,7 +22,8 @@ MARKS = ("", "-", "--", "?", ".", "none", "na", "n/a", "nan", "null", "missing",
 NULL_CELLS = sorted({*BLANKS, *MARKS, "None", "NONE", "Null", "Missing", "MISSING"})
 """Cells of CSV columns of numbers and dates that are gaps."""
 _NUMBER = r"(?i)^[-+]?(\d+\.?\d*(e[-+]?\d+)?|\.\d+(e[-+]?\d+)?|inf(inity)?)$"
-_GROUPED = r"^[-+]?\d{1,3}((,\d{3})+\.\d+|(,\d{3}){2,})$"
+_MONEY = r"[$€£¥]|EUR|USD|GBP|CHF"
+_GROUPED = r"^[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?$"
 _CLOCK = r"[T ]\d\d:\d\d(:\d\d([.,]\d{1,9})?)?\s?(Z|[+-]\d\d:?(\d\d)?)?"
 _ISO = rf"^\d{{4}}-\d\d-\d\d({_CLOCK})?$|^\d{{4}}/\d\d/\d\d$"
 _DAY_FIRST = r"^(\d\d)\.(\d\d)\.(\d{4})"
@@ -54,12 +55,17 @@ class Words:
         return np.append(odd_V, False)[self.codes_B]
 
 
-def words_of(column: pa.Array) -> Words:
-    """Return the different texts of a column of any type that can be text."""
+def words_of(column: pa.Array, but: str = "") -> Words:
+    """Return the different texts of a column of any type that can be text.
+
+    `but` is no gap there, though it is a mark of gaps elsewhere.
+    """
     encoded = column.cast(pa.large_string()).dictionary_encode()
     values = pc.utf8_trim_whitespace(encoded.dictionary)
     codes_B = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
     is_gap = pc.is_in(pc.utf8_lower(values), pa.array(MARKS, pa.large_string()))
+    if but:
+        is_gap = pc.and_(is_gap, pc.not_equal(values, but))
     return Words(values, codes_B, is_gap.to_numpy(zero_copy_only=False))
 
 
@@ -74,13 +80,13 @@ def numbers_of(values: pa.Array) -> Array:
 def amounts_of(values: pa.Array) -> Array:
     """Return float64 [V] of texts as `numbers_of` does, also with a sign of money or of percent.
 
-    Commas between thousands are left out where no fraction could be meant: 1,234.50 or 1,234,567.
+    Commas before three digits are between thousands: 1,234 or 1,234.50, but not 0,125 or 1,5.
     """
     numbers_V = numbers_of(values)
     if np.isfinite(numbers_V).all():
         return numbers_V
-    bare = pc.replace_substring_regex(values, r"^([-+]?)\s*[$€£¥]\s*", r"\1")
-    bare = pc.replace_substring_regex(bare, r"\s*[$€£¥%]$", "")
+    bare = pc.replace_substring_regex(values, rf"^([-+]?)\s*({_MONEY})\s*", r"\1")
+    bare = pc.replace_substring_regex(bare, rf"\s*({_MONEY}|%)$", "")
     grouped = pc.match_substring_regex(bare, _GROUPED)
     bare = pc.if_else(grouped, pc.replace_substring(bare, ",", ""), bare)
     return np.where(np.isfinite(numbers_V), numbers_V, numbers_of(bare))

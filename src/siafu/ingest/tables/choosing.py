@@ -13,7 +13,7 @@ from siafu.ingest.tables.problems import Problems
 from siafu.record import shortened
 
 Kinds = tuple[tuple[str, str, str], ...]
-"""Name, kind, and what comes first in dates with slashes, of each feature."""
+"""Name, kind, and what comes first in dates or is no gap among categories, of each feature."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +91,6 @@ def choose_features(
     if copies:
         who = shortened(list(copies), MOST_NAMES)
         notes.append(f"Warning: left out, since they tell the target: {who} (--features asks).")
-    texts = [one.name for one in decided if not one.why_not and one.kind == "category"]
-    for name, count in sample.codes_read_as_gaps(texts).items():
-        notes.append(
-            f"Column {name} has NA among its two-letter codes ({count:,} of the first rows): it is "
-            "read as a gap; write it otherwise where it is one of them (Namibia: NAM)."
-        )
     readers = tuple(FeatureReader(one) for one in decided if not one.why_not)
     return Features(readers, unused, tuple(notes))
 

@@ -81,7 +81,7 @@ class FeatureReader:
 
     def learn(self, piece: Piece) -> None:
         """Meet the categories of some rows."""
-        self.categories.codes(words_of(piece.column(self.name)))
+        self.categories.codes(words_of(piece.column(self.name), self._first))
 
     def block(self, piece: Piece) -> Array:
         """Return block_BW float32; categories by the number they were met as."""
@@ -104,7 +104,7 @@ class FeatureReader:
         if self.kind == "category":
             if is_number(column.type):
                 raise self._other_type(piece, column.type)
-            return self.categories.codes(words_of(column)).astype(np.float32)
+            return self.categories.codes(words_of(column, self._first)).astype(np.float32)
         if is_number(column.type):
             return as_float32(column)
         if self.kind == "date" and not is_text(column.type) and not pa.types.is_null(column.type):
@@ -180,13 +180,20 @@ class FeatureReader:
                 f"A column of {_KIND_SHOWN[self.kind]} has cells that are none.",
                 seen=f"column {self.name!r}: {self.first}; {self.odd:,} such in "
                 f"{counted(self.rows, 'row')}",
-                fix="write numbers there or leave them empty, or name the features without it: "
-                "--features COLUMN,COLUMN",
+                fix=f"write {_KIND_SHOWN[self.kind]} there{self._order()} or leave them empty; "
+                "training can do without the column (--features -COLUMN)",
             )
+
+    def _order(self) -> str:
+        return f", {self._first} first," if self.kind == "date" and self._first else ""
 
     def notes(self) -> list[str]:
         """Return sentences for the user, once all was read."""
         notes = []
+        if self.kind == "category" and self._first:
+            notes.append(
+                f"{self.name}: {self._first} is taken for a code like the others, not for a gap."
+            )
         if self.odd:
             notes.append(
                 f"{self.name}: {counted(self.odd, 'cell')} among {_KIND_SHOWN[self.kind]} taken as "
@@ -203,7 +210,7 @@ class FeatureReader:
         """Return what a schema says, once all was read."""
         categories = self.categories.names() if self.kind == "category" else ()
         kind: Any = self.kind
-        first: Any = self._first or None
+        first: Any = (self._first or None) if self.kind == "date" else None
         return [
             FeatureColumn(name=name, kind=kind, first=first, categories=categories, gaps=int(gaps))
             for name, gaps in zip(self.names(), self.gaps_W, strict=True)

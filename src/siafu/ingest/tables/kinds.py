@@ -10,14 +10,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from siafu.graph import Array
 from siafu.ingest.tables.cells import (
     READER_OF_KIND,
+    Words,
     amounts_of,
     dates_of,
     days_of,
     first_of_dates,
+    numbers_of,
     words_of,
 )
 from siafu.ingest.tables.columns import as_float32, is_list, is_number, is_text, list_lengths
@@ -28,7 +31,12 @@ SAMPLE_ROWS = 1 << 16
 MOST_CATEGORIES = 10_000
 _ROWS_AT_ONCE = 1 << 15
 _ID_NAME = re.compile(r"(?i:(^|.*[_\s.-])(id|ids|uuid|guid))|.*[a-z](Id|ID)")
+NAMIBIA = "NA"
+"""A gap, but among codes of countries."""
 _CODE = re.compile("[A-Z]{2}")
+_PADDED = re.compile(r"0\d")
+_BEFORE_FRACTION = re.compile(r"\b0,\d|,(\d{1,2}|\d{4,})\D*$")
+_BEFORE_THOUSANDS = re.compile(r"\b[1-9]\d{0,2},\d{3}\D*$")
 _FEWEST_CODES = 3
 _FEWEST_ROWS = 20
 """In fewer rows, different numbers in a row are no sign of an index."""
@@ -52,7 +60,7 @@ class Decided:
     width: int = -1
     """Numbers of each list; -1 where the column holds none."""
     first: str = ""
-    """What comes first in dates with slashes, where they are some."""
+    """What comes first in dates with slashes; of categories what is no gap there, as NA."""
 
     @property
     def can_be_feature(self) -> bool:
@@ -66,9 +74,10 @@ class Sample:
     def __init__(self, table: Table, names: Sequence[str]) -> None:
         first = replace(table, files=table.files[:1])
         self.types = {field.name: field.type for field in first.schema()}
-        # Whole numbers of the first rows may be followed by fractions.
+        # Whole numbers of the first rows may be followed by fractions, and have lost their zeros.
         whole = [name for name in names if pa.types.is_integer(self.types[name])]
-        first = replace(first, types={**first.types, **dict.fromkeys(whole, pa.float64())})
+        read_as = pa.large_string() if table.is_csv else pa.float64()
+        first = replace(first, types={**first.types, **dict.fromkeys(whole, read_as)})
         parts: dict[str, list[pa.Array]] = {name: [] for name in names}
         rows = 0
         try:
@@ -81,6 +90,19 @@ class Sample:
         except MixedTypesError:
             pass  # told, or made up for, when all is read
         self.columns = {name: pa.concat_arrays(p) for name, p in parts.items() if p}
+        for name in whole if table.is_csv else ():
+            if name in self.columns and not self._keeps_zeros(name):
+                words = words_of(self.columns[name])
+                self.columns[name] = pa.array(
+                    words.spread(numbers_of(words.values)), from_pandas=True
+                )
+
+    def _keeps_zeros(self, name: str) -> bool:
+        """Return whether whole numbers of a CSV file are text: a code such as 01500 is another."""
+        if not pc.any(pc.match_substring_regex(self.columns[name], r"^\s*0\d")).as_py():
+            return False
+        self.types[name] = pa.large_string()
+        return True
 
     def decide(self, names: Sequence[str]) -> list[Decided]:
         """Return what each of these columns holds."""
@@ -109,17 +131,6 @@ class Sample:
                 found[one.name] = f"tells {target}: the same but for names"
             elif told is not None and _is_line(_values(column), told):
                 found[one.name] = f"tells {target}: correlation above {_SAME}"
-        return found
-
-    def codes_read_as_gaps(self, categories: Sequence[str]) -> dict[str, int]:
-        """Return columns of two-letter codes in which NA, a country too, is read as a gap."""
-        found = {}
-        for name in categories:
-            words = words_of(self.columns[name])
-            values = words.values.to_pylist()
-            codes = [value for value in values if _CODE.fullmatch(value)]
-            if "NA" in codes and len(codes) > _FEWEST_CODES and 10 * len(codes) > 9 * len(values):
-                found[name] = int((words.codes_B == values.index("NA")).sum())
         return found
 
 
@@ -165,11 +176,14 @@ def _of_text(name: str, column: pa.Array) -> Decided:
     rows, distinct = int(counts_V[known_V].sum()), int(known_V.sum())
     if not rows:
         return Decided(name, "empty", "has no values")
-    padded = any(re.match(r"0\d", text) for text in words.values.to_pylist())
+    texts = words.values.to_pylist()
+    # A comma that stands before a fraction anywhere is none between thousands elsewhere.
+    unclear = all(any(map(comma.search, texts)) for comma in (_BEFORE_FRACTION, _BEFORE_THOUSANDS))
+    are_names = unclear or any(map(_PADDED.match, texts))
     shares = {
         kind: float(counts_V[known_V & np.isfinite(reader(words.values))].sum()) / rows
         for kind, reader in READER_OF_KIND.items()
-        if not (padded and kind == "number")
+        if not (are_names and kind == "number")
     }
     first = first_of_dates(words.values)
     if first:
@@ -181,7 +195,7 @@ def _of_text(name: str, column: pa.Array) -> Decided:
     if 2 * distinct <= rows or (distinct < rows and distinct <= _FEW_CATEGORIES):
         many = distinct > MOST_CATEGORIES
         why = f"more than {MOST_CATEGORIES:,} different texts" if many else ""
-        return Decided(name, "category", why)
+        return Decided(name, "category", why, first=NAMIBIA if _has_namibia(words) else "")
     if shares.get("number", 0) >= _MOSTLY:
         numbers = amounts_of(words.values)
         odd = int(np.argmax(words.is_odd(numbers)))
@@ -189,6 +203,13 @@ def _of_text(name: str, column: pa.Array) -> Decided:
     if distinct == rows:
         return Decided(name, "text", "looks like an id: each text is there once")
     return Decided(name, "text", f"free text: {distinct:,} different in {rows:,} rows")
+
+
+def _has_namibia(words: Words) -> bool:
+    """Return whether nearly all texts are codes of two letters, and NA is one of them."""
+    texts = words.values.to_pylist()
+    codes = [text for text in texts if _CODE.fullmatch(text)]
+    return NAMIBIA in codes and len(codes) > _FEWEST_CODES and 10 * len(codes) > 9 * len(texts)
 
 
 def _codes(column: pa.Array) -> Array:

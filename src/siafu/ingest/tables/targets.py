@@ -33,6 +33,8 @@ _MOST_CLASSES = 1_000
 _ROWS_A_CLASS = 5
 _MOST_COUNTED = 1 << 17
 _MOSTLY, _HALF = 0.9, 0.5
+_HOLES = 2
+"""Whole numbers that are spread further than so many each are no numbers of classes."""
 
 
 class Target(Protocol):
@@ -204,7 +206,12 @@ class OneColumn:
             return True
         distinct = len(self._counts)
         few = distinct <= _MOST_CLASSES and self._number_rows >= _ROWS_A_CLASS * distinct
-        return not (distinct <= _FEW_CLASSES or few)
+        return not (distinct <= _FEW_CLASSES or (few and self._is_dense()))
+
+    def _is_dense(self) -> bool:
+        """Whether whole numbers leave few out, as those of classes do, and salaries do not."""
+        values = amounts_of(pa.array(map(str, self._counts), pa.string()))
+        return float(values.max() - values.min()) < _HOLES * len(values)
 
     def _mixed(self) -> DataError:
         other = self._first_number or f"{self._number_rows:,} numbers"

@@ -33,11 +33,12 @@ class BandedHalo:
         self.late: dict[int, Tensor] = {}
         """Gradients from later blocks, by snapshot."""
         self._halos: dict[int, Tensor] = {}
-        self._keep = False
+        self._keep = self._cuts = False
         self._out: list[Root] = []
 
-    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
+    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool, cuts: bool = False) -> None:
         """Begin a pass over `blocks`."""
+        self._cuts = cuts
         ranks = range(self.world.size)
         self.owner = {step: rank for b in blocks for rank in ranks for step in b.owned(rank)}
         self._keep = keep
@@ -122,7 +123,7 @@ class BandedHalo:
         for step, grad in arrived:
             if step in own:
                 grad_tND[step - own.start] += grad
-            else:
+            elif not self._cuts:
                 self.late[step] = self.late[step] + grad if step in self.late else grad.clone()
         for row, step in enumerate(own):
             if step in self.late:

@@ -58,6 +58,11 @@ class StepSource(Protocol):
         """True where the input is what the first part of the model would make of it."""
         ...
 
+    @property
+    def learns_input(self) -> bool:
+        """True where input rows get gradients."""
+        ...
+
     def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
         """Return the input rows and the graphs of some of this rank's snapshots."""
         ...
@@ -149,6 +154,25 @@ class TimeRunner:
         self.wire.end()
         return total
 
+    def train_in_order(self, loss_of: LossOf, after_block: Callable[[], None]) -> float:
+        """Run the training blocks once, in order of time, each forward and backward.
+
+        Gradients end at the border before a block, whose state earlier weights have made;
+        `after_block` may take a step. Returns this rank's share of the losses of all blocks.
+        """
+        blocks = self.plan.blocks[: self.plan.num_train]
+        self._reset(blocks, keep=False, cuts=True)
+        total = 0.0
+        for block in blocks:
+            rows_tNO = self._forward(block)
+            loss = loss_of(block, rows_tNO)
+            total += float(loss.detach())
+            self._backward(loss, rows_tNO)
+            after_block()
+        self._wait_for_sends()
+        self.wire.end()
+        return total
+
     @torch.no_grad()
     def evaluate(self) -> Iterator[tuple[TimeBlock, Tensor]]:
         """Yield the embeddings of this rank's snapshots, block after block, to the last one."""
@@ -162,10 +186,10 @@ class TimeRunner:
             if isinstance(exchange, Wavefront):
                 exchange.wait_for_sends()
 
-    def _reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
-        self.wire.begin(next(self.model.parameters()).dtype, training=keep)
+    def _reset(self, blocks: Sequence[TimeBlock], *, keep: bool, cuts: bool = False) -> None:
+        self.wire.begin(next(self.model.parameters()).dtype, training=keep or cuts)
         for exchange in self._exchanges.values():
-            exchange.reset(blocks, keep=keep)
+            exchange.reset(blocks, keep=keep, cuts=cuts)
 
     def _backward(self, loss: Tensor, rows_tNO: Tensor) -> None:
         pairs = [root for exchange in self._exchanges.values() for root in exchange.roots()]
@@ -215,7 +239,8 @@ class TimeRunner:
         empty = like.new_empty(0, self.source.num_vertices, width)
         # As on ranks that have some: what parameters took part in making gets a gradient.
         makers = self.model.parts[self._first : number].parameters()
-        is_made = torch.is_grad_enabled() and any(p.requires_grad for p in makers)
+        is_made = self.source.learns_input or any(p.requires_grad for p in makers)
+        is_made = is_made and torch.is_grad_enabled()
         return empty.requires_grad_(is_made)
 
 

@@ -35,8 +35,11 @@ CodingsOf = Callable[[TimeBlock], MakeCodings | None]
 class TemporalExchange(Protocol):
     """One temporal part on one rank."""
 
-    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
-        """Begin a pass over `blocks`; `keep` their borders when they will be run again."""
+    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool, cuts: bool = False) -> None:
+        """Begin a pass over `blocks`; `keep` their borders when they will be run again.
+
+        `cuts`: they are run in order, with gradients that end at their borders.
+        """
         ...
 
     def roots(self) -> list[Root]:
@@ -51,9 +54,9 @@ class TemporalExchange(Protocol):
 class Borders:
     """States at the starts of blocks, and the gradient that the block after this one left."""
 
-    def __init__(self, *, keep: bool = False) -> None:
+    def __init__(self, *, keep: bool = False, cuts: bool = False) -> None:
         self._states: dict[int, State] = {}
-        self._keep = keep
+        self._keep, self._cuts = keep, cuts
         self._leaves: State = ()
         self._ends: State = ()
         self._grads: list[Tensor | None] = []
@@ -64,16 +67,16 @@ class Borders:
             self._leaves = ()
             return first
         state = self._states[block.number] if self._keep else self._states.pop(block.number)
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not self._cuts:
             state = self._leaves = tuple(tensor.detach().requires_grad_() for tensor in state)
         return state
 
     def leave(self, block: TimeBlock, state: State) -> None:
         """Note the state after a block."""
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and not self._cuts:
             self._ends = state
         else:
-            self._states[block.number + 1] = state
+            self._states[block.number + 1] = tuple(tensor.detach() for tensor in state)
 
     def roots(self) -> list[Root]:
         """Return the states after the block with the gradients that later blocks gave them."""
@@ -117,9 +120,9 @@ class AllToAll:
         self._borders = Borders()
         self._out: list[Root] = []
 
-    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
+    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool, cuts: bool = False) -> None:
         """Begin a pass."""
-        self._borders = Borders(keep=keep)
+        self._borders = Borders(keep=keep, cuts=cuts)
 
     def forward(self, rows_tND: Tensor, block: TimeBlock, *, returns: bool) -> Tensor:
         """Return out_tNO; nothing worth reading unless it `returns`."""
@@ -160,9 +163,9 @@ class Evolution:
         self._borders = Borders()
         self._gathered: list[Root] = []
 
-    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
+    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool, cuts: bool = False) -> None:
         """Begin a pass."""
-        self._borders = Borders(keep=keep)
+        self._borders = Borders(keep=keep, cuts=cuts)
 
     def forward(
         self,
@@ -179,9 +182,9 @@ class Evolution:
                 summary.requires_grad_()
             summary = gather_steps(summary, block.steps, self.world)
             self._gathered = [] if len(rows) else tied(summary)
-        (before,) = self._borders.enter(block, None if block.number else (self.part.first,))
-        weights = self.part.evolve(summary, before, block.stop - block.start)
-        self._borders.leave(block, (weights[-1],))
+        before = self._borders.enter(block, None if block.number else self.part.begin())
+        weights, after = self.part.evolve(summary, before, block.stop - block.start)
+        self._borders.leave(block, after)
         if not returns:
             return []
         mine = [weights[step - block.start] for step in block.owned(self.world.rank)]

@@ -53,13 +53,14 @@ class Wavefront:
         self.spans = list(pairwise(accumulate(even_counts(num_vertices, chunks), initial=0)))
         self.states: dict[int, list[State | None]] = {}
         """What each block of mine began with, by group of nodes."""
-        self.keep = False
+        self.keep = self.cuts = False
         self._chain: list[_Place] = []
         self._local: dict[Key, State] = {}
         self._sending: list[PendingRows] = []
 
-    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool) -> None:
+    def reset(self, blocks: Sequence[TimeBlock], *, keep: bool, cuts: bool = False) -> None:
         """Begin a pass over `blocks`."""
+        self.cuts = cuts
         self._chain = [_Place(b.number, rank) for b in blocks for rank in b.busy_ranks()]
         self.keep = keep
         self.states.clear()
@@ -179,9 +180,14 @@ class _Run:
         self._groups.append((rows, leaves, out, end))
         return out, end
 
+    def _linked(self, place: _Place | None) -> _Place | None:
+        """Return a neighbour that gradients are exchanged with."""
+        is_cut = self.exchange.cuts and place is not None and place.block != self.place.block
+        return None if is_cut else place
+
     def backward(self, grad_tNO: Tensor) -> tuple[Tensor, list[Tensor | None]]:
         """Return gradients of rows and parameters; those of states come and go as states did."""
-        exchange, after = self.exchange, self.after
+        exchange, after, before = self.exchange, self._linked(self.after), self._linked(self.before)
         parameters = list(exchange.part.parameters())
         coming: list[PendingRows | State] = []
         if after is not None:
@@ -199,9 +205,9 @@ class _Run:
             found = list(torch.autograd.grad(heads, inputs, grads, allow_unused=True))
             grad_rows.append(_or_zero(found[0], rows))
             states = found[1 : 1 + len(leaves)]
-            if self.before is not None:
+            if before is not None:
                 grad = tuple(_or_zero(g, leaf) for g, leaf in zip(states, leaves, strict=True))
-                exchange.hand(grad, self.before, self._key(BACKWARD, self.place, group))
+                exchange.hand(grad, before, self._key(BACKWARD, self.place, group))
             total = [_added(a, b) for a, b in zip(total, found[1 + len(leaves) :], strict=True)]
         self._groups = []
         return torch.cat(grad_rows, dim=1), total

@@ -355,12 +355,42 @@ def test_edges_to_predict_know_their_row_and_their_split(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_codes_that_look_like_gaps_are_told(tmp_path: Path, ending: str) -> None:
+def test_namibia_is_a_country_among_countries(tmp_path: Path, ending: str) -> None:
     columns = {"land": ["DE", "NA", "FR", "US", "NA", "IT"] * 10, "size": ["S", "NA", "M"] * 20}
     graph, told = made(tmp_path / "t", columns, ending=ending)
-    assert [one.gaps for one in schema_of(graph).nodes] == [20, 20]
-    assert told.count("NA among") == 1
-    assert "Column land has NA among its two-letter codes (20 of the first rows)" in told
+    land, size = schema_of(graph).nodes
+    assert (land.gaps, size.gaps) == (0, 20)
+    assert "NA" in land.categories
+    assert "land: NA is taken for a code like the others" in told
+    assert "size: NA" not in told
+
+
+def test_numbers_of_a_file_that_begin_with_zeros_are_names(tmp_path: Path) -> None:
+    columns = {"zip": ["01500", "1500", "80331", "04109"] * 15, "size": [1, 20, 300, 4000] * 15}
+    graph, _ = made(tmp_path / "t", columns, ending="csv")
+    place, size = schema_of(graph).nodes
+    assert (place.kind, size.kind) == ("category", "number")
+    assert place.categories == ("01500", "04109", "1500", "80331")
+    assert graph.x[:4, 1].tolist() == [1, 20, 300, 4000]
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["€ 48,500", "€ 1,250", "€ 980", "€ 1,234,567"], [48500, 1250, 980, 1234567]),
+        (["48,500", "1,250.5", "7", "-2,000"], [48500, 1250.5, 7, -2000]),
+        (["EUR 48500", "12 USD", "GBP 3,000", "4 CHF"], [48500, 12, 3000, 4]),
+    ],
+)
+def test_thousands_and_money_are_numbers(tmp_path: Path, cells: list[str], values: list) -> None:
+    graph, _ = made(tmp_path / "t", {"pay": cells * 15})
+    assert schema_of(graph).nodes[0].kind == "number"
+    assert graph.x[:4, 0].tolist() == values
+
+
+def test_commas_before_fractions_are_not_thousands(tmp_path: Path) -> None:
+    graph, _ = made(tmp_path / "t", {"pay": ["0,125", "1,250", "2,5", "1,750"] * 15})
+    assert schema_of(graph).nodes[0].kind == "category"
 
 
 def test_edges_from_a_node_to_itself_are_told(tmp_path: Path) -> None:
