@@ -89,6 +89,8 @@ class EdgeEvents(NamedTuple):
     """float32; 1 where the data has no weights."""
     time: Array | None = None
     """float64, in the data's own numbers (dates: seconds of 1970); None where it is not kept."""
+    attr: Array | None = None
+    """float32 [E, F], features of the events; None where the data has none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, repr=False, eq=False)
@@ -114,12 +116,16 @@ class DynamicGraph:
     """float32 [M]."""
     event_time: Array | None = None
     """float64 [M]: when each event happened, as `times` has it; None in older folders."""
+    event_attr: Array | None = None
+    """float32 [M, F]: features of the events."""
     num_edge_classes: int = 0
     edge_class_names: tuple[str | int, ...] = ()
     x: Array | None = None
     """float32 [N, F], or [T, N, F] where features change."""
     feature_names: tuple[str, ...] = ()
     """The columns of `x` by name; empty where the data names none."""
+    event_attr_names: tuple[str, ...] = ()
+    """The columns of `event_attr` by name; empty where the data names none."""
     y: Array | None = None
     """int64 [N], or [T, N] where labels change; -1 for no label."""
     num_classes: int = 0
@@ -161,6 +167,11 @@ class DynamicGraph:
     def num_features(self) -> int:
         """Width of `features`: the data's own, or 2 for in- and out-degree."""
         return 2 if self.x is None else int(self.x.shape[-1])
+
+    @property
+    def num_event_features(self) -> int:
+        """Features of an event."""
+        return 0 if self.event_attr is None else int(self.event_attr.shape[1])
 
     def snapshot(self, t: int) -> Snapshot:
         """Return snapshot t, exact. For several in a row `iterate` does far less work."""
@@ -205,7 +216,8 @@ class DynamicGraph:
         ones = np.ones(len(src), np.float32)
         time = None if self.event_time is None else np.asarray(self.event_time[span])
         weights = ones if weight is None else np.asarray(weight[span])
-        return EdgeEvents(src, dst, label, weights, time)
+        attr = None if self.event_attr is None else np.asarray(self.event_attr[span])
+        return EdgeEvents(src, dst, label, weights, time, attr)
 
     def edges_per_snapshot(self) -> Array:
         """Return int64 [T]: the number of edges of each snapshot, without making any."""
@@ -262,6 +274,7 @@ _ARRAYS = (
     "event_label",
     "event_weight",
     "event_time",
+    "event_attr",
     "x",
     "y",
     "signal",

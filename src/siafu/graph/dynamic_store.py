@@ -33,10 +33,11 @@ from siafu.graph.snapshot import Snapshot
 
 KIND = "dynamic"
 _FACTS = ("name", "num_classes", "num_edge_classes", "symmetric", "dates", "overlapping")
-_NAMES = ("class_names", "edge_class_names", "feature_names")
+_NAMES = ("class_names", "edge_class_names", "feature_names", "event_attr_names")
 _CHANGES = ("removed", "added", "changed")
 _KEYS_AT_ONCE = 1 << 20
-_OPTIONAL = ("event_label", "event_weight", "event_time", "x", "y", "signal", "part_of")
+_EVENT_COLUMNS = ("event_label", "event_weight", "event_time")
+_OPTIONAL = (*_EVENT_COLUMNS, "event_attr", "x", "y", "signal", "part_of")
 
 
 def save_dynamic(graph: DynamicGraph, target: Path | str, *, overwrite: bool = False) -> None:
@@ -73,6 +74,7 @@ class DynamicFacts(Facts):
     class_names: list[Name]
     edge_class_names: list[Name]
     feature_names: list[str] = Field(default_factory=list)
+    event_attr_names: list[str] = Field(default_factory=list)
     symmetric: bool = False
     dates: bool = False
     overlapping: bool = False
@@ -126,6 +128,7 @@ def _columns(folder: Folder, facts: DynamicFacts) -> dict[str, Column]:
         "event_label": Column((m,), OFFSETS, span=(-1, facts.num_edge_classes - 1)),
         "event_weight": Column((m,), REALS),
         "event_time": Column((m,), REALS),
+        "event_attr": Column((m, None), REALS),
         "x": Column((*_steps(folder, "x", 3, t), n, None), REALS),
         "y": Column((*_steps(folder, "y", 2, t), n), OFFSETS, span=(-1, facts.num_classes - 1)),
         "signal": Column((t, n, None), REALS),
@@ -199,7 +202,11 @@ def check_dynamic(graph: DynamicGraph) -> None:
     if graph.part_of is not None:
         _check_shape("part_of", graph.part_of.shape, [(n,)])
         _check_groups(graph.part_of)
-    for name in ("event_label", "event_weight", "event_time"):
+    if graph.event_attr is not None:
+        shape = graph.event_attr.shape
+        _check_shape("event_attr", shape, [(graph.num_events, shape[-1])])
+        _check_finite("event_attr", graph.event_attr)
+    for name in _EVENT_COLUMNS:
         column = getattr(graph, name)
         if column is not None:
             _check_shape(name, column.shape, [(graph.num_events,)])

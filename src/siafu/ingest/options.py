@@ -53,7 +53,9 @@ class TableColumns(Options):
         None, "weight column of the edges (default: weight, where it can be)", STATIC
     )
     edge_attr: str | None = setting(
-        None, "edge feature columns, or all but -a,-b (default: all that look like some)", STATIC
+        None,
+        "edge feature columns, or all but -a,-b (default: all that look like some); of events over "
+        "time those named",
     )
     edge_type: str | None = setting(None, "type column of the edges", STATIC)
     edge_label: str | None = setting(

@@ -32,8 +32,9 @@ from siafu.ingest.datasets.named import canonical
 from siafu.launch.cut import told_classes
 from siafu.nn import CARDS, DYNAMIC_CARDS
 from siafu.ops import num_threads, set_threads
+from siafu.options import names_in
 from siafu.partitioning import Cut, assign_vertices, too_few_snapshots
-from siafu.record import PhaseProgress, RunFolder
+from siafu.record import PhaseProgress, RunFolder, counted
 
 _ELEMENTS_A_THREAD = 4_000_000
 
@@ -111,7 +112,8 @@ def prepare_dynamic(
     if trains:
         check_scopes(config.kind(over_time=True, task=config.task or default_task(graph)), config)
     _check_lags(config, graph)
-    for note in [*notes, *_classes_told(config, graph)]:
+    _check_event_features(config, graph)
+    for note in [*notes, *_classes_told(config, graph), *_features_told(config, graph)]:
         say(note)
     say(
         f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} nodes, "
@@ -140,6 +142,14 @@ def _classes_told(config: RunConfig, graph: DynamicGraph) -> list[str]:
     return []
 
 
+def _features_told(config: RunConfig, graph: DynamicGraph) -> list[str]:
+    if graph.event_attr is None:
+        return []
+    has = f"Events have {counted(graph.num_event_features, 'feature')}"
+    read = "read" if config.edge_features else "not read: add --edge-features"
+    return [f"{has}, {read}."]
+
+
 def _check_lags(config: RunConfig, graph: DynamicGraph) -> None:
     """Raise where a signal would be looked back on beyond its start, which makes columns of 0."""
     if graph.signal is not None and config.lags > graph.num_snapshots:
@@ -149,6 +159,15 @@ def _check_lags(config: RunConfig, graph: DynamicGraph) -> None:
             seen=f"--lags {config.lags:,} with {graph.num_snapshots:,} snapshots: {width:,} "
             f"features, {4 * graph.num_nodes * width:,} bytes per snapshot",
             fix=f"use --lags {min(4, graph.num_snapshots)}, at most {graph.num_snapshots:,}",
+        )
+
+
+def _check_event_features(config: RunConfig, graph: DynamicGraph) -> None:
+    if config.edge_features and graph.event_attr is None:
+        raise ConfigError(
+            "The events have no features.",
+            seen=f"--edge-features with {graph.name}",
+            fix="name columns of numbers with --edge-attr, or leave --edge-features out",
         )
 
 
@@ -167,6 +186,14 @@ def _event_options(config: RunConfig) -> EventOptions:
                 fix=f"name them as src=from,time=when; roles are {', '.join(_ROLES)}",
             )
         named[role.strip()] = column.strip()
+    attr = names_in(config.edge_attr or "")
+    if any(name.startswith("-") for name in attr):
+        raise ConfigError(
+            "Features of events are named, not left out.",
+            seen=f"--edge-attr {config.edge_attr}",
+            fix="name the columns that are features: --edge-attr amount,duration",
+        )
+    named["attr"] = attr
     return EventOptions(partial_window=config.partial_window, time_unit=config.time_unit, **named)
 
 

@@ -23,6 +23,7 @@ from siafu.engine import Trainer, begin, load_network, write_embeddings, write_p
 from siafu.engine.edges import EdgeNetwork, write_edges
 from siafu.engine.forecast import HELD_SHARE
 from siafu.engine.pairs import write_pairs
+from siafu.engine.workload import Workload
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
 from siafu.graph import first_fault, folder_kind, writing
@@ -49,6 +50,7 @@ from siafu.record.progress import CUTTING, QUIET_SECONDS
 from siafu.record.watch import WRITING
 from siafu.shard import Shard, open_shard, part_bytes
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
+from siafu.strategy import unread_of_edges
 
 _PR_SET_PDEATHSIG = 1
 COMPILING_TOLD_VARIABLE = "SIAFU_COMPILING_TOLD"
@@ -170,6 +172,8 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
         open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
     ):
         losses, paces = _loss_watch(trainer), PaceWatch(world.named)
+        if ":" in config.model and not trainer.progress.epochs:
+            _tell_unread(workload, line)
 
         def show(row: dict[str, Any]) -> bool | None:
             of_loss = losses.note(row["epoch"], row["loss"])
@@ -193,6 +197,16 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
             with watch.writing():
                 workload.write_predictions(folder.predictions)
     trainer.close()
+
+
+def _tell_unread(workload: Workload, line: ProgressLine) -> None:
+    """Say which columns of the edges a model of the user's own passes over."""
+    shard, module = getattr(workload, "shard", None), workload.module
+    if isinstance(shard, Shard) and (names := unread_of_edges(module, shard)):
+        line.say(
+            f"{type(module).__name__} does not read {' and '.join(names)} of the edges: a forward "
+            "is given what it names."
+        )
 
 
 def _loss_watch(trainer: Trainer) -> LossWatch:

@@ -31,7 +31,8 @@ class Columns(TypedDict, total=False):
     edge_weight: str | None
     """weight column of the edges (default: weight, where it can be)."""
     edge_attr: str | Sequence[str] | None
-    """edge feature columns, or all but -a,-b (default: all that look like some)."""
+    """edge feature columns, or all but -a,-b (default: all that look like some); of events over
+    time those named."""
     edge_type: str | None
     """type column of the edges."""
     edge_label: str | Sequence[str] | None
@@ -79,7 +80,7 @@ class Settings(Columns, total=False):
     jk: Literal["none", "cat", "max"]
     """jumping knowledge."""
     edge_features: bool
-    """let attention use the edges' features."""
+    """let attention, or any model over time, use the edges' features."""
     task: Literal["node", "link", "edge", "signal", "classification", "regression"] | None
     """what is learnt: node (classification or regression as the label is), link, edge, over time
     signal too (default: node; over time what the data has, else link)."""

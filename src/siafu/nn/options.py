@@ -38,7 +38,9 @@ ATTENTION = Scope(
     f"use one of {', '.join(_ATTENDING)}",
 )
 EDGE_FEATURES = Scope(
-    lambda kind: kind.config.model in cards_that(lambda card: card.takes_edge_features),
+    lambda kind: (
+        kind.over_time or kind.config.model in cards_that(lambda card: card.takes_edge_features)
+    ),
     "for a model that does not use the features of edges",
     f"use one of {', '.join(_READING_EDGES)} (a model of your own gets them where its forward "
     "takes edge_attr)",
@@ -114,7 +116,7 @@ class ModelOptions(Options):
     )
     jk: Literal["none", "cat", "max"] = setting("none", "jumping knowledge", STATIC, BUILT_IN)
     edge_features: bool = setting(
-        False, "let attention use the edges' features", STATIC, EDGE_FEATURES
+        False, "let attention, or any model over time, use the edges' features", EDGE_FEATURES
     )
 
     @field_validator("model")

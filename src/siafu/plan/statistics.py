@@ -215,6 +215,16 @@ class GraphStatistics(BaseModel):
         )
 
 
+def _prepared_width(graph: Graph) -> int:
+    """Return how many features the columns of a table are about to become."""
+    if graph.schema is None or graph.schema.is_fitted:
+        return graph.num_features
+    used = [column for column in graph.schema.nodes if column.use]
+    levels = [min(len(c.categories), c.most_levels + 1) for c in used if c.kind == "category"]
+    numbers = sum(column.kind != "category" for column in used)
+    return numbers + sum(levels) + sum(column.gaps > 0 for column in used)
+
+
 def graph_statistics(graph: Graph, *, classes: int | None = None) -> GraphStatistics:
     """Return the numbers of a graph that is here, without any cut."""
     sources = np.asarray(graph.src)
@@ -227,7 +237,7 @@ def graph_statistics(graph: Graph, *, classes: int | None = None) -> GraphStatis
         name=graph.name,
         nodes=max(1, graph.num_nodes),
         edges=graph.num_edges,
-        features=max(1, graph.num_features if graph.x is not None else 1),
+        features=max(1, _prepared_width(graph) if graph.x is not None else 1),
         classes=max(1, classes or graph.num_targets or graph.num_classes),
         train_share=1.0 if train is None else train,
         degree_spread=float(np.log(degree[degree > 0]).std()) if degree.any() else 0.0,

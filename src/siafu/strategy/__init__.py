@@ -9,6 +9,7 @@ from siafu.strategy.pyg import (
     check_forward,
     edge_arguments,
     parallelize,
+    unread_of_edges,
 )
 from siafu.strategy.rounding import WidthBook, Widths
 from siafu.strategy.strategy import AUTO, PRESETS, Strategy, find_strategy
@@ -38,4 +39,5 @@ __all__ = [
     "neighbours_of",
     "parallelize",
     "smallest_piece",
+    "unread_of_edges",
 ]

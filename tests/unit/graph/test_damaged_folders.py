@@ -265,7 +265,7 @@ def test_every_fact_and_array_that_is_missing(here: Path, folder: str) -> None:
     optional = {"seed", "quality", "num_interior", "num_changes", "train", "val", "test", "y"}
     optional |= {"class_names", "symmetric", "dates", "overlapping", "halo", "event_label"}
     optional |= {"num_edge_types", "edge_type_names", "event_weight"}
-    optional |= {"feature_names", "edge_attr_names"}
+    optional |= {"feature_names", "edge_attr_names", "event_attr_names"}
     root = here / folder.split("/")[0]
     for section in ("facts", "arrays"):
         for name in said[section].keys() - optional:

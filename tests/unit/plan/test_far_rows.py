@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv as pa_csv
 import pytest
 
 import siafu
@@ -52,3 +54,13 @@ def test_bytes_of_a_sampled_run_are_told(tmp_path: Path) -> None:
     )
     told = foresee(at, "batchgnn", config.chosen, 2).traffic.other
     assert told == pytest.approx(sent["sample"] + sent["feature"], rel=0.2)
+
+
+def test_columns_of_a_table_count_as_what_they_become(tmp_path: Path) -> None:
+    columns = {"id": list(range(40)), "age": [1.5, None] * 20, "town": ["a", "b", "c", "d"] * 10}
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    pa_csv.write_csv(pa.table(columns), folder / "nodes.csv")
+    pa_csv.write_csv(pa.table({"src": [0, 1], "dst": [1, 2]}), folder / "edges.csv")
+    told = graph_statistics(siafu.load(str(folder)))
+    assert told.features == 2 + 4  # a number, its gaps, four towns

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.config import ResolvedConfig, RunConfig
+from siafu.engine.dynamic.event_features import EventScale
 from siafu.engine.dynamic.node_features import NodeFeatures, read_node_features
 from siafu.engine.dynamic.snapshots import Reading, Snapshots, num_inputs
 from siafu.engine.dynamic.step_shards import Grid
@@ -34,8 +35,16 @@ class DynamicNetwork(nn.Module):
 
     table: nn.Parameter | None
 
-    def __init__(self, model: DynamicGNN, head: nn.Module, table: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        model: DynamicGNN,
+        head: nn.Module,
+        table: Tensor | None = None,
+        events: EventScale | None = None,
+    ) -> None:
+        """`events`: the scale of their features, where those are read."""
         super().__init__()
+        self.events = events
         self.model, self.head = model, head
         self.table = None if table is None else nn.Parameter(table)
 
@@ -66,7 +75,8 @@ class Made(NamedTuple):
 
     def num_inputs(self, graph: DynamicGraph) -> int:
         """Return the width of the network's input."""
-        return num_inputs(graph, self.features, self.lags)
+        events = 0 if self.network.events is None else 2 * graph.num_event_features
+        return num_inputs(graph, self.features, self.lags) + events
 
 
 def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws: Draws) -> Made:
@@ -77,11 +87,16 @@ def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws:
     features = read_node_features(config.node_features, graph, seed=config.seed, lags=lags)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = _make_model(config, num_inputs(graph, features, lags))
+        width = num_inputs(graph, features, lags)
+        events = EventScale(graph, task.train_steps) if config.edge_features else None
+        width += 0 if events is None else 2 * graph.num_event_features
+        if isinstance(task, EdgeTask):
+            task.event_scale = events
+        model = _make_model(config, width)
         head, table = task.make_head(model.out_width), None
         if features.is_learned:
             table = torch.randn(graph.num_nodes, features.width) / features.width**0.5
-        network = DynamicNetwork(model, head, table)
+        network = DynamicNetwork(model, head, table, events)
     if config.history:
         look_back(model, config.history)
     return Made(task, network.to(grid.world.device), features, lags)
@@ -135,7 +150,8 @@ def make_runner(
         block_steps=strategy.block,
     )
     outward = config.aggregate == "out"
-    reading = Reading(features=made.features, lags=made.lags, outward=outward)
-    steps, table = plan.owned(grid.times.rank), made.network.table
+    table, scale = made.network.table, made.network.events
+    reading = Reading(features=made.features, events=scale, lags=made.lags, outward=outward)
+    steps = plan.owned(grid.times.rank)
     source = Snapshots(graph, steps, model, draws, grid.share, reading, table)
     return TimeRunner(model, source, plan, grid.times, strategy, draws)

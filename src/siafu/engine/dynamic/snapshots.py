@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.engine.dynamic.event_features import EventScale, event_means
 from siafu.engine.dynamic.node_features import NodeFeatures, window_degrees
 from siafu.engine.dynamic.step_shards import StepShards
 from siafu.graph import Array, DynamicGraph, Snapshot, group_graph, normalised, smooth
@@ -25,6 +26,7 @@ from siafu.nn import (
     StepGraph,
     banded_mean,
 )
+from siafu.nn.sparse import dense
 from siafu.ops import CSR, DeltaStream
 from siafu.shard import VertexShare
 
@@ -39,6 +41,8 @@ class Reading:
 
     features: NodeFeatures | None = None
     """None: the data's own."""
+    events: EventScale | None = None
+    """Where features of events are read: their scale."""
     lags: int = 0
     """Past values of a signal among the features."""
     outward: bool = False
@@ -63,6 +67,7 @@ class Snapshots:
         reading = reading or Reading()
         self.graph, self.draws, self.lags = graph, draws, reading.lags
         self._features_of, self._table_ND = reading.features, table_ND
+        self._event_scale = reading.events
         self.share, self.device = share, share.world.device
         self._turned = reading.outward and not graph.symmetric
         self._edges, self._shards = graph, None
@@ -125,6 +130,8 @@ class Snapshots:
         else:
             own = self._table_ND if self.share.is_whole else self._table_ND[self.share.ids_n]
             rows = [own] * len(steps)
+            if self._event_scale is not None:
+                rows = [torch.cat([own, dense(self._inputs[step])], dim=1) for step in steps]
         if self._graphs or not steps:
             return rows, [self._graphs[step] for step in steps]
         stream = next(stream for span, stream in self._streams if steps.start in span)
@@ -149,8 +156,6 @@ class Snapshots:
 
     @torch.no_grad()
     def _note_input(self, step: int, x_NF: Tensor, at: StepGraph) -> None:
-        if self.learns_input:
-            return
         self._inputs[step] = x_NF
         if self._aggregation is not None:
             aggregate_NF = getattr(at.neighbours, self._aggregation)(x_NF)
@@ -186,7 +191,11 @@ class Snapshots:
 
     def _features(self, step: int) -> Tensor:
         x_NF = input_rows(self.graph, step, self._features_of, self.lags)
-        return torch.from_numpy(np.array(x_NF[self._rows])).to(self.device, self.dtype)
+        rows = torch.from_numpy(np.array(x_NF[self._rows])).to(self.device, self.dtype)
+        if self._event_scale is None:
+            return rows
+        means_NF = event_means(self.graph, step, self._event_scale).to(self.device, self.dtype)
+        return torch.cat([rows, means_NF[self.share.ids_n]], dim=1)
 
     def _step_graph(self, csr: CSR, step: int) -> StepGraph:
         if self._shards is not None:
@@ -199,7 +208,7 @@ class Snapshots:
 
 
 def num_inputs(graph: DynamicGraph, features: NodeFeatures, lags: int) -> int:
-    """Return F as a model sees it: features of nodes, behind past values of the signal."""
+    """Return F as a model sees it but for events: features of nodes, behind the signal's past."""
     if not lags:
         return features.width
     assert graph.signal is not None

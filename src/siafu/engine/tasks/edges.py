@@ -3,6 +3,8 @@
 Shapes: n nodes of this rank, E events, D embedding width, C classes.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 import pyarrow as pa
 import torch
@@ -10,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from siafu.config import RunConfig, read_class_weights
+from siafu.engine.dynamic.event_features import EventScale
 from siafu.engine.tasks.scores import confusion, f1_by_class, judge
 from siafu.engine.tasks.task import (
     Tally,
@@ -26,6 +29,22 @@ from siafu.errors import ConfigError, DataError
 from siafu.nn import DYNAMIC_CARDS, PairHead
 
 
+class _Asked(NamedTuple):
+    """Events whose classes are asked for."""
+
+    source: Tensor
+    target: Tensor
+    label: Tensor
+    attr: Tensor | None
+    """[E, F], on the scale of the network, where features are read."""
+
+    def where(self, is_kept_E: Tensor) -> "_Asked":
+        """Return some of them."""
+        source, target, label = (each[is_kept_E] for each in self[:3])
+        attr = None if self.attr is None else self.attr[is_kept_E]
+        return _Asked(source, target, label, attr)
+
+
 class EdgeTask:
     """Class-weighted cross-entropy over labelled events; F1 of the rarest class of two.
 
@@ -33,6 +52,8 @@ class EdgeTask:
     """
 
     name, lower_is_better = "edge", False
+    event_scale: EventScale | None = None
+    """Where an event is judged by its features too: their scale, a part of the network."""
 
     def __init__(self, given: TaskInput) -> None:
         graph = given.graph
@@ -68,18 +89,26 @@ class EdgeTask:
 
     def make_head(self, width: int) -> nn.Module:
         """Return a head over pairs."""
-        return PairHead(width, self.num_classes, self.hidden)
+        known = self.graph.num_event_features if self.event_scale is not None else 0
+        return PairHead(width, self.num_classes, self.hidden, known)
 
-    def _events(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return sources, targets and labels of this rank's events of a snapshot."""
+    def _events(self, step: int) -> _Asked:
+        """Return this rank's events of a snapshot."""
         events = self.graph.edge_events(step)
         assert events.label is not None
         columns = (events.src, events.dst, events.label)
         source, target, label = (
             torch.from_numpy(column.astype(np.int64)).to(self.device) for column in columns
         )
-        mine = self.share.is_mine(source)
-        return source[mine], target[mine], label[mine]
+        attr_EF = None
+        if self.event_scale is not None:
+            attr_EF = self.event_scale(torch.from_numpy(np.array(events.attr)).to(self.device))
+        return _Asked(source, target, label, attr_EF).where(self.share.is_mine(source))
+
+    def _judged(self, head: nn.Module, rows_nD: Tensor, asked: _Asked) -> Tensor:
+        """Return logits_EC of events."""
+        attr = None if asked.attr is None else asked.attr.to(rows_nD.dtype)
+        return judge(head, self.share, rows_nD, asked.source, asked.target, attr)
 
     def _times(self, step: int, count: int) -> pa.Array:
         """Return when each of this rank's events happened; of older folders, its window's start."""
@@ -89,26 +118,25 @@ class EdgeTask:
         source = torch.from_numpy(events.src.astype(np.int64)).to(self.device)
         return as_times(self.graph, events.time[self.share.is_mine(source).cpu().numpy()])
 
-    def _labelled(self, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        source, target, label = self._events(step)
-        known = label >= 0
-        return source[known], target[known], label[known]
+    def _labelled(self, step: int) -> _Asked:
+        asked = self._events(step)
+        return asked.where(asked.label >= 0)
 
     def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return the weighted loss of the events of a snapshot over the weight of all."""
-        source, target, label = self._labelled(step)
-        if self.share.is_whole and not len(label):
+        asked = self._labelled(step)
+        if self.share.is_whole and not len(asked.label):
             return None
-        logits_EC = judge(head, self.share, rows_nD, source, target)
+        logits_EC = self._judged(head, rows_nD, asked)
         weight_C = self.weight_C.to(logits_EC.dtype)
-        total = functional.cross_entropy(logits_EC, label, weight=weight_C, reduction="sum")
+        total = functional.cross_entropy(logits_EC, asked.label, weight=weight_C, reduction="sum")
         return total / self.total
 
     def tally(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tally:
         """Return how often each class was called which."""
-        source, target, label = self._labelled(step)
-        said = judge(head, self.share, rows_nD, source, target).argmax(dim=1)
-        counts = confusion(label, said, self.num_classes)
+        asked = self._labelled(step)
+        said = self._judged(head, rows_nD, asked).argmax(dim=1)
+        counts = confusion(asked.label, said, self.num_classes)
         return {split_of(self.splits, step): counts.flatten().double().tolist()}
 
     def score(self, sums: list[float]) -> dict[str, float]:
@@ -125,8 +153,9 @@ class EdgeTask:
 
     def table(self, head: nn.Module, step: int, rows_nD: Tensor) -> dict[str, pa.Array]:
         """Return the class of every event of the snapshot, labelled or not."""
-        source, target, label = self._events(step)
-        share_EC = judge(head, self.share, rows_nD, source, target).float().softmax(dim=1)
+        asked = self._events(step)
+        source, target, label, _ = asked
+        share_EC = self._judged(head, rows_nD, asked).float().softmax(dim=1)
         score_E, said_E = share_EC.max(dim=1)
         names, count = self.graph.edge_class_names, len(source)
         return {

@@ -39,6 +39,9 @@ class EventOptions:
     label: str | None = None
     """Column with the class of an event."""
 
+    attr: tuple[str, ...] = ()
+    """Columns with features of an event, numbers."""
+
     nodes: Path | None = None
     """A node table (id, label, features) where it is not found beside the events."""
 
@@ -95,6 +98,10 @@ class Events:
     """float32 [M]."""
     label: Array | None = None
     """int64 [M], -1 for none."""
+    attr: Array | None = None
+    """float32 [M, F], features of the events."""
+    attr_names: tuple[str, ...] = ()
+    """The columns of `attr` by name; empty where the data names none."""
     edge_class_names: tuple[str | int, ...] = ()
     num_edge_classes: int = 0
     x: Array | None = None

@@ -76,6 +76,8 @@ def graph_from_events(
         event_label=None if events.label is None else events.label[windows.event],
         event_weight=None if events.weight is None else events.weight[windows.event],
         event_time=events.time[windows.event] / ticks,
+        event_attr=None if events.attr is None else events.attr[windows.event],
+        event_attr_names=events.attr_names,
         num_edge_classes=events.num_edge_classes,
         edge_class_names=events.edge_class_names,
         x=events.x,
@@ -122,6 +124,7 @@ def _check_events(events: Events) -> None:
     _check_reach(events)
     if events.weight is not None:
         check_finite(events.name, "weight", events.weight)
+    _check_attr(events)
     for name in ("src", "dst"):
         ends = getattr(events, name)
         low, high = int(ends.min(initial=0)), int(ends.max(initial=-1))
@@ -131,6 +134,19 @@ def _check_events(events: Events) -> None:
                 seen=f"{name} runs from {low} to {high}, there are {events.num_nodes} nodes",
                 fix="number the nodes 0 to N-1, or give num_nodes",
             )
+
+
+def _check_attr(events: Events) -> None:
+    """Raise unless every event has as many features, all of them numbers."""
+    if events.attr is None:
+        return
+    if events.attr.ndim != 2 or len(events.attr) != events.num_events or not events.attr.shape[1]:
+        raise DataError(
+            "The features of events do not fit them.",
+            seen=f"an array of shape {list(events.attr.shape)} for {events.num_events} events",
+            fix="give one row of numbers per event, all of the same length",
+        )
+    check_finite(events.name, "features of events", events.attr)
 
 
 def _check_reach(events: Events) -> None:
@@ -152,7 +168,7 @@ def _sorted(events: Events) -> tuple[Events, list[str]]:
     if not late:
         return events, []
     order = np.argsort(events.time, kind="stable")
-    columns = ("src", "dst", "time", "weight", "label")
+    columns = ("src", "dst", "time", "weight", "label", "attr")
     values = {name: getattr(events, name) for name in columns}
     values = {name: None if column is None else column[order] for name, column in values.items()}
     return replace(events, **values), [f"{counted(late, 'event')} out of order: sorted by time."]

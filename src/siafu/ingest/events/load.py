@@ -51,6 +51,7 @@ def load_dynamic(
         drop = "drop" if options and options.partial_window == "drop" else None
         asked = {"window": window, "stride": stride, "edge_life": life, "symmetric": direction}
         unit = options.time_unit if options and options.time_unit != "s" else None
+        asked |= {"edge_attr": ",".join(options.attr) or None if options else None}
         _refuse(data, **asked, partial_window=drop, time_unit=unit, columns=_columns(options))
         return data, []
     options = options or EventOptions()
@@ -152,6 +153,12 @@ def check_options(
     events: Events, window: WindowLength | None, options: EventOptions, *, roles: tuple[str, ...]
 ) -> None:
     """Raise where an option would be passed over in silence; `roles` are those that were read."""
+    if options.attr and events.attr_names != options.attr:
+        raise DataError(
+            "Features of events are named in tables alone.",
+            seen=f"edge_attr={','.join(options.attr)} of {events.name}",
+            fix="leave --edge-attr out: events of other kinds of data bring their features along",
+        )
     named = [role for role in _ROLES if getattr(options, role) is not None and role not in roles]
     if named:
         raise DataError(

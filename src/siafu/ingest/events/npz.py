@@ -42,6 +42,7 @@ def events_from_npz(path: Path | str, options: EventOptions) -> Events:
     weight = _floats(
         path, "weight", _first(arrays, _named(options.weight, ("weight", "edge_weight"))), (1,)
     )
+    attr = _floats(path, "edge_attr", _first(arrays, ("edge_attr", "msg")), (1, 2))
     y = _classes(path, "y", arrays.get("y"), (1, 2))
     for name, column in (("t", time), ("weight", weight), ("edge_label", label)):
         _check_rows(path, name, column, len(src))
@@ -54,6 +55,7 @@ def events_from_npz(path: Path | str, options: EventOptions) -> Events:
         ticks_per_second=options.ticks_per_second,
         weight=weight,
         label=label,
+        attr=attr[:, None] if attr is not None and attr.ndim == 1 else attr,
         num_edge_classes=_count(path, arrays, "num_edge_classes", label),
         edge_class_names=_texts(path, arrays, "edge_label_names"),
         x=_features(path, arrays),

@@ -68,18 +68,31 @@ def _from_temporal_data(data: Any, options: EventOptions) -> NotedEvents:
         ticks_per_second=options.ticks_per_second,
         label=label,
         num_edge_classes=0 if label is None else int(label.max(initial=-1)) + 1,
+        attr=_messages(data),
     )
-    unused = getattr(data, "msg", None) is not None
-    return events, ["Event messages (msg) are not used."] if unused else []
+    return events, []
+
+
+def _messages(data: Any) -> Array | None:
+    """Return the messages of events as their features."""
+    msg = getattr(data, "msg", None)
+    return None if msg is None else _wide(as_numpy(msg), "msg")
+
+
+def _wide(values: Array, name: str) -> Array:
+    """Return float32 [E, F]."""
+    check_array(_WHERE, name, values, kinds="iufb", ndims=(1, 2))
+    return values.reshape(len(values), -1).astype(np.float32)
 
 
 def _from_list(steps: Sequence[Any]) -> NotedEvents:
     edges = [edge_index_of(step) for step in steps]
     weights = [_weights(step, edge.shape[1]) for step, edge in zip(steps, edges, strict=True)]
+    attr = _features_of_edges(steps, edges) if weights[0] is None else None
     x = _stacked([getattr(step, "x", None) for step in steps], "x")
     y = _stacked([getattr(step, "y", None) for step in steps], "y")
     num_nodes = max(_num_nodes(step, edge) for step, edge in zip(steps, edges, strict=True))
-    return _from_steps(edges, weights, num_nodes, x=x, y=y), []
+    return replace(_from_steps(edges, weights, num_nodes, x=x, y=y), attr=attr), []
 
 
 def _from_signal(data: Any) -> NotedEvents:
@@ -139,6 +152,29 @@ def _weights(step: Any, num_edges: int) -> Array | None:
         if value is not None and as_numpy(value).size == num_edges:
             return as_numpy(value).reshape(-1)
     return None
+
+
+def _features_of_edges(steps: Sequence[Any], edges: list[Array]) -> Array | None:
+    """Return float32 [M, F] where snapshots have features of their edges."""
+    found = [getattr(step, "edge_attr", None) for step in steps]
+    if all(values is None for values in found):
+        return None
+    wide = [None if values is None else _wide(as_numpy(values), "edge_attr") for values in found]
+    shapes = ["none" if values is None else f"{values.shape[1]} columns" for values in wide]
+    if len(set(shapes)) > 1:
+        raise DataError(
+            "The snapshots differ in the features of their edges.",
+            seen=", ".join(sorted(set(shapes))),
+            fix="give the edges of every snapshot the same columns",
+        )
+    for number, (values, edge) in enumerate(zip(wide, edges, strict=True)):
+        if values is not None and len(values) != edge.shape[1]:
+            raise DataError(
+                "edge_attr does not fit the edges.",
+                seen=f"{len(values)} rows for {edge.shape[1]} edges in snapshot {number}",
+                fix="give one row per edge",
+            )
+    return np.concatenate([values for values in wide if values is not None])
 
 
 def _num_nodes(step: Any, edge: Array) -> int:

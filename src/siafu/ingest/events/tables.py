@@ -115,7 +115,8 @@ def events_from_tables(path: Path, options: EventOptions, progress: Progress) ->
     vertices = None if nodes is None else read_nodes(nodes, options.id_type, progress)
     kind = kind if vertices is None else vertices.kind
     ends = (names["src"], names["dst"])
-    numbers = _number_columns(table, names)
+    attr = _attr_columns(table, options, names)
+    numbers = [*_number_columns(table, names), *attr]
     asked = options.id_type is not None
     table = with_types(table, ids=ends, kind=kind, numbers=numbers, is_asked=asked)
     if vertices is None:
@@ -132,16 +133,20 @@ def events_from_tables(path: Path, options: EventOptions, progress: Progress) ->
         label = SingleLabels(names["label"])
         check_label_kind(table, names["label"], table.schema().field(names["label"]).type)
     columns = _Columns()
-    for piece in _pieces(table, tuple(names.values()), "reading events", progress):
+    for piece in _pieces(table, (*names.values(), *attr), "reading events", progress):
         found = [find_rows(piece, name, rows, kind) for name in ends]
         weight = number_block(piece, [names["weight"]])[:, 0] if "weight" in names else None
         columns.add(found, read_times(piece, names["time"]), weight)
+        if attr:
+            columns.attr.append(number_block(piece, attr))
         if label is not None:
             label.scan(piece)
     classes = _labels(table, label, progress)
     class_names = () if label is None else tuple(label.class_names())
     events = columns.events(path.name.split(".")[0], vertices, options, (classes, class_names))
-    notes = _notes(table, names) + (label.notes() if label is not None else [])
+    if attr:
+        events = replace(events, attr=np.concatenate(columns.attr), attr_names=tuple(attr))
+    notes = _notes(table, names, attr) + (label.notes() if label is not None else [])
     return events, notes + list(vertices.notes)
 
 
@@ -166,8 +171,30 @@ def _find_tables(path: Path, options: EventOptions) -> tuple[Table, Table | None
     return table, Table("node table", table_files(nodes, "node table"))
 
 
-def _notes(table: Table, names: dict[str, str]) -> list[str]:
-    unused = [name for name in table.schema().names if name not in names.values()]
+def _attr_columns(table: Table, options: EventOptions, names: dict[str, str]) -> list[str]:
+    """Return the columns that are features of events, after checking them."""
+    asked, present = list(options.attr), table.schema().names
+    for name in asked:
+        role = next((role for role, taken in names.items() if taken == name), None)
+        if name not in present or (role is not None and role != "weight"):
+            what = "is not there" if name not in present else f"is the {role} of events"
+            raise DataError(
+                "A feature of events can't be used.",
+                seen=f"column {name!r} {what}; the table has {', '.join(map(repr, present))}",
+                fix="name other columns with --edge-attr (EventOptions(attr=...) in Python)",
+            )
+        if not is_number(table.schema().field(name).type):
+            raise DataError(
+                "A feature of events is no number.",
+                seen=f"column {name!r} is {table.schema().field(name).type}",
+                fix="turn it into numbers, or leave it out of --edge-attr",
+            )
+    return asked
+
+
+def _notes(table: Table, names: dict[str, str], attr: list[str]) -> list[str]:
+    used = [*names.values(), *attr]
+    unused = [name for name in table.schema().names if name not in used]
     notes = [f"Event columns: {', '.join(f'{role} {name}' for role, name in names.items())}."]
     notes += ["The file has no header; its columns are taken in order."] if table.header else []
     return notes + ([f"Event columns not used: {', '.join(unused)}."] if unused else [])
@@ -259,6 +286,7 @@ class _Columns:
     """The columns of all pieces so far."""
 
     def __init__(self) -> None:
+        self.attr: list[Array] = []
         self._ends: list[list[Array]] = [[], []]
         self._times: list[TimeColumn] = []
         self._weights: list[Array] = []

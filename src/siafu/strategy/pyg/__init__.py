@@ -1,6 +1,18 @@
 """PyG models as they are: watched while they run, and their layers carried out block by block."""
 
-from siafu.strategy.pyg.edge_arguments import as_given, check_forward, edge_arguments
+from siafu.strategy.pyg.edge_arguments import (
+    as_given,
+    check_forward,
+    edge_arguments,
+    unread_of_edges,
+)
 from siafu.strategy.pyg.parallelize import ParallelModel, parallelize
 
-__all__ = ["ParallelModel", "as_given", "check_forward", "edge_arguments", "parallelize"]
+__all__ = [
+    "ParallelModel",
+    "as_given",
+    "check_forward",
+    "edge_arguments",
+    "parallelize",
+    "unread_of_edges",
+]

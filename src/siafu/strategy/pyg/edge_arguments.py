@@ -32,6 +32,13 @@ def edge_arguments(module: nn.Module, shard: Shard) -> tuple[EdgeArgument, ...]:
     )
 
 
+def unread_of_edges(module: nn.Module, shard: Shard) -> list[EdgeArgument]:
+    """Return what the graph has of its edges and the model's forward does not name."""
+    named = inspect.signature(module.forward).parameters
+    has = [name for name in _EDGE_ARGUMENTS if shard.reader(name) is not None]
+    return [name for name in has if name not in named]
+
+
 def as_given(columns: Mapping[EdgeArgument, Tensor | None]) -> dict[str, Tensor]:
     """Return the columns as PyG's layers take them: types as int64, absent ones left out."""
     found = {name: column for name, column in columns.items() if column is not None}

@@ -1,0 +1,212 @@
+"""Features of events: read from every source, kept in order, used by inputs and heads."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch.nn import functional
+
+import siafu
+from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine.dynamic.event_features import EventScale, event_means
+from siafu.engine.tasks.edges import EdgeTask
+from siafu.engine.tasks.task import TaskInput
+from siafu.errors import ConfigError, DataError, SiafuError
+from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
+from siafu.ingest import EventOptions, Events, load_dynamic
+from siafu.nn import Draws
+from siafu.shard import VertexShare
+from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
+from tests.dynamic.runs import run_engine
+from tests.harness import RankPool
+
+WIDTH = 3
+TRAIN = 9
+
+
+def with_features() -> DynamicGraph:
+    """Return the awkward graph; the second feature is the same for all events."""
+    graph = awkward_dynamic()
+    attr = np.random.default_rng(4).normal(5, 3, (graph.num_events, WIDTH)).astype(np.float32)
+    attr[:, 1] = 7
+    return replace(graph, event_attr=attr)
+
+
+def temporal_data(**more) -> SimpleNamespace:
+    """Return what PyG calls TemporalData: six events, out of order, two at one time."""
+    columns = {"src": [0, 1, 2, 0, 1, 2], "dst": [1, 2, 0, 2, 0, 1], "t": [5, 1, 3, 3, 9, 0]}
+    arrays = {name: torch.tensor(values) for name, values in columns.items()}
+    return SimpleNamespace(**arrays, **more)
+
+
+def test_messages_of_pyg_follow_their_events_in_time() -> None:
+    msg = torch.arange(12.0).view(6, 2)
+    graph, notes = load_dynamic(temporal_data(msg=msg), window=4)
+    assert "2 events out of order: sorted by time." in notes
+    order = [5, 1, 2, 3, 0, 4]  # those of one time as they came
+    assert graph.event_attr.tolist() == msg[order].tolist()
+    assert graph.edge_events(0).attr.tolist() == msg[[5, 1, 2, 3]].tolist()
+    assert graph.edge_events(1).attr.tolist() == msg[[0]].tolist()
+    assert load_dynamic(temporal_data(msg=msg[:, 0]), window=4)[0].num_event_features == 1
+    assert load_dynamic(temporal_data(), window=4)[0].event_attr is None
+
+
+@pytest.mark.parametrize(
+    ("msg", "problem"),
+    [
+        (torch.zeros(5, 2), "do not fit"),
+        (torch.full((6, 2), torch.nan), "NaN or infinite"),
+        (torch.zeros(6, 0), "do not fit"),
+        (torch.zeros(6, 2, 2), "wrong shape"),
+        (np.array([[1.0], [1.0, 2.0], [1], [1], [1], [1]], dtype=object), "wrong shape"),
+    ],
+)
+def test_messages_that_can_not_be_read(msg, problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        load_dynamic(temporal_data(msg=msg), window=4)
+
+
+def snapshots_of(*attrs: torch.Tensor | None) -> list[SimpleNamespace]:
+    """Return a snapshot of two edges for each."""
+    edge_index = torch.tensor([[0, 1], [1, 2]])
+    return [SimpleNamespace(edge_index=edge_index, edge_attr=attr, num_nodes=3) for attr in attrs]
+
+
+def test_features_of_edges_of_a_list_of_snapshots() -> None:
+    first, second = torch.ones(2, 3), torch.full((2, 3), 2.0)
+    graph, _ = load_dynamic(snapshots_of(first, second))
+    assert graph.edge_events(1).attr.tolist() == second.tolist()
+    assert graph.event_weight is None
+    for wrong, problem in [
+        ((first, torch.ones(2, 4)), "differ in the features"),
+        ((first, None), "differ in the features"),
+        ((first, torch.ones(1, 3)), "does not fit the edges"),
+    ]:
+        with pytest.raises(DataError, match=problem):
+            load_dynamic(snapshots_of(*wrong))
+
+
+def test_features_of_tables(tmp_path: Path) -> None:
+    rows = {"src": ["a", "b", "c"], "dst": ["b", "c", "a"], "t": [9, 1, 1]}
+    pq.write_table(
+        pa.table(rows | {"amount": [1, 2, 3], "fee": [0.5, 0.25, 0.125]}), tmp_path / "e.parquet"
+    )
+    options = EventOptions(attr=("fee", "amount"))
+    graph, notes = load_dynamic(tmp_path / "e.parquet", window=3, options=options)
+    assert graph.event_attr.tolist() == [[0.25, 2], [0.125, 3], [0.5, 1]]
+    assert graph.event_attr_names == ("fee", "amount")
+    assert not any("not used" in note for note in notes)
+    (tmp_path / "e.csv").write_text("src,dst,t,amount,word\na,b,1,2,x\nb,c,2,,y\n")
+    for name, problem in [
+        ("amount", "A number is missing"),
+        ("word", "no number"),
+        ("none", "can't be used"),
+        ("dst", "can't be used"),
+    ]:
+        with pytest.raises(DataError, match=problem):
+            load_dynamic(tmp_path / "e.csv", window=1, options=EventOptions(attr=(name,)))
+    with pytest.raises(DataError, match="in tables alone"):
+        load_dynamic(temporal_data(), window=4, options=options)
+
+
+def test_features_of_arrays_and_their_store(tmp_path: Path) -> None:
+    arrays = {"src": [0, 1], "dst": [1, 0], "t": [3, 1]}
+    np.savez(tmp_path / "e.npz", **arrays, msg=[[1.0, 2.0], [3.0, 4.0]])
+    graph, _ = load_dynamic(tmp_path / "e.npz", window="each")
+    save_dynamic(graph, tmp_path / "store")
+    found = load_dynamic_store(tmp_path / "store")
+    assert found.edge_events(0).attr.tolist() == [[3, 4]]
+    assert found.num_event_features == 2
+    np.savez(tmp_path / "wrong.npz", **arrays, edge_attr=[[1.0, 2.0]])
+    with pytest.raises(DataError, match="do not fit"):
+        load_dynamic(tmp_path / "wrong.npz", window="each")
+
+
+def test_means_of_a_nodes_events_by_hand() -> None:
+    graph = with_features()
+    scale = EventScale(graph, TRAIN)
+    seen = np.concatenate([graph.edge_events(t).attr for t in range(TRAIN)]).astype(np.float64)
+    deviation = np.where(seen.std(0) > 0, seen.std(0), 1)
+    for step in range(NUM_STEPS):
+        events, got = graph.edge_events(step), event_means(graph, step, scale)
+        scaled = (events.attr - seen.mean(0)) / deviation
+        for v in range(NUM_NODES):
+            for number, ends in enumerate((events.dst, events.src)):
+                mine = scaled[ends == v]
+                want = mine.mean(0) if len(mine) else np.zeros(WIDTH)
+                part = got[v, number * WIDTH : (number + 1) * WIDTH].numpy()
+                np.testing.assert_allclose(part, want, rtol=1e-4, atol=1e-5)
+
+
+def test_an_event_is_judged_by_its_own_features() -> None:
+    graph, step = with_features(), 6
+    config = make_config(data="awkward", model="gcrn", hidden=4, class_weights="none").resolved()
+    share = VertexShare(NUM_NODES, World())
+    task = EdgeTask(TaskInput(graph=graph, config=config, draws=Draws(), share=share))
+    task.event_scale = EventScale(graph, TRAIN)
+    torch.manual_seed(0)
+    head, rows = task.make_head(5).double(), torch.randn(NUM_NODES, 5, dtype=torch.float64)
+    events, losses = graph.edge_events(step), []
+    for u, v, label, attr in zip(events.src, events.dst, events.label, events.attr, strict=True):
+        known = task.event_scale(torch.from_numpy(attr)).double()
+        hidden = head.source(rows[u]) + head.target(rows[v]) + head.known.weight @ known
+        logits = head.last(torch.relu(hidden))
+        losses.append(functional.cross_entropy(logits, torch.tensor(int(label))))
+    want = torch.stack(losses).sum() / task.total
+    torch.testing.assert_close(task.loss(head, step, rows), want, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("model", "task", "size", "more"),
+    [
+        ("tm-gcn", "edge", 3, {}),
+        ("gcrn", "edge", 4, {"node_parts": 2, "node_features": "learned:3"}),
+        ("evolvegcn-h", "link", 2, {"node_features": "learned:3"}),
+    ],
+)
+def test_runs_with_event_features_do_not_depend_on_ranks(
+    ranks: RankPool, tmp_path: Path, model: str, task: str, size: int, more: dict
+) -> None:
+    groups = np.resize(np.array([1, 0, 0], np.int32), NUM_NODES)
+    save_dynamic(replace(with_features(), part_of=groups), tmp_path / "store")
+    settings = {"model": model, "task": task, "epochs": 3, "hidden": 4, "bandwidth": 4}
+    settings |= {"edge_features": True, "checkpoint_every": 0, **more}
+    alone = {**settings, "node_parts": 1}
+    one = run_engine(World(), tmp_path / "store", tmp_path / "one", False, alone)
+    settings |= {"time_block": 4}
+    many = ranks.run(run_engine, size, tmp_path / "store", tmp_path / "many", False, settings)
+    assert many[0]["result"]["losses"] == pytest.approx(one["result"]["losses"], rel=2e-5)
+    assert torch.equal(many[0]["weights"]["events.mean_F"], one["weights"]["events.mean_F"])
+    without = {**alone, "edge_features": False}
+    plain = run_engine(World(), tmp_path / "store", tmp_path / "plain", False, without)
+    assert plain["result"]["losses"] != one["result"]["losses"]
+
+
+def test_events_whose_class_is_a_feature_are_learnt(tmp_path: Path) -> None:
+    """From raw events to predictions of other data, on the scale that was trained with."""
+    draw = np.random.default_rng(0)
+    count = 400
+    events = Events(
+        name="signed",
+        ids=siafu.graph.IntegerIds(np.arange(20)),
+        src=draw.integers(0, 20, count),
+        dst=draw.integers(0, 20, count),
+        time=np.sort(draw.integers(0, 10, count)),
+        label=(label := draw.integers(0, 2, count)),
+        num_edge_classes=2,
+        attr=np.stack([1000 + 50.0 * label, draw.normal(size=count)], axis=1).astype(np.float32),
+    )
+    settings = {"model": "gcrn", "window": "each", "epochs": 40, "hidden": 8, "lr": 0.05}
+    run = siafu.fit(events, out=tmp_path / "run", edge_features=True, quiet=True, **settings)
+    assert run.result["scores"]["test"]["accuracy"] > 0.95
+    with pytest.raises(ConfigError, match="have no features"):
+        siafu.fit(replace(events, attr=None), out=tmp_path / "no", edge_features=True, **settings)
+    siafu.infer(run, data=events, out=tmp_path / "again")
+    with pytest.raises(SiafuError, match="features do not fit"):
+        siafu.infer(run, data=replace(events, attr=events.attr[:, :1]), out=tmp_path / "narrow")
