@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu.nn import Draws, Dropout, LocalNeighbours
+from siafu.nn import Draws, Dropout, LocalNeighbours, Summing, mapped
 from siafu.ops import Attention, DrawKey, WireLayout, decode, dropout_rows, encode, encode_changes
 from siafu.strategy import Strategy
 
@@ -130,6 +130,10 @@ class NoisyNeighbours:
     def maps_first(self, in_width: int, out_width: int) -> bool:
         keeps = self._strategy.keeps_rows
         return out_width < in_width if keeps else self._local.maps_first(in_width, out_width)
+
+    def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
+        """Return x W^T, or x: nothing travels ahead here."""
+        return mapped(x_ND, weight_OD)
 
     def own(self, x_ND: Tensor) -> Tensor:
         return x_ND

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from siafu.errors import ConfigError
-from siafu.nn import GNN, Draws, Dropout, EdgeRows, ModelSpec, Reduce
+from siafu.nn import GNN, Draws, Dropout, EdgeRows, ModelSpec, Reduce, Summing, mapped
 from siafu.nn.cards import layer_widths
 from siafu.ops import Attention, dropout_rows
 
@@ -81,6 +81,10 @@ class VertexPart:
     def maps_first(self, in_width: int, out_width: int) -> bool:
         """Return True where narrower rows are gathered so, and they change in every epoch."""
         return out_width < in_width and not self._aggregates_first
+
+    def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
+        """Return x W^T, or x: nothing travels ahead here."""
+        return mapped(x_ND, weight_OD)
 
     def own(self, x_ND: Tensor) -> Tensor:
         """Return x: the rows of an interval are those it writes."""

@@ -23,7 +23,7 @@ from siafu.nn.input_cache import cache_input, check_input_cache
 from siafu.nn.local import AtHand, LocalNeighbours, Sampled
 from siafu.nn.messages import EdgeFunction
 from siafu.nn.models import GNN
-from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce
+from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce, Summing, mapped
 from siafu.nn.norm import GraphBatchNorm, batch_statistics
 from siafu.nn.plain import PlainGNN
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, project, rows_to_sum_one
@@ -69,6 +69,7 @@ __all__ = [
     "SpatialLayer",
     "State",
     "StepGraph",
+    "Summing",
     "TemporalLayer",
     "VertexGRU",
     "VertexHead",
@@ -81,6 +82,7 @@ __all__ = [
     "check_input_cache",
     "layer_widths",
     "look_back",
+    "mapped",
     "project",
     "rows_to_sum_one",
     "summaries",

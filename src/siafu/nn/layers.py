@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from siafu.nn.neighbours import Neighbours
+from siafu.nn.neighbours import Neighbours, Summing
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense, project
 
 _MOST_BASES = 8
@@ -36,16 +36,30 @@ def own_map(
     return functional.linear(neighbours.own(rows_ND), weight_OD, bias_O)
 
 
-def mapped_sum(
-    x: Rows, weight_OD: Tensor, neighbours: Neighbours, aggregate: Callable[[Tensor], Tensor]
-) -> Tensor:
-    """Return aggregate(x) W^T, in the order that moves less; `aggregate` is of `neighbours`."""
-    if isinstance(x, CachedRows):
-        return functional.linear(x.aggregate, weight_OD)
-    if maps_first(x, len(weight_OD), neighbours):
-        return aggregate(project(x, weight_OD))
+def _dense(x: Rows, weight_OD: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return rows and the map that is left to do: none for sparse rows, which need it done."""
+    if isinstance(x, SparseRows):
+        return project(x, weight_OD), None
     assert isinstance(x, Tensor)
-    return functional.linear(aggregate(x), weight_OD)
+    return x, weight_OD
+
+
+def mapped_sum(
+    x: Rows, weight_OD: Tensor, neighbours: Neighbours, how: Summing
+) -> Callable[[], Tensor]:
+    """Begin how(x) W^T, in the order that moves less; what is returned gives the result.
+
+    What is computed before that is computed while rows travel.
+    """
+    if isinstance(x, CachedRows):
+        return lambda: functional.linear(x.aggregate, weight_OD)
+    aggregate: Callable[[Tensor], Tensor] = getattr(neighbours, how)
+    if maps_first(x, len(weight_OD), neighbours):
+        rows_NO = neighbours.depart(*_dense(x, weight_OD), how)
+        return lambda: aggregate(rows_NO)
+    assert isinstance(x, Tensor)
+    rows_ND = neighbours.depart(x, None, how)
+    return lambda: functional.linear(aggregate(rows_ND), weight_OD)
 
 
 class GCNLayer(nn.Module):
@@ -59,7 +73,7 @@ class GCNLayer(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
-        return mapped_sum(x, self.linear.weight, neighbours, neighbours.normalised_sum) + self.bias
+        return mapped_sum(x, self.linear.weight, neighbours, "normalised_sum")() + self.bias
 
 
 class SAGELayer(nn.Module):
@@ -76,11 +90,12 @@ class SAGELayer(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
-        own_MO = own_map(x, neighbours, self.own.weight, self.own.bias)
         if self.pool is not None:
+            own_MO = own_map(x, neighbours, self.own.weight, self.own.bias)
             pooled_NO = torch.relu(project(x, self.pool.weight, self.pool.bias))
             return own_MO + self.neigh(neighbours.max(pooled_NO))
-        return own_MO + mapped_sum(x, self.neigh.weight, neighbours, neighbours.mean)
+        mean = mapped_sum(x, self.neigh.weight, neighbours, "mean")
+        return own_map(x, neighbours, self.own.weight, self.own.bias) + mean()
 
 
 class GINLayer(nn.Module):
@@ -98,12 +113,14 @@ class GINLayer(nn.Module):
             hidden_MO = self.first((1 + self.eps) * neighbours.own(x.rows) + x.aggregate)
         elif maps_first(x, self.first.out_features, neighbours):
             # The first map is linear, so it may cross the sum; its bias is added once, after.
-            mapped_NO = project(x, self.first.weight)
+            mapped_NO = neighbours.depart(*_dense(x, self.first.weight), "sum")
             own_MO = (1 + self.eps) * neighbours.own(mapped_NO)
             hidden_MO = own_MO + neighbours.sum(mapped_NO) + self.first.bias
         else:
             assert isinstance(x, Tensor)
-            hidden_MO = self.first((1 + self.eps) * neighbours.own(x) + neighbours.sum(x))
+            rows_ND = neighbours.depart(x, None, "sum")
+            own_MD = (1 + self.eps) * neighbours.own(x)
+            hidden_MO = self.first(own_MD + neighbours.sum(rows_ND))
         return self.second(torch.relu(hidden_MO))
 
 

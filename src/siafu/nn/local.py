@@ -17,7 +17,7 @@ from torch import Tensor
 
 from siafu.nn.draws import Draws, Dropout
 from siafu.nn.messages import EdgeFunction
-from siafu.nn.neighbours import EdgeRows, Reduce, as_tuple
+from siafu.nn.neighbours import EdgeRows, Reduce, Summing, as_tuple, mapped
 from siafu.nn.normalisation import (
     GcnScales,
     added_loop,
@@ -93,6 +93,10 @@ class LocalNeighbours:
     def maps_first(self, in_width: int, out_width: int) -> bool:
         """Return True where fewer numbers come out so; a minibatch writes far fewer rows."""
         return self.csr.num_cols * out_width <= self.csr.num_rows * in_width
+
+    def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
+        """Return x W^T, or x: nothing travels ahead here."""
+        return mapped(x_ND, weight_OD)
 
     def own(self, x_ND: Tensor) -> Tensor:
         """Return the rows that are written, the first of those read."""

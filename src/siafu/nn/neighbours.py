@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
+from torch.nn import functional
 
 from siafu.nn.draws import Dropout
 from siafu.ops import Attention
 
+Summing = Literal["sum", "mean", "normalised_sum"]
 Reduce = Literal["sum", "mean", "max", "min", "mul", "softmax"]
 
 
@@ -62,6 +64,14 @@ class Neighbours(Protocol):
 
     def own(self, x_ND: Tensor) -> Tensor:
         """Return the rows of the nodes that are written, of those that are read."""
+        ...
+
+    def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
+        """Return x W^T (x itself for None), rows that others need being on their way already.
+
+        The next thing asked is `how` of what is returned; what is computed in between costs no
+        time where rows travel meanwhile.
+        """
         ...
 
     def sum(self, x_ND: Tensor) -> Tensor:
@@ -134,3 +144,8 @@ def as_tuple(tensors: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
     if tensors is None:
         return ()
     return (tensors,) if isinstance(tensors, Tensor) else tuple(tensors)
+
+
+def mapped(x_ND: Tensor, weight_OD: Tensor | None) -> Tensor:
+    """Return x W^T, or x: what `depart` is where no rows travel."""
+    return x_ND if weight_OD is None else functional.linear(x_ND, weight_OD)

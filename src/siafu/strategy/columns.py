@@ -33,7 +33,7 @@ from torch import Tensor
 
 from siafu.comm import HaloPlan, Turn, World, exchange_halo, share_rows, to_columns, to_rows
 from siafu.errors import PlanError
-from siafu.nn import Draws, Dropout, EdgeRows, Reduce
+from siafu.nn import Draws, Dropout, EdgeRows, Reduce, Summing, mapped
 from siafu.ops import CSR, Attention, neighbour_sum
 from siafu.shard import Shard
 from siafu.strategy.neighbours import BlockNeighbours
@@ -122,6 +122,10 @@ class ColumnNeighbours:
     def maps_first(self, in_width: int, out_width: int) -> bool:
         """Return True where narrower rows travel so."""
         return out_width <= in_width
+
+    def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
+        """Return x W^T, or x: nothing travels ahead here."""
+        return mapped(x_ND, weight_OD)
 
     def own(self, x_nF: Tensor) -> Tensor:
         """Return the rows that are written, of those that are read."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from siafu.comm import exchange_halo, sum_over_ranks
 from siafu.errors import PlanError
-from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce
+from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce, Summing, mapped
 from siafu.nn.neighbours import as_tuple
 from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
 from siafu.ops import Attention, DrawKey, dropout_rows
@@ -25,9 +25,12 @@ from siafu.strategy.blocks import Reach, build_reach
 from siafu.strategy.relations import TypedReach, staged_relations
 from siafu.strategy.rounding import Rounding, WidthBook
 from siafu.strategy.strategy import Strategy
-from siafu.strategy.sums import Scales, staged_max, staged_sum
+from siafu.strategy.sums import Departure, Needed, Scales, depart, staged_max, staged_sum
 from siafu.strategy.view import View, whole_view
 from siafu.strategy.walk import Rows
+
+_MOST_NEEDED = 0.7
+"""Share of rows that others need above which taking these apart gains nothing."""
 
 
 class BlockNeighbours:
@@ -50,6 +53,8 @@ class BlockNeighbours:
         is_rounded = shard.world.size > 1 and (self.strategy.wire != 32 or self.strategy.keeps_rows)
         self._rounding = Rounding(shard, self.view, draws, self.book) if is_rounded else None
         self._by_dtype: dict[tuple[str, torch.dtype], Any] = {}
+        self._departure: Departure | None = None
+        """An exchange that has begun, until its sum is asked for."""
 
     @property
     def num_vertices(self) -> int:
@@ -133,22 +138,56 @@ class BlockNeighbours:
         made: tuple[Scales, Tensor] = self._cached("gcn", dtype, make)
         return made
 
+    def _scales(self, how: Summing, dtype: torch.dtype) -> Scales:
+        if how == "normalised_sum":
+            return self._gcn(dtype)[0]
+        if how == "sum":
+            return Scales()
+        made: Scales = self._cached(
+            "mean", dtype, lambda: Scales(inverse_count(self.view.csr).to(dtype))
+        )
+        return made
+
+    @cached_property
+    def _needed(self) -> Needed | None:
+        """Rows that others need and the rest; None where they are most of all, or none."""
+        is_needed = torch.zeros(self.view.num_read, dtype=torch.bool, device=self.view.csr.device)
+        is_needed[self.view.plan.send_rows] = True
+        share = float(is_needed.float().mean()) if len(is_needed) else 0.0
+        if not 0 < share < _MOST_NEEDED:
+            return None
+        return is_needed.nonzero()[:, 0], (~is_needed).nonzero()[:, 0]
+
+    def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
+        """Return x W^T, or x, rows that others need being on their way."""
+        reach = self._weighted(x_ND.dtype)
+        if not reach.stages or not reach.overlap:
+            return mapped(x_ND, weight_OD)
+        like = x_ND
+        if weight_OD is not None:
+            like = x_ND.new_empty(1, device="meta").expand(len(x_ND), len(weight_OD))
+        self._departure = Departure(reach, self._scales(how, x_ND.dtype), like)
+        return depart(x_ND, weight_OD, self._needed, self._departure)
+
+    def _summed(self, x_ND: Tensor, how: Summing) -> Tensor:
+        departure, self._departure = self._departure, None
+        if departure is None or not departure.is_of(x_ND):
+            reach = self._weighted(x_ND.dtype)
+            departure = Departure(reach, self._scales(how, x_ND.dtype), x_ND)
+        return staged_sum(x_ND, departure)
+
     def sum(self, x_ND: Tensor) -> Tensor:
         """Return the weighted sum of in-neighbours' rows."""
-        return staged_sum(x_ND, self._weighted(x_ND.dtype), Scales())
+        return self._summed(x_ND, "sum")
 
     def mean(self, x_ND: Tensor) -> Tensor:
         """Return `sum` divided by the number of in-edges."""
-        scales = self._cached(
-            "mean", x_ND.dtype, lambda: Scales(inverse_count(self.view.csr).to(x_ND.dtype))
-        )
-        return staged_sum(x_ND, self._weighted(x_ND.dtype), scales)
+        return self._summed(x_ND, "mean")
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum, with degrees of the whole graph."""
-        scales, own_M1 = self._gcn(x_ND.dtype)
-        total_MD = staged_sum(x_ND, self._weighted(x_ND.dtype), scales)
-        return torch.addcmul(total_MD, own_M1, self.own(x_ND))
+        total_MD = self._summed(x_ND, "normalised_sum")
+        return torch.addcmul(total_MD, self._gcn(x_ND.dtype)[1], self.own(x_ND))
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""

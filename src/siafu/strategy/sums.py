@@ -6,18 +6,27 @@ the columns that held it, which are kept.
 Shapes: N owned rows, M rows written, C columns of the whole, K columns of a block, D width.
 """
 
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
+from siafu.comm import PendingRows
 from siafu.ops import CSR, fold_max, max_gradients, max_with_argument, sum_into
 from siafu.ops.csr.matrix import edge_dtype
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.rounding import Exchange, square_sums
-from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit
+from siafu.strategy.walk import Homeward, Rows, begin_exchange, start_stage, visit
+
+_ROWS_AT_ONCE = 1 << 14
+"""Rows that are mapped together where they are taken out of others, so that copies are small."""
+
+Needed = tuple[Tensor, Tensor]
+"""int64: owned rows that others need, and the rest."""
 
 
 @dataclass(frozen=True)
@@ -32,14 +41,121 @@ class Scales:
         return None if self.col_C is None else self.col_C.index_select(0, block.columns_K)
 
 
+class Departure:
+    """An exchange that begins before its sum: rows are on their way out, later gradients home.
+
+    Between what begins and what ends it, forward and backward, others compute.
+    """
+
+    def __init__(self, reach: Reach, scales: Scales, rows: Tensor) -> None:
+        """`rows` tell of shape and kind, and whether they were dropped; they are sent later."""
+
+        def squares(block: Block) -> Tensor:
+            return square_sums(block.back, scales.row_M, scales.of(block))
+
+        self.reach, self.scales = reach, scales
+        self.exchange = begin_exchange(reach, (rows,), squares)
+        self.begun: list[PendingRows] | None = None
+        self.homeward: Homeward | None = None
+        self._sent: weakref.ref[Tensor] | None = None
+
+    def start(self, rows_ND: Tensor) -> None:
+        """Send what others need of the rows first; the others need not be written yet."""
+        self.begun = start_stage(self.reach, 0, (rows_ND,), self.exchange)
+
+    def is_of(self, rows_ND: Tensor) -> bool:
+        """Return whether these are the rows that were sent."""
+        return self._sent is not None and self._sent() is rows_ND
+
+    def note(self, rows_ND: Tensor) -> Tensor:
+        """Return the rows, which its sum is going to be asked of."""
+        self._sent = weakref.ref(rows_ND)
+        return rows_ND
+
+    def settle(self, grad_ND: Tensor) -> None:
+        """Add what is on its way home to the gradients of the owned rows."""
+        homeward, self.homeward = self.homeward, None
+        if homeward is not None:
+            homeward.settle((grad_ND,))
+
+
+class _Depart(torch.autograd.Function):
+    """x as it is; its rows leave, and their gradients come home."""
+
+    @staticmethod
+    def forward(ctx: Any, x_ND: Tensor, departure: Departure) -> Tensor:
+        ctx.departure = departure
+        departure.start(x_ND.contiguous())
+        return x_ND.view_as(x_ND)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:
+        grad_ND = grad_ND.contiguous()
+        ctx.departure.settle(grad_ND)
+        return grad_ND, None
+
+
+class _MapAhead(torch.autograd.Function):
+    """x W^T: rows that others need are mapped first and leave, and are last in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x_ND: Tensor, weight_OD: Tensor, departure: Departure, needed: Needed
+    ) -> Tensor:
+        ctx.departure, ctx.needed = departure, needed
+        ctx.save_for_backward(x_ND, weight_OD)
+        out_NO = x_ND.new_empty(len(x_ND), len(weight_OD))
+        for number, rows in enumerate(needed):
+            for some in rows.split(_ROWS_AT_ONCE):
+                part_SO = functional.linear(x_ND.index_select(0, some), weight_OD)
+                out_NO.index_copy_(0, some, part_SO)
+            if number == 0:
+                departure.start(out_NO)
+        return out_NO
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        x_ND, weight_OD = ctx.saved_tensors
+        needs_x, needs_weight, *_ = ctx.needs_input_grad
+        grad_NO = grad_NO.contiguous()
+        grad_ND = torch.empty_like(x_ND) if needs_x else None
+        grad_OD = torch.zeros_like(weight_OD) if needs_weight else None
+        for number, rows in enumerate(reversed(ctx.needed)):
+            if number == 1:
+                ctx.departure.settle(grad_NO)
+            for some in rows.split(_ROWS_AT_ONCE):
+                part_SO = grad_NO.index_select(0, some)
+                if grad_ND is not None:
+                    grad_ND.index_copy_(0, some, part_SO @ weight_OD)
+                if grad_OD is not None:
+                    grad_OD.addmm_(part_SO.t(), x_ND.index_select(0, some))
+        return grad_ND, grad_OD, None, None
+
+
+def depart(
+    x_ND: Tensor, weight_OD: Tensor | None, needed: Needed | None, departure: Departure
+) -> Tensor:
+    """Return x W^T, or x, the rows of the first stage being on their way.
+
+    `needed` are the rows that others need, and the rest; None maps all rows at once.
+    """
+    if weight_OD is not None and needed is not None:
+        mapped_NO: Tensor = _MapAhead.apply(x_ND, weight_OD, departure, needed)
+        return departure.note(mapped_NO)
+    rows_ND = x_ND if weight_OD is None else functional.linear(x_ND, weight_OD)
+    sent_ND: Tensor = _Depart.apply(rows_ND, departure)
+    return departure.note(sent_ND)
+
+
 class _Sum(torch.autograd.Function):
     """out = rows * sum over blocks of (block @ (cols * x)), and its transpose."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x_ND: Tensor, reach: Reach, scales: Scales, exchange: Exchange | None
-    ) -> Tensor:
-        ctx.reach, ctx.scales, ctx.exchange = reach, scales, exchange
+    def forward(ctx: Any, x_ND: Tensor, departure: Departure) -> Tensor:
+        ctx.departure, reach, scales = departure, departure.reach, departure.scales
+        ctx.is_begun = departure.begun is not None
         out_MD = x_ND.new_empty(reach.own.csr.num_rows, x_ND.size(1))
 
         def add(block: Block, rows: Rows) -> None:
@@ -54,14 +170,16 @@ class _Sum(torch.autograd.Function):
             )
             block.put(out_MD, every, part_QD)
 
-        visit(reach, (x_ND,), add, exchange)
+        begun, departure.begun = departure.begun, None
+        visit(reach, (x_ND,), add, departure.exchange, begun=begun)
         return out_MD
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None, None]:
-        reach, scales = ctx.reach, ctx.scales
-        grad_MD, homeward = grad_MD.contiguous(), Homeward(reach, ctx.exchange)
+    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None]:
+        departure: Departure = ctx.departure
+        reach, scales = departure.reach, departure.scales
+        grad_MD, homeward = grad_MD.contiguous(), Homeward(reach, departure.exchange)
 
         def transposed(block: Block) -> Tensor:
             grad_KD = grad_MD.new_empty(block.csr.num_cols, grad_MD.size(1))
@@ -76,17 +194,16 @@ class _Sum(torch.autograd.Function):
         grad_ND = transposed(reach.own)
         for block in stages:
             homeward.send(block, (transposed(block),), (grad_ND,))
-        homeward.settle((grad_ND,))
-        return grad_ND, None, None, None
+        if ctx.is_begun:
+            departure.homeward = homeward  # who began it waits
+        else:
+            homeward.settle((grad_ND,))
+        return grad_ND, None
 
 
-def staged_sum(x_ND: Tensor, reach: Reach, scales: Scales) -> Tensor:
+def staged_sum(x_ND: Tensor, departure: Departure) -> Tensor:
     """Return out_MD, differentiably; weights of the blocks are of x's type."""
-
-    def squares(block: Block) -> Tensor:
-        return square_sums(block.back, scales.row_M, scales.of(block))
-
-    out_MD: Tensor = _Sum.apply(x_ND, reach, scales, begin_exchange(reach, (x_ND,), squares))
+    out_MD: Tensor = _Sum.apply(x_ND, departure)
     return out_MD
 
 
@@ -143,8 +260,12 @@ class _Max(torch.autograd.Function):
             held = place_MD, grad_MD
             return max_gradients(block.csr, *held, first=block.first_edge, rows_M=block.rows_Q)
 
+        # As in sums: the first stage's gradients travel while the owned ones are found.
+        stages = iter(reach.stages)
+        if (first := next(stages, None)) is not None:
+            homeward.send(first, (given_back(first),), ())
         grad_ND = given_back(reach.own)
-        for block in reach.stages:
+        for block in stages:
             homeward.send(block, (given_back(block),), (grad_ND,))
         homeward.settle((grad_ND,))
         return grad_ND, None, None

@@ -5,6 +5,7 @@ is asked for: at most two stages are held. There is no barrier; ranks drift apar
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,27 +50,45 @@ def begin_exchange(
     return reach.rounding.begin(stages, rows, squares)
 
 
-def visit(
-    reach: Reach, rows: Rows, use: Use, exchange: Exchange | None, *, purpose: str = "halo_forward"
-) -> None:
-    """Call `use` with each block and its rows: the owned rows, then what each stage fetches."""
-    rows = tuple(tensor.contiguous() for tensor in rows)
+def start_stage(
+    reach: Reach,
+    number: int,
+    rows: Rows,
+    exchange: Exchange | None,
+    purpose: str = "halo_forward",
+) -> list[PendingRows]:
+    """Start fetching the rows of a stage; nothing where there are no more."""
+    if number >= len(reach.stages):
+        return []
+    plan = reach.stages[number].plan
+    assert plan is not None, "a stage is of other ranks' rows"
+    codings = [exchange.fetching(n, number) if exchange else None for n in range(len(rows))]
+    return [
+        _fetch(reach, tensor, plan, purpose, coding)
+        for tensor, coding in zip(rows, codings, strict=True)
+    ]
 
-    def start(number: int) -> list[PendingRows]:
-        if number >= len(reach.stages):
-            return []
-        plan = reach.stages[number].plan
-        assert plan is not None, "a stage is of other ranks' rows"
-        codings = [exchange.fetching(n, number) if exchange else None for n in range(len(rows))]
-        return [
-            _fetch(reach, tensor, plan, purpose, coding)
-            for tensor, coding in zip(rows, codings, strict=True)
-        ]
+
+def visit(
+    reach: Reach,
+    rows: Rows,
+    use: Use,
+    exchange: Exchange | None,
+    *,
+    purpose: str = "halo_forward",
+    begun: list[PendingRows] | None = None,
+) -> None:
+    """Call `use` with each block and its rows: the owned rows, then what each stage fetches.
+
+    `begun` are the rows of the first stage, where they are on their way already.
+    """
+    rows = tuple(tensor.contiguous() for tensor in rows)
+    start = partial(start_stage, reach, rows=rows, exchange=exchange, purpose=purpose)
 
     def wait(coming: list[PendingRows]) -> Rows:
         return tuple(pending.wait(reach.world, "fetching halo rows") for pending in coming)
 
-    coming = start(0)
+    coming = start(0) if begun is None else begun
     first = None if reach.overlap else wait(coming)
     use(reach.own, rows)
     for number, block in enumerate(reach.stages):
@@ -91,14 +110,20 @@ def _fetch(
 def visit_again(
     reach: Reach, rows: Rows, use: Use, exchange: Exchange | None, kept: list[Rows] | None
 ) -> None:
-    """Do as `visit` did in forward, from the rows it kept or by fetching them once more."""
+    """Do as `visit` did in forward, from the rows it kept or by fetching them once more.
+
+    Of kept rows the first stage comes first, so that its gradients travel during the own block.
+    """
     if kept is None:
         visit(reach, rows, use, exchange, purpose=_AGAIN)
         return
-    use(reach.own, tuple(tensor.contiguous() for tensor in rows))
     held = kept.copy() if graph_is_kept() else kept
-    for block in reach.stages:
+    for number, block in enumerate(reach.stages):
         use(block, held.pop(0))
+        if number == 0:
+            use(reach.own, tuple(tensor.contiguous() for tensor in rows))
+    if not reach.stages:
+        use(reach.own, tuple(tensor.contiguous() for tensor in rows))
 
 
 def zeros_like(tensor: Tensor) -> Tensor:

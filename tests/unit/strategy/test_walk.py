@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from siafu.strategy import walk
+from siafu.strategy import sums, walk
 
 OVERLAPPED = ["start 1", "use own", "wait 1", "start 2", "use 1", "wait 2", "use 2"]
 WAITING = ["start 1", "wait 1", "use own", "start 2", "wait 2", "use 1", "use 2"]
@@ -47,3 +47,68 @@ def test_gradients_travel_until_they_are_needed(monkeypatch, overlap: bool) -> N
     late = ["start 1", "own", "wait 1", "add 1", "start 2", "wait 2", "add 2"]
     early = ["start 1", "wait 1", "own", "add 1", "start 2", "wait 2", "add 2"]
     assert seen == (late if overlap else early)
+
+
+class Recorded:
+    """Stands for an exchange: notes what has been written when rows leave and gradients come."""
+
+    def __init__(self, needed: torch.Tensor) -> None:
+        self.needed, self.sent = needed, torch.empty(0)
+
+    def start(self, rows: torch.Tensor) -> None:
+        self.sent = rows[self.needed].clone()
+
+    def note(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
+    def settle(self, grad: torch.Tensor) -> None:
+        grad[self.needed] += 2.0  # from other ranks
+
+
+def test_rows_that_others_need_are_mapped_first_and_get_their_gradients_last() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(7, 3).double(), torch.randn(4, 3).double()
+    needed = torch.tensor([1, 4, 5]), torch.tensor([0, 2, 3, 6])
+    mine = [tensor.clone().requires_grad_() for tensor in (x, weight)]
+    exchange = Recorded(needed[0])
+    out = sums.depart(*mine, needed, exchange)
+    want = [tensor.clone().requires_grad_() for tensor in (x, weight)]
+    plain = torch.nn.functional.linear(*want)
+    torch.testing.assert_close(out, plain)
+    torch.testing.assert_close(exchange.sent, plain[needed[0]])
+    out.sum().backward()
+    factor = torch.ones(7, 1).double()
+    factor[needed[0]] = 3.0
+    (plain * factor).sum().backward()
+    for got, whole in zip(mine, want, strict=True):
+        torch.testing.assert_close(got.grad, whole.grad)
+
+
+def test_what_is_computed_in_between_is_computed_while_rows_and_gradients_travel() -> None:
+    seen: list[str] = []
+
+    class Departure(Recorded):
+        def start(self, rows: torch.Tensor) -> None:
+            seen.append("rows leave")
+
+        def settle(self, grad: torch.Tensor) -> None:
+            seen.append("gradients are waited for")
+
+    class Note(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, what):
+            ctx.what = what
+            seen.append(what)
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            seen.append(f"{ctx.what} backward")
+            return grad, None
+
+    x = torch.ones(4, 3, requires_grad=True)
+    sent = sums.depart(x, None, None, Departure(torch.tensor([0])))
+    own = Note.apply(x, "own rows")
+    (own + Note.apply(sent, "sum")).sum().backward()
+    assert seen[:3] == ["rows leave", "own rows", "sum"]
+    assert seen[3:] == ["sum backward", "own rows backward", "gradients are waited for"]

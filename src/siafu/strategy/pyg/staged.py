@@ -32,7 +32,7 @@ from siafu.strategy.pyg.refusal import (
     refusal,
     softmax_refusal,
 )
-from siafu.strategy.sums import Scales, staged_max, staged_sum
+from siafu.strategy.sums import Departure, Scales, staged_max, staged_sum
 from siafu.strategy.walk import Rows
 
 
@@ -241,7 +241,7 @@ class _Joined:
                 scales = Scales(1.0 / reach.own.whole.degree().clamp(min=1).to(x_ND.dtype))
             if plain.weight_S is not None:
                 reach = reach.with_weights(plain.weight_S)
-            out = staged_sum(x_ND, reach, scales)
+            out = staged_sum(x_ND, Departure(reach, scales, x_ND))
         return out.view(len(out), *rows.shape[1:])
 
 
