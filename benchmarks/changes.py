@@ -19,6 +19,7 @@ from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
 from siafu.ingest import load
+from siafu.nn import GNN
 from siafu.ops import DrawKey, WireLayout, decode, encode, encode_changes
 from siafu.partitioning import partition_graph
 from siafu.shard import open_shard
@@ -35,7 +36,9 @@ def follow(parts: Path, dropout: float, epochs: int) -> list[dict[str, Any]]:
     entered: dict[int, torch.Tensor] = {}
     kept: dict[tuple[int, int], torch.Tensor] = {}
     found: list[dict[str, Any]] = []
-    for number, norm in enumerate(training.workload.module.norms):
+    module = training.workload.module
+    assert isinstance(module, GNN)
+    for number, norm in enumerate(module.norms):
         norm.register_forward_hook(
             lambda _, __, out, n=number: entered.update({n: out.detach().relu()})
         )
