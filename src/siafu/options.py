@@ -119,7 +119,9 @@ def joined(value: Any) -> Any:
     if not isinstance(value, list | tuple):
         return value
     words = [str(one) for one in value]
-    return ",".join(word if names_in(word) == (word,) else _quoted(word) for word in words)
+    # A quote at one name's end and another's begin would enclose what is between.
+    bare = [word for word in words if '"' not in word and names_in(word) == (word,)]
+    return ",".join(word if word in bare else _quoted(word) for word in words)
 
 
 def _quoted(word: str) -> str:

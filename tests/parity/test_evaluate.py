@@ -256,7 +256,7 @@ def test_the_default_is_chosen_by_predicted_cost(parts, monkeypatch: pytest.Monk
         assert found.kind == name
         assert bool(found.told) == (name != "exact")
     assert costs["sampled"] < costs["split"] < all_nodes
-    assert found.every == math.ceil(costs["sampled"] / (1e-3 * all_nodes))
+    assert found.every == math.ceil(2 * costs["sampled"] / (1e-3 * all_nodes))
     assert f"every {found.every} epochs" in found.told
     assert settled(parts(1), eval_every=1).every == 1  # asked by how often
     assert settled(parts(1), evaluate="exact").kind == "exact"  # asked by kind

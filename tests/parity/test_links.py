@@ -257,3 +257,12 @@ def test_a_sample_of_held_out_edges_is_the_same_on_any_ranks(ranks: RankPool, li
     assert got["scores"] == pytest.approx(want["scores"])
     assert got["errors"] == pytest.approx(want["errors"])
     assert 0 < want["errors"]["val"] < 0.5
+
+
+def test_short_epochs_of_edges_are_the_same_bits(ranks: RankPool, link_parts) -> None:
+    # Three steps per pass over all edges, so that a macrobatch has the end of one and a beginning.
+    settings = LINKS | {"steps_per_epoch": 2, "macrobatch": "2"}
+    want = run_links(World(), link_parts(1), settings | {"macrobatch": "1"})
+    assert_identical(ranks.run(run_links, 3, link_parts(3), settings), want)
+    whole = run_links(World(), link_parts(1), settings | {"steps_per_epoch": 99})
+    assert whole["losses"] != want["losses"]

@@ -59,6 +59,7 @@ def assert_identical(got: list[dict[str, Any]], want: dict[str, Any]) -> None:
         (3, "2", {"sample_weighted": True, "sample_replace": True}),
         (3, "2", {"model": "transformer", "edge_features": True}),
         (2, "2", {"batch_size": 50, "step_minibatches": 3}),
+        (3, "2", {"steps_per_epoch": 2}),
     ],
 )
 def test_ranks_and_macrobatches_change_no_bit(

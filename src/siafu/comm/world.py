@@ -306,6 +306,15 @@ class World:
             letters.copy_(torch.frombuffer(bytearray(raw), dtype=torch.uint8))
         return bytes(self.sum_in_place(letters, "control").tolist()).decode()
 
+    def gather_texts(self, text: str) -> list[str]:
+        """Return every rank's text, by rank."""
+        raw = text.encode()
+        sizes = [int(row[0]) for row in self.gather_numbers([float(len(raw))])]
+        letters = torch.zeros(self.size, max(1, *sizes), dtype=torch.uint8, device=self.device)
+        letters[self.rank, : len(raw)] = torch.tensor(list(raw), dtype=torch.uint8)
+        rows = self.sum_in_place(letters, "control").cpu()
+        return [bytes(row[:size].tolist()).decode() for row, size in zip(rows, sizes, strict=True)]
+
     def check_agreement(self, what: str, text: str) -> None:
         """Raise on every rank unless all ranks hold the same text."""
         digest = hashlib.sha256(text.encode()).digest()[:6]

@@ -38,6 +38,8 @@ _EDGE_WORK = 4000
 """What an edge costs beside that: to be read and numbered, its source found and fetched."""
 _ROW_WORK = 20_000
 """What a row costs beside its products: to be found, fetched and written."""
+_SAMPLE = 2
+"""A sample over its flow, as measured (`benchmarks.evaluate`): edges are drawn, errors found."""
 _BACKWARD = 3
 """A step over a forward pass."""
 _PURPOSE = ORDER_PURPOSE - 5
@@ -148,7 +150,7 @@ def settle_scoring(
     if not is_own and (flow := planned(False, budget)) is not None:
         return Scoring(kind="split", every=every, flow=flow, told=_told("split", everything, epoch))
     flow = None if is_own else planned(True)
-    cost = _of_seeds(work, feed, seeds_of(True)) if flow is None else flow.cost
+    cost = _of_seeds(work, feed, seeds_of(True)) if flow is None else _SAMPLE * flow.cost
     if "eval_every" not in config.model_fields_set:
         every = max(every, math.ceil(cost / max(1.0, SHARE * epoch)))
     told = _told("sampled", everything, epoch, every)

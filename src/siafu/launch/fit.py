@@ -24,6 +24,7 @@ from siafu.launch.own_code import model_to_run, trust_named
 from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
+from siafu.launch.rank_checks import check_alike
 from siafu.launch.ranks import begin_loading, carry_out, joined, under_torchrun
 from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
@@ -339,6 +340,7 @@ def _work_as_rank(
 ) -> Run:
     """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
     check_enough(config, world.size)
+    check_alike(world)
     link = measured_link(world) if config.strategy == AUTO else None
     if world.rank != 0:
         wait_for_preparation(world)

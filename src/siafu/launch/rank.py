@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from siafu.comm import World
+from siafu.comm import SOCKET_VARIABLE, World
 from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
 from siafu.engine.edges import EdgeNetwork, write_edges
@@ -38,6 +38,7 @@ from siafu.launch.local import (
 )
 from siafu.launch.out_of_memory import explaining, note_held
 from siafu.launch.own_code import told_as_the_users
+from siafu.launch.rank_checks import CHECK, check_alike, write_check
 from siafu.launch.sinks import open_sinks
 from siafu.launch.warnings import LossWatch, PaceWatch
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
@@ -97,6 +98,9 @@ class Job:
 
 def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = None) -> None:
     """Do this rank's share of a job; `on_epoch` is called here after epochs of a training."""
+    if job.verb == CHECK:
+        write_check(world, folder)
+        return
     settings = read_run_config(folder.config) | ({"model": job.model} if job.model else {})
     config = make_config(**settings).resolved()
     world.trace = Trace(world.rank) if config.trace else None
@@ -356,6 +360,8 @@ def _join_and_work(folder: RunFolder, job: Job, rank: int) -> None:
         give_up=lambda error: _fail(error, rank),
     ) as world:
         world.doing = note_doings(rank)
+        if SOCKET_VARIABLE in os.environ:  # of Ray, whose nodes may have other software
+            check_alike(world)
         work(folder, job, world)
 
 

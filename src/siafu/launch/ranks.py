@@ -2,14 +2,16 @@
 
 import importlib
 import itertools
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from siafu.comm import World
-from siafu.config import RunConfig, make_config, read_run_config
+from siafu.config import RunConfig, make_config, read_run_config, write_config
 from siafu.errors import NoRoomError, RankError
-from siafu.graph import writing
+from siafu.graph import scratch_folder, writing
 from siafu.launch.callbacks import Answering, OnEpoch
 from siafu.launch.cut import Say
 from siafu.launch.local import run_ranks, threads_for
@@ -21,6 +23,7 @@ from siafu.launch.rank import (
     saves_memory,
     work,
 )
+from siafu.launch.rank_checks import ANSWER, CHECK, GRAPH, check_ranks
 from siafu.launch.run_state import resume_command
 from siafu.launch.warm import warm_process
 from siafu.ops import (
@@ -44,6 +47,22 @@ def joined(config: RunConfig) -> World:
     """Return the ranks of this process, which is made ready to be one of them."""
     prepare_process(config)
     return World.join(device=config.device, deadline_seconds=config.deadline)
+
+
+def checked_ranks(num_ranks: int, device: str) -> dict[str, Any]:
+    """Return what ranks find out of each other: those of torchrun, or some started here."""
+    if under_torchrun():
+        with World.join(device=device) as world:
+            return check_ranks(world) | {"rank": world.rank}
+    with scratch_folder() as scratch:
+        folder = RunFolder(scratch / "check")
+        folder.path.mkdir()
+        write_config(make_config(data=GRAPH, ranks=num_ranks, device=device), folder.config)
+        threads = {"OMP_NUM_THREADS": str(threads_for(num_ranks))}
+        job = Job(verb=CHECK, parts="").to_text()
+        run_ranks(num_ranks, folder.path, job, variables=threads)
+        found: dict[str, Any] = json.loads((folder.path / ANSWER).read_text())
+        return found
 
 
 def begin_loading(config: RunConfig) -> None:

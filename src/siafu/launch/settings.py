@@ -174,6 +174,9 @@ class Settings(Columns, total=False):
     as numbers."""
     batch_size: int
     """training nodes or edges per minibatch."""
+    steps_per_epoch: int | None
+    """the most steps of an epoch; the next one goes on from there (default: a pass over all
+    training nodes or edges)."""
     macrobatch: str | None
     """steps sampled and fetched in one go, or auto (the default)."""
     seed_order: Literal["local", "global"]

@@ -101,6 +101,7 @@ class Batching:
     """None: one per rank."""
     links: LinkBatching | None = None
     """Where given, minibatches are of edges."""
+    most_steps: int | None = None
 
 
 class Feed:
@@ -395,4 +396,5 @@ def _schedule(shard: Shard, batching: Batching, seed: int, links: LinkSeeds | No
         order=batching.order,
         batch_size=batching.batch_size,
         step_minibatches=batching.step_minibatches or world.size,
+        most_steps=batching.most_steps,
     )

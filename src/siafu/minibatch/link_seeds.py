@@ -4,6 +4,7 @@ Shapes: B edges of a minibatch, K negatives of each, E edges of a sub-graph.
 """
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 import torch
@@ -29,10 +30,10 @@ _NEGATIVES_PURPOSE = ORDER_PURPOSE - 3
 
 
 class EdgeOrder:
-    """Training edges in an order of their own each epoch, never in memory together.
+    """Training edges in an order of their own each pass over them, never in memory together.
 
     Edges are numbers of source and destination, loops left out, repeated ones once. An edge's place
-    is drawn by its two ends, so the order does not depend on who owns what. Every epoch a rank puts
+    is drawn by its two ends, so the order does not depend on who owns what. Every pass a rank puts
     its edges into a file, piece after piece, each by the bucket of their draws: B equal ranges of
     these. The buckets that some minibatches lie in are taken from all pieces when they are needed,
     and from all ranks where the order is that of all.
@@ -51,7 +52,7 @@ class EdgeOrder:
         total = sum(self.totals) if of_all_ranks else mine
         self._num_buckets = max(1, -(-total // BUCKET_EDGES))
         self._rows = new_rows((mine, 2), torch.int64, on_disk=shard.is_mapped)
-        self._epoch = -1
+        self._turn = -1
         self._cuts = np.zeros((len(self._spans), self._num_buckets + 1), np.int64)
         """[P, B + 1]: where the buckets of each piece are in `_rows`."""
         self._counts_WB = np.zeros((1, self._num_buckets), np.int64)
@@ -60,10 +61,10 @@ class EdgeOrder:
         self._held, self._from, self._until = _no_edges(), 0, 0
         """Edges of some buckets, in order, the first of them and the one after the last."""
 
-    def read(self, epoch: int, places: range) -> Tensor:
-        """Return int64 [S, 2]: the edges at these places of an epoch's order."""
-        if epoch != self._epoch:
-            self._shuffle(epoch)
+    def read(self, turn: int, places: range) -> Tensor:
+        """Return int64 [S, 2]: the edges at these places of the order of a pass."""
+        if turn != self._turn:
+            self._shuffle(turn)
         if not places:
             return _no_edges()
         ends = np.searchsorted(self._starts, [places.start, places.stop - 1], "right") - 1
@@ -86,13 +87,13 @@ class EdgeOrder:
         return torch.stack([key // count, key % count], dim=1)
 
     def _draws(self, pairs: Tensor) -> Tensor:
-        key = DrawKey(self._seed, self._epoch, ORDER_PURPOSE)
+        key = DrawKey(self._seed, self._turn, ORDER_PURPOSE)
         src, dst = pairs.T.contiguous()
         return uniform_pairs(key, src, dst, 1, dtype=torch.float64)[:, 0]
 
-    def _shuffle(self, epoch: int) -> None:
-        """Put this rank's edges in the order of the epoch, each piece by itself."""
-        self._epoch, count, cuts, at = epoch, self._num_buckets, self._cuts, 0
+    def _shuffle(self, turn: int) -> None:
+        """Put this rank's edges in the order of the pass, each piece by itself."""
+        self._turn, count, cuts, at = turn, self._num_buckets, self._cuts, 0
         for piece, span in enumerate(self._spans):
             pairs = self._pairs(*span)
             bucket = (self._draws(pairs) * count).long().clamp(max=count - 1)
@@ -194,8 +195,14 @@ class LinkSeeds:
 
     def expand(self, epoch: int, steps: list[Step]) -> list[Step]:
         """Return consecutive steps with seeds in place of edges; every rank calls this together."""
+        # A macrobatch may end one pass over all edges and begin the next.
+        passes = [list(some) for _, some in groupby(steps, key=lambda step: step.turn)]
+        return [step for some in passes for step in self._expand_pass(epoch, some)]
+
+    def _expand_pass(self, epoch: int, steps: list[Step]) -> list[Step]:
+        """Return the same for steps of one pass."""
         start = steps[0].places.start
-        pairs = self.order.read(epoch, range(start, steps[-1].places.stop))
+        pairs = self.order.read(steps[0].turn, range(start, steps[-1].places.stop))
 
         def seeded(batch: Minibatch) -> Minibatch:
             low = batch.places.start - start if batch.places else 0

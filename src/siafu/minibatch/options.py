@@ -29,6 +29,14 @@ class SamplingOptions(Options):
     batch_size: int = setting(
         1000, "training nodes or edges per minibatch", STATIC, MINIBATCHES, ge=1
     )
+    steps_per_epoch: int | None = setting(
+        None,
+        "the most steps of an epoch; the next one goes on from there (default: a pass over all "
+        "training nodes or edges)",
+        STATIC,
+        MINIBATCHES,
+        ge=1,
+    )
     macrobatch: str | None = setting(
         None, "steps sampled and fetched in one go, or auto (the default)", STATIC, MINIBATCHES
     )

@@ -4,7 +4,7 @@ A step is one update of the weights: some minibatches, each on one rank. Sizes a
 be, so no rank is left over and nothing is dropped or used twice in an epoch.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -42,12 +42,14 @@ class Step:
     num_seeds: int
     """Nodes, or edges, of all ranks."""
     places: range
-    """In the epoch's order, which is this rank's (`local`) or that of all."""
+    """In the pass's order, which is this rank's (`local`) or that of all."""
+    turn: int
+    """Which pass over all seeds it is of, from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
-    """Seeds in an order of their own each epoch, cut into steps."""
+    """Seeds in an order of their own each pass, cut into steps; an epoch is a pass or less."""
 
     world: World
     seed: int
@@ -62,10 +64,19 @@ class Schedule:
     batch_size: int
     step_minibatches: int
     """Minibatches of a step."""
+    most_steps: int | None = None
+    """Of an epoch: the next one goes on from there."""
+    _order: dict[int, Tensor] = field(default_factory=dict)
+    """Seeds in the order of the latest pass, kept where it lasts for several epochs."""
 
     @property
     def num_steps(self) -> int:
         """Steps of an epoch."""
+        return min(self.most_steps or self.pass_steps, self.pass_steps)
+
+    @property
+    def pass_steps(self) -> int:
+        """Steps that use every seed once."""
         if self.order == "local":
             return max(1, -(-max(self.totals) // self.batch_size))
         return max(1, -(-sum(self.totals) // (self.batch_size * self.step_minibatches)))
@@ -85,18 +96,34 @@ class Schedule:
         return replace(self, ids=self.ids.to(device), dealt=self.dealt.to(device))
 
     def steps(self, epoch: int) -> list[Step]:
-        """Return the steps of an epoch as this rank sees them."""
-        seeds = torch.empty(0, dtype=torch.int64)
-        if self.ids is not None and self.dealt is not None:
-            key = DrawKey(self.seed, epoch, ORDER_PURPOSE)
-            draws = uniform_rows(key, self.ids, 1, dtype=torch.float64)
-            seeds = self.dealt.index_select(0, draws[:, 0].argsort(stable=True))
-        make = self._local_step if self.order == "local" else self._global_step
-        return [make(seeds, number) for number in range(self.num_steps)]
+        """Return the steps of an epoch as this rank sees them.
 
-    def _local_step(self, seeds: Tensor, step: int) -> Step:
+        Their numbers differ within it, since it is no longer than a pass.
+        """
+        make = self._local_step if self.order == "local" else self._global_step
+        first = (epoch - 1) * self.num_steps
+        places = [
+            divmod(number, self.pass_steps) for number in range(first, first + self.num_steps)
+        ]
+        steps = [make(self._seeds(turn + 1), number, turn + 1) for turn, number in places]
+        if self.num_steps == self.pass_steps:
+            self._order.clear()
+        return steps
+
+    def _seeds(self, turn: int) -> Tensor:
+        """Return the seeds in the order of a pass."""
+        if self.ids is None or self.dealt is None:
+            return torch.empty(0, dtype=torch.int64)
+        if turn not in self._order:
+            key = DrawKey(self.seed, turn, ORDER_PURPOSE)
+            draws = uniform_rows(key, self.ids, 1, dtype=torch.float64)
+            self._order.clear()
+            self._order[turn] = self.dealt.index_select(0, draws[:, 0].argsort(stable=True))
+        return self._order[turn]
+
+    def _local_step(self, seeds: Tensor, step: int, turn: int) -> Step:
         """Every rank works for nodes it owns."""
-        cuts = [_share(total, step, self.num_steps) for total in self.totals]
+        cuts = [_share(total, step, self.pass_steps) for total in self.totals]
         low, high = cuts[self.world.rank]
         number = step * self.world.size + self.world.rank
         return Step(
@@ -104,22 +131,23 @@ class Schedule:
             list(range(self.world.size)),
             sum(high - low for low, high in cuts),
             range(low, high),
+            turn,
         )
 
-    def _global_step(self, seeds: Tensor, step: int) -> Step:
+    def _global_step(self, seeds: Tensor, step: int, turn: int) -> Step:
         """Minibatches are the same for any number of ranks, and dealt to them in turn."""
         ranks, count = self.world.size, self.step_minibatches
-        total, parts = sum(self.totals), self.num_steps * count
+        total, parts = sum(self.totals), self.pass_steps * count
         cuts = [_share(total, step * count + place, parts) for place in range(count)]
         mine = [
             Minibatch(step * count + place, seeds[slice(*cuts[place])], range(*cuts[place]))
             for place in range(self.world.rank, count, ranks)
         ]
         idle = -(-count // ranks) - len(mine)
-        mine += [Minibatch(self.num_steps * count, seeds[:0])] * idle
+        mine += [Minibatch(self.pass_steps * count, seeds[:0])] * idle
         holders = [place % ranks for place in range(count)]
         places = range(cuts[0][0], cuts[-1][1])
-        return Step(mine, holders, len(places), places)
+        return Step(mine, holders, len(places), places, turn)
 
 
 def _share(total: int, part: int, parts: int) -> tuple[int, int]:

@@ -107,6 +107,7 @@ def count_minibatches(
     train = max(1.0, statistics.nodes * statistics.train_share)
     steps = math.ceil(train / ranks / min(float(config.batch_size), train / ranks))
     seeds = train / ranks / steps
+    steps = min(steps, config.steps_per_epoch or steps)
     reached, edges, new, drawn = [seeds], [], seeds, 0.0
     for hop, fanout in enumerate(read_fanout(config.fanout, config.layers)):
         taken = new * statistics.mean_drawn(fanout, is_met=hop > 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example
 from hypothesis import given as drawn
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def test_lists_and_mappings_are_text_in_the_end(given: dict[str, Any], text: str
 
 
 @drawn(st.lists(st.text(st.characters(codec="utf-8", exclude_categories=("C",))), min_size=1))
+@example(['"', '"'])
 def test_names_of_columns_survive_as_text(names: list[str]) -> None:
     assert names_in(joined(names)) == tuple(names)
 

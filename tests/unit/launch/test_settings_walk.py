@@ -106,6 +106,7 @@ OTHERS: dict[str, Other] = {
     "overlap": Other(False, ("plan",)),
     "macrobatch": Other("1", PLANNED),
     "fanout": Other("2,2"),
+    "steps_per_epoch": Other(1),
     "batch_size": Other(5, by_engine={"links": 20}),
     "seed_order": Other("global"),
     "step_minibatches": Other(3, beside={"seed_order": "global"}),

@@ -85,3 +85,27 @@ def test_global_minibatches_do_not_depend_on_the_ranks(ranks: int) -> None:
         return found
 
     assert minibatches(ranks) == minibatches(1)
+
+
+@pytest.mark.parametrize("order", ["local", "global"])
+@pytest.mark.parametrize("most", [1, 2, 3, 5, 99])
+def test_shorter_epochs_go_on_where_the_one_before_ended(order: str, most: int) -> None:
+    choices = {"order": order, "step_minibatches": 2}
+    whole = schedules([9, 4], 2, **choices)
+    short = schedules([9, 4], 2, most_steps=most, **choices)
+    for before, after in zip(whole, short, strict=True):
+        assert after.pass_steps == before.num_steps
+        assert after.num_steps == min(most, before.num_steps)
+        want = [step for turn in (1, 2, 3) for step in before.steps(turn)]
+        epochs = [after.steps(epoch) for epoch in range(1, len(want) // after.num_steps + 1)]
+        got = [step for steps in epochs for step in steps]
+        for one, other in zip(got, want, strict=False):
+            assert (one.turn, one.places, one.num_seeds) == (
+                other.turn,
+                other.places,
+                other.num_seeds,
+            )
+            assert [b.seeds.tolist() for b in one.mine] == [b.seeds.tolist() for b in other.mine]
+        for steps in epochs:  # they key draws together with the epoch
+            numbers = [b.number for step in steps for b in step.mine if len(b.seeds)]
+            assert len(set(numbers)) == len(numbers)

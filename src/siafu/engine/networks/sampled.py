@@ -373,6 +373,7 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
         order=config.seed_order,
         step_minibatches=minibatches_a_step(config),
         links=link_batching(config),
+        most_steps=config.steps_per_epoch,
     )
     if spec is None:
         needs = needs_of_own(config, edge_arguments(module, shard))
