@@ -2,19 +2,16 @@
 
 Run: SIAFU_DATA=FOLDER python -m benchmarks.dynamic_accuracy [--seeds 5] [--sets otc] [--jobs 16]
 
-Lengths of windows and splits are those of the papers: TM-GCN (Malik et al. 2021) tells the class
-of edges, EvolveGCN (Pareja et al. 2020) which pairs meet next, scored against every pair of
-nodes met. Classes of the edges of t are told from embeddings of the same t, as the code of
-TM-GCN does. The weight of the rarer class is swept as there, 0.75 to 0.95, and each seed takes
-the one with the highest validation score; the epoch is chosen by validation too. TM-GCN's head
-is that of the paper, linear; validation alone would have chosen a hidden layer, whose test score
-is far lower (LOG.md). EvolveGCN on OTC has TM-GCN's head and direction, which its validation
-scores prefer. In link prediction a pair meets both ways, as in EvolveGCN's code. Not alike:
-degrees are logarithms, the optimiser is Adam, and states run on from training into validation
-and test instead of starting anew in a sliding window. Links are ranked among pairs of nodes
-met so far; EvolveGCN's code has all nodes and loops too, which gives a lower MAP (LOG.md).
-Malik et al. do not say which EvolveGCN theirs is. Sets whose file is missing are left out, in
-words.
+Lengths of windows and splits are those of TM-GCN (Malik et al. 2021), which tells the class of
+edges; links are in `benchmarks.link_scores`. Classes of the edges of t are told from embeddings of
+the same t, as the code of TM-GCN does. The weight of the rarer class is swept as there, 0.75 to
+0.95, and each seed takes the one with the highest validation score; the epoch is chosen by
+validation too. TM-GCN's head is that of the paper, linear; validation alone would have chosen a
+hidden layer, whose test score is far lower (LOG.md). EvolveGCN on OTC has TM-GCN's head and
+direction, which its validation scores prefer. Not alike: degrees are logarithms, the optimiser is
+Adam, and states run on from training into validation and test instead of starting anew in a
+sliding window. Malik et al. do not say which EvolveGCN theirs is. Sets whose file is missing are
+left out, in words.
 """
 
 import argparse
@@ -32,7 +29,7 @@ from typing import Any
 from benchmarks.measure import append_json, machine
 from siafu import SiafuError, fit
 
-MALIK, PAREJA = "Malik et al. 2021", "Pareja et al. 2020"
+MALIK = "Malik et al. 2021"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,17 +73,6 @@ CHESS: dict[str, Any] = {
     "split": "80,10",
     "class_weights": "none",
 }
-UCI_LINK: dict[str, Any] = {
-    "window": "190080",
-    "undirected": True,
-    "task": "link",
-    "epochs": 150,
-    "eval_every": 50,
-    "eval_negatives": "all",
-}
-OTC_LINK: dict[str, Any] = {**UCI_LINK, "window": "1200000", "epochs": 50, "eval_every": 10}
-
-
 F1 = "f1 of class 0"
 TARGETS = [
     *(
@@ -121,33 +107,6 @@ TARGETS = [
             ("wd-gcn", 0.4311),
             ("evolvegcn-o", 0.4351),
         )
-    ),
-    *(
-        Target(
-            name=f"{data}-link-{model}-{score}",
-            data=file,
-            model=model,
-            score=score,
-            published=published,
-            source=PAREJA,
-            settings=settings,
-        )
-        for data, file, settings, figures in (
-            (
-                "uci",
-                "dyn_uci_messages",
-                UCI_LINK,
-                {"evolvegcn-o": (0.0270, 0.1379), "evolvegcn-h": (0.0126, 0.0899)},
-            ),
-            (
-                "otc",
-                "dyn_bitcoin_otc",
-                OTC_LINK,
-                {"evolvegcn-o": (0.0028, 0.0968), "evolvegcn-h": (0.0026, 0.0690)},
-            ),
-        )
-        for model, pair in figures.items()
-        for score, published in zip(("map", "mrr"), pair, strict=True)
     ),
 ]
 

@@ -250,6 +250,7 @@ def dynamic_lines() -> list[str]:
         for result in rows_of("dynamic_accuracy")
         if result["ranks"] == 1
         for row in result["rows"]
+        if "-link-" not in row["set"]  # without histories of pairs; `link_scores` has them now
     }
     lines = []
     for name, row in newest.items():
@@ -263,6 +264,31 @@ def dynamic_lines() -> list[str]:
             f"| `benchmarks.dynamic_accuracy --sets {name} --seeds {seeds}` |"
         )
     return lines
+
+
+def link_lines() -> list[str]:
+    """Return links beside what was published and what needs no model, the newest run of each."""
+    newest = {(row["set"], row["way"]): row for row in rows_of("link_scores")}
+    return [_links(row, score) for row in newest.values() for score in ("map", "mrr")]
+
+
+def _links(row: Row, score: str) -> str:
+    found, seeds, published = row["all nodes"][score], row["seeds"], row["published"][score]
+    spread = f" +- {found['std']:.3f}" if seeds > 1 else ""
+    below = [
+        what
+        for what, value in (("published", published), ("last seen", found["last seen"]))
+        if found["mean"] < value
+    ]
+    met = row["nodes met"][score]["mean"]
+    way = "" if row["way"] == "history" else f", {row['way']}"
+    return (
+        f"| {row['set']} links{way}, {score} among all nodes, {seeds} seed{'s' * (seeds > 1)} "
+        f"(published; last seen, EdgeBank: no model) | {found['mean']:.4f}{spread} "
+        f"({published:.4f}; {found['last seen']:.4f}, {found['edgebank']:.4f}), among nodes met "
+        f"{met:.4f}{', below ' + ' and '.join(below) if below else ''} "
+        f"| `benchmarks.link_scores --sets {row['set']} --ways {row['way']} --seeds {seeds}` |"
+    )
 
 
 def delta_lines() -> list[str]:
@@ -356,7 +382,7 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
     ("Graphs larger than memory", "", (ingest_lines, billion_lines)),
     ("Graphs over time", "", (delta_lines, time_parallel_lines)),
     ("Pipelines", "pools", (pipeline_lines, pool_lines)),
-    ("Test scores beside published ones", "", (accuracy_lines, dynamic_lines)),
+    ("Test scores beside published ones", "", (accuracy_lines, dynamic_lines, link_lines)),
 ]
 """Title, plot and lines of each section of docs/benchmarks.md."""
 NOTE = """CPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and
