@@ -38,6 +38,8 @@ _MOST_ROWS = 20_000
 _LEFT_OVER = 0.05
 """A column that leaves fewer of the wrong guesses than this tells the target."""
 _FEWEST_WRONG = 10
+_FEWEST_EPOCHS = 10
+"""After fewer, nobody expects a result."""
 _BINS = 32
 _EDGES_AT_ONCE = 4_000_000
 
@@ -158,7 +160,7 @@ def result_warnings(path: Path, task: str | None, result: dict[str, Any]) -> lis
         return []
     _, labelled, names = _node_classes(open_parts(path))
     score = (result.get("score") or {}).get("test")
-    if score is None or not labelled.sum():
+    if score is None or not labelled.sum() or result["epochs"] < _FEWEST_EPOCHS:
         return []
     share = labelled / labelled.sum()
     most = int(share.argmax())

@@ -9,20 +9,20 @@ from siafu.ops import WireLayout
 
 def test_codes_are_those_of_old_checkpoints() -> None:
     codes = {(each.kind, each.bits): each.code for each in FORMATS}
-    rounded = {("rounded", bits): bits for bits in (2, 4, 8, 16)}
-    assert codes == {**rounded, ("float", 32): 32}
+    rounded = {("rounded", bits): bits for bits in (1, 2, 4, 8, 16)}
+    assert codes == {("kept", 0): 0, **rounded, ("float", 32): 32}
     assert all(Format.of_code(each.code) == each for each in FORMATS)
 
 
 def test_bits_of_the_settings_name_a_format() -> None:
     assert Format.of_bits(32) == UNCHANGED
     assert Format.of_bits(4) == Format("rounded", 4)
-    assert [str(each) for each in FORMATS] == ["2", "4", "8", "16", "32"]
+    assert [str(each) for each in FORMATS] == ["0", "1", "2", "4", "8", "16", "32"]
 
 
 @pytest.mark.parametrize("each", FORMATS, ids=str)
 def test_rows_are_as_long_as_their_layout_says(each: Format) -> None:
-    layout = WireLayout.build(each.codes(3), 21)
+    layout = WireLayout.build(each.codes(3), 21, changes=True)
     assert layout.num_bytes == 3 * each.row_bytes(21)
 
 

@@ -72,7 +72,7 @@ def test_an_empty_run_goes_while_it_is_still_held(
         except StoreError:
             seen.append("held")
 
-    monkeypatch.setattr(fit_module, "discard_if_empty", discard)
+    monkeypatch.setattr("siafu.launch.run_state.discard_if_empty", discard)
     with (
         pytest.raises(RuntimeError),
         fit_module._working_on(folder, is_new=True, say=lambda line: None),

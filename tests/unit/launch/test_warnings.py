@@ -237,7 +237,9 @@ def test_a_run_that_learnt_nothing_is_told(tmp_path):
         ("average-precision", 0.2, "drawing lots"),
         ("average-precision", 0.3, ""),
     ):
-        found = result_warnings(path, None, {"metric": metric, "score": {"test": score}})
+        found = result_warnings(
+            path, None, {"metric": metric, "score": {"test": score}, "epochs": 10}
+        )
         assert len(found) == bool(told)
         assert told in "".join(found)
     assert result_warnings(path, "link", {"metric": "mrr", "score": {"test": 0.0}}) == []

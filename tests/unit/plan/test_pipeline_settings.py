@@ -10,7 +10,7 @@ from siafu.launch.checks import check_run
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"staleness": 1}, "no meaning where no intervals"),
+        ({"strategy": "batchgnn", "staleness": 1}, "no meaning where minibatches"),
         ({"cloud": "20ms"}, "no meaning where no intervals"),
         ({"pool_workers": "3"}, "no meaning where no intervals"),
         ({"strategy": "dorylus", "cloud": "20ms"}, "no meaning for this pool"),
