@@ -176,7 +176,7 @@ def test_foreseeable_misuse_is_refused():
     with pytest.raises(PlanError, match="Unknown wire width"):
         WireLayout.build(bits - 5, 8)
     with pytest.raises(PlanError, match="Unknown wire width"):
-        row_bytes(1, 8)
+        row_bytes(3, 8)
     with pytest.raises(PlanError, match="uint8"):
         WireLayout.build(bits.int(), 8)
     with pytest.raises(PlanError, match="do not fit the layout"):
