@@ -27,7 +27,7 @@ from siafu import fit
 
 PROTOCOLS = {"all nodes": " all nodes", "nodes met": ""}
 """Ways of ranking, and what their scores are called beside map and mrr."""
-MODEL_FREE = ("last seen", "edgebank")
+MODEL_FREE = ("last seen", "degrees", "edgebank")
 SHARED: dict[str, Any] = {
     "model": "evolvegcn-o",
     "task": "link",
@@ -96,8 +96,9 @@ def shown(row: dict[str, Any]) -> str:
     """Return a row in words."""
     return "\n".join(
         f"{row['set']} {row['way']:8} {protocol:10} {score} {found['mean']:.4f} +- "
-        f"{found['std']:.4f}   last seen {found['last seen']:.4f}   edgebank "
-        f"{found['edgebank']:.4f}   published {row['published'][score]:.4f}"
+        f"{found['std']:.4f}   "
+        f"{'   '.join(f'{kind} {found[kind]:.4f}' for kind in MODEL_FREE)}   "
+        f"published {row['published'][score]:.4f}"
         for protocol in PROTOCOLS
         for score, found in row[protocol].items()
     )

@@ -151,6 +151,7 @@ def test_rankings_without_a_model(symmetric: bool) -> None:
     product = np.outer(out, come)
     by_hand = {
         "last seen": product + (ever == step) * (product.max() + 1),
+        "degrees": product,
         "edgebank": (ever >= 0).astype(int),
     }
     truth = torch.zeros(NUM_NODES, NUM_NODES, dtype=torch.bool)

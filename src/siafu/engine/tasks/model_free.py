@@ -14,11 +14,12 @@ from siafu.engine.tasks.all_pairs import Scored
 from siafu.engine.tasks.pair_history import PairHistory
 from siafu.graph import DynamicGraph
 
-Kind = Literal["last seen", "edgebank"]
-MODEL_FREE: tuple[Kind, ...] = ("last seen", "edgebank")
+Kind = Literal["last seen", "degrees", "edgebank"]
+MODEL_FREE: tuple[Kind, ...] = ("last seen", "degrees", "edgebank")
 """Pairs that met in the snapshot first, then by the product of degrees in it (of the source's
-outgoing and the target's incoming events; of all of both in a graph without directions); and
-pairs that ever met before all others (Poursafaei et al., 2022, with unlimited memory)."""
+outgoing and the target's incoming events; of all of both in a graph without directions); by that
+product alone; and pairs that ever met before all others (Poursafaei et al., 2022, with unlimited
+memory)."""
 
 
 class ModelFree:
@@ -36,11 +37,13 @@ class ModelFree:
 
     def scores(self, kind: Kind, source_E: Tensor, target_E: Tensor) -> Tensor:
         """Return float64 [E]; a product of degrees is at most 1."""
+        most = float(self._out_N.max() * self._in_N.max()) or 1.0
+        product_E = self._out_N[source_E] * self._in_N[target_E] / most
+        if kind == "degrees":
+            return product_E
         last_E = self._history.last_met(self._step, source_E, target_E)
         if kind == "edgebank":
             return (last_E >= 0).double()
-        most = float(self._out_N.max() * self._in_N.max()) or 1.0
-        product_E = self._out_N[source_E] * self._in_N[target_E] / most
         return torch.where(last_E == self._step, 2.0 + product_E, product_E)
 
     def all_pairs(self, kind: Kind) -> Scored:
