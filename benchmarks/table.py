@@ -284,8 +284,9 @@ def _links(row: Row, score: str) -> str:
     way = "" if row["way"] == "history" else f", {row['way']}"
     return (
         f"| {row['set']} links{way}, {score} among all nodes, {seeds} seed{'s' * (seeds > 1)} "
-        f"(published; last seen, EdgeBank: no model) | {found['mean']:.4f}{spread} "
-        f"({published:.4f}; {found['last seen']:.4f}, {found['edgebank']:.4f}), among nodes met "
+        f"(published; last seen, degrees, EdgeBank: no model) | {found['mean']:.4f}{spread} "
+        f"({published:.4f}; {found['last seen']:.4f}, {found['degrees']:.4f}, "
+        f"{found['edgebank']:.4f}), among nodes met "
         f"{met:.4f}{', below ' + ' and '.join(below) if below else ''} "
         f"| `benchmarks.link_scores --sets {row['set']} --ways {row['way']} --seeds {seeds}` |"
     )
