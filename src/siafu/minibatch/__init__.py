@@ -13,7 +13,8 @@ from siafu.minibatch.link_seeds import (
     rows_of_seeds,
 )
 from siafu.minibatch.loader import MinibatchLoader, SampledData
-from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler, Trial, largest_that_pays
+from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
+from siafu.minibatch.macrobatch_size import StepCosts, Trial, choose_macrobatch, measure_costs
 from siafu.minibatch.relay import Relay, epoch_of_draws
 from siafu.minibatch.schedule import Minibatch, Schedule, Step
 from siafu.minibatch.served import ROW_BITS, Sampling, Served, owners_of
@@ -42,14 +43,16 @@ __all__ = [
     "Schedule",
     "Served",
     "Step",
+    "StepCosts",
     "Subgraph",
     "Trial",
+    "choose_macrobatch",
     "epoch_of_draws",
     "has_held_out",
     "hold_out_edges",
     "hold_out_of_shard",
-    "largest_that_pays",
     "map_rows",
+    "measure_costs",
     "other_vertices",
     "owners_of",
     "plan_flow",

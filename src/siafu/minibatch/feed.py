@@ -23,7 +23,8 @@ from siafu.minibatch.fetched_rows import (
 )
 from siafu.minibatch.layerwise import Room, map_rows
 from siafu.minibatch.link_seeds import EdgeOrder, LinkBatching, LinkSeeds
-from siafu.minibatch.macrobatch import MacrobatchSampler, Trial, draw_trial
+from siafu.minibatch.macrobatch import MacrobatchSampler
+from siafu.minibatch.macrobatch_size import Trial, draw_trial
 from siafu.minibatch.placement import (
     Load,
     PinnedRows,
@@ -41,13 +42,7 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Schedule, SeedOrder
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
-from siafu.nn import (
-    CachedRows,
-    Draws,
-    LocalNeighbours,
-    Rows,
-    Sampled,
-)
+from siafu.nn import CachedRows, Draws, LocalNeighbours, Rows, Sampled
 from siafu.nn.cards import InputAggregation
 from siafu.nn.normalisation import added_loop, summed_weights
 from siafu.ops import CSR

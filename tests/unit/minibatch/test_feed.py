@@ -11,23 +11,46 @@ from siafu.engine.networks.sampled_memory import read_fanout
 from siafu.errors import ConfigError
 from siafu.launch import fit
 from siafu.minibatch.fetched_rows import CodedRows, decode_coded_rows
-from siafu.minibatch.macrobatch import Trial, largest_that_pays
+from siafu.minibatch.macrobatch_size import StepCosts, Trial, choose_macrobatch
 from siafu.shard import FileRows, HeldRows
+
+SHARED, APART = [100.0, 130.0, 150.0, 160.0], [100.0, 200.0, 300.0, 400.0]
+FAR = {"fixed": 0.1, "drawn": 0.1, "row": 0.01, "busy": 0.0}
 
 
 @pytest.mark.parametrize(
-    ("curve", "budget", "steps", "want"),
+    ("curve", "costs", "budget", "steps", "want"),
     [
-        ([100, 130, 150, 160], 10**9, 100, 64),  # much is shared: as many as there may be
-        ([100, 130, 150, 160], 10**9, 10, 8),  # but not more than there are steps
-        ([100, 200, 300, 400], 10**9, 100, 1),  # nothing is shared
-        ([100, 130, 150, 160], 2 * 150 * 10, 100, 2),  # memory for two steps' rows
-        ([100, 130, 150, 160], 0, 100, 1),
+        # Rows that steps share are fetched once: many steps where fetching is what takes long.
+        (SHARED, FAR, 10**9, 10_000, 64),
+        (SHARED, FAR | {"trained": 0.8}, 10**9, 10, 2),  # but the first one is waited for
+        (SHARED, FAR, 2 * 150 * 10, 10_000, 2),  # memory for two steps' rows
+        (SHARED, FAR, 0, 10_000, 1),
+        # Nothing is shared, but rounds are saved.
+        (APART, FAR, 10**9, 10_000, 8),
+        (APART, FAR | {"fixed": 10.0}, 10**9, 10_000, 64),
+        # Fetching hides behind training, unless it takes the same cores.
+        (SHARED, FAR | {"trained": 2.0}, 10**9, 10_000, 1),
+        (SHARED, FAR | {"trained": 2.0, "busy": 1.0}, 10**9, 10_000, 32),
     ],
 )
-def test_macrobatches_grow_while_it_pays_and_fits(curve, budget, steps, want) -> None:
+def test_macrobatches_are_the_fewest_steps_near_the_best(curve, costs, budget, steps, want) -> None:
     trial = Trial(curve=curve, graph_bytes=0.0, row_bytes=10, reached=(1,), edges=0)
-    assert largest_that_pays(trial, budget, steps) == want
+    assert choose_macrobatch(trial, StepCosts(**costs), budget, steps) == want
+
+
+def test_the_choice_is_told_and_training_starts_as_if_nothing_had_been_tried(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    losses = []
+    for size in ("auto", "1"):
+        settings = {"strategy": "batchgnn", "batch_size": 50, "norm": "batch", "fanout": "3,3"}
+        out = str(tmp_path / size)
+        run = fit("planted:2000", epochs=2, macrobatch=size, out=out, **settings)
+        losses.append(list(run.metrics["loss"]))
+        told = "Macrobatches of " in capfd.readouterr().err
+        assert told == (size == "auto")
+    assert losses[0] == losses[1]
 
 
 def test_features_at_8_bits_are_right_on_average_and_alike_from_disk(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from siafu.config import RunConfig
 from siafu.engine.forecast import Counts, minibatch_remedy
 from siafu.engine.networks.own_model import EdgeFacts, OutputShape, own_model
 from siafu.engine.networks.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
-from siafu.engine.networks.sampled import WholeNetwork, sampled_network
+from siafu.engine.networks.sampled import WholeNetwork
+from siafu.engine.networks.sampled_begin import sampled_network
 from siafu.engine.networks.trial import try_forward
 from siafu.errors import ConfigError
 from siafu.nn import (
@@ -203,6 +204,8 @@ def build_network(
     )
     if strategy.unit == "interval":
         check_pipeline(config)
+    if strategy.unit == "macrobatch" and not training:
+        strategy = strategy.with_choices(macrobatch=1)  # nothing is fetched for steps
     check_strategy(strategy, spec)
     reads_all = not shard.is_mapped and (spec is None or strategy.unit != "macrobatch")
     x = prepare_features(shard, normalize=config.normalize_features and reads_all)

@@ -3,6 +3,7 @@
 Shapes: N owned rows, O classes, T minibatches of a step.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -12,21 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from siafu.comm import sum_in_order, tell
-from siafu.config import RunConfig
-from siafu.engine.links import link_batching, link_loss
+from siafu.engine.links import link_loss
 from siafu.engine.networks.own_model import OutputShape
-from siafu.engine.networks.sampled_memory import memory_left, settle_macrobatch
-from siafu.engine.networks.sampled_settings import (
-    fanouts_of,
-    minibatches_a_step,
-    needs_of,
-    needs_of_own,
-)
 from siafu.engine.networks.step_state import StepsTaken, StepState
 from siafu.engine.workload import OnStep, no_step
 from siafu.minibatch import (
     ROW_BITS,
-    Batching,
     Columns,
     Feed,
     Flow,
@@ -39,10 +31,10 @@ from siafu.minibatch import (
     epoch_of_draws,
     map_rows,
 )
-from siafu.nn import GNN, Draws, ModelSpec, Neighbours, layer_widths
+from siafu.nn import GNN, Draws, Neighbours, layer_widths
 from siafu.nn.losses import total_loss
 from siafu.shard import HeldRows, PickedRows, RowReader, Shard, WrittenRows, new_rows
-from siafu.strategy import Strategy, WidthBook, as_given, edge_arguments
+from siafu.strategy import Strategy, WidthBook, as_given
 
 
 class WholeNetwork(Protocol):
@@ -188,6 +180,26 @@ class SampledNetwork:
             loss = state.load(sum_in_order(mine_TK, step.holders, world, "gradient"))
         optimiser.step()
         return loss
+
+    def try_step(self, macrobatch: Macrobatch) -> None:
+        """Train on the first step of a macrobatch for nothing: a copy, and no step is taken.
+
+        A model that can't be copied is left alone.
+        """
+        step, kept = macrobatch.steps[0], self.module
+        try:
+            self.module = copy.deepcopy(kept).train()
+        except Exception:  # noqa: BLE001 - it is not wrong for that
+            return
+        self._draws.training = True
+        try:
+            for batch, subgraph in zip(step.mine, macrobatch.subgraphs[0], strict=True):
+                if subgraph.num_seeds:
+                    with self._drawing(0, subgraph.number):
+                        columns = macrobatch.columns_of(subgraph)
+                        self.loss(batch, subgraph, columns, step.num_seeds).backward()
+        finally:
+            self.module = kept
 
     @contextmanager
     def _drawing(self, epoch: int, number: int) -> Iterator[None]:
@@ -346,45 +358,6 @@ class SampledNetwork:
         neighbours = self.feed.neighbours(piece, columns, 0, 1)
         assert isinstance(self.module, GNN)
         return self.module.run_layer(number, x, neighbours, self._draws)
-
-
-def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
-    config: RunConfig,
-    spec: ModelSpec | None,
-    module: nn.Module,
-    shard: Shard,
-    draws: Draws,
-    strategy: Strategy,
-    whole: WholeNetwork | None,
-    say: Callable[[str], None] = lambda line: None,
-) -> SampledNetwork:
-    """Return the network of a run on minibatches, its macrobatches as large as pays.
-
-    `say` is told where rows lie, if that was a choice.
-    """
-    layers = config.layers - int(strategy.input_cache)
-    sampling = Sampling(
-        fanouts=fanouts_of(config)[:layers],
-        replace=config.sample_replace,
-        weighted=config.sample_weighted,
-    )
-    batching = Batching(
-        batch_size=config.batch_size,
-        order=config.seed_order,
-        step_minibatches=minibatches_a_step(config),
-        links=link_batching(config),
-        most_steps=config.steps_per_epoch,
-    )
-    if spec is None:
-        needs = needs_of_own(config, edge_arguments(module, shard))
-    else:
-        needs = needs_of(config, spec, strategy)
-    feed = Feed(shard, sampling, batching, needs, draws, memory_left(config, shard))
-    if feed.place.told:
-        say(feed.place.told)
-    size = settle_macrobatch(config, spec, feed, strategy.macrobatch)
-    strategy = strategy.with_choices(macrobatch=size)
-    return SampledNetwork(module, feed, shard, draws, strategy, whole)
 
 
 def _all_rows(rows: WrittenRows) -> Tensor:

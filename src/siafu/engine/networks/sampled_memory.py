@@ -1,27 +1,38 @@
 """What training on minibatches and inference layer by layer take, and what a budget leaves them."""
 
 import math
+import os
+from collections.abc import Callable
 
 from siafu.config import RunConfig
 from siafu.errors import BudgetError
-from siafu.minibatch import Feed, largest_that_pays, vertex_bytes
+from siafu.minibatch import (
+    Feed,
+    Macrobatch,
+    Trial,
+    choose_macrobatch,
+    measure_costs,
+    vertex_bytes,
+)
 from siafu.minibatch.feed import Left
 from siafu.minibatch.placement import free_bytes
 from siafu.nn import ModelSpec
 from siafu.ops import warm_up, warm_up_sampling
 from siafu.options import read_bytes
+from siafu.partitioning.memory import available_bytes
 from siafu.plan import layer_rows, memory_in_use, read_fanout, step_bytes
 from siafu.plan.sampled import BUILDING, RUNTIME_BYTES
+from siafu.record import counted
 from siafu.shard import Shard
 
 __all__ = ["memory_left", "read_fanout", "settle_macrobatch"]
 
-_DEFAULT_BUDGET = 10**9
-"""Bytes of rows in flight where no budget is named."""
+_FREE_SHARE = 0.25
+"""Of the memory that is free, for rows in flight where no budget is named."""
 _STEPS_ON_DEVICE = 16
 """Drawn together on a device at most: enough that launches and waits are few."""
-_DEVICE_SHARE = 0.1
-"""Of a device's free memory for rows in flight where no budget is named."""
+_LEAST_ON_DEVICE, _DEVICE_SHARE = 10**9, 0.1
+"""Bytes, and the share of a device's free memory, for rows in flight where no budget is named."""
 
 
 def memory_left(config: RunConfig, shard: Shard) -> Left | None:
@@ -41,32 +52,65 @@ def memory_left(config: RunConfig, shard: Shard) -> Left | None:
 
 
 def settle_macrobatch(
-    config: RunConfig, spec: ModelSpec | None, feed: Feed, size: int | str
+    config: RunConfig,
+    spec: ModelSpec | None,
+    feed: Feed,
+    size: int | str,
+    train: Callable[[Macrobatch], object],
+    say: Callable[[str], None],
 ) -> int:
     """Return how many steps are fetched at once; raise where the budget is too small for one.
 
-    Every rank calls this together.
+    `train` tries the model on a macrobatch of one step. Every rank calls this together.
     """
     if not feed.is_limited and isinstance(size, int):
         return size
     num_steps = feed.sampler.schedule.num_steps
-    if not feed.is_limited and feed.relay.holds_rows:
+    if not feed.is_limited and (feed.relay.holds_rows or num_steps == 1):
         return min(_STEPS_ON_DEVICE, num_steps)
     trial = feed.trial()
-    if not feed.is_limited and feed.place.rows == "pinned":
-        budget = max(_DEFAULT_BUDGET, _DEVICE_SHARE * free_bytes(feed.place.device))
-        return min(_STEPS_ON_DEVICE, largest_that_pays(trial, budget, num_steps))
     if not feed.is_limited:
-        return largest_that_pays(trial, _DEFAULT_BUDGET, num_steps)
+        return _chosen(feed, trial, _free_bytes(feed), train, say)
     left, step = feed.left(), step_bytes(config, spec, trial)
-    if not isinstance(size, int):
-        size = largest_that_pays(trial, (left - step) / BUILDING, num_steps)
-    training = step + BUILDING * trial.macrobatch_bytes(size)
+    least = step + BUILDING * trial.macrobatch_bytes(1 if isinstance(size, str) else size)
     inferring = _largest_row(config, spec, feed) if config.is_scored else 0.0
-    if max(training, inferring) > left:
+    if max(least, inferring) > left:
         assert config.memory is not None
-        raise _too_small(config, read_bytes(config.memory) - left, training, inferring)
+        raise _too_small(config, read_bytes(config.memory) - left, least, inferring)
+    if isinstance(size, int):
+        return size
+    return _chosen(feed, trial, (left - step) / BUILDING, train, say)
+
+
+def _chosen(
+    feed: Feed,
+    trial: Trial,
+    budget_bytes: float,
+    train: Callable[[Macrobatch], object],
+    say: Callable[[str], None],
+) -> int:
+    """Return the size of macrobatches by what steps take here, and tell why."""
+    num_steps = feed.sampler.schedule.num_steps
+    if num_steps == 1:
+        return 1
+    costs = measure_costs(feed.sampler, train)
+    on_device = {} if feed.place.rows == "host" else {"most": _STEPS_ON_DEVICE}
+    size = choose_macrobatch(trial, costs, budget_bytes, num_steps, **on_device)
+    alone, together = (1000 * costs.fetch(trial, k) / k for k in (1, size))
+    why = f"a step trains in {1000 * costs.trained:.0f} ms and takes {alone:.0f} ms to fetch"
+    if size > 1:
+        why += f", {together:.0f} ms beside {size - 1} more"
+    say(f"Macrobatches of {counted(size, 'step')}: {why}.")
     return size
+
+
+def _free_bytes(feed: Feed) -> float:
+    """Return what rows in flight may take of the memory that is free, alike on all ranks."""
+    if feed.place.rows != "host":
+        return max(_LEAST_ON_DEVICE, _DEVICE_SHARE * free_bytes(feed.place.device))
+    ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", feed.channel.size))
+    mine = _FREE_SHARE * available_bytes(None) / ranks_here
+    return min(row[0] for row in feed.shard.world.gather_numbers([mine]))
 
 
 def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float:

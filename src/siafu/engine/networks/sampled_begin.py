@@ -1,0 +1,60 @@
+"""The network of a run on minibatches, made of its settings."""
+
+from collections.abc import Callable
+
+from torch import nn
+
+from siafu.config import RunConfig
+from siafu.engine.links import link_batching
+from siafu.engine.networks.sampled import SampledNetwork, WholeNetwork
+from siafu.engine.networks.sampled_memory import memory_left, settle_macrobatch
+from siafu.engine.networks.sampled_settings import (
+    fanouts_of,
+    minibatches_a_step,
+    needs_of,
+    needs_of_own,
+)
+from siafu.minibatch import Batching, Feed, Sampling
+from siafu.nn import Draws, ModelSpec
+from siafu.shard import Shard
+from siafu.strategy import Strategy, edge_arguments
+
+
+def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
+    config: RunConfig,
+    spec: ModelSpec | None,
+    module: nn.Module,
+    shard: Shard,
+    draws: Draws,
+    strategy: Strategy,
+    whole: WholeNetwork | None,
+    say: Callable[[str], None] = lambda line: None,
+) -> SampledNetwork:
+    """Return the network of a run on minibatches, its macrobatches as large as pays.
+
+    `say` is told where rows lie and how many steps are fetched together, if that was a choice.
+    """
+    layers = config.layers - int(strategy.input_cache)
+    sampling = Sampling(
+        fanouts=fanouts_of(config)[:layers],
+        replace=config.sample_replace,
+        weighted=config.sample_weighted,
+    )
+    batching = Batching(
+        batch_size=config.batch_size,
+        order=config.seed_order,
+        step_minibatches=minibatches_a_step(config),
+        links=link_batching(config),
+        most_steps=config.steps_per_epoch,
+    )
+    if spec is None:
+        needs = needs_of_own(config, edge_arguments(module, shard))
+    else:
+        needs = needs_of(config, spec, strategy)
+    feed = Feed(shard, sampling, batching, needs, draws, memory_left(config, shard))
+    if feed.place.told:
+        say(feed.place.told)
+    network = SampledNetwork(module, feed, shard, draws, strategy, whole)
+    size = settle_macrobatch(config, spec, feed, strategy.macrobatch, network.try_step, say)
+    network.strategy = strategy.with_choices(macrobatch=size)
+    return network
