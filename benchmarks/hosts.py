@@ -3,9 +3,10 @@
 Run: python -m benchmarks.hosts --hosts 2 --mbit 100                       # set and measured speed
      python -m benchmarks.hosts --hosts 4 --mbit 1000 -- siafu train planted --threads 1
 
-The command after `--` runs once in each host, in an environment like torchrun's: `python`, `siafu`
-and `torch` find their peers over the slow links. The files and cores are the machine's own. Needs
-Linux, root, and `ip` and `tc` (package iproute2).
+The command after `--` runs once in each host (or as often as there are ranks per host), in an
+environment like torchrun's: `python`, `siafu` and `torch` find their peers over the slow links. The
+files are those of the machine, and so are the cores, unless each host is given some. Needs Linux,
+root, and `ip` and `tc` (package iproute2).
 
 Everything lives in namespaces named after this process, the bridge too, so deleting those leaves
 nothing behind. That happens on leaving `hosts`, on SIGTERM, SIGHUP and Ctrl-C, at exit; and what a
@@ -39,6 +40,7 @@ from benchmarks.namespaces import (
     sweep,
     tool,
 )
+from siafu.comm import HOST_VARIABLE
 from siafu.errors import ConfigError, RankError, SiafuError
 
 PORT = 29400
@@ -57,9 +59,10 @@ Command = Sequence[str] | Callable[[int], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How one host's command ended; `code` is None where it was stopped at the deadline."""
+    """How one rank's command ended; `code` is None where it was stopped at the deadline."""
 
     host: int
+    """The number of the rank, which is that of its host where each has one."""
     code: int | None
     out: str
     err: str
@@ -86,26 +89,42 @@ class Hosts:
     mbit: float | None
     """Of each link, in each direction; None leaves them as fast as the kernel is."""
     prefix: str
+    ranks: int = 1
+    """Of each host."""
+    cores: int = 0
+    """Of each host, nobody else's; 0: all share the machine's."""
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def address(self, host: int) -> str:
         """Return a host's address on the bridge."""
         return f"10.77.{host // 250}.{host % 250 + 1}"
 
-    def environment(self, host: int) -> dict[str, str]:
-        """Return what torchrun would set for the one rank of a host."""
+    @property
+    def size(self) -> int:
+        """Ranks of all hosts."""
+        return self.num_hosts * self.ranks
+
+    def environment(self, rank: int) -> dict[str, str]:
+        """Return what torchrun would set for a rank; those of a host come one after another."""
+        host, place = divmod(rank, self.ranks)
         return {
-            "RANK": str(host),
-            "LOCAL_RANK": "0",
-            "WORLD_SIZE": str(self.num_hosts),
-            "LOCAL_WORLD_SIZE": "1",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(place),
+            "WORLD_SIZE": str(self.size),
+            "LOCAL_WORLD_SIZE": str(self.ranks),
             "GROUP_RANK": str(host),
             "MASTER_ADDR": self.address(0),
             "MASTER_PORT": str(PORT),
             "GLOO_SOCKET_IFNAME": "eth0",
             "TP_SOCKET_IFNAME": "eth0",
             "NCCL_SOCKET_IFNAME": "eth0",
+            HOST_VARIABLE: f"host{host}",
         }
+
+    def cores_of(self, host: int) -> set[int]:
+        """Return the cores that a host may use."""
+        every = sorted(os.sched_getaffinity(0))
+        return set(every[host * self.cores : (host + 1) * self.cores] if self.cores else every)
 
     def run(
         self,
@@ -115,7 +134,7 @@ class Hosts:
         env: Mapping[str, str] | None = None,
         cwd: str | Path | None = None,
     ) -> list[Answer]:
-        """Run a command in every host and return how each ended, by host.
+        """Run a command on every rank and return how each ended, by rank.
 
         After `deadline_seconds` whatever still runs is killed; so are the others some seconds after
         one has failed, since they would only wait for it.
@@ -123,54 +142,61 @@ class Hosts:
         with tempfile.TemporaryDirectory(prefix="siafu-hosts-") as scratch:
             try:
                 started = time.monotonic()
-                for host in range(self.num_hosts):
-                    arguments = command(host) if callable(command) else command
-                    self._start(host, arguments, Path(scratch), env or {}, cwd)
+                for rank in range(self.size):
+                    arguments = command(rank) if callable(command) else command
+                    self._start(rank, arguments, Path(scratch), env or {}, cwd)
                 ends = self._wait(started, deadline_seconds)
             finally:
                 self.stop()
             return [
                 Answer(
-                    host,
+                    rank,
                     code,
-                    (Path(scratch) / f"{host}.out").read_text(errors="replace"),
-                    (Path(scratch) / f"{host}.err").read_text(errors="replace"),
+                    (Path(scratch) / f"{rank}.out").read_text(errors="replace"),
+                    (Path(scratch) / f"{rank}.err").read_text(errors="replace"),
                     seconds,
                 )
-                for host, (code, seconds) in enumerate(ends)
+                for rank, (code, seconds) in enumerate(ends)
             ]
 
     def _start(
         self,
-        host: int,
+        rank: int,
         arguments: Sequence[str],
         scratch: Path,
         env: Mapping[str, str],
         cwd: str | Path | None,
     ) -> None:
+        host = rank // self.ranks
+        cores = self.cores_of(host)
+
+        def prepare() -> None:
+            end_with_parent()
+            os.sched_setaffinity(0, cores)
+
         with (
-            (scratch / f"{host}.out").open("wb") as out,
-            (scratch / f"{host}.err").open("wb") as err,
+            (scratch / f"{rank}.out").open("wb") as out,
+            (scratch / f"{rank}.err").open("wb") as err,
         ):
             child = subprocess.Popen(
                 ["ip", "netns", "exec", f"{self.prefix}-{host}", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, **self.environment(host), **env},
+                env={**os.environ, **self.environment(rank), **env},
                 cwd=cwd,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=prepare,
             )
         self._children.append(child)
 
     def _wait(self, started: float, deadline_seconds: float) -> list[tuple[int | None, float]]:
         end = started + deadline_seconds
-        found: list[tuple[int | None, float] | None] = [None] * self.num_hosts
+        found: list[tuple[int | None, float] | None] = [None] * self.size
         while any(item is None for item in found) and time.monotonic() < end:
-            for host, child in enumerate(self._children):
-                if found[host] is None and (code := child.poll()) is not None:
-                    found[host] = (code, time.monotonic() - started)
+            for rank, child in enumerate(self._children):
+                if found[rank] is None and (code := child.poll()) is not None:
+                    found[rank] = (code, time.monotonic() - started)
                     if code != 0:
                         end = min(end, time.monotonic() + GRACE_SECONDS)
             time.sleep(POLL_SECONDS)
@@ -190,8 +216,20 @@ class Hosts:
 
 
 @contextmanager
-def hosts(num_hosts: int, *, mbit: float | None = None) -> Iterator[Hosts]:
-    """Yield hosts that reach each other through one bridge; gone afterwards whatever happens."""
+def hosts(
+    num_hosts: int, *, mbit: float | None = None, ranks: int = 1, cores: int = 0
+) -> Iterator[Hosts]:
+    """Yield hosts that reach each other through one bridge; gone afterwards whatever happens.
+
+    Each has so many `ranks`, and `cores` of its own; 0: the machine's are everybody's.
+    """
+    has = len(os.sched_getaffinity(0))
+    if cores * num_hosts > has:
+        raise ConfigError(
+            "There are not as many cores.",
+            seen=f"{num_hosts} hosts with {cores} each, {has} on this machine",
+            fix="use fewer, or 0: hosts share them",
+        )
     if not 1 <= num_hosts <= 1000 or (mbit is not None and mbit <= 0):
         raise ConfigError(
             "Such hosts cannot be made.",
@@ -201,7 +239,7 @@ def hosts(num_hosts: int, *, mbit: float | None = None) -> Iterator[Hosts]:
     if (lack := missing()) is not None:
         raise ConfigError("Hosts cannot be made here.", seen=lack, fix="see `benchmarks/hosts.py`")
     sweep()
-    made = Hosts(num_hosts, mbit, new_prefix())
+    made = Hosts(num_hosts, mbit, new_prefix(), ranks, cores)
     clean = partial(remove, made.prefix)
     atexit.register(clean)
     try:

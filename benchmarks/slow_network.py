@@ -4,6 +4,7 @@ Run: python -m benchmarks.slow_network [--json FILE] [--hosts 2,4] [--mbit 1000,
      SIAFU_DATA=FOLDER python -m benchmarks.slow_network --data ogbn_arxiv_struct   a real graph
      python -m benchmarks.slow_network --data amazon_computers --curves --seeds 2 \
          --modes "fp32,4 bits,adaptive overlap,2 bits changes,1 bit changes,late"
+     python -m benchmarks.slow_network --ranks 2 --cores 4 --seeds 0 --modes "fp32,all"
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE and GCN of 256
 hidden on a graph like Reddit in shape: dense, skewed degrees, 41 classes that features and
@@ -12,7 +13,8 @@ overlap, quantised, adaptive and overlapped, and with the first layer's sum cach
 not depend on the network, so it is measured on ranks of this machine, on a smaller graph of the
 same kind. Bytes are those of an epoch, all ranks together. With `--curves` accuracy is followed
 over the epochs, and times are those until fp32's validation accuracy is reached: as many epochs as
-it takes, and an exact evaluation after every tenth.
+it takes, and an exact evaluation after every tenth. A host may have several ranks, which then share
+halo rows ("once per host"), and cores of its own. "fp32" waits for its rows, which go to each rank.
 """
 
 import argparse
@@ -29,6 +31,7 @@ import numpy as np
 from benchmarks.hosts import hosts
 from benchmarks.measure import append_json, machine
 from benchmarks.ranks import answer, run_module
+from benchmarks.slow_modes import ACCURACY_MODES, PAPER_MODES, PLAIN, settings
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Trainer, begin
@@ -39,45 +42,16 @@ from siafu.ops import warm_up, warm_up_wire
 from siafu.partitioning import assign_metis, write_parts
 from siafu.shard import Shard, open_shard
 
-FEATURES, CLASSES, HIDDEN = 300, 41, 256
+FEATURES, CLASSES = 300, 41
 SAME_CLASS = 0.4
 """Share of edges between nodes of one class."""
-COMMON = {
-    "hidden": HIDDEN,
-    "layers": 3,
-    "norm": "layer",
-    "dropout": 0.5,
-    "input_dropout": 0.0,
-    "lr": 0.01,
-    "weight_decay": 0.0,
-    "threads": 1,
-}
-ADAPTIVE = {"strategy": "adaqp", "wire_bits": 4.0}
-MODES: dict[str, dict[str, Any]] = {
-    "fp32": {"overlap": False},
-    "fp32 overlap": {},
-    "8 bits": {"wire": 8, "overlap": False},
-    "4 bits": {"wire": 4, "overlap": False},
-    "adaptive overlap": ADAPTIVE,
-    "adaptive overlap cache": {**ADAPTIVE, "input_cache": True},
-    "4 bits changes": {"wire": 4, "changes": True},
-    "2 bits changes": {"wire": 2, "changes": True},
-    "1 bit changes": {"wire": 1, "changes": True},
-    "adaptive changes": {**ADAPTIVE, "changes": True, "wire_bits": 1.0},
-    "2 bits": {"wire": 2},
-    "late": {"staleness": 1},
-    "late 2 bits changes": {"wire": 2, "changes": True, "staleness": 1},
-}
-PAPER_MODES = tuple(MODES)[:6]
-"""What is measured where nothing else is asked for."""
-ACCURACY_MODES = ("fp32 overlap", "4 bits", "adaptive overlap", "random")
 TIMED_EPOCHS = 5
 SCORED_EVERY = 10
 """Epochs between evaluations where curves are followed."""
 WITHIN = 0.005
 """How far below fp32's last validation accuracy counts as reaching it."""
-PERIOD = 3
-"""Epochs between assignments while timing, so that each kind of epoch is among those timed."""
+PERIOD, WARM_EPOCHS = 50, 8
+"""Epochs between assignments, and until the first is in use: those that are timed see none."""
 
 
 def reddit_like(vertices: int, degree: int, seed: int = 0) -> Graph:
@@ -122,16 +96,9 @@ def cut(graph: Graph, size: int, folder: Path) -> Path:
     return target
 
 
-def settings(job: dict[str, Any], model: str, mode: str) -> dict[str, Any]:
-    """Return the settings of one contestant."""
-    chosen = {**ADAPTIVE, "wire": "random"} if mode == "random" else MODES[mode]
-    extra = {"wire_period": job["period"]} if chosen.get("strategy") == "adaqp" else {}
-    threads = {"threads": job.get("threads", COMMON["threads"])}
-    common = {**COMMON, "dropout": job["dropout"]}
-    return {"data": job["parts"], "model": model, **common, **threads, **chosen, **extra}
-
-
-def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def time_modes(
+    shard: Shard, configs: dict[str, dict[str, Any]], epochs: int
+) -> dict[str, dict[str, Any]]:
     """Return the seconds of some epochs of each mode, and the halo bytes this rank sends in one.
 
     Modes take turns, epoch by epoch, so that noise on the machine falls on all.
@@ -140,28 +107,41 @@ def time_modes(shard: Shard, configs: dict[str, dict[str, Any]]) -> dict[str, di
     found: dict[str, dict[str, Any]] = {}
     for mode, config in configs.items():
         trainings[mode] = begin(make_config(**config).resolved(), shard)
-        # Adaptive widths are in use two epochs after the first period.
-        for _ in range(PERIOD + 2 if "wire_period" in config else 1):
+        for _ in range(WARM_EPOCHS if "wire_period" in config else 1):
             _step(trainings[mode])
-        found[mode] = {"seconds": [], "sent": 0}
-    for _ in range(TIMED_EPOCHS):
+        found[mode] = {"seconds": [], "sent": 0, "between": 0}
+    for _ in range(epochs):
         for mode, training in trainings.items():
-            before = _halo_bytes(shard.world.meter.bytes_sent)
+            before = _halo_bytes(shard.world.meter.bytes_sent), _bytes_between(shard.world)
             start = time.perf_counter()
             _step(training)
             found[mode]["seconds"].append(time.perf_counter() - start)
-            found[mode]["sent"] = _halo_bytes(shard.world.meter.bytes_sent) - before
-    start = time.perf_counter()
-    trainings[next(iter(configs))].workload.evaluate()
-    for mode, training in trainings.items():
+            found[mode]["sent"] = _halo_bytes(shard.world.meter.bytes_sent) - before[0]
+            found[mode]["between"] = _bytes_between(shard.world) - before[1]
+    for training in trainings.values():
         training.workload.book.rest()
-        found[mode]["evaluation"] = time.perf_counter() - start
+    seconds: dict[str, float] = {}
+    for mode, training in trainings.items():
+        # Evaluation is fp32 in all modes; how rows travel otherwise is what may differ.
+        how = json.dumps([configs[mode].get(name) for name in (*PLAIN, "input_cache")])
+        if how not in seconds:
+            start = time.perf_counter()
+            training.workload.evaluate()
+            seconds[how] = time.perf_counter() - start
+        found[mode]["evaluation"] = seconds[how]
     return found
 
 
 def _step(training: Trainer) -> None:
     training.step()
     training.progress.epochs += 1
+
+
+def _bytes_between(world: World) -> int:
+    """Return the bytes of rows that this rank has sent to other hosts."""
+    hosts = world.hosts or tuple(str(rank) for rank in range(world.size))
+    to = world.meter.bytes_to.items()
+    return sum(count for peer, count in to if hosts[peer] != hosts[world.rank])
 
 
 def _halo_bytes(sent: dict[str, int]) -> int:
@@ -172,13 +152,13 @@ def measure_rank(job: dict[str, Any]) -> None:
     """Do one rank's share of a job and tell what it saw."""
     first = settings(job, job["models"][0], job["modes"][0])
     prepare_process(make_config(**first))
-    with World.join(device="cpu") as world:
+    with World.join(device=job.get("device", "cpu")) as world:
         shard = open_shard(job["parts"], world, verify=False)
         found: dict[str, Any] = {}
         for model in job["models"]:
             configs = {f"{model}/{mode}": settings(job, model, mode) for mode in job["modes"]}
             if job["kind"] == "time":
-                found |= time_modes(shard, configs)
+                found |= time_modes(shard, configs, job["timed"])
                 continue
             for name, config in configs.items():
                 found[name] = (curves if job["curves"] else accuracies)(shard, config, job)
@@ -229,9 +209,11 @@ def time_hosts(
         "modes": modes,
         "period": PERIOD,
         "dropout": args.dropout,
+        "threads": max(1, args.cores // args.ranks),
+        "timed": args.timed,
     }
     command = [sys.executable, "-m", "benchmarks.slow_network", "--rank", json.dumps(job)]
-    with hosts(size, mbit=mbit) as made:
+    with hosts(size, mbit=mbit, ranks=args.ranks, cores=args.cores) as made:
         answers = made.run(command, deadline_seconds=900)
     failed = [told for told in answers if told.code != 0]
     if failed:
@@ -246,12 +228,15 @@ def time_hosts(
             rows.append(
                 {
                     "hosts": size,
+                    "ranks_per_host": args.ranks,
+                    "cores_per_host": args.cores or None,
                     "mbit": mbit,
                     "model": model,
                     "mode": mode,
                     "epoch_seconds": round(seconds, 3),
                     "times_fp32": round(plain / seconds, 2),
                     "halo_mb": round(sum(each["sent"] for each in found) / 1e6, 2),
+                    "between_hosts_mb": round(sum(each["between"] for each in found) / 1e6, 2),
                     "evaluation_seconds": round(found[0]["evaluation"], 3),
                 }
             )
@@ -267,6 +252,7 @@ def measure_accuracy(parts: Path, size: int, models: list[str], args: argparse.N
         "models": models,
         "modes": (args.modes if args.curves else args.accuracy_modes).split(","),
         "threads": args.threads,
+        "device": args.device,
         "period": 10,
         "seeds": args.seeds,
         "epochs": args.epochs,
@@ -350,6 +336,11 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=1, help="of a rank, for accuracy")
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--ranks", type=int, default=1, help="per host")
+    parser.add_argument("--cores", type=int, default=0, help="of each host; 0: they share all")
+    parser.add_argument("--timed", type=int, default=TIMED_EPOCHS, help="epochs of each mode")
+    parser.add_argument("--accuracy-ranks", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="for accuracy")
     parser.add_argument("--rank")
     return parser.parse_args()
 
@@ -372,11 +363,12 @@ def main() -> None:
     accuracy: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-slow-") as scratch:
         for size in (int(text) for text in args.hosts.split(",") if text):
-            parts = cut(graph, size, Path(scratch))
+            parts = cut(graph, size * args.ranks, Path(scratch))
             for mbit in (float(text) for text in args.mbit.split(",")):
                 times += time_hosts(parts, size, mbit, models, args)
         if args.seeds:
-            accuracy = measure_accuracy(cut(small, 2, Path(scratch)), 2, models, args)
+            size = args.accuracy_ranks
+            accuracy = measure_accuracy(cut(small, size, Path(scratch)), size, models, args)
         if args.curves:
             add_seconds(times, accuracy)
     facts = {

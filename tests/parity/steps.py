@@ -82,10 +82,10 @@ def run_steps(
 
 
 def distributed_steps(
-    world: World, parts: Path, plan: Plan, strategy: Strategy | None = None
+    world: World, parts: Path, plan: Plan, strategy: Strategy | None = None, hosts: str = ""
 ) -> dict[str, Any]:
-    """Return what one rank sees of the steps."""
-    strategy = strategy or Strategy()
+    """Return what one rank sees of the steps; `hosts` has a letter for the host of each rank."""
+    strategy, world.hosts = strategy or Strategy(), tuple(hosts)
     torch.set_default_dtype(torch.float64)
     try:
         shard, draws = open_shard(parts, world), Draws(seed=3)

@@ -1,7 +1,8 @@
 """Bringing halo rows to a rank, and their gradients home: point to point, non-blocking, counted.
 
 Shapes: N owned rows, R halo rows (grouped by owning rank), S rows sent (grouped by receiving
-rank; a row that several ranks need stands several times), D columns.
+rank; a row that several ranks need stands several times), D columns. Where ranks of a host share
+rows: F of the halo rows come first hand, V second hand.
 """
 
 import math
@@ -24,6 +25,8 @@ from siafu.ops import CSR, sum_into
 
 Codings = tuple[Coding, Coding]
 """Of rows on their way out, and of their gradients on the way home."""
+WITHIN_HOST = "host"
+"""The purpose of rows and gradients that ranks of one host give each other."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,9 @@ class HaloPlan:
     """T x S: adds the rows that come back to the owned rows they were sent from."""
     rows_T: Tensor | None
     """int64: which owned rows these are; None: all of them, where most are sent."""
+    sharing: "Sharing | None" = None
+    """How ranks of this host share rows; None: all come from their owners. All else is about those
+    that do."""
 
     @classmethod
     def build(
@@ -76,8 +82,12 @@ class HaloPlan:
 
     @property
     def num_halo(self) -> int:
-        """R."""
+        """R, or F where rows are shared."""
         return sum(self.reads.values())
+
+    def first_hand(self, rows_R: Tensor) -> Tensor:
+        """Return those of the halo rows that come from their owners."""
+        return rows_R if self.sharing is None else rows_R.index_select(0, self.sharing.first_F)
 
     def narrowed(self, needed_S: Tensor, used_R: Tensor) -> "HaloPlan":
         """Return the plan of some halo rows; `needed_S` tells which of the rows sent they are."""
@@ -89,6 +99,42 @@ class HaloPlan:
     def rows_by_peer(self) -> tuple[Tensor, ...]:
         """Return the owned rows that each rank needs."""
         return self.send_rows.split(list(self.send_counts))
+
+
+@dataclass(frozen=True, eq=False)
+class Sharing:
+    """Halo rows that one rank of a host receives, and gives to those beside it that need them too.
+
+    So a row crosses the network once per host, and so does its gradient, added up before.
+    """
+
+    first_F: Tensor
+    """int64: where rows that come from their owners stand among the halo rows."""
+    second_V: Tensor
+    """int64: where rows that come from ranks of this host stand, grouped by these."""
+    within: HaloPlan
+    """How rows go on from ranks that have them first hand, which takes these as owned."""
+
+    def spread(self, pending: "PendingRows", world: World) -> "PendingRows":
+        """Have `wait` return all halo rows, once those of the owners have come."""
+
+        def share(rows_FD: Tensor) -> Tensor:
+            coming = start_fetch(rows_FD, self.within, world, WITHIN_HOST)
+            count = len(self.first_F) + len(self.second_V)
+            rows_RD = rows_FD.new_empty(count, *rows_FD.shape[1:])
+            rows_RD.index_copy_(0, self.first_F, rows_FD)
+            second_VD = coming.wait(world, "sharing halo rows in a host")
+            return rows_RD.index_copy_(0, self.second_V, second_VD)
+
+        return pending.decoded_by(share)
+
+    def add_up(self, grad_RD: Tensor, world: World) -> Tensor:
+        """Return gradients of the rows had first hand, those of the ranks beside this added."""
+        second_VD = grad_RD.index_select(0, self.second_V)
+        coming = start_return(second_VD, self.within, world, WITHIN_HOST)
+        grad_FD = grad_RD.index_select(0, self.first_F)
+        add_returned(coming.wait(world, "adding up gradients in a host"), self.within, grad_FD)
+        return grad_FD
 
 
 def counts_by_peer(is_used: Tensor, counts: tuple[int, ...]) -> list[int]:
@@ -117,8 +163,9 @@ class PendingRows:
         return rows if self._decode is None else self._decode(rows)
 
     def decoded_by(self, decode: Callable[[Tensor], Tensor]) -> "PendingRows":
-        """Have `wait` return what `decode` makes of the rows."""
-        self._decode = decode
+        """Have `wait` return what `decode` makes of the rows, after what was asked for before."""
+        before = self._decode
+        self._decode = decode if before is None else lambda rows: decode(before(rows))
         return self
 
 
@@ -166,15 +213,19 @@ def start_fetch(
 ) -> PendingRows:
     """Start bringing halo_RD, the rows of others that this rank needs."""
     if coding is not None:
-        return start_coded(x_ND, plan.send_rows, world, purpose, coding)
-    rows_SD = x_ND.index_select(0, plan.send_rows)
-    return start_exchange(rows_SD, plan.send_counts, plan.recv_counts, world, purpose)
+        pending = start_coded(x_ND, plan.send_rows, world, purpose, coding)
+    else:
+        rows_SD = x_ND.index_select(0, plan.send_rows)
+        pending = start_exchange(rows_SD, plan.send_counts, plan.recv_counts, world, purpose)
+    return pending if plan.sharing is None else plan.sharing.spread(pending, world)
 
 
 def start_return(
     grad_RD: Tensor, plan: HaloPlan, world: World, purpose: str, coding: Coding | None = None
 ) -> PendingRows:
     """Start sending halo rows' gradients home; `add_returned` adds what arrives."""
+    if plan.sharing is not None:
+        grad_RD = plan.sharing.add_up(grad_RD, world)
     if coding is not None:
         return start_coded(grad_RD, None, world, purpose, coding)
     return start_exchange(grad_RD, plan.recv_counts, plan.send_counts, world, purpose)
@@ -186,7 +237,7 @@ def start_coded(
     """Start sending rows x[rows_S] (all of x for None) as `coding` writes them, for each peer."""
     kept, shape = coding.kept, x_ND.shape[1:]
     if kept is not None and coding.is_silent and not kept.is_new:
-        return read_kept(coding, shape)
+        return _read_kept(coding, shape)
     is_late = kept is not None and kept.keeping.late and not kept.is_new
     encoded = coding.encode(x_ND, rows_S)
     counts = coding.sent_bytes, coding.received_bytes
@@ -196,10 +247,16 @@ def start_coded(
     pending = pending.decoded_by(partial(coding.take, encoded=encoded))
     # What came round before is read now; this is waited for when the exchange comes round again.
     before, kept.coming = kept.coming, partial(pending.wait, world, f"late rows, {purpose}")
-    return read_kept(coding, shape, before)
+    return _read_kept(coding, shape, before)
 
 
-def read_kept(
+def fetch_kept(shape: torch.Size, plan: HaloPlan, world: World, coding: Coding) -> PendingRows:
+    """Return halo rows that both ends keep, and that came in this epoch already."""
+    pending = _read_kept(coding, shape)
+    return pending if plan.sharing is None else plan.sharing.spread(pending, world)
+
+
+def _read_kept(
     coding: Coding, shape: torch.Size, before: Callable[[], Any] | None = None
 ) -> PendingRows:
     """Return rows that are here, once `before` has been waited for."""

@@ -7,6 +7,7 @@ PURPOSES = {
     "halo_forward": "rows of nodes",
     "halo_refetch": "rows fetched again",
     "halo_backward": "gradients of rows",
+    "host": "rows shared within hosts",
     "column_forward": "columns of rows",
     "column_backward": "gradients of columns",
     "time_forward": "rows along time",

@@ -32,6 +32,8 @@ STORE_VARIABLE = "SIAFU_RENDEZVOUS_FILE"
 SOCKET_VARIABLE = "SIAFU_RENDEZVOUS_SOCKET"
 """Set by the Ray launcher: ranks meet at MASTER_ADDR and MASTER_PORT, where rank 0 has been given a
 socket of that number; torch's own would listen on every address of the machine."""
+HOST_VARIABLE = "SIAFU_HOST"
+"""What a rank's machine is called, where its own name doesn't tell it from others."""
 SHORTEST_SPAN_SECONDS = 2e-5
 """Of a wait in a trace: starting a message is none."""
 _TAG_BITS, _KIND_BITS, _MOST_LINES = 17, 10, 7
@@ -94,7 +96,7 @@ class World:
                 lasting = lasting_store(rank, size, timeout)
                 store = meet(lasting, rank, size, deadline_seconds)
             chosen, local_rank, backend = settle(PrefixStore("devices", store), rank, size, device)
-            store.set(f"host/{rank}", socket.gethostname())
+            store.set(f"host/{rank}", os.environ.get(HOST_VARIABLE) or socket.gethostname())
             dist.init_process_group(
                 backend, store=store, rank=rank, world_size=size, timeout=timeout
             )
@@ -171,6 +173,16 @@ class World:
     def named(self, rank: int) -> str:
         """Return what a rank is called: with its machine, where there are several."""
         return f"rank {rank} on {self.hosts[rank]}" if self.hosts else f"rank {rank}"
+
+    def beside(self) -> tuple[int, ...]:
+        """Return the other ranks of this machine, where ranks are on several."""
+        mine = self.hosts[self.rank] if self.hosts else None
+        return tuple(r for r, host in enumerate(self.hosts) if host == mine and r != self.rank)
+
+    @property
+    def has_hosts(self) -> bool:
+        """True where ranks are on several machines, and on some of them several."""
+        return 1 < len(set(self.hosts)) < len(self.hosts)
 
     def group_rank(self, rank: int) -> int:
         """Return the rank in the process group that a rank of this world is."""

@@ -136,6 +136,8 @@ class Settings(Columns, total=False):
     """each rank works on all nodes and a slice of the columns; for graphs that cut badly."""
     overlap: bool | None
     """work on owned rows while others travel (default: true)."""
+    once_per_host: bool | None
+    """send a row once to each host, whose ranks share it (default: true)."""
     wire: str | None
     """bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random; with --changes 1, 0."""
     changes: bool | None

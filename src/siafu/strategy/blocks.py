@@ -2,7 +2,8 @@
 
 The own block needs no rows of others. The peers' blocks are fetched in stages: in round r a rank
 reads from the rank r places before it and sends to the one r places after it, so a stage is a group
-of rounds, the same on every rank.
+of rounds, the same on every rank. Where ranks of a host share rows, all of them read from one rank
+in a round (`Rounds`), so that they read the same rows in the same stage.
 
 A block of a peer has the rows that its edges end at, where these are few, not all: with a stage for
 each of many peers, pointers over all rows would be most of what a rank holds.
@@ -20,7 +21,7 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from siafu.comm import HaloPlan, World
+from siafu.comm import HaloPlan, StageRows, World, stage_plans
 from siafu.nn.normalisation import with_self_loops
 from siafu.ops import CSR
 from siafu.ops.csr.matrix import edge_dtype
@@ -212,23 +213,70 @@ class Share:
         return slice(lo + count * self.number // self.of, lo + count * (self.number + 1) // self.of)
 
 
-def build_reach(csr: CSR, plan: HaloPlan, world: World, stages: int) -> Reach:
+class Rounds:
+    """Who reads from whom in each round; every pair of ranks is in one."""
+
+    def __init__(self, size: int, hosts: tuple[str, ...] = ()) -> None:
+        """`hosts` are named where ranks of one share what they read."""
+        self.size = size
+        names = sorted(set(hosts))
+        self._hosts = [[r for r in range(size) if hosts[r] == name] for name in names]
+        self._place = {
+            rank: (number, place)
+            for number, host in enumerate(self._hosts)
+            for place, rank in enumerate(host)
+        }
+        self._most = max((len(host) for host in self._hosts), default=0)
+
+    @property
+    def numbers(self) -> range:
+        """The rounds there are."""
+        return range(1, len(self._hosts) * self._most if self._hosts else self.size)
+
+    def source(self, rank: int, number: int) -> int | None:
+        """Return the rank that a rank reads from in a round, if any.
+
+        With hosts, first from those beside it, then all of a host from one rank of another.
+        """
+        if not self._hosts:
+            return (rank - number) % self.size
+        distance, turn = divmod(number, self._most)
+        host, place = self._place[rank]
+        there = self._hosts[(host - distance) % len(self._hosts)]
+        if turn >= len(there):
+            return None
+        return there[turn] if distance else there[(place - turn) % len(there)]
+
+    def receivers(self, rank: int, number: int) -> list[int]:
+        """Return the ranks that read from a rank in a round."""
+        if not self._hosts:
+            return [(rank + number) % self.size]
+        return [other for other in range(self.size) if self.source(other, number) == rank]
+
+
+def build_reach(
+    csr: CSR, plan: HaloPlan, world: World, stages: int, ids_R: Tensor | None = None
+) -> Reach:
     """Return the blocks of M x C edges; every rank calls this with the same `stages`.
 
     There are at most `stages` groups of peers, of as equal size as can be; small ones are merged
     and rounds in which nobody reads anything are left out. Where every peer has a stage of its own,
     large ones are fetched in pieces of a quarter of the owned rows: a rank then holds little more
-    than its own rows, whatever the number of ranks.
+    than its own rows, whatever the number of ranks. With `ids_R`, numbers of the halo rows in the
+    whole graph, ranks of a host share what they read.
     """
     num_owned = csr.num_cols - plan.num_halo
     table = world.gather_numbers([float(num_owned), *(float(n) for n in plan.recv_counts)])
     rows_read = [[int(count) for count in row[1:]] for row in table]
-    groups = group_rounds(rows_read, stages, smallest_piece([int(row[0]) for row in table]))
-    made = _stages(csr, plan, world, groups)
-    columns = [torch.arange(num_owned, device=csr.device), *(columns for columns, _ in made)]
+    rounds = Rounds(world.size, () if ids_R is None else world.hosts)
+    smallest = smallest_piece([int(row[0]) for row in table])
+    groups = group_rounds(rows_read, stages, smallest, rounds)
+    made = [_stage_rows(group, plan, world, rounds) for group in groups]
+    columns = [torch.arange(num_owned, device=csr.device)]
+    columns += [num_owned + one.read_K for one in made]
     own, *blocks = _blocks(csr, columns)
-    pairs = zip(blocks, made, strict=True)
-    return Reach(own, tuple(replace(block, plan=cut) for block, (_, cut) in pairs), world)
+    pairs = zip(blocks, stage_plans(plan, made, world, ids_R), strict=True)
+    return Reach(own, tuple(replace(block, plan=cut) for block, cut in pairs), world)
 
 
 def smallest_piece(owned: list[int]) -> int:
@@ -236,28 +284,36 @@ def smallest_piece(owned: list[int]) -> int:
     return max(_SMALLEST_PIECE, math.ceil(max(owned) / _PIECES))
 
 
-def group_rounds(rows_read: list[list[int]], stages: int, piece_rows: int) -> list[list[Share]]:
+def group_rounds(
+    rows_read: list[list[int]], stages: int, piece_rows: int, rounds: Rounds | None = None
+) -> list[list[Share]]:
     """Return what is fetched in each stage, such that the largest stage is as small as possible.
 
     `rows_read[p][q]` is what rank p reads from rank q. Rounds are packed as long as a group stays
     below the largest, so that small ones travel together.
     """
-    size = len(rows_read)
-    heights = {r: max(rows_read[p][(p - r) % size] for p in range(size)) for r in range(1, size)}
-    rounds = [r for r, height in heights.items() if height > 0]
-    if not rounds:
+    every = rounds or Rounds(len(rows_read))
+    heights = {number: _height(rows_read, every, number) for number in every.numbers}
+    used = [number for number, height in heights.items() if height > 0]
+    if not used:
         return []
-    if stages > 1 and stages >= len(rounds):
-        counts = {r: math.ceil(heights[r] / piece_rows) for r in rounds}
-        shares = [Share(r, n, counts[r]) for r in rounds for n in range(counts[r])]
+    if stages > 1 and stages >= len(used):
+        counts = {r: math.ceil(heights[r] / piece_rows) for r in used}
+        shares = [Share(r, n, counts[r]) for r in used for n in range(counts[r])]
         tall = [math.ceil(heights[share.round] / share.of) for share in shares]
         return _pack(shares, tall, max(tall))
-    shares = [Share(r, 0, 1) for r in rounds]
-    tall = [heights[r] for r in rounds]
+    shares = [Share(r, 0, 1) for r in used]
+    tall = [heights[r] for r in used]
     sums = [0, *accumulate(tall)]
     limits = {hi - lo for at, lo in enumerate(sums) for hi in sums[at + 1 :]}
     packed = (_pack(shares, tall, limit) for limit in sorted(limits) if limit >= max(tall))
     return next(groups for groups in packed if len(groups) <= stages)
+
+
+def _height(rows_read: list[list[int]], rounds: Rounds, number: int) -> int:
+    """Return the most rows that a rank reads in a round."""
+    sources = ((row, rounds.source(rank, number)) for rank, row in enumerate(rows_read))
+    return max((row[source] for row, source in sources if source is not None), default=0)
 
 
 def _pack(shares: list[Share], tall: list[int], limit: int) -> list[list[Share]]:
@@ -272,49 +328,34 @@ def _pack(shares: list[Share], tall: list[int], limit: int) -> list[list[Share]]
     return groups
 
 
-def _stages(
-    csr: CSR, plan: HaloPlan, world: World, groups: list[list[Share]]
-) -> list[tuple[Tensor, HaloPlan]]:
-    """Return the columns that each stage fetches, and how."""
-    recv_ends = list(accumulate(plan.recv_counts, initial=0))
-    send_ends = list(accumulate(plan.send_counts, initial=0))
-    num_owned = csr.num_cols - plan.num_halo
-    every = torch.arange(num_owned, csr.num_cols, device=csr.device)
-    made = []
-    for group in groups:
-        read = _by_peer(group, [(world.rank - share.round) % world.size for share in group])
-        sent = _by_peer(group, [(world.rank + share.round) % world.size for share in group])
-        columns, rows = _slices(read, recv_ends), _slices(sent, send_ends)
-        lengths = _lengths(rows, world.size), _lengths(columns, world.size)
-        cut = HaloPlan.build(_picked(plan.send_rows, rows), *lengths, num_owned)
-        made.append((_picked(every, columns), cut))
-    return made
+def _stage_rows(group: list[Share], plan: HaloPlan, world: World, rounds: Rounds) -> StageRows:
+    """Return the rows that a stage reads and sends."""
+    read: dict[int, list[Share]] = {}
+    sent: dict[int, list[Share]] = {}
+    for share in group:
+        source = rounds.source(world.rank, share.round)
+        if source is not None:
+            read.setdefault(source, []).append(share)
+        for receiver in rounds.receivers(world.rank, share.round):
+            sent.setdefault(receiver, []).append(share)
+    device = plan.send_rows.device
+    return StageRows(
+        *_picked(read, plan.recv_counts, device), *_picked(sent, plan.send_counts, device)
+    )
 
 
-def _slices(shares: dict[int, list[Share]], ends: list[int]) -> dict[int, list[slice]]:
-    """Return which rows of each peer are read or sent; those of peer p end at ends[p + 1]."""
-    return {
-        peer: [share.cut(ends[peer], ends[peer + 1]) for share in parts]
-        for peer, parts in shares.items()
-    }
-
-
-def _by_peer(group: list[Share], peers: list[int]) -> dict[int, list[Share]]:
-    found: dict[int, list[Share]] = {}
-    for peer, share in sorted(zip(peers, group, strict=True), key=lambda pair: pair[0]):
-        found.setdefault(peer, []).append(share)
-    return found
-
-
-def _picked(values: Tensor, slices: dict[int, list[slice]]) -> Tensor:
-    return torch.cat([values[:0], *(values[part] for parts in slices.values() for part in parts)])
-
-
-def _lengths(slices: dict[int, list[slice]], size: int) -> list[int]:
-    lengths = [0] * size
-    for peer, parts in slices.items():
-        lengths[peer] = sum(part.stop - part.start for part in parts)
-    return lengths
+def _picked(
+    shares: dict[int, list[Share]], counts: tuple[int, ...], device: torch.device
+) -> tuple[Tensor, list[int]]:
+    """Return which of the rows that peers have are meant, peer after peer, and how many of each."""
+    ends, lengths = list(accumulate(counts, initial=0)), [0] * len(counts)
+    pieces = [torch.empty(0, dtype=torch.int64, device=device)]
+    for peer in sorted(shares):
+        for share in shares[peer]:
+            part = share.cut(ends[peer], ends[peer + 1])
+            pieces.append(torch.arange(part.start, part.stop, device=device))
+            lengths[peer] += part.stop - part.start
+    return torch.cat(pieces), lengths
 
 
 def _blocks(csr: CSR, columns: list[Tensor]) -> list[Block]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from siafu.comm import exchange_halo, sum_over_ranks
+from siafu.comm import HaloPlan, StageRows, exchange_halo, stage_plans, sum_over_ranks
 from siafu.errors import PlanError
 from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce, Summing, mapped
 from siafu.nn.neighbours import as_tuple
@@ -92,16 +92,34 @@ class BlockNeighbours:
 
     def extended(self, x_ND: Tensor) -> Tensor:
         """Return x_CD: the owned rows, then all halo rows at once, differentiably."""
-        codings = None if self._rounding is None else self._rounding.codings_of_all(x_ND)
-        halo_RD = exchange_halo(x_ND, self.view.plan, self.view.world, codings)
-        return torch.cat([x_ND, halo_RD])
+        plan, rounding = self._plan_of_all, self._rounding
+        codings = None if rounding is None else rounding.codings_of_all(x_ND, plan)
+        return torch.cat([x_ND, exchange_halo(x_ND, plan, self.view.world, codings)])
+
+    @property
+    def _shared_ids(self) -> Tensor | None:
+        """Numbers of the halo rows, where ranks of a host share them."""
+        is_shared = self.strategy.once_per_host and self.view.world.has_hosts
+        return self.view.column_ids[self.view.num_read :] if is_shared else None
+
+    @cached_property
+    def _plan_of_all(self) -> HaloPlan:
+        """How all halo rows are fetched at once."""
+        plan, world, ids_R = self.view.plan, self.view.world, self._shared_ids
+        if ids_R is None:
+            return plan
+        read, sent = (
+            torch.arange(len(rows), device=rows.device) for rows in (ids_R, plan.send_rows)
+        )
+        every = StageRows(read, plan.recv_counts, sent, plan.send_counts)
+        return stage_plans(plan, [every], world, ids_R)[0]
 
     @cached_property
     def reach(self) -> Reach:
         """The blocks, cut once."""
         view = self.view
         stages = self.strategy.stages_of(view.world.size)
-        reach = build_reach(view.csr, view.plan, view.world, stages)
+        reach = build_reach(view.csr, view.plan, view.world, stages, self._shared_ids)
         return replace(reach, rounding=self._rounding, overlap=self.strategy.overlap)
 
     @cached_property

@@ -69,6 +69,13 @@ class StrategyOptions(Options):
     overlap: bool | None = setting(
         None, "work on owned rows while others travel (default: true)", STATIC, NO_MINIBATCHES
     )
+    once_per_host: bool | None = setting(
+        None,
+        "send a row once to each host, whose ranks share it (default: true)",
+        STATIC,
+        NO_MINIBATCHES,
+        NO_PIPELINE,
+    )
     wire: str | None = setting(
         None,
         "bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random; with --changes 1, 0",

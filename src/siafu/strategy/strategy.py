@@ -50,6 +50,10 @@ class Strategy:
     overlap: bool = True
     """Work on owned rows while others travel; False waits, for comparison."""
 
+    once_per_host: bool = True
+    """A row that several ranks of a host need crosses the network once, and so does its gradient;
+    False sends it to each rank, for comparison."""
+
     intervals: int = 8
     """Slices of a rank's nodes that are on their way through an epoch at once."""
     staleness: int = 0
@@ -86,6 +90,7 @@ class Strategy:
             "wire": (self.wire != 32, "rows are not rounded on their way to columns"),
             "staleness": (self.staleness > 0, "no rows of peers are kept for another epoch"),
             "no-overlap": (not self.overlap, "nothing is worked on while columns travel"),
+            "no-once-per-host": (not self.once_per_host, "ranks of a host need other columns"),
         }
         asked = [(name, words) for name, (is_asked, words) in why.items() if is_asked]
         if self.by_columns and asked:
@@ -253,6 +258,7 @@ class Strategy:
             **({"staleness": self.staleness} if self.staleness else {}),
             **({"smoothing": self.smoothing} if self.smoothing else {}),
             "overlap": self.overlap,
+            **({} if self.once_per_host else {"once_per_host": False}),
         }
 
     def with_choices(self, **choices: Any) -> "Strategy":

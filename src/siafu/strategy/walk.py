@@ -15,7 +15,7 @@ from siafu.comm import (
     HaloPlan,
     PendingRows,
     add_returned,
-    read_kept,
+    fetch_kept,
     start_fetch,
     start_return,
 )
@@ -103,7 +103,8 @@ def _fetch(
     reach: Reach, rows: Tensor, plan: HaloPlan, purpose: str, coding: Coding | None
 ) -> PendingRows:
     if purpose == _AGAIN and coding is not None and coding.kept is not None:
-        return read_kept(coding, rows.shape[1:])  # they are here since the first time
+        # They are here since the first time.
+        return fetch_kept(rows.shape[1:], plan, reach.world, coding)
     return start_fetch(rows, plan, reach.world, purpose, coding)
 
 

@@ -104,6 +104,7 @@ OTHERS: dict[str, Other] = {
     "input_cache": Other(True, PLANNED, beside={"input_dropout": 0.0}),
     "by_columns": Other(True, PLANNED, {"columns": False}),
     "overlap": Other(False, ("plan",)),
+    "once_per_host": Other(False, ("plan",)),
     "macrobatch": Other("1", PLANNED),
     "fanout": Other("2,2"),
     "steps_per_epoch": Other(1),

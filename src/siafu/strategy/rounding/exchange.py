@@ -144,19 +144,19 @@ class Rounding:
             return dropout_rows(rows_KD, ids.index_select(0, columns_K), key, p)
 
         return [
-            replace(coding, before=dropped.before, after=partial(drop, columns_K))
-            for coding, (_, columns_K) in zip(codings, stages, strict=True)
+            replace(coding, before=dropped.before, after=partial(drop, plan.first_hand(columns_K)))
+            for coding, (plan, columns_K) in zip(codings, stages, strict=True)
         ]
 
-    def codings_of_all(self, x_ND: Tensor) -> Codings | None:
-        """Return the codings of an exchange that fetches all halo rows at once."""
+    def codings_of_all(self, x_ND: Tensor, plan: HaloPlan) -> Codings | None:
+        """Return the codings of an exchange that fetches all halo rows at once, by this plan."""
         view = self._view
         columns = torch.arange(view.num_read, view.csr.num_cols, device=x_ND.device)
 
         def squares(stage: int) -> Tensor:
             return mean_squares(view.csr.transpose(), view.csr)[view.num_read :]
 
-        exchange = self.begin([(view.plan, columns)], (x_ND,), squares)
+        exchange = self.begin([(plan, columns)], (x_ND,), squares)
         if exchange is None or exchange.there[0] is None or exchange.back[0] is None:
             return None
         return exchange.there[0][0], exchange.back[0][0]
@@ -186,7 +186,7 @@ class Rounding:
             pending = start_return(squares().float()[:, None], plan, view.world, "control")
             used_S1 = pending.wait(view.world, "telling how rows are used")
             squares_S = used_S1.squeeze(1).bfloat16()  # two bytes tell rows apart well enough
-        view_ids, column_ids = view.in_ids, view.column_ids
+        view_ids, column_ids, columns_K = view.in_ids, view.column_ids, plan.first_hand(columns_K)
         there = RowChannel(
             form,
             RowFormats(plan.send_counts, form),
