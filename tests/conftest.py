@@ -1,5 +1,6 @@
 """Fixtures shared by all tests."""
 
+import gc
 import importlib
 import os
 import signal
@@ -31,6 +32,15 @@ os.fsync = skip_sync
 # Tensors here are small, and torch's threads spin while they wait: beside the ranks' processes two
 # of them take 2.6 times the processor time of one.
 torch.set_num_threads(1)
+
+# Python's collector would look at a million objects of modules again and again.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector work from now on, on what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

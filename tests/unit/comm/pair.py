@@ -1,6 +1,5 @@
 """Two ranks that a test may leave waiting: each call gets a process group of its own."""
 
-import multiprocessing as mp
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from siafu.comm import World
+from tests.harness import forking
 
 DEADLINE_SECONDS = 2.0
 GROUP_SECONDS = 4.0
@@ -21,7 +21,7 @@ class Pair:
     """Two processes; `run(function, *args)` calls function(world, *args) on both."""
 
     def __init__(self) -> None:
-        context = mp.get_context("spawn")
+        context = forking()
         self._scratch = tempfile.TemporaryDirectory(prefix="siafu-pair-")
         self._calls = 0
         self._pipes, self._processes = [], []
