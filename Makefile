@@ -1,15 +1,20 @@
 # Each target sets up .venv by itself; nothing needs to be installed first.
 PYTHON ?= python3
 BIN := .venv/bin
+# Processes that tests run in, side by side (tests/lanes.py).
+LANES ?= 3
 
 .PHONY: demo test test-oldest lint docs figures bench setup clean
 
 setup: .venv/.ready
 
+# Of the 18,000 files of Python that are installed few are ever loaded: those compile then.
+export PYTHONDONTWRITEBYTECODE :=
+
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt torch
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt torch
+	$(BIN)/pip install --quiet --no-compile -c constraints.txt -e '.[dev]'
 	touch $@
 
 # Tests of the aws-lambda pool call functions in an emulator, where there is npm to install it.
@@ -27,8 +32,11 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint .emulator/.ready
-	$(BIN)/python -m pytest
+# mypy, which takes a minute, is one of the tests: tests/docs/test_types.py.
+test: setup .emulator/.ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest -p tests.lanes -n $(LANES) --dist loadfile --no-loadscope-reorder
 
 # The oldest torch that pyproject.toml promises: import and unit tests, in an environment of its own.
 .venv-oldest/.ready: pyproject.toml constraints.txt

@@ -8,7 +8,7 @@ import torch
 
 from siafu.ops import CSR, Attention, kernels, num_threads, set_threads
 from tests.unit.ops.attention_cases import KINDS
-from tests.unit.ops.interpreter import INTERPRETED, Interpreter
+from tests.unit.ops.interpreter import INTERPRETED
 
 DEGREES = {
     "no rows": [],
@@ -18,18 +18,6 @@ DEGREES = {
     "repeated source": [6, 0, 6, 6],
     "hub": [2, 1500, 0, 3, 1],
 }
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interpreter(request) -> Iterator[Interpreter | None]:
-    """Triton's interpreter, begun with the first test here, since it takes as long as the rest."""
-    wanted = any(item.path.name == "test_triton.py" for item in request.session.items)
-    if INTERPRETED or not wanted:
-        yield None
-        return
-    running = Interpreter()
-    yield running
-    running.close()
 
 
 @pytest.fixture(params=["plain", "numba", pytest.param("triton", marks=pytest.mark.gpu)])

@@ -1,9 +1,8 @@
-"""Triton's interpreter in a process of its own, at work beside other tests."""
+"""Triton's interpreter in a process of its own."""
 
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -12,6 +11,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 AROUND = (
     "gradcheck",
     "registered",
+    "compiled_function",
     "awkward",
     "slices",
     "gaps",
@@ -39,27 +39,16 @@ FILES = (
 )
 
 
-class Interpreter:
-    """A run of the Triton cases, begun when made."""
-
-    def __init__(self) -> None:
-        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open as long as the run
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", "-q", "-k", CASES, "-p", "no:cacheprovider"]
-            + [str(Path(__file__).with_name(name)) for name in FILES],
-            env={**os.environ, "TRITON_INTERPRET": "1"},
-            stdout=self._said,
-            stderr=subprocess.STDOUT,
-        )
-
-    def wait(self, seconds: float) -> tuple[int, str]:
-        """Return the exit code and what was printed."""
-        code = self._process.wait(seconds)
-        self._said.seek(0)
-        return code, self._said.read()
-
-    def close(self) -> None:
-        """End the run if it goes on."""
-        self._process.kill()
-        self._process.wait()
-        self._said.close()
+def run_cases(seconds: float) -> tuple[int, str]:
+    """Return the exit code of a run of the Triton cases, and what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-k", CASES, "-p", "no:cacheprovider"]
+        + [str(Path(__file__).with_name(name)) for name in FILES],
+        env={**os.environ, "TRITON_INTERPRET": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return done.returncode, done.stdout
