@@ -5,9 +5,11 @@ the layer found on a plain machine aborts when two Python threads enter it at on
 """
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import count
+from typing import TypeVar
 
 import torch
 
@@ -18,6 +20,10 @@ SMALL_WORK = 1 << 17
 
 CHUNKS_A_THREAD = 8
 """Chunks are equal in edges but not in time (cache misses differ), so threads take several."""
+
+
+Item = TypeVar("Item")
+Made = TypeVar("Made")
 
 
 class _Pool:
@@ -82,3 +88,28 @@ def run_chunks(work: Callable[[int, int], None], bounds: Sequence[int]) -> None:
     for future in futures:
         if not future.cancel():
             future.result()
+
+
+def in_order(work: Callable[[Item], Made], items: Iterable[Item], *, ahead: int) -> Iterator[Made]:
+    """Yield work(item) for each item in order, made by threads up to `ahead` items before.
+
+    Items are taken by the caller, one at a time.
+    """
+    helpers = min(num_threads(), ahead)
+    if helpers <= 1:
+        yield from map(work, items)
+        return
+    executor, waiting = _pool.executor(helpers), deque[Future[Made]]()
+    try:
+        for item in items:
+            waiting.append(executor.submit(work, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        for future in waiting:
+            if not future.cancelled():
+                future.exception()

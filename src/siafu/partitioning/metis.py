@@ -33,6 +33,32 @@ def assign_metis(graph: Graph, num_parts: int, *, seed: int = 0) -> Array:
         return np.load(folder / "part_of.npy")
 
 
+def cut_weighted(
+    graph: tuple[Array, Array, Array], weights: Array, num_parts: int, seed: int
+) -> Array:
+    """Return part_of of a graph in memory: offsets, neighbours, weights of edges.
+
+    Each edge is there both ways; a column of the nodes' weights that is all zeros is left out.
+    """
+    index = _pymetis().zero_copy_dtype()
+    with scratch_folder() as folder:
+        arrays = dict(zip(("offsets", "neighbours", "edge_weights"), graph, strict=True))
+        arrays["weights"] = weights[:, weights.any(axis=0)]
+        for name, array in arrays.items():
+            np.save(folder / f"{name}.npy", np.ascontiguousarray(array, index))
+        _run_child(_child_command(folder, num_parts, seed))
+        return np.load(folder / "part_of.npy")
+
+
+def has_metis() -> bool:
+    """Return whether pymetis is there to be used."""
+    try:
+        _pymetis()
+    except PartitionError:
+        return False
+    return True
+
+
 def _pymetis() -> Any:
     """Return the module, which nothing but METIS needs."""
     try:

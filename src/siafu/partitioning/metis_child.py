@@ -1,8 +1,8 @@
 """METIS in a process of its own: native code that aborts takes only this process with it.
 
 Run as a file, `python -P metis_child.py FOLDER PARTS SEED PARENT`, so that siafu itself and Numba
-are not loaded beside METIS. Reads offsets, neighbours and weights (.npy) and writes part_of.npy. It
-ends with the process that started it, PARENT.
+are not loaded beside METIS. Reads offsets, neighbours, weights and, where they are there,
+edge_weights (.npy); writes part_of.npy. It ends with the process that started it, PARENT.
 """
 
 import ctypes
@@ -32,11 +32,14 @@ def main() -> int:
         np.load(folder / f"{name}.npy", mmap_mode="c")
         for name in ("offsets", "neighbours", "weights")
     )
+    edges = folder / "edge_weights.npy"
+    edge_weights = np.load(edges, mmap_mode="c") if edges.exists() else None
+    graph = (offsets, neighbours, weights, edge_weights)
     library = ctypes.CDLL(_EXTENSION.__file__)
     if hasattr(library, "METIS_PartGraphKway"):
-        part_of = _several_constraints(library, num_parts, seed, offsets, neighbours, weights)
+        part_of = _several_constraints(library, num_parts, seed, *graph)
     else:
-        part_of = _one_constraint(num_parts, seed, offsets, neighbours, weights)
+        part_of = _one_constraint(num_parts, seed, *graph)
     np.save(folder / "part_of.npy", part_of)
     return 0
 
@@ -50,7 +53,13 @@ def _end_with(parent: int) -> None:
 
 
 def _several_constraints(
-    library: Any, num_parts: int, seed: int, offsets: Any, neighbours: Any, weights: Any
+    library: Any,
+    num_parts: int,
+    seed: int,
+    offsets: Any,
+    neighbours: Any,
+    weights: Any,
+    edge_weights: Any,
 ) -> Any:
     """Call the METIS that pymetis carries: its wrapper fixes the number of constraints at one."""
     options = np.zeros(_NUM_OPTIONS, offsets.dtype)
@@ -62,8 +71,9 @@ def _several_constraints(
         np.array([value], offsets.dtype) for value in (*weights.shape, num_parts, 0)
     )
     graph = [_pointer(array) for array in (num_vertices, constraints, offsets, neighbours, weights)]
+    heavy = None if edge_weights is None else _pointer(edge_weights)
     outcome = library.METIS_PartGraphKway(
-        *graph, None, None, _pointer(parts), None, None,
+        *graph, None, heavy, _pointer(parts), None, None,
         _pointer(options), _pointer(cut), _pointer(part_of),
     )  # fmt: skip
     if outcome != _METIS_OK:
@@ -75,12 +85,20 @@ def _pointer(array: Any) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data)
 
 
-def _one_constraint(num_parts: int, seed: int, offsets: Any, neighbours: Any, weights: Any) -> Any:
+def _one_constraint(
+    num_parts: int,
+    seed: int,
+    offsets: Any,
+    neighbours: Any,
+    weights: Any,
+    edge_weights: Any = None,
+) -> Any:
     """Call pymetis with one weight, the sum of all in thousandths of a part."""
     share = weights * (1000.0 * num_parts / weights.sum(axis=0))
     found = pymetis.part_graph(
         num_parts,
         pymetis.CSRAdjacency(offsets, neighbours),
+        eweights=edge_weights,
         vweights=np.ceil(1000 * share.sum(axis=1)).astype(offsets.dtype),
         options=pymetis.Options(seed=seed % 2**31, ufactor=_UFACTOR),
         recursive=False,

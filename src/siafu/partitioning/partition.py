@@ -173,7 +173,9 @@ def _assign(graph: Graph, cut: Cut, partial: Partial | None, progress: Progress)
         return assign_metis(graph, cut.num_parts, seed=cut.seed)
     if cut.method == "streaming":
         steps = partial if partial is not None and partial.is_kept else None
-        return assign_streaming(graph, cut.num_parts, progress=progress, partial=steps)
+        return assign_streaming(
+            graph, cut.num_parts, seed=cut.seed, progress=progress, partial=steps
+        )
     if cut.method == "hash":
         return assign_hash(graph, cut.num_parts, seed=cut.seed)
     assert cut.method == "contiguous", f"nobody cuts by {cut.method}"

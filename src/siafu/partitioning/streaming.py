@@ -1,35 +1,42 @@
 """An assignment from a few passes over the edges in the order they lie on disk, in O(N) memory.
 
-One pass: each node joins the part with most of its in-neighbours so far, less full parts first
-(linear deterministic greedy, Stanton and Kliot 2012). More passes: the first clusters the nodes
-(Hollocou et al. 2017, as in 2PS by Mayer et al. 2022), whole clusters are dealt to parts, and the
-others move nodes by the same greedy rule, which then knows every neighbour's part. Ranges of
-rows replace the clusters where they cut less; comparing costs two more reads.
+Nodes join the clusters of their neighbours, in rounds (label propagation with bounded clusters, as
+ParHIP by Meyerhenke, Sanders and Schulz 2017); METIS cuts the small graph of the clusters; then
+nodes move to parts with more of their neighbours, in rounds, as long as parts stay even. Ranges of
+rows are taken instead where they cut less; comparing costs one more read.
 
 Loads are [P, 3]: nodes, in-edges and training nodes of each part.
 """
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import numpy as np
 
-from siafu.graph import Array, Graph, Partial, index_dtype
+from siafu.graph import Array, Graph, Partial, index_dtype, scratch_folder
 from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.threads import in_order, num_threads
 from siafu.partitioning.assign import assign_contiguous, check_num_parts
-from siafu.partitioning.chunks import Window, edge_pieces, ranges, read
+from siafu.partitioning.both_ways import BothWays, RowPiece
+from siafu.partitioning.chunks import ranges, read
+from siafu.partitioning.coarse import Pairs, cut_clusters
+from siafu.partitioning.propagation import grow_clusters, move_rows
 from siafu.record import Progress, silent
 
 _SLACK = 1.05
 """How far a part may exceed the mean, in each of the three."""
 _CLUSTER_SHARE = 0.01
-"""Largest cluster, of a part's share of edge ends. At 0.05 clusters of a large graph mix its
-communities and parts come out uneven, without room for the refinement (cut of 2 parts: arxiv 0.47
-instead of 0.31, power law 0.43 instead of 0.27); at 0.0005 they say too little."""
+"""Largest cluster, of a part's share of nodes and edge ends: METIS evens out what is smaller."""
 _SMALL_CLUSTER = 64
 """Edge ends that a cluster of a small graph may have, up to five times that share."""
-PASSES = 5
-"""One that clusters, the others place. Five cut 1 to 37 % less than three on six graphs."""
-
+ROUNDS = 4
+"""Of clusters, and most of moving nodes."""
+_FEW_MOVES = 0.001
+"""Share of nodes below which another round of moving them is not worth a pass."""
+_FEW_PARTS = 127
+_FEWEST_PAIRS, _MOST_PAIRS = 1 << 17, 1 << 19
+_EDGES_A_PAIR = 16
+"""Pairs of clusters that METIS is given, and how many edge ends there are for each."""
 
 _ROWS_AT_ONCE = 1 << 20
 
@@ -38,36 +45,42 @@ def assign_streaming(
     graph: Graph,
     num_parts: int,
     *,
-    passes: int = PASSES,
+    seed: int = 0,
     progress: Progress | None = None,
     partial: Partial | None = None,
 ) -> Array:
-    """Return part_of after `passes` over the edges, read in order.
+    """Return part_of after a few passes over the edges, read in order.
 
     With `partial` each pass is a step, noted now and then, and one that ended is not done again.
     """
     check_num_parts(num_parts, graph.num_nodes)
-    sweep = _Sweep(graph, num_parts, progress or silent, partial)
-    if passes == 1:
-        return sweep.place("place", np.full(graph.num_nodes, -1, np.int32))
-    start = sweep.once("start", sweep.begin)
-    part_of = start.copy()
-    for number in range(1, passes):
-        part_of = sweep.place(f"place {number}", part_of)
-    # The rule sees a node's in-neighbours alone, so on directed graphs it may lose.
-    return sweep.least_cut([start, part_of])
+    if num_parts == 1:
+        return np.zeros(graph.num_nodes, np.int32)
+    with scratch_folder() if partial is None else nullcontext(partial.scratch) as folder:
+        rows = BothWays(graph, folder, partial)
+        sweep = _Sweep(rows, num_parts, seed, progress or silent, partial)
+        part_of = sweep.once("start", sweep.begin)
+        # A byte per node, where that will do, stays in the caches while nodes look around.
+        part_of = part_of.astype(np.int8 if num_parts <= _FEW_PARTS else np.int32)
+        for number in range(1, ROUNDS + 1):
+            part_of, moved = sweep.move(f"move {number}", part_of)
+            if moved < _FEW_MOVES * graph.num_nodes:
+                break
+        part_of = part_of.astype(np.int32)
+        return sweep.least_cut([assign_contiguous(graph, num_parts), part_of])
 
 
 class _Sweep:
     """Passes over the edges of one graph."""
 
     def __init__(
-        self, graph: Graph, num_parts: int, progress: Progress, partial: Partial | None
+        self, rows: BothWays, num_parts: int, seed: int, progress: Progress, partial: Partial | None
     ) -> None:
-        self.graph, self.num_parts = graph, num_parts
+        self.rows, self.graph = rows, rows.graph
+        self.num_parts, self.seed = num_parts, seed
         self.progress, self.partial = progress, partial
-        none = graph.train is None
-        self.train = np.zeros(graph.num_nodes, bool) if none else np.array(graph.train)
+        none = self.graph.train is None
+        self.train = np.zeros(rows.num_nodes, bool) if none else np.array(self.graph.train)
 
     def once(self, step: str, make: Callable[[], Array]) -> Array:
         """Return what an earlier process made in this step, else make and save it."""
@@ -79,89 +92,101 @@ class _Sweep:
         assert made is not None
         return np.array(made)
 
-    def run(
-        self, step: str, state: dict[str, Array], work: Callable[[Window, Array], None]
-    ) -> None:
-        """Do `work` on every piece of edges; it changes `state`, which survives a kill."""
-        total, start = self.graph.num_edges, 0
+    def run(self, step: str, state: dict[str, Array], work: Callable[[RowPiece], int]) -> int:
+        """Do `work` on every piece of rows and return the sum of what it returns.
+
+        It changes `state`, which survives a kill.
+        """
+        start, total = 0, 0
         if self.partial is not None and (noted := self.partial.facts(step)):
-            start = int(noted["position"])
+            start, total = int(noted["position"]), int(noted["total"])
             for name, array in state.items():
                 array[...] = self.partial.load(step, name)
         if self.partial is not None and self.partial.has(step):
-            return
-        for window, src in edge_pieces(self.graph, start):
-            work(window, src)
-            self.progress(step, window.high, total)
+            return total
+        for piece in self.rows.pieces(start):
+            total += work(piece)
+            self.progress(step, piece.high, self.rows.num_nodes)
             if self.partial is not None and self.partial.is_due:
-                self.partial.save(step, state, ended=False, position=window.high)
+                self.partial.save(step, state, ended=False, position=piece.high, total=total)
         if self.partial is not None:
-            self.partial.save(step, state, position=total)
+            self.partial.save(step, state, position=self.rows.num_nodes, total=total)
+        return total
 
     def begin(self) -> Array:
-        """Return clusters dealt to parts, or ranges of rows where those cut less."""
-        dealt = self._deal(self._clusters())
+        """Return clusters of nodes as METIS deals them to parts."""
+        cluster = self._clusters()
         if self.partial is not None:
-            self.partial.forget("cluster")
-        return self.least_cut([assign_contiguous(self.graph, self.num_parts), dealt])
+            self.partial.forget(f"cluster {ROUNDS}")
+        num_clusters = _number_from_zero(cluster)
+        most = min(_MOST_PAIRS, max(_FEWEST_PAIRS, self.rows.num_ends // _EDGES_A_PAIR))
+        pairs = Pairs(num_clusters, most)
+        # Where there are more edges than are needed to tell the pairs, the rows are sampled.
+        every = max(1, self.rows.graph.num_edges // (_EDGES_A_PAIR * most))
+        pairs.add(self.rows.pieces(), cluster, every)
+        pairs.merge()
+        self.progress("assign", 0, None)
+        return cut_clusters(pairs, self.weigh(cluster, num_clusters), self.num_parts, self.seed)[
+            cluster
+        ]
 
     def _clusters(self) -> Array:
-        """Return a cluster for each node, grown along the edges in one pass."""
-        n, ends = self.graph.num_nodes, 2 * self.graph.num_edges
+        """Return a cluster for each node, grown along the edges in a few rounds."""
+        n, ends = self.rows.num_nodes, self.rows.num_ends
         cluster = np.arange(n, dtype=index_dtype(n))
-        volume, degree = np.zeros((2, n), index_dtype(ends))
-        share = ends / self.num_parts
+        # A node counts as much as the edges of a mean one, so that clusters are even in both.
+        own = max(1, ends // n)
+        weight = np.full(n, own, np.int64)
+        for low, high in ranges(n, _ROWS_AT_ONCE):
+            weight[low:high] += self.rows.ends(low, high)
+        share = 2 * ends / self.num_parts
         largest = max(_CLUSTER_SHARE * share, min(_SMALL_CLUSTER, 5 * _CLUSTER_SHARE * share))
+        state = {"cluster": cluster, "weight": weight}
+        for number in range(1, ROUNDS + 1):
 
-        def join(window: Window, src: Array) -> None:
-            _join_clusters(window.rows, src, cluster, volume, degree, largest)
+            def join(piece: RowPiece, salt: int = number * n) -> int:
+                return grow_clusters(piece, cluster, weight, own, int(largest), salt)
 
-        self.run("cluster", {"cluster": cluster, "volume": volume, "degree": degree}, join)
+            self.run(f"cluster {number}", state, join)
+            if self.partial is not None:
+                self.partial.forget(f"cluster {number - 1}")
         return cluster
 
-    def _deal(self, cluster: Array) -> Array:
-        """Return part_of that keeps clusters whole, largest first, each to the part it fits."""
-        num_clusters = _number_from_zero(cluster)
-        weight_C3 = np.zeros((num_clusters, 3))
-        for low, high in ranges(len(cluster), _ROWS_AT_ONCE):
+    def move(self, step: str, part_of: Array) -> tuple[Array, int]:
+        """Return each node's part after those moved that cut fewer edges elsewhere."""
+        load_P3 = self.weigh(part_of, self.num_parts)
+        room = _room(load_P3.sum(axis=0) / self.num_parts)
+
+        def move(piece: RowPiece) -> int:
+            weight_R3 = np.ones((piece.high - piece.low, 3))
+            weight_R3[:, 1] = np.diff(self.graph.indptr[piece.low : piece.high + 1])
+            weight_R3[:, 2] = self.train[piece.low : piece.high]
+            return move_rows(piece, weight_R3, part_of, load_P3, room)
+
+        return part_of, self.run(step, {"part_of": part_of, "loads": load_P3}, move)
+
+    def weigh(self, group: Array, num_groups: int) -> Array:
+        """Return nodes, in-edges and training nodes of each group."""
+        weight_G3 = np.zeros((num_groups, 3))
+        for low, high in ranges(len(group), _ROWS_AT_ONCE):
             offsets = read(self.graph.indptr, low, high + 1)
-            _add_weights(cluster[low:high], offsets, self.train[low:high], weight_C3)
-        weight_C3 /= np.maximum(weight_C3.sum(axis=0), 1.0)
-        size = weight_C3.max(axis=1)
-        largest_first = np.argsort(np.negative(size, out=size), kind="stable")
-        del size
-        return _fit_clusters(largest_first, weight_C3, self.num_parts)[cluster]
-
-    def place(self, step: str, part_of: Array) -> Array:
-        """Return each node's part where it cuts fewest edges; placed nodes may move."""
-        load_P3 = self.loads(part_of)
-        totals = np.array([self.graph.num_nodes, self.graph.num_edges, self.train.sum()])
-        room = _room(totals / self.num_parts)
-        near = np.zeros(self.num_parts, np.int64)
-
-        def place(window: Window, src: Array) -> None:
-            _place_rows(window.rows, src, self.train, part_of, load_P3, room, near)
-
-        self.run(step, {"part_of": part_of, "loads": load_P3, "near": near}, place)
-        return part_of
-
-    def loads(self, part_of: Array) -> Array:
-        """Return load_P3 of the nodes already placed."""
-        load_P3 = np.zeros((self.num_parts, 3))
-        for low, high in ranges(len(part_of), _ROWS_AT_ONCE):
-            offsets = read(self.graph.indptr, low, high + 1)
-            _add_weights(part_of[low:high], offsets, self.train[low:high], load_P3)
-        return load_P3
+            _add_weights(group[low:high], offsets, self.train[low:high], weight_G3)
+        return weight_G3
 
     def least_cut(self, candidates: list[Array]) -> Array:
         """Return the candidate that cuts fewest edges of those even enough, else the last."""
-        even = [part_of for part_of in candidates if _is_even(self.loads(part_of))]
+        even = [part_of for part_of in candidates if _is_even(self.weigh(part_of, self.num_parts))]
         if len(even) < 2:
             return even[0] if even else candidates[-1]
+
+        def count(piece: RowPiece) -> tuple[int, list[int]]:
+            cut = [_cut_edges(piece.low, *piece.sides[0], part_of) for part_of in even]
+            return piece.high, cut
+
         cut = np.zeros(len(even), np.int64)
-        for window, src in edge_pieces(self.graph):
-            cut += [_cut_edges(window.rows, src, part_of) for part_of in even]
-            self.progress("compare", window.high, self.graph.num_edges)
+        for high, found in in_order(count, self.rows.pieces(), ahead=num_threads()):
+            cut += found
+            self.progress("compare", high, self.rows.num_nodes)
         return even[int(cut.argmin())]
 
 
@@ -174,150 +199,35 @@ def _room(mean: Array) -> Array:
 
 
 @strict_kernel
-def _join_clusters(
-    rows: tuple[Array, int, int],
-    src: Array,
-    cluster: Array,
-    volume: Array,
-    degree: Array,
-    largest: float,
-) -> None:
-    """For each edge, let the end in the smaller cluster join the other's, if that has room."""
-    offsets, first, low = rows
-    at = 0
-    for position in range(len(src)):
-        while offsets[at + 1] <= low + position:
-            at += 1
-        row, vertex = np.int64(first + at), np.int64(src[position])
-        if vertex == row:
-            continue
-        # Degrees are those seen so far, and a cluster's volume is the sum of its members'.
-        for end in (vertex, row):
-            degree[end] += 1
-            volume[cluster[end]] += 1
-        # The end whose cluster is smaller without it moves: it has less to leave behind.
-        mover, host = vertex, row
-        if volume[cluster[vertex]] - degree[vertex] > volume[cluster[row]] - degree[row]:
-            mover, host = row, vertex
-        home, goal = cluster[mover], cluster[host]
-        if home != goal and volume[home] <= largest and volume[goal] + degree[mover] <= largest:
-            volume[home] -= degree[mover]
-            volume[goal] += degree[mover]
-            cluster[mover] = goal
-
-
-@strict_kernel
 def _number_from_zero(cluster: Array) -> int:
     """Number the clusters that have nodes anew, in order; return how many there are."""
     number = np.zeros(len(cluster), cluster.dtype)
-    for vertex in range(len(cluster)):
-        number[cluster[vertex]] = 1
+    for node in range(len(cluster)):
+        number[cluster[node]] = 1
     used = 0
     for old in range(len(number)):
         if number[old]:
             number[old] = used
             used += 1
-    for vertex in range(len(cluster)):
-        cluster[vertex] = number[cluster[vertex]]
+    for node in range(len(cluster)):
+        cluster[node] = number[cluster[node]]
     return used
 
 
 @strict_kernel
 def _add_weights(group: Array, offsets: Array, train: Array, weight_G3: Array) -> None:
-    """Add nodes, in-edges and training nodes to the group of each node, -1 for none."""
-    for vertex in range(len(group)):
-        if group[vertex] >= 0:
-            weight_G3[group[vertex], 0] += 1
-            weight_G3[group[vertex], 1] += offsets[vertex + 1] - offsets[vertex]
-            weight_G3[group[vertex], 2] += train[vertex]
+    """Add nodes, in-edges and training nodes to the group of each node."""
+    for node in range(len(group)):
+        weight_G3[group[node], 0] += 1
+        weight_G3[group[node], 1] += offsets[node + 1] - offsets[node]
+        weight_G3[group[node], 2] += train[node]
 
 
 @strict_kernel
-def _cut_edges(rows: tuple[Array, int, int], src: Array, part_of: Array) -> int:
-    """Return how many of these edges join two parts."""
-    offsets, first, low = rows
-    at, cut = 0, 0
-    for position in range(len(src)):
-        while offsets[at + 1] <= low + position:
-            at += 1
-        cut += part_of[src[position]] != part_of[first + at]
-    return cut
-
-
-@strict_kernel
-def _fit_clusters(order: Array, weight_C3: Array, num_parts: int) -> Array:
-    """Return each cluster's part: where its weights meet the smallest loads (dot product)."""
-    load_P3 = np.zeros((num_parts, 3))
-    part_of = np.zeros(len(order), np.int32)
-    for item in order:
-        best, least = 0, np.inf
-        for part in range(num_parts):
-            meeting = 0.0
-            for constraint in range(3):
-                meeting += load_P3[part, constraint] * weight_C3[item, constraint]
-            if meeting < least:
-                best, least = part, meeting
-        part_of[item] = best
-        for constraint in range(3):
-            load_P3[best, constraint] += weight_C3[item, constraint]
-    return part_of
-
-
-@strict_kernel
-def _place_rows(
-    rows: tuple[Array, int, int],
-    src: Array,
-    train: Array,
-    part_of: Array,
-    load_P3: Array,
-    room: Array,
-    near: Array,
-) -> None:
-    """Place the rows that end in this piece.
-
-    `near` counts the neighbours by part of a row that goes on in the next piece.
-    """
-    offsets, first, low = rows
-    high = low + len(src)
-    weight = np.ones(3)
+def _cut_edges(first: int, offsets: Array, neighbours: Array, part_of: Array) -> int:
+    """Return how many of these in-edges join two parts."""
+    cut = 0
     for at in range(len(offsets) - 1):
-        row = first + at
-        for edge in range(max(low, offsets[at]), min(high, offsets[at + 1])):
-            vertex = src[edge - low]
-            if vertex != row and part_of[vertex] >= 0:
-                near[part_of[vertex]] += 1
-        if offsets[at + 1] > high:
-            return
-        # Placed before, in an earlier pass, a row is taken out first, then weighed like a new one.
-        weight[1], weight[2] = offsets[at + 1] - offsets[at], train[row]
-        home = part_of[row]
-        if home >= 0:
-            load_P3[home] -= weight
-        part = _best_part(home, weight, load_P3, room, near)
-        part_of[row] = part
-        load_P3[part] += weight
-        near[:] = 0
-
-
-@strict_kernel
-def _best_part(home: int, weight: Array, load_P3: Array, room: Array, near: Array) -> int:
-    """Return the part with most neighbours that has room, else the one least over its room."""
-    best, most = -1, -np.inf
-    refuge, least = 0, np.inf
-    for part in range(len(load_P3)):
-        over, full = 0.0, 0.0
-        for constraint in range(3):
-            after = load_P3[part, constraint] + weight[constraint]
-            if weight[constraint] > 0:
-                over = max(over, after / room[constraint])
-            if room[constraint] > 0:
-                full += load_P3[part, constraint] / room[constraint] / 3
-        if over > 1:
-            if over < least:
-                refuge, least = part, over
-            continue
-        # Moving must win something; where nothing speaks for a part, the emptier one gets it.
-        gain = (near[part] + 0.5 * (part == home)) * (1 - 0.5 * full) - 1e-6 * full
-        if gain > most:
-            best, most = part, gain
-    return best if best >= 0 else refuge
+        for edge in range(offsets[at], offsets[at + 1]):
+            cut += part_of[neighbours[edge]] != part_of[first + at]
+    return cut

@@ -1,0 +1,203 @@
+"""The neighbours of every node, along its edges and against them, in the order of rows.
+
+A store has the in-edges of each row. Where few edges have their reverse beside them the out-edges
+are sorted into a scratch file once, so that whoever looks at a row sees all of its neighbours.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from siafu.graph import Array, Graph, Partial, forget
+from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.threads import in_order, num_threads, run_chunks
+from siafu.partitioning import chunks
+from siafu.partitioning.chunks import read, windows
+from siafu.partitioning.memory import sample_reverse_share
+
+_STEP = "out-edges"
+_ENOUGH_REVERSES = 0.9
+"""Share of edges with a reverse from which the in-edges tell of all neighbours."""
+_FEWEST_PIECES = 32
+"""Pieces of a graph at least: what is decided in one is seen by the next."""
+_BUCKETS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RowPiece:
+    """The neighbours of the rows low..high, of a very large row some.
+
+    `sides` are (offsets, neighbours) of the in-edges and of the out-edges, from 0 on.
+    """
+
+    low: int
+    high: int
+    sides: tuple[tuple[Array, Array], tuple[Array, Array]]
+    ends: Array
+    """How many edges each row has, all of them."""
+
+    def in_chunks(self) -> list[int]:
+        """Return rows, from 0 on, that divide the piece for threads."""
+        total = sum(offsets for offsets, _ in self.sides) + np.arange(len(self.ends) + 1)
+        wanted = np.linspace(0, total[-1], 8 * num_threads() + 1)[1:-1]
+        inner = np.unique(np.searchsorted(total, wanted)).tolist() if num_threads() > 1 else []
+        return [0, *(row for row in inner if 0 < row < len(self.ends)), len(self.ends)]
+
+
+class BothWays:
+    """All neighbours of the nodes of one graph, read a piece at a time."""
+
+    def __init__(self, graph: Graph, folder: Path, partial: Partial | None) -> None:
+        self.graph, self.num_nodes = graph, graph.num_nodes
+        self._in = (graph.indptr, graph.src)
+        self._out: tuple[Array, Array] | None = None
+        if graph.num_edges and sample_reverse_share(graph) < _ENOUGH_REVERSES:
+            self._out = _out_edges(graph, folder, partial)
+        self.num_ends = graph.num_edges * (1 if self._out is None else 2)
+
+    def ends(self, low: int, high: int) -> Array:
+        """Return how many edges the rows low..high have."""
+        found = np.diff(self._in[0][low : high + 1])
+        return found if self._out is None else found + np.diff(self._out[0][low : high + 1])
+
+    def _before(self, row: int) -> int:
+        """Return how many ends the rows before this one have."""
+        return int(self._in[0][row]) + (0 if self._out is None else int(self._out[0][row]))
+
+    def _beyond(self, low: int, step: int) -> int:
+        """Return where the piece from `low` ends: after one row, or before `step` ends."""
+        most, first, last = self._before(low) + step, low + 1, self.num_nodes
+        while first < last:
+            middle = (first + last + 1) // 2
+            first, last = (middle, last) if self._before(middle) <= most else (first, middle - 1)
+        return first
+
+    def pieces(self, start: int = 0) -> Iterator[RowPiece]:
+        """Yield all rows from `start` on; the next piece is read while one is worked on."""
+        step = min(chunks.EDGES_AT_ONCE, self.num_ends // _FEWEST_PIECES + 1)
+
+        def bounds() -> Iterator[tuple[int, int]]:
+            low = start
+            while low < self.num_nodes:
+                high = self._beyond(low, step)
+                yield low, high
+                low = high
+
+        return in_order(lambda piece: self._read(*piece, step), bounds(), ahead=2)
+
+    def _read(self, low: int, high: int, step: int) -> RowPiece:
+        inside = _some_rows(*self._in, low, high, step)
+        outside = (np.zeros(high - low + 1, np.int64), np.empty(0, inside[1].dtype))
+        if self._out is not None:
+            outside = _some_rows(*self._out, low, high, step)
+        return RowPiece(low, high, (inside, outside), self.ends(low, high))
+
+
+def _some_rows(
+    offsets: Array, entries: Array, low: int, high: int, step: int
+) -> tuple[Array, Array]:
+    """Return the offsets, from 0 on, and entries of some rows; of a single huge row every k-th."""
+    bounds = np.array(offsets[low : high + 1])
+    first, last = int(bounds[0]), int(bounds[-1])
+    stride = max(1, (last - first) // step) if high - low == 1 else 1
+    found = np.array(entries[first:last:stride])
+    forget(entries)
+    return (bounds - first if stride == 1 else np.array([0, len(found)])), found
+
+
+def _out_edges(graph: Graph, folder: Path, partial: Partial | None) -> tuple[Array, Array]:
+    """Return (offsets, destinations) by source: the transpose, in memory where it is one piece."""
+    if graph.num_edges <= chunks.EDGES_AT_ONCE:
+        offsets = np.zeros(graph.num_nodes + 1, np.int64)
+        out = np.empty(graph.num_edges, graph.src.dtype)
+        src = np.ascontiguousarray(graph.src)
+        rows = np.repeat(np.arange(graph.num_nodes, dtype=src.dtype), np.diff(graph.indptr))
+        _sort_by_source(src, rows, 0, offsets, out)
+        return offsets, out
+    offsets_file, out_file = folder / "out_offsets.npy", folder / "out.npy"
+    if partial is None or not partial.has(_STEP):
+        _write_out_edges(graph, folder, offsets_file, out_file)
+        if partial is not None:
+            partial.sync(offsets_file, out_file)
+            partial.end(_STEP)
+    return np.load(offsets_file, mmap_mode="r"), np.load(out_file, mmap_mode="r")
+
+
+def _write_out_edges(graph: Graph, folder: Path, offsets_file: Path, out_file: Path) -> None:
+    shift = max(0, (graph.num_nodes - 1).bit_length() - (_BUCKETS - 1).bit_length())
+    width, kind = 1 << shift, graph.src.dtype
+    files = [folder / f"out{bucket}" for bucket in range(-(-graph.num_nodes // width))]
+    for file in files:
+        file.unlink(missing_ok=True)
+    step = max(1, chunks.EDGES_AT_ONCE // (2 * num_threads()))
+
+    def deal(window: chunks.Window) -> tuple[Array, Array]:
+        src = read(graph.src, window.low, window.high)
+        return _by_bucket(window.rows, src, shift, len(files))
+
+    sizes = np.zeros(len(files), np.int64)
+    handles = [file.open("wb", buffering=0) for file in files]
+    try:
+        for bounds, pairs in in_order(deal, windows(graph.indptr, step), ahead=2 * num_threads()):
+            sizes += np.diff(bounds)
+            for bucket, handle in enumerate(handles):
+                pairs[bounds[bucket] : bounds[bucket + 1]].tofile(handle)
+    finally:
+        for handle in handles:
+            handle.close()
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    offsets = np.zeros(graph.num_nodes + 1, np.int64)
+    out = np.lib.format.open_memmap(out_file, "w+", kind, (graph.num_edges,))
+
+    def sort(first: int, beyond: int) -> None:
+        for bucket in range(first, beyond):
+            pairs, low = np.fromfile(files[bucket], kind).reshape(-1, 2), bucket * width
+            here = np.zeros(min(width, graph.num_nodes - low) + 1, np.int64)
+            made = np.empty(len(pairs), kind)
+            _sort_by_source(pairs[:, 0], pairs[:, 1], low, here, made)
+            offsets[low + 1 : low + len(here)] = starts[bucket] + here[1:]
+            out[starts[bucket] : starts[bucket + 1]] = made
+            files[bucket].unlink()
+            forget(out)
+
+    run_chunks(sort, list(range(len(files) + 1)))
+    out.flush()
+    np.save(offsets_file, offsets)
+
+
+@strict_kernel
+def _by_bucket(
+    rows: tuple[Array, int, int], src: Array, shift: int, num_buckets: int
+) -> tuple[Array, Array]:
+    """Return bounds by bucket of sources, and (source, destination) of the edges in that order."""
+    offsets, first, low = rows
+    bounds = np.zeros(num_buckets + 1, np.int64)
+    for position in range(len(src)):
+        bounds[(src[position] >> shift) + 1] += 1
+    for bucket in range(num_buckets):
+        bounds[bucket + 1] += bounds[bucket]
+    fill, pairs, at = bounds.copy(), np.empty((len(src), 2), src.dtype), 0
+    for position in range(len(src)):
+        while offsets[at + 1] <= low + position:
+            at += 1
+        place = fill[src[position] >> shift]
+        fill[src[position] >> shift] += 1
+        pairs[place, 0] = src[position]
+        pairs[place, 1] = first + at
+    return bounds, pairs
+
+
+@strict_kernel
+def _sort_by_source(src: Array, dst: Array, low: int, offsets: Array, out: Array) -> None:
+    """Set offsets and the destinations of the sources from `low` on, in order."""
+    for position in range(len(src)):
+        offsets[src[position] - low + 1] += 1
+    for row in range(len(offsets) - 1):
+        offsets[row + 1] += offsets[row]
+    fill = offsets[:-1].copy()
+    for position in range(len(src)):
+        row = src[position] - low
+        out[fill[row]] = dst[position]
+        fill[row] += 1

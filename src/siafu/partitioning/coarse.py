@@ -1,0 +1,134 @@
+"""Clusters of nodes as the nodes of a small graph, which METIS cuts.
+
+An edge of the small graph weighs as many edges as lead from one cluster to the other. Only so many
+pairs of clusters are kept as have room, the heaviest.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import numpy as np
+
+from siafu.errors import PartitionError
+from siafu.graph import Array
+from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.threads import in_order, num_threads
+from siafu.partitioning.both_ways import RowPiece
+from siafu.partitioning.metis import cut_weighted, has_metis
+
+_GATHERED = 1 << 21
+"""Counted pairs that wait for each other before they are added up."""
+
+
+class Pairs:
+    """How many edges lead between two clusters: keys low * C + high, ascending, and counts."""
+
+    def __init__(self, num_clusters: int, most: int) -> None:
+        self.num_clusters, self.most = num_clusters, most
+        self.keys = self.counts = np.empty(0, np.int64)
+        self._waiting = list[tuple[Array, Array]]()
+        self._gathered = 0
+
+    def add(self, pieces: Iterable[RowPiece], cluster: Array, every: int) -> None:
+        """Count the in-edges of these pieces, of every k-th row."""
+
+        def count(piece: RowPiece) -> tuple[Array, Array]:
+            keys = _keys(piece.low, *piece.sides[0], cluster, self.num_clusters, every)
+            keys.sort()
+            return _runs(keys, np.ones(len(keys), np.int64))
+
+        for found in in_order(count, pieces, ahead=num_threads()):
+            self._waiting.append(found)
+            self._gathered += len(found[0])
+            if self._gathered > max(2 * self.most, _GATHERED):
+                self.merge()
+
+    def merge(self) -> None:
+        """Add up what was counted; beyond the most that are kept the lightest pairs go."""
+        found = [(self.keys, self.counts), *self._waiting]
+        keys, counts = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
+        order = np.argsort(keys, kind="stable")
+        self.keys, self.counts = _runs(keys[order], counts[order])
+        if len(self.keys) > self.most:
+            least = np.partition(self.counts, -self.most)[-self.most]
+            kept = self.counts > least
+            self.keys, self.counts = self.keys[kept], self.counts[kept]
+        self._waiting, self._gathered = [], len(self.keys)
+
+
+@strict_kernel
+def _keys(
+    first: int, offsets: Array, neighbours: Array, cluster: Array, num: int, every: int
+) -> Array:
+    """Return a key for each in-edge between two clusters, of every k-th row."""
+    keys, found = np.empty(len(neighbours) // every + 1, np.int64), 0
+    for at in range((every - first % every) % every, len(offsets) - 1, every):
+        here = np.int64(cluster[first + at])
+        for edge in range(offsets[at], offsets[at + 1]):
+            there = np.int64(cluster[neighbours[edge]])
+            if there != here:
+                if found == len(keys):  # the rows that are taken have more than their share
+                    keys = np.concatenate((keys, np.empty(found + 1, np.int64)))
+                keys[found] = min(here, there) * num + max(here, there)
+                found += 1
+    return keys[:found]
+
+
+@strict_kernel
+def _runs(keys: Array, counts: Array) -> tuple[Array, Array]:
+    """Return each key of a sorted list once, and the sum of its counts."""
+    once, sums, last = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64), -1
+    for position in range(len(keys)):
+        if last < 0 or keys[position] != once[last]:
+            last += 1
+            once[last], sums[last] = keys[position], 0
+        sums[last] += counts[position]
+    return once[: last + 1].copy(), sums[: last + 1].copy()
+
+
+def cut_clusters(pairs: Pairs, weight_C3: Array, num_parts: int, seed: int) -> Array:
+    """Return the part of each cluster: METIS's, then those that it was not given where they fit.
+
+    Where there is no METIS all are dealt by their weights alone.
+    """
+    low, high = np.divmod(pairs.keys, pairs.num_clusters)
+    part_of = np.full(pairs.num_clusters, -1, np.int32)
+    known = np.unique(np.concatenate([low, high]))
+    if len(known) >= num_parts and has_metis():
+        # Native code may give up on odd graphs: then all clusters are dealt.
+        with suppress(PartitionError):
+            part_of[known] = _by_metis(pairs, known, weight_C3[known], num_parts, seed)
+    share_C3 = weight_C3 / np.maximum(weight_C3.sum(axis=0), 1.0)
+    load_P3 = np.zeros((num_parts, 3))
+    np.add.at(load_P3, part_of[part_of >= 0], share_C3[part_of >= 0])
+    left = np.flatnonzero(part_of < 0)
+    largest_first = left[np.argsort(-share_C3[left].max(axis=1), kind="stable")]
+    _fit_clusters(largest_first, share_C3, load_P3, part_of)
+    return part_of
+
+
+def _by_metis(pairs: Pairs, known: Array, weight_K3: Array, num_parts: int, seed: int) -> Array:
+    """Return the parts of the clusters that have pairs."""
+    low, high = np.divmod(pairs.keys, pairs.num_clusters)
+    rows = np.searchsorted(known, np.concatenate([low, high]))
+    others = np.searchsorted(known, np.concatenate([high, low]))
+    order = np.argsort(rows, kind="stable")
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=len(known)))])
+    heavy = np.concatenate([pairs.counts, pairs.counts])[order]
+    return cut_weighted((offsets, others[order], heavy), weight_K3, num_parts, seed)
+
+
+@strict_kernel
+def _fit_clusters(order: Array, share_C3: Array, load_P3: Array, part_of: Array) -> None:
+    """Give each cluster the part where its weights meet the smallest loads (dot product)."""
+    for item in order:
+        best, least = 0, np.inf
+        for part in range(len(load_P3)):
+            meeting = 0.0
+            for constraint in range(3):
+                meeting += load_P3[part, constraint] * share_C3[item, constraint]
+            if meeting < least:
+                best, least = part, meeting
+        part_of[item] = best
+        for constraint in range(3):
+            load_P3[best, constraint] += share_C3[item, constraint]
