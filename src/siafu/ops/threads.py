@@ -7,7 +7,7 @@ the layer found on a plain machine aborts when two Python threads enter it at on
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import count
 from typing import TypeVar
 
@@ -93,16 +93,20 @@ def run_chunks(work: Callable[[int, int], None], bounds: Sequence[int]) -> None:
 def in_order(work: Callable[[Item], Made], items: Iterable[Item], *, ahead: int) -> Iterator[Made]:
     """Yield work(item) for each item in order, made by threads up to `ahead` items before.
 
-    Items are taken by the caller, one at a time.
+    Items are taken by the caller, one at a time; what that raises comes after what went before.
     """
     helpers = min(num_threads(), ahead)
     if helpers <= 1:
         yield from map(work, items)
         return
     executor, waiting = _pool.executor(helpers), deque[Future[Made]]()
+    source, failed = iter(items), list[Exception]()
     try:
-        for item in items:
-            waiting.append(executor.submit(work, item))
+        while not failed:
+            try:
+                waiting.append(executor.submit(work, next(source)))
+            except Exception as error:  # noqa: BLE001 - raised again below
+                failed.append(error)
             if len(waiting) > ahead:
                 yield waiting.popleft().result()
         while waiting:
@@ -110,6 +114,6 @@ def in_order(work: Callable[[Item], Made], items: Iterable[Item], *, ahead: int)
     finally:
         for future in waiting:
             future.cancel()
-        for future in waiting:
-            if not future.cancelled():
-                future.exception()
+        wait(waiting)
+    if not isinstance(failed[0], StopIteration):
+        raise failed[0]

@@ -14,7 +14,7 @@ from siafu.graph import Array, Graph, Partial, forget
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import in_order, num_threads, run_chunks
 from siafu.partitioning import chunks
-from siafu.partitioning.chunks import read, windows
+from siafu.partitioning.chunks import per_thread, read, windows
 from siafu.partitioning.memory import sample_reverse_share
 
 _STEP = "out-edges"
@@ -131,7 +131,7 @@ def _write_out_edges(graph: Graph, folder: Path, offsets_file: Path, out_file: P
     files = [folder / f"out{bucket}" for bucket in range(-(-graph.num_nodes // width))]
     for file in files:
         file.unlink(missing_ok=True)
-    step = max(1, chunks.EDGES_AT_ONCE // (2 * num_threads()))
+    step = per_thread(chunks.EDGES_AT_ONCE)
 
     def deal(window: chunks.Window) -> tuple[Array, Array]:
         src = read(graph.src, window.low, window.high)
@@ -140,7 +140,7 @@ def _write_out_edges(graph: Graph, folder: Path, offsets_file: Path, out_file: P
     sizes = np.zeros(len(files), np.int64)
     handles = [file.open("wb", buffering=0) for file in files]
     try:
-        for bounds, pairs in in_order(deal, windows(graph.indptr, step), ahead=2 * num_threads()):
+        for bounds, pairs in in_order(deal, windows(graph.indptr, step), ahead=num_threads()):
             sizes += np.diff(bounds)
             for bucket, handle in enumerate(handles):
                 pairs[bounds[bucket] : bounds[bucket + 1]].tofile(handle)

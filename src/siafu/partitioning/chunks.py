@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from siafu.graph import Array, Graph, forget
+from siafu.ops.threads import num_threads
 
 EDGES_AT_ONCE = 1 << 22
 BYTES_AT_ONCE = 1 << 26
@@ -21,6 +22,11 @@ def rows_at_once(array: Array) -> int:
     """Return how many rows of the array make one piece."""
     row_bytes = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
     return max(1, BYTES_AT_ONCE // max(1, row_bytes))
+
+
+def per_thread(step: int) -> int:
+    """Return the size of a piece of which each thread has one, with another in waiting."""
+    return max(1, step // (2 * num_threads() if num_threads() > 1 else 1))
 
 
 def read(array: Array, low: int, high: int) -> Array:

@@ -4,14 +4,16 @@ Rows or edges are sorted by part by one counting sort, which keeps their order w
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from siafu.graph import Array, FolderWriter, index_dtype
 from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.threads import in_order, num_threads
 from siafu.partitioning import chunks
-from siafu.partitioning.chunks import ranges, read, rows_at_once, windows
+from siafu.partitioning.chunks import Window, per_thread, ranges, read, rows_at_once, windows
 
 
 def group_by_part(part_of: Array, num_parts: int) -> tuple[Array, Array]:
@@ -74,17 +76,28 @@ class PartRows:
         return [int(count) for count in np.diff(self._bounds)]
 
 
+def _in_parts(piece: Array, order: Array, bounds: Array) -> list[Array]:
+    """Return the rows of each part, taken by a function that holds no lock of Python's."""
+    return [np.take(piece, order[low:high], axis=0) for low, high in pairwise(bounds)]
+
+
 def split_rows(rows: PartRows, writers: list[FolderWriter], name: str, column: Array) -> None:
     """Write to each part the rows it owns of a column with one row per node."""
     streams = [
         writer.stream(name, (count, *column.shape[1:]), column.dtype)
         for count, writer in zip(rows.counts(), writers, strict=True)
     ]
-    for low, high in ranges(len(column), rows_at_once(column)):
+
+    def deal(piece: tuple[int, int]) -> list[Array]:
+        low, high = piece
         order, bounds = group_by_part(rows.part_of[low:high], rows.num_parts)
-        piece = read(column, low, high)
-        for part, stream in enumerate(streams):
-            stream.append(piece[order[bounds[part] : bounds[part + 1]]])
+        found = read(column, low, high)
+        return _in_parts(found, order, bounds)
+
+    pieces = ranges(len(column), per_thread(rows_at_once(column)))
+    for dealt in in_order(deal, pieces, ahead=num_threads()):
+        for stream, found in zip(streams, dealt, strict=True):
+            stream.append(found)
     for writer in writers:
         writer.close(name)
 
@@ -129,10 +142,15 @@ class Sink(Protocol):
 
 def deal_entries(rows: PartRows, offsets: Array, column: Array, sinks: Sequence[Sink]) -> None:
     """Append each entry to the sink of the part that owns its row, in the store's order."""
-    for window in windows(offsets, min(chunks.EDGES_AT_ONCE, rows_at_once(column))):
+
+    def deal(window: Window) -> list[Array]:
         low, high = window.low, window.high
         entry_part = part_of_entries(window.offsets, rows.part_of, window.first_row, low, high)
         order, bounds = group_by_part(entry_part, rows.num_parts)
         piece = read(column, low, high)
-        for part, sink in enumerate(sinks):
-            sink.append(piece[order[bounds[part] : bounds[part + 1]]])
+        return _in_parts(piece, order, bounds)
+
+    step = per_thread(min(chunks.EDGES_AT_ONCE, rows_at_once(column)))
+    for dealt in in_order(deal, windows(offsets, step), ahead=num_threads()):
+        for sink, piece in zip(sinks, dealt, strict=True):
+            sink.append(piece)

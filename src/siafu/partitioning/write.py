@@ -24,9 +24,10 @@ from siafu.graph import (
 )
 from siafu.graph.columns import as_stored
 from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.threads import in_order, num_threads
 from siafu.partitioning import chunks
 from siafu.partitioning.assign import check_num_parts
-from siafu.partitioning.chunks import ranges, windows
+from siafu.partitioning.chunks import Window, per_thread, ranges, windows
 from siafu.partitioning.quality import Quality, count_training
 from siafu.partitioning.split import (
     PartRows,
@@ -231,9 +232,14 @@ def _write_part(rows: PartRows, part: int, writer: FolderWriter, file: _ScratchF
     column_of[halo] = np.arange(num_owned, num_owned + len(halo), dtype=column_of.dtype)
     boundary, cut_edges = np.zeros(num_owned, bool), 0
     stream = writer.stream("src", (num_edges,), column_of.dtype)
-    for window in windows(indptr, chunks.EDGES_AT_ONCE):
-        columns = column_of[file.read(window.low, window.high)]
-        cut_edges += _mark_boundary(window.rows, columns, boundary)
+
+    def localise(window: Window) -> tuple[Array, int]:
+        columns = np.take(column_of, file.read(window.low, window.high))
+        return columns, _mark_boundary(window.rows, columns, boundary)
+
+    pieces = windows(indptr, per_thread(chunks.EDGES_AT_ONCE))
+    for columns, cut in in_order(localise, pieces, ahead=num_threads()):
+        cut_edges += cut
         stream.append(columns)
     writer.close("src")
     writer.save("halo", halo)
@@ -251,12 +257,24 @@ def _find_halo(
 ) -> tuple[Array, Array]:
     """Return the halo rows by owner, ascending within each, and how many each owner has."""
     is_read = np.zeros(len(rows.part_of), bool)
-    for low, high in ranges(num_edges, chunks.EDGES_AT_ONCE):
-        is_read[file.read(low, high)] = True
+
+    def mark(piece: tuple[int, int]) -> None:
+        _mark(file.read(*piece), is_read)
+
+    for _ in in_order(
+        mark, ranges(num_edges, per_thread(chunks.EDGES_AT_ONCE)), ahead=num_threads()
+    ):
+        pass
     is_read[rows.owned(part)] = False
     halo = np.flatnonzero(is_read)
     order, bounds = group_by_part(rows.part_of[halo], rows.num_parts)
     return halo[order], np.diff(bounds)
+
+
+@strict_kernel
+def _mark(rows: Array, marks: Array) -> None:
+    for row in rows:
+        marks[row] = True
 
 
 @strict_kernel

@@ -17,9 +17,10 @@ import numpy as np
 
 from siafu.graph import Array
 from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.threads import in_order, num_threads
 
 # Each bucket is an open file while records are scattered, and systems allow about a thousand.
-_MOST_BUCKETS = 256
+_MOST_BUCKETS = 512
 _RECORDS_AT_ONCE = 1 << 20
 
 
@@ -165,11 +166,44 @@ class Buckets:
 
     def add(self, records: Array) -> None:
         """Append each record to the file of its destination."""
+        self.write(self.deal(records))
+
+    def deal(self, records: Array) -> tuple[Array, Array]:
+        """Return where each bucket's records start, and the records in that order."""
         bucket_of_record = self._bucket_of(records["dst"] - self._rows.start)
         starts, order = order_by_key(bucket_of_record, self.num_buckets)
-        scattered = records[order]
+        return starts, np.take(records, order)
+
+    def write(self, dealt: tuple[Array, Array]) -> None:
+        """Append to each file what `deal` found for it."""
+        starts, records = dealt
         for bucket, file in enumerate(self._files):
-            _write_all(file, scattered[starts[bucket] : starts[bucket + 1]])
+            _write_all(file, records[starts[bucket] : starts[bucket + 1]])
+
+    def all_sorted(
+        self, first: int, *, most_records: int, type_of_code: Array | None = None
+    ) -> Iterator[tuple[int, list[SortedRows]]]:
+        """Yield each bucket from `first` on with its rows in order, several sorted side by side.
+
+        Together they have `most_records`; a bucket with more comes in pieces, one after another.
+        """
+        left = range(first, self.num_buckets)
+        largest = max((self._num_records(bucket) for bucket in left), default=0)
+        ahead = most_records // max(1, largest) - 1
+        settings: Any = {"most_records": most_records, "type_of_code": type_of_code}
+        if ahead < 1:
+            for bucket in left:
+                for rows in self.sorted_rows(bucket, **settings):
+                    yield bucket, [rows]
+            return
+
+        def sort(bucket: int) -> tuple[int, list[SortedRows]]:
+            return bucket, list(self.sorted_rows(bucket, **settings))
+
+        yield from in_order(sort, left, ahead=min(ahead, num_threads()))
+
+    def _num_records(self, bucket: int) -> int:
+        return self.path(bucket).stat().st_size // self._record.itemsize
 
     def sorted_rows(
         self, bucket: int, *, most_records: int, type_of_code: Array | None = None
@@ -182,7 +216,7 @@ class Buckets:
         low = self._rows.start + (bucket << self._shift)
         rows = range(low, min(low + (1 << self._shift), self._rows.stop))
         path = self.path(bucket)
-        num_records = path.stat().st_size // self._record.itemsize
+        num_records = self._num_records(bucket)
         if num_records <= most_records or len(rows) == 1:
             yield _sort(np.fromfile(path, dtype=self._record), rows, type_of_code)
             return
@@ -219,4 +253,4 @@ def _sort(records: Array, rows: range, type_of_code: Array | None) -> SortedRows
         if type_of_code is not None:
             key = key.astype(np.int64) * len(type_of_code) + records["type"]
         order = drop_known_reverses(starts, order, key, records["reverse"])
-    return SortedRows(rows.start, np.diff(starts), records[order])
+    return SortedRows(rows.start, np.diff(starts), np.take(records, order))

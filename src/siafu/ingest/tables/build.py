@@ -7,8 +7,9 @@ from pathlib import Path
 from siafu.errors import DataError
 from siafu.graph import make_in_steps
 from siafu.ingest.frames import is_kept_frame
+from siafu.ingest.tables.edge_arrays import predicted_record
 from siafu.ingest.tables.edge_columns import edge_flags
-from siafu.ingest.tables.edges import EdgeTable, predicted_record
+from siafu.ingest.tables.edges import EdgeTable
 from siafu.ingest.tables.files import MOST_NAMES, TABLE_ENDINGS, Table, table_files
 from siafu.ingest.tables.finding import (
     NODE_IDS,
@@ -32,8 +33,8 @@ _EDGE_NAMES = ("edges", "edge")
 # table of ids, its label, its masks, and their drawing. Text ids are longer and hashed.
 _VERTEX_BYTES = 64
 _TEXT_BYTES = 64
-# A piece of a table, decoded and made into records: 1 M edges or 32 k nodes.
-_PIECE_BYTES = 192 << 20
+# Row groups of a table that are decoded, and eight pieces of 256 k edges made into records.
+_PIECE_BYTES = 320 << 20
 # A bucket is held as it was read and as it is sorted, beside keys and an order.
 _SORTING_BYTES = 24
 _FEWEST_BUCKET_EDGES = 1 << 18

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from siafu.graph import FolderWriter
-from siafu.ingest.tables.buckets import SortedRows
+from siafu.graph import FolderWriter, index_dtype
+from siafu.ingest.tables.buckets import SortedRows, record_type
+from siafu.ingest.tables.options import TableOptions
 
 _ARRAY_OF_FIELD = {name: f"edge_{name}" for name in ("weight", "attr", "type", "split", "row")} | {
     "target": "edge_y"
@@ -55,3 +56,14 @@ class EdgeArrays:
         for name in ("indptr", *(_ARRAY_OF_FIELD.get(name, name) for name in self._streams)):
             self._writer.close(name)
         return self._edges
+
+
+def predicted_record(num_nodes: int, options: TableOptions) -> Any:
+    """Return the record of an edge as far as the options tell it before the table is read."""
+    return record_type(
+        index_dtype(num_nodes),
+        undirected=options.undirected,
+        weight=options.edge_weight is not None,
+        attr=len(options.edge_attr or ()),
+        typed=True,
+    )

@@ -13,7 +13,7 @@ from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dty
 from siafu.ingest.tables.buckets import Buckets, record_type
 from siafu.ingest.tables.classes import NO_LABEL
 from siafu.ingest.tables.columns import as_float32, number_block
-from siafu.ingest.tables.edge_arrays import EdgeArrays
+from siafu.ingest.tables.edge_arrays import EdgeArrays, predicted_record
 from siafu.ingest.tables.edge_columns import Dropped, choose_edge_columns
 from siafu.ingest.tables.features import place_categories, read_block
 from siafu.ingest.tables.files import MixedTypesError, Piece, Table
@@ -32,9 +32,12 @@ from siafu.ingest.tables.problems import Problems
 from siafu.ingest.tables.repeated import empty_ids
 from siafu.ingest.tables.splits import split_codes
 from siafu.ingest.tables.store_builder import WrittenEdges, WrittenNodes
+from siafu.ops.threads import in_order, num_threads
 from siafu.record import Progress
 
-_ROWS_AT_ONCE = 1 << 20
+_ROWS_AT_ONCE = 1 << 18
+_AHEAD, _PIECES_AT_ONCE = 8, 64
+"""Pieces worked on (and buckets sorted) at once; pieces between two notes."""
 _CSV_ROW_BYTES = 12
 _READ, _SORTED = "edges read", "edges sorted"
 
@@ -147,7 +150,9 @@ class EdgeTable:
         so_far = partial.facts(_READ)
         expected = self.table.estimate_rows(bytes_a_row=_CSV_ROW_BYTES)
         expected *= 2 if self.options.undirected else 1
-        most = so_far.get("most_buckets", 2 * expected // self._bucket_edges(num_nodes) + 1)
+        at_once = 2 * min(_AHEAD, num_threads())
+        most = 2 * expected // self._bucket_edges(num_nodes) * at_once + at_once
+        most = so_far.get("most_buckets", most)
         return Buckets(
             partial.scratch / "buckets",
             range(num_nodes),
@@ -170,41 +175,73 @@ class EdgeTable:
             }
 
         position = tuple(so_far.get("position", (0, 0)))
-        pieces = self._pieces("reading edges", self.columns.names(), position)
-        while True:
-            try:
-                piece = next(pieces, None)
-            except MixedTypesError:
-                if self._as_text:
-                    raise
-                self._as_text = True
-                self.read_ids_as(self.kind)
-                pieces = self._pieces("reading edges", self.columns.names(), position)
-                continue
-            if piece is None:
-                break
-            buckets.add(self._records(piece, rows, record))
-            position = (piece.file_number, piece.first_row + piece.batch.num_rows)
+        found = self._looked_up(rows, position)
+
+        def records() -> Iterator[Array]:
+            nonlocal position, found
+            for _ in range(_PIECES_AT_ONCE):
+                try:
+                    piece, ends = next(found)
+                except StopIteration:
+                    return
+                except MixedTypesError:
+                    if self._as_text:
+                        raise
+                    self._as_text = True
+                    self.read_ids_as(self.kind)
+                    found = self._looked_up(rows, position)
+                    continue
+                yield self._records(piece, rows, record, ends)
+                position = (piece.file_number, piece.first_row + piece.batch.num_rows)
+
+        before = None
+        while position != before:
+            before = position
+            for dealt in in_order(buckets.deal, records(), ahead=_AHEAD):
+                buckets.write(dealt)
             if partial.is_due:
                 partial.note(_READ, **facts())
         partial.end(_READ, **facts())
+
+    def _looked_up(
+        self, rows: IdRows, position: tuple[int, int]
+    ) -> Iterator[tuple[Piece, list[Array] | None]]:
+        """Yield the pieces from here on with the rows of both ends, looked up by threads.
+
+        Nothing instead of rows says that an id is missing or not known, which is counted in order.
+        """
+        names = (self.columns.src, self.columns.dst)
+
+        def look_up(piece: Piece) -> tuple[Piece, list[Array] | None]:
+            if any(empty_ids(piece, name) is not None for name in names):
+                return piece, None
+            ends = [rows.find(id_column(piece, name, self.kind)) for name in names]
+            known = all(not len(end) or end.min() >= 0 for end in ends)
+            return piece, ends if known else None
+
+        pieces = self._pieces("reading edges", self.columns.names(), position)
+        return in_order(look_up, pieces, ahead=_AHEAD)
 
     def _sort(self, partial: Partial, buckets: Buckets, num_nodes: int) -> None:
         """Sort one bucket after another into the arrays, from where the last note was made."""
         so_far = partial.facts(_SORTED)
         arrays = EdgeArrays(partial.writer, self._array_types(num_nodes), num_nodes, so_far)
         type_of_code = None if self.types is None else self.types.type_of_code()
-        for bucket in range(int(so_far.get("buckets", 0)), buckets.num_buckets):
-            for rows in buckets.sorted_rows(
-                bucket, most_records=self._bucket_edges(num_nodes), type_of_code=type_of_code
-            ):
+        done = int(so_far.get("buckets", 0))
+        for bucket, found in buckets.all_sorted(
+            done, most_records=self._bucket_edges(num_nodes), type_of_code=type_of_code
+        ):
+            # A bucket that comes in pieces has ended when the next one begins.
+            if bucket > done:
+                partial.discard(*(buckets.path(old) for old in range(done, bucket)))
+                done = bucket
+                if partial.is_due:
+                    partial.note(_SORTED, buckets=done, **arrays.flushed())
+            for rows in found:
                 if self.columns.features.categories:
                     place_categories(rows.records["attr"], self.columns.features.readers)
                 arrays.append(rows)
                 self.progress("sorting edges", rows.low + len(rows.counts), num_nodes)
-            partial.discard(buckets.path(bucket))
-            if partial.is_due:
-                partial.note(_SORTED, buckets=bucket + 1, **arrays.flushed())
         num_edges = arrays.close()
         partial.discard(partial.scratch / "buckets")
         partial.end(_SORTED, num_edges=num_edges)
@@ -283,12 +320,13 @@ class EdgeTable:
                 piece = piece.only(~is_empty)
         return piece
 
-    def _records(self, piece: Piece, rows: IdRows, record: Any) -> Array:
-        """Return one record an edge and, for undirected graphs, one for its reverse after it."""
+    def _records(self, piece: Piece, rows: IdRows, record: Any, ends: list[Array] | None) -> Array:
+        """Return one record per edge and, for undirected graphs, one for its reverse after it."""
         columns = self.columns
         first_row = columns.dropped.rows
         columns.dropped.rows += piece.batch.num_rows
-        piece, ends = self._with_known_ends(self._without_empty(piece), rows)
+        if ends is None:
+            piece, ends = self._with_known_ends(self._without_empty(piece), rows)
         records = np.empty(piece.batch.num_rows, dtype=record)
         records["src"], records["dst"] = ends
         columns.dropped.loops += int((ends[0] == ends[1]).sum())
@@ -360,14 +398,3 @@ class EdgeTable:
                 unknown |= is_lost
         dropped.unknown += int(unknown.sum())
         return piece.only(~unknown), [end[~unknown] for end in ends]
-
-
-def predicted_record(num_nodes: int, options: TableOptions) -> Any:
-    """Return the record of an edge as far as the options tell it before the table is read."""
-    return record_type(
-        index_dtype(num_nodes),
-        undirected=options.undirected,
-        weight=options.edge_weight is not None,
-        attr=len(options.edge_attr or ()),
-        typed=True,
-    )

@@ -16,6 +16,7 @@ from siafu.errors import DataError
 from siafu.graph import Array
 from siafu.ingest.frames import is_kept_frame
 from siafu.ingest.tables.cells import NULL_CELLS
+from siafu.ops.threads import in_order, num_threads
 from siafu.record import shortened, suggestion
 
 _NAME_IT = "name the column: {} COLUMN"
@@ -30,6 +31,8 @@ TABLE_ENDINGS = PARQUET_ENDINGS + CSV_ENDINGS
 _BLOCK_BYTES = 1 << 23
 # Without a buffer size a whole column chunk is read at once, and a chunk may be the whole file.
 _BUFFER_BYTES = 1 << 20
+_DECODED_BYTES = 1 << 27
+"""Row groups that are decoded side by side, all together."""
 _OTHER_DELIMITERS = (";", "\t", "|")
 """What separates the columns of CSV files whose header has no comma."""
 
@@ -195,13 +198,34 @@ class Table:
 
     def _batches(self, file: Path, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
         if not _is_csv(file):
-            with self._open_parquet(file) as reader:
-                yield from reader.iter_batches(batch_size=rows, columns=list(columns))
+            yield from self._parquet_batches(file, columns, rows)
             return
         with self.open_csv(file, columns) as reader:
             for block in reader:
                 for start in range(0, block.num_rows, rows):
                     yield block.slice(start, rows)
+
+    def _parquet_batches(
+        self, file: Path, columns: Sequence[str], rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file; row groups are decoded side by side where several fit."""
+        with self._open_parquet(file) as reader:
+            ahead = _groups_at_once(reader.metadata, columns)
+            if ahead < 2:
+                yield from reader.iter_batches(batch_size=rows, columns=list(columns))
+                return
+            groups = range(reader.metadata.num_row_groups)
+
+        def decode(group: int) -> list[pa.RecordBatch]:
+            with self._open_parquet(file) as one:
+                return list(
+                    one.iter_batches(
+                        rows, row_groups=[group], columns=list(columns), use_threads=False
+                    )
+                )
+
+        for batches in in_order(decode, groups, ahead=ahead):
+            yield from batches
 
     def _open_parquet(self, file: Path) -> pa_parquet.ParquetFile:
         try:
@@ -225,6 +249,21 @@ class Table:
                 include_columns=None if columns is None else list(columns),
             ),
         )
+
+
+def _groups_at_once(metadata: pa_parquet.FileMetaData, columns: Sequence[str]) -> int:
+    """Return how many row groups to decode at once, by threads and by memory."""
+    largest, wanted = 1, set(columns)
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = (group.column(place) for place in range(group.num_columns))
+        size = sum(
+            max(one.total_uncompressed_size, 8 * one.num_values)
+            for one in chunks
+            if one.path_in_schema.split(".")[0] in wanted
+        )
+        largest = max(largest, size)
+    return min(num_threads(), metadata.num_row_groups, _DECODED_BYTES // largest)
 
 
 @lru_cache(maxsize=256)
