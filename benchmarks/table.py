@@ -208,10 +208,12 @@ def traffic_lines() -> list[str]:
 def ingest_lines() -> list[str]:
     """Return one line for building a store and one for cutting it."""
     lines = []
-    for row in rows_of("ingest")[-1:]:
+    for run in rows_of("ingest")[-1:]:
+        # Runs from before threads were told apart have their figures beside the sizes.
+        row = run | (run["rows"][-1] if "rows" in run else {"threads": 1})
         for phase, what in (("build", "Parquet to store"), ("partition", "store to 4 parts")):
             lines.append(
-                f"| {what}, {row['edges'] / 1e6:.0f} M edges | "
+                f"| {what}, {row['edges'] / 1e6:.0f} M edges, threads: {row['threads']} | "
                 f"{row[f'{phase}_edges_per_second'] / 1e6:.1f} M edges/s, "
                 f"{row[f'{phase}_peak_gib']:.2f} GiB resident | `benchmarks.ingest` |"
             )

@@ -43,7 +43,7 @@ def make_tables(folder: Path) -> None:
 
 def cut(tables: Path, target: Path) -> None:
     """Cut the tables into 3 parts, in pieces so small that every boundary is crossed."""
-    reading = SourceReading(undirected=True, options=TableOptions(bucket_edges=150))
+    reading = SourceReading(undirected=True, options=TableOptions(bucket_edges=1200))
     cut_source(tables, target, Cut(num_parts=3, method="streaming", seed=1), reading)
 
 

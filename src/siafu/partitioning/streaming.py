@@ -143,6 +143,8 @@ class _Sweep:
         largest = max(_CLUSTER_SHARE * share, min(_SMALL_CLUSTER, 5 * _CLUSTER_SHARE * share))
         state = {"cluster": cluster, "weight": weight}
         for number in range(1, ROUNDS + 1):
+            if self.partial is not None and self.partial.facts(f"cluster {number + 1}"):
+                continue  # what this round ended with is needed no more, and may be gone
 
             def join(piece: RowPiece, salt: int = number * n) -> int:
                 return grow_clusters(piece, cluster, weight, own, int(largest), salt)

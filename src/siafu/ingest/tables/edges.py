@@ -199,7 +199,7 @@ class EdgeTable:
             before = position
             for dealt in in_order(buckets.deal, records(), ahead=_AHEAD):
                 buckets.write(dealt)
-            if partial.is_due:
+            if position != before and partial.is_due:
                 partial.note(_READ, **facts())
         partial.end(_READ, **facts())
 
