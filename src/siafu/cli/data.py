@@ -1,6 +1,5 @@
 """`siafu ingest` and `siafu partition`: graphs on disk."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -9,6 +8,7 @@ from siafu.cli.flags import given_flags, with_settings
 from siafu.cli.inspect import describe, quality_rows, show
 from siafu.cli.show import say
 from siafu.config import make_columns, settings_of
+from siafu.graph import made_for
 from siafu.ingest import ingest_to_store
 from siafu.ingest.options import TableColumns
 from siafu.launch.columns import table_options
@@ -26,7 +26,7 @@ _Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existi
 
 def ingest(  # noqa: PLR0913 - one flag per option
     source: Annotated[str, typer.Argument(help="built-in name, .npz, Parquet or CSV, folder")],
-    target: Annotated[Path, typer.Argument(help="store folder to write")],
+    target: Annotated[str, typer.Argument(help="store folder to write, or its URL")],
     undirected: Annotated[bool, typer.Option("--undirected", help="add reverse edges")] = False,
     split: Annotated[str | None, typer.Option(help="draw masks: 0.6,0.2 or 20,30")] = None,
     seed: Annotated[int, typer.Option(help="seed of drawn masks")] = 0,
@@ -39,26 +39,28 @@ def ingest(  # noqa: PLR0913 - one flag per option
     options = table_options(source, make_columns(**given_flags(columns)))
     progress = PhaseProgress(quiet=quiet, spans={READING: (0.0, 1.0)})
     try:
-        remarks = ingest_to_store(
-            source,
-            target,
-            overwrite=overwrite,
-            undirected=undirected,
-            split=split,
-            seed=seed,
-            options=options,
-            progress=progress,
-        )
+        with made_for(target, overwrite=overwrite) as folder:
+            remarks = ingest_to_store(
+                source,
+                folder,
+                overwrite=overwrite,
+                undirected=undirected,
+                split=split,
+                seed=seed,
+                options=options,
+                progress=progress,
+            )
+            rows = describe(folder)
     finally:
         progress.close()
     for remark in remarks:
         say(remark)
-    show(target, describe(target), as_json=json)
+    show(target, rows, as_json=json)
 
 
 def partition(  # noqa: PLR0913 - one flag per option
     data: Annotated[str, typer.Argument(help="store, or anything `siafu train` takes")],
-    target: Annotated[Path, typer.Argument(help="parts folder to write")],
+    target: Annotated[str, typer.Argument(help="parts folder to write, or its URL")],
     parts: Annotated[int, typer.Option(help="how many parts, one per rank", min=1)] = 2,
     method: Annotated[Method, typer.Option(help="how to cut")] = "auto",
     width: Annotated[int, typer.Option(help="row width for the predicted traffic", min=1)] = 64,
@@ -84,18 +86,19 @@ def partition(  # noqa: PLR0913 - one flag per option
     )
     progress = PhaseProgress(quiet=quiet)
     try:
-        quality = cut_source(
-            data,
-            target,
-            Cut(num_parts=parts, method=method, seed=seed),
-            reading,
-            Allowance(
-                memory_bytes=None if memory is None else read_bytes(memory),
-                overwrite=overwrite,
-                say=say,
-                progress=progress,
-            ),
-        )
+        with made_for(target, overwrite=overwrite) as folder:
+            quality = cut_source(
+                data,
+                folder,
+                Cut(num_parts=parts, method=method, seed=seed),
+                reading,
+                Allowance(
+                    memory_bytes=None if memory is None else read_bytes(memory),
+                    overwrite=overwrite,
+                    say=say,
+                    progress=progress,
+                ),
+            )
     finally:
         progress.close()
     show(target, quality_rows(quality, width), as_json=json)

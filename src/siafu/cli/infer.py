@@ -53,6 +53,8 @@ def infer(  # noqa: PLR0913 - one argument per flag
             columns=given_flags(columns),
         )
     )
+    if target is None:  # rank 0 of torchrun's tells
+        return
     table = pq.ParquetDataset(target)
     num_rows = sum(fragment.metadata.num_rows for fragment in table.fragments)
     rows = {"out": str(target), "rows": num_rows, "columns": ", ".join(table.schema.names)}

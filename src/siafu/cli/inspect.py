@@ -23,6 +23,7 @@ from siafu.graph import (
     IntegerIds,
     SparseFeatures,
     TextIds,
+    at_hand,
     class_rows,
     count_classes,
     count_edge_types,
@@ -43,7 +44,9 @@ _MOST_NAMES = 20
 
 
 def inspect(
-    path: Annotated[Path, typer.Argument(help="store, parts, run, or a folder of runs")],
+    place: Annotated[
+        str, typer.Argument(metavar="PATH", help="store, parts (or their URL), run, folder of runs")
+    ],
     verify: Annotated[bool, typer.Option("--verify", help="read all and check the sums")] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="the columns of tables, as YAML that can be edited")
@@ -51,6 +54,7 @@ def inspect(
     json: Annotated[bool, typer.Option("--json", help="one JSON object as the last line")] = False,
 ) -> None:
     """Show what a store, parts folder or run folder holds; of a folder of runs, their scores."""
+    path = Path(at_hand(place))
     if verify:
         _verify(path)
     if schema:
@@ -65,7 +69,7 @@ def inspect(
         show(path, describe(path), as_json=json)
 
 
-def show(path: Path, rows: dict[str, Any], *, as_json: bool) -> None:
+def show(path: Path | str, rows: dict[str, Any], *, as_json: bool) -> None:
     """Print what a folder holds, for people or for programs."""
     if as_json:
         print_json({"path": str(path), **rows})

@@ -1,5 +1,6 @@
 """`siafu report`: a page that shows what runs did."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,8 @@ def report(
 
     A run that failed or still goes on has its page too. Of a folder of runs, the newest 12.
     """
+    if int(os.environ.get("RANK", "0")):  # under torchrun one of them is enough
+        return
     runs = runs or [newest_run(Path("runs"))]
     if target is None:
         target = RunFolder(runs[0]).report if len(runs) == 1 else Path("report.html")

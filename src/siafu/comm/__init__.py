@@ -26,6 +26,7 @@ from siafu.comm.kept import Keeping, KeptRows
 from siafu.comm.mailbox import Mail, Mailbox
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
+from siafu.comm.parcels import bring_files, give_files
 from siafu.comm.redistribute import (
     BACKWARD,
     FORWARD,
@@ -77,12 +78,14 @@ __all__ = [
     "World",
     "add_returned",
     "ask",
+    "bring_files",
     "choose_device",
     "counts_by_peer",
     "even_counts",
     "exchange_halo",
     "fetch_kept",
     "gather_steps",
+    "give_files",
     "read_deed",
     "reduce_gradients",
     "share_rows",

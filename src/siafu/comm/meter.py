@@ -18,6 +18,7 @@ PURPOSES = {
     "norm": "statistics of norms",
     "metric": "scores",
     "control": "coordination",
+    "file": "files",
 }
 """What bytes between ranks were sent for, in words."""
 

@@ -59,6 +59,8 @@ class World:
     """Where it is noted what this rank does, if somebody looks there."""
     hosts: tuple[str, ...] = ()
     """The machine of each rank, where they are on several."""
+    apart: tuple[int, ...] = ()
+    """Ranks that do not see the run's folder: what they write is brought to rank 0."""
     lasting: Store | None = None
     """Notes that are still there when torchrun starts the ranks again; None elsewhere."""
     _owns_group: bool = False

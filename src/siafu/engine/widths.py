@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from siafu.checkpoint import Share, load_share, save_share
-from siafu.comm import FORMATS, World
+from siafu.comm import FORMATS, World, bring_files
 from siafu.errors import StoreError
 from siafu.strategy import WidthBook
 
@@ -41,6 +41,7 @@ def save_widths(book: WidthBook, world: World, checkpoints: Path, epochs: int) -
     """Save what later messages of each rank depend on; every rank calls this together."""
     if shares_of(book, world):
         save_share(book.state(), checkpoints, epochs, world.rank)
+        bring_files(world, checkpoints, f"epoch-{epochs:06d}.rank-*/*")
         world.gather_numbers([0.0])  # the checkpoint itself is written once all are there
 
 

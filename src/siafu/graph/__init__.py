@@ -56,6 +56,7 @@ from siafu.graph.graph import (
     save_vertices,
 )
 from siafu.graph.manifest import first_fault
+from siafu.graph.mirror import REMOTE, at_hand, made_for, origin_of
 from siafu.graph.node_groups import GroupGraph, group_graph
 from siafu.graph.nodes import (
     Features,
@@ -84,6 +85,7 @@ from siafu.graph.split import add_reverse_edges, draw_split, parse_split
 
 __all__ = [
     "MASKS",
+    "REMOTE",
     "Array",
     "Column",
     "Count",
@@ -114,6 +116,7 @@ __all__ = [
     "TargetColumn",
     "TextIds",
     "add_reverse_edges",
+    "at_hand",
     "check_columns",
     "check_dynamic",
     "check_graph",
@@ -146,11 +149,13 @@ __all__ = [
     "load_ids",
     "load_store",
     "locked",
+    "made_for",
     "make_in_steps",
     "node_columns",
     "normalised",
     "number_edge_types",
     "open_folder",
+    "origin_of",
     "parse_split",
     "partial_path",
     "read_facts",

@@ -6,6 +6,7 @@ renamed when complete, so a reader never sees half of one. What is read is not t
 files in the folder are opened, and only as long as the manifest says.
 """
 
+import copy
 import errno
 import hashlib
 import json
@@ -33,6 +34,9 @@ from siafu.graph.manifest import (
     manifest_kind,
     read_manifest,
 )
+from siafu.graph.mirror import ensure_file, origin_of
+
+_MOST_HEADER_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -180,32 +184,56 @@ class Folder:
         Each file is read once; `checks` look at the numbers of some arrays on the way.
         """
         for name in self.entries if names is None else names:
-            digest, check = hashlib.sha256(), (checks or {}).get(name)
-            entry = self.entry(name)
-            # A truth value is a byte: another than 0 and 1 would be counted wrongly.
-            dtype = np.dtype("|u1" if entry.dtype == "|b1" else entry.dtype)
-            # Read, not mapped: mapped pages would count as this process's memory.
-            with self._opened(name) as file:
-                while piece := file.read(CHUNK_BYTES):
-                    digest.update(piece)
-                    if check is not None:
-                        check.see(np.frombuffer(piece, dtype))
-            if digest.hexdigest() != entry.sha256:
-                seen = f"sha256 {digest.hexdigest()[:12]}..., manifest says {entry.sha256[:12]}..."
-                raise self.damaged(f"{name}.npy", f"wrong checksum: {seen}")
-            if check is not None and (fault := check.fault()) is not None:
-                raise self.damaged(f"{name}.npy", fault)
+            check = (checks or {}).get(name)
+            file = self.path / f"{name}.npy"
+            if origin_of(file) is None:
+                self._verify(name, check)
+                continue
+            try:
+                self._verify(name, copy.deepcopy(check))
+            except StoreError:  # of a copy that was damaged since it was fetched
+                file.unlink(missing_ok=True)
+                self._verify(name, check)
+
+    def _verify(self, name: str, check: Check | None) -> None:
+        digest, entry = hashlib.sha256(), self.entry(name)
+        # A truth value is a byte: another than 0 and 1 would be counted wrongly.
+        dtype = np.dtype("|u1" if entry.dtype == "|b1" else entry.dtype)
+        # Read, not mapped: mapped pages would count as this process's memory.
+        with self._opened(name) as file:
+            while piece := file.read(CHUNK_BYTES):
+                digest.update(piece)
+                if check is not None:
+                    check.see(np.frombuffer(piece, dtype))
+        if digest.hexdigest() != entry.sha256:
+            seen = f"sha256 {digest.hexdigest()[:12]}..., manifest says {entry.sha256[:12]}..."
+            raise self.damaged(f"{name}.npy", f"wrong checksum: {seen}")
+        if check is not None and (fault := check.fault()) is not None:
+            raise self.damaged(f"{name}.npy", fault)
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[IO[bytes]]:
         """Yield an array's file at its first number, if it is a plain one as the manifest says."""
         entry = self.entry(name)
+        self._ensure(name, entry)
         try:
             with open_regular(self.path / f"{name}.npy", follow=False) as file:
                 self._check_header(name, entry, file)
                 yield file
         except (OSError, ValueError) as error:
             raise self.damaged(f"{name}.npy", str(error)) from error
+
+    def _ensure(self, name: str, entry: ArrayEntry) -> None:
+        """Have the file of an array here, where the folder is a copy of one elsewhere."""
+
+        def check(made: Path) -> None:
+            with open_regular(made) as file:
+                self._check_header(name, entry, file)
+                if _sha256(file) != entry.sha256:
+                    raise OSError(errno.EIO, "wrong checksum of what was fetched")
+
+        most = math.prod(entry.shape) * np.dtype(entry.dtype).itemsize + _MOST_HEADER_BYTES
+        ensure_file(self.path / f"{name}.npy", most_bytes=most, check=check)
 
     def _check_header(self, name: str, entry: ArrayEntry, file: IO[bytes]) -> None:
         try:
@@ -230,6 +258,14 @@ class Folder:
         return open_folder(path, kind)
 
 
+def _sha256(file: IO[bytes]) -> str:
+    """Return the checksum of what is left of a file."""
+    digest = hashlib.sha256()
+    while piece := file.read(CHUNK_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
 def folder_kind(path: Path) -> str | None:
     """Return the kind of siafu folder at `path`, or None when it is no such folder."""
     return manifest_kind(path)
@@ -238,7 +274,16 @@ def folder_kind(path: Path) -> str | None:
 def open_folder(path: Path | str, kind: str) -> Folder:
     """Return the folder at `path`, refusing one of another kind, a later version, or damaged."""
     path = Path(path)
-    return Folder(path, kind, read_manifest(path, kind))
+    file = path / MANIFEST
+    ensure_file(file)
+    try:
+        return Folder(path, kind, read_manifest(path, kind))
+    except StoreError:
+        if origin_of(file) is None:
+            raise
+        file.unlink(missing_ok=True)  # of a copy that was damaged since it was fetched
+        ensure_file(file)
+        return Folder(path, kind, read_manifest(path, kind))
 
 
 def check_free(target: Path, overwrite: bool) -> None:

@@ -16,6 +16,7 @@ Where a new thing has its seat, and where else it is named:
 `arrays` has the checks that all readers share.
 """
 
+from siafu.files import cache_folder
 from siafu.ingest.arrays import with_split
 from siafu.ingest.cache import CUTS, Kept, empty_cache, list_cache, processes_using
 from siafu.ingest.datasets.builtin import BUILTINS, load_builtin, planted, powerlaw, relations
@@ -30,7 +31,6 @@ from siafu.ingest.events.times import WindowLength
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg
 from siafu.ingest.frames import frames_named, is_kept_frame
-from siafu.ingest.home import cache_folder
 from siafu.ingest.load import (
     as_tables,
     count_vertices,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siafu.errors import StoreError
-from siafu.graph import folder_kind, writing
+from siafu.files import cache_folder
+from siafu.graph import REMOTE, folder_kind, writing
 from siafu.ingest.datasets.named import NAMED
-from siafu.ingest.home import cache_folder
 from siafu.ingest.load import is_key
 
 CUTS = "cuts"
@@ -19,6 +19,8 @@ _NOTE = "[0-9a-f]{32}[.]json"
 _REMOVED = ".removed"
 _CONTENT = r"[0-9a-f]{16}|[.].*[.]removed"
 """Name of a folder with a table that was given in memory, by its content; or of one that goes."""
+_COPY = r"(?:[.]?outgoing-)?[0-9a-f]{32}(?:[.]partial)?|[.].*[.](?:tmp|removed)"
+"""Name of a copy of a folder that has a URL, or of one that is to be sent there."""
 _PASSING = r"[.](.+)[.][0-9a-f]{8}[.](?:tmp|removed)"
 """Name of what is being made or removed; inside is the name that it gets or had."""
 
@@ -39,8 +41,11 @@ def list_cache() -> list[Kept]:
     stores = [path for path in [*tables, *named] if _is_store(path)]
     frames = [path for path in _inside(home / "frames") if re.fullmatch(_CONTENT, path.name)]
     downloads = [path for path in _inside(home / "downloads") if _is_download(path)]
+    copies = [path for path in _inside(home / REMOTE) if re.fullmatch(_COPY, path.name)]
     notes = [path for path in _inside(home / CUTS) if re.fullmatch(_NOTE, _name_when_whole(path))]
-    return [Kept(path, _bytes_below(path)) for path in [*stores, *frames, *downloads, *notes]]
+    return [
+        Kept(path, _bytes_below(path)) for path in [*stores, *frames, *downloads, *copies, *notes]
+    ]
 
 
 def empty_cache() -> list[Kept]:

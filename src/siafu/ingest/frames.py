@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from siafu.errors import DataError
+from siafu.files import cache_folder
 from siafu.graph import writing
-from siafu.ingest.home import cache_folder
 
 _LIBRARIES = ("pandas", "polars", "pyarrow")
 

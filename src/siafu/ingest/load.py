@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from siafu.errors import DataError
+from siafu.files import cache_folder
 from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, open_folder, save_store
 from siafu.ingest.arrays import Noted, with_split
 from siafu.ingest.datasets.builtin import BUILTINS, is_builtin, load_builtin
@@ -24,7 +25,6 @@ from siafu.ingest.datasets.named import (
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.ogb import build_ogb_store, find_ogb
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes, is_pyg
-from siafu.ingest.home import cache_folder
 from siafu.ingest.tables.build import build_store, find_tables
 from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.ingest.tables.options import TableOptions

@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 from siafu.config import make_columns
 from siafu.errors import StoreError
-from siafu.graph import DynamicGraph, Graph
+from siafu.graph import DynamicGraph, Graph, at_hand, made_for
 from siafu.ingest import EventOptions, WindowLength, given_data, load_with_notes
 from siafu.ingest import load_dynamic as load_dynamic_with_notes
 from siafu.launch.callbacks import OnEpoch
@@ -148,10 +148,11 @@ def partition(  # noqa: PLR0913 - one argument per flag
         columns=column_choices(told),
     )
     try:
-        cut_source(given.source, target, cut, reading, allowance)
+        with made_for(target, overwrite=overwrite) as folder:
+            cut_source(given.source, folder, cut, reading, allowance)
     finally:
         progress.close()
-    return open_parts(target)
+    return open_parts(at_hand(target))
 
 
 def resume(

@@ -15,6 +15,7 @@ from siafu.graph import (
     Array,
     Graph,
     Partial,
+    at_hand,
     class_rows,
     count_classes,
     file_facts,
@@ -106,6 +107,7 @@ def cut_source(
     disk, with the same parts as if it had not been stopped.
     """
     reading, allowance = reading or SourceReading(), allowance or Allowance()
+    source = at_hand(source)
     tables = as_tables(source)
     if tables is not None:
         return _cut_tables(tables, Path(target), cut, reading, allowance)

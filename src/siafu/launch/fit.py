@@ -12,8 +12,9 @@ from siafu.checkpoint import has_checkpoint
 from siafu.comm import World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError
-from siafu.graph import folder_kind, writing
+from siafu.graph import at_hand, folder_kind, origin_of, writing
 from siafu.ingest import given_data, is_kept_frame
+from siafu.launch.apart import shared_job, shared_result
 from siafu.launch.automatic import with_chosen_strategy
 from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_enough, check_restarts, check_run, with_strategy, with_task
@@ -33,7 +34,6 @@ from siafu.launch.run_state import (
     check_epochs,
     clear_unfinished,
     describe,
-    existing_run,
     is_prepared,
     note_phases,
     parts_of,
@@ -46,6 +46,7 @@ from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
 from siafu.launch.taking_up import MAY_CHANGE, begun_at, changes_to
 from siafu.launch.warnings import data_warnings, machine_warnings, result_warnings
+from siafu.partitioning import open_parts
 from siafu.plan import Link, measured_link
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
 from siafu.strategy import AUTO
@@ -108,7 +109,7 @@ def start_run(
 
     With `goes_on`, a run that was begun at `out` with the same settings is resumed.
     """
-    data = config.data if data is None else data
+    data = at_hand(config.data if data is None else data)
     config = with_strategy(data, with_task(data, config, say), say)
     check_run(data, config)
     _check_callback(config, on_epoch)
@@ -216,6 +217,7 @@ def _next_job(
     """Return what the ranks are to do now: go on, or begin where the data was not prepared yet."""
     with other_cut(folder, config):
         if not is_prepared(folder):
+            data = at_hand(data)
             # Its settings were checked when it began: what an earlier version took goes on.
             job = _prepare(folder, data, config, say, quiet, link)
             if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
@@ -250,11 +252,14 @@ def _prepare(
         describe(folder, chosen)
     config = chosen
     save_schema(folder, parts)
-    if folder_kind(parts) == "parts" and config.task != "link":
+    # Where parts lie elsewhere, nobody reads more than his own.
+    is_here = folder_kind(parts) != "parts" or open_parts(parts).is_here
+    if folder_kind(parts) == "parts" and config.task != "link" and is_here:
         for line in told_classes_of_parts(parts, of_edges=config.task == "edge"):
             say(line)
-    _warn(folder, [*machine_warnings(config), *data_warnings(parts, config)], say)
-    job = Job(verb="train", parts=str(parts.absolute()), quiet=quiet)
+    odd = data_warnings(parts, config) if is_here else []
+    _warn(folder, [*machine_warnings(config), *odd], say)
+    job = Job(verb="train", parts=origin_of(parts) or str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
     note_phases(folder, seconds)
     return job
@@ -272,8 +277,9 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> AbstractContext
 
 
 def _warn_of_result(folder: RunFolder, say: Say) -> None:
-    task = read_run_config(folder.config).get("task")
-    _warn(folder, result_warnings(Path(parts_of(folder)), task, folder.read_result()), say)
+    task, parts = read_run_config(folder.config).get("task"), Path(parts_of(folder))
+    if folder_kind(parts) == "parts" and open_parts(parts).is_here:
+        _warn(folder, result_warnings(parts, task, folder.read_result()), say)
 
 
 def _new_folder(config: RunConfig) -> RunFolder:
@@ -358,10 +364,7 @@ def _work_as_rank(
 
 def _share_work(path: str, job: Job | None, world: World, on_epoch: OnEpoch | None) -> Run:
     """Do this rank's share of rank 0's job at rank 0's path, and wait for the others."""
-    world.step = "start"
-    folder = existing_run(Path(world.share_text(path)))
-    job = Job.from_text(world.share_text(job.to_text() if job else ""))
-    work(folder, job, world, on_epoch)
-    world.step = "the end"
-    world.check_agreement("run folder", str(folder.path))
-    return Run(folder.path, folder.read_result(), world.rank == 0)
+    with shared_job(path, job, world) as (place, folder, own):
+        work(folder, own, world, on_epoch)
+        world.step = "the end"
+        return Run(place, shared_result(folder, world), world.rank == 0)

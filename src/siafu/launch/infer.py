@@ -1,27 +1,31 @@
 """Predictions of a finished run, for its own graph or another."""
 
-import os
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from siafu.config import make_config, read_run_config
+from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import publish
-from siafu.graph import folder_kind, writing
+from siafu.graph import at_hand, folder_kind, origin_of, writing
 from siafu.ingest import given_data
+from siafu.launch.apart import shared_job
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.learnt import columns_to_find, learnt_schema, with_reverse_edges
 from siafu.launch.notebook import sayer
 from siafu.launch.own_code import model_to_run
 from siafu.launch.pairs import save_pairs
-from siafu.launch.prepare import prepare_parts
-from siafu.launch.rank import Job
-from siafu.launch.ranks import begin_loading, carry_out, under_torchrun
+from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation
+from siafu.launch.rank import Job, work
+from siafu.launch.rank_checks import check_alike
+from siafu.launch.ranks import begin_loading, carry_out, joined, under_torchrun
 from siafu.launch.run_state import existing_run, parts_of
 from siafu.launch.settings import Columns
 from siafu.launch.signature import with_settings
@@ -30,6 +34,8 @@ from siafu.record import PhaseProgress, RunFolder, shortened
 
 if TYPE_CHECKING:
     from siafu.launch.run import Run
+
+_Asked = AbstractContextManager[tuple[RunFolder, RunConfig, Job]]
 
 
 def write_inference(  # noqa: PLR0913 - one argument per flag
@@ -44,26 +50,88 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     columns: dict[str, Any] | None = None,
     say: Say,
     quiet: bool = False,
-) -> Path:
+) -> Path | None:
     """Write predictions of a finished run for its own graph or another; return their folder.
 
-    `model` names the file of a model of the user's own, where that is not trusted yet; `columns`
-    what the columns of other data are, where it has others than the run's. `pairs` is a table of
-    nodes src and dst: of a run about edges their scores are written alone. The folder appears when
-    all ranks are done, and not at all when one fails.
+    Under torchrun its ranks do that, and rank 0, which alone has the folder, returns it. `model`
+    names the file of a model of the user's own, where that is not trusted yet; `columns` what the
+    columns of other data are, where it has others than the run's. `pairs` is a table of nodes src
+    and dst: of a run about edges their scores are written alone. The folder appears when all ranks
+    are done, and not at all when one fails.
+    """
+    asked = partial(
+        _asked,
+        path,
+        target,
+        data=at_hand(data),
+        pairs=pairs,
+        embeddings=embeddings,
+        overwrite=overwrite,
+        model=model,
+        columns=columns or {},
+        say=say,
+        quiet=quiet,
+    )
+    if under_torchrun():
+        return target if _infer_as_rank(path, asked) else None
+    with asked(ranks=None) as (folder, config, job):
+        begin_loading(config)
+        carry_out(folder, config, job, say)
+    return target
+
+
+def _infer_as_rank(path: Path, asked: Callable[..., _Asked]) -> bool:
+    """Infer as one of torchrun's ranks, and return whether this is rank 0, which prepares."""
+    begun = RunFolder(path)  # which rank 0 may be the only one to see
+    config = make_config(**read_run_config(begun.config)) if begun.config.exists() else None
+    with joined(config or make_config(data="")) as world:
+        check_alike(world)
+        if world.rank != 0:
+            wait_for_preparation(world)
+            with shared_job("", None, world) as (_, folder, job):
+                work(folder, job, world)
+            return False
+        with ExitStack() as stack:
+            with preparing(world):
+                folder, _, job = stack.enter_context(asked(ranks=world.size))
+            with shared_job(str(folder.path.absolute()), job, world) as (_, folder, own):
+                work(folder, own, world)
+        return True
+
+
+@contextmanager
+def _asked(  # noqa: PLR0913 - one argument per flag
+    path: Path,
+    target: Path,
+    *,
+    ranks: int | None,
+    data: Any,
+    pairs: Any,
+    embeddings: bool,
+    overwrite: bool,
+    model: str | None,
+    columns: dict[str, Any],
+    say: Say,
+    quiet: bool,
+) -> Iterator[tuple[RunFolder, RunConfig, Job]]:
+    """Yield the run, its settings and the job that infers; what it wrote is put at `target` then.
+
+    `ranks` are those that are there already, if any are.
     """
     folder = _finished_run(path)
     _check_free(target, overwrite=overwrite)
     config = make_config(**read_run_config(folder.config))
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
     config = config.model_copy(update={"model": named})
-    config = with_columns_of_inference(config, data, columns or {})
+    config = with_columns_of_inference(config, data, columns)
+    if ranks is not None:
+        _check_ranks(folder, config.ranks, ranks, data)
+        config = config.model_copy(update={"ranks": ranks})
     parent = target.absolute().parent
     with writing(target):
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(parts_of(folder))
-        begin_loading(config)
         if data is not None:
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
             learnt = columns_to_find(folder, config)
@@ -79,30 +147,33 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         job = Job(
             verb="infer",
             quiet=quiet,
-            parts=str(parts.absolute()),
+            parts=origin_of(parts) or str(parts.absolute()),
             embeddings=embeddings,
             target=str(made),
             model=named,
             pairs=asked,
         )
-        carry_out(folder, config, job, say)
+        yield folder, config, job
         with writing(target):
             publish(made, target)
-    return target
 
 
 def _finished_run(path: Path) -> RunFolder:
-    """Return the run to infer with, refusing one that is not finished, and torchrun."""
+    """Return the run to infer with, refusing one that is not finished."""
     folder = existing_run(path)
     if not folder.weights.exists():
         raise StoreError("The run is not finished.", seen=str(path), fix="resume it first")
-    if under_torchrun():
-        raise ConfigError(
-            "Inference starts its ranks itself.",
-            seen=f"infer under torchrun, {os.environ['WORLD_SIZE']} ranks",
-            fix="run the same command without torchrun",
-        )
     return folder
+
+
+def _check_ranks(folder: RunFolder, trained: int, ranks: int, data: Any) -> None:
+    """Raise where ranks that are there can't read the data as the run has cut it."""
+    if data is None and ranks != trained and folder_kind(Path(parts_of(folder))) == "parts":
+        raise ConfigError(
+            "The run's graph is cut for another number of ranks.",
+            seen=f"{ranks} ranks, {trained} parts",
+            fix=f"start {trained} ranks, or name the graph with --data to have it cut for {ranks}",
+        )
 
 
 @with_settings(Columns)
@@ -128,7 +199,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
     are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
     run's. Columns that differ, categories never seen and the like are told on stderr; `quiet=True`
-    leaves all but warnings out.
+    leaves all but warnings out. Under torchrun rank 0 returns them, others an empty table.
 
     >>> table = siafu.infer(run, "new.npz")
     >>> table.column("prediction")
@@ -141,7 +212,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     parent = path.absolute().parent
     with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:
         target = Path(scratch) / "predictions" if out is None else Path(out)
-        write_inference(
+        written = write_inference(
             path,
             target,
             data=data,
@@ -153,7 +224,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
             say=sayer(quiet=quiet),
             quiet=quiet,
         )
-        return pq.read_table(target)
+        return pa.table({}) if written is None else pq.read_table(written)
 
 
 def path_of(run: "Run | Path | str") -> Path:

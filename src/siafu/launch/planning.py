@@ -9,7 +9,7 @@ from typing import Any
 from siafu.comm import choose_device
 from siafu.config import RunConfig, make_config
 from siafu.errors import ConfigError
-from siafu.graph import Graph, folder_kind
+from siafu.graph import Graph, at_hand, folder_kind
 from siafu.ingest import given_data, load_with_notes
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.statistics import spec_of, statistics_of_parts
@@ -152,6 +152,7 @@ def machine_costs(
 
 def statistics_of(data: Any, config: RunConfig, counts: Sequence[int], say: Say) -> GraphStatistics:
     """Return the numbers of a graph; one that is here and small enough is cut for them."""
+    data = at_hand(data)
     if str(data) in KNOWN:
         return KNOWN[str(data)]
     if names_statistics(data):

@@ -10,14 +10,14 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from siafu.comm import SOCKET_VARIABLE, World
+from siafu.comm import SOCKET_VARIABLE, World, bring_files
 from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
 from siafu.engine.edges import EdgeNetwork, write_edges
@@ -25,8 +25,8 @@ from siafu.engine.forecast import HELD_SHARE
 from siafu.engine.pairs import write_pairs
 from siafu.engine.workload import Workload
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
-from siafu.files import write_text_atomically
-from siafu.graph import first_fault, folder_kind, writing
+from siafu.files import fetched_bytes, write_text_atomically
+from siafu.graph import at_hand, first_fault, folder_kind, origin_of, writing
 from siafu.launch.callbacks import OnEpoch, await_answer, told_of
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import (
@@ -104,7 +104,9 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
     settings = read_run_config(folder.config) | ({"model": job.model} if job.model else {})
     config = make_config(**settings).resolved()
     world.trace = Trace(world.rank) if config.trace else None
-    world.check_agreement("settings", config.model_dump_json() + repr(job))
+    alike = replace(job, parts="", target="", pairs="")  # where they lie may differ by machine
+    world.check_agreement("settings", config.model_dump_json() + repr(alike))
+    job = replace(job, parts=str(at_hand(job.parts)))
     with explaining(config, job.parts, world), told_as_the_users(config.model, config.loss, world):
         is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
         if job.verb == "train":
@@ -117,6 +119,8 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
             infer_on_dynamic(config, folder, job, world)
         else:
             _infer(config, folder, job, world)
+        if job.target:
+            bring_files(world, Path(job.target), "*")
 
 
 def _begin(
@@ -190,17 +194,32 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
 
         with heeding() as is_told:
             result = trainer.train(folder, show, is_told)
+        told = result.to_json() | _fetched(job, world)
         if world.trace is not None:
-            write_joined(world.trace, folder.path, world.size, lambda: world.gather_numbers([1.0]))
+            write_joined(world.trace, folder.path, world.size, lambda: _meet(folder, world))
         if is_first:  # before predictions: what fails there loses nothing
             with writing(folder.path):
                 workload.save_weights(folder.weights)
-                folder.write_result(result.to_json())
-            sinks.end(result.to_json())
+                folder.write_result(told)
+            sinks.end(told)
         if predicts:
             with watch.writing():
                 workload.write_predictions(folder.predictions)
+                bring_files(world, folder.predictions, "*")
     trainer.close()
+
+
+def _fetched(job: Job, world: World) -> dict[str, Any]:
+    """Return what each rank has fetched of data that lies under a URL."""
+    if origin_of(Path(job.parts)) is None:
+        return {}
+    rows = world.gather_numbers([float(fetched_bytes())])
+    return {"fetched_bytes": [int(row[0]) for row in rows]}
+
+
+def _meet(folder: RunFolder, world: World) -> None:
+    bring_files(world, folder.path, "trace-*.json")
+    world.gather_numbers([1.0])
 
 
 def _tell_unread(workload: Workload, line: ProgressLine) -> None:

@@ -16,7 +16,7 @@ from siafu.checkpoint import (
 from siafu.config import RunConfig, write_config
 from siafu.errors import ConfigError, SiafuError, StoreError, Terminated
 from siafu.files import write_text_atomically
-from siafu.graph import LockedError, locked, partial_path, writing
+from siafu.graph import LockedError, at_hand, locked, partial_path, writing
 from siafu.launch.rank import Job
 from siafu.record import RunFolder
 from siafu.report import write_report
@@ -50,6 +50,11 @@ def is_prepared(folder: RunFolder) -> bool:
 
 
 def parts_of(folder: RunFolder) -> str:
+    """Return where the parts lie that a run was trained on: of a URL, what is here of them."""
+    return str(at_hand(named_parts(folder)))
+
+
+def named_parts(folder: RunFolder) -> str:
     """Return the parts a run was trained on; its own stay with it when it is moved."""
     if folder.parts.exists():
         return str(folder.parts.absolute())
@@ -150,7 +155,7 @@ def resumed_job(folder: RunFolder, config: RunConfig, quiet: bool, say: Say) -> 
         say("No checkpoint was written yet: starting at the first epoch, with the data as it is.")
     with writing(folder.metrics):
         folder.keep_metrics(epochs)
-    return Job(verb="train", parts=parts_of(folder), resume=has_begun, quiet=quiet)
+    return Job(verb="train", parts=named_parts(folder), resume=has_begun, quiet=quiet)
 
 
 @contextmanager

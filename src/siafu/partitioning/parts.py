@@ -103,6 +103,12 @@ class Parts:
         return self.folder.load("part_of")
 
     @property
+    def is_here(self) -> bool:
+        """Whether this machine has the files of all parts, not of its own ranks alone."""
+        folders = (self.part(number) for number in range(self.num_parts))
+        return all((f.path / f"{name}.npy").exists() for f in folders for name in f.entries)
+
+    @property
     def ids(self) -> Ids:
         """The user's id of each store row, checked."""
         verify_columns(self.folder, self._columns, *(self._columns.keys() - {"part_of"}))

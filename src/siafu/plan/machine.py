@@ -14,8 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from siafu.errors import ConfigError
-from siafu.files import read_json, write_text_atomically
-from siafu.ingest.home import cache_folder
+from siafu.files import cache_folder, read_json, write_text_atomically
 from siafu.plan.memory import PROCESS_BYTES
 
 NEAR_BYTES, FAR_BYTES = 1 << 20, 128 << 20

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from siafu.errors import DataError
+from siafu.files import cache_folder
 from siafu.graph import Graph, folder_kind, load_store, rows_to_sum_one
 from siafu.ingest.datasets.download import fetch, unpack_archive
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.ogb import build_ogb_store, find_ogb
-from siafu.ingest.home import cache_folder
 from siafu.ingest.tables.options import TableOptions
 from siafu.record import Progress
 
