@@ -15,13 +15,13 @@ K columns of a block, Q rows of a block, E edges.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
 
 from siafu.comm import HaloPlan, StageRows, World, stage_plans
+from siafu.comm.once import ComputedOnce
 from siafu.nn.normalisation import with_self_loops
 from siafu.ops import CSR
 from siafu.ops.csr.matrix import edge_dtype
@@ -54,7 +54,7 @@ class Cut:
         kind, whole = edge_dtype(self.whole.num_rows), self.whole
         return csr_kernels(whole.device).transpose(whole.indptr, self._keys, num_blocks, kind)
 
-    @cached_property
+    @ComputedOnce
     def order_E(self) -> Tensor:
         """int32 or int64: the number of each edge in that order; kept from the first use on."""
         return self.order()
@@ -90,7 +90,7 @@ class Block:
     looped: "Block | None" = None
     """The block that loops were added to, where that was done."""
 
-    @cached_property
+    @ComputedOnce
     def edges_E(self) -> Tensor:
         """int32 or int64: each edge's number in the whole, rising in a row; E + row for a loop."""
         # int32 while the numbers fit: they are as many as the edges.
@@ -101,7 +101,7 @@ class Block:
             return torch.arange(self.csr.num_edges, dtype=kind, device=self.csr.device)
         return self.cut.order_E[self.first_edge : self.first_edge + self.csr.num_edges]
 
-    @cached_property
+    @ComputedOnce
     def back(self) -> CSR:
         """K x M: the transpose, whose columns are the rows of the whole."""
         if self.rows_Q is None:
@@ -142,7 +142,7 @@ class Block:
             ]
         return self._pieces[most_edges]
 
-    @cached_property
+    @ComputedOnce
     def _pieces(self) -> dict[int, list[tuple[slice, CSR, Tensor]]]:
         return {}
 

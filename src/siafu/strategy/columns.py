@@ -25,13 +25,13 @@ a row, H heads, T edge types, O width after a map.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu.comm import HaloPlan, Turn, World, exchange_halo, share_rows, to_columns, to_rows
+from siafu.comm.once import ComputedOnce
 from siafu.errors import PlanError
 from siafu.nn import Draws, Dropout, EdgeRows, Reduce, Summing, mapped
 from siafu.ops import CSR, Attention, neighbour_sum
@@ -109,12 +109,12 @@ class ColumnNeighbours:
         """Nodes of the whole graph."""
         return self._rows.num_vertices
 
-    @cached_property
+    @ComputedOnce
     def edge_attr(self) -> Tensor | None:
         """Features of all edges, fetched where a layer asks for them, by every rank together."""
         return self._shared(self._rows.edge_attr)
 
-    @cached_property
+    @ComputedOnce
     def edge_type(self) -> Tensor | None:
         """The type of all edges, likewise."""
         return self._shared(self._rows.edge_type)

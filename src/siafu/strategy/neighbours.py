@@ -6,13 +6,13 @@ heads, T edge types, O width after a map.
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu.comm import HaloPlan, StageRows, exchange_halo, stage_plans, sum_over_ranks
+from siafu.comm.once import ComputedOnce
 from siafu.errors import PlanError
 from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce, Summing, mapped
 from siafu.nn.neighbours import as_tuple
@@ -66,7 +66,7 @@ class BlockNeighbours:
         """Features of the in-edges of the rows that are written."""
         return self._of_edges(self.shard.edge_attr)
 
-    @cached_property
+    @ComputedOnce
     def edge_type(self) -> Tensor | None:
         """The type of each in-edge of the rows that are written."""
         return self._of_edges(self.shard.edge_type)
@@ -102,7 +102,7 @@ class BlockNeighbours:
         is_shared = self.strategy.once_per_host and self.view.world.has_hosts
         return self.view.column_ids[self.view.num_read :] if is_shared else None
 
-    @cached_property
+    @ComputedOnce
     def _plan_of_all(self) -> HaloPlan:
         """How all halo rows are fetched at once."""
         plan, world, ids_R = self.view.plan, self.view.world, self._shared_ids
@@ -114,7 +114,7 @@ class BlockNeighbours:
         every = StageRows(read, plan.recv_counts, sent, plan.send_counts)
         return stage_plans(plan, [every], world, ids_R)[0]
 
-    @cached_property
+    @ComputedOnce
     def reach(self) -> Reach:
         """The blocks, cut once."""
         view = self.view
@@ -122,11 +122,11 @@ class BlockNeighbours:
         reach = build_reach(view.csr, view.plan, view.world, stages, self._shared_ids)
         return replace(reach, rounding=self._rounding, overlap=self.strategy.overlap)
 
-    @cached_property
+    @ComputedOnce
     def _looped(self) -> Reach:
         return replace(self.reach, own=self.reach.own.with_loops(self.view.own_rows_M))
 
-    @cached_property
+    @ComputedOnce
     def _typed(self) -> TypedReach:
         assert self.edge_type is not None, "layers with relations are made for typed graphs"
         return TypedReach.build(self.reach, self.edge_type, self.shard.num_edge_types)
@@ -166,7 +166,7 @@ class BlockNeighbours:
         )
         return made
 
-    @cached_property
+    @ComputedOnce
     def _needed(self) -> Needed | None:
         """Rows that others need and the rest; None where they are most of all, or none."""
         is_needed = torch.zeros(self.view.num_read, dtype=torch.bool, device=self.view.csr.device)

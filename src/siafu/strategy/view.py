@@ -7,12 +7,12 @@ Shapes: N owned rows read, M rows written, R halo rows read, C = N + R columns, 
 """
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from siafu.comm import HaloPlan, World, counts_by_peer, exchange_halo, start_return
+from siafu.comm.once import ComputedOnce
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.ops import CSR
 from siafu.shard import Shard
@@ -46,7 +46,7 @@ class View:
         """N."""
         return len(self.in_ids)
 
-    @cached_property
+    @ComputedOnce
     def column_ids(self) -> Tensor:
         """int64 [C]: number in the whole graph of each column; fetched once."""
         return torch.cat([self.in_ids, exchange_halo(self.in_ids, self.plan, self.world)])
