@@ -33,8 +33,12 @@ _MORE: dict[str, dict[str, Any]] = {
 }
 
 
-def measure(ranks: int, strategy: str, parts: Path) -> dict[str, Any]:
-    """Return seconds and losses of two epochs on so many ranks."""
+def measure(ranks: int, strategy: str, parts: Path, start: dict[str, Any]) -> dict[str, Any]:
+    """Return seconds and losses of two epochs on so many ranks.
+
+    They start with the weights in `start`, which one rank puts there: torch has one generator for
+    all threads of a process.
+    """
     more = _MORE.get(strategy, {})
     config = make_config(
         data=DATA, ranks=ranks, strategy=strategy, epochs=2, threads=1, **more
@@ -46,6 +50,10 @@ def measure(ranks: int, strategy: str, parts: Path) -> dict[str, Any]:
         shard = open_shard(parts, world, place=place)
         opened = time.perf_counter() - began
         training = begin(config, shard)
+        if not start:
+            weights = training.workload.module.state_dict()
+            start.update({name: tensor.clone() for name, tensor in weights.items()})
+        training.workload.module.load_state_dict(start)
         try:
             for _ in range(2):
                 training.run_epoch()
@@ -78,8 +86,9 @@ def main() -> int:
             target = f"{scratch}/{ranks}.parts"
             siafu.partition(DATA, target, parts=ranks, method="hash", quiet=True)
         for strategy in args.strategies.split(","):
-            alone = measure(1, strategy, Path(scratch) / "1.parts")["losses"]
-            row = measure(args.ranks, strategy, Path(scratch) / f"{args.ranks}.parts")
+            start: dict[str, Any] = {}
+            alone = measure(1, strategy, Path(scratch) / "1.parts", start)["losses"]
+            row = measure(args.ranks, strategy, Path(scratch) / f"{args.ranks}.parts", start)
             gap = max(abs(a - b) for a, b in zip(alone, row["losses"], strict=True))
             row = {"benchmark": "many_ranks", "data": DATA, **row, "apart_from_one_rank": gap}
             row |= machine()

@@ -26,7 +26,7 @@ from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
 from siafu.launch.rank_checks import check_alike
-from siafu.launch.ranks import begin_loading, carry_out, joined, under_torchrun
+from siafu.launch.ranks import Again, begin_loading, carry_out, joined, under_torchrun
 from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
@@ -192,9 +192,9 @@ def resume_run(
         return Run(folder.path, folder.read_result())
 
 
-def _going_on(folder: RunFolder, data: Any, say: Say, quiet: bool) -> Callable[[RunConfig], Job]:
+def _going_on(folder: RunFolder, data: Any, say: Say, quiet: bool) -> Again:
     """Return what makes the job of a training that lost ranks, on those that settings tell."""
-    return lambda config: _next_job(folder, data, config, say, quiet)
+    return lambda config, anew: _next_job(folder, data, config, say, quiet, anew=anew)
 
 
 def _check_callback(config: RunConfig, on_epoch: OnEpoch | None) -> None:
@@ -213,13 +213,15 @@ def _next_job(
     say: Say,
     quiet: bool,
     link: Link | None = None,
+    *,
+    anew: bool = False,
 ) -> Job:
     """Return what the ranks are to do now: go on, or begin where the data was not prepared yet."""
-    with other_cut(folder, config):
+    with other_cut(folder, config, anew=anew):
         if not is_prepared(folder):
             data = at_hand(data)
             # Its settings were checked when it began: what an earlier version took goes on.
-            job = _prepare(folder, data, config, say, quiet, link)
+            job = _prepare(folder, data, config, say, quiet, link, anew=anew)
             if not has_checkpoint(folder.checkpoints) and not folder.is_finished:
                 return job
     note_phases(folder, {})
@@ -233,6 +235,8 @@ def _prepare(
     say: Say,
     quiet: bool,
     link: Link | None = None,
+    *,
+    anew: bool = False,
 ) -> Job:
     """Return what the ranks are to do, once there are parts for them."""
     is_named = isinstance(data, str | Path)
@@ -244,7 +248,9 @@ def _prepare(
     if not parts.exists():
         go_on = f"run `{resume_command(folder.path)}`"
         progress = PhaseProgress(quiet=quiet, spans=BEFORE_TRAINING, live=folder.live)
-        parts = prepare_parts(data, config, parts, say=say, progress=progress, go_on=go_on)
+        parts = prepare_parts(
+            data, config, parts, say=say, progress=progress, go_on=go_on, anew=anew
+        )
         progress.times.end()
         seconds = progress.times.seconds
     chosen = with_chosen_strategy(config, parts, say, link)

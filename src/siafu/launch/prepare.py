@@ -39,7 +39,7 @@ from siafu.record import PhaseProgress
 _CUT_SETTINGS = ("undirected", "split", "partition", "scale", "schema")
 
 
-def prepare_parts(
+def prepare_parts(  # noqa: PLR0913 - what is asked, where, whom to tell
     data: Any,
     config: RunConfig,
     target: Path,
@@ -48,13 +48,15 @@ def prepare_parts(
     progress: PhaseProgress,
     learnt: Schema | None = None,
     go_on: str | None = None,
+    anew: bool = False,
 ) -> Path:
     """Return a parts folder for the run, the user's own or one made at `target`; or a store of a
     dynamic graph, which needs no parts.
 
     Tables and stores are never held in memory. For inference, `learnt` is how the columns of the
     run were prepared, and no masks are drawn. `go_on` tells the user how to go on where that was
-    stopped; without it nothing half made stays.
+    stopped; without it nothing half made stays. `anew` uses no cut of a former run, whose files may
+    be those that were damaged.
     """
     draw_masks = learnt is None
     say = _teller(config, say)
@@ -73,7 +75,7 @@ def prepare_parts(
             reading = SourceReading(draws_masks=False, columns=reading.columns)
         cut = Cut(num_parts=config.ranks, method=config.partition, seed=config.seed)
         key = cut_key(data, cut, reading) if draw_masks and go_on is not None else None
-        if key is not None and take_cut(key, target, say):
+        if key is not None and not anew and take_cut(key, target, say):
             _tell_again(data, reading, target, say)
             return target
         quality = cut_source(

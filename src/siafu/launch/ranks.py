@@ -10,7 +10,7 @@ from typing import Any
 
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_run_config, write_config
-from siafu.errors import NoRoomError, RankError
+from siafu.errors import NoRoomError, RankError, StoreError
 from siafu.graph import scratch_folder, writing
 from siafu.launch.callbacks import Answering, OnEpoch
 from siafu.launch.cut import Say
@@ -24,6 +24,7 @@ from siafu.launch.rank import (
     work,
 )
 from siafu.launch.rank_checks import ANSWER, CHECK, GRAPH, check_ranks
+from siafu.launch.recut import has_damaged_parts
 from siafu.launch.run_state import resume_command
 from siafu.launch.warm import warm_process
 from siafu.ops import (
@@ -77,24 +78,39 @@ def _loading_variables(config: RunConfig) -> dict[str, str]:
     return threads | ({HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {})
 
 
+Again = Callable[[RunConfig, bool], Job]
+"""Of settings, and whether the data is to be cut anew in any case."""
+
+
 def carry_out(
     folder: RunFolder,
     config: RunConfig,
     job: Job,
     say: Say,
     on_epoch: OnEpoch | None = None,
-    again: Callable[[RunConfig], Job] | None = None,
+    again: Again | None = None,
 ) -> None:
     """Do a job on this process, or on ranks that are started for it, to its end.
 
     `on_epoch` is called in this process after epochs of a training. Where a rank is lost, a
     training goes on from its newest checkpoint as often as is allowed: `again` returns the job to
-    go on with, on as many ranks as the settings it is given say.
+    go on with, on as many ranks as the settings it is given say. Where its own parts are damaged it
+    is asked for new ones, once.
     """
+    is_remade = False
     for restarts in itertools.count(1):
         try:
             _work_on_ranks(folder, config, job, say, on_epoch)
-        except (RankError, NoRoomError) as error:
+        except (RankError, NoRoomError, StoreError) as error:
+            if again is not None and not is_remade and has_damaged_parts(folder, error):
+                line = f"{error.problem} ({error.seen}) The data is cut anew."
+                say(line)
+                with writing(folder.path):
+                    folder.note_warning(line)
+                job, is_remade = again(config, True), True
+                continue
+            if isinstance(error, StoreError):
+                raise
             ranks = _ranks_left(config, error)
             if again is None or ranks == 0 or restarts > config.max_restarts:
                 raise
@@ -105,7 +121,7 @@ def carry_out(
             with writing(folder.path):
                 folder.note_warning(line)
             config = make_config(**{**read_run_config(folder.config), "ranks": ranks})
-            job = again(config)
+            job = again(config, False)
         else:
             return
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from siafu.config import RunConfig, make_config, read_run_config
-from siafu.errors import ConfigError, StoreError
+from siafu.errors import ConfigError, SiafuError, StoreError
 from siafu.files import write_text_atomically
 from siafu.graph import folder_kind, writing
 from siafu.launch.run_state import is_prepared, parts_of
@@ -17,14 +17,15 @@ _ASIDE = ".data.parts.before"
 
 
 @contextmanager
-def other_cut(folder: RunFolder, config: RunConfig) -> Iterator[None]:
+def other_cut(folder: RunFolder, config: RunConfig, *, anew: bool = False) -> Iterator[None]:
     """Let a run's data be prepared anew inside, where it was cut otherwise than is asked for now.
 
-    What it had is put aside, and put back where that fails.
+    With `anew` it is in any case: it was damaged. What it had is put aside, and put back where that
+    fails.
     """
     aside = folder.path / _ASIDE
     shutil.rmtree(aside, ignore_errors=True)  # of a process that was killed meanwhile
-    if not _is_other(folder, config):
+    if not anew and not _is_other(folder, config):
         yield
         return
     if not folder.parts.exists():
@@ -49,8 +50,24 @@ def other_cut(folder: RunFolder, config: RunConfig) -> Iterator[None]:
     shutil.rmtree(aside, ignore_errors=True)
 
 
+def has_damaged_parts(folder: RunFolder, error: SiafuError) -> bool:
+    """Return whether a run failed since parts that were cut for it are damaged."""
+    kind = getattr(error, "began_as", "") or type(error).__name__
+    if kind != "StoreError" or not folder.parts.exists():
+        return False
+    try:
+        open_parts(folder.parts).verify()
+    except StoreError:
+        return True
+    return False
+
+
 def _check_same_graph(before: Path, now: Path, config: RunConfig) -> None:
-    if open_parts(before).graph_fingerprint != open_parts(now).graph_fingerprint:
+    try:
+        earlier = open_parts(before).graph_fingerprint
+    except StoreError:  # which is why it was cut anew; a checkpoint of another graph is refused
+        return
+    if earlier != open_parts(now).graph_fingerprint:
         raise StoreError(
             "The data of the run is another graph now.",
             seen=f"{config.data}, read again to be cut for {config.ranks} ranks",
