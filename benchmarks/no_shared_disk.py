@@ -97,7 +97,14 @@ def received(made: Hosts) -> list[int]:
 
 def train(made: Hosts, disks: Disks, data: str, out: str, env: dict[str, str]) -> dict[str, Any]:
     """Train on all hosts and return what came of it."""
-    arguments = ("train", data, "--epochs", str(EPOCHS), "--out", f"{disks.path}/{out}")
+    arguments: tuple[str, ...] = (
+        "train",
+        data,
+        "--epochs",
+        str(EPOCHS),
+        "--out",
+        f"{disks.path}/{out}",
+    )
     arguments += ("--threads", "1")
     before = received(made)
     command = torchrun(made, *arguments, "--partition", "hash", "--quiet")
@@ -213,7 +220,15 @@ def down(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[st
     """Set the link of host 2 down within an epoch, and see who notices, and what goes on."""
     deadline, epochs = 10, 400
     out = disks.of(0) / "down"
-    words = ("train", DATA, "--epochs", str(epochs), "--out", f"{disks.path}/down", "--quiet")
+    words: tuple[str, ...] = (
+        "train",
+        DATA,
+        "--epochs",
+        str(epochs),
+        "--out",
+        f"{disks.path}/down",
+        "--quiet",
+    )
     words += ("--partition", "hash", "--deadline", str(deadline), "--checkpoint-every", "20")
     words += ("--resume", "auto")
     command = torchrun(made, *words, nodes=f"{HOSTS - 1}:{HOSTS}")

@@ -1,8 +1,8 @@
 """Folders under a URL: each file is fetched when it is read, once, whole and with its checksum."""
 
+import importlib
 from pathlib import Path
 
-import fsspec
 import numpy as np
 import pytest
 
@@ -50,7 +50,7 @@ def test_damage_far_away_is_named_and_nothing_of_it_stays(
     url: str, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("siafu.files.remote._PAUSE_SECONDS", 0.0)
-    system, file = fsspec.filesystem("memory"), far_file(url, "rows.npy")
+    system, file = importlib.import_module("fsspec").filesystem("memory"), far_file(url, "rows.npy")
     raw = bytearray(system.cat_file(file))
     raw[-1] ^= 1
     changed = {"flipped": raw, "cut short": raw[:-8], "longer": raw + bytes(1 << 17)}[damage]

