@@ -84,6 +84,14 @@ class PoolOptions(MachineOptions):
         STATIC,
         gt=0,
     )
+    max_calls: int | None = setting(
+        None,
+        "end training, saved, before the next epoch would bring the calls of the pool above so "
+        "many",
+        STATIC,
+        PIPELINE,
+        gt=0,
+    )
 
 
 def split_address(text: str, rank: int = 0) -> tuple[str, int]:

@@ -168,6 +168,13 @@ class ScoringCost:
         }
 
 
+def over_budget(name: str, ahead: int, now: float, then: float, most: float) -> str:
+    """Return why no further epoch is trained, in words; `name` is the setting that limits it."""
+    shown = "${:.3g}".format if name == "max_dollars" else "{:,.0f} calls".format
+    told = f"{counted(ahead, 'more epoch')} would bring {shown(now)} to {shown(then)}"
+    return f"{told}, above --{name.replace('_', '-')} {most:g}"
+
+
 def traffic_and_peaks(
     world: World, purposes: tuple[str, ...]
 ) -> tuple[dict[str, int], list[float]]:

@@ -200,6 +200,10 @@ class FullGraph:
         bill = self._bill(self._pipeline_report(), seconds, epochs)
         return 0.0 if bill is None else bill.dollars
 
+    def calls(self) -> int:
+        """Return how often the pool of all ranks was called so far."""
+        return int(self._pipeline_report().get("requests", 0))
+
     def _bill(self, pipeline: dict[str, Any], seconds: float, epochs: int) -> Bill | None:
         """Return the bill: of the simulated cluster, where that is what is paid for."""
         told, simulated = of_cluster(pipeline, epochs)

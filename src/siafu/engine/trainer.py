@@ -30,6 +30,7 @@ from siafu.engine.progress import (
     Progress,
     RunResult,
     ScoringCost,
+    over_budget,
     traffic_and_peaks,
     traffic_matrix,
 )
@@ -38,7 +39,7 @@ from siafu.engine.widths import restore_widths, save_widths, shares_of, width_co
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
-from siafu.record import RunFolder, Watch, counted
+from siafu.record import RunFolder, Watch
 
 OnEpoch = Callable[[dict[str, Any]], bool | None]
 """Called on rank 0 with the row of an epoch; True ends the training when it can."""
@@ -61,7 +62,7 @@ class Trainer:
         self.best_details: Details = {}
         self.scoring = ScoringCost()
         self.phases = PhaseSeconds()
-        self._paid, self._ahead = 0.0, 0
+        self._spent, self._ahead = {"max_dollars": 0.0, "max_calls": 0.0}, 0
         """Dollars at the last stop, and epochs from there to the next."""
         self.has_begun = False
         """Whether this process has run an epoch."""
@@ -216,25 +217,25 @@ class Trainer:
         self._saved_at = self.clock()
 
     def _check_budget(self) -> None:
-        """Note where the epochs until the next stop would cost more than the run may."""
-        most, progress = self.config.max_dollars, self.progress
-        if most is None:
+        """Note where the epochs until the next stop would take more than the run may."""
+        limits = {name: getattr(self.config, name) for name in self._spent}
+        if all(most is None for most in limits.values()):
             return
-        paid = self.workload.dollars(math.fsum(progress.seconds), progress.epochs)
-        stops = (
-            n for n in range(1, _MOST_AHEAD) if self.workload.stands_still(progress.epochs + n)
-        )
+        progress, workload = self.progress, self.workload
+        stops = (n for n in range(1, _MOST_AHEAD) if workload.stands_still(progress.epochs + n))
         ahead = min(next(stops, _MOST_AHEAD), self.config.epochs - progress.epochs)
+        now = {
+            "max_dollars": workload.dollars(math.fsum(progress.seconds), progress.epochs),
+            "max_calls": float(workload.calls()),
+        }
         # Rank 0's clock decides, since ranks' seconds differ.
-        paid = self.world.gather_numbers([paid])[0][0]
-        newest = (paid - self._paid) / self._ahead if self._ahead else 0.0
-        dearest = max(paid / progress.epochs, newest)
-        self._paid, self._ahead = paid, ahead
-        if paid + ahead * dearest > most:
-            progress.budget_spent = (
-                f"{counted(ahead, 'more epoch')} would bring ${paid:.3g} to "
-                f"${paid + ahead * dearest:.3g}, above --max-dollars {most:g}"
-            )
+        now = dict(zip(now, self.world.gather_numbers(list(now.values()))[0], strict=True))
+        for name, most in limits.items():
+            newest = (now[name] - self._spent[name]) / self._ahead if self._ahead else 0.0
+            then = now[name] + ahead * max(now[name] / progress.epochs, newest)
+            if most is not None and then > most:
+                progress.budget_spent = over_budget(name, ahead, now[name], then, most)
+        self._spent, self._ahead = now, ahead
 
     def _is_late(self) -> bool:
         """Return whether it is time to save; rank 0's clock counts."""

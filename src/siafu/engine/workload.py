@@ -124,6 +124,10 @@ class Workload(Protocol):
         """Return what so many epochs in so many seconds cost, by the run's prices."""
         ...
 
+    def calls(self) -> int:
+        """Return how often a pool was called so far; every rank calls this together."""
+        ...
+
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return what a result tells of this workload alone, by field of `RunResult`."""
         ...

@@ -164,10 +164,10 @@ def resume(
 ) -> Run:
     """Go on with a run from its newest whole checkpoint and return it.
 
-    Only `epochs`, `patience`, `max_dollars`, `deadline`, `threads`, `ranks`, `partition` and the
-    launcher may change; before the first checkpoint the memory too. For other ranks its data is
-    read and cut anew. It is told of, and calls `on_epoch`, as `siafu.fit` does; `quiet=True`:
-    warnings alone.
+    Only `epochs`, `patience`, `max_dollars`, `max_calls`, `deadline`, `threads`, `ranks`,
+    `partition` and the launcher may change; before the first checkpoint the memory too. For other
+    ranks its data is read and cut anew. It is told of, and calls `on_epoch`, as `siafu.fit` does;
+    `quiet=True`: warnings alone.
 
     >>> run = siafu.resume("runs/planted-gcn-001", epochs=400)
     """

@@ -250,6 +250,9 @@ class Settings(Columns, total=False):
     max_dollars: float | None
     """end training, saved, before the next epoch would bring the run's bill above so many
     dollars."""
+    max_calls: int | None
+    """end training, saved, before the next epoch would bring the calls of the pool above so
+    many."""
     aggregate: Literal["in", "out"] | None
     """over time a node sums over those whose edges come in, or those its own go out to (default:
     out for tm-gcn, else in)."""

@@ -12,6 +12,7 @@ MAY_CHANGE = (
     "epochs",
     "patience",
     "max_dollars",
+    "max_calls",
     "deadline",
     "threads",
     "ranks",

@@ -62,6 +62,16 @@ def test_a_budget_ends_a_run_saved_and_more_money_goes_on(
     assert ranks.run(train, 2, parts, run, True, more)[0][0] == (5 if engine == "halo" else 4)
 
 
+def test_calls_of_a_pool_end_a_run_too(ranks: RankPool, tmp_path: Path) -> None:
+    parts, run = tmp_path / "parts", tmp_path / "run"
+    run.mkdir()
+    partition_graph(load("planted:200"), parts, num_parts=2, method="hash")
+    settings = next(more for name, more in ENGINES.items() if name != "halo")
+    told = ranks.run(train, 2, parts, run, False, settings | {"max_calls": 1, "eval_every": 2})
+    assert told[0][0] == 2, "the first stop is after two epochs"
+    assert "calls, above --max-calls 1" in told[0][1]
+
+
 def test_a_budget_makes_a_bill_and_no_budget_stops_nothing(tmp_path: Path) -> None:
     parts = tmp_path / "parts"
     partition_graph(load("planted:200"), parts, num_parts=1, method="hash")

@@ -99,6 +99,7 @@ OTHERS: dict[str, Other] = {
     "prices": Other("prices.toml", ("bill",)),
     "instance": Other("c5.large", ("bill",)),
     "max_dollars": Other(1e-9, ("losses",), beside={"epochs": 3}),
+    "max_calls": Other(1, ("losses",), beside={"epochs": 3}),
     "metric": Other("roc-auc", ("scores",)),
     "eval_every": Other(2, ("evaluated",)),
     "input_cache": Other(True, PLANNED, beside={"input_dropout": 0.0}),

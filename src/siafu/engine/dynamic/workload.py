@@ -171,6 +171,10 @@ class DynamicWorkload:
         """Return nothing: runs over time have no bill."""
         return 0.0
 
+    def calls(self) -> int:
+        """Return nothing: runs over time have no pool."""
+        return 0
+
     def report(self, seconds: float, epochs: int) -> dict[str, Any]:
         """Return how time was cut and what travelled along it."""
         runner = self.runner
