@@ -40,6 +40,7 @@ gc.disable()
 def pytest_collection_finish() -> None:
     """Let the collector work from now on, on what tests make."""
     gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
     gc.enable()
 
 

@@ -22,7 +22,8 @@ from siafu.launch.rank import Job, work
 from siafu.record import RunFolder
 
 POOL_SIZE = 4
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 90.0
+"""Longer than the slowest kernel compiles on a busy machine while the peers wait for that rank."""
 
 
 def forking() -> ForkServerContext:

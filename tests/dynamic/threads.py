@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from siafu.comm import World
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 90.0
 
 
 def run_threads(function: Callable[..., Any], size: int, *args: Any) -> list[Any]:
