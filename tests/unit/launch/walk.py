@@ -42,6 +42,8 @@ class Engine:
     over_time: bool = False
     walks_common: bool = True
     """Whether settings that the engines share code for are walked over too."""
+    has_own_network: bool = True
+    """False where the network is that of another engine, and only how it exchanges rows differs."""
 
     @property
     def has_peers(self) -> bool:
@@ -49,19 +51,29 @@ class Engine:
         return self.settings.get("ranks", 1) > 1
 
 
-def _static(*, walks_common: bool = True, **settings: Any) -> Engine:
-    return Engine({**STATIC, **settings}, walks_common=walks_common)
+def _static(*, walks_common: bool = True, has_own_network: bool = True, **settings: Any) -> Engine:
+    return Engine(
+        {**STATIC, **settings}, walks_common=walks_common, has_own_network=has_own_network
+    )
 
 
-def _timed(*, walks_common: bool = True, **settings: Any) -> Engine:
-    return Engine({**TIMED, **settings}, over_time=True, walks_common=walks_common)
+def _timed(*, walks_common: bool = True, has_own_network: bool = True, **settings: Any) -> Engine:
+    return Engine(
+        {**TIMED, **settings},
+        over_time=True,
+        walks_common=walks_common,
+        has_own_network=has_own_network,
+    )
+
+
+SAME = {"walks_common": False, "has_own_network": False}
 
 
 ENGINES: dict[str, Engine] = {
     "halo": _static(model="gcn", **PAIR),
-    "sar": _static(strategy="sar", model="gat", walks_common=False, **PAIR),
-    "adaqp": _static(strategy="adaqp", model="sage", walks_common=False, **PAIR),
-    "columns": _static(strategy="columns", model="sage", walks_common=False, **PAIR),
+    "sar": _static(strategy="sar", model="gat", **SAME, **PAIR),
+    "adaqp": _static(strategy="adaqp", model="sage", **SAME, **PAIR),
+    "columns": _static(strategy="columns", model="sage", **SAME, **PAIR),
     "batchgnn": _static(
         strategy="batchgnn", model="sage", batch_size=10, walks_common=False, **PAIR
     ),
@@ -72,7 +84,7 @@ ENGINES: dict[str, Engine] = {
     "dorylus": _static(strategy="dorylus", pool="none", intervals=2, walks_common=False),
     "own": _static(model=f"{MODELS}:Net", walks_common=False),
     "tm-gcn": _timed(model="tm-gcn", ranks=2),
-    "groups": _timed(model="tm-gcn", ranks=2, node_parts=2, partition="hash", walks_common=False),
+    "groups": _timed(model="tm-gcn", ranks=2, node_parts=2, partition="hash", **SAME),
     "evolvegcn": _timed(model="evolvegcn-o", task="link", walks_common=False),
     "signal": _timed(model="gcrn", task="signal", walks_common=False),
     "node over time": _timed(model="gcrn", task="node", walks_common=False),
