@@ -4,6 +4,7 @@ Shapes: N nodes, D width.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -161,6 +162,8 @@ class NoisyNeighbours:
         return self._parts(use, *sources)
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
+        if dropout.relu:
+            x_ND, dropout = torch.relu(x_ND), replace(dropout, relu=False)
         dropped_ND = self._local.dropout(x_ND, dropout)
         if self._strategy.keeps_rows:
             key = self._draws.key(dropout.site)

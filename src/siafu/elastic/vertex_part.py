@@ -121,9 +121,9 @@ class VertexPart:
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""
         if not self._draws.training or dropout.p == 0.0:
-            return x_ND
-        ids_N = self._ids_N[: len(x_ND)]
-        return dropout_rows(x_ND, ids_N, self._draws.key(dropout.site), dropout.p)
+            return torch.relu(x_ND) if dropout.relu else x_ND
+        ids_N, key = self._ids_N[: len(x_ND)], self._draws.key(dropout.site)
+        return dropout_rows(x_ND, ids_N, key, dropout.p, relu=dropout.relu)
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Refuse."""

@@ -35,8 +35,8 @@ class RowSource(Protocol):
         """Those made for the macrobatch."""
         ...
 
-    def of(self, addresses_V: Tensor) -> dict[str, Tensor]:
-        """Return the rows of these nodes, by column."""
+    def of(self, addresses_V: Tensor, place_V: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the rows of these nodes, by column; `place_V` where they lie, if that is known."""
         ...
 
 
@@ -53,11 +53,12 @@ class FetchedRows:
         """All of them."""
         return [self.addresses_U, *self.rows.values()]
 
-    def of(self, addresses_V: Tensor) -> dict[str, Tensor]:
+    def of(self, addresses_V: Tensor, place_V: Tensor | None = None) -> dict[str, Tensor]:
         """Return the rows of these nodes, by column."""
         if not self.rows:
             return {}
-        place_V = torch.searchsorted(self.addresses_U, addresses_V)
+        if place_V is None:
+            place_V = torch.searchsorted(self.addresses_U, addresses_V)
         return {name: rows.index_select(0, place_V) for name, rows in self.rows.items()}
 
 
@@ -72,7 +73,7 @@ class RowsAtHand:
         """None: they outlive the macrobatch."""
         return []
 
-    def of(self, addresses_V: Tensor) -> dict[str, Tensor]:
+    def of(self, addresses_V: Tensor, place_V: Tensor | None = None) -> dict[str, Tensor]:
         """Return the rows of these nodes, by column."""
         rows_V = rows_of(addresses_V)
         return {name: reader.read(rows_V) for name, reader in self.readers.items()}
@@ -90,17 +91,20 @@ class Macrobatch:
     """Of seeds alone."""
     made: Any
     """When it was made, for those who read it on a device."""
+    places: dict[int, Tensor]
+    """Where the rows of each minibatch lie, by its number; found ahead of training."""
 
     def columns_of(self, subgraph: Subgraph) -> dict[str, Tensor]:
         """Return the rows of one minibatch's nodes, in its order; some of its seeds alone."""
         seeds = subgraph.addresses[: subgraph.num_seeds]
-        return self.rows.of(subgraph.addresses) | self.seed_rows.of(seeds)
+        place = self.places.get(subgraph.number)
+        return self.rows.of(subgraph.addresses, place) | self.seed_rows.of(seeds)
 
     @property
     def tensors(self) -> list[Tensor]:
         """All that was made for it."""
         graphs = [tensor for step in self.subgraphs for one in step for tensor in one.tensors]
-        return [*graphs, *self.rows.tensors, *self.seed_rows.tensors]
+        return [*graphs, *self.rows.tensors, *self.seed_rows.tensors, *self.places.values()]
 
 
 _Start = tuple[Macrobatch, list[list[Step]]]
@@ -238,19 +242,22 @@ class MacrobatchSampler:
         subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
         rows: RowSource
         seed_rows: RowSource
-        readers = self.relay.served.vertex_columns
+        readers, places = self.relay.served.vertex_columns, dict[int, Tensor]()
         if self.relay.holds_rows:
             rows = RowsAtHand({name: readers[name] for name in self.columns})
         else:
-            addresses_U = torch.cat([graph.addresses for graph in graphs]).unique()
+            addresses = torch.cat([graph.addresses for graph in graphs])
+            addresses_U, place = addresses.unique(return_inverse=True)
             rows = FetchedRows(addresses_U, self._rows(addresses_U))
+            found_at = place.split([len(graph.addresses) for graph in graphs])
+            places = {graph.number: at for graph, at in zip(graphs, found_at, strict=True)}
         if self.relay.device.type != "cpu" or self.relay.holds_rows:
             seed_rows = RowsAtHand({name: readers[name] for name in self.seed_columns})
         else:
             seeds_U = torch.cat([batch.seeds for batch in flat]).unique()
             found = self.relay.fetch(seeds_U, self.seed_columns) if self.seed_columns else {}
             seed_rows = FetchedRows(seeds_U, found)
-        return Macrobatch(steps, subgraphs, rows, seed_rows, self._side.mark())
+        return Macrobatch(steps, subgraphs, rows, seed_rows, self._side.mark(), places)
 
     def _rows(self, addresses_U: Tensor) -> dict[str, Tensor]:
         if self.hot is None:

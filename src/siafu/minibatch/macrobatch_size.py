@@ -114,7 +114,8 @@ def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
     relay = sampler.relay
     count = min(_TRIAL_STEPS, sampler.schedule.num_steps)
     drawn = _draw(sampler, count)
-    graph_bytes = sum(one.num_bytes for one in drawn) / count
+    # Beside each address stands where its row lies.
+    graph_bytes = sum(one.num_bytes + one.addresses.nbytes for one in drawn) / count
     reached = [float(max(counts)) for counts in zip(*(one.reached for one in drawn), strict=True)]
     edges = float(max(len(one.index) for one in drawn))
     union, curve = Numbering(), []

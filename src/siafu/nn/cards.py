@@ -60,6 +60,12 @@ class ModelSpec:
         """What is known of the model."""
         return CARDS[self.name]
 
+    @property
+    def drops_with_relu(self) -> bool:
+        """Whether nothing but the next layer's dropout reads what the activation makes."""
+        is_alone = self.jk == "none" and not self.residual
+        return is_alone and self.dropout > 0 and self.card.activation is torch.relu
+
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:

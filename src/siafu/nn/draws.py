@@ -18,6 +18,8 @@ class Dropout:
     site: int
     first_head: int = 0
     """Of attention weights: which head is the first, where others are somewhere else."""
+    relu: bool = False
+    """Values are those of max(x, 0), in the same pass, dropped or not."""
 
 
 @dataclass(slots=True)

@@ -100,7 +100,7 @@ class TransformedGCN(nn.Module):
         """Return out_NO; `neighbours` sums with the entries of A~ as edge weights."""
         if not isinstance(x, CachedRows):
             x = neighbours.dropout(dense(x), self.dropout)
-        out_NO = mapped_sum(x, self.linear.weight, neighbours, "sum")()
+        out_NO = mapped_sum(x, self.linear.weight, neighbours, "sum")(None)
         return torch.selu(out_NO) if self.bend else out_NO
 
 

@@ -46,20 +46,29 @@ def _dense(x: Rows, weight_OD: Tensor) -> tuple[Tensor, Tensor | None]:
 
 def mapped_sum(
     x: Rows, weight_OD: Tensor, neighbours: Neighbours, how: Summing
-) -> Callable[[], Tensor]:
-    """Begin how(x) W^T, in the order that moves less; what is returned gives the result.
+) -> Callable[[Tensor | None], Tensor]:
+    """Begin how(x) W^T, in the order that moves less; what is returned adds it to rows or a bias.
 
-    What is computed before that is computed while rows travel.
+    What is computed before that is computed while rows travel. Rows it is added to are used up.
     """
     if isinstance(x, CachedRows):
-        return lambda: functional.linear(x.aggregate, weight_OD)
+        return lambda onto: _add_map(onto, x.aggregate, weight_OD)
     aggregate: Callable[[Tensor], Tensor] = getattr(neighbours, how)
     if maps_first(x, len(weight_OD), neighbours):
         rows_NO = neighbours.depart(*_dense(x, weight_OD), how)
-        return lambda: aggregate(rows_NO)
+        return lambda onto: aggregate(rows_NO) if onto is None else onto + aggregate(rows_NO)
     assert isinstance(x, Tensor)
     rows_ND = neighbours.depart(x, None, how)
-    return lambda: functional.linear(aggregate(rows_ND), weight_OD)
+    return lambda onto: _add_map(onto, aggregate(rows_ND), weight_OD)
+
+
+def _add_map(onto: Tensor | None, x_MD: Tensor, weight_OD: Tensor) -> Tensor:
+    """Return onto + x W^T, without a pass of its own for the sum."""
+    if onto is None or onto.dim() == 1:
+        return functional.linear(x_MD, weight_OD, onto)
+    if onto.dtype == x_MD.dtype == weight_OD.dtype:
+        return onto.addmm_(x_MD, weight_OD.T)
+    return torch.addmm(onto, x_MD, weight_OD.T)  # autocast settles the type
 
 
 class GCNLayer(nn.Module):
@@ -73,7 +82,7 @@ class GCNLayer(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
-        return mapped_sum(x, self.linear.weight, neighbours, "normalised_sum")() + self.bias
+        return mapped_sum(x, self.linear.weight, neighbours, "normalised_sum")(self.bias)
 
 
 class SAGELayer(nn.Module):
@@ -95,7 +104,7 @@ class SAGELayer(nn.Module):
             pooled_NO = torch.relu(project(x, self.pool.weight, self.pool.bias))
             return own_MO + self.neigh(neighbours.max(pooled_NO))
         mean = mapped_sum(x, self.neigh.weight, neighbours, "mean")
-        return own_map(x, neighbours, self.own.weight, self.own.bias) + mean()
+        return mean(own_map(x, neighbours, self.own.weight, self.own.bias))
 
 
 class GINLayer(nn.Module):

@@ -36,6 +36,7 @@ from siafu.ops import (
     dropout_rows,
     neighbour_max,
     neighbour_sum,
+    own_and_sum,
 )
 
 
@@ -84,6 +85,10 @@ class LocalNeighbours:
         self.csr, self.ids_N, self.draws = csr, ids_N, draws
         self.edge_attr, self.edge_type = edge_attr, edge_type
         self._gcn_by_dtype: dict[torch.dtype, GcnScales] = {}
+        self._departed: tuple[Tensor, Summing] | None = None
+        """Rows whose sum is asked for next."""
+        self._summed: tuple[Tensor, Tensor] | None = None
+        """Rows whose own were asked for before, and their sum."""
 
     @property
     def num_vertices(self) -> int:
@@ -96,11 +101,35 @@ class LocalNeighbours:
 
     def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
         """Return x W^T, or x: nothing travels ahead here."""
-        return mapped(x_ND, weight_OD)
+        rows_NO = mapped(x_ND, weight_OD)
+        self._departed = (rows_NO, how) if torch.is_grad_enabled() else None
+        return rows_NO
 
     def own(self, x_ND: Tensor) -> Tensor:
         """Return the rows that are written, the first of those read."""
-        return x_ND[: self.csr.num_rows]
+        departed, self._departed = self._departed, None
+        if departed is None or departed[0] is not x_ND or departed[1] == "normalised_sum":
+            return x_ND[: self.csr.num_rows]
+        # Their sum comes next: together, rows get one gradient instead of two that are added.
+        scale_M = self._sum_scale(x_ND.dtype, departed[1])
+        own_MD, total_MD = own_and_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
+        self._summed = x_ND, total_MD
+        return own_MD
+
+    def _sum_scale(self, dtype: torch.dtype, how: Summing) -> Tensor | None:
+        """Return what sums or means of rows are multiplied by."""
+        if how == "sum":
+            return self._scaled_up(None, dtype)
+        if self.sampled is None:
+            return self._inverse_count(dtype)
+        return (self.sampled.share_M / self.sampled.count_M.clamp(min=1)).to(dtype)
+
+    def _sum(self, x_ND: Tensor, how: Summing) -> Tensor:
+        summed, self._summed = self._summed, None
+        if summed is not None and summed[0] is x_ND:
+            return summed[1]
+        scale_M = self._sum_scale(x_ND.dtype, how)
+        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
 
     def _csr(self, dtype: torch.dtype) -> CSR:
         if self.csr.weight is not None and self.csr.weight.dtype != dtype:
@@ -144,24 +173,19 @@ class LocalNeighbours:
 
     def sum(self, x_ND: Tensor) -> Tensor:
         """Return the weighted sum of in-neighbours' rows."""
-        scale_M = self._scaled_up(None, x_ND.dtype)
-        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
+        return self._sum(x_ND, "sum")
 
     def mean(self, x_ND: Tensor) -> Tensor:
         """Return `sum` divided by the number of in-edges."""
-        if self.sampled is None:
-            scale_M = self._inverse_count(x_ND.dtype)
-        else:
-            scale_M = (self.sampled.share_M / self.sampled.count_M.clamp(min=1)).to(x_ND.dtype)
-        return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
+        return self._sum(x_ND, "mean")
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum."""
         csr, scales = self._csr(x_ND.dtype), self._gcn(x_ND.dtype)
         root_N = scales.root_C
         scale_M = self._scaled_up(root_N[: csr.num_rows], x_ND.dtype)
-        total_MD = neighbour_sum(csr, x_ND, row_scale_M=scale_M, col_scale_C=root_N)
-        return torch.addcmul(total_MD, scales.own_N1, self.own(x_ND))
+        own_MD, total_MD = own_and_sum(csr, x_ND, row_scale_M=scale_M, col_scale_C=root_N)
+        return torch.addcmul(total_MD, scales.own_N1, own_MD)
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""
@@ -251,8 +275,9 @@ class LocalNeighbours:
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""
         if not self.draws.training:
-            return x_ND
-        return dropout_rows(x_ND, self.ids_N, self.draws.key(dropout.site), dropout.p)
+            return torch.relu(x_ND) if dropout.relu else x_ND
+        key = self.draws.key(dropout.site)
+        return dropout_rows(x_ND, self.ids_N, key, dropout.p, relu=dropout.relu)
 
     def total(self, x_ND: Tensor) -> Tensor:
         """Return the column sums."""

@@ -32,10 +32,12 @@ class GNN(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours | list[Neighbours], draws: Draws) -> Tensor:
         """Return logits_MO; a list has the neighbours of each layer."""
+        every = neighbours if isinstance(neighbours, list) else [neighbours] * len(self.layers)
+        if draws.training and self.spec.drops_with_relu:
+            return self._forward_in_one_pass(x, every, draws)
         rows: Rows = x
         hidden: list[Tensor] = []
-        for number in range(len(self.layers)):
-            at = neighbours[number] if isinstance(neighbours, list) else neighbours
+        for number, at in enumerate(every):
             out_MD = self.run_layer(number, rows, at, draws)
             if self.readout is not None:
                 hidden = [*(at.own(rows_ND) for rows_ND in hidden), out_MD]
@@ -44,6 +46,17 @@ class GNN(nn.Module):
             assert isinstance(rows, Tensor)
             return rows
         return self.read_out(hidden)
+
+    def _forward_in_one_pass(self, x: Rows, every: list[Neighbours], draws: Draws) -> Tensor:
+        """Return the same, each activation in one pass with the dropout that follows it."""
+        rows: Rows = x
+        for number, at in enumerate(every):
+            dropped = self._drop(rows, number, at, draws, relu=number > 0)
+            rows = self.layers[number](dropped, at)
+            if number < len(self.norms):
+                rows = self._normed(rows, number, at)
+        assert isinstance(rows, Tensor)
+        return rows
 
     def run_layer(self, number: int, x: Rows, neighbours: Neighbours, draws: Draws) -> Tensor:
         """Return what one layer makes of its input: dropout, layer, norm and activation."""
@@ -66,9 +79,11 @@ class GNN(nn.Module):
         assert isinstance(rows, Tensor)
         return rows
 
-    def _drop(self, x: Rows, number: int, neighbours: Neighbours, draws: Draws) -> Rows:
+    def _drop(
+        self, x: Rows, number: int, neighbours: Neighbours, draws: Draws, *, relu: bool = False
+    ) -> Rows:
         p = self.spec.input_dropout if number == 0 else None
-        dropout = Dropout(self.spec.dropout if p is None else p, 2 * number)
+        dropout = Dropout(self.spec.dropout if p is None else p, 2 * number, relu=relu)
         if isinstance(x, SparseRows):
             return x.dropped(draws, dropout)
         if isinstance(x, CachedRows):
@@ -76,10 +91,15 @@ class GNN(nn.Module):
             return x
         return neighbours.dropout(x, dropout)
 
-    def _finish(self, out_ND: Tensor, x: Rows, number: int, neighbours: Neighbours) -> Tensor:
+    def _normed(self, out_ND: Tensor, number: int, neighbours: Neighbours) -> Tensor:
         norm = self.norms[number]
-        out_ND = norm(out_ND, neighbours) if isinstance(norm, GraphBatchNorm) else norm(out_ND)
-        out_ND = self.activation(out_ND)
+        normed_ND: Tensor = (
+            norm(out_ND, neighbours) if isinstance(norm, GraphBatchNorm) else norm(out_ND)
+        )
+        return normed_ND
+
+    def _finish(self, out_ND: Tensor, x: Rows, number: int, neighbours: Neighbours) -> Tensor:
+        out_ND = self.activation(self._normed(out_ND, number, neighbours))
         rows = x.rows if isinstance(x, CachedRows) else x
         if self.spec.residual and isinstance(rows, Tensor) and rows.size(1) == out_ND.size(1):
             return out_ND + neighbours.own(rows)

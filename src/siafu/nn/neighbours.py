@@ -131,7 +131,10 @@ class Neighbours(Protocol):
         ...
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
-        """Return x with entries zeroed by draws that depend on node and column, not on rank."""
+        """Return x with entries zeroed by draws that depend on node and column, not on rank.
+
+        Nothing is dropped while evaluating; what the dropout says of the sign is done all the same.
+        """
         ...
 
     def total(self, x_ND: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from siafu.ops.csr.maximum import (
     max_with_argument,
     neighbour_max,
 )
-from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, sum_into
+from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, own_and_sum, sum_into
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
@@ -120,6 +120,7 @@ __all__ = [
     "neighbour_max",
     "neighbour_sum",
     "num_threads",
+    "own_and_sum",
     "row_bytes",
     "row_range",
     "running_sums",

@@ -105,9 +105,21 @@ class RandomKernels(Protocol):
         """Write numbers in [0, 1): the top 24 bits of each word in float32, all 32 in float64."""
 
     def dropout_into(
-        self, draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float
+        self,
+        draw: Draw,
+        x_NW: Tensor,
+        out_NW: Tensor,
+        *,
+        threshold: int,
+        scale: float,
+        relu: bool = False,
     ) -> None:
-        """Write x * scale where the word is at least `threshold`, else 0."""
+        """Write x * scale where the word is at least `threshold`, else 0; with `relu` max(x, 0)."""
+
+    def relu_grad_into(
+        self, dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale: float
+    ) -> None:
+        """Write grad * scale where `dropout_into` with `relu` has left more than 0, else 0."""
 
 
 class Wire(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from siafu.errors import PlanError
-from siafu.ops import CSR, csr_sum_reference, neighbour_sum, set_threads, sum_into
+from siafu.ops import CSR, csr_sum_reference, neighbour_sum, own_and_sum, set_threads, sum_into
 from siafu.ops.csr import reference
 from siafu.ops.csr.sum import csr_sum
 
@@ -177,3 +177,29 @@ def test_arguments_that_do_not_fit_are_refused(make):
         neighbour_sum(csr, features(csr, 2), row_scale_M=torch.ones(csr.num_rows))
     with pytest.raises(PlanError, match="The output does not fit"):
         sum_into(csr, features(csr, 2), torch.empty(csr.num_rows, 3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("asked", ["both", "own", "sum"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_own_rows_and_their_sum_give_one_gradient(device, asked, weighted):
+    generator = torch.Generator().manual_seed(0)
+    indptr = torch.tensor([0, 3, 3, 7])  # of 3 rows, the first of 5
+    weight = torch.rand(7, generator=generator) if weighted else None
+    csr = CSR(indptr, torch.tensor([4, 1, 1, 0, 2, 3, 4], dtype=torch.int32), 5, weight).to(device)
+    x = torch.randn(5, 4, generator=generator).to(device)
+    row, column = torch.rand(3, generator=generator), torch.rand(5, generator=generator)
+    scales = {"row_scale_M": row.to(device), "col_scale_C": column.to(device)}
+    results = []
+    for together in (True, False):
+        rows = x.clone().requires_grad_()
+        if together:
+            own, total = own_and_sum(csr, rows, **scales)
+        else:
+            own, total = rows[:3], neighbour_sum(csr, rows, **scales)
+        loss = 0 * rows.sum()
+        loss = loss + (own.square().sum() if asked != "sum" else 0)
+        loss = loss + (total.square().sum() if asked != "own" else 0)
+        loss.backward()
+        results.append((own, total, rows.grad))
+    for got, want in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)

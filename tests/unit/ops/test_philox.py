@@ -114,6 +114,24 @@ def test_dropout_and_its_gradient_use_one_mask(device, width, p, dtype):
         assert torch.equal(grad, out)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_relu_in_the_same_pass_is_relu_and_then_dropout(device, dtype):
+    where = ids(37).to(device)
+    x = torch.randn(37, 21, dtype=dtype, generator=torch.Generator().manual_seed(0)).to(device)
+    x[3, 5], x[4, 6] = 0.0, torch.nan
+    grad = torch.ones_like(x).cumsum(0)
+    one, two = (x.clone().requires_grad_() for _ in range(2))
+    got = dropout_rows(one, where, KEY, 0.3, relu=True)
+    want = dropout_rows(torch.relu(two), where, KEY, 0.3)
+    got.backward(grad)
+    want.backward(grad)
+    torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(one.grad, two.grad, rtol=0, atol=0)
+    assert torch.equal(
+        dropout_rows(one, where, KEY, 0, relu=True).nan_to_num(), x.relu().nan_to_num()
+    )
+
+
 def test_dropout_keeps_the_expected_share(device):
     out = dropout_rows(torch.ones(4000, 16, device=device), ids(4000).to(device), KEY, 0.3)
     # 64,000 coins: the share kept has a deviation of 0.0018

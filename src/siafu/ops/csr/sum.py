@@ -16,7 +16,7 @@ from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Edges
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.kernels import csr_kernels
-from siafu.ops.quick import quick
+from siafu.ops.quick import needs_gradient, quick
 
 
 def csr_sum_reference(
@@ -83,6 +83,53 @@ def neighbour_sum(
     back = csr.transpose()
     turned = back.indptr, back.index, back.weight
     return _quick_sum(*edges, x_CD, *turned, csr.longest, back.longest)
+
+
+def own_and_sum(
+    csr: CSR,
+    x_CD: Tensor,
+    *,
+    row_scale_M: Tensor | None = None,
+    col_scale_C: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return x[:M] and the neighbour sum of x, for matrices whose rows are the first columns.
+
+    Both give x their gradients in one tensor: none is filled with zeros and added.
+    """
+    scales = {"row_scale_M": row_scale_M, "col_scale_C": col_scale_C}
+    if torch.compiler.is_compiling() or not needs_gradient((x_CD,)):
+        return x_CD[: csr.num_rows], neighbour_sum(csr, x_CD, **scales)
+    edges = Edges(csr.indptr, csr.index, csr.weight, row_scale_M, col_scale_C)
+    _check(csr, x_CD, edges)
+    own_MD, out_MD = _OwnAndSum.apply(x_CD, csr, edges)
+    return own_MD, out_MD
+
+
+class _OwnAndSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, csr: CSR, edges: Edges) -> tuple[Tensor, Tensor]:
+        out_MD = x.new_empty(csr.num_rows, x.size(1))
+        _sum_into(edges, x.detach(), out_MD, accumulate=False, longest=csr.longest)
+        ctx.set_materialize_grads(False)
+        ctx.csr, ctx.edges = csr, edges
+        return x[: csr.num_rows], out_MD
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
+        own_MD, out_MD = grads
+        edges, back = ctx.edges, ctx.csr.transpose()
+        given = own_MD if out_MD is None else out_MD
+        if given is None:
+            return None, None, None
+        grad_CD = given.new_empty(back.num_rows, given.size(1))
+        if out_MD is None:
+            grad_CD.zero_()
+        else:
+            turned = Edges(back.indptr, back.index, back.weight, *edges[:2:-1])
+            _sum_into(turned, out_MD, grad_CD, accumulate=False, longest=back.longest)
+        if own_MD is not None:
+            grad_CD[: len(own_MD)] += own_MD
+        return grad_CD, None, None
 
 
 @guarded_late

@@ -81,9 +81,14 @@ def uniform_pairs(
     return _uniform(Draw(key.pair_words(), _ids(first_E), _ids(second_E)), width, dtype)
 
 
-def dropout_rows(x_ND: Tensor, ids_N: Tensor, key: DrawKey, p: float) -> Tensor:
-    """Return x with entries 0 at probability p, else scaled by 1 / (1 - p); no mask is stored."""
-    return _dropout(x_ND, Draw(key.row_words(), _ids(ids_N)), p)
+def dropout_rows(
+    x_ND: Tensor, ids_N: Tensor, key: DrawKey, p: float, *, relu: bool = False
+) -> Tensor:
+    """Return x with entries 0 at probability p, else scaled by 1 / (1 - p); no mask is stored.
+
+    With `relu`, of max(x, 0), in the same pass; backward knows from the result where it was 0.
+    """
+    return _dropout(x_ND, Draw(key.row_words(), _ids(ids_N)), p, relu=relu)
 
 
 def dropout_pairs(
@@ -103,7 +108,13 @@ def dropout(
 
 
 def _dropped(
-    x: Tensor, first: Tensor, second: Tensor | None, key0: int, key1: int, p: float
+    x: Tensor,
+    first: Tensor,
+    second: Tensor | None,
+    key0: int,
+    key1: int,
+    p: float,
+    relu: bool = False,
 ) -> Tensor:
     out_ND = torch.empty_like(x, memory_format=torch.contiguous_format)
     random_kernels(x.device, x.dtype).dropout_into(
@@ -112,6 +123,7 @@ def _dropped(
         out_ND,
         threshold=round(p * 2**32),
         scale=1 / (1 - p),
+        relu=relu,
     )
     return out_ND
 
@@ -135,6 +147,24 @@ dropout.register_autograd(partial(_backward, dropout), setup_context=_save)
 _quick_dropout = quick(dropout, _dropped, _save, _backward)
 
 
+def _save_result(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.scale = 1 / (1 - inputs[5])
+    ctx.save_for_backward(output)
+
+
+def _relu_backward(call: Callable[..., Tensor], ctx: Any, grad_ND: Tensor) -> tuple[Any, ...]:
+    (dropped_ND,) = ctx.saved_tensors
+    out_ND = torch.empty_like(dropped_ND)
+    kernels = random_kernels(out_ND.device, out_ND.dtype)
+    kernels.relu_grad_into(dropped_ND, grad_ND.contiguous(), out_ND, scale=ctx.scale)
+    return out_ND, None, None, None, None, None, None
+
+
+_quick_relu_dropout = quick(
+    lambda x, *rest: dropout(torch.relu(x), *rest[:-1]), _dropped, _save_result, _relu_backward
+)
+
+
 def _uniform(draw: Draw, width: int, dtype: torch.dtype) -> Tensor:
     _check_pair(draw)
     if dtype not in (torch.float32, torch.float64):
@@ -147,7 +177,7 @@ def _uniform(draw: Draw, width: int, dtype: torch.dtype) -> Tensor:
     return out_NW
 
 
-def _dropout(x_ND: Tensor, draw: Draw, p: float) -> Tensor:
+def _dropout(x_ND: Tensor, draw: Draw, p: float, *, relu: bool = False) -> Tensor:
     if not 0 <= p < 1:
         raise ConfigError("The dropout rate is out of range.", seen=f"p={p}", fix="use 0 <= p < 1")
     if x_ND.dim() != 2 or len(x_ND) != len(draw.first_N) or x_ND.device != draw.first_N.device:
@@ -158,8 +188,9 @@ def _dropout(x_ND: Tensor, draw: Draw, p: float) -> Tensor:
         )
     _check_pair(draw)
     if p == 0:
-        return x_ND
-    out_ND: Tensor = _quick_dropout(x_ND, draw.first_N, draw.second_N, *draw.key, p)
+        return torch.relu(x_ND) if relu else x_ND
+    given = x_ND, draw.first_N, draw.second_N, *draw.key, p
+    out_ND: Tensor = _quick_relu_dropout(*given, True) if relu else _quick_dropout(*given)
     return out_ND
 
 

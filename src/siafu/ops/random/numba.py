@@ -29,13 +29,30 @@ def uniform_into(draw: Draw, out_NW: Tensor) -> None:
     run_chunks(lambda lo, hi: _uniform_rows(key, first, second, out, lo, hi), _bounds(out_NW))
 
 
-def dropout_into(draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float) -> None:
+def dropout_into(
+    draw: Draw,
+    x_NW: Tensor,
+    out_NW: Tensor,
+    *,
+    threshold: int,
+    scale: float,
+    relu: bool = False,
+) -> None:
     """See `contract.RandomKernels`."""
     x, out, (first, second, key) = x_NW.detach().numpy(), out_NW.numpy(), _arrays(draw)
-    keep = (np.uint64(threshold), x.dtype.type(scale))
+    # nothing lies below minus infinity
+    keep = (np.uint64(threshold), x.dtype.type(scale), x.dtype.type(0 if relu else -np.inf))
     run_chunks(
         lambda lo, hi: _dropout_rows(key, first, second, x, out, keep, (lo, hi)), _bounds(out_NW)
     )
+
+
+def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale: float) -> None:
+    """See `contract.RandomKernels`."""
+    dropped, grad, out = (t.detach().numpy().reshape(-1) for t in (dropped_NW, grad_NW, out_NW))
+    factor = grad.dtype.type(scale)
+    bounds = np.linspace(0, len(out), num_chunks(len(out)) + 1).astype(int).tolist()
+    run_chunks(lambda lo, hi: _relu_grad(dropped, grad, out, factor, lo, hi), bounds)
 
 
 def _arrays(draw: Draw) -> tuple[Array, Array | None, tuple[Any, Any]]:
@@ -161,9 +178,9 @@ def _uniform_rows(
 
 @callee
 def _keep_or_drop(word: Any, value: Any, keep: tuple[Any, Any]) -> Any:
-    threshold, scale = keep
+    threshold, scale, floor = keep
     # always multiplied, so that no branch keeps the loop from vector code
-    kept = value * scale
+    kept = (floor if value < floor else value) * scale
     return kept if np.uint64(word) >= threshold else scale * 0
 
 
@@ -184,3 +201,10 @@ def _dropout_rows(
         draw_row(first, second, n, key, pairs)
         for f in range(width):
             out[n, f] = _keep_or_drop(words[f], x[n, f], keep)
+
+
+@strict_kernel
+def _relu_grad(dropped: Array, grad: Array, out: Array, scale: Any, lo: int, hi: int) -> None:
+    for at in range(lo, hi):
+        passed = grad[at] * scale
+        out[at] = scale * 0 if dropped[at] <= 0 else passed

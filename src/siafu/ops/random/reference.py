@@ -53,10 +53,24 @@ def uniform_into(draw: Draw, out_NW: Tensor) -> None:
         out_NW[lo:hi] = words_to_uniform(words_SW, out_NW.dtype)
 
 
-def dropout_into(draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float) -> None:
+def dropout_into(
+    draw: Draw,
+    x_NW: Tensor,
+    out_NW: Tensor,
+    *,
+    threshold: int,
+    scale: float,
+    relu: bool = False,
+) -> None:
     """See `contract.RandomKernels`."""
     for lo, hi, words_SW in _word_slices(draw, out_NW.size(1)):
-        out_NW[lo:hi] = torch.where(words_SW >= threshold, x_NW[lo:hi] * scale, 0)
+        x_SW = x_NW[lo:hi].relu() if relu else x_NW[lo:hi]
+        out_NW[lo:hi] = torch.where(words_SW >= threshold, x_SW * scale, 0)
+
+
+def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale: float) -> None:
+    """See `contract.RandomKernels`."""
+    torch.mul(grad_NW, scale, out=out_NW).masked_fill_(dropped_NW <= 0, 0)
 
 
 def words_to_uniform(words: Tensor, dtype: torch.dtype) -> Tensor:

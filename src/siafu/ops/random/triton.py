@@ -31,10 +31,18 @@ def uniform_into(draw: Draw, out_NW: Tensor) -> None:
     _launch(_uniform, (draw.first_N, draw.second_N, out_NW), draw.key)
 
 
-def dropout_into(draw: Draw, x_NW: Tensor, out_NW: Tensor, *, threshold: int, scale: float) -> None:
+def dropout_into(
+    draw: Draw,
+    x_NW: Tensor,
+    out_NW: Tensor,
+    *,
+    threshold: int,
+    scale: float,
+    relu: bool = False,
+) -> None:
     """See `contract.RandomKernels`."""
     tensors = (draw.first_N, draw.second_N, x_NW, out_NW)
-    _launch(_dropout, tensors, draw.key, threshold=threshold, scale=scale)
+    _launch(_dropout, tensors, draw.key, threshold=threshold, scale=scale, relu=relu)
 
 
 def _launch(
@@ -89,6 +97,7 @@ def _dropout(
     key: tl.tensor,
     threshold: tl.constexpr,
     scale: tl.constexpr,
+    relu: tl.constexpr,
     width: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
@@ -96,7 +105,10 @@ def _dropout(
     word_RW = _words(first, second, num_rows, key, R, B)
     at_RW, inside_RW = _places(num_rows, width, R, B)
     wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
-    kept_RW = tl.load(x + at_RW, mask=inside_RW, other=0.0).to(wide) * scale
+    x_RW = tl.load(x + at_RW, mask=inside_RW, other=0.0).to(wide)
+    if relu:
+        x_RW = tl.where(x_RW < 0, 0.0, x_RW)
+    kept_RW = x_RW * scale
     # compared in 64 bits, since a threshold near 1 rounds up to 2^32
     tl.store(out + at_RW, tl.where(word_RW.to(tl.int64) >= threshold, kept_RW, 0.0), mask=inside_RW)
 
