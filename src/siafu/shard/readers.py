@@ -4,9 +4,9 @@ import math
 import mmap
 import os
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from typing import Protocol
+import weakref
+from contextlib import suppress
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,12 +14,11 @@ from torch import Tensor
 
 from siafu.graph import Array, forget
 from siafu.ops import gather_rows
+from siafu.ops.rows.files import read_file_rows
+from siafu.partitioning.memory import available_bytes
 
-_ROWS_AT_ONCE = 1 << 8
-"""Rows of a file read before its pages are let go of: 16 MiB per thread, since a fault maps 16
-pages around the one it is for where the system has them in its cache."""
-_READERS = 4
-"""Threads that wait for the disk at the same time."""
+_CACHED_SHARE = 0.5
+"""Of the memory that is free: files beyond it are read past the page cache."""
 
 
 class RowReader(Protocol):
@@ -72,32 +71,41 @@ class HeldRows:
 
 
 class FileRows:
-    """Rows of a memory-mapped file, read in the order they lie there, by several threads.
+    """Rows of a file, read in the order they lie there, many at once; nothing stays resident."""
 
-    Pages are let go of after each piece, so what is resident does not grow with the file.
-    """
-
-    def __init__(self, array: Array, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self, array: Array, dtype: torch.dtype | None = None, *, fd: int | None = None
+    ) -> None:
+        """`array` maps the file; `fd` is that, where it has no name to open it by."""
         self.array, self.shape = array, array.shape
         self.dtype = dtype or torch.from_numpy(np.empty(0, array.dtype)).dtype
-        mapping = getattr(array, "_mmap", None)
-        if mapping is not None and hasattr(mmap, "MADV_RANDOM"):
-            mapping.madvise(mmap.MADV_RANDOM)
+        assert isinstance(array, np.memmap), "of a file"
+        assert isinstance(array.base, mmap.mmap), "the whole of it"
+        self._first_byte = int(array.offset)
+        self._fd, self._direct = _opened(array) if fd is None else (fd, False)
+        weakref.finalize(self, os.close, self._fd)
 
     def read(self, rows_R: Tensor) -> Tensor:
         """Return these rows."""
         sorted_R, place_R = rows_R.sort()
+        found = np.empty((len(rows_R), *self.shape[1:]), self.array.dtype)
         rows = sorted_R.numpy()
-        found = np.empty((len(rows), *self.shape[1:]), self.array.dtype)
-        pieces = [slice(low, low + _ROWS_AT_ONCE) for low in range(0, len(rows), _ROWS_AT_ONCE)]
-        list(_readers(os.getpid()).map(lambda piece: self._take(rows, piece, found), pieces))
+        read_file_rows(self._fd, self._first_byte, rows, found, direct=self._direct)
         out = torch.empty(found.shape, dtype=self.dtype)
         out[place_R] = torch.from_numpy(found).to(self.dtype)
         return out
 
-    def _take(self, rows: Array, piece: slice, found: Array) -> None:
-        np.take(self.array, rows[piece], axis=0, out=found[piece], mode="clip")
-        forget(self.array)
+
+def _opened(array: "np.memmap[Any, Any]") -> tuple[int, bool]:
+    """Return the file of a map, and whether reads pass by the page cache: not everywhere they can.
+
+    What fits into memory is worth keeping there; of more, pages would push each other out.
+    """
+    name = str(array.filename)
+    if array.nbytes > _CACHED_SHARE * available_bytes(None) and hasattr(os, "O_DIRECT"):
+        with suppress(OSError):
+            return os.open(name, os.O_RDONLY | os.O_DIRECT), True
+    return os.open(name, os.O_RDONLY), False
 
 
 class ScratchRows(FileRows):
@@ -107,7 +115,8 @@ class ScratchRows(FileRows):
         kind = np.dtype(str(dtype).removeprefix("torch."))
         with tempfile.TemporaryFile(prefix="siafu-rows-") as file:
             file.truncate(max(1, math.prod(shape)) * kind.itemsize)
-            super().__init__(np.memmap(file, kind, "r+", shape=shape))
+            array = np.memmap(file, kind, "r+", shape=shape)
+            super().__init__(array, fd=os.dup(file.fileno()))
 
     def slice(self, low: int, high: int) -> Tensor:
         """Return the rows from `low` to `high`."""
@@ -148,9 +157,3 @@ class PickedRows:
 def new_rows(shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool) -> WrittenRows:
     """Return rows to be written, in memory or on disk."""
     return ScratchRows(shape, dtype) if on_disk else HeldRows(torch.empty(shape, dtype=dtype))
-
-
-@cache
-def _readers(process: int) -> ThreadPoolExecutor:
-    """Return the threads of this process, named since a forked child has none of them."""
-    return ThreadPoolExecutor(_READERS, thread_name_prefix="siafu-read")

@@ -1,5 +1,6 @@
 """The size of macrobatches, features at 8 bits, rows of files, fan-outs."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -68,13 +69,25 @@ def test_features_at_8_bits_are_right_on_average_and_alike_from_disk(tmp_path: P
     assert ((many.mean(0) - x[rows]).abs() < 5 * step / (12 * 400) ** 0.5 + 1e-6).all()
 
 
-def test_rows_of_a_file_come_in_the_order_asked(tmp_path: Path) -> None:
-    rows = np.arange(100_000, dtype=np.int64).reshape(50_000, 2)
+@pytest.mark.parametrize("cached", [0.5, 0.0], ids=["cached", "direct"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_rows_of_a_file_come_in_the_order_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compiled: bool, cached: float
+) -> None:
+    monkeypatch.setattr("siafu.shard.readers._CACHED_SHARE", cached)
+    if not compiled:
+        monkeypatch.setattr("siafu.ops.rows.files._pread", None)
+    rows = np.arange(500_000, dtype=np.int64).reshape(50_000, 10)
     np.save(tmp_path / "x.npy", rows)
     reader = FileRows(np.load(tmp_path / "x.npy", mmap_mode="r"))
-    wanted = torch.randint(0, 50_000, (40_000,), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(reader.read(wanted), torch.from_numpy(rows)[wanted])
-    assert reader.read(wanted[:0]).shape == (0, 2)
+    generator = torch.Generator().manual_seed(0)
+    for count in (0, 1, 300, 40_000):  # apart, near each other, all but all
+        wanted = torch.randint(0, 50_000, (count,), generator=generator)
+        assert torch.equal(reader.read(wanted), torch.from_numpy(rows)[wanted])
+    os.truncate(tmp_path / "x.npy", 2_000_000)
+    assert torch.equal(reader.read(wanted[:0]), torch.from_numpy(rows)[:0])
+    with pytest.raises(OSError, match="ended early"):
+        reader.read(torch.tensor([3, 49_999]))
 
 
 def test_layers_are_as_many_as_fan_outs_unless_they_are_named() -> None:
