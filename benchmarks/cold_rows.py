@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from mmap import mmap
 from pathlib import Path
 from statistics import median
@@ -58,12 +59,11 @@ def measure(path: Path, rows: int, repeats: int) -> dict[str, Any]:
     for _ in range(repeats):
         for name, taken in seconds.items():
             wanted = np.unique(generator.integers(0, len(table), rows))
+            pages = np.unique(wanted * WIDTH * 4 // PAGE).tolist()
             sides: dict[str, Callable[[], object]] = {
-                "ours": lambda wanted=wanted: reader.read(torch.from_numpy(wanted)),
-                "map": lambda wanted=wanted: table[wanted],
-                "disk": lambda wanted=wanted: disk_pages(
-                    path, np.unique(wanted * WIDTH * 4 // PAGE).tolist()
-                ),
+                "ours": partial(reader.read, torch.from_numpy(wanted)),
+                "map": partial(table.__getitem__, wanted),
+                "disk": partial(disk_pages, path, pages),
             }
             Path("/proc/sys/vm/drop_caches").write_text("1")
             began = time.perf_counter()

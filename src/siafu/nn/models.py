@@ -52,9 +52,8 @@ class GNN(nn.Module):
         rows: Rows = x
         for number, at in enumerate(every):
             dropped = self._drop(rows, number, at, draws, relu=number > 0)
-            rows = self.layers[number](dropped, at)
-            if number < len(self.norms):
-                rows = self._normed(rows, number, at)
+            out_MD: Tensor = self.layers[number](dropped, at)
+            rows = self._normed(out_MD, number, at) if number < len(self.norms) else out_MD
         assert isinstance(rows, Tensor)
         return rows
 

@@ -81,8 +81,10 @@ class FileRows:
         self.dtype = dtype or torch.from_numpy(np.empty(0, array.dtype)).dtype
         assert isinstance(array, np.memmap), "of a file"
         assert isinstance(array.base, mmap.mmap), "the whole of it"
-        self._first_byte = int(array.offset)
-        self._fd, self._direct = _opened(array) if fd is None else (fd, False)
+        self._first_byte: int = array.offset
+        opened = _opened(array) if fd is None else (fd, False)
+        self._fd: int = opened[0]
+        self._direct: bool = opened[1]
         weakref.finalize(self, os.close, self._fd)
 
     def read(self, rows_R: Tensor) -> Tensor:

@@ -177,7 +177,7 @@ def _uniform_rows(
 
 
 @callee
-def _keep_or_drop(word: Any, value: Any, keep: tuple[Any, Any]) -> Any:
+def _keep_or_drop(word: Any, value: Any, keep: tuple[Any, Any, Any]) -> Any:
     threshold, scale, floor = keep
     # always multiplied, so that no branch keeps the loop from vector code
     kept = (floor if value < floor else value) * scale
@@ -191,7 +191,7 @@ def _dropout_rows(
     second: Array | None,
     x: Array,
     out: Array,
-    keep: tuple[Any, Any],
+    keep: tuple[Any, Any, Any],
     rows: tuple[int, int],
 ) -> None:
     width = x.shape[1]

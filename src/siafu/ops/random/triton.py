@@ -45,6 +45,11 @@ def dropout_into(
     _launch(_dropout, tensors, draw.key, threshold=threshold, scale=scale, relu=relu)
 
 
+def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale: float) -> None:
+    """See `contract.RandomKernels`; two passes that torch has."""
+    torch.mul(grad_NW, scale, out=out_NW).masked_fill_(dropped_NW <= 0, 0)
+
+
 def _launch(
     kernel: Any, tensors: tuple[Tensor | None, ...], key: tuple[int, int], **options: float
 ) -> None:

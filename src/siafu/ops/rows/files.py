@@ -100,7 +100,7 @@ def read_runs_reference(
         found = os.pread(fd, end - begin, begin) if page == 1 else b""
         if page > 1:
             aligned = begin // page * page
-            view = memoryview(buffer)[: -(-(end - aligned) // page) * page]
+            view = buffer.data[: -(-(end - aligned) // page) * page]
             got = os.preadv(fd, [view], aligned)
             found = bytes(view[begin - aligned : min(got, end - aligned)])
         if len(found) < end - begin:
