@@ -68,8 +68,7 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     if not card.reads_own_row and width.into < width.out:
         entered = 0  # it aggregates first: its gradient reads the sums alone
     norms = 0 if spec.norm == "none" or is_last else 2 * width.out
-    # What an activation makes is kept, unless it is dropped in the same pass.
-    leaves = 0 if spec.drops_with_relu or (is_last and spec.jk == "none") else width.out
+    leaves = 0 if is_last and spec.jk == "none" else width.out
     kept = entered + card.keeps(width) + norms + leaves
     # The input of the first layer is given no gradient.
     ways = 2 if card.reads_own_row else 1  # from other rows alone, or from the own one too
