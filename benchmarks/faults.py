@@ -30,7 +30,9 @@ import pyarrow.parquet as pq
 
 from benchmarks.measure import append_json, machine
 
-RANKS, EPOCHS, DEADLINE = 2, 12, 6
+RANKS, EPOCHS = 2, 12
+DEADLINE, SHORT_DEADLINE = 80, 10
+"""Seconds; the short one where a rank stands still."""
 ENDS_WITHIN = 90.0
 GONE_WITHIN = 10.0
 _STATIC = ("planted:300", "--partition", "hash")
@@ -84,16 +86,17 @@ class Command:
         self.root, self.out = root, root / "run"
         self.words = [sys.executable, "-m", "siafu", "train", *ENGINES[engine]]
         self.words += ["--ranks", str(RANKS), "--epochs", str(EPOCHS), "--checkpoint-every", "2"]
-        self.words += ["--deadline", str(DEADLINE), "--threads", "1", "--quiet", "--resume", "auto"]
+        self.words += ["--threads", "1", "--quiet", "--resume", "auto"]
         self.words += ["--out", str(self.out), "--eval-every", "4"]
         self.env = {**os.environ, "TMPDIR": str(root), "SIAFU_CACHE": str(root / "cache")}
 
-    def start(self) -> "subprocess.Popen[str]":
+    def start(self, deadline: int = DEADLINE) -> "subprocess.Popen[str]":
         """Start it, in a session of its own."""
-        log = (self.root / "log").open("a")
-        return subprocess.Popen(
-            self.words, env=self.env, stdout=log, stderr=log, text=True, start_new_session=True
-        )
+        words = [*self.words, "--deadline", str(deadline)]
+        with (self.root / "log").open("a") as log:
+            return subprocess.Popen(
+                words, env=self.env, stdout=log, stderr=log, text=True, start_new_session=True
+            )
 
     def ranks(self, launcher: int) -> list[int]:
         """Return the processes of ranks below a launcher."""
@@ -197,7 +200,7 @@ def run_trial(trial: Trial, root: Path, expected: dict[str, Any]) -> dict[str, A
     command = Command(trial.engine, root / f"trial-{trial.number}")
     command.root.mkdir()
     began, row = time.monotonic(), {name: getattr(trial, name) for name in Trial.__slots__}
-    launcher = command.start()
+    launcher = command.start(SHORT_DEADLINE if trial.fault == "stop rank" else DEADLINE)
     while launcher.poll() is None and not is_time(trial, command.out):
         time.sleep(0.002)
     if launcher.poll() is None:
