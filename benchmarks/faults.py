@@ -212,17 +212,12 @@ def run_trial(trial: Trial, root: Path, expected: dict[str, Any]) -> dict[str, A
     row["left"] = _gone(command)
     if trial.fault in DAMAGE and row["done"] == "killed":
         row["done"] = damage(trial, command)
-    for again in range(3):
-        row["again"] = again
-        if (command.out / "result.json").exists() and (command.out / "predictions").exists():
-            row["outcome"] = "same" if command.result() == expected[trial.engine] else "OTHER"
-            if trial.fault not in DAMAGE or again:
-                break
-        code = _ended(command.start())
-        if code is None:
-            row["outcome"] = "HUNG"
-            break
-        row["outcome"] = "named error" if code == 2 else f"code {code}"
+    code, row["again"] = row["code"], 0
+    while code not in (0, None) and row["again"] < 3:
+        code, row["again"] = _ended(command.start()), row["again"] + 1
+    row["outcome"] = {None: "HUNG", 2: "named error"}.get(code, f"code {code}")
+    if code == 0:
+        row["outcome"] = "same" if command.result() == expected[trial.engine] else "OTHER"
     row["left_at_end"] = _gone(command)
     row["seconds"] = round(time.monotonic() - began, 1)
     if row["outcome"] != "same" or row["left"] or row["left_at_end"]:
