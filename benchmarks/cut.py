@@ -35,7 +35,7 @@ METHODS: dict[str, Callable[..., Any]] = {
     "contiguous": assign_contiguous,
     "hash": assign_hash,
 }
-REAL = ("ogbn_arxiv_struct", "coauthor_physics")
+REAL = ("ogbn_arxiv_struct", "coauthor_physics", "github_social", "amazon_computers")
 _PERIOD_SECONDS = 0.02
 
 
