@@ -2,11 +2,14 @@
 
 Run: python -m benchmarks.billion [--json FILE] [--edges 1000000000] [--nodes 20000000]
      [--features 32] [--from store|parquet] [--memory 4GB] [--until cut] [--keep PARTS]
+     [--enforce 4GiB]
      python -m benchmarks.billion --budget-run [--budget 2GB]
 
 Each phase is a process of its own (training starts one a rank more); its seconds and the peak of
 its resident memory, summed over its processes, are printed. Training is one epoch of SAGE over the
-training nodes, one in a hundred. With `--budget-run` the features alone are four times the
+training nodes, one in a hundred, with the scores that are the default and predictions of all nodes.
+With `--enforce` cutting and training, all their processes together, run in a control group of that
+size with cold caches. With `--budget-run` the features alone are four times the
 memory that all ranks together may use. Everything made is removed at the end,
 but for the parts and their figures that `--keep` asks for.
 """
@@ -22,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cgroup import drop_caches, limited
 from benchmarks.measure import append_json, machine
 from benchmarks.resident import PhaseError, run_phase
 from benchmarks.synthetic import write_store, write_tables
@@ -50,7 +54,13 @@ class Bench:
     def phase(self, name: str, *command: object) -> dict[str, Any]:
         """Run one phase, print its figures and keep them."""
         words = [sys.executable, "-m", *map(str, command)]
-        figures = run_phase(words, cwd=self.folder, env=self.env)
+        if self.args.enforce is None or name == "make":
+            figures = run_phase(words, cwd=self.folder, env=self.env)
+        else:
+            drop_caches()
+            with limited(read_bytes(self.args.enforce)) as group:
+                figures = run_phase(group.command(words), cwd=self.folder, env=self.env)
+                figures["counted_peak_gib"] = round(group.peak_bytes() / 2**30, 3)
         said = figures.pop("said")
         print(f"{name}: {figures}", file=sys.stderr)
         self.phases[name] = figures
@@ -86,13 +96,14 @@ class Bench:
         """Train one epoch and return its last metrics."""
         settings: list[object] = ["--model", "sage", "--strategy", "batchgnn", "--fanout", "10,5"]
         settings += ["--batch-size", 1000, "--epochs", 1, "--memory", memory_a_rank]
-        # Scoring reads all neighbours of all nodes: it had not ended after 17 minutes.
-        settings += ["--inference", "none"]
         run = self.folder / "run"
         self.phase("train", "siafu", "train", self.parts, *settings, "--out", run, "--quiet")
         metrics = (run / "metrics.jsonl").read_text().splitlines()
         result: dict[str, Any] = json.loads(metrics[-1])
-        return result
+        told = json.loads((run / "result.json").read_text())
+        files = [file for file in run.rglob("*") if file.is_file() and "predict" in str(file)]
+        size = sum(file.stat().st_size for file in files)
+        return result | {"score": told.get("score"), "prediction_bytes": size}
 
 
 def gate(store: Path, parts_path: Path) -> None:
@@ -122,6 +133,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "features": args.features,
         "from": args.source,
         "memory": args.memory,
+        "enforced": args.enforce,
     }
     if not bench.parts.exists():
         bench.make()
@@ -170,6 +182,7 @@ def main() -> None:
     parser.add_argument("--from", dest="source", choices=["store", "parquet"], default="store")
     parser.add_argument("--memory", default="4GB", help="of cutting, and of a rank in training")
     parser.add_argument("--until", choices=["make", "cut", "train"], default="train")
+    parser.add_argument("--enforce", help="limit of a control group, of cutting and of training")
     parser.add_argument("--budget-run", action="store_true")
     parser.add_argument("--budget", default="2GB", help="resident memory of all ranks together")
     parser.add_argument("--folder", type=Path, default=None, help="where the files go meanwhile")
