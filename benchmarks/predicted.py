@@ -87,6 +87,8 @@ class Case:
 
 NODES_VARIABLE = "SIAFU_BENCHMARK_NODES"
 """Of the dense graph, where a machine is too small for it."""
+STRATEGIES_VARIABLE = "SIAFU_BENCHMARK_STRATEGIES"
+"""Names of those that are run, comma between; without it all."""
 DENSE = f"products-like:{os.environ.get(NODES_VARIABLE, '60000')}"
 REAL, LARGE = "ogbn_arxiv_struct", "products-like:200000"
 WIDE = {"hidden": 256, "layers": 3}
@@ -96,13 +98,15 @@ _RUNS: tuple[tuple[str, str, str, tuple[int, ...], dict[str, Any]], ...] = (
     (DENSE, "gat", "halo", (1, 4, 8), {}),
     (REAL, "gcn", "halo", (1, 2, 8), {}),
     (REAL, "sage", "halo", (1, 4), {}),
-    (DENSE, "sage", "sar", (4,), {}),
+    (DENSE, "sage", "sar", (2, 4), {}),
     (DENSE, "gat", "sar", (4,), {}),
-    (REAL, "gcn", "sar", (8,), {}),
+    (REAL, "gcn", "sar", (2, 8), {}),
     (DENSE, "sage", "sar", (8,), WIDE),
-    (DENSE, "gcn", "columns", (4,), {}),
-    (REAL, "sage", "columns", (8,), {}),
-    (DENSE, "sage", "adaqp", (4,), {}),
+    (DENSE, "gcn", "columns", (2, 4), {}),
+    (DENSE, "gat", "columns", (4,), {}),
+    (REAL, "sage", "columns", (2, 8), {}),
+    (DENSE, "sage", "adaqp", (2, 4), {}),
+    (REAL, "gcn", "adaqp", (4,), {}),
     (DENSE, "gcn", "halo", (4,), {"wire": "8"}),
     (REAL, "sage", "halo", (8,), {"wire": "4"}),
     (DENSE, "gat", "halo", (4,), {"wire": "4"}),
@@ -110,9 +114,9 @@ _RUNS: tuple[tuple[str, str, str, tuple[int, ...], dict[str, Any]], ...] = (
     (REAL, "gcn", "halo", (1, 4), WIDE),
     (DENSE, "gin", "halo", (1, 4), {}),
     (DENSE, "sage-max", "halo", (4,), {}),
-    (DENSE, "sage", "batchgnn", (1, 4), {}),
+    (DENSE, "sage", "batchgnn", (1, 2, 4), {}),
     (REAL, "gcn", "batchgnn", (4,), {}),
-    (DENSE, "gcn", "dorylus", (1, 4), {"pool": "none"}),
+    (DENSE, "gcn", "dorylus", (1, 2, 4), {"pool": "none"}),
     (REAL, "sage", "dorylus", (4,), {"pool": "none"}),
     ("planted:100k", "gcn", "halo", (1, 4), {}),
     ("planted:100k", "sage", "halo", (4,), {"norm": "batch"}),
@@ -130,6 +134,8 @@ def cases() -> list[Case]:
     ]
     found += [Case(graph=REAL, model="gcn", is_command=True)]
     found += [Case(graph=DENSE, model="gat", is_command=True)]
+    if wanted := os.environ.get(STRATEGIES_VARIABLE):
+        return [case for case in found if case.strategy in wanted.split(",")]
     if torch.cuda.is_available():
         gpu: dict[str, Any] = {"graph": LARGE, "device": "cuda"}
         found += [Case(model="sage", **gpu), Case(model="gat", **gpu)]
@@ -225,16 +231,20 @@ def taken(out: Path, *, has_peak: bool = True) -> dict[str, Any]:
         "seconds": statistics.median(row["seconds"] for row in rows[3:]),
         "all_seconds": [round(row["seconds"], 5) for row in rows],
         "rank_seconds": result["rank_seconds"],
+        "macrobatch": result["choices"].get("macrobatch"),
     }
 
 
-def predicted(case: Case, graph: GraphStatistics, machine: Machine) -> Outlook:
-    """Return the forecast of a case."""
+def predicted(
+    case: Case, graph: GraphStatistics, machine: Machine, macrobatch: int | None = None
+) -> Outlook:
+    """Return the forecast of a case; of macrobatches as large as the run found that they pay."""
     config = case.config
     setting = Setting(
         config=config.resolved(), spec=spec_of(config, graph), statistics=graph, machine=machine
     )
-    return foresee(setting, case.strategy, config.chosen, case.ranks)
+    strategy = config.chosen.with_choices(macrobatch=macrobatch)
+    return foresee(setting, case.strategy, strategy, case.ranks)
 
 
 ROWS = (
@@ -248,7 +258,8 @@ def compared(row: dict[str, Any], machine: Machine) -> dict[str, Any]:
     if "error" in row["measured"]:
         return row
     case, graph = Case(**row["case"]), GraphStatistics(**row["graph"])
-    outlook, found = predicted(case, graph, machine), row["measured"]
+    found = row["measured"]
+    outlook = predicted(case, graph, machine, found.get("macrobatch"))
     epochs = len(found["all_seconds"])
     early = min(epochs, _ROUNDED_EPOCHS) if outlook.strategy.assigns_widths else 0
     sent = outlook.traffic.rows * float(epochs - early)

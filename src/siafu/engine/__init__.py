@@ -7,7 +7,7 @@ from siafu.engine.dynamic.network import default_task, num_embedded
 from siafu.engine.dynamic.step_shards import check_grid, make_grid
 from siafu.engine.dynamic.workload import begin_dynamic
 from siafu.engine.edges import check_edge_settings, write_edges
-from siafu.engine.forecast import Counts, check_before_cut
+from siafu.engine.forecast import Counts, check_before_cut, minibatch_remedy
 from siafu.engine.infer import write_embeddings, write_predictions
 from siafu.engine.links import check_link_settings
 from siafu.engine.networks.network import Network, build_network, make_spec
@@ -46,6 +46,7 @@ __all__ = [
     "load_network",
     "make_grid",
     "make_spec",
+    "minibatch_remedy",
     "num_embedded",
     "peak_bytes",
     "plain_model",

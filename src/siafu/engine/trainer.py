@@ -249,7 +249,7 @@ class Trainer:
         with self._scoring(passes=0):
             told = self.workload.report(math.fsum(progress.seconds), progress.epochs)
         evaluation = told.pop("evaluation", {})
-        told |= {"strategy": config.strategy, "scores": self.best_details or None}
+        told = {"strategy": config.strategy, **told, "scores": self.best_details or None}
         bytes_sent, peaks = traffic_and_peaks(world, self.workload.purposes)
         return RunResult(
             score=progress.best_scores,

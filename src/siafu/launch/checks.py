@@ -18,6 +18,7 @@ from siafu.engine import (
 )
 from siafu.errors import ConfigError
 from siafu.graph import folder_kind
+from siafu.launch.automatic import steered
 from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
@@ -35,10 +36,11 @@ def with_task(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunCo
 
 
 def with_strategy(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunConfig:
-    """Return the settings with the one strategy that predicts links, unless one was named."""
-    named = "strategy" in config.model_fields_set and config.strategy != AUTO
-    if config.task != "link" or named or is_dynamic_run(data, config):
+    """Return the settings with the one strategy that they are for, unless one was named."""
+    if config.strategy != AUTO or is_dynamic_run(data, config):
         return config
+    if config.task != "link":
+        return steered(config, config.task or "node", say)
     say("Links are learnt on minibatches of edges: --strategy batchgnn.")
     return config.model_copy(update={"strategy": "batchgnn"})
 

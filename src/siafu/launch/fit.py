@@ -19,6 +19,7 @@ from siafu.launch.automatic import with_chosen_strategy
 from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_enough, check_restarts, check_run, with_strategy, with_task
 from siafu.launch.cut import Say, told_classes_of_parts
+from siafu.launch.foreseen import note_forecast
 from siafu.launch.learnt import save_schema
 from siafu.launch.notebook import following, sayer
 from siafu.launch.own_code import model_to_run, trust_named
@@ -187,6 +188,8 @@ def resume_run(
             )
     with _working_on(folder, is_new=False, say=say):
         job = _next_job(folder, config.data, config, say, quiet)
+        if config.strategy == AUTO:  # it was stopped before one was chosen
+            config = make_config(**read_run_config(folder.config))
         again = _going_on(folder, config.data, say, quiet)
         carry_out(folder, config, job, say, on_epoch, again)
         return Run(folder.path, folder.read_result())
@@ -257,6 +260,7 @@ def _prepare(
     if not is_named or chosen is not config:
         describe(folder, chosen)
     config = chosen
+    note_forecast(folder, config, parts, link)
     save_schema(folder, parts)
     # Where parts lie elsewhere, nobody reads more than his own.
     is_here = folder_kind(parts) != "parts" or open_parts(parts).is_here

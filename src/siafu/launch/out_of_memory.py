@@ -1,6 +1,5 @@
 """Memory that ran out, explained: what was predicted, what grew past it, and what would help."""
 
-import datetime
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,12 +10,9 @@ import torch
 from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.errors import BudgetError, RankError, SiafuError
-from siafu.graph import folder_kind
+from siafu.launch.foreseen import outlook_of, setting_of
 from siafu.launch.local import KILLED_FOR_MEMORY
-from siafu.launch.statistics import spec_of, statistics_of_parts
-from siafu.nn import CARDS
-from siafu.partitioning import open_parts
-from siafu.plan import TYPICAL, Outlook, Setting, foresee, kept_machine, memory_in_use, shown_bytes
+from siafu.plan import Outlook, memory_in_use, shown_bytes
 from siafu.plan.memory import FEATURES, GRAPH, PROCESS
 
 _WORDS = ("can't allocate memory", "not enough memory", "out of memory", "Unable to allocate")
@@ -138,19 +134,6 @@ def _told(change: dict[str, Any], other: Outlook, now: Outlook) -> str:
 def _predicted(config: RunConfig, parts: str, rank: int | None) -> Outlook | None:
     """Return the forecast for a rank, or for the largest; None where nothing can be told."""
     with suppress(OSError, ValueError, KeyError, SiafuError):
-        if config.model not in CARDS or folder_kind(Path(parts)) != "parts":
-            return None
-        opened = open_parts(parts)
-        graph = statistics_of_parts(opened, rank if config.ranks == opened.num_parts else None)
-        today = datetime.datetime.now(datetime.UTC).date()
-        at = Setting(
-            config=config.resolved(),
-            spec=spec_of(config, graph),
-            statistics=graph,
-            machine=kept_machine("cpu", today) or TYPICAL,
-        )
-        strategy = config.chosen
-        if strategy.stages == "auto":
-            strategy = strategy.with_choices(stages=config.ranks)
-        return foresee(at, config.strategy, strategy, config.ranks)
+        at = setting_of(config, Path(parts), rank=rank)
+        return None if at is None else outlook_of(at, config)
     return None

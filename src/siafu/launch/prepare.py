@@ -10,8 +10,8 @@ from typing import Any
 
 from siafu.comm import World
 from siafu.config import RunConfig
-from siafu.engine import Counts, check_before_cut, make_spec
-from siafu.errors import CommError, ConfigError, PlanError
+from siafu.engine import Counts, check_before_cut, make_spec, minibatch_remedy
+from siafu.errors import BudgetError, CommError, ConfigError, PlanError
 from siafu.graph import Graph, Schema, SparseFeatures, folder_kind
 from siafu.ingest import (
     as_tables,
@@ -185,7 +185,11 @@ def check_memory(config: RunConfig, graph: Graph) -> None:
         edge_bytes=sum(column[:1].nbytes for column in columns if column is not None),
         ranks=config.ranks,
     )
-    check_before_cut(config, spec, counts)
+    try:
+        check_before_cut(config, spec, counts)
+    except BudgetError:
+        if config.allow != "sampled" or not minibatch_remedy(config, spec, counts):
+            raise
 
 
 def _without_held_out(

@@ -11,6 +11,7 @@ from siafu.files import is_locked
 from siafu.graph import folder_kind
 from siafu.ingest import frames_named
 from siafu.record import LOWER_IS_BETTER, RunFolder, suggestion
+from siafu.strategy import AUTO
 
 Scores = dict[str, dict[str, float]]
 """By split and name; the score that counts comes first."""
@@ -122,7 +123,8 @@ def asked_settings(run: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
     asked = {
         name: value
         for name, value in named.items()
-        if value != getattr(plain, name) and name not in ("data", "model")
+        # A strategy may be the one that was taken unasked.
+        if value != getattr(plain, name) and name not in ("data", "model", "strategy")
     }
     return named, asked
 
@@ -130,6 +132,7 @@ def asked_settings(run: RunFolder) -> tuple[dict[str, Any], dict[str, Any]]:
 def _settings(run: RunFolder) -> dict[str, Any]:
     named, asked = asked_settings(run)
     own = {name: _shown(named.get(name) or "") for name in ("data", "model", "strategy")}
+    own["strategy"] = "" if own["strategy"] == AUTO else own["strategy"]  # over time there is none
     settings = {name: _shown(value) for name, value in asked.items() if name not in _OF_ITS_OWN}
     return {**own, "ranks": int(named.get("ranks", 1)), "settings": settings}
 

@@ -122,6 +122,9 @@ class Settings(Columns, total=False):
     strategy: str
     """how an epoch is cut up: halo, sar, adaqp, columns, batchgnn, dorylus; auto: the exact one
     predicted as fastest."""
+    allow: Literal["exact", "rounded", "sampled"]
+    """what auto may take: exact strategies alone, rounded rows where they are faster, or sampled
+    minibatches too, where nothing else fits."""
     memory: str | None
     """memory per rank while training, as 4GB; sets stages to auto."""
     stages: str | None

@@ -177,7 +177,7 @@ def open_sinks(
     for name in read_sinks(config.sink) if is_first else []:
         named, asked = asked_settings(folder)
         kept: dict[str, Any] = {
-            key: named[key] for key in ("data", "model", "ranks") if key in named
+            key: named[key] for key in ("data", "model", "strategy", "ranks") if key in named
         }
         try:
             opened[name] = SINKS[name][1](folder, {**kept, **asked}, epochs)

@@ -19,6 +19,12 @@ def statistics_of_parts(parts: Parts, rank: int | None = None) -> GraphStatistic
             "largest_halo": quality.halo_rows[rank],
         }
         cut = cut.model_copy(update=own)
+    part = parts.part(0)
+    stored = None
+    if "x_index" in part:
+        entries = part.entry("x_index").shape[0]
+        stored = 8 + 8 * entries / max(1, quality.vertices[0])
+    attr = part.entry("edge_attr").shape[1] if "edge_attr" in part else 0
     return GraphStatistics(
         name=facts["name"],
         nodes=facts["num_nodes"],
@@ -27,6 +33,9 @@ def statistics_of_parts(parts: Parts, rank: int | None = None) -> GraphStatistic
         classes=max(1, facts.get("num_targets") or facts["num_classes"]),
         train_share=train,
         edge_types=facts.get("num_edge_types", 0),
+        edge_features=attr,
+        is_weighted="edge_weight" in part,
+        stored_feature_bytes=stored,
         cuts=(cut,),
         method=parts.facts["method"],
     )

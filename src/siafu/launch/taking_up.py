@@ -45,7 +45,8 @@ def changes_to(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
     Raises where it was begun with other settings that it keeps.
     """
     before, now = make_config(**read_run_config(folder.config)).resolved(), config.resolved()
-    asked = config.model_fields_set - {"out"} - ({"strategy"} if config.strategy == AUTO else set())
+    chosen = {"strategy", "allow"} if config.strategy == AUTO else set()  # when it was begun
+    asked = config.model_fields_set - {"out"} - chosen
     changed = {name for name in asked if getattr(before, name) != getattr(now, name)}
     if fixed := sorted(changed - set(MAY_CHANGE)):
         raise ConfigError(

@@ -25,6 +25,7 @@ from siafu.plan.memory import (
 )
 from siafu.plan.outlook import Outlook, Setting, foresee
 from siafu.plan.planning import (
+    EXACT,
     Plan,
     plan_choices,
     rank_counts,
@@ -44,6 +45,7 @@ from siafu.plan.statistics import (
 )
 
 __all__ = [
+    "EXACT",
     "KNOWN",
     "PROCESS_BYTES",
     "ROW_BYTES",

@@ -58,6 +58,8 @@ _KEPT_HEAP = 0.5
 """Of what is alive at the peak: what a heap that gives nothing back holds beside it. 0.2 to 0.9 was
 seen; with --memory, and in stages, freed memory is given back."""
 _ALIVE = (KEPT, FETCHED, GRADIENTS, TRAVELLING)
+_STAYING = 2.0
+"""Copies of rows of every layer in a pipeline: the rows themselves, and gradients."""
 _PAYS, _ROWS_IN_FLIGHT = 0.97, 1e9
 _REQUEST_BYTES, _COUNT_BYTES, _ADDRESS_BYTES = 8, 4, 8
 """Of a node asked about, of how many edges come back for it, and of each."""
@@ -193,6 +195,10 @@ def _work(at: Setting, strategy: Strategy, cut: CutStatistics) -> Work:
         sparse_width=None if stored is None else (stored - 8) / 8,
         nodes=at.statistics.nodes,
         all_edges=at.statistics.edges,
+        gives_back=at.machine.is_cpu
+        and cut.ranks > 1
+        and strategy.unit == "graph"
+        and (at.config.memory is not None or strategy.stages != 1),
     )
 
 
@@ -231,6 +237,10 @@ def _of_full_graph(
     if at.memory is None and strategy.stages == 1 and at.machine.is_cpu:
         memory[FREED] = round(_KEPT_HEAP * sum(memory[kind] for kind in _ALIVE))
     if strategy.unit == "interval":
+        # Rows of every layer and their gradients stay where intervals and other ranks read them.
+        widths = [layer_widths(at.spec, number) for number in range(at.spec.layers)]
+        columns = sum(width.into + width.out for width in widths)
+        memory[OTHER] += round(_STAYING * 4 * columns * (cut.rows + cut.largest_halo))
         traffic = interval_traffic(at.spec, cut.halo_rows, cut.ranks)
         return memory, traffic, interval_seconds(_work(at, strategy, cut), traffic)
     if strategy.by_columns:

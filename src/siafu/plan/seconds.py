@@ -31,6 +31,15 @@ _ADAM_PASSES = 12.0
 _SHARED_COPIES = 2.1
 """Where ranks share a machine, copies between them take the cores of those that compute: what
 computing then takes more is about what is waited for."""
+_SHARED_COLUMNS = 1.4
+"""The same of columns, which are copied once, all together."""
+_LATE_PAIRS, _MOST_LATE = 0.1, 2
+"""Between hosts, what each rank above two adds to the wait for halo rows, whose pairs are not even;
+beyond four ranks no more."""
+_GIVEN_BACK = 2.1
+"""What work on rows takes where freed memory is given back at once: results are new pages."""
+_NOTED = 6.0
+"""Of coding a number: with its row's range, its place in the message and small messages."""
 _OWN_EDGES = 0.5
 """Of the seconds of edges, those of owned rows, while which others travel."""
 _EVALUATION_SHARE = 0.3
@@ -88,6 +97,8 @@ class Work:
     nodes: int = 0
     all_edges: int = 0
     """Of the whole graph, which ranks walk over by columns."""
+    gives_back: bool = False
+    """Whether memory that is freed is given back at once."""
 
     @property
     def is_by_columns(self) -> bool:
@@ -109,7 +120,7 @@ def whole_step(work: Work) -> Phases:
     total = _ends(work)
     for number in range(work.spec.layers):
         total = total.plus(_layer_seconds(work, number))
-    more = work.share.whole
+    more = work.share.whole * (_GIVEN_BACK if work.gives_back else 1.0)
     # A kernel of attention is long enough for threads to be worth waking.
     edges = total.edges if work.spec.card.attends else more * total.edges
     return replace(
@@ -208,9 +219,9 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     if strategy.wire != 32:
         entries = _rounded_entries(work)
     copying = 2 * entries * work.share.of("select")
-    coding = entries * work.share.of("code") if strategy.wire != 32 else 0.0
+    coding = _NOTED * entries * work.share.of("code") if strategy.wire != 32 else 0.0
     travel = rows / link.bytes_per_second + messages * link.latency_seconds
-    travel *= _SHARED_COPIES if link.is_shared else 1.0
+    travel *= _slowed(work)
     sums = (traffic.gradients + traffic.norms) / ranks / link.bytes_per_second
     # One sum of the gradients, and two of small numbers: as many hops as a ring has.
     sums += 3 * 2 * (ranks - 1) * link.latency_seconds
@@ -220,6 +231,14 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     scoring = traffic.evaluation / ranks * uneven / link.bytes_per_second
     scoring += trips / 2 * tensors * (ranks - 1) * link.latency_seconds
     return Phases(exchange=travel - hidden + copying + coding + sums, evaluation=scoring)
+
+
+def _slowed(work: Work) -> float:
+    """Return what travelling takes over what the link alone would."""
+    if work.link.is_shared:
+        return _SHARED_COLUMNS if work.is_by_columns else _SHARED_COPIES
+    late = 0 if work.is_by_columns else min(work.cut.ranks - 2, _MOST_LATE)
+    return 1 + _LATE_PAIRS * late
 
 
 def _rounded_entries(work: Work) -> float:

@@ -49,6 +49,7 @@ class RunFolder:
         self.schema = path / "schema.yaml"
         self.failure = path / "failure.json"
         self.report = path / "report.html"
+        self.forecast = path / "forecast.json"
 
     @classmethod
     def create(cls, path: Path | None, name: str) -> "RunFolder":

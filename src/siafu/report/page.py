@@ -24,7 +24,7 @@ from siafu.report.plots import (
 )
 from siafu.report.style import STYLE
 from siafu.report.told import ToldRun, read_told, scores_of
-from siafu.report.verdict import what_was_lossy, would_more_ranks_help
+from siafu.report.verdict import predicted, what_was_lossy, would_more_ranks_help
 
 _SPLITS = ("train", "val", "test")
 _MIB = 2**20
@@ -123,17 +123,21 @@ def _facts(run: ToldRun) -> dict[str, str]:
         "data": str(settings.get("data", "")),
         "model": f"{settings.get('model', '')}, {settings.get('layers', '?')} layers of "
         f"{settings.get('hidden', '?')}",
-        "strategy": f"{settings.get('strategy', '')}, {run.ranks} rank"
+        "strategy": f"{result.get('strategy') or settings.get('strategy', '')}, {run.ranks} rank"
         + ("s" if run.ranks > 1 else ""),
         run.metric: scores,
         **_further_scores(run),
         "columns used": shortened(run.columns, _MOST_COLUMNS) if run.columns else "",
         "epochs": epochs,
-        "seconds per epoch": number_text(statistics.median(seconds)) if seconds else "",
+        "seconds per epoch": number_text(statistics.median(seconds))
+        + predicted(run, lambda told: f"{number_text(told['seconds'])}")
+        if seconds
+        else "",
         "sent between ranks": f"{sum(result.get('bytes_sent', {}).values()) / _MIB:,.1f} MiB"
         if result
         else "",
         "peak memory": f"{max(result.get('peak_mb') or [0]):,.0f} MiB on one rank"
+        + predicted(run, lambda told: f"{sum(told['memory'].values()) / _MIB:,.0f} MiB")
         if result
         else "",
         "lossy": what_was_lossy(run),

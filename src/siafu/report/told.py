@@ -34,6 +34,8 @@ class ToldRun:
     warnings: list[str] = field(default_factory=list)
     """What its user was warned of: ranks that were lost too."""
     machine: dict[str, Any] = field(default_factory=dict)
+    forecast: dict[str, Any] = field(default_factory=dict)
+    """What was predicted before it began; empty for what no plan is made for."""
     quality: Quality | None = None
     """Of the cut, where its parts are still there."""
     columns: list[str] = field(default_factory=list)
@@ -103,6 +105,7 @@ def read_told(path: Path) -> ToldRun:
         failure=_or({}, lambda: _mapping(read_json(folder.failure))),
         warnings=folder.read_warnings(),
         machine=_or({}, lambda: _mapping(read_json(folder.path / "environment.json"))),
+        forecast=_or({}, lambda: _mapping(read_json(folder.forecast))),
         quality=_or(None, lambda: _quality(folder)),
         columns=_or([], lambda: _columns(folder)),
     )

@@ -1,11 +1,21 @@
 """What the figures of a run mean, in sentences."""
 
 import statistics
+from collections.abc import Callable
+from typing import Any
 
 from siafu.report.told import ToldRun
 
 _MUCH, _LITTLE = 0.4, 0.15
 _UNEVEN = 1.25
+
+
+def predicted(run: ToldRun, tell: Callable[[dict[str, Any]], str]) -> str:
+    """Return what was predicted, in brackets; nothing where it was not, or can't be read."""
+    try:
+        return f" ({tell(run.forecast)} predicted)" if run.forecast else ""
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return ""
 
 
 def would_more_ranks_help(run: ToldRun) -> str:
@@ -14,8 +24,8 @@ def would_more_ranks_help(run: ToldRun) -> str:
     if not seconds.get("computing"):
         return ""
     if run.ranks == 1:
-        return (
-            "One rank computes all of it: more ranks share the work, if there are cores for them."
+        return "One rank computes all of it. " + (
+            _planned(run) or "More ranks share the work, if there are cores for them."
         )
     cores = run.machine.get("cores")
     if isinstance(cores, int) and run.settings.get("launcher") == "local" and run.ranks > cores:
@@ -33,6 +43,8 @@ def would_more_ranks_help(run: ToldRun) -> str:
             f"Rank {worst} computes {slowest:.2f} times the mean, and the others wait for it: a "
             "more even cut, or a core of its own for each rank, helps more than further ranks."
         )
+    if planned := _planned(run):
+        return told + planned
     if share > _MUCH:
         return told + (
             "More ranks would wait more: send less (--strategy adaqp, a better cut) or use "
@@ -41,6 +53,23 @@ def would_more_ranks_help(run: ToldRun) -> str:
     if share < _LITTLE:
         return told + "Computing is nearly all of it: more ranks shorten an epoch."
     return told + "More ranks still help, less than in proportion."
+
+
+def _planned(run: ToldRun) -> str:
+    """Return what `siafu plan` tells of twice as many ranks; nothing where it tells nothing."""
+    more = run.forecast.get("more")
+    if not isinstance(more, dict):
+        return ""
+    try:
+        ranks, times, share = int(more["ranks"]), float(more["times"]), float(more["exchange"])
+    except (KeyError, TypeError, ValueError):
+        return ""
+    if more.get("helps"):
+        return f"As by `siafu plan`, {ranks} ranks would take {times:.2g} of the time."
+    return (
+        f"As by `siafu plan`, {ranks} ranks would not help: the exchange would be "
+        f"{100 * share:.0f} % of an epoch. Sending less would (--strategy adaqp, a better cut)."
+    )
 
 
 def what_was_lossy(run: ToldRun) -> str:

@@ -6,7 +6,7 @@ from pydantic import field_validator
 
 from siafu.nn.options import TEMPORAL
 from siafu.options import OVER_TIME, STATIC, Options, Scope, setting
-from siafu.strategy.strategy import PRESETS
+from siafu.strategy.strategy import AUTO, PRESETS
 
 NO_MINIBATCHES = Scope(lambda kind: kind.unit != "macrobatch", "where minibatches are drawn")
 NO_PIPELINE = Scope(lambda kind: kind.unit != "interval", "where intervals are in a pipeline")
@@ -17,6 +17,11 @@ PERIODS = Scope(
     lambda kind: kind.assigns_widths or kind.config.wire == "0",
     "where rows travel alike in every epoch",
     "add --wire adaptive",
+)
+CHOOSING = Scope(
+    lambda kind: kind.config.strategy == AUTO,
+    "where the strategy is named",
+    "leave --strategy out",
 )
 UNCUT_ROWS = Scope(
     lambda kind: not kind.over_time or kind.config.node_parts == 1,
@@ -38,10 +43,17 @@ class StrategyOptions(Options):
     panel: ClassVar[str] = "Strategy"
 
     strategy: str = setting(
-        "halo",
+        AUTO,
         f"how an epoch is cut up: {', '.join(PRESETS)}; auto: the exact one predicted as fastest",
         STATIC,
         usual=3,
+    )
+    allow: Literal["exact", "rounded", "sampled"] = setting(
+        "exact",
+        "what auto may take: exact strategies alone, rounded rows where they are faster, or "
+        "sampled minibatches too, where nothing else fits",
+        STATIC,
+        CHOOSING,
     )
     memory: str | None = setting(
         None,

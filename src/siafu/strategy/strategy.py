@@ -114,7 +114,7 @@ class Strategy:
         if self.unit == "graph" and self.macrobatch != 1:
             raise ConfigError(
                 "Macrobatches are made of minibatches, and here a step is the whole graph.",
-                seen=f"macrobatch={self.macrobatch}",
+                seen=f"--macrobatch {self.macrobatch}",
                 fix="add --strategy batchgnn, or leave --macrobatch out",
             )
         others = {"stages": self.stages != 1, "recompute": self.recompute, "prune": self.prune}

@@ -88,6 +88,7 @@ OTHERS: dict[str, Other] = {
     "launcher": Other("ray"),
     "out": Other("elsewhere", ("folder",)),
     "strategy": Other("sar", PLANNED, {"sar": "halo"}),
+    "allow": Other("sampled"),
     "stages": Other("2", PLANNED, {"sar": "1"}),
     "memory": Other("1MB"),
     "recompute": Other(True, PLANNED, {"sar": False}),

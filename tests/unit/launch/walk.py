@@ -70,7 +70,7 @@ SAME = {"walks_common": False, "has_own_network": False}
 
 
 ENGINES: dict[str, Engine] = {
-    "halo": _static(model="gcn", **PAIR),
+    "halo": _static(strategy="halo", model="gcn", **PAIR),
     "sar": _static(strategy="sar", model="gat", **SAME, **PAIR),
     "adaqp": _static(strategy="adaqp", model="sage", **SAME, **PAIR),
     "columns": _static(strategy="columns", model="sage", **SAME, **PAIR),
@@ -80,9 +80,9 @@ ENGINES: dict[str, Engine] = {
     "links": _static(
         strategy="batchgnn", task="link", model="sage", batch_size=40, walks_common=False
     ),
-    "edges": _static(task="edge", model="gcn", walks_common=False, **PAIR),
+    "edges": _static(strategy="halo", task="edge", model="gcn", walks_common=False, **PAIR),
     "dorylus": _static(strategy="dorylus", pool="none", intervals=2, walks_common=False),
-    "own": _static(model=f"{MODELS}:Net", walks_common=False),
+    "own": _static(strategy="halo", model=f"{MODELS}:Net", walks_common=False),
     "tm-gcn": _timed(model="tm-gcn", ranks=2),
     "groups": _timed(model="tm-gcn", ranks=2, node_parts=2, partition="hash", **SAME),
     "evolvegcn": _timed(model="evolvegcn-o", task="link", walks_common=False),

@@ -214,7 +214,26 @@ def test_verdict_on_more_ranks(
     result = folder.read_result() | {"ranks": 2, "rank_seconds": seconds, "peak_mb": [1.0, 1.0]}
     folder.write_result(result)
     (folder.path / "environment.json").write_text(json.dumps({"cores": cores}))
+    folder.forecast.unlink(missing_ok=True)  # of a model that no plan is made for
     assert said in would_more_ranks_help(read_told(folder.path))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_verdict_on_more_ranks_is_that_of_the_plan(
+    runs: list[Path], tmp_path: Path, ranks: int
+) -> None:
+    folder = RunFolder(shutil.copytree(runs[0], tmp_path / "run"))
+    told = json.loads(folder.forecast.read_text())
+    assert set(told["more"]) == {"ranks", "helps", "times", "exchange"}
+    seconds = {"computing": [1.0] * ranks, "waiting": [3.0 * (ranks - 1)] * ranks}
+    folder.write_result(folder.read_result() | {"ranks": ranks, "rank_seconds": seconds})
+    (folder.path / "environment.json").write_text(json.dumps({"cores": 8}))
+    for helps, said in ((True, "4 ranks would take 0.6 of"), (False, "4 ranks would not help")):
+        more = {"ranks": 4, "helps": helps, "times": 0.6, "exchange": 0.4}
+        folder.forecast.write_text(json.dumps({**told, "more": more}))
+        assert said in would_more_ranks_help(read_told(folder.path))
+    folder.forecast.write_text("{")  # damaged: it is left out
+    assert "plan" not in would_more_ranks_help(read_told(folder.path))
 
 
 @pytest.mark.skipif(not shutil.which("chromium"), reason="a browser: apt-get install chromium")
