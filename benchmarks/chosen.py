@@ -69,7 +69,8 @@ class Case:
     mbit: float | None = None
     """Of the links of hosts; None: ranks of this machine."""
     method: Method = "metis"
-    memory: str | None = None
+    is_tight: bool = False
+    """Whether the budget lies midway between what the leanest and the next choice need."""
     allow: str = "exact"
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -83,7 +84,7 @@ class Case:
     @property
     def is_by_runs(self) -> bool:
         """Whether each strategy is a run of its own."""
-        return self.memory is not None or self.model == "own" or self.allow == "sampled"
+        return self.is_tight or self.model == "own"
 
 
 WIDE = {"hidden": 256, "layers": 3}
@@ -96,10 +97,10 @@ CASES = (
     Case(graph="random:12000", model="sage", ranks=3, settings=WIDE),
     Case(graph="random:12000", model="gcn", ranks=2),
     Case(graph="planted:20000", model="own", ranks=2),
-    Case(graph="random:60000", model="gat", ranks=4, memory="480MB"),
-    Case(graph="random:60000", model="sage", ranks=4, memory="620MB", settings=WIDE),
-    Case(graph="ogbn_arxiv_struct", model="gat", ranks=3, memory="900MB"),
-    Case(graph="planted:300000", model="sage", ranks=2, memory="700MB", allow="sampled"),
+    Case(graph="random:30000", model="gat", ranks=4, method="hash", is_tight=True),
+    Case(graph="random:30000", model="sage", ranks=4, method="hash", is_tight=True, settings=WIDE),
+    Case(graph="ogbn_arxiv_struct", model="gat", ranks=3, is_tight=True),
+    Case(graph="planted:300000", model="sage", ranks=2, is_tight=True, allow="sampled"),
     Case(graph="random:8000", model="sage", ranks=4, mbit=100),
     Case(graph="random:8000", model="gat", ranks=4, mbit=100),
     Case(graph="random:8000", model="gcn", ranks=3, mbit=100),
@@ -179,7 +180,33 @@ def in_turns(case: Case, parts: Path, epochs: int) -> tuple[dict[str, float], Li
     return seconds, None if link is None else Link(**link)
 
 
-def by_runs(case: Case, parts: Path, folder: Path, epochs: int) -> dict[str, float]:
+def tight_budget(case: Case, parts: Path, folder: Path) -> str:
+    """Return a budget that the leanest choice is within and no other, as ranks tell their needs."""
+    needs = []
+    lean = "batchgnn" if case.allow == "sampled" else "sar"
+    for name in dict.fromkeys((lean, *case.strategies)):
+        stages: dict[str, Any] = {"stages": 1} if name == "halo" else {}
+        try:
+            siafu.fit(
+                str(parts),
+                model=case.model,
+                strategy=name,
+                memory="1MB",
+                ranks=case.ranks,
+                out=str(folder / f"need-{name}"),
+                quiet=True,
+                **stages,
+                **case.settings,
+            )
+        except SiafuError as error:
+            needs.append(float(error.seen.partition("a rank needs ")[2].split()[0]))
+    least, above = needs[0], [need for need in needs[1:] if need > needs[0]]
+    return f"{1000 * (least + min(above, default=1.1 * least)) / 2:.0f}MB"
+
+
+def by_runs(
+    case: Case, parts: Path, folder: Path, epochs: int, memory: str | None
+) -> dict[str, float]:
     """Return the median epoch of each strategy that runs within the budget."""
     seconds = {}
     model = case.model
@@ -189,13 +216,13 @@ def by_runs(case: Case, parts: Path, folder: Path, epochs: int) -> dict[str, flo
     for name in (*case.strategies, "auto"):
         settings: dict[str, Any] = {"allow": case.allow} if name == "auto" else {}
         # Without a number of stages a budget finds one: halo is then what lies on the way to sar.
-        settings |= {"stages": 1} if name == "halo" and case.memory is not None else {}
+        settings |= {"stages": 1} if name == "halo" and memory is not None else {}
         try:
             run = siafu.fit(
                 str(parts),
                 model=model,
                 strategy=name,
-                memory=case.memory,
+                memory=memory,
                 ranks=case.ranks,
                 epochs=epochs + WARM_EPOCHS,
                 inference="none",
@@ -213,7 +240,9 @@ def by_runs(case: Case, parts: Path, folder: Path, epochs: int) -> dict[str, flo
     return seconds
 
 
-def taken(case: Case, parts: Path, folder: Path, link: Link | None) -> tuple[str, str]:
+def taken(
+    case: Case, parts: Path, folder: Path, link: Link | None, memory: str | None
+) -> tuple[str, str]:
     """Return what auto takes, and what it says of it."""
     model = f"{folder / 'net.py'}:Net" if case.model == "own" else case.model
     said: list[str] = []
@@ -221,7 +250,7 @@ def taken(case: Case, parts: Path, folder: Path, link: Link | None) -> tuple[str
         data=str(parts),
         model=model,
         ranks=case.ranks,
-        memory=case.memory,
+        memory=memory,
         allow=case.allow,
         **case.settings,
     )
@@ -238,18 +267,20 @@ def measured(case: Case, epochs: int) -> dict[str, Any]:
         siafu.partition(graph, parts, parts=case.ranks, method=case.method, quiet=True)
         del graph
         link = None
+        memory = tight_budget(case, parts, folder) if case.is_tight else None
         if case.is_by_runs:
-            seconds = by_runs(case, parts, folder, epochs)
+            seconds = by_runs(case, parts, folder, epochs, memory)
         else:
             seconds, link = in_turns(case, parts, epochs)
-        name, told = taken(case, parts, folder, link)
+        name, told = taken(case, parts, folder, link, memory)
     # Of a budget auto may take stages that no preset has: then its own run counts.
     own = seconds.pop("auto", math.inf)
     best = min(seconds.values(), default=own)
     mine = seconds.get(name, own)
-    if case.memory is not None and name == "halo":
+    if memory is not None and name == "halo":
         mine = min(own, mine)
-    row = {name: value for name, value in asdict(case).items() if value not in (None, {})}
+    row = {name: value for name, value in asdict(case).items() if value not in (None, {}, False)}
+    row |= {} if memory is None else {"memory": memory}
     row |= {"seconds": {name: round(value, 4) for name, value in seconds.items()}}
     row |= {"auto": None if math.isinf(own) else round(own, 4), "taken": name, "said": told}
     row |= {"best": min(seconds, key=lambda one: seconds[one], default="none")}

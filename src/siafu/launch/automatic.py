@@ -27,6 +27,7 @@ _EXACT = (_USUAL, "columns", "sar")
 _ROUNDED, _SAMPLED = "adaqp", "batchgnn"
 _BESIDE = (_ROUNDED, _SAMPLED, "dorylus")
 """Taken where a setting has a meaning there alone, or where --allow says so."""
+_STAGED = (_USUAL, "sar")
 _CLEARLY = 0.9
 _ROOM = 0.9
 """Of the memory, what others than the usual may take: predictions are not exact, and only of the
@@ -91,7 +92,8 @@ def with_chosen_strategy(
     best = choose(found)
     told = [f"{_called(one)} {_told(one)}" for one in found if one is not best]
     over = f" over {shown_bytes(link.bytes_per_second)}/s" if link is not None else ""
-    why = f"predicted {_told(best)} per epoch{over}" + (f"; {', '.join(told)}" if told else "")
+    why = f"predicted {_told(best, f' per epoch{over}')}"
+    why += f"; {', '.join(told)}" if told else ""
     if config.ranks > 1 or best.name != _USUAL:
         say(f"Strategy: {_called(best)} ({why}); --strategy NAME takes another.")
     return _named(config, best.name)
@@ -102,23 +104,24 @@ def _called(one: Outlook) -> str:
     return f"{one.name} in {count} stages" if one.name == _USUAL and count > 1 else one.name
 
 
-def _told(one: Outlook) -> str:
-    told = shown_seconds(one.seconds)
+def _told(one: Outlook, more: str = "") -> str:
+    told = shown_seconds(one.seconds) + more
     return told if one.fits else f"{told}, but {shown_bytes(one.memory_bytes)} do not fit"
 
 
 def choose(found: Sequence[Outlook]) -> Outlook:
     """Return the usual choice, or one that is clearly faster; one that fits comes before others.
 
-    A sampled epoch is another training: it is taken where nothing else fits. Where none does, the
-    one that needs least.
+    A sampled epoch is another training: it is taken where nothing else fits. Where none does, it is
+    one of stages, which ranks may still find enough of.
     """
     whole = [one for one in found if one.exactness != "sampled"]
     fitting = [one for one in whole if one.fits and (one.name == _USUAL or _has_room(one))]
     if not fitting:
         fitting = [one for one in whole if one.fits] or [one for one in found if one.fits]
     if not fitting:
-        return min(whole, key=lambda one: one.memory_bytes)
+        staged = [one for one in whole if one.name in _STAGED]
+        return min(staged or whole, key=lambda one: one.memory_bytes)
     fastest = min(fitting, key=lambda one: one.seconds)
     usual = next((one for one in fitting if one.name == _USUAL), fastest)
     return fastest if fastest.seconds < _CLEARLY * usual.seconds else usual

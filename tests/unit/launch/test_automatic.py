@@ -39,7 +39,7 @@ class Choice:
         ([Choice("halo", 1.0), Choice("columns", 0.5)], "columns"),
         ([Choice("halo", 1.0), Choice("columns", 0.5, 10)], "halo"),  # too close to the budget
         ([Choice("halo", 1.0, 11), Choice("sar", 1.4, 10)], "sar"),
-        ([Choice("halo", 1.0, 13), Choice("sar", 2.0, 12)], "sar"),
+        ([Choice("halo", 1.0, 13), Choice("columns", 1.0, 11), Choice("sar", 2.0, 12)], "sar"),
         ([Choice("halo", 1.0), Choice("adaqp", 0.5, exactness="unbiased")], "adaqp"),
         ([Choice("halo", 1.0), Choice("batchgnn", 0.1, exactness="sampled")], "halo"),
         ([Choice("halo", 1.0, 11), Choice("batchgnn", 3.0, exactness="sampled")], "batchgnn"),
