@@ -86,7 +86,7 @@ class NoisyNeighbours:
         self._strategy, self._reader = strategy, Reader(strategy, local.ids_N, draws)
         self._dropped: tuple[Tensor, Tensor, DrawKey, float] | None = None
         self.num_vertices = local.num_vertices
-        self.edge_attr = self.edge_type = None
+        self.edge_attr, self.edge_type = None, local.edge_type
 
     def _parts(self, use: Callable[..., Tensor], *sources: Tensor) -> Tensor:
         """Return the rows of each part, computed from what it sees of the sources."""
@@ -145,8 +145,14 @@ class NoisyNeighbours:
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         return self._parts(self._local.normalised_sum, x_ND)
 
+    def sum(self, x_ND: Tensor) -> Tensor:
+        return self._parts(self._local.sum, x_ND)
+
     def max(self, x_ND: Tensor) -> Tensor:
         return self._parts(self._local.max, x_ND)
+
+    def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
+        return self._parts(lambda seen: self._local.relations(seen, map_TDO), x_ND)
 
     def attend(
         self,

@@ -25,6 +25,8 @@ EXACT = {"rtol": 1e-10, "atol": 1e-12}
 
 IN_WIDTH, HIDDEN = 20, 24
 MODELS = ("gcn", "sage", "gat", "gatv2", "sage-max")
+OTHERS = {"gin": "hash", "rgcn": "typed", "transformer": "hash"}
+"""Tried with changes alone, and the cut of it."""
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,11 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Pat
         folders[kind, size] = root / f"{kind}{size}"
         part_of = assignment(graph, kind, size)
         write_parts(graph, part_of, folders[kind, size], num_parts=size, method=kind, seed=0)
+    typed = awkward_graph(weighted=True, width=IN_WIDTH)
+    for size in (1, 3):
+        folder = folders["typed", size] = root / f"typed{size}"
+        part_of = assignment(typed, "hash", size)
+        write_parts(typed, part_of, folder, num_parts=size, method="hash", seed=0)
     return folders
 
 
@@ -51,6 +58,7 @@ def spec_of(model: str) -> ModelSpec:
         heads=2,
         dropout=0.3,
         norm="layer",
+        num_types=3 if model == "rgcn" else 0,
     )
 
 
@@ -63,7 +71,8 @@ def noisy_steps(
     try:
         shard, draws = open_shard(folder, World()), Draws(seed=3)
         part_of = torch.from_numpy(assignment(graph_of(), kind, size)).long()
-        local = LocalNeighbours(shard.csr, shard.row_ids, draws)
+        edges = {"edge_type": shard.edge_type, "edge_attr": shard.edge_attr}
+        local = LocalNeighbours(shard.csr, shard.row_ids, draws, **edges)
         noisy = NoisyNeighbours(local, part_of[shard.row_ids], strategy, draws)
         return run_steps(shard, noisy, draws, spec, Strategy())
     finally:
@@ -112,13 +121,14 @@ CUTS = [
         (choice, *CUTS[(2 * number + other) % len(CUTS)])
         for number, choice in enumerate(KEPT)
         for other in (0, 1)
-    ],
+    ]
+    + [("changes at 2 bits", model, 4, kind, 3) for model, kind in OTHERS.items()],
 )
 def test_rows_that_both_ends_keep_equal_those_of_one_process(
     ranks: RankPool, parts, choice: str, model: str, stages: int, kind: str, size: int
 ) -> None:
-    chosen = KEPT[choice]
-    want = noisy_steps(parts["hash", 1], kind, size, spec_of(model), Strategy(**chosen))
+    chosen, whole = KEPT[choice], parts["typed" if kind == "typed" else "hash", 1]
+    want = noisy_steps(whole, kind, size, spec_of(model), Strategy(**chosen))
     strategy = Strategy(**chosen, stages=stages, recompute=stages > 1)
     got = ranks.run(distributed_steps, size, parts[kind, size], spec_of(model), strategy)
     assert_same(got, want, **EXACT)

@@ -95,6 +95,13 @@ def test_pieces_keep_to_their_limit(table, stages: int, piece: int) -> None:
             assert sum(len(rows_of(share, table, rank)) for share in group) <= piece
 
 
+def test_small_peers_travel_together_up_to_a_piece() -> None:
+    table = [[0 if p == q else 100 for q in range(9)] for p in range(9)]
+    groups = group_rounds(table, 9, 300)
+    assert [len(group) for group in groups] == [3, 3, 2]
+    assert len(group_rounds(table, 9, 256)) == 8, "the smallest piece: a stage for each peer"
+
+
 def test_one_rank_has_no_stages() -> None:
     assert group_rounds([[0]], 1, 1024) == []
     assert group_rounds([[0]], 8, 1024) == []
@@ -115,4 +122,4 @@ def test_one_stage_holds_all_rounds() -> None:
 def test_a_piece_is_about_a_quarter_of_the_largest_part(owned: list[int]) -> None:
     piece = smallest_piece(owned)
     assert piece >= 1
-    assert piece == 1024 or 4 * (piece - 1) < max(owned) <= 4 * piece
+    assert piece == 256 or 4 * (piece - 1) < max(owned) <= 4 * piece

@@ -54,6 +54,7 @@ class FullGraph:
         "halo_backward",
         "halo_forward",
         "halo_refetch",
+        "host",
         "metric",
         "norm",
         "sample",

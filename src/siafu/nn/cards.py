@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from siafu.errors import ConfigError
 from siafu.nn.attention import GATLayer, GATv2Layer, Heads, TransformerLayer
 from siafu.nn.draws import Dropout
-from siafu.nn.layers import GCNLayer, GINLayer, RGCNLayer, SAGELayer
+from siafu.nn.layers import MOST_BASES, GCNLayer, GINLayer, RGCNLayer, SAGELayer
 
 Norm = Literal["none", "batch", "layer"]
 InputAggregation = Literal["normalised_sum", "mean", "sum"]
@@ -84,6 +84,8 @@ class LayerWidths:
     into: int
     out: int
     heads: int
+    types: int = 0
+    """Of edges."""
 
     @property
     def narrow(self) -> int:
@@ -282,7 +284,7 @@ _CARDS = (
         layer=lambda spec, at: RGCNLayer(at.in_width, at.out_width, num_types=_types(spec)),
         aggregation="relations",
         keeps=lambda width: 0,
-        sends=lambda width: width.into,
+        sends=lambda width: min(width.into, min(width.types or MOST_BASES, MOST_BASES) * width.out),
         maps=lambda width: 4 * width.into * width.out,
         maps_first="never",
         lr=0.01,
@@ -312,5 +314,8 @@ def layer_widths(spec: ModelSpec, number: int) -> LayerWidths:
     is_last = number == spec.layers - 1 and spec.jk == "none"
     width_in = spec.in_width if number == 0 else spec.hidden
     return LayerWidths(
-        width_in, spec.out_width if is_last else spec.hidden, 1 if is_last else spec.heads
+        width_in,
+        spec.out_width if is_last else spec.hidden,
+        1 if is_last else spec.heads,
+        spec.num_types,
     )

@@ -15,7 +15,8 @@ from torch.nn import functional
 from siafu.nn.neighbours import Neighbours, Summing
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense, project
 
-_MOST_BASES = 8
+MOST_BASES = 8
+"""Of R-GCN's maps, however many types of edges there are."""
 
 
 def maps_first(x: Rows, out_width: int, neighbours: Neighbours) -> bool:
@@ -136,12 +137,14 @@ class GINLayer(nn.Module):
 class RGCNLayer(nn.Module):
     """Schlichtkrull et al., 2018: out = W_0 x + sum over types of the mean of W_t x; with bases.
 
-    Maps are mixtures of at most eight bases, so their number does not grow with the types.
+    Maps are mixtures of at most eight bases, so their number does not grow with the types. Where
+    all bases together are narrower than the input, rows are mapped by these before they travel, and
+    mixed where they arrive.
     """
 
     def __init__(self, in_width: int, out_width: int, *, num_types: int) -> None:
         super().__init__()
-        bases = min(num_types, _MOST_BASES)
+        bases = min(num_types, MOST_BASES)
         self.own = nn.Linear(in_width, out_width)
         self.basis = nn.Parameter(torch.empty(bases, in_width, out_width))
         self.mixture = nn.Parameter(torch.empty(num_types, bases))
@@ -151,6 +154,12 @@ class RGCNLayer(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
-        map_TDO = torch.einsum("tb,bdo->tdo", self.mixture, self.basis)
         own_MO = own_map(x, neighbours, self.own.weight, self.own.bias)
+        (bases, width, out), types = self.basis.shape, len(self.mixture)
+        if bases * out < width and neighbours.maps_first(width, bases * out):
+            rows = project(x, self.basis.transpose(1, 2).reshape(bases * out, width))
+            one_OO = torch.eye(out, dtype=self.mixture.dtype, device=self.mixture.device)
+            mix_TBO = torch.einsum("tb,po->tbpo", self.mixture, one_OO)
+            return own_MO + neighbours.relations(rows, mix_TBO.reshape(types, bases * out, out))
+        map_TDO = torch.einsum("tb,bdo->tdo", self.mixture, self.basis)
         return own_MO + neighbours.relations(dense(x), map_TDO)

@@ -91,7 +91,9 @@ def returns_gradients(spec: ModelSpec, number: int, *, sparse: bool = False) -> 
     if number > 0 or spec.card.attends or spec.card.aggregation == "max":
         return True
     width = layer_widths(spec, number)
-    return spec.card.aggregation != "relations" and (sparse or width.out <= width.into)
+    if spec.card.aggregation == "relations":
+        return spec.card.sends(width) < width.into
+    return sparse or width.out <= width.into
 
 
 def column_traffic(spec: ModelSpec, nodes: int, ranks: int, strategy: Strategy) -> EpochTraffic:

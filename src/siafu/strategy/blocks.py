@@ -31,7 +31,7 @@ from siafu.strategy.rounding import Rounding
 _PIECE_ELEMENTS = 1 << 24
 """Numbers that the edges of one piece may bring: 64 MB in float32."""
 _PIECES = 4
-_SMALLEST_PIECE = 1024
+_SMALLEST_PIECE = 256
 """Rows below which cutting a peer's block further would only add messages."""
 
 
@@ -260,10 +260,11 @@ def build_reach(
     """Return the blocks of M x C edges; every rank calls this with the same `stages`.
 
     There are at most `stages` groups of peers, of as equal size as can be; small ones are merged
-    and rounds in which nobody reads anything are left out. Where every peer has a stage of its own,
-    large ones are fetched in pieces of a quarter of the owned rows: a rank then holds little more
-    than its own rows, whatever the number of ranks. With `ids_R`, numbers of the halo rows in the
-    whole graph, ranks of a host share what they read.
+    and rounds in which nobody reads anything are left out. Where every peer may have a stage of its
+    own, large ones are fetched in pieces of a quarter of the owned rows, and small ones together up
+    to that size: a rank then holds little more than its own rows, and has as many stages as four
+    times its halo rows over its own, whatever the number of ranks. With `ids_R`, numbers of the
+    halo rows in the whole graph, ranks of a host share what they read.
     """
     num_owned = csr.num_cols - plan.num_halo
     table = world.gather_numbers([float(num_owned), *(float(n) for n in plan.recv_counts)])
@@ -301,7 +302,9 @@ def group_rounds(
         counts = {r: math.ceil(heights[r] / piece_rows) for r in used}
         shares = [Share(r, n, counts[r]) for r in used for n in range(counts[r])]
         tall = [math.ceil(heights[share.round] / share.of) for share in shares]
-        return _pack(shares, tall, max(tall))
+        # Small peers share a stage of a piece's size: beyond that stages cost, and save no memory.
+        limit = piece_rows if piece_rows > _SMALLEST_PIECE else 0
+        return _pack(shares, tall, max(limit, *tall))
     shares = [Share(r, 0, 1) for r in used]
     tall = [heights[r] for r in used]
     sums = [0, *accumulate(tall)]

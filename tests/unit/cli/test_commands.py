@@ -47,6 +47,7 @@ KEYS = {
 PURPOSES = {
     "halo_forward",
     "halo_refetch",
+    "host",
     "halo_backward",
     "column_forward",
     "column_backward",

@@ -103,10 +103,8 @@ def max_grad_into(
     width = grad_MD.size(1)
     entries = grad_MD.numel() if rows_M is None else len(rows_M) * width
     chunks = min(num_chunks(entries), num_threads(), max(1, width // TILE))
-    run_chunks(
-        lambda lo, hi: _max_grad_columns(*arrays, lo, hi),
-        np.linspace(0, width, chunks + 1).astype(int).tolist(),
-    )
+    bounds = [width * number // chunks for number in range(chunks + 1)]
+    run_chunks(lambda lo, hi: _max_grad_columns(*arrays, lo, hi), bounds)
 
 
 def transpose(
