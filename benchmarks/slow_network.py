@@ -38,7 +38,6 @@ from siafu.engine import Trainer, begin
 from siafu.graph import Graph, graph_from_edges
 from siafu.ingest import load
 from siafu.launch.rank import prepare_process
-from siafu.ops import warm_up, warm_up_wire
 from siafu.partitioning import assign_metis, write_parts
 from siafu.shard import Shard, open_shard
 
@@ -158,7 +157,15 @@ def measure_rank(job: dict[str, Any]) -> None:
         for model in job["models"]:
             configs = {f"{model}/{mode}": settings(job, model, mode) for mode in job["modes"]}
             if job["kind"] == "time":
-                found |= time_modes(shard, configs, job["timed"])
+                # Hosts with cores of their own need no turns, and tell each mode when it is done.
+                one_by_one = [{name: config} for name, config in configs.items()]
+                for some in one_by_one if job["log"] else [configs]:
+                    found |= time_modes(shard, some, job["timed"])
+                    if world.rank == 0 and job["log"]:
+                        told = {name: found[name] for name in some} | {
+                            "hosts": len(set(world.hosts))
+                        }
+                        append_json(Path(job["log"]), told)
                 continue
             for name, config in configs.items():
                 found[name] = (curves if job["curves"] else accuracies)(shard, config, job)
@@ -211,6 +218,7 @@ def time_hosts(
         "dropout": args.dropout,
         "threads": max(1, args.cores // args.ranks),
         "timed": args.timed,
+        "log": f"{args.json}.part" if args.cores and args.json else "",
     }
     command = [sys.executable, "-m", "benchmarks.slow_network", "--rank", json.dumps(job)]
     with hosts(size, mbit=mbit, ranks=args.ranks, cores=args.cores) as made:
@@ -351,8 +359,6 @@ def main() -> None:
     if args.rank:
         measure_rank(json.loads(args.rank))
         return
-    warm_up()
-    warm_up_wire()
     models = args.models.split(",")
     if args.data:
         graph = small = load(args.data, undirected=True)
