@@ -262,9 +262,8 @@ def build_reach(
     There are at most `stages` groups of peers, of as equal size as can be; small ones are merged
     and rounds in which nobody reads anything are left out. Where every peer may have a stage of its
     own, large ones are fetched in pieces of a quarter of the owned rows, and small ones together up
-    to that size: a rank then holds little more than its own rows, and has as many stages as four
-    times its halo rows over its own, whatever the number of ranks. With `ids_R`, numbers of the
-    halo rows in the whole graph, ranks of a host share what they read.
+    to that size: a rank holds little more than its own rows, in stages that do not grow with the
+    ranks. With `ids_R`, numbers of halo rows in the whole graph, ranks of a host share them.
     """
     num_owned = csr.num_cols - plan.num_halo
     table = world.gather_numbers([float(num_owned), *(float(n) for n in plan.recv_counts)])
@@ -302,7 +301,7 @@ def group_rounds(
         counts = {r: math.ceil(heights[r] / piece_rows) for r in used}
         shares = [Share(r, n, counts[r]) for r in used for n in range(counts[r])]
         tall = [math.ceil(heights[share.round] / share.of) for share in shares]
-        # Small peers share a stage of a piece's size: beyond that stages cost, and save no memory.
+        # Small peers share a stage up to that: more stages would cost, and save no memory.
         limit = piece_rows if piece_rows > _SMALLEST_PIECE else 0
         return _pack(shares, tall, max(limit, *tall))
     shares = [Share(r, 0, 1) for r in used]
@@ -315,8 +314,8 @@ def group_rounds(
 
 def _height(rows_read: list[list[int]], rounds: Rounds, number: int) -> int:
     """Return the most rows that a rank reads in a round."""
-    sources = ((row, rounds.source(rank, number)) for rank, row in enumerate(rows_read))
-    return max((row[source] for row, source in sources if source is not None), default=0)
+    found = ((row, rounds.source(rank, number)) for rank, row in enumerate(rows_read))
+    return max((row[source] for row, source in found if source is not None), default=0)
 
 
 def _pack(shares: list[Share], tall: list[int], limit: int) -> list[list[Share]]:
@@ -341,10 +340,8 @@ def _stage_rows(group: list[Share], plan: HaloPlan, world: World, rounds: Rounds
             read.setdefault(source, []).append(share)
         for receiver in rounds.receivers(world.rank, share.round):
             sent.setdefault(receiver, []).append(share)
-    device = plan.send_rows.device
-    return StageRows(
-        *_picked(read, plan.recv_counts, device), *_picked(sent, plan.send_counts, device)
-    )
+    at = plan.send_rows.device
+    return StageRows(*_picked(read, plan.recv_counts, at), *_picked(sent, plan.send_counts, at))
 
 
 def _picked(
