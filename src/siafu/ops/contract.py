@@ -27,6 +27,19 @@ class Edges(NamedTuple):
         return Edges(self.indptr.contiguous(), self.index.contiguous(), *factors)
 
 
+class LongRows(NamedTuple):
+    """Rows of so many edges that they are summed in pieces: H rows, P pieces, or none at all."""
+
+    row_H: Tensor | None = None
+    first_H: Tensor | None = None
+    """[H + 1]: the first piece of each, and P."""
+    bounds_P2: Tensor | None = None
+    """Where the edges of a piece begin and end."""
+
+
+NO_LONG_ROWS = LongRows()
+
+
 class Draw(NamedTuple):
     """Which random words to draw: two key words, and one or two 48-bit ids for each row."""
 
@@ -41,6 +54,10 @@ class CsrKernels(Protocol):
     DTYPES: frozenset[torch.dtype]
     """Types of x that the implementation takes."""
 
+    @property
+    def LONG_ROW(self) -> int | None:
+        """Edges above which a row is summed in pieces; None: never."""
+
     def sum_into(
         self,
         edges: Edges,
@@ -48,12 +65,15 @@ class CsrKernels(Protocol):
         out_MD: Tensor,
         *,
         accumulate: bool,
-        longest: int | None = None,
+        long_rows: LongRows | None = None,
     ) -> None:
         """Write, or add, row_scale[i] * sum of weight[e] * col_scale[j] * x[j] over row i.
 
-        No row has more than `longest` edges, where that is told.
+        `long_rows` are what `cut_rows` found, where it was asked.
         """
+
+    def cut_rows(self, indptr: Tensor) -> LongRows:
+        """Return the rows of more than LONG_ROW edges, which takes a look at all."""
 
     def max_into(self, edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
         """Write each row's maximum and the first edge that holds it; 0 and -1 for empty rows."""
@@ -306,10 +326,13 @@ class DeltaKernels(Protocol):
 
     def move(
         self,
+        indptr: Tensor,
         columns: tuple[Tensor, ...],
         fresh: tuple[Tensor, ...],
-        born_at: Tensor,
-        gone_at: Tensor,
+        delta: Changes,
         num_after: int,
-    ) -> tuple[Tensor, ...]:
-        """Return columns of the edges after a delta: those that stay shift, `fresh` fills in."""
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Return row starts and columns of the edges after a delta.
+
+        Edges that stay shift, `fresh` fills in; what has changed is not looked at.
+        """

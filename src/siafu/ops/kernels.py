@@ -39,6 +39,7 @@ try:
         raise ImportError("torch was built without CUDA")  # noqa: TRY301
     from siafu.ops.attention import triton as attention_triton
     from siafu.ops.csr import triton as csr_triton
+    from siafu.ops.delta import triton as delta_triton
     from siafu.ops.random import triton as random_triton
     from siafu.ops.rows import triton as row_triton
     from siafu.ops.sample import triton as sample_triton
@@ -77,7 +78,8 @@ if triton_missing is None:
         attention_triton,
         wire_triton,
         sample_triton,
-        rows=row_triton,
+        delta_triton,
+        row_triton,
     )
 
 

@@ -30,7 +30,8 @@ def device(request, monkeypatch) -> torch.device:
     elif INTERPRETED:
         modules = (import_module(f"siafu.ops.{name}.triton") for name in ("csr", "random"))
         more = {
-            name: import_module(f"siafu.ops.{name}.triton") for name in ("wire", "sample", "rows")
+            name: import_module(f"siafu.ops.{name}.triton")
+            for name in ("wire", "sample", "delta", "rows")
         }
         monkeypatch.setitem(kernels.fast, "cpu", kernels.Kernels(*modules, **more))
     elif torch.cuda.is_available():

@@ -28,6 +28,7 @@ interpreter is slow."""
 FILES = (
     "test_csr_sum.py",
     "test_csr_max.py",
+    "test_delta.py",
     "test_philox.py",
     "test_rows.py",
     "test_sample.py",

@@ -27,10 +27,12 @@ def features(csr: CSR, width: int, dtype: torch.dtype = torch.float64) -> torch.
     return torch.randn(csr.num_cols, width, generator=generator, dtype=dtype).to(csr.device)
 
 
-@pytest.mark.parametrize("width", [1, 16, 130])
+@pytest.mark.parametrize("width", [1, 16, 37, 130])
 def test_sum_equals_its_definition(csr, width):
     x = features(csr, width, torch.float32)
-    torch.testing.assert_close(neighbour_sum(csr, x), csr_sum_reference(csr, x), **FLOAT32)
+    want = csr_sum_reference(csr, x)
+    for _ in range(2):  # long rows are known when a matrix is used again
+        torch.testing.assert_close(neighbour_sum(csr, x), want, **FLOAT32)
 
 
 @pytest.mark.parametrize("width", [0, 64, 301, 512, 602, 1031])
@@ -78,8 +80,9 @@ def test_blocks_of_edges_add_up_in_place(csr):
     sum_into(csr, x, out, **factors)
     once = csr_sum_reference(csr, x, **factors)
     torch.testing.assert_close(out, once, **FLOAT64)
-    sum_into(csr, x, out, accumulate=True, **factors)
-    torch.testing.assert_close(out, 2 * once, **FLOAT64)
+    for times in (2, 3):
+        sum_into(csr, x, out, accumulate=True, **factors)
+        torch.testing.assert_close(out, times * once, **FLOAT64)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])

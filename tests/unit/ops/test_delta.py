@@ -15,19 +15,8 @@ from siafu.ops import (
     encode_delta,
     gcn_scales,
     gcn_values,
-    kernels,
     neighbour_sum,
 )
-
-
-@pytest.fixture(params=["plain", "numba", pytest.param("cuda", marks=pytest.mark.gpu)])
-def device(request, monkeypatch) -> torch.device:
-    """The device to put tensors on; plain torch also serves CUDA."""
-    if request.param == "plain":
-        monkeypatch.setitem(kernels.fast, "cpu", kernels.PLAIN)
-    elif request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    return torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
 def random_csr(seed: int, num_rows: int, num_edges: int, *, kinds: tuple[float, ...] = ()) -> CSR:
@@ -61,7 +50,7 @@ def assert_same(got: CSR, want: CSR) -> None:
     assert got.weight is None or torch.equal(got.weight.cpu(), want.weight)
 
 
-@pytest.mark.parametrize("num_rows", [1, 3, 129])
+@pytest.mark.parametrize("num_rows", [1, 3, 129, 300])
 @pytest.mark.parametrize("kinds", [(), (1.0, 2.0), (0.1, -3.0)], ids=["bare", "counts", "floats"])
 def test_applied_delta_equals_the_definition(device, num_rows, kinds):
     now = random_csr(1, num_rows, 5 * num_rows, kinds=kinds)

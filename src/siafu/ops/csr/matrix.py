@@ -4,11 +4,13 @@ Shapes: M destination rows, C source columns, E edges.
 """
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from siafu.errors import PlanError
+from siafu.ops.contract import NO_LONG_ROWS, LongRows
 from siafu.ops.kernels import csr_kernels
 
 INT32_MAX = 2**31 - 1
@@ -39,7 +41,7 @@ class CSR:
     longest: int | None = field(default=None, kw_only=True)
     """Edges that no row has more of, where that is known without a look at them."""
 
-    _shape_cache: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    _shape_cache: dict[str, Any] = field(default_factory=dict, repr=False)
     """What was derived from indptr and index alone; shared by matrices of other weights."""
 
     _transpose: list["CSR"] = field(default_factory=list, init=False, repr=False)
@@ -115,6 +117,24 @@ class CSR:
     def degree(self) -> Tensor:
         """Return int64 [M], the number of edges of each row."""
         return self.indptr.diff()
+
+    def long_rows(self) -> LongRows | None:
+        """Return the rows that kernels sum in pieces; None while nobody knows, or where none are.
+
+        Finding them makes the host wait for the device, so a matrix must be used twice for that.
+        """
+        kernels = csr_kernels(self.device)
+        if kernels.LONG_ROW is None or torch.compiler.is_compiling():
+            return None
+        if self.longest is not None:
+            return NO_LONG_ROWS if self.longest <= kernels.LONG_ROW else None
+        found: LongRows | None = self._shape_cache.get("long_rows")
+        if found is None and "is_used" in self._shape_cache:
+            if self.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                return None
+            found = self._shape_cache["long_rows"] = kernels.cut_rows(self.indptr)
+        self._shape_cache["is_used"] = True
+        return found
 
     def rows(self) -> Tensor:
         """Return int64 [E], the destination row of each edge; made once, on request."""

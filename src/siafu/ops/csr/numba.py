@@ -11,11 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from siafu.ops.contract import Edges
+from siafu.ops.contract import Edges, LongRows
+from siafu.ops.csr import reference
 from siafu.ops.numba_jit import callee, kernel, line_width, prefetch, strict_kernel
 from siafu.ops.threads import num_chunks, num_threads, run_chunks
 
 DTYPES = frozenset({torch.float32, torch.float64})
+
+LONG_ROW = reference.LONG_ROW
+cut_rows = reference.cut_rows
 
 Array = NDArray[Any]
 
@@ -35,7 +39,7 @@ def sum_into(
     out_MD: Tensor,
     *,
     accumulate: bool,
-    longest: int | None = None,
+    long_rows: LongRows | None = None,
 ) -> None:
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()

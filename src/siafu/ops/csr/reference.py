@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from siafu.ops.contract import Edges
+from siafu.ops.contract import NO_LONG_ROWS, Edges, LongRows
 
 DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+
+LONG_ROW = None
 
 SLICE_ELEMENTS = 1 << 22
 """Gathered elements held at once: 16 MB of float32."""
@@ -23,7 +25,7 @@ def sum_into(
     out_MD: Tensor,
     *,
     accumulate: bool,
-    longest: int | None = None,
+    long_rows: LongRows | None = None,
 ) -> None:
     """See `contract.CsrKernels`."""
     if not accumulate:
@@ -38,6 +40,11 @@ def sum_into(
         if edges.row_scale_M is not None:
             message *= edges.row_scale_M.index_select(0, row)[:, None]
         out_MD.index_add_(0, row, message)
+
+
+def cut_rows(indptr: Tensor) -> LongRows:
+    """See `contract.CsrKernels`."""
+    return NO_LONG_ROWS
 
 
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from siafu.errors import PlanError
 from siafu.ops.compiler_guard import guarded_late
-from siafu.ops.contract import Edges
+from siafu.ops.contract import Edges, LongRows
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.kernels import csr_kernels
 from siafu.ops.quick import needs_gradient, quick
@@ -59,7 +59,7 @@ def sum_into(
             seen=f"out {tuple(out_MD.shape)} {out_MD.dtype}, x {tuple(x_CD.shape)} {x_CD.dtype}",
             fix=f"pass out of shape ({csr.num_rows}, {x_CD.size(1)}) and x's type",
         )
-    _sum_into(edges, x_CD, out_MD, accumulate=accumulate)
+    _sum_into(edges, x_CD, out_MD, accumulate=accumulate, long_rows=csr.long_rows())
 
 
 def neighbour_sum(
@@ -79,10 +79,10 @@ def neighbour_sum(
     edges = Edges(csr.indptr, csr.index, csr.weight, row_scale_M, col_scale_C)
     _check(csr, x_CD, edges)
     if not (torch.is_grad_enabled() and x_CD.requires_grad):
-        return _quick_sum(*edges, x_CD, None, None, None, csr.longest, None)
+        return _quick_sum(*edges, x_CD, None, None, None, csr.long_rows(), None)
     back = csr.transpose()
     turned = back.indptr, back.index, back.weight
-    return _quick_sum(*edges, x_CD, *turned, csr.longest, back.longest)
+    return _quick_sum(*edges, x_CD, *turned, csr.long_rows(), back.long_rows())
 
 
 def own_and_sum(
@@ -158,10 +158,10 @@ def _summed(
     x: Tensor,
     *rest: Any,
 ) -> Tensor:
-    """The rest: the transpose, which is for backward, and the most edges of a row of both."""
-    out_MD, longest = x.new_empty(len(indptr) - 1, x.size(1)), rest[3] if rest else None
+    """The rest: the transpose, which is for backward, and the long rows of both."""
+    out_MD, long_rows = x.new_empty(len(indptr) - 1, x.size(1)), rest[3] if rest else None
     edges = Edges(indptr, index, weight, row_scale, col_scale)
-    _sum_into(edges, x, out_MD, accumulate=False, longest=longest)
+    _sum_into(edges, x, out_MD, accumulate=False, long_rows=long_rows)
     return out_MD
 
 
@@ -187,7 +187,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _save_all(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     _save(ctx, inputs[:9], output)
-    ctx.longest = inputs[9:]
+    ctx.long_rows = inputs[9:]
 
 
 def _backward(call: Callable[..., Tensor], ctx: Any, grad_MD: Tensor) -> tuple[Any, ...]:
@@ -195,10 +195,10 @@ def _backward(call: Callable[..., Tensor], ctx: Any, grad_MD: Tensor) -> tuple[A
     back_indptr, back_index, back_weight = back
     assert back_indptr is not None, "neighbour_sum passes the transpose whenever x needs a gradient"
     turned = back_indptr, back_index, back_weight, col_scale, row_scale
-    # Of the quick one: the most edges of a row, here and in the transpose.
-    longest = getattr(ctx, "longest", ())[::-1]
-    grad_CD = call(*turned, grad_MD, indptr, index, weight, *longest)
-    return None, None, None, None, None, grad_CD, None, None, None, *(None for _ in longest)
+    # Of the quick one: the long rows, here and in the transpose.
+    long_rows = getattr(ctx, "long_rows", ())[::-1]
+    grad_CD = call(*turned, grad_MD, indptr, index, weight, *long_rows)
+    return None, None, None, None, None, grad_CD, None, None, None, *(None for _ in long_rows)
 
 
 csr_sum.register_autograd(partial(_backward, csr_sum), setup_context=_save)
@@ -206,15 +206,20 @@ _quick_sum = quick(lambda *inputs: csr_sum(*inputs[:9]), _summed, _save_all, _ba
 
 
 def _sum_into(
-    edges: Edges, x_CD: Tensor, out_MD: Tensor, *, accumulate: bool, longest: int | None = None
+    edges: Edges,
+    x_CD: Tensor,
+    out_MD: Tensor,
+    *,
+    accumulate: bool,
+    long_rows: LongRows | None = None,
 ) -> None:
     kernels = csr_kernels(x_CD.device, x_CD.dtype)
     edges, x_CD = edges.contiguous(), x_CD.contiguous()
     if out_MD.is_contiguous():
-        kernels.sum_into(edges, x_CD, out_MD, accumulate=accumulate, longest=longest)
+        kernels.sum_into(edges, x_CD, out_MD, accumulate=accumulate, long_rows=long_rows)
         return
     part_MD = torch.empty_like(out_MD, memory_format=torch.contiguous_format)
-    kernels.sum_into(edges, x_CD, part_MD, accumulate=False, longest=longest)
+    kernels.sum_into(edges, x_CD, part_MD, accumulate=False, long_rows=long_rows)
     if accumulate:
         out_MD += part_MD
     else:

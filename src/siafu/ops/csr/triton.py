@@ -1,8 +1,8 @@
 """Compressed-row kernels for CUDA, written in Triton.
 
 Shapes: M destination rows, C source columns, E edges, D width, S edges per step, T columns a tile,
-B rows looked through for hubs. A program owns a row and a tile of columns, so there are no atomics
-and results repeat.
+R rows per program, H long rows, P pieces of them, B rows looked through for hubs. A program owns
+rows and a tile of columns, so there are no atomics and results repeat.
 """
 # ruff: noqa: PLR0913 - kernel arguments are flat
 
@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from siafu.ops.contract import Edges
+from siafu.ops.contract import NO_LONG_ROWS, Edges, LongRows
 from siafu.ops.csr import reference
 
 DTYPES = reference.DTYPES
@@ -27,7 +27,8 @@ max_grad_into = reference.max_grad_into
 jit: Callable[[Any], Any] = triton.jit
 
 LONG_ROW = 1024
-"""Edges above which a row gets HUB_WARPS warps; with one, a hub would outlast the launch."""
+"""Edges above which a row is cut into pieces, or gets HUB_WARPS warps: with one, it would outlast
+the launch."""
 
 HUB_WARPS = 8
 HUB_SEARCH_ROWS = 256
@@ -44,17 +45,97 @@ TILE_ELEMENTS = 1024
 NONE = tl.constexpr(2**31 - 1)
 
 
+def cut_rows(indptr: Tensor) -> LongRows:
+    """See `contract.CsrKernels`. The host waits for the device."""
+    length_M = indptr.diff()
+    row_H = (length_M > LONG_ROW).nonzero()[:, 0]
+    if not len(row_H):
+        return NO_LONG_ROWS
+    start_H, length_H = indptr[row_H], length_M[row_H]
+    pieces_H = (length_H + LONG_ROW - 1) // LONG_ROW
+    first_H = torch.zeros(len(row_H) + 1, dtype=torch.int64, device=indptr.device)
+    first_H[1:] = pieces_H.cumsum(0)
+    number_P = torch.arange(int(first_H[-1]), device=indptr.device)
+    nth_P = number_P - first_H[:-1].repeat_interleave(pieces_H)
+    start_P = start_H.repeat_interleave(pieces_H) + nth_P * LONG_ROW
+    end_P = torch.minimum(start_P + LONG_ROW, (start_H + length_H).repeat_interleave(pieces_H))
+    return LongRows(row_H, first_H, torch.stack([start_P, end_P], dim=1))
+
+
 def sum_into(
     edges: Edges,
     x_CD: Tensor,
     out_MD: Tensor,
     *,
     accumulate: bool,
-    longest: int | None = None,
+    long_rows: LongRows | None = None,
 ) -> None:
-    """See `contract.CsrKernels`."""
-    hubs = None if longest is not None and longest <= LONG_ROW else _sum_hubs
-    _launch(_sum_rows, hubs, (*edges, x_CD, out_MD), accumulate=accumulate)
+    """See `contract.CsrKernels`.
+
+    One launch sums rows of up to LONG_ROW edges, several per program, and pieces of longer ones;
+    a second adds the pieces up, where there are any. Where nobody knows the long rows, the second
+    searches for them.
+    """
+    if out_MD.numel() == 0:
+        return
+    num_rows, width = out_MD.shape
+    tile, rows, step = _shape(width)
+    tiles = triton.cdiv(width, tile)
+    shape = {"accumulate": accumulate, "width": width, "T": tile}
+    bounds_P = None if long_rows is None else long_rows.bounds_P2
+    pieces = 0 if bounds_P is None else len(bounds_P)
+    part_PD = out_MD if bounds_P is None else _parts(x_CD, pieces, width)
+    # kernels start on the current device, which need not be the tensors'
+    with torch.cuda.device_of(out_MD):
+        _sum_rows[(pieces + triton.cdiv(num_rows, rows), tiles)](
+            *edges,
+            x_CD,
+            out_MD,
+            bounds_P,
+            part_PD,
+            num_rows,
+            pieces,
+            long_row=LONG_ROW,
+            R=rows,
+            S=step,
+            num_warps=1,
+            **shape,
+        )
+        if long_rows is None:
+            searches = triton.cdiv(num_rows, HUB_SEARCH_ROWS)
+            _sum_hubs[(searches, tiles)](
+                *edges,
+                x_CD,
+                out_MD,
+                num_rows,
+                searches,
+                long_row=LONG_ROW,
+                B=HUB_SEARCH_ROWS,
+                S=rows * step * HUB_WARPS,
+                num_warps=HUB_WARPS,
+                **shape,
+            )
+        elif pieces:
+            row_H, first_H = long_rows.row_H, long_rows.first_H
+            assert row_H is not None, "pieces are of rows"
+            _sum_pieces[(len(row_H), tiles)](
+                row_H, first_H, part_PD, edges.row_scale_M, out_MD, S=8, num_warps=1, **shape
+            )
+
+
+def _shape(width: int) -> tuple[int, int, int]:
+    """Return columns per tile, rows per program and edges of each per step.
+
+    A lane reads 16 bytes, so a warp reads as many narrow rows at a time as 128 numbers hold.
+    """
+    tile = min(WIDEST_TILE, max(4, triton.next_power_of_2(width)))
+    rows = WIDEST_TILE // tile
+    return tile, rows, TILE_ELEMENTS // (tile * rows)
+
+
+def _parts(x_CD: Tensor, pieces: int, width: int) -> Tensor:
+    wide = torch.float64 if x_CD.dtype == torch.float64 else torch.float32
+    return torch.empty(pieces, width, dtype=wide, device=x_CD.device)
 
 
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
@@ -109,15 +190,156 @@ def _sum_rows(
     col_scale: tl.tensor,
     x: tl.tensor,
     out: tl.tensor,
+    bounds: tl.tensor,
+    parts: tl.tensor,
+    num_rows: tl.tensor,
+    pieces: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     long_row: tl.constexpr,
+    R: tl.constexpr,
     S: tl.constexpr,
     T: tl.constexpr,
 ) -> None:
-    row = tl.program_id(0).to(tl.int64)
-    if tl.load(indptr + row + 1) - tl.load(indptr + row) <= long_row:
-        _sum_row(row, indptr, index, weight, row_scale, col_scale, x, out, accumulate, width, S, T)
+    """The first programs sum pieces of long rows, which take longest; the others R rows each."""
+    program = tl.program_id(0).to(tl.int64)
+    column_T = tl.program_id(1) * T + tl.arange(0, T)
+    if bounds is None:
+        _sum_group(
+            program,
+            indptr,
+            index,
+            weight,
+            row_scale,
+            col_scale,
+            x,
+            out,
+            column_T,
+            num_rows,
+            accumulate,
+            width,
+            long_row,
+            R,
+            S,
+            T,
+        )
+    elif program < pieces:
+        start, end = tl.load(bounds + 2 * program), tl.load(bounds + 2 * program + 1)
+        total_T = _sum_span(start, end, index, weight, col_scale, x, column_T, width, R * S, T)
+        tl.store(parts + program * width + column_T, total_T, mask=column_T < width)
+    else:
+        _sum_group(
+            program - pieces,
+            indptr,
+            index,
+            weight,
+            row_scale,
+            col_scale,
+            x,
+            out,
+            column_T,
+            num_rows,
+            accumulate,
+            width,
+            long_row,
+            R,
+            S,
+            T,
+        )
+
+
+@jit
+def _sum_group(
+    group: tl.tensor,
+    indptr: tl.tensor,
+    index: tl.tensor,
+    weight: tl.tensor,
+    row_scale: tl.tensor,
+    col_scale: tl.tensor,
+    x: tl.tensor,
+    out: tl.tensor,
+    column_T: tl.tensor,
+    num_rows: tl.tensor,
+    accumulate: tl.constexpr,
+    width: tl.constexpr,
+    long_row: tl.constexpr,
+    R: tl.constexpr,
+    S: tl.constexpr,
+    T: tl.constexpr,
+) -> None:
+    """Write the sums of R rows, but of long ones."""
+    inside_T = column_T < width
+    row_R = group * R + tl.arange(0, R)
+    here_R = row_R < num_rows
+    start_R = tl.load(indptr + row_R, mask=here_R, other=0)
+    end_R = tl.load(indptr + row_R + 1, mask=here_R, other=0)
+    here_R = here_R & (end_R - start_R <= long_row)
+    end_R = tl.where(here_R, end_R, start_R)
+    wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
+    # Steps come first, so that lanes lie along columns, then rows: one row's sum stays in a lane.
+    edge_SR = start_R[None, :] + tl.arange(0, S)[:, None]
+    live_SR = edge_SR < end_R[None, :]
+    total_SRT = tl.zeros([S, R, T], dtype=wide)
+    j_SR = tl.load(index + edge_SR, mask=live_SR, other=0).to(tl.int64)
+    for _ in range(0, tl.max(end_R - start_R, axis=0), S):
+        # the next step's columns are on their way while this step's rows are read
+        soon_SR = edge_SR + S < end_R[None, :]
+        next_SR = tl.load(index + edge_SR + S, mask=soon_SR, other=0).to(tl.int64)
+        address_SRT = x + j_SR[:, :, None] * width + column_T[None, None, :]
+        mask_SRT = live_SR[:, :, None] & inside_T[None, None, :]
+        message_SRT = tl.load(address_SRT, mask=mask_SRT, other=0.0).to(wide)
+        if weight is not None:
+            factor_SR = tl.load(weight + edge_SR, mask=live_SR, other=0.0).to(wide)
+            message_SRT *= factor_SR[:, :, None]
+        if col_scale is not None:
+            factor_SR = tl.load(col_scale + j_SR, mask=live_SR, other=0.0).to(wide)
+            message_SRT *= factor_SR[:, :, None]
+        total_SRT += message_SRT
+        edge_SR += S
+        live_SR, j_SR = soon_SR, next_SR
+    total_RT = tl.sum(total_SRT, axis=0)
+    if row_scale is not None:
+        # an empty row's scale may be 1 / 0, and 0 times that is NaN
+        scale_R = tl.load(row_scale + row_R, mask=end_R > start_R, other=0.0).to(wide)
+        total_RT *= scale_R[:, None]
+    place_RT = out + row_R[:, None] * width + column_T[None, :]
+    mask_RT = here_R[:, None] & inside_T[None, :]
+    if accumulate:
+        total_RT += tl.load(place_RT, mask=mask_RT, other=0.0).to(wide)
+    tl.store(place_RT, total_RT, mask=mask_RT)
+
+
+@jit
+def _sum_pieces(
+    rows: tl.tensor,
+    firsts: tl.tensor,
+    parts: tl.tensor,
+    row_scale: tl.tensor,
+    out: tl.tensor,
+    accumulate: tl.constexpr,
+    width: tl.constexpr,
+    S: tl.constexpr,
+    T: tl.constexpr,
+) -> None:
+    """Add up the pieces of a long row, in their order."""
+    hub = tl.program_id(0)
+    row, first, last = tl.load(rows + hub), tl.load(firsts + hub), tl.load(firsts + hub + 1)
+    column_T = tl.program_id(1) * T + tl.arange(0, T)
+    inside_T = column_T < width
+    total_ST = tl.zeros([S, T], dtype=parts.dtype.element_ty)
+    for piece in range(first, last, S):
+        piece_S = piece + tl.arange(0, S)
+        mask_ST = (piece_S < last)[:, None] & inside_T[None, :]
+        total_ST += tl.load(
+            parts + piece_S[:, None] * width + column_T[None, :], mask=mask_ST, other=0.0
+        )
+    total_T = tl.sum(total_ST, axis=0)
+    if row_scale is not None:
+        total_T *= tl.load(row_scale + row).to(total_T.dtype)
+    place_T = out + row * width + column_T
+    if accumulate:
+        total_T += tl.load(place_T, mask=inside_T, other=0.0).to(total_T.dtype)
+    tl.store(place_T, total_T, mask=inside_T)
 
 
 @jit
@@ -139,23 +361,19 @@ def _sum_hubs(
     T: tl.constexpr,
 ) -> None:
     if _longest(indptr, num_rows, searches, B) > long_row:
+        column_T = tl.program_id(1) * T + tl.arange(0, T)
+        inside_T = column_T < width
         for b in range(B):
             row = tl.program_id(0).to(tl.int64) + b * searches
             if _length(indptr, row, num_rows) > long_row:
-                _sum_row(
-                    row,
-                    indptr,
-                    index,
-                    weight,
-                    row_scale,
-                    col_scale,
-                    x,
-                    out,
-                    accumulate,
-                    width,
-                    S,
-                    T,
-                )
+                start, end = tl.load(indptr + row), tl.load(indptr + row + 1)
+                total_T = _sum_span(start, end, index, weight, col_scale, x, column_T, width, S, T)
+                if row_scale is not None:
+                    total_T *= tl.load(row_scale + row).to(total_T.dtype)
+                place_T = out + row * width + column_T
+                if accumulate:
+                    total_T += tl.load(place_T, mask=inside_T, other=0.0).to(total_T.dtype)
+                tl.store(place_T, total_T, mask=inside_T)
 
 
 @jit
@@ -175,31 +393,26 @@ def _length(indptr: tl.tensor, row: tl.tensor, num_rows: tl.tensor) -> tl.tensor
 
 
 @jit
-def _sum_row(
-    row: tl.tensor,
-    indptr: tl.tensor,
+def _sum_span(
+    start: tl.tensor,
+    end: tl.tensor,
     index: tl.tensor,
     weight: tl.tensor,
-    row_scale: tl.tensor,
     col_scale: tl.tensor,
     x: tl.tensor,
-    out: tl.tensor,
-    accumulate: tl.constexpr,
+    column_T: tl.tensor,
     width: tl.constexpr,
     S: tl.constexpr,
     T: tl.constexpr,
-) -> None:
-    start, end = tl.load(indptr + row), tl.load(indptr + row + 1)
-    column_T = tl.program_id(1) * T + tl.arange(0, T)
-    inside_T = column_T < width
-    step_S = tl.arange(0, S)
+) -> tl.tensor:
+    """Return the sum over the edges from `start` to `end`, S of them at a time."""
+    step_S, inside_T = tl.arange(0, S), column_T < width
     wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     total_ST = tl.zeros([S, T], dtype=wide)
     j_S = tl.load(index + start + step_S, mask=start + step_S < end, other=0).to(tl.int64)
     for first in range(start, end, S):
         edge_S = first + step_S
         live_S = edge_S < end
-        # the next step's columns are on their way while this step's rows are read
         next_S = tl.load(index + edge_S + S, mask=edge_S + S < end, other=0).to(tl.int64)
         address_ST = x + j_S[:, None] * width + column_T[None, :]
         mask_ST = live_S[:, None] & inside_T[None, :]
@@ -210,15 +423,8 @@ def _sum_row(
             message_ST *= tl.load(col_scale + j_S, mask=live_S, other=0.0).to(wide)[:, None]
         total_ST += message_ST
         j_S = next_S
-    # One sum over the lanes at the end, then the row's own scale.
-    total_T = tl.sum(total_ST, axis=0)
-    if row_scale is not None:
-        # an empty row's scale may be 1 / 0, and 0 times that is NaN
-        total_T *= tl.where(end > start, tl.load(row_scale + row), 0.0).to(wide)
-    place_T = out + row * width + column_T
-    if accumulate:
-        total_T += tl.load(place_T, mask=inside_T, other=0.0).to(wide)
-    tl.store(place_T, total_T, mask=inside_T)
+    # One sum over the lanes at the end.
+    return tl.sum(total_ST, axis=0)
 
 
 @jit

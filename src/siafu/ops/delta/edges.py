@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from siafu.errors import PlanError
+from siafu.ops.contract import Changes
 from siafu.ops.csr.matrix import CSR, INT32_MAX
 from siafu.ops.kernels import delta_kernels
 
@@ -93,35 +94,19 @@ def apply_delta(csr: CSR, delta: EdgeDelta) -> CSR:
             seen=f"{csr.num_edges} edges, the delta was made from {delta.num_before}",
             fix="apply deltas in the order of time",
         )
-    kernels, born = delta_kernels(csr.device), len(delta.born_at)
-    places = (delta.born_at, delta.gone_at, delta.num_after)
-    if csr.weight is None:
-        (index,) = kernels.move((csr.index,), (delta.born_src,), *places)
-        return CSR(_next_indptr(csr.indptr, delta), index, csr.num_cols)
-    assert delta.weight is not None, "a matrix with weights has deltas with weights"
-    if delta.rewrites:
-        (index,) = kernels.move((csr.index,), (delta.born_src,), *places)
-        weight = delta.weight
-    else:
-        fresh = (delta.born_src, delta.weight[:born])
-        index, weight = kernels.move((csr.index, csr.weight), fresh, *places)
-        weight.index_copy_(0, delta.changed_at.long(), delta.weight[born:])
-    return CSR(_next_indptr(csr.indptr, delta), index, csr.num_cols, weight)
-
-
-def _next_indptr(indptr: Tensor, delta: EdgeDelta) -> Tensor:
-    """Return the row starts after the delta: rows grow by the born and shrink by the gone."""
-    growth = torch.zeros_like(indptr)
-    gone = len(delta.gone_at)
-    order = torch.arange(gone, dtype=torch.int32, device=indptr.device)
-    # Of the next matrix's edges before a gone one, those not born now stood before it as well.
-    born_before = torch.searchsorted(delta.born_at, delta.gone_at, out_int32=True)
-    stood_at = (delta.gone_at - born_before + order).long()
-    row = torch.searchsorted(indptr[1:], stood_at, right=True)
-    one = torch.ones((), dtype=indptr.dtype, device=indptr.device)
-    growth.index_add_(0, delta.born_dst + 1, one.expand(len(delta.born_dst)))
-    growth.index_add_(0, row + 1, one.expand(gone), alpha=-1)
-    return indptr + growth.cumsum(0)
+    born, weight = len(delta.born_at), delta.weight
+    columns: tuple[Tensor, ...] = (csr.index,)
+    fresh: tuple[Tensor, ...] = (delta.born_src,)
+    if csr.weight is not None and not delta.rewrites:
+        assert weight is not None, "a matrix with weights has deltas with weights"
+        columns, fresh = (*columns, csr.weight), (*fresh, weight[:born])
+    places = Changes(delta.born_at, delta.born_dst, delta.gone_at, delta.changed_at)
+    move = delta_kernels(csr.device).move
+    indptr, (index, *moved) = move(csr.indptr, columns, fresh, places, delta.num_after)
+    if moved:
+        assert weight is not None, "as above"
+        weight = moved[0].index_copy_(0, delta.changed_at.long(), weight[born:])
+    return CSR(indptr, index, csr.num_cols, weight)
 
 
 def apply_delta_reference(csr: CSR, delta: EdgeDelta) -> CSR:

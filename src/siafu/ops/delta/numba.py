@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from siafu.ops.contract import Changes, SortedEdges
+from siafu.ops.delta.reference import next_indptr
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import num_chunks, run_chunks
 
@@ -38,14 +39,14 @@ def changes(now: SortedEdges, following: SortedEdges, num_cols: int) -> Changes:
 
 
 def move(
+    indptr: Tensor,
     columns: tuple[Tensor, ...],
     fresh: tuple[Tensor, ...],
-    born_at: Tensor,
-    gone_at: Tensor,
+    delta: Changes,
     num_after: int,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `contract.DeltaKernels`."""
-    born, gone = born_at.numpy(), gone_at.numpy()
+    born, gone = delta.born_at.numpy(), delta.gone_at.numpy()
     bounds = _equal(num_after, num_chunks(num_after))
     moved = []
     for values, new in zip(columns, fresh, strict=True):
@@ -57,7 +58,7 @@ def move(
 
         run_chunks(work, bounds)
         moved.append(out)
-    return tuple(moved)
+    return next_indptr(indptr, delta), tuple(moved)
 
 
 def _equal(total: int, chunks: int) -> list[int]:

@@ -1,7 +1,4 @@
-"""Delta kernels in plain torch: for CUDA, and for machines without Numba.
-
-`move` on CUDA waits for nothing: every size is known on the host beforehand.
-"""
+"""Delta kernels in plain torch, for machines without Numba or Triton."""
 
 import torch
 from torch import Tensor
@@ -27,16 +24,17 @@ def changes(now: SortedEdges, following: SortedEdges, num_cols: int) -> Changes:
 
 
 def move(
+    indptr: Tensor,
     columns: tuple[Tensor, ...],
     fresh: tuple[Tensor, ...],
-    born_at: Tensor,
-    gone_at: Tensor,
+    delta: Changes,
     num_after: int,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, tuple[Tensor, ...]]:
     """See `contract.DeltaKernels`."""
-    num_before = len(columns[0])
-    if num_before == 0:
-        return tuple(values.clone() for values in fresh)
+    starts = next_indptr(indptr, delta)
+    if len(columns[0]) == 0:
+        return starts, tuple(values.clone() for values in fresh)
+    born_at, _, gone_at, _ = delta
     # One step a place; a new edge takes none of the old ones, a gone edge is stepped over.
     step = torch.ones(num_after + 1, dtype=torch.int32, device=born_at.device)
     step[:1] = 0
@@ -48,7 +46,22 @@ def move(
     source.index_fill_(0, place, 0)
     moved = (values.index_select(0, source) for values in columns)
     pairs = zip(moved, fresh, strict=True)
-    return tuple(values.index_copy_(0, place, new) for values, new in pairs)
+    return starts, tuple(values.index_copy_(0, place, new) for values, new in pairs)
+
+
+def next_indptr(indptr: Tensor, delta: Changes) -> Tensor:
+    """Return the row starts after a delta: rows grow by the born and shrink by the gone."""
+    growth = torch.zeros_like(indptr)
+    gone = len(delta.gone_at)
+    order = torch.arange(gone, dtype=torch.int32, device=indptr.device)
+    # Of the next matrix's edges before a gone one, those not born now stood before it as well.
+    born_before = torch.searchsorted(delta.born_at, delta.gone_at, out_int32=True)
+    stood_at = (delta.gone_at - born_before + order).long()
+    row = torch.searchsorted(indptr[1:], stood_at, right=True)
+    one = torch.ones((), dtype=indptr.dtype, device=indptr.device)
+    growth.index_add_(0, delta.born_dst + 1, one.expand(len(delta.born_dst)))
+    growth.index_add_(0, row + 1, one.expand(gone), alpha=-1)
+    return indptr + growth.cumsum(0)
 
 
 def _keys(edges: SortedEdges, num_cols: int) -> Tensor:

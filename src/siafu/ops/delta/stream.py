@@ -1,11 +1,12 @@
 """Snapshots on a device, one after another, where only what changes travels.
 
 The deltas of all steps lie encoded in one pinned buffer. While one snapshot is used the next
-delta is copied on a stream of its own; the sorted index is then made on the device.
+delta is copied, and the next sorted index made of it, on a stream of the device's own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -61,12 +62,11 @@ class _Encoder:
 
 @dataclass(frozen=True, slots=True)
 class _Arrival:
-    """A step's bytes on their way to the device, and the time they lead to."""
+    """A snapshot that is being made, its time, and what tells that it is there."""
 
-    step: _Step
+    matrices: Matrices
     time: int
-    payload: Tensor
-    copied: torch.cuda.Event | None
+    made: torch.cuda.Event | None
 
 
 class DeltaStream:
@@ -94,6 +94,8 @@ class DeltaStream:
         self.sent_deltas = 0
         self.has_loops = False
         """Whether an edge of any snapshot starts and ends at one node; see `gcn_scales`."""
+        self._longest = [0, 0]
+        """Most edges of a row of any snapshot, and of any transpose."""
         self._transpose = transpose
         self._copies = torch.cuda.Stream(self.device) if self._on_cuda else None
         self._ahead: list[_Step] = []
@@ -172,6 +174,9 @@ class DeltaStream:
                 self._ahead.append(encoder.add(now, then))
             if now and both_ways:
                 self._back.append(encoder.add(then, now))
+            for place, matrix in enumerate(then):
+                most = int(matrix.degree().max()) if matrix.num_rows else 0
+                self._longest[place] = max(self._longest[place], most)
             base, now = base or then, then
             self.has_loops = self.has_loops or bool((csr.index == csr.rows()).any())
         if not base:
@@ -197,23 +202,36 @@ class DeltaStream:
             self._finish(self._start(self._time + direction))
 
     def _send_base(self) -> None:
-        self._now = tuple(csr.to(self.device) for csr in self._base)
-        self._time = self.first
         self.sent_bytes += self.base_bytes
+        with self._making() as made:
+            matrices = tuple(csr.to(self.device) for csr in self._base)
+        self._finish(_Arrival(matrices, self.first, made))
 
     def _start(self, time: int) -> _Arrival:
-        """Start the delta from the present time to the one before or after it."""
+        """Start making the snapshot before or after the present one."""
         step = self._step(self._time, time)
         payload = self._buffer[step.start : step.stop]
         self.sent_bytes += payload.nbytes
         self.sent_deltas += 1
-        if self._copies is None:
-            return _Arrival(step, time, payload, None)
-        copied = torch.cuda.Event()
-        with torch.cuda.stream(self._copies):
+        following, start = [], 0
+        with self._making() as made:
             payload = payload.to(self.device, non_blocking=True)
-            copied.record(self._copies)
-        return _Arrival(step, time, payload, copied)
+            for csr, layout in zip(self._now, step.layouts, strict=True):
+                piece = payload[start : start + layout.num_bytes]
+                following.append(apply_delta(csr, decode_delta(layout, piece)))
+                start += layout.num_bytes
+        return _Arrival(tuple(following), time, made)
+
+    @contextmanager
+    def _making(self) -> Iterator[torch.cuda.Event | None]:
+        """Have what is inside done beside the work of the present stream, where there are any."""
+        if self._copies is None:
+            yield None
+            return
+        made = torch.cuda.Event()
+        with torch.cuda.stream(self._copies):
+            yield made
+            made.record(self._copies)
 
     def _step(self, now: int, then: int) -> _Step:
         if then == now + 1:
@@ -227,24 +245,21 @@ class DeltaStream:
         )
 
     def _finish(self, arrival: _Arrival) -> None:
-        if arrival.copied is not None:
+        if arrival.made is not None:
             users = torch.cuda.current_stream(self.device)
-            users.wait_event(arrival.copied)
-            # Its memory belongs to the stream of copies, which must not reuse it too early.
-            arrival.payload.record_stream(users)
-        start = 0
-        following = []
-        for csr, layout in zip(self._now, arrival.step.layouts, strict=True):
-            payload = arrival.payload[start : start + layout.num_bytes]
-            following.append(apply_delta(csr, decode_delta(layout, payload)))
-            start += layout.num_bytes
-        self._now, self._time = tuple(following), arrival.time
+            users.wait_event(arrival.made)
+            # Their memory belongs to the stream that made them, which must not reuse it too early.
+            for csr in arrival.matrices:
+                for tensor in _tensors(csr):
+                    tensor.record_stream(users)
+        self._now, self._time = arrival.matrices, arrival.time
 
     def _snapshot(self) -> CSR:
-        csr = self._now[0]
+        known = zip(self._now, self._longest, strict=False)
+        csr, *turned = (replace(matrix, longest=longest) for matrix, longest in known)
         if self._transpose == "none":
             return csr
-        return csr.with_transpose(self._now[1] if self._transpose == "sent" else csr)
+        return csr.with_transpose(turned[0] if turned else csr)
 
 
 def _length(steps: list[_Step]) -> int:

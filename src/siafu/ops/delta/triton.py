@@ -1,0 +1,176 @@
+"""Delta kernels for CUDA, written in Triton: each place finds its edge by two short searches.
+
+Where new edges stand and where gone ones stood are sorted, so what comes before a tile of places is
+searched for once per tile, and every place searches between two tiles only. One pass reads and
+writes the columns; nothing waits for the host.
+
+Shapes: K places after the delta in tiles of P, A born, R gone, N rows, B entries per program.
+"""
+# ruff: noqa: PLR0913 - kernel arguments are flat
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from siafu.ops.contract import Changes
+from siafu.ops.delta import reference
+
+changes = reference.changes  # found on the host
+
+jit: Callable[[Any], Any] = triton.jit
+
+TILE_PLACES = 1024
+"""P: 8 places for each thread."""
+ENTRIES, WARPS = 512, 4
+"""B."""
+
+
+def move(
+    indptr: Tensor,
+    columns: tuple[Tensor, ...],
+    fresh: tuple[Tensor, ...],
+    delta: Changes,
+    num_after: int,
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """See `contract.DeltaKernels`."""
+    born_at, born_dst, gone_at, _ = delta
+    born, gone = len(born_at), len(gone_at)
+    tiles = num_after // TILE_PLACES + 1
+    before = torch.empty(2, tiles + 1, dtype=torch.int32, device=indptr.device)
+    stood_at = torch.empty(gone, dtype=torch.int64, device=indptr.device)
+    next_indptr = torch.empty_like(indptr)
+    moved = tuple(torch.empty(num_after, dtype=c.dtype, device=c.device) for c in columns)
+    blocks = {"B": ENTRIES, "num_warps": WARPS}
+    # kernels start on the current device, which need not be the tensors'
+    with torch.cuda.device_of(indptr):
+        _count_before[(triton.cdiv(tiles + 1, ENTRIES),)](
+            born_at, gone_at, before, born, gone, tiles + 1, P=TILE_PLACES, **blocks
+        )
+        for values, new, out in zip(columns, fresh, moved, strict=True):
+            _move[(tiles,)](
+                values, new, born_at, gone_at, before, out, num_after, tiles + 1, P=TILE_PLACES
+            )
+        if gone:
+            _stood[(triton.cdiv(gone, ENTRIES),)](
+                born_at, gone_at, before, stood_at, gone, P=TILE_PLACES, **blocks
+            )
+        _starts[(triton.cdiv(len(indptr), ENTRIES),)](
+            indptr, born_dst, stood_at, next_indptr, born, gone, len(indptr), **blocks
+        )
+    return next_indptr, moved
+
+
+@jit
+def _first_at_least(
+    values: tl.tensor, low_B: tl.tensor, high_B: tl.tensor, span: tl.tensor, wanted_B: tl.tensor
+) -> tl.tensor:
+    """Return the first place from `low` on, `high` where there is none, whose value is not less.
+
+    No range is longer than `span`.
+    """
+    while span > 0:
+        middle_B = (low_B + high_B) // 2
+        is_open_B = low_B < high_B
+        value_B = tl.load(values + middle_B, mask=is_open_B, other=0)
+        goes_up_B = is_open_B & (value_B < wanted_B)
+        low_B = tl.where(goes_up_B, middle_B + 1, low_B)
+        high_B = tl.where(goes_up_B, high_B, middle_B)
+        span = span // 2
+    return low_B
+
+
+@jit
+def _count_before(
+    born_at: tl.tensor,
+    gone_at: tl.tensor,
+    before: tl.tensor,
+    num_born: tl.tensor,
+    num_gone: tl.tensor,
+    count: tl.tensor,
+    P: tl.constexpr,
+    B: tl.constexpr,
+) -> None:
+    """Write how many edges are born, and how many gone, before each tile."""
+    tile_B = tl.program_id(0) * B + tl.arange(0, B)
+    first_B = tile_B.to(tl.int64) * P
+    none_B = tl.zeros([B], dtype=tl.int32)
+    born_B = _first_at_least(born_at, none_B, none_B + num_born, num_born, first_B)
+    gone_B = _first_at_least(gone_at, none_B, none_B + num_gone, num_gone, first_B)
+    tl.store(before + tile_B, born_B, mask=tile_B < count)
+    tl.store(before + count + tile_B, gone_B, mask=tile_B < count)
+
+
+@jit
+def _move(
+    values: tl.tensor,
+    fresh: tl.tensor,
+    born_at: tl.tensor,
+    gone_at: tl.tensor,
+    before: tl.tensor,
+    out: tl.tensor,
+    num_after: tl.tensor,
+    count: tl.tensor,
+    P: tl.constexpr,
+) -> None:
+    """Write a tile: a new value, or the old one that shifts there."""
+    tile = tl.program_id(0)
+    place_P = tile.to(tl.int64) * P + tl.arange(0, P)
+    low, high = tl.load(before + tile), tl.load(before + tile + 1)
+    none_P = tl.zeros([P], dtype=tl.int32)
+    born_P = _first_at_least(born_at, none_P + low, none_P + high, high - low, place_P)
+    inside_P = place_P < num_after
+    is_new_P = inside_P & (born_P < high)
+    is_new_P = is_new_P & (tl.load(born_at + born_P, mask=is_new_P, other=-1) == place_P)
+    low, high = tl.load(before + count + tile), tl.load(before + count + tile + 1)
+    # The edge that stays is stepped to over all that went up to here.
+    gone_P = _first_at_least(gone_at, none_P + low, none_P + high, high - low, place_P + 1)
+    stays_P = inside_P & (is_new_P == 0)
+    value_P = tl.load(values + (place_P - born_P + gone_P), mask=stays_P, other=0)
+    new_P = tl.load(fresh + born_P, mask=is_new_P, other=0)
+    tl.store(out + place_P, tl.where(is_new_P, new_P, value_P), mask=inside_P)
+
+
+@jit
+def _stood(
+    born_at: tl.tensor,
+    gone_at: tl.tensor,
+    before: tl.tensor,
+    stood_at: tl.tensor,
+    num_gone: tl.tensor,
+    P: tl.constexpr,
+    B: tl.constexpr,
+) -> None:
+    """Write where each gone edge stood: those before it that were not born stood before it too."""
+    number_B = tl.program_id(0) * B + tl.arange(0, B)
+    inside_B = number_B < num_gone
+    place_B = tl.load(gone_at + number_B, mask=inside_B, other=0)
+    low_B = tl.load(before + place_B // P, mask=inside_B, other=0)
+    high_B = tl.load(before + place_B // P + 1, mask=inside_B, other=0)
+    span = tl.max(high_B - low_B, axis=0)
+    born_B = _first_at_least(born_at, low_B, high_B, span, place_B)
+    tl.store(stood_at + number_B, place_B.to(tl.int64) - born_B + number_B, mask=inside_B)
+
+
+@jit
+def _starts(
+    indptr: tl.tensor,
+    born_dst: tl.tensor,
+    stood_at: tl.tensor,
+    out: tl.tensor,
+    num_born: tl.tensor,
+    num_gone: tl.tensor,
+    count: tl.tensor,
+    B: tl.constexpr,
+) -> None:
+    """Write where rows start: later by those born in rows before, earlier by those gone there."""
+    row_B = tl.program_id(0) * B + tl.arange(0, B)
+    inside_B = row_B < count
+    start_B = tl.load(indptr + row_B, mask=inside_B, other=0)
+    none_B = tl.zeros([B], dtype=tl.int32)
+    born_B = _first_at_least(born_dst, none_B, none_B + num_born, num_born, row_B)
+    gone_B = _first_at_least(stood_at, none_B, none_B + num_gone, num_gone, start_B)
+    tl.store(out + row_B, start_B + born_B - gone_B, mask=inside_B)
