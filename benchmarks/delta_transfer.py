@@ -126,16 +126,17 @@ def carriers_of(snapshots: list[CSR], device: torch.device) -> dict[str, Carrier
     values = [gcn_values(csr).float() for csr in snapshots]
     own = [gcn_scales(csr)[1].float() for csr in snapshots]
     none = torch.ones(0, device=device)
+    longest = max(int(csr.degree().max()) for csr in snapshots)  # as deltas know it too
 
     def from_coo(row: Tensor, column: Tensor, value: Tensor, own_N: Tensor) -> Graph:
         indptr = torch.searchsorted(row, torch.arange(vertices + 1, device=row.device))
-        return _symmetric(CSR(indptr, column.int(), vertices, value)), none, own_N
+        return _symmetric(CSR(indptr, column.int(), vertices, value, longest=longest)), none, own_N
 
     def from_values(indptr: Tensor, index: Tensor, value: Tensor, own_N: Tensor) -> Graph:
-        return _symmetric(CSR(indptr.long(), index, vertices, value)), none, own_N
+        return _symmetric(CSR(indptr.long(), index, vertices, value, longest=longest)), none, own_N
 
     def from_edges(indptr: Tensor, index: Tensor) -> Graph:
-        return _scaled(_symmetric(CSR(indptr.long(), index, vertices)))
+        return _scaled(_symmetric(CSR(indptr.long(), index, vertices, longest=longest)))
 
     triples = list(zip(snapshots, values, own, strict=True))
     whole: dict[str, tuple[list[tuple[Tensor, ...]], Callable[..., Graph]]] = {

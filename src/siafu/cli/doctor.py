@@ -79,7 +79,9 @@ def _rows(found: dict[str, Any]) -> dict[str, Any]:
     slowest = sorted(found["pairs"], key=lambda pair: float(pair["bytes_per_second"]))
     for pair in slowest[:_MOST_PAIRS]:
         rate, latency = size(int(pair["bytes_per_second"])), 1e6 * pair["latency_seconds"]
-        rows["ranks {} and {}".format(*pair["ranks"])] = f"{rate}/s, {latency:.0f} µs"
+        rows["ranks {} and {}".format(*pair["ranks"])] = (
+            f"{rate}/s, {latency:.0f} µs ({pair['way']})"
+        )
     if len(slowest) > _MOST_PAIRS:
         rows["other pairs"] = f"{len(slowest) - _MOST_PAIRS:,}, all faster"
     rows["results"] = (

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
@@ -58,30 +59,33 @@ def told_local_rank(environ: Mapping[str, str] | None = None) -> int | None:
     return None if told is None else int(told)
 
 
-def settle(store: Store, rank: int, size: int, device: str) -> tuple[torch.device, int, str]:
+def settle(
+    store: Store, rank: int, size: int, device: str, backend: str = "auto"
+) -> tuple[torch.device, int, str]:
     """Return this rank's device, its number on its machine, and the backend of all ranks.
 
-    Every rank calls this, with the same `device` setting, before it joins a process group.
+    Every rank calls this, with the same settings, before it joins a process group.
     """
     local_rank = told_local_rank()
     if local_rank is None:
         hosts = _table(store, "host", rank, size, _host())
         local_rank = hosts[:rank].count(_host())
     chosen = choose_device(device, local_rank)
-    if device == "cpu":
+    if device == "cpu" and backend == "auto":
         return chosen, local_rank, "gloo"
-    mine = Place(_host(), chosen.type, _name_of(chosen))
+    mine = Place(_host(), chosen.type, name_of(chosen))
     places = [
         Place(**json.loads(text))
         for text in _table(store, "place", rank, size, json.dumps(asdict(mine)))
     ]
-    return chosen, local_rank, agreed_backend(places)
+    return chosen, local_rank, agreed_backend(places, backend)
 
 
-def agreed_backend(places: list[Place]) -> str:
+def agreed_backend(places: list[Place], asked: str = "auto") -> str:
     """Return NCCL where every rank has a GPU of its own, Gloo where ranks share some or none has.
 
-    NCCL refuses two ranks on one GPU; Gloo carries their rows through the host.
+    NCCL refuses two ranks on one GPU; Gloo carries their rows through the host. What is `asked` for
+    is taken where it can be.
     """
     kinds = {place.kind for place in places}
     if len(kinds) > 1:
@@ -91,9 +95,24 @@ def agreed_backend(places: list[Place]) -> str:
             seen=f"ranks {on_cpu} of {len(places)} are on a CPU",
             fix="give every rank a GPU, or use --device cpu",
         )
-    if kinds == {"cpu"}:
-        return "gloo"
-    return "nccl" if len({(place.host, place.gpu) for place in places}) == len(places) else "gloo"
+    gpus = {(place.host, place.gpu) for place in places}
+    has_own = kinds == {"cuda"} and len(gpus) == len(places)
+    if asked == "nccl" and not has_own:
+        shared = f"{len(places)} ranks on {len(gpus)} GPUs" if kinds == {"cuda"} else "CPUs"
+        raise CommError(
+            "NCCL needs a GPU for every rank.",
+            seen=f"--backend nccl and {shared}",
+            fix="start as many ranks as there are GPUs, or leave --backend out",
+        )
+    return "nccl" if has_own and asked != "gloo" else "gloo"
+
+
+def hosts_of(store: Any, size: int) -> tuple[str, ...]:
+    """Return the machine of each rank; nothing where all are on one, or can't be asked at once."""
+    if not store.has_extended_api():
+        return ()
+    found = tuple(name.decode() for name in store.multi_get([f"host/{r}" for r in range(size)]))
+    return found if len(set(found)) > 1 else ()
 
 
 def _table(store: Store, what: str, rank: int, size: int, mine: str) -> list[str]:
@@ -111,7 +130,8 @@ def _host() -> str:
     return f"{socket.gethostname()} {boot}"
 
 
-def _name_of(device: torch.device) -> str:
+def name_of(device: torch.device) -> str:
+    """Return what a GPU is called, different for each of a machine; nothing for a CPU."""
     if device.type != "cuda":
         return ""
     return str(getattr(torch.cuda.get_device_properties(device), "uuid", device.index))

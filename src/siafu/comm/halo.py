@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from siafu.comm.coding import Coding
-from siafu.comm.peers import post
+from siafu.comm.peers import Message, Operation, post
+from siafu.comm.staging import room_on_host, to_device, to_host
 from siafu.comm.world import World
 from siafu.ops import CSR, sum_into
 
@@ -27,6 +28,9 @@ Codings = tuple[Coding, Coding]
 """Of rows on their way out, and of their gradients on the way home."""
 WITHIN_HOST = "host"
 """The purpose of rows and gradients that ranks of one host give each other."""
+Span = tuple[int, int, int]
+"""A rank, and where its rows begin and end."""
+_ALIGN = 16
 
 
 @dataclass(frozen=True)
@@ -145,21 +149,19 @@ def counts_by_peer(is_used: Tensor, counts: tuple[int, ...]) -> list[int]:
 class PendingRows:
     """Rows on their way; `wait` returns them. Send buffers live until then."""
 
-    def __init__(self, rows: Tensor, works: list[tuple[int, Any]], held: Tensor) -> None:
-        self._rows, self._works, self._held = rows, works, held
+    def __init__(self, rows: Tensor, messages: list[Message], held: Tensor) -> None:
+        self._rows, self._messages, self._held = rows, messages, held
         self._started = time.perf_counter()
         self._decode: Callable[[Tensor], Tensor] | None = None
 
     def wait(self, world: World, operation: str) -> Tensor:
         """Return the rows once all have come and all of ours have left."""
-        for peer, work in self._works:
-            with world.waiting(operation, peer):
-                # NCCL's wait only orders streams; its own watchdog keeps the deadline.
-                work.wait() if world.backend == "nccl" else work.wait(world.wait_timeout)
-            _note_travel(world, operation, peer, self._started)
-        rows = self._rows.to(world.device) if world.stages_through_host else self._rows
+        for message in self._messages:
+            message.wait(world, operation)
+            _note_travel(world, operation, message.peer, self._started)
+        rows = to_device(self._rows, world.device) if world.stages_through_host else self._rows
         # Whoever still holds this must not hold the buffers too.
-        self._works, self._held, self._rows = [], rows[:0], rows[:0]
+        self._messages, self._held, self._rows = [], rows[:0], rows[:0]
         return rows if self._decode is None else self._decode(rows)
 
     def decoded_by(self, decode: Callable[[Tensor], Tensor]) -> "PendingRows":
@@ -185,23 +187,61 @@ def start_exchange(
     purpose: str,
 ) -> PendingRows:
     """Send each peer its slice of `rows_SD`, start receiving theirs; skip empty slices."""
-    rows_SD = rows_SD.contiguous()
-    if world.stages_through_host:
-        rows_SD = rows_SD.cpu()
-    received = rows_SD.new_empty(sum(recv_counts), *rows_SD.shape[1:])
+    rows_SD, through_host = rows_SD.contiguous(), world.stages_through_host
+    if through_host:
+        rows_SD, received = to_host(rows_SD), room_on_host(rows_SD, sum(recv_counts))
+    else:
+        received = rows_SD.new_empty(sum(recv_counts), *rows_SD.shape[1:])
     if world.size == 1:
         return PendingRows(received, [], rows_SD)
     tag = world.next_tag(f"{purpose} {rows_SD.dtype} {tuple(rows_SD.shape[1:])}")
-    operations: list[tuple[int, Any, Tensor]] = []
-    for peer, lo, hi in _spans(recv_counts):
-        operations.append((peer, dist.irecv, received[lo:hi]))
-    for peer, lo, hi in _spans(send_counts):
-        operations.append((peer, dist.isend, rows_SD[lo:hi]))
+    comes, goes = _spans(recv_counts), _spans(send_counts)
+    for peer, lo, hi in goes:
         world.meter.count(purpose, rows_SD[lo:hi].nbytes, 1, world.group_rank(peer))
+    if world.backend == "nccl" and rows_SD.dtype == torch.uint8:
+        return _start_aligned(rows_SD, goes, received, comes, tag, world, purpose)
+    operations: list[Operation] = []
+    operations += [(peer, dist.irecv, received[lo:hi]) for peer, lo, hi in comes]
+    operations += [(peer, dist.isend, rows_SD[lo:hi]) for peer, lo, hi in goes]
     return PendingRows(received, post(operations, tag, world, purpose), rows_SD)
 
 
-def _spans(counts: tuple[int, ...]) -> list[tuple[int, int, int]]:
+def _start_aligned(
+    sent: Tensor,
+    goes: list[Span],
+    received: Tensor,
+    comes: list[Span],
+    tag: int,
+    world: World,
+    purpose: str,
+) -> PendingRows:
+    """Start an exchange of bytes, each peer's from an address that NCCL moves quickly from."""
+    room, leaving = _aligned(received, comes), _aligned(sent, goes)
+    for (_, lo, hi), piece in zip(goes, leaving, strict=True):
+        piece.copy_(sent[lo:hi])
+    operations: list[Operation] = []
+    operations += [(peer, dist.irecv, at) for (peer, _, _), at in zip(comes, room, strict=True)]
+    operations += [(peer, dist.isend, at) for (peer, _, _), at in zip(goes, leaving, strict=True)]
+    pending = PendingRows(received, post(operations, tag, world, purpose), sent)
+
+    def joined(nothing: Tensor) -> Tensor:
+        return torch.cat(room) if room else nothing
+
+    return pending.decoded_by(joined)
+
+
+def _aligned(like: Tensor, spans: list[Span]) -> list[Tensor]:
+    """Return room for each span of bytes, every one from a multiple of so many bytes on."""
+    sizes = [-(-(hi - lo) * like[:1].nbytes // _ALIGN) * _ALIGN for _, lo, hi in spans]
+    whole = torch.empty(sum(sizes), dtype=torch.uint8, device=like.device)
+    starts = accumulate(sizes, initial=0)
+    return [
+        whole[start : start + (hi - lo) * like[:1].nbytes].view(hi - lo, *like.shape[1:])
+        for start, (_, lo, hi) in zip(starts, spans, strict=False)
+    ]
+
+
+def _spans(counts: tuple[int, ...]) -> list[Span]:
     """Return the ranks that have any rows, and where these begin and end."""
     some = [(peer, count) for peer, count in enumerate(counts) if count]
     ends = accumulate((count for _, count in some), initial=0)

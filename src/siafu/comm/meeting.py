@@ -68,7 +68,7 @@ def _receive(store: Store, size: int, latest: float, deadline_seconds: float) ->
 @contextmanager
 def in_time(what: str, deadline_seconds: float, give_up: GiveUp | None = None) -> Iterator[None]:
     """End this process when what is inside takes longer: torch's own waits may never return."""
-    end = give_up or _end_process
+    end = give_up or end_process
     seconds = min(deadline_seconds + _SLACK_SECONDS, threading.TIMEOUT_MAX)
     timer = threading.Timer(seconds, lambda: end(_late(what, deadline_seconds)))
     timer.daemon = True
@@ -79,7 +79,8 @@ def in_time(what: str, deadline_seconds: float, give_up: GiveUp | None = None) -
         timer.cancel()
 
 
-def _end_process(error: CommError) -> None:
+def end_process(error: CommError) -> None:
+    """Tell the error and end this process at once."""
     sys.stderr.write(f"error: {error}\n")
     sys.stderr.flush()
     os._exit(2)

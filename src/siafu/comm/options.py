@@ -18,6 +18,11 @@ class MachineOptions(Options):
 
     ranks: int = setting(1, "processes, one per part", usual=2, ge=1)
     device: Literal["auto", "cpu", "cuda"] = setting("auto", "auto, cpu or cuda", usual=13)
+    backend: Literal["auto", "gloo", "nccl"] = setting(
+        "auto",
+        "what carries rows between ranks: nccl where each has a GPU of its own, gloo elsewhere; "
+        "gloo takes those of GPUs through the host",
+    )
     threads: int = setting(0, "threads per rank; 0 shares the cores", ge=0, le=4096)
     deadline: float = setting(300.0, "seconds any wait between ranks may last", gt=0, le=10**7)
     max_restarts: int = setting(

@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from siafu.comm.coding import Coding
 from siafu.comm.halo import PendingRows, start_coded, start_exchange
 from siafu.comm.peers import post
+from siafu.comm.staging import room_on_host, to_host
 from siafu.comm.world import World
 
 FORWARD, BACKWARD = "time_forward", "time_backward"
@@ -174,15 +175,15 @@ def gather_steps(x_tD: Tensor, steps: tuple[int, ...], world: World) -> Tensor:
 def start_send(rows: Tensor, peer: int, world: World, purpose: str, kind: str) -> PendingRows:
     """Start sending rows to one rank, which receives them under the same `kind`."""
     rows = rows.detach().contiguous()
-    carrier = rows.cpu() if world.stages_through_host else rows
+    carrier = to_host(rows) if world.stages_through_host else rows
     world.meter.count(purpose, carrier.nbytes, 1, world.group_rank(peer))
-    works = post([(peer, dist.isend, carrier)], world.tag_of(kind), world, purpose)
-    return PendingRows(carrier[:0], works, carrier)
+    messages = post([(peer, dist.isend, carrier)], world.tag_of(kind), world, purpose)
+    return PendingRows(carrier[:0], messages, carrier)
 
 
 def start_receive(like: Tensor, peer: int, world: World, purpose: str, kind: str) -> PendingRows:
     """Start receiving rows of the shape of `like` from one rank."""
-    device = torch.device("cpu") if world.stages_through_host else like.device
-    rows = torch.empty(like.shape, dtype=like.dtype, device=device)
-    works = post([(peer, dist.irecv, rows)], world.tag_of(kind), world, purpose)
-    return PendingRows(rows, works, rows[:0])
+    through_host = world.stages_through_host
+    rows = room_on_host(like) if through_host else torch.empty_like(like)
+    messages = post([(peer, dist.irecv, rows)], world.tag_of(kind), world, purpose)
+    return PendingRows(rows, messages, rows[:0])

@@ -18,11 +18,13 @@ import torch.distributed.nn.functional  # before there is a group: see close
 from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
-from siafu.comm.devices import choose_device, settle, told_local_rank
+from siafu.comm.devices import choose_device, hosts_of, settle, told_local_rank
 from siafu.comm.doing import Doing
 from siafu.comm.meeting import GiveUp, in_time, lasting_store, meet
 from siafu.comm.meter import Meter, is_training_thread
-from siafu.comm.peers import post
+from siafu.comm.overdue import Overdue, late
+from siafu.comm.peers import Operation, post
+from siafu.comm.staging import to_host
 from siafu.errors import CommError
 from siafu.record import TRAINING_LANE, Trace
 
@@ -36,6 +38,7 @@ HOST_VARIABLE = "SIAFU_HOST"
 """What a rank's machine is called, where its own name doesn't tell it from others."""
 SHORTEST_SPAN_SECONDS = 2e-5
 """Of a wait in a trace: starting a message is none."""
+_WATCHDOG_SLACK_SECONDS = 60.0
 _TAG_BITS, _KIND_BITS, _MOST_LINES = 17, 10, 7
 """Of the 31 bits of a tag; so many second lines of one world may be open at a time."""
 
@@ -63,6 +66,8 @@ class World:
     """Ranks that do not see the run's folder: what they write is brought to rank 0."""
     lasting: Store | None = None
     """Notes that are still there when torchrun starts the ranks again; None elsewhere."""
+    overdue: Overdue | None = None
+    """What watches over NCCL, where that carries rows."""
     _owns_group: bool = False
     _next_tag: int = 0
     _line: int = 0
@@ -78,12 +83,14 @@ class World:
         cls,
         *,
         device: str = "auto",
+        backend: str = "auto",
         deadline_seconds: float = DEFAULT_DEADLINE_SECONDS,
         give_up: GiveUp | None = None,
     ) -> "World":
         """Return the world that torchrun or siafu's launcher describes; else a world of one.
 
         Should torch wait past the deadline, `give_up` ends this process, after telling the error.
+        `backend` is what carries rows: gloo, nccl, or what suits the devices of all ranks.
         """
         size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
         if size == 1:
@@ -97,12 +104,16 @@ class World:
             if store is None:
                 lasting = lasting_store(rank, size, timeout)
                 store = meet(lasting, rank, size, deadline_seconds)
-            chosen, local_rank, backend = settle(PrefixStore("devices", store), rank, size, device)
+            notes = PrefixStore("devices", store)
+            chosen, local_rank, carrier = settle(notes, rank, size, device, backend)
             store.set(f"host/{rank}", os.environ.get(HOST_VARIABLE) or socket.gethostname())
+            overdue = Overdue(deadline_seconds, give_up) if carrier == "nccl" else None
+            if overdue is not None:  # torch's own watchdog tells less: it comes later
+                timeout += timedelta(seconds=_WATCHDOG_SLACK_SECONDS)
             dist.init_process_group(
-                backend, store=store, rank=rank, world_size=size, timeout=timeout
+                carrier, store=store, rank=rank, world_size=size, timeout=timeout
             )
-            hosts = () if file else _hosts(store, size)
+            hosts = () if file else hosts_of(store, size)
         return cls(
             rank=rank,
             size=size,
@@ -112,6 +123,7 @@ class World:
             deadline_seconds=deadline_seconds,
             lasting=lasting,
             hosts=hosts,
+            overdue=overdue,
             _owns_group=True,
         )
 
@@ -208,6 +220,8 @@ class World:
         group as default argument when it is first imported (torch.optim does that), hence the
         import above, before there is one. A thread that outlives Python's own end aborts.
         """
+        if self.overdue is not None:
+            self.overdue.close()
         if self._owns_group and dist.is_initialized():
             dist.destroy_process_group(self.group)
         self._owns_group, self.group = False, None
@@ -257,13 +271,10 @@ class World:
     @contextmanager
     def waiting(self, operation: str, peer: int | None = None) -> Iterator[None]:
         """Turn a failed wait inside into an error that names rank, peer, operation and step."""
-        first = self if self._first_line is None else self._first_line
-        whom = "all ranks" if peer is None else first.named(self.group_rank(peer))
-        what = f"for {whom} in {operation}, {first.step}"
+        first, (me, whom, what) = self._first, self._told(operation, peer)
         if first.doing is not None:
             first.doing.note(what, waits=True)
         started = time.perf_counter()
-        me = first.named(self.group_rank(self.rank))
         with _translated(f"{me} waiting {what}", self.deadline_seconds):
             yield
         seconds = time.perf_counter() - started
@@ -275,6 +286,23 @@ class World:
             start = trace.now() - seconds
             trace.add(operation, "wait", lane, start=start, seconds=seconds, peer=whom)
 
+    @property
+    def _first(self) -> "World":
+        return self if self._first_line is None else self._first_line
+
+    def _told(self, operation: str, peer: int | None) -> tuple[str, str, str]:
+        """Return what this rank and those it waits for are called, and what the wait is."""
+        first = self._first
+        whom = "all ranks" if peer is None else first.named(self.group_rank(peer))
+        me = first.named(self.group_rank(self.rank))
+        return me, whom, f"for {whom} in {operation}, {first.step}"
+
+    def watch(self, work: Any, operation: str, peer: int | None = None) -> None:
+        """Have something that NCCL does end in time."""
+        if (overdue := self._first.overdue) is not None:
+            me, _, what = self._told(operation, peer)
+            overdue.note(work, f"{me} waiting {what}")
+
     def sum_in_place(self, tensor: Tensor, purpose: str) -> Tensor:
         """Replace `tensor` on every rank by its sum over the ranks, and return it."""
         if self.size == 1:
@@ -283,24 +311,28 @@ class World:
             return self._sum_by_peers(tensor, purpose)
         assert not self._line, "sums of two threads over one group would mix"
         self.meter.count(purpose, 2 * (self.size - 1) * tensor.nbytes // self.size)
-        with self.waiting(f"the sum of {purpose}"):
-            carrier = tensor.cpu() if self.stages_through_host else tensor
-            dist.all_reduce(carrier, group=self.group)
+        operation = f"the sum of {purpose}"
+        with self.waiting(operation):
+            carrier = to_host(tensor) if self.stages_through_host else tensor
+            work = dist.all_reduce(carrier, group=self.group, async_op=True)
+            assert work is not None, "this rank is in the group"
+            self.watch(work, operation)
+            work.wait()
         return tensor.copy_(carrier) if carrier is not tensor else tensor
 
     def _sum_by_peers(self, tensor: Tensor, purpose: str) -> Tensor:
         """Add up in order of rank, so that all ranks have the same sum to the bit."""
-        carrier = (tensor.cpu() if self.stages_through_host else tensor).contiguous()
+        carrier = tensor.contiguous()
+        carrier = to_host(carrier) if self.stages_through_host else carrier
         found = [carrier if r == self.rank else torch.empty_like(carrier) for r in range(self.size)]
         others = [rank for rank in range(self.size) if rank != self.rank]
-        operations: list[tuple[int, Any, Tensor]] = [(r, dist.irecv, found[r]) for r in others]
+        operations: list[Operation] = [(r, dist.irecv, found[r]) for r in others]
         operations += [(rank, dist.isend, carrier) for rank in others]
         for peer in others:
             self.meter.count(purpose, carrier.nbytes, 1, self.group_rank(peer))
         operation = f"the sum of {purpose}"
-        for peer, work in post(operations, self.next_tag(operation), self, operation):
-            with self.waiting(operation, peer):
-                work.wait() if self.backend == "nccl" else work.wait(self.wait_timeout)
+        for message in post(operations, self.next_tag(operation), self, operation):
+            message.wait(self, operation)
         return tensor.copy_(torch.stack(found).sum(0))
 
     def gather_numbers(self, values: list[float], purpose: str = "control") -> list[list[float]]:
@@ -359,14 +391,6 @@ def _store(rank: int, size: int, timeout: timedelta) -> Store | None:
     return None
 
 
-def _hosts(store: Any, size: int) -> tuple[str, ...]:
-    """Return the machine of each rank; nothing where all are on one, or can't be asked at once."""
-    if not store.has_extended_api():
-        return ()
-    found = tuple(name.decode() for name in store.multi_get([f"host/{r}" for r in range(size)]))
-    return found if len(set(found)) > 1 else ()
-
-
 @contextmanager
 def _translated(what: str, deadline_seconds: float) -> Iterator[None]:
     started = time.monotonic()
@@ -376,11 +400,7 @@ def _translated(what: str, deadline_seconds: float) -> Iterator[None]:
         seconds = time.monotonic() - started
         first_line = (str(error).splitlines() or [""])[0]
         if seconds >= 0.9 * deadline_seconds or "timed out" in first_line.lower():
-            raise CommError(
-                "A wait passed its deadline.",
-                seen=f"{what}; {seconds:.0f} s of {deadline_seconds:g} s ({first_line})",
-                fix="look at what that rank last said; raise --deadline if it was only slow",
-            ) from error
+            raise late(what, seconds, deadline_seconds, first_line) from error
         raise CommError(
             "A rank went away or refused.",
             seen=f"{what} ({first_line})",

@@ -377,6 +377,7 @@ def _join_and_work(folder: RunFolder, job: Job, rank: int) -> None:
     prepare_process(config)
     with World.join(
         device=config.device,
+        backend=config.backend,
         deadline_seconds=config.deadline,
         give_up=lambda error: _fail(error, rank),
     ) as world:

@@ -18,6 +18,7 @@ import psutil
 import torch
 
 from siafu.comm import World, start_exchange
+from siafu.comm.devices import name_of
 from siafu.config import make_config
 from siafu.engine import begin
 from siafu.errors import CommError
@@ -49,6 +50,7 @@ def facts_of_ranks(world: World) -> list[dict[str, Any]]:
         "memory_free": int(psutil.virtual_memory().available),
         "disk_free": int(psutil.disk_usage(tempfile.gettempdir()).free),
         "device": str(world.device),
+        "gpu": name_of(world.device),
         "versions": {"python": told["python"], **told["packages"]},
     }
     return [json.loads(text) for text in world.gather_texts(json.dumps(mine))]
@@ -87,6 +89,7 @@ def check_ranks(world: World) -> dict[str, Any]:
     pairs = [
         {
             "ranks": list(pair),
+            "way": f"{world.backend}, {_between(*(facts[rank] for rank in pair))}",
             "latency_seconds": seconds[_SMALL][pair],
             "bytes_per_second": _LARGE / max(1e-9, seconds[_LARGE][pair]),
         }
@@ -105,6 +108,14 @@ def check_ranks(world: World) -> dict[str, Any]:
         "weight_difference": weights,
         "problems": problems,
     }
+
+
+def _between(one: dict[str, Any], other: dict[str, Any]) -> str:
+    """Return what two ranks have between them."""
+    if one["host"] != other["host"]:
+        return "network"
+    on_gpu = one["gpu"] and one["gpu"] == other["gpu"]
+    return "one GPU" if on_gpu else "one machine"
 
 
 def _pair_seconds(world: World, size: int) -> dict[tuple[int, int], float]:

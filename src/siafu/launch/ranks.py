@@ -47,7 +47,9 @@ def under_torchrun() -> bool:
 def joined(config: RunConfig) -> World:
     """Return the ranks of this process, which is made ready to be one of them."""
     prepare_process(config)
-    return World.join(device=config.device, deadline_seconds=config.deadline)
+    return World.join(
+        device=config.device, backend=config.backend, deadline_seconds=config.deadline
+    )
 
 
 def checked_ranks(num_ranks: int, device: str) -> dict[str, Any]:

@@ -213,6 +213,9 @@ class Settings(Columns, total=False):
     """processes, one per part."""
     device: Literal["auto", "cpu", "cuda"]
     """auto, cpu or cuda."""
+    backend: Literal["auto", "gloo", "nccl"]
+    """what carries rows between ranks: nccl where each has a GPU of its own, gloo elsewhere; gloo
+    takes those of GPUs through the host."""
     threads: int
     """threads per rank; 0 shares the cores."""
     deadline: float

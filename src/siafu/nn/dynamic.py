@@ -6,6 +6,7 @@ Shapes: T snapshots in a row, N nodes, E pairs, D input width, O output width.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, Protocol
 
@@ -30,15 +31,19 @@ def _alone(found: Tensor) -> Tensor:
     return found
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class StepGraph:
     """One snapshot as layers see it."""
 
     neighbours: Neighbours
-    active_N: Tensor
-    """bool: nodes with an edge in this snapshot."""
+    find_active: Callable[[], Tensor]
     gather: Callable[[Tensor], Tensor] = _alone
     """Joins what the ranks that share the snapshot have found, each in its own nodes."""
+
+    @cached_property
+    def active_N(self) -> Tensor:
+        """bool: nodes with an edge in this snapshot; found when asked for, over all edges."""
+        return self.find_active()
 
 
 class SpatialLayer(Protocol):

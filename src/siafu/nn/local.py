@@ -38,6 +38,7 @@ from siafu.ops import (
     neighbour_sum,
     own_and_sum,
 )
+from siafu.ops import gcn_scales as scales_of_edges
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,10 +59,13 @@ class Sampled:
 class AtHand:
     """What would be derived of the edges, where someone has it already."""
 
-    inverse_count: Callable[[torch.dtype], Tensor]
+    inverse_count: Callable[[torch.dtype], Tensor] | None = None
     """Gives 1 / the in-edges of each row, 1 where there are none."""
     looped: CSR | None = None
     """The edges without loops, and then one for each row."""
+    has_loops: bool | None = None
+    """Whether an edge starts and ends at one node; where that is known, edges are normalised
+    without the host waiting for the device."""
 
 
 class LocalNeighbours:
@@ -81,7 +85,7 @@ class LocalNeighbours:
         sampled: Sampled | None = None,
         at_hand: AtHand | None = None,
     ) -> None:
-        self.sampled, self._at_hand = sampled, at_hand
+        self.sampled, self._at_hand = sampled, at_hand or AtHand()
         self.csr, self.ids_N, self.draws = csr, ids_N, draws
         self.edge_attr, self.edge_type = edge_attr, edge_type
         self._gcn_by_dtype: dict[torch.dtype, GcnScales] = {}
@@ -141,12 +145,16 @@ class LocalNeighbours:
         return inverse_count(self.csr)
 
     def _inverse_count(self, dtype: torch.dtype) -> Tensor:
-        if self._at_hand is not None:
+        if self._at_hand.inverse_count is not None:
             return self._at_hand.inverse_count(dtype)
         return self._inverse_count_N.to(dtype)
 
     def _gcn(self, dtype: torch.dtype) -> GcnScales:
-        if dtype not in self._gcn_by_dtype:
+        has_loops = self._at_hand.has_loops
+        if dtype not in self._gcn_by_dtype and has_loops is not None:
+            root_N, own_N = scales_of_edges(self.csr, loops=has_loops)
+            self._gcn_by_dtype[dtype] = GcnScales(root_N.to(dtype), own_N.to(dtype)[:, None])
+        elif dtype not in self._gcn_by_dtype:
             degree_N, loop_N = self._degrees()
             self._gcn_by_dtype[dtype] = gcn_scales(
                 inverse_root(degree_N), loop_N[: self.csr.num_rows], dtype
@@ -219,7 +227,7 @@ class LocalNeighbours:
         """Return the edges, with loops or without, and with those where each comes from."""
         if not loops:
             return self.csr, None
-        prepared = None if self._at_hand is None else self._at_hand.looped
+        prepared = self._at_hand.looped
         return self._looped if prepared is None or numbered else (prepared, None)
 
     def reduce(

@@ -56,7 +56,7 @@ class CsrKernels(Protocol):
 
     @property
     def LONG_ROW(self) -> int | None:
-        """Edges above which a row is summed in pieces; None: never."""
+        """Edges above which a row should be summed in pieces; None: never."""
 
     def sum_into(
         self,
@@ -73,7 +73,7 @@ class CsrKernels(Protocol):
         """
 
     def cut_rows(self, indptr: Tensor) -> LongRows:
-        """Return the rows of more than LONG_ROW edges, which takes a look at all."""
+        """Return the rows to sum in pieces, which takes a look at all."""
 
     def max_into(self, edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:
         """Write each row's maximum and the first edge that holds it; 0 and -1 for empty rows."""

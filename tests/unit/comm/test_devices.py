@@ -29,6 +29,15 @@ def test_nccl_is_for_ranks_with_a_gpu_each() -> None:
     assert agreed_backend([Place("a", "cpu"), Place("a", "cpu")]) == "gloo"
 
 
+def test_backend_that_is_asked_for_is_taken_or_refused() -> None:
+    assert agreed_backend(gpus("0", "1"), "gloo") == "gloo"
+    assert agreed_backend(gpus("0", "1"), "nccl") == "nccl"
+    with pytest.raises(CommError, match="2 ranks on 1 GPUs"):
+        agreed_backend(gpus("0", "0"), "nccl")
+    with pytest.raises(CommError, match="needs a GPU for every rank"):
+        agreed_backend([Place("a", "cpu")], "nccl")
+
+
 def test_ranks_without_a_gpu_beside_others_are_named() -> None:
     with pytest.raises(CommError, match="some have none") as told:
         agreed_backend([*gpus("0"), Place("b", "cpu")])

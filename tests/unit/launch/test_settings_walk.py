@@ -83,6 +83,7 @@ OTHERS: dict[str, Other] = {
     "undirected": Other(True),
     "split": Other("0.4,0.2"),
     "device": Other("cpu"),
+    "backend": Other("gloo"),
     "threads": Other(2),
     "deadline": Other(200.0),
     "launcher": Other("ray"),
@@ -187,6 +188,7 @@ OTHERS: dict[str, Other] = {
 
 IDLE: dict[str, str] = {
     "device": "auto is the CPU on a machine without a GPU",
+    "backend": "auto is gloo on a machine without a GPU: tests/unit/comm/test_devices",
     "rows_on": "auto is the host on a machine without a GPU",
     "threads": "how fast, not what",
     "deadline": "how long a wait may last, where nothing waits for so long",
@@ -221,6 +223,7 @@ COMMON = frozenset(
         "split",
         "undirected",
         "device",
+        "backend",
         "threads",
         "deadline",
         "out",

@@ -26,6 +26,7 @@ from siafu.nn import (
     StepGraph,
     banded_mean,
 )
+from siafu.nn.local import AtHand
 from siafu.nn.sparse import dense
 from siafu.ops import CSR, DeltaStream
 from siafu.shard import VertexShare
@@ -135,7 +136,8 @@ class Snapshots:
         if self._graphs or not steps:
             return rows, [self._graphs[step] for step in steps]
         stream = next(stream for span, stream in self._streams if steps.start in span)
-        found = {step: self._step_graph(csr, step) for step, csr in stream.read(steps)}
+        loops = stream.has_loops
+        found = {step: self._step_graph(csr, step, loops) for step, csr in stream.read(steps)}
         return rows, [found[step] for step in steps]
 
     def _keep(self, span: range) -> None:
@@ -197,14 +199,20 @@ class Snapshots:
         means_NF = event_means(self.graph, step, self._event_scale).to(self.device, self.dtype)
         return torch.cat([rows, means_NF[self.share.ids_n]], dim=1)
 
-    def _step_graph(self, csr: CSR, step: int) -> StepGraph:
+    def _step_graph(self, csr: CSR, step: int, has_loops: bool | None = None) -> StepGraph:
         if self._shards is not None:
             return self._shards.step_graph(csr, step)
         num_nodes = csr.num_rows
         ids_N = torch.arange(step * num_nodes, (step + 1) * num_nodes, device=self.device)
-        active_N = csr.degree() > 0
-        active_N[csr.index.long()] = True
-        return StepGraph(LocalNeighbours(csr, ids_N, self.draws), active_N)
+
+        def active() -> Tensor:
+            active_N = csr.degree() > 0
+            active_N[csr.index.long()] = True
+            return active_N
+
+        at_hand = AtHand(has_loops=has_loops)
+        neighbours = LocalNeighbours(csr, ids_N, self.draws, at_hand=at_hand)
+        return StepGraph(neighbours, active)
 
 
 def num_inputs(graph: DynamicGraph, features: NodeFeatures, lags: int) -> int:

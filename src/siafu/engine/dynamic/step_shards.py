@@ -68,7 +68,7 @@ class StepShards:
         active_n = (rows.degree() > 0) | used_C[self._own_n]
         active_n[plan.send_rows] = True
         neighbours = BlockNeighbours(self._shard(rows, plan, step), self.draws)
-        return StepGraph(neighbours, active_n, self._gather)
+        return StepGraph(neighbours, lambda: active_n, self._gather)
 
     def _needed(self, used_R: Tensor) -> Tensor:
         """Return which of the rows that this rank may send are used by others."""

@@ -1,8 +1,8 @@
 """Compressed-row kernels for CUDA, written in Triton.
 
-Shapes: M destination rows, C source columns, E edges, D width, S edges per step, T columns a tile,
-R rows per program, H long rows, P pieces of them, B rows looked through for hubs. A program owns
-rows and a tile of columns, so there are no atomics and results repeat.
+Shapes: M destination rows, C source columns, E edges, D width, S or L edges per step, T columns per
+tile, R rows per program, H long rows, P pieces of them, B rows looked through for hubs. A program
+owns rows and a tile of columns, so there are no atomics and results repeat.
 """
 # ruff: noqa: PLR0913 - kernel arguments are flat
 
@@ -27,8 +27,10 @@ max_grad_into = reference.max_grad_into
 jit: Callable[[Any], Any] = triton.jit
 
 LONG_ROW = 1024
-"""Edges above which a row is cut into pieces, or gets HUB_WARPS warps: with one, it would outlast
-the launch."""
+"""Edges above which a row gets HUB_WARPS warps: with one, it would outlast the launch."""
+
+PIECE_EDGES = 256
+"""Most edges of a piece; shorter rows are not cut, where long ones are known."""
 
 HUB_WARPS = 8
 HUB_SEARCH_ROWS = 256
@@ -40,7 +42,11 @@ WIDEST_TILE = 128
 wide x is read in passes over narrower ones, more of which stay in the level-2 cache."""
 
 TILE_ELEMENTS = 1024
-"""S x T: 8 loads of 16 bytes in flight for each lane."""
+"""S x T of long rows: 8 loads of 16 bytes in flight for each lane."""
+
+GROUP_ELEMENTS, GROUP_STEPS = 64, 4
+"""R x T where rows are narrow, and S: rows of a program wait for the longest among them, so few are
+better than as many as would fill every lane (measured at 8, 32 and 128 columns)."""
 
 NONE = tl.constexpr(2**31 - 1)
 
@@ -48,17 +54,17 @@ NONE = tl.constexpr(2**31 - 1)
 def cut_rows(indptr: Tensor) -> LongRows:
     """See `contract.CsrKernels`. The host waits for the device."""
     length_M = indptr.diff()
-    row_H = (length_M > LONG_ROW).nonzero()[:, 0]
+    row_H = (length_M > PIECE_EDGES).nonzero()[:, 0]
     if not len(row_H):
         return NO_LONG_ROWS
     start_H, length_H = indptr[row_H], length_M[row_H]
-    pieces_H = (length_H + LONG_ROW - 1) // LONG_ROW
+    pieces_H = (length_H + PIECE_EDGES - 1) // PIECE_EDGES
     first_H = torch.zeros(len(row_H) + 1, dtype=torch.int64, device=indptr.device)
     first_H[1:] = pieces_H.cumsum(0)
     number_P = torch.arange(int(first_H[-1]), device=indptr.device)
     nth_P = number_P - first_H[:-1].repeat_interleave(pieces_H)
-    start_P = start_H.repeat_interleave(pieces_H) + nth_P * LONG_ROW
-    end_P = torch.minimum(start_P + LONG_ROW, (start_H + length_H).repeat_interleave(pieces_H))
+    start_P = start_H.repeat_interleave(pieces_H) + nth_P * PIECE_EDGES
+    end_P = torch.minimum(start_P + PIECE_EDGES, (start_H + length_H).repeat_interleave(pieces_H))
     return LongRows(row_H, first_H, torch.stack([start_P, end_P], dim=1))
 
 
@@ -72,15 +78,14 @@ def sum_into(
 ) -> None:
     """See `contract.CsrKernels`.
 
-    One launch sums rows of up to LONG_ROW edges, several per program, and pieces of longer ones;
-    a second adds the pieces up, where there are any. Where nobody knows the long rows, the second
-    searches for them.
+    One launch sums short rows, several per program, and pieces of longer ones; a second adds the
+    pieces up, where there are any. Where nobody knows the long rows, the second searches for them.
     """
     if out_MD.numel() == 0:
         return
     num_rows, width = out_MD.shape
-    tile, rows, step = _shape(width)
-    tiles = triton.cdiv(width, tile)
+    tile = min(WIDEST_TILE, max(4, triton.next_power_of_2(width)))
+    rows, tiles = max(1, GROUP_ELEMENTS // tile), triton.cdiv(width, tile)
     shape = {"accumulate": accumulate, "width": width, "T": tile}
     bounds_P = None if long_rows is None else long_rows.bounds_P2
     pieces = 0 if bounds_P is None else len(bounds_P)
@@ -95,9 +100,10 @@ def sum_into(
             part_PD,
             num_rows,
             pieces,
-            long_row=LONG_ROW,
+            long_row=PIECE_EDGES if pieces else LONG_ROW,
             R=rows,
-            S=step,
+            S=GROUP_STEPS,
+            L=TILE_ELEMENTS // tile,
             num_warps=1,
             **shape,
         )
@@ -111,7 +117,7 @@ def sum_into(
                 searches,
                 long_row=LONG_ROW,
                 B=HUB_SEARCH_ROWS,
-                S=rows * step * HUB_WARPS,
+                S=TILE_ELEMENTS // tile * HUB_WARPS,
                 num_warps=HUB_WARPS,
                 **shape,
             )
@@ -121,16 +127,6 @@ def sum_into(
             _sum_pieces[(len(row_H), tiles)](
                 row_H, first_H, part_PD, edges.row_scale_M, out_MD, S=8, num_warps=1, **shape
             )
-
-
-def _shape(width: int) -> tuple[int, int, int]:
-    """Return columns per tile, rows per program and edges of each per step.
-
-    A lane reads 16 bytes, so a warp reads as many narrow rows at a time as 128 numbers hold.
-    """
-    tile = min(WIDEST_TILE, max(4, triton.next_power_of_2(width)))
-    rows = WIDEST_TILE // tile
-    return tile, rows, TILE_ELEMENTS // (tile * rows)
 
 
 def _parts(x_CD: Tensor, pieces: int, width: int) -> Tensor:
@@ -199,6 +195,7 @@ def _sum_rows(
     long_row: tl.constexpr,
     R: tl.constexpr,
     S: tl.constexpr,
+    L: tl.constexpr,
     T: tl.constexpr,
 ) -> None:
     """The first programs sum pieces of long rows, which take longest; the others R rows each."""
@@ -225,7 +222,7 @@ def _sum_rows(
         )
     elif program < pieces:
         start, end = tl.load(bounds + 2 * program), tl.load(bounds + 2 * program + 1)
-        total_T = _sum_span(start, end, index, weight, col_scale, x, column_T, width, R * S, T)
+        total_T = _sum_span(start, end, index, weight, col_scale, x, column_T, width, L, T)
         tl.store(parts + program * width + column_T, total_T, mask=column_T < width)
     else:
         _sum_group(

@@ -17,6 +17,9 @@ from siafu.ops.contract import Changes
 from siafu.ops.csr.matrix import CSR, INT32_MAX
 from siafu.ops.kernels import delta_kernels
 
+_MOST_PLACES = INT32_MAX - 4096
+"""Kernels look a tile further."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EdgeDelta:
@@ -78,7 +81,7 @@ def _check_pair(now: CSR, following: CSR) -> None:
             seen=f"{now.num_rows} x {now.num_cols} and {following.num_rows} x {following.num_cols}",
             fix="use snapshots of one dynamic graph",
         )
-    if max(now.num_edges, following.num_edges, now.num_rows) > INT32_MAX:
+    if max(now.num_edges, following.num_edges, now.num_rows) > _MOST_PLACES:
         raise PlanError(
             "A snapshot is too large for deltas with 32-bit places.",
             seen=f"{max(now.num_edges, following.num_edges):,} edges, {now.num_rows:,} rows",

@@ -4,6 +4,8 @@ Where new edges stand and where gone ones stood are sorted, so what comes before
 searched for once per tile, and every place searches between two tiles only. One pass reads and
 writes the columns; nothing waits for the host.
 
+Places are int32, and so is one tile more than there are.
+
 Shapes: K places after the delta in tiles of P, A born, R gone, N rows, B entries per program.
 """
 # ruff: noqa: PLR0913 - kernel arguments are flat
@@ -23,8 +25,8 @@ changes = reference.changes  # found on the host
 
 jit: Callable[[Any], Any] = triton.jit
 
-TILE_PLACES = 1024
-"""P: 8 places for each thread."""
+TILE_PLACES = 512
+"""P: 4 places for each thread, so that many programs wait for memory at a time."""
 ENTRIES, WARPS = 512, 4
 """B."""
 
@@ -41,7 +43,7 @@ def move(
     born, gone = len(born_at), len(gone_at)
     tiles = num_after // TILE_PLACES + 1
     before = torch.empty(2, tiles + 1, dtype=torch.int32, device=indptr.device)
-    stood_at = torch.empty(gone, dtype=torch.int64, device=indptr.device)
+    stood_at = torch.empty(gone, dtype=torch.int32, device=indptr.device)
     next_indptr = torch.empty_like(indptr)
     moved = tuple(torch.empty(num_after, dtype=c.dtype, device=c.device) for c in columns)
     blocks = {"B": ENTRIES, "num_warps": WARPS}
@@ -65,22 +67,37 @@ def move(
 
 
 @jit
-def _first_at_least(
-    values: tl.tensor, low_B: tl.tensor, high_B: tl.tensor, span: tl.tensor, wanted_B: tl.tensor
-) -> tl.tensor:
-    """Return the first place from `low` on, `high` where there is none, whose value is not less.
+def _search(
+    one: tl.tensor,
+    one_low_B: tl.tensor,
+    one_high_B: tl.tensor,
+    one_wanted_B: tl.tensor,
+    two: tl.tensor,
+    two_low_B: tl.tensor,
+    two_high_B: tl.tensor,
+    two_wanted_B: tl.tensor,
+    span: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor]:
+    """Return the first places in two sorted lists, from `low` on, whose values are not less.
 
-    No range is longer than `span`.
+    `high` where there is none. No range is longer than `span`. Both are searched side by side, so
+    that a step waits for memory once.
     """
     while span > 0:
-        middle_B = (low_B + high_B) // 2
-        is_open_B = low_B < high_B
-        value_B = tl.load(values + middle_B, mask=is_open_B, other=0)
-        goes_up_B = is_open_B & (value_B < wanted_B)
-        low_B = tl.where(goes_up_B, middle_B + 1, low_B)
-        high_B = tl.where(goes_up_B, high_B, middle_B)
+        middle_B = (one_low_B + one_high_B) // 2
+        is_open_B = one_low_B < one_high_B
+        value_B = tl.load(one + middle_B, mask=is_open_B, other=0)
+        other_middle_B = (two_low_B + two_high_B) // 2
+        is_other_open_B = two_low_B < two_high_B
+        other_B = tl.load(two + other_middle_B, mask=is_other_open_B, other=0)
+        goes_up_B = is_open_B & (value_B < one_wanted_B)
+        one_low_B = tl.where(goes_up_B, middle_B + 1, one_low_B)
+        one_high_B = tl.where(goes_up_B, one_high_B, middle_B)
+        goes_up_B = is_other_open_B & (other_B < two_wanted_B)
+        two_low_B = tl.where(goes_up_B, other_middle_B + 1, two_low_B)
+        two_high_B = tl.where(goes_up_B, two_high_B, other_middle_B)
         span = span // 2
-    return low_B
+    return one_low_B, two_low_B
 
 
 @jit
@@ -96,10 +113,20 @@ def _count_before(
 ) -> None:
     """Write how many edges are born, and how many gone, before each tile."""
     tile_B = tl.program_id(0) * B + tl.arange(0, B)
-    first_B = tile_B.to(tl.int64) * P
+    first_B = tile_B * P
     none_B = tl.zeros([B], dtype=tl.int32)
-    born_B = _first_at_least(born_at, none_B, none_B + num_born, num_born, first_B)
-    gone_B = _first_at_least(gone_at, none_B, none_B + num_gone, num_gone, first_B)
+    span = tl.maximum(num_born, num_gone)
+    born_B, gone_B = _search(
+        born_at,
+        none_B,
+        none_B + num_born,
+        first_B,
+        gone_at,
+        none_B,
+        none_B + num_gone,
+        first_B,
+        span,
+    )
     tl.store(before + tile_B, born_B, mask=tile_B < count)
     tl.store(before + count + tile_B, gone_B, mask=tile_B < count)
 
@@ -118,16 +145,25 @@ def _move(
 ) -> None:
     """Write a tile: a new value, or the old one that shifts there."""
     tile = tl.program_id(0)
-    place_P = tile.to(tl.int64) * P + tl.arange(0, P)
-    low, high = tl.load(before + tile), tl.load(before + tile + 1)
+    place_P = tile * P + tl.arange(0, P)
+    born, born_end = tl.load(before + tile), tl.load(before + tile + 1)
+    gone, gone_end = tl.load(before + count + tile), tl.load(before + count + tile + 1)
+    # The edge that stays is stepped to over all that went up to here, hence the next place.
     none_P = tl.zeros([P], dtype=tl.int32)
-    born_P = _first_at_least(born_at, none_P + low, none_P + high, high - low, place_P)
+    born_P, gone_P = _search(
+        born_at,
+        none_P + born,
+        none_P + born_end,
+        place_P,
+        gone_at,
+        none_P + gone,
+        none_P + gone_end,
+        place_P + 1,
+        tl.maximum(born_end - born, gone_end - gone),
+    )
     inside_P = place_P < num_after
-    is_new_P = inside_P & (born_P < high)
+    is_new_P = inside_P & (born_P < born_end)
     is_new_P = is_new_P & (tl.load(born_at + born_P, mask=is_new_P, other=-1) == place_P)
-    low, high = tl.load(before + count + tile), tl.load(before + count + tile + 1)
-    # The edge that stays is stepped to over all that went up to here.
-    gone_P = _first_at_least(gone_at, none_P + low, none_P + high, high - low, place_P + 1)
     stays_P = inside_P & (is_new_P == 0)
     value_P = tl.load(values + (place_P - born_P + gone_P), mask=stays_P, other=0)
     new_P = tl.load(fresh + born_P, mask=is_new_P, other=0)
@@ -151,8 +187,9 @@ def _stood(
     low_B = tl.load(before + place_B // P, mask=inside_B, other=0)
     high_B = tl.load(before + place_B // P + 1, mask=inside_B, other=0)
     span = tl.max(high_B - low_B, axis=0)
-    born_B = _first_at_least(born_at, low_B, high_B, span, place_B)
-    tl.store(stood_at + number_B, place_B.to(tl.int64) - born_B + number_B, mask=inside_B)
+    none_B = tl.zeros([B], dtype=tl.int32)
+    born_B, _ = _search(born_at, low_B, high_B, place_B, born_at, none_B, none_B, place_B, span)
+    tl.store(stood_at + number_B, place_B - born_B + number_B, mask=inside_B)
 
 
 @jit
@@ -171,6 +208,15 @@ def _starts(
     inside_B = row_B < count
     start_B = tl.load(indptr + row_B, mask=inside_B, other=0)
     none_B = tl.zeros([B], dtype=tl.int32)
-    born_B = _first_at_least(born_dst, none_B, none_B + num_born, num_born, row_B)
-    gone_B = _first_at_least(stood_at, none_B, none_B + num_gone, num_gone, start_B)
+    born_B, gone_B = _search(
+        born_dst,
+        none_B,
+        none_B + num_born,
+        row_B,
+        stood_at,
+        none_B,
+        none_B + num_gone,
+        start_B,
+        tl.maximum(num_born, num_gone),
+    )
     tl.store(out + row_B, start_B + born_B - gone_B, mask=inside_B)
