@@ -5,6 +5,7 @@ The only user of torch.distributed.
 
 from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format
 from siafu.comm.columns import Turn, share_rows, to_columns, to_rows
+from siafu.comm.dealing import Dealing
 from siafu.comm.devices import choose_device
 from siafu.comm.doing import Deed, Doing, read_deed
 from siafu.comm.gradients import reduce_gradients
@@ -60,6 +61,7 @@ __all__ = [
     "UNCHANGED",
     "Coding",
     "Codings",
+    "Dealing",
     "Deed",
     "Doing",
     "Format",

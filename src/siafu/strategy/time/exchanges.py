@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import (
+    Dealing,
     MakeCodings,
     Redistribution,
     World,
@@ -24,6 +25,9 @@ from siafu.comm import (
 )
 from siafu.nn import EvolvingGCN, Rows, State, StepGraph, TemporalLayer, summaries
 from siafu.partitioning import TimeBlock
+
+GROUPS, LEAST_GROUP = 4, 1024
+"""Of nodes, whose rows are redistributed one after another; smaller ones are no message worth."""
 
 Root = tuple[Tensor, Tensor]
 """A tensor to start backward from, and its gradient."""
@@ -97,6 +101,10 @@ def tied(out: Tensor) -> list[Root]:
     return [(out, torch.zeros_like(out))] if out.requires_grad else []
 
 
+def _like(part: TemporalLayer) -> Tensor:
+    return next(part.parameters(), torch.empty(0))
+
+
 def exactly(block: TimeBlock) -> None:
     """Return that the rows of a block travel as they are."""
 
@@ -117,6 +125,10 @@ class AllToAll:
         self.part, self.world = part, world
         self._codings = codings or (exactly, exactly)
         self._vertices = even_counts(num_vertices, world.size)
+        self._is_by_node = all(
+            state.dim() in (2, 3) and state.size(-2) == 3
+            for state in part.begin(_like(part).new_zeros(3, part.in_width))
+        )
         self._borders = Borders()
         self._out: list[Root] = []
 
@@ -128,6 +140,9 @@ class AllToAll:
         """Return out_tNO; nothing worth reading unless it `returns`."""
         plan = Redistribution(block.steps, self._vertices)
         coding_in, coding_out = (codings(block) for codings in self._codings)
+        groups = self._groups(coding_in, coding_out)
+        if groups > 1:
+            return self._forward_in_groups(rows_tND, block, groups, returns=returns)
         x_TnD = to_vertices(rows_tND, plan, self.world, coding_in)
         first = None if block.number else self.part.begin(x_TnD[0])
         out_TnO, state = self.part(x_TnD, self._borders.enter(block, first))
@@ -135,6 +150,49 @@ class AllToAll:
         if not returns:
             return rows_tND
         out_tNO = to_steps(out_TnO, plan, self.world, coding_out)
+        self._out = [] if len(rows_tND) else tied(out_tNO)
+        return out_tNO
+
+    def _groups(self, *codings: MakeCodings | None) -> int:
+        """Return how many groups of nodes travel one after another; rounded rows go together."""
+        is_cut = self.world.size > 1 and self._is_by_node and codings == (None, None)
+        return max(1, min(GROUPS, min(self._vertices) // LEAST_GROUP)) if is_cut else 1
+
+    def _forward_in_groups(
+        self, rows_tND: Tensor, block: TimeBlock, groups: int, *, returns: bool
+    ) -> Tensor:
+        """Run one group of nodes along time while the next ones come and the last return.
+
+        Ranks without snapshots or nodes of a group take part all the same; backward begins with the
+        last group, and waits for none that is not on its way yet.
+        """
+        world, ranks = self.world, range(self.world.size)
+        sizes_RG = [even_counts(count, groups) for count in self._vertices]
+        plans = [Redistribution(block.steps, tuple(s[g] for s in sizes_RG)) for g in range(groups)]
+        pieces = rows_tND.split([size for sizes in sizes_RG for size in sizes], dim=1)
+        outward = [Dealing(plan, world, outward=True) for plan in plans]
+        tokens = [
+            outward[g].begin(*(pieces[rank * groups + g] for rank in ranks)) for g in range(groups)
+        ]
+        mine = list(sizes_RG[world.rank])
+        known = [] if not block.number else self._borders.enter(block, None)
+        before = [state.split(mine, dim=-2) for state in known]
+        home, returning, after = [], [], []
+        for g in range(groups):
+            (x_TnD,) = outward[g].end(tokens[g])
+            state = tuple(parts[g] for parts in before)
+            out_TnO, state = self.part(x_TnD, state if block.number else self.part.begin(x_TnD[0]))
+            after.append(state)
+            if returns:
+                home.append(Dealing(plans[g], world, outward=False))
+                returning.append(home[g].begin(out_TnO))
+        if not block.number:
+            self._borders.enter(block, ())
+        self._borders.leave(block, tuple(torch.cat(s, dim=-2) for s in zip(*after, strict=True)))
+        if not returns:
+            return rows_tND
+        found = [home[g].end(returning[g]) for g in range(groups)]
+        out_tNO = torch.cat([found[g][rank] for rank in ranks for g in range(groups)], dim=1)
         self._out = [] if len(rows_tND) else tied(out_tNO)
         return out_tNO
 
