@@ -3,6 +3,8 @@ that waits too long without telling for whom."""
 
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from siafu.comm.meeting import GiveUp, end_process
@@ -46,14 +48,7 @@ class Overdue:
                 done = {id(work) for _, work, _ in started if work.is_completed()}
             except RuntimeError as error:
                 told = (str(error).splitlines() or [""])[0]
-                self._give_up(
-                    CommError(
-                        "A rank went away or refused.",
-                        seen=f"{started[0][2]} ({told})",
-                        fix="the rank that failed first tells why; then go on with "
-                        "`siafu train --resume RUN`",
-                    )
-                )
+                self._give_up(_gone(started[0][2], told))
                 return
             with self._lock:
                 self._started = [each for each in self._started if id(each[1]) not in done]
@@ -69,4 +64,26 @@ def late(what: str, seconds: float, deadline_seconds: float, told: str) -> CommE
         "A wait passed its deadline.",
         seen=f"{what}; {seconds:.0f} s of {deadline_seconds:g} s ({told})",
         fix="look at what that rank last said; raise --deadline if it was only slow",
+    )
+
+
+@contextmanager
+def translated(what: str, deadline_seconds: float) -> Iterator[None]:
+    """Turn what torch raises inside into an error that tells what was waited for."""
+    started = time.monotonic()
+    try:
+        yield
+    except RuntimeError as error:
+        seconds = time.monotonic() - started
+        first_line = (str(error).splitlines() or [""])[0]
+        if seconds >= 0.9 * deadline_seconds or "timed out" in first_line.lower():
+            raise late(what, seconds, deadline_seconds, first_line) from error
+        raise _gone(what, first_line) from error
+
+
+def _gone(what: str, told: str) -> CommError:
+    return CommError(
+        "A rank went away or refused.",
+        seen=f"{what} ({told})",
+        fix="the rank that failed first tells why; then go on with `siafu train --resume RUN`",
     )

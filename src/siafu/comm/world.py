@@ -22,7 +22,7 @@ from siafu.comm.devices import choose_device, hosts_of, settle, told_local_rank
 from siafu.comm.doing import Doing
 from siafu.comm.meeting import GiveUp, in_time, lasting_store, meet
 from siafu.comm.meter import Meter, is_training_thread
-from siafu.comm.overdue import Overdue, late
+from siafu.comm.overdue import Overdue, translated
 from siafu.comm.peers import Operation, post
 from siafu.comm.staging import to_host
 from siafu.errors import CommError
@@ -99,7 +99,7 @@ class World:
         file = os.environ.get(STORE_VARIABLE)
         timeout = timedelta(seconds=deadline_seconds)
         what = f"rank {rank} joining {size} ranks on {file or os.environ.get('MASTER_ADDR')}"
-        with _translated(what, deadline_seconds), in_time(what, deadline_seconds, give_up):
+        with translated(what, deadline_seconds), in_time(what, deadline_seconds, give_up):
             store, lasting = _store(rank, size, timeout), None
             if store is None:
                 lasting = lasting_store(rank, size, timeout)
@@ -275,7 +275,7 @@ class World:
         if first.doing is not None:
             first.doing.note(what, waits=True)
         started = time.perf_counter()
-        with _translated(f"{me} waiting {what}", self.deadline_seconds):
+        with translated(f"{me} waiting {what}", self.deadline_seconds):
             yield
         seconds = time.perf_counter() - started
         if first.doing is not None:
@@ -389,20 +389,3 @@ def _store(rank: int, size: int, timeout: timedelta) -> Store | None:
             master_listen_fd=int(socket) if rank == 0 else None,
         )
     return None
-
-
-@contextmanager
-def _translated(what: str, deadline_seconds: float) -> Iterator[None]:
-    started = time.monotonic()
-    try:
-        yield
-    except RuntimeError as error:
-        seconds = time.monotonic() - started
-        first_line = (str(error).splitlines() or [""])[0]
-        if seconds >= 0.9 * deadline_seconds or "timed out" in first_line.lower():
-            raise late(what, seconds, deadline_seconds, first_line) from error
-        raise CommError(
-            "A rank went away or refused.",
-            seen=f"{what} ({first_line})",
-            fix="the rank that failed first tells why; then go on with `siafu train --resume RUN`",
-        ) from error
