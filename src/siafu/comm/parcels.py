@@ -93,6 +93,5 @@ def _receive(world: World, path: Path, size: int, peer: int) -> None:
 
 
 def _pass(world: World, peer: int, call: Any, piece: Tensor) -> None:
-    for _, work in post([(peer, call, piece)], world.tag_of("file"), world, "a file"):
-        with world.waiting("a file", peer):
-            work.wait() if world.backend == "nccl" else work.wait(world.wait_timeout)
+    for message in post([(peer, call, piece)], world.tag_of("file"), world, "a file"):
+        message.wait(world, "a file")
