@@ -13,6 +13,7 @@ from benchmarks.beside import ROOT, Row, faster, mb, ms, rows_of, times
 from benchmarks.headline import readme_table
 from benchmarks.plots import PLOTS
 from benchmarks.table_pools import pool_lines, pools
+from benchmarks.table_precision import precision_lines
 from benchmarks.table_sampled import (
     billion_lines,
     reach_lines,
@@ -373,7 +374,7 @@ def pipeline_lines() -> list[str]:
 Lines = Callable[[], list[str]]
 SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
     ("Neighbour sums", "", (spmm_lines,)),
-    ("Epochs on one device", "speed", (epoch_lines,)),
+    ("Epochs on one device", "speed", (epoch_lines, precision_lines)),
     ("Attention", "attention", (attention_lines,)),
     ("Memory per rank", "memory", (memory_lines, largest_lines)),
     ("Slow networks", "network", (slow_network_lines, traffic_lines)),

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from siafu.comm import World
+from siafu.engine.networks import sampled as sampled_network
+from siafu.engine.networks import trimming
 from siafu.errors import ConfigError, PlanError
 from tests.harness import RankPool
 from tests.parity.minibatch_steps import joined_logits, run_epochs
@@ -66,3 +68,38 @@ def test_weights_that_are_in_the_draw_are_not_taken_twice(parts_of) -> None:
     settings |= {"sample_replace": True, "model": f"{MODELS}:OptionalWeight"}
     with pytest.raises(ConfigError, match="in the draw"):
         run_epochs(World(), parts_of("hash", 1, True), settings)
+
+
+@pytest.mark.parametrize("name", ["GraphSAGE", "GAT", "GIN", "GCN"])
+def test_rows_that_no_layer_reads_are_left_out(parts_of, monkeypatch, name: str) -> None:
+    settings = OWN | {"model": f"torch_geometric.nn:{name}", "dropout": 0.0, "batch_size": 8}
+    settings |= {"strategy": "batchgnn", "fanout": "3,2", "inference": "none"}
+    parts = parts_of("hash", 1, False)
+    asked = []
+    counted = trimming.hops_for
+    monkeypatch.setattr(
+        sampled_network, "hops_for", lambda *each: asked.append(counted(*each)) or asked[-1]
+    )
+    got = run_epochs(World(), parts, settings, double=True)
+    # Of GCN the degrees of sources would change.
+    assert all(bool(hops) == (name != "GCN") for hops in asked)
+    monkeypatch.setattr(sampled_network, "hops_for", lambda module, subgraph: {})
+    want = run_epochs(World(), parts, settings, double=True)
+    torch.testing.assert_close(got["losses"], want["losses"], **EXACT)
+    for weight in want["grads"]:
+        torch.testing.assert_close(got["grads"][weight], want["grads"][weight], **EXACT)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ["OptionalWeight", "RequiredWeight", "EdgeFeatures", "EdgeTypes"])
+def test_the_gpu_is_given_the_same_of_the_edges(parts_of, name: str) -> None:
+    settings = OWN | sampled(2) | {"fanout": "3,2", "batch_size": 8, "model": f"{MODELS}:{name}"}
+    parts = parts_of("hash", 1, True)
+    want = run_epochs(World(), parts, settings)
+    for place in ("device", "pinned", "host"):
+        got = run_epochs(World(device=torch.device("cuda")), parts, settings | {"rows_on": place})
+        torch.testing.assert_close(got["losses"], want["losses"], rtol=1e-4, atol=1e-4)
+        # Adam's first steps are as long whatever a gradient is: one that is nearly 0 may turn.
+        logits = joined_logits([got]).cpu(), joined_logits([want])
+        torch.testing.assert_close(*logits, rtol=0.0, atol=0.02)

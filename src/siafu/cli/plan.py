@@ -118,6 +118,7 @@ def _phases(one: Outlook, names: list[str]) -> list[str]:
 
 def _remarks(one: Outlook) -> list[str]:
     lossy = {"unbiased": "rounded", "sampled": "sampled", "bounded": "lags"}
+    lossy["rounded"] = "bf16: rounded rows"
     told = [lossy[one.exactness]] if one.exactness in lossy else []
     return [*told, *([] if one.fits else ["does not fit"])]
 

@@ -17,7 +17,7 @@ from siafu.comm.world import World
 from siafu.errors import SiafuError
 
 _SUBJECT = 5
-_DTYPES = (torch.float32, torch.float64)
+_DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 _GOODBYE = -1
 
 

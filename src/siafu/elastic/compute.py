@@ -26,6 +26,8 @@ from siafu.elastic.vertex_part import Question, run_part
 from siafu.errors import TaskError
 from siafu.nn import GNN, Draws, ModelSpec
 from siafu.nn.losses import total_loss
+from siafu.nn.precision import Precision, computing
+from siafu.ops import sum_type
 
 Compute = Callable[[dict[str, Fact], Tensors], Tensors]
 
@@ -78,7 +80,7 @@ def _run(
 ) -> tuple[Tensor, Question | None, dict[str, Tensor]]:
     """Return x, the question and the leaves gradients are asked of, by the gradient's name."""
     rows = tensors["x"] if "x" in tensors else tensors["answer"]
-    part = _skeleton(str(facts["model"]), rows.dtype)
+    part = _skeleton(str(facts["model"]), sum_type(rows.dtype))
     draws = Draws(seed=int(facts["seed"]), epoch=int(facts["epoch"]), training=True)
     leaves = {name: t.detach().requires_grad_() for name, t in _leaves(facts, tensors).items()}
     weights = {
@@ -91,7 +93,9 @@ def _run(
     if x is None:
         x = rows.new_zeros(0, int(facts["width"]))
     vertex = x, answer, tensors["ids"]
-    out, question = functional_call(part, weights, (int(facts["part"]), vertex, draws))
+    precision: Precision = "bf16" if facts.get("precision") == "bf16" else "float32"
+    with computing(precision, rows.device):
+        out, question = functional_call(part, weights, (int(facts["part"]), vertex, draws))
     return out, question, leaves
 
 
@@ -137,6 +141,7 @@ def backward(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
 def finish(facts: dict[str, Fact], tensors: Tensors) -> Tensors:
     """Return the interval's share of the loss, and the gradients of what led to it."""
     logits, _, leaves = _run({**facts, "with_grad": True}, tensors)
+    logits = logits.to(sum_type(logits.dtype))
     picked, target = logits[tensors["train"]], tensors["y"]
     kind = str(facts.get("loss", "cross-entropy"))
     total = total_loss(picked, target, kind, tensors.get("class_weight"))

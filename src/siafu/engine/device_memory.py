@@ -12,8 +12,10 @@ from siafu.ops import CSR
 
 _GB = 1e9
 _REMEDIES = {
-    "macrobatch": "use --rows-on pinned (or host), a smaller --batch-size or --fanout",
-    "graph": "train on minibatches (--strategy batchgnn), on more ranks, or use --strategy sar",
+    "macrobatch": "use --rows-on pinned (or host), --precision bf16, a smaller --batch-size or "
+    "--fanout",
+    "graph": "use --precision bf16, train on minibatches (--strategy batchgnn), on more ranks, or "
+    "use --strategy sar",
 }
 Held = dict[str, int]
 """Bytes by what they are."""

@@ -141,6 +141,9 @@ class Settings(Columns, total=False):
     """work on owned rows while others travel (default: true)."""
     once_per_host: bool | None
     """send a row once to each host, whose ranks share it (default: true)."""
+    precision: Literal["bf16", "float32", "float64"]
+    """float32, float64, or bf16: rows and products in bfloat16, sums, weights and losses in
+    float32; half the bytes between ranks, and less memory."""
     wire: str | None
     """bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random; with --changes 1, 0."""
     changes: bool | None

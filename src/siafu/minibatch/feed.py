@@ -12,7 +12,7 @@ from torch import Tensor
 
 from siafu.comm import tell
 from siafu.minibatch.device_relay import DeviceGraph, DeviceRelay, device_bytes
-from siafu.minibatch.feature_rows import feature_rows
+from siafu.minibatch.feature_rows import fact_rows, feature_rows, sampled_of
 from siafu.minibatch.fetched_rows import (
     CodedRows,
     HotRows,
@@ -42,10 +42,9 @@ from siafu.minibatch.relay import Relay
 from siafu.minibatch.schedule import Schedule, SeedOrder
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
-from siafu.nn import CachedRows, Draws, LocalNeighbours, Rows, Sampled
+from siafu.nn import CachedRows, Draws, LocalNeighbours, Rows
 from siafu.nn.cards import InputAggregation
-from siafu.nn.normalisation import added_loop, summed_weights
-from siafu.ops import CSR
+from siafu.ops import CSR, sum_type
 from siafu.shard import HeldRows, RowReader, Shard
 
 Columns = dict[str, Tensor]
@@ -82,6 +81,8 @@ class Needs:
     """Layers add a loop to each row, and have nothing of edges."""
     projects: bool = False
     """Rows that the first layer reads are mapped before they are gathered."""
+    dtype: torch.dtype = torch.float32
+    """What the first layer rounds features to before all else, and so what they are held in."""
     rows_on: RowsOn = "host"
     """Where rows lie while minibatches are drawn and trained on."""
 
@@ -117,7 +118,8 @@ class Feed:
         self._hot: HotRows | None = None
         self.channel = shard.world.second_line()
         self._packed = self._packed_features()
-        x = feature_rows(shard, normalise=needs.normalise)
+        kind = torch.float32 if needs.feature_bits == 8 else needs.dtype
+        x = feature_rows(shard, normalise=needs.normalise, dtype=kind)
         self.width = x.shape[1]
         self.rows_name = "x" if self._packed is None else "packed"
         """Which column has the features."""
@@ -218,6 +220,8 @@ class Feed:
             return None
         if needs.feature_bits != 32 or needs.aggregate is not None:
             return None
+        assert x.weight is not None
+        x = x.with_weight(x.weight.to(sum_type(needs.dtype)))
         return packed_rows(x, self.shard.world, normalise=needs.normalise)
 
     def _vertex_columns(self, x: RowReader) -> dict[str, RowReader]:
@@ -231,7 +235,7 @@ class Feed:
         if shard.y is not None:
             columns["y"] = HeldRows(shard.y)
         if self.needs.facts:
-            columns["facts"] = HeldRows(_facts(shard))
+            columns["facts"] = HeldRows(fact_rows(shard))
         return columns
 
     def _columns(self) -> tuple[str, ...]:
@@ -308,7 +312,8 @@ class Feed:
         """Return the columns with features as numbers."""
         if "coded" not in columns:
             return columns
-        return columns | {"x": decode_coded_rows(columns["coded"], self.width)}
+        x = decode_coded_rows(columns["coded"], self.width)
+        return columns | {"x": x.to(self.needs.dtype)}
 
     def input_of(self, columns: Columns) -> Rows:
         """Return what a first layer reads."""
@@ -334,7 +339,7 @@ class Feed:
         sampled = None
         if "facts" in columns:
             by_weight = self.weighted and "edge_weight" not in subgraph.edges
-            sampled = _sampled(csr, columns["facts"], subgraph.removed, by_weight=by_weight)
+            sampled = sampled_of(csr, columns["facts"], subgraph.removed, by_weight=by_weight)
         ids_N = columns["id"][: csr.num_cols]
         return LocalNeighbours(csr, ids_N, self.draws, **edges, sampled=sampled, at_hand=at_hand)
 
@@ -342,29 +347,6 @@ class Feed:
 def _row_bytes(served: Served, name: str) -> int:
     reader = served.vertex_columns[name]
     return reader.dtype.itemsize * (reader.shape[1] if len(reader.shape) > 1 else 1)
-
-
-def _facts(shard: Shard) -> Tensor:
-    """Return [N, 3]: in-edges, GCN's degree, its added loop."""
-    facts_N3 = torch.empty(shard.num_owned, 3, dtype=torch.float64)
-    for low, high, csr in shard.edge_pieces():
-        loop = added_loop(csr, first_row=low)
-        rows = [csr.degree().double(), summed_weights(csr) + loop, loop]
-        facts_N3[low:high] = torch.stack(rows, dim=1)
-    return facts_N3
-
-
-def _sampled(csr: CSR, facts_V3: Tensor, removed_M: Tensor | None, *, by_weight: bool) -> Sampled:
-    """Return what the whole graph has of a layer's rows, less edges that were taken away."""
-    count_N, degree_N, loop_N = facts_V3[: csr.num_cols].unbind(1)
-    count_M = count_N[: csr.num_rows]
-    if removed_M is not None:
-        gone_M = removed_M[: csr.num_rows].to(count_M)
-        count_M, degree_N = count_M - gone_M, degree_N.clone()
-        degree_N[: csr.num_rows] -= gone_M
-    # Drawn by weight, edges stand for the sum of weights; drawn alike, for their count.
-    whole_M = (degree_N - loop_N)[: csr.num_rows] if by_weight else count_M
-    return Sampled(whole_M / csr.degree().clamp(min=1), count_M, degree_N, loop_N)
 
 
 def _schedule(shard: Shard, batching: Batching, seed: int, links: LinkSeeds | None) -> Schedule:

@@ -17,6 +17,7 @@ from torch import Tensor
 from siafu.comm import tell
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.subgraph import Subgraph
+from siafu.ops import sum_type
 from siafu.shard import PickedRows, RowReader, WrittenRows
 
 RowFunction = Callable[[Subgraph, dict[str, Tensor]], Tensor]
@@ -104,7 +105,8 @@ def map_rows(
         result = compute(piece, rows)
         if out is None:
             shape = (num_owned if only is None else len(only), *result.shape[1:])
-            out = relay.new_rows(shape, result.dtype, on_disk=room.on_disk)
+            kind = sum_type(result.dtype) if room.on_disk else result.dtype  # numpy has no bfloat16
+            out = relay.new_rows(shape, kind, on_disk=room.on_disk)
         out.write(low, result)
     assert out is not None, "there is one round at least"
     return out if only is None else PickedRows(only, out, num_owned)

@@ -97,7 +97,7 @@ class GATLayer(_AttentionLayer):
             dropout=self.heads.dropout,
             edges=self._edges(neighbours),
         )
-        return self.join(out_MHD) + self.bias
+        return self.join(out_MHD) + self.bias.to(out_MHD.dtype)
 
     def _through(self, score_HD: Tensor) -> Tensor:
         """Return the map [H, in] from inputs to the scores' halves."""
@@ -140,7 +140,7 @@ class GATv2Layer(_AttentionLayer):
             dropout=self.heads.dropout,
             edges=self.edge_vectors(neighbours, self.edge),
         )
-        return self.join(out_MHD) + self.bias
+        return self.join(out_MHD) + self.bias.to(out_MHD.dtype)
 
 
 class TransformerLayer(_AttentionLayer):

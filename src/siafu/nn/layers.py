@@ -57,10 +57,15 @@ def mapped_sum(
     aggregate: Callable[[Tensor], Tensor] = getattr(neighbours, how)
     if maps_first(x, len(weight_OD), neighbours):
         rows_NO = neighbours.depart(*_dense(x, weight_OD), how)
-        return lambda onto: aggregate(rows_NO) if onto is None else onto + aggregate(rows_NO)
+        return lambda onto: _added(onto, aggregate(rows_NO))
     assert isinstance(x, Tensor)
     rows_ND = neighbours.depart(x, None, how)
     return lambda onto: _add_map(onto, aggregate(rows_ND), weight_OD)
+
+
+def _added(onto: Tensor | None, sum_MO: Tensor) -> Tensor:
+    """Return onto + sum, in the type of the sum."""
+    return sum_MO if onto is None else onto.to(sum_MO.dtype) + sum_MO
 
 
 def _add_map(onto: Tensor | None, x_MD: Tensor, weight_OD: Tensor) -> Tensor:
@@ -125,7 +130,7 @@ class GINLayer(nn.Module):
             # The first map is linear, so it may cross the sum; its bias is added once, after.
             mapped_NO = neighbours.depart(*_dense(x, self.first.weight), "sum")
             own_MO = (1 + self.eps) * neighbours.own(mapped_NO)
-            hidden_MO = own_MO + neighbours.sum(mapped_NO) + self.first.bias
+            hidden_MO = own_MO + neighbours.sum(mapped_NO) + self.first.bias.to(own_MO.dtype)
         else:
             assert isinstance(x, Tensor)
             rows_ND = neighbours.depart(x, None, "sum")

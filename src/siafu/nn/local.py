@@ -28,6 +28,7 @@ from siafu.nn.normalisation import (
     owned_degree,
     with_self_loops,
 )
+from siafu.nn.precision import as_rows
 from siafu.ops import (
     CSR,
     Attention,
@@ -37,6 +38,7 @@ from siafu.ops import (
     neighbour_max,
     neighbour_sum,
     own_and_sum,
+    sum_type,
 )
 from siafu.ops import gcn_scales as scales_of_edges
 
@@ -126,7 +128,8 @@ class LocalNeighbours:
             return self._scaled_up(None, dtype)
         if self.sampled is None:
             return self._inverse_count(dtype)
-        return (self.sampled.share_M / self.sampled.count_M.clamp(min=1)).to(dtype)
+        scale_M = self.sampled.share_M / self.sampled.count_M.clamp(min=1)
+        return scale_M.to(sum_type(dtype))
 
     def _sum(self, x_ND: Tensor, how: Summing) -> Tensor:
         summed, self._summed = self._summed, None
@@ -136,6 +139,7 @@ class LocalNeighbours:
         return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
 
     def _csr(self, dtype: torch.dtype) -> CSR:
+        dtype = sum_type(dtype)
         if self.csr.weight is not None and self.csr.weight.dtype != dtype:
             self.csr = self.csr.with_weight(self.csr.weight.to(dtype))
         return self.csr
@@ -146,18 +150,19 @@ class LocalNeighbours:
 
     def _inverse_count(self, dtype: torch.dtype) -> Tensor:
         if self._at_hand.inverse_count is not None:
-            return self._at_hand.inverse_count(dtype)
-        return self._inverse_count_N.to(dtype)
+            return self._at_hand.inverse_count(sum_type(dtype))
+        return self._inverse_count_N.to(sum_type(dtype))
 
     def _gcn(self, dtype: torch.dtype) -> GcnScales:
         has_loops = self._at_hand.has_loops
         if dtype not in self._gcn_by_dtype and has_loops is not None:
             root_N, own_N = scales_of_edges(self.csr, loops=has_loops)
-            self._gcn_by_dtype[dtype] = GcnScales(root_N.to(dtype), own_N.to(dtype)[:, None])
+            wide = sum_type(dtype)
+            self._gcn_by_dtype[dtype] = GcnScales(root_N.to(wide), own_N.to(wide)[:, None])
         elif dtype not in self._gcn_by_dtype:
             degree_N, loop_N = self._degrees()
             self._gcn_by_dtype[dtype] = gcn_scales(
-                inverse_root(degree_N), loop_N[: self.csr.num_rows], dtype
+                inverse_root(degree_N), loop_N[: self.csr.num_rows], sum_type(dtype)
             )
         return self._gcn_by_dtype[dtype]
 
@@ -172,7 +177,7 @@ class LocalNeighbours:
     def _scaled_up(self, scale_M: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         if self.sampled is None:
             return scale_M
-        share_M = self.sampled.share_M.to(dtype)
+        share_M = self.sampled.share_M.to(sum_type(dtype))
         return share_M if scale_M is None else share_M * scale_M
 
     @cached_property
@@ -181,14 +186,15 @@ class LocalNeighbours:
 
     def sum(self, x_ND: Tensor) -> Tensor:
         """Return the weighted sum of in-neighbours' rows."""
-        return self._sum(x_ND, "sum")
+        return self._sum(as_rows(x_ND), "sum")
 
     def mean(self, x_ND: Tensor) -> Tensor:
         """Return `sum` divided by the number of in-edges."""
-        return self._sum(x_ND, "mean")
+        return self._sum(as_rows(x_ND), "mean")
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum."""
+        x_ND = as_rows(x_ND)
         csr, scales = self._csr(x_ND.dtype), self._gcn(x_ND.dtype)
         root_N = scales.root_C
         scale_M = self._scaled_up(root_N[: csr.num_rows], x_ND.dtype)
@@ -197,7 +203,7 @@ class LocalNeighbours:
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""
-        return neighbour_max(self.csr, x_ND)
+        return neighbour_max(self.csr, as_rows(x_ND))
 
     def attend(
         self,
@@ -211,6 +217,7 @@ class LocalNeighbours:
         loops: bool = True,
     ) -> Tensor:
         """Return the attention's weighted sum over in-neighbours."""
+        sources, rows = tuple(map(as_rows, sources)), tuple(map(as_rows, rows))
         csr, numbers_E = self._edges_of(loops=loops, numbered=edges is not None)
         drop = self.draws.on_edges(dropout, self.ids_N, self.own(self.ids_N))
         operand = None
@@ -249,7 +256,7 @@ class LocalNeighbours:
         each = CSR(self.csr.indptr, numbers, self.csr.num_edges)
         if reduce == "softmax":
             score_EH = results[0].reshape(each.num_edges, -1)
-            value_EHD = results[1].reshape(*score_EH.shape, -1)
+            value_EHD = results[1].reshape(*score_EH.shape, -1).to(score_EH.dtype)
             zero_NH = score_EH.new_zeros(self.csr.num_rows, score_EH.size(1))
             out = attend(Gat(slope=1.0), each, (value_EHD, score_EH), (zero_NH,))
         elif reduce == "mul":
@@ -268,7 +275,9 @@ class LocalNeighbours:
     def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
         """Return the sum over edge types of the mapped mean over their in-edges."""
         assert self.edge_type is not None, "layers with relations are made for typed graphs"
-        out_NO = x_ND.new_zeros(self.csr.num_rows, map_TDO.size(2))
+        x_ND = as_rows(x_ND)
+        kind = sum_type(x_ND.dtype)
+        out_NO = x_ND.new_zeros(self.csr.num_rows, map_TDO.size(2), dtype=kind)
         for t, map_DO in enumerate(map_TDO):
             keep_E = self.edge_type == t
             indptr = torch.zeros_like(self.csr.indptr)
@@ -276,9 +285,9 @@ class LocalNeighbours:
                 self.csr.rows()[keep_E], minlength=self.csr.num_rows
             ).cumsum(0)
             typed = CSR(indptr, self.csr.index[keep_E], self.csr.num_cols)
-            scale_N = inverse_count(typed).to(x_ND.dtype)
+            scale_N = inverse_count(typed).to(kind)
             out_NO = out_NO + neighbour_sum(typed, x_ND, row_scale_M=scale_N) @ map_DO
-        return out_NO
+        return out_NO.to(x_ND.dtype)
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""

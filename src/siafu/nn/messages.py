@@ -10,6 +10,7 @@ Shapes: S edges of a call.
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from siafu.errors import PlanError
 from siafu.nn.draws import Draws
+from siafu.nn.precision import computing_as_now
 from siafu.ops import DrawKey, dropout_pairs, dropout_rows
 
 RANDOM_CALLS = (
@@ -192,6 +194,8 @@ class EdgeFunction:
     epoch: int
     first_site: int
     num_sites: int
+    computing: AbstractContextManager[object]
+    """Products are of the type that they had when it was watched."""
 
     @classmethod
     def watch(cls, function: Callable[..., Any], rows: Rows, draws: Draws) -> "EdgeFunction":
@@ -212,6 +216,7 @@ class EdgeFunction:
             draws.epoch,
             draws.take_sites(mode.sites),
             mode.sites,
+            computing_as_now(device),
         )
 
     def stand_ins(self) -> Rows:
@@ -224,7 +229,7 @@ class EdgeFunction:
         `given` take the place of what the function captures.
         """
         given = self.captured if given is None else given
-        with _StandIns(ends, self._key, rows, self.captured, given):
+        with self.computing, _StandIns(ends, self._key, rows, self.captured, given):
             results = _results(self.function(*rows), len(ends[0]))
         if tuple(tuple(result.shape[1:]) for result in results) != self.shapes:
             raise PlanError(

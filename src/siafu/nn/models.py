@@ -10,6 +10,7 @@ from siafu.nn.cards import LayerPlace, ModelSpec, layer_widths
 from siafu.nn.draws import Draws, Dropout
 from siafu.nn.neighbours import Neighbours
 from siafu.nn.norm import GraphBatchNorm
+from siafu.nn.precision import as_rows
 from siafu.nn.sparse import CachedRows, Rows, SparseRows
 
 
@@ -83,12 +84,12 @@ class GNN(nn.Module):
     ) -> Rows:
         p = self.spec.input_dropout if number == 0 else None
         dropout = Dropout(self.spec.dropout if p is None else p, 2 * number, relu=relu)
+        if isinstance(x, Tensor):
+            return neighbours.dropout(as_rows(x), dropout)
         if isinstance(x, SparseRows):
             return x.dropped(draws, dropout)
-        if isinstance(x, CachedRows):
-            assert dropout.p == 0.0, "a cached input is constant"
-            return x
-        return neighbours.dropout(x, dropout)
+        assert dropout.p == 0.0, "a cached input is constant"
+        return x
 
     def _normed(self, out_ND: Tensor, number: int, neighbours: Neighbours) -> Tensor:
         norm = self.norms[number]

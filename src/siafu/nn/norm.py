@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.nn.neighbours import Neighbours
+from siafu.ops import sum_type
 
 
 def batch_statistics(x_ND: Tensor, neighbours: Neighbours, count: int) -> tuple[Tensor, Tensor]:
@@ -28,7 +29,7 @@ class GraphBatchNorm(nn.Module):
 
     def forward(self, x_ND: Tensor, neighbours: Neighbours) -> Tensor:
         """Return the normalised rows, updating the running statistics while training."""
-        inner = self.inner
+        inner, x_ND = self.inner, x_ND.to(sum_type(x_ND.dtype))
         if not self.training and inner.running_mean is not None:
             return inner(x_ND)
         mean_D, variance_D = batch_statistics(x_ND, neighbours, neighbours.num_vertices)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from siafu.nn.draws import Draws, Dropout
+from siafu.nn.precision import Precision, as_rows, stored_type, weight_type
 from siafu.ops import CSR, dropout_pairs, neighbour_sum
 
 
@@ -71,6 +72,17 @@ def dense(x: Rows) -> Tensor:
     return x.rows if isinstance(x, CachedRows) else x
 
 
+def held_as(x: Rows, precision: Precision) -> Rows:
+    """Return input rows in the type that they are rounded to before all else.
+
+    Sparse ones are factors of a sum, and stay as wide as sums are.
+    """
+    if isinstance(x, SparseRows):
+        assert x.csr.weight is not None
+        return SparseRows(x.csr.with_weight(x.csr.weight.to(weight_type(precision))), x.ids_N)
+    return dense(x).to(stored_type(precision))
+
+
 def rows_to_sum_one(x: Rows) -> Rows:
     """Return the rows scaled to sum to 1; those that sum to 0 or less stay."""
     if not isinstance(x, SparseRows):
@@ -90,5 +102,5 @@ def project(x: Rows, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """Return x W^T + b for rows of any kind."""
     if not isinstance(x, SparseRows):
         return functional.linear(dense(x), weight_OD, bias_O)
-    out_NO = neighbour_sum(x.csr, weight_OD.t().contiguous())
-    return out_NO if bias_O is None else out_NO + bias_O
+    out_NO = neighbour_sum(x.csr, as_rows(weight_OD).t().contiguous())
+    return out_NO if bias_O is None else out_NO + bias_O.to(out_NO.dtype)

@@ -6,7 +6,7 @@ Knows tensors, not graphs or ranks.
 from siafu.ops.attention.attend import attend, fold_backward, fold_into
 from siafu.ops.attention.kinds import Attention, DotProduct, Gat, GatV2, attend_reference
 from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState, delta_of, finish
-from siafu.ops.contract import Requests
+from siafu.ops.contract import Requests, sum_type
 from siafu.ops.csr.gcn import gcn_scales, gcn_values
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.csr.maximum import (
@@ -130,6 +130,7 @@ __all__ = [
     "spare_memory",
     "spare_page_faults",
     "sum_into",
+    "sum_type",
     "telling_compilation",
     "uniform_pairs",
     "uniform_reference",

@@ -12,6 +12,11 @@ import torch
 from torch import Tensor
 
 
+def sum_type(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that rows of `dtype` are summed in, and that factors of such a sum have."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+
+
 class Edges(NamedTuple):
     """A sparse matrix and its factors, flat: an op's schema knows tensors, not our classes."""
 
@@ -52,7 +57,8 @@ class CsrKernels(Protocol):
     """Kernels over compressed rows."""
 
     DTYPES: frozenset[torch.dtype]
-    """Types of x that the implementation takes."""
+    """Types of x that the implementation takes. Sums, and their factors, are of `sum_type`; what
+    is written may be of x's type or of that."""
 
     @property
     def LONG_ROW(self) -> int | None:
@@ -294,7 +300,8 @@ class AttentionKernels(Protocol):
     """Attention of every kind, a block of edges at a time."""
 
     DTYPES: frozenset[torch.dtype]
-    """Types that the implementation takes; every float of a block has the same."""
+    """Types of rows that the implementation takes. What softmaxes are made of, and shared tensors,
+    are of `sum_type`; gradients may be of either."""
 
     def fold_into(self, block: AttentionBlock, state: Softmax) -> None:
         """Fold a block into the state, in place."""

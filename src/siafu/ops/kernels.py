@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from siafu.ops.attention import reference as attention_reference
 from siafu.ops.contract import (
@@ -13,6 +14,7 @@ from siafu.ops.contract import (
     RowKernels,
     SampleKernels,
     WireKernels,
+    sum_type,
 )
 from siafu.ops.csr import reference as csr_reference
 from siafu.ops.delta import reference as delta_reference
@@ -88,22 +90,26 @@ def has_fast_kernels(kind: str) -> bool:
     return kind in fast
 
 
-def csr_kernels(device: torch.device, dtype: torch.dtype | None = None) -> CsrKernels:
-    """Return the kernels for tensors on `device`; `dtype` is x's, where there is one."""
-    chosen = fast.get(device.type, PLAIN).csr
-    return chosen if dtype is None or dtype in chosen.DTYPES else PLAIN.csr
+def widened(kernels: CsrKernels | RandomKernels | AttentionKernels, tensor: Tensor) -> Tensor:
+    """Return a tensor as kernels take it: of `sum_type` where they have no code for its type."""
+    if tensor.dtype in kernels.DTYPES:
+        return tensor
+    return tensor.to(sum_type(tensor.dtype))
 
 
-def random_kernels(device: torch.device, dtype: torch.dtype) -> RandomKernels:
-    """Return the drawing kernels for tensors of `dtype` on `device`."""
-    chosen = fast.get(device.type, PLAIN).random
-    return chosen if dtype in chosen.DTYPES else PLAIN.random
+def csr_kernels(device: torch.device) -> CsrKernels:
+    """Return the kernels for tensors on `device`."""
+    return fast.get(device.type, PLAIN).csr
 
 
-def attention_kernels(device: torch.device, dtype: torch.dtype) -> AttentionKernels:
-    """Return the kernels of attention for tensors of `dtype` on `device`."""
-    chosen = fast.get(device.type, PLAIN).attention
-    return chosen if dtype in chosen.DTYPES else PLAIN.attention
+def random_kernels(device: torch.device) -> RandomKernels:
+    """Return the drawing kernels for tensors on `device`."""
+    return fast.get(device.type, PLAIN).random
+
+
+def attention_kernels(device: torch.device) -> AttentionKernels:
+    """Return the kernels of attention for tensors on `device`."""
+    return fast.get(device.type, PLAIN).attention
 
 
 def wire_kernels(device: torch.device) -> WireKernels:

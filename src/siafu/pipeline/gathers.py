@@ -33,6 +33,7 @@ from siafu.ops import (
     fold_backward,
     fold_into,
     sum_into,
+    sum_type,
 )
 from siafu.pipeline.rows import Side, build_side, transpose_side
 from siafu.shard import Shard
@@ -102,19 +103,19 @@ class SumGather:
     def __init__(
         self, operation: str, shard: Shard, bounds: tuple[int, ...], dtype: torch.dtype
     ) -> None:
-        csr = shard.csr
+        csr, wide = shard.csr, sum_type(dtype)
         if csr.weight is not None:
-            csr = csr.with_weight(csr.weight.to(dtype))
+            csr = csr.with_weight(csr.weight.to(wide))
         self.there = build_side(csr, shard.plan, bounds, shard.world)
         self.back = transpose_side(self.there, shard.world)
         self._own_N1: Tensor | None = None
         self._row_C = self._row_B = self._col_C = self._col_B = None
         if operation == "mean":
-            self._row_C, self._row_B = self._both(inverse_count(csr), shard.world, dtype)
+            self._row_C, self._row_B = self._both(inverse_count(csr), shard.world, wide)
         elif operation == "normalised_sum":
             root_N = inverse_root(owned_degree(csr))
             self._own_N1 = (root_N.square() * added_loop(csr)).unsqueeze(1).to(dtype)
-            self._row_C, self._row_B = self._both(root_N, shard.world, dtype)
+            self._row_C, self._row_B = self._both(root_N, shard.world, wide)
             self._col_C, self._col_B = self._row_C, self._row_B
         self._edges = [self.there.edges(i) for i in range(len(bounds) - 1)]
         self._edges_back = [self.back.edges(i) for i in range(len(bounds) - 1)]
@@ -197,6 +198,7 @@ class AttentionGather:
         drop = self._drop(question, epoch, self._ids_C, self._ids_C[self.there.rows(interval)])
         fold_into(question.attention, edges, sources, asked.rows, (), state, drop=drop)
         out_IHD, lse_IH = finish(state)
+        out_IHD = out_IHD.to(seen[0].dtype)
         return out_IHD, (out_IHD, lse_IH)
 
     def back_widths(self, question: Question) -> list[int]:
@@ -231,8 +233,9 @@ class AttentionGather:
             into_shared=(),
         )
         grad_B, lse_BH, delta_BH, *rows_B = views.back
-        ends = _shaped(tuple(rows_B), question.rows)
-        grad_BHD = _shaped((grad_B,), question.sources[:1])[0]
+        kind = asked.sources[0].dtype  # which they had before they stood beside wider ones
+        ends = _shaped(tuple(rows.to(kind) for rows in rows_B), question.rows)
+        grad_BHD = _shaped((grad_B.to(kind),), question.sources[:1])[0]
         drop = self._drop(question, views.epoch, self._ids_B[span], self._ids_B)
         if views.lags:
             lse_BH = self._bounded(question, interval, asked, ends, lse_BH)

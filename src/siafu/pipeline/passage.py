@@ -16,6 +16,7 @@ from torch import Tensor
 
 from siafu.elastic import PartFacts, Question, Task, Tensors, compute, draws_on_input
 from siafu.nn import Draws, ModelSpec
+from siafu.ops import sum_type
 from siafu.pipeline.gathers import Asked, Gather, Rows, Views, build_gather
 from siafu.pipeline.rows import Channel, even_bounds
 from siafu.pipeline.scheduler import BACKWARD, FORWARD, AwaitRows, AwaitTask, Steps, Wait
@@ -94,12 +95,14 @@ def build_context(
         assert part.question is not None, "only the last part asks nothing"
         widths = [tensor[0].numel() for tensor in part.question.sources]
         back = gather.back_widths(part.question)
-        for direction, side, columns in (
-            (FORWARD, gather.there, widths),
-            (BACKWARD, gather.back, back),
+        # Beside gradients, log-sum-exps go back, which are not to be rounded.
+        wide = sum_type(x_ND.dtype) if len(back) > 1 else x_ND.dtype
+        for direction, side, columns, dtype in (
+            (FORWARD, gather.there, widths, x_ND.dtype),
+            (BACKWARD, gather.back, back, wide),
         ):
             channels[direction, layer] = Channel(
-                side, columns, x_ND.dtype, in_flight=strategy.staleness + 1
+                side, columns, dtype, in_flight=strategy.staleness + 1
             )
     context = PassageContext(gather, tasks, channels, send, oldest, most_age(strategy))
     if not tasks.parts[0].parameters and not draws_on_input(spec):

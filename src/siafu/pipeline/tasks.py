@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from siafu.elastic import Bundle, Fact, Task, Tensors, encode_rows, inspect_parts
 from siafu.nn import ModelSpec
 from siafu.nn.cards import layer_widths
-from siafu.ops import DrawKey
+from siafu.ops import DrawKey, sum_type
 from siafu.shard import Shard
 
 
@@ -104,7 +104,8 @@ class TaskMaker:
         self._bounds, self._prefix, self._bits, self._seed = bounds, prefix, bits, seed
         self._model = json.dumps(asdict(spec))
         self._numbers = itertools.count()
-        self._like = x_ND
+        self._like = x_ND.new_empty(0, dtype=sum_type(x_ND.dtype))
+        self._is_narrow = x_ND.dtype == torch.bfloat16
         self._constant: dict[tuple[str, int], Bundle] = {}
         self.stash: Stash
         for interval in range(len(bounds) - 1):
@@ -175,6 +176,8 @@ class TaskMaker:
         }
         if self._bits != 32:
             facts["bits"] = self._bits
+        if self._is_narrow:
+            facts["precision"] = "bf16"
         if code == "forward":
             facts["keep_x"] = part > 0 and parts[part + 1].reads_x
         else:

@@ -14,10 +14,10 @@ import torch
 
 from siafu.comm import UNCHANGED, Format
 from siafu.nn import GNN, ModelSpec, layer_widths
+from siafu.nn.precision import Precision
 from siafu.strategy import Strategy
 from siafu.strategy.rounding import FIRST_FORMAT, LEAST_WIDTH
 
-_ITEM = 4
 _HEADER_BYTES = 8
 """Of a rounded row: its range."""
 _ROUNDED_FROM = 1 << 14
@@ -99,7 +99,7 @@ def returns_gradients(spec: ModelSpec, number: int, *, sparse: bool = False) -> 
 def column_traffic(spec: ModelSpec, nodes: int, ranks: int, strategy: Strategy) -> EpochTraffic:
     """Return the bytes of an epoch by columns, whatever the cut: rows are turned there and back."""
     whole = full_graph_traffic(spec, 0, ranks, strategy)
-    turned = nodes * (ranks - 1) / ranks * _ITEM
+    turned = nodes * (ranks - 1) / ranks * strategy.item_bytes
     layers, evaluation = [], 0
     for number in range(spec.layers):
         sent = round(turned * (columns_taken(spec, number) + _columns_given(spec, number)))
@@ -130,12 +130,14 @@ def _columns_given(spec: ModelSpec, number: int) -> int:
     return width.out if is_wide else card.sends(width)
 
 
-def interval_traffic(spec: ModelSpec, halo_rows: int, ranks: int) -> EpochTraffic:
+def interval_traffic(
+    spec: ModelSpec, halo_rows: int, ranks: int, precision: Precision = "float32"
+) -> EpochTraffic:
     """Return the bytes of an epoch in a pipeline of intervals, on a graph whose edges go both ways.
 
     Gradients are read from the ends of out-edges, which are as many rows there.
     """
-    whole = full_graph_traffic(spec, halo_rows, ranks, Strategy())
+    whole = full_graph_traffic(spec, halo_rows, ranks, Strategy(precision=precision))
     first = layer_widths(spec, 0)
     layers = list(whole.layers)
     if not spec.card.attends and first.out >= first.into:
@@ -151,14 +153,15 @@ def full_graph_traffic(
     layers, evaluation, once = [], 0, 0
     for number in range(spec.layers):
         parts = _sent_parts(spec, number, sparse)
-        plain = halo_rows * _ITEM * sum(parts)
+        plain = halo_rows * strategy.item_bytes * sum(parts)
         sent = round(halo_rows * sum(row_bytes_sent(width, strategy) for width in parts))
         again = sent
         if strategy.changes:  # what is kept from the first time is not fetched a second time
-            again = halo_rows * _ITEM * sum(width for width in parts if width < LEAST_WIDTH)
+            narrow = sum(width for width in parts if width < LEAST_WIDTH)
+            again = halo_rows * strategy.item_bytes * narrow
         if number == 0 and strategy.input_cache:
             layers.append(LayerTraffic(0, 0, 0))
-            once += halo_rows * _ITEM * spec.in_width
+            once += halo_rows * strategy.item_bytes * spec.in_width
             continue
         home = sent if returns_gradients(spec, number, sparse=sparse) else 0
         layers.append(LayerTraffic(sent, again if fetched else 0, home))
@@ -170,7 +173,7 @@ def full_graph_traffic(
     return EpochTraffic(
         layers=tuple(layers),
         gradients=_gradient_bytes(spec, ranks, strategy),
-        norms=_norm_bytes(spec, ranks),
+        norms=_norm_bytes(spec, ranks, strategy),
         evaluation=evaluation,
         once=once,
     )
@@ -186,7 +189,7 @@ def _sent_parts(spec: ModelSpec, number: int, sparse: bool) -> tuple[int, ...]:
 def row_bytes_sent(width: int, strategy: Strategy) -> float:
     """Return the bytes of a row on its way, on average where widths differ."""
     if strategy.wire == 32 or width < LEAST_WIDTH:
-        return _ITEM * width
+        return strategy.item_bytes * width
     if strategy.wire == 0:
         return FIRST_FORMAT.row_bytes(width) / strategy.wire_period
     if isinstance(strategy.wire, int):
@@ -204,18 +207,18 @@ def _gradient_bytes(spec: ModelSpec, ranks: int, strategy: Strategy) -> int:
         return 0
     numbers, tensors = parameter_counts(spec)
     if strategy.wire == UNCHANGED.bits:
-        return ring_bytes(_ITEM * (numbers + tensors), ranks)
+        return ring_bytes(strategy.weight_bytes * (numbers + tensors), ranks)
     length = numbers + math.ceil(tensors / _ROUNDED_ROW) * _ROUNDED_ROW
     if length < _ROUNDED_FROM:
-        return ring_bytes(_ITEM * length, ranks)
+        return ring_bytes(strategy.weight_bytes * length, ranks)
     rows = math.ceil(length / (ranks * _ROUNDED_ROW))
     each = Format.of_bits(16).row_bytes(_ROUNDED_ROW)
     return 2 * ranks * (ranks - 1) * rows * each
 
 
-def _norm_bytes(spec: ModelSpec, ranks: int) -> int:
+def _norm_bytes(spec: ModelSpec, ranks: int, strategy: Strategy) -> int:
     """Return the sums of batch norm: mean and variance, forward and backward."""
     if spec.norm != "batch" or ranks == 1:
         return 0
     layers = spec.layers if spec.jk != "none" else spec.layers - 1
-    return layers * 4 * ring_bytes(_ITEM * spec.hidden, ranks)
+    return layers * 4 * ring_bytes(strategy.weight_bytes * spec.hidden, ranks)

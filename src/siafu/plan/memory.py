@@ -81,15 +81,18 @@ def _drops(spec: ModelSpec, number: int) -> bool:
     return p > 0
 
 
-def predict_bytes(spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int = 4) -> int:
+def predict_bytes(
+    spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int | None = None
+) -> int:
     """Return the peak of a training step beyond what the shard itself takes."""
     return sum(predict_kinds(spec, sizes, strategy, item=item).values())
 
 
 def predict_kinds(
-    spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int = 4
+    spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int | None = None
 ) -> dict[str, int]:
     """Return what a training step takes at its peak beyond the shard, by kind."""
+    item = strategy.item_bytes if item is None else item
     if strategy.by_columns and sizes.ranks > 1:
         return _kinds_by_columns(spec, sizes, strategy, item)
     layers = [layer_rows(spec, number) for number in range(spec.layers)]

@@ -9,6 +9,7 @@ from typing import Any
 
 from siafu.config import RunConfig
 from siafu.nn import ModelSpec, layer_widths
+from siafu.nn.precision import BYTES
 from siafu.plan.bytes import (
     EpochTraffic,
     LayerTraffic,
@@ -113,7 +114,7 @@ class Outlook:
     @property
     def is_exact(self) -> bool:
         """Whether it equals one process."""
-        return self.exactness == "exact"
+        return self.exactness in ("exact", "rounded")  # the latter as one process would round
 
     @property
     def seconds(self) -> float:
@@ -165,7 +166,8 @@ def foresee(at: Setting, name: str, strategy: Strategy, ranks: int) -> Outlook:
         exactness = "sampled"
     else:
         memory, traffic, phases = _of_full_graph(at, strategy, cut)
-        exactness = strategy.exactness if ranks > 1 else "exact"
+        alone = "rounded" if strategy.precision == "bf16" else "exact"
+        exactness = strategy.exactness if ranks > 1 else alone
     machines = 1 if at.link is None else ranks
     hourly = at.dollars_per_hour
     return Outlook(
@@ -240,8 +242,10 @@ def _of_full_graph(
         # Rows of every layer and their gradients stay where intervals and other ranks read them.
         widths = [layer_widths(at.spec, number) for number in range(at.spec.layers)]
         columns = sum(width.into + width.out for width in widths)
-        memory[OTHER] += round(_STAYING * 4 * columns * (cut.rows + cut.largest_halo))
-        traffic = interval_traffic(at.spec, cut.halo_rows, cut.ranks)
+        memory[OTHER] += round(
+            _STAYING * strategy.item_bytes * columns * (cut.rows + cut.largest_halo)
+        )
+        traffic = interval_traffic(at.spec, cut.halo_rows, cut.ranks, strategy.precision)
         return memory, traffic, interval_seconds(_work(at, strategy, cut), traffic)
     if strategy.by_columns:
         traffic = column_traffic(at.spec, graph.nodes, cut.ranks, strategy)
@@ -291,7 +295,8 @@ def _sampled_traffic(
         groups, rest = divmod(counts.steps, size)
         away = (ranks - 1) / ranks
         whole, last = (graph.distinct_sources(k * far.edges / away) * away for k in (size, rest))
-        rows = ranks * (groups * whole + last) * (graph.row_bytes + _REQUEST_BYTES)
+        row_bytes = graph.row_bytes * BYTES[at.config.precision] / BYTES["float32"]
+        rows = ranks * (groups * whole + last) * (row_bytes + _REQUEST_BYTES)
         asked = (_REQUEST_BYTES + _COUNT_BYTES) * far.requests + _ADDRESS_BYTES * far.answers
         samples = counts.steps * ranks * asked
     numbers, tensors = parameter_counts(at.spec)

@@ -159,9 +159,11 @@ def plan_choices(
         for name in names:
             if ranks == 1 and name not in ("halo", "batchgnn"):
                 continue  # nothing travels: they are all the same
-            strategy = PRESETS[name]
-            if name == "batchgnn" and setting.spec.norm == "batch":
+            precision = setting.config.precision
+            rounds_twice = precision == "bf16" and PRESETS[name].wire != 32
+            if rounds_twice or (name == "batchgnn" and setting.spec.norm == "batch"):
                 continue
+            strategy = PRESETS[name].with_choices(precision=precision)
             found.append(foresee(setting, name, strategy, ranks))
         found += _between(setting, ranks, found)
     return Plan(setting=setting, outlooks=tuple(found))
@@ -175,11 +177,11 @@ def _between(setting: Setting, ranks: int, found: list[Outlook]) -> list[Outlook
     low, high = 1, ranks  # the fewest that fit are above low and not above high
     while high - low > 1:
         middle = (low + high) // 2
-        fits = foresee(setting, "halo", with_stages(PRESETS["halo"], middle), ranks).fits
+        fits = foresee(setting, "halo", with_stages(here["halo"].strategy, middle), ranks).fits
         low, high = (low, middle) if fits else (middle, high)
     if high >= ranks - 1:
         return []
-    return [foresee(setting, "halo", with_stages(PRESETS["halo"], high), ranks)]
+    return [foresee(setting, "halo", with_stages(here["halo"].strategy, high), ranks)]
 
 
 def rank_counts(most: int) -> list[int]:

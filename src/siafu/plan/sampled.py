@@ -7,6 +7,7 @@ from siafu.config import RunConfig
 from siafu.errors import ConfigError
 from siafu.minibatch import Trial
 from siafu.nn import ModelSpec, layer_widths
+from siafu.nn.precision import BYTES
 from siafu.plan.memory import layer_rows
 from siafu.plan.statistics import GraphStatistics
 
@@ -26,7 +27,7 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
     if spec is None:
         # A foreign layer makes a message of each edge, and keeps it.
         assert config.hidden is not None
-        return numbers + 4.0 * 4 * config.hidden * (edges + reached[-1])
+        return numbers + 4.0 * 4 * config.hidden * (edges + reached[-1])  # messages are wide
     kept = peak = 0.0
     for number in range(spec.layers):
         hop = min(spec.layers - 1 - number, len(reached) - 1)
@@ -38,7 +39,7 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
         # The input of the first layer is given no gradient.
         peak = max(peak, dropped, kept + layer.backward * (inner if number == 0 else read))
     heads = 8 * spec.heads * edges if spec.card.attends else 0
-    return numbers + 4 * peak + heads
+    return numbers + BYTES[config.precision] * peak + heads
 
 
 def least_sampled_bytes(config: RunConfig, spec: ModelSpec, num_nodes: int) -> float:
@@ -48,7 +49,7 @@ def least_sampled_bytes(config: RunConfig, spec: ModelSpec, num_nodes: int) -> f
         drawn = reached[-1] * fanout if fanout > 0 else num_nodes
         edges += drawn
         reached.append(min(num_nodes, reached[-1] + drawn))
-    row_bytes = 4 * spec.in_width + 32
+    row_bytes = BYTES[config.precision] * spec.in_width + 32
     trial = Trial(
         curve=[float(reached[-1])],
         graph_bytes=16.0 * edges,

@@ -88,6 +88,7 @@ def what_was_lossy(run: ToldRun) -> str:
         else "",
         f"rows up to {choices['staleness']} epochs old" if choices.get("staleness") else "",
         "neighbours are drawn" if run.result.get("sampling") else "",
+        "rows and products rounded to bf16" if choices.get("precision") == "bf16" else "",
     ]
     told = ", ".join(reason for reason in why if reason)
     return f"{exactness}" + (f": {told}" if told else "")

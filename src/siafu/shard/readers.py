@@ -128,7 +128,7 @@ class ScratchRows(FileRows):
 
     def write(self, low: int, rows: Tensor) -> None:
         """Put rows at `low` and after it."""
-        self.array[low : low + len(rows)] = rows.cpu().numpy()
+        self.array[low : low + len(rows)] = rows.to(self.dtype).cpu().numpy()
         forget(self.array)
 
 

@@ -10,6 +10,7 @@ from siafu.strategy.pyg import (
     edge_arguments,
     parallelize,
     unread_of_edges,
+    widen_messages,
 )
 from siafu.strategy.rounding import WidthBook, Widths
 from siafu.strategy.strategy import AUTO, PRESETS, Strategy, find_strategy
@@ -40,4 +41,5 @@ __all__ = [
     "parallelize",
     "smallest_piece",
     "unread_of_edges",
+    "widen_messages",
 ]

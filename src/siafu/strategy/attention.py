@@ -142,6 +142,7 @@ class _Attend(torch.autograd.Function):
 
         visit(call.reach, sources, fold, exchange)
         out_MHD, lse_MH = finish(state)
+        out_MHD = out_MHD.to(sources[0].dtype)
         ctx.call, ctx.exchange = call, exchange
         # Not saved as others are: backward lets go of it before it fetches any rows.
         ctx.out_MHD = out_MHD.detach()
@@ -160,7 +161,7 @@ class _Attend(torch.autograd.Function):
         after = _After(lse_MH, grad_MHD, delta_of(grad_MHD, ctx.out_MHD))
         if not graph_is_kept():
             ctx.out_MHD = None
-        into = _Into(rows, shared, captured)
+        into = _Into(call.reach, rows, shared, captured)
         homeward = Homeward(call.reach, ctx.exchange)
         own: list[Tensor] = []
 
@@ -169,12 +170,14 @@ class _Attend(torch.autograd.Function):
             if block is call.reach.own:
                 own.extend(grads)
             else:
-                homeward.send(block, grads, tuple(own))
+                home = (grad.to(tensor.dtype) for grad, tensor in zip(grads, arrived, strict=True))
+                homeward.send(block, tuple(home), tuple(own))
 
         kept = ctx.kept if call.keep else None
         visit_again(call.reach, sources, give_back, ctx.exchange, kept)
         homeward.settle(tuple(own))
-        return None, None, *own, *into.rows, *into.shared, *into.captured
+        grads = (*own, *into.rows, *into.shared, *into.captured)
+        return None, None, *(g.to(t.dtype) for g, t in zip(grads, tensors, strict=True))
 
 
 @dataclass(frozen=True)
@@ -189,9 +192,10 @@ class _After:
 class _Into:
     """Gradients that all blocks add to."""
 
-    def __init__(self, rows: Rows, shared: Rows, captured: Rows) -> None:
+    def __init__(self, reach: Reach, rows: Rows, shared: Rows, captured: Rows) -> None:
         self.rows, self.shared, self.captured = (
-            tuple(zeros_like(t) for t in tensors) for tensors in (rows, shared, captured)
+            tuple(zeros_like(t, reach.sum_type(t.dtype)) for t in tensors)
+            for tensors in (rows, shared, captured)
         )
 
 
@@ -200,7 +204,7 @@ def _block_grads(
 ) -> Rows:
     """Return the gradients of a block's sources, adding those of rows, shared and captured."""
     arrived, rows, shared = operands
-    total = tuple(zeros_like(tensor) for tensor in arrived)
+    total = tuple(zeros_like(t, call.reach.sum_type(t.dtype)) for t in arrived)
     for span, csr, numbers in call.pieces(block):
         edge = None
         given: Rows = ()

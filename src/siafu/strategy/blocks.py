@@ -13,7 +13,6 @@ K columns of a block, Q rows of a block, E edges.
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
@@ -23,7 +22,7 @@ from torch import Tensor
 from siafu.comm import HaloPlan, StageRows, World, stage_plans
 from siafu.comm.once import ComputedOnce
 from siafu.nn.normalisation import with_self_loops
-from siafu.ops import CSR
+from siafu.ops import CSR, sum_type
 from siafu.ops.csr.matrix import edge_dtype
 from siafu.ops.kernels import csr_kernels
 from siafu.strategy.rounding import Rounding
@@ -171,22 +170,24 @@ class Reach:
     """Whether owned rows are worked on while others travel."""
 
     @property
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> tuple[Block, ...]:
         """The own block, then the stages."""
-        yield self.own
-        yield from self.stages
+        return self.own, *self.stages
+
+    def sum_type(self, dtype: torch.dtype) -> torch.dtype:
+        """Return the type of sums over all blocks; what one kernel sums needs no wider place."""
+        return sum_type(dtype) if self.stages else dtype
 
     def with_weight_type(self, dtype: torch.dtype) -> "Reach":
         """Return the same blocks with weights of `dtype`."""
-        stages = tuple(block.with_weight_type(dtype) for block in self.stages)
-        return replace(self, own=self.own.with_weight_type(dtype), stages=stages)
+        own, *stages = (block.with_weight_type(dtype) for block in self.blocks)
+        return replace(self, own=own, stages=tuple(stages))
 
     def recut(self, csr: CSR) -> "Reach":
         """Return the blocks of other edges between the same rows and columns."""
         own, *stages = _blocks(csr, [block.columns_K for block in self.blocks])
-        plans = (block.plan for block in self.stages)
-        pairs = zip(stages, plans, strict=True)
-        return replace(self, own=own, stages=tuple(replace(one, plan=plan) for one, plan in pairs))
+        pairs = zip(stages, self.stages, strict=True)
+        return replace(self, own=own, stages=tuple(replace(a, plan=b.plan) for a, b in pairs))
 
     def with_weights(self, weight_E: Tensor | None) -> "Reach":
         """Return the same blocks with other weights, a number per edge of the whole; None is 1."""

@@ -34,7 +34,8 @@ from siafu.comm import HaloPlan, Turn, World, exchange_halo, share_rows, to_colu
 from siafu.comm.once import ComputedOnce
 from siafu.errors import PlanError
 from siafu.nn import Draws, Dropout, EdgeRows, Reduce, Summing, mapped
-from siafu.ops import CSR, Attention, neighbour_sum
+from siafu.nn.precision import as_rows
+from siafu.ops import CSR, Attention, neighbour_sum, sum_type
 from siafu.shard import Shard
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.rounding import WidthBook
@@ -167,6 +168,7 @@ class ColumnNeighbours:
         loops: bool = True,
     ) -> Tensor:
         """Return the attention's weighted sum over in-neighbours, each rank for some heads."""
+        sources, rows = tuple(map(as_rows, sources)), tuple(map(as_rows, rows))
         heads = sources[0].size(1)
         read, written = Turn.even(self._read, heads), Turn.even(self._written, heads)
         span = read.span(self._world.rank)
@@ -207,16 +209,16 @@ class ColumnNeighbours:
         type_E = self.edge_type
         assert type_E is not None, "layers with relations are made for typed graphs"
         # Mapped first, since a map reads all columns: what is cut is the output.
-        mapped_nOT = (x_nF @ map_TFO.permute(1, 2, 0).reshape(width, -1)).unflatten(
-            1, (out_width, types)
-        )
+        x_nF = as_rows(x_nF)
+        map_FO = map_TFO.to(x_nF.dtype).permute(1, 2, 0).reshape(width, -1)
+        mapped_nOT = (x_nF @ map_FO).unflatten(1, (out_width, types))
         turn = Turn.even(self._read, out_width)
         (z_NoT,) = to_columns((turn,), self._world, (mapped_nOT,))
         written = Turn.even(self._written, out_width)
         if not z_NoT.size(1):
             return to_rows(written, self._world, self._nothing((z_NoT,)))
         rows = z_NoT.transpose(1, 2).reshape(len(z_NoT) * types, -1)
-        typed = self._by_type(type_E, types, rows.dtype)
+        typed = self._by_type(type_E, types, sum_type(rows.dtype))
         return to_rows(written, self._world, neighbour_sum(typed, rows))
 
     def _by_type(self, type_E: Tensor, types: int, dtype: torch.dtype) -> CSR:
@@ -233,7 +235,7 @@ class ColumnNeighbours:
         return self._typed[dtype]
 
     def _by_columns(self, x_nF: Tensor, aggregate: Callable[[Tensor], Tensor]) -> Tensor:
-        turn = Turn.even(self._read, x_nF.size(1))
+        turn, x_nF = Turn.even(self._read, x_nF.size(1)), as_rows(x_nF)
         (x_Nf,) = to_columns((turn,), self._world, (x_nF,))
         out_Mf = aggregate(x_Nf) if x_Nf.size(1) else self._nothing((x_Nf,))
         return to_rows(Turn.even(self._written, x_nF.size(1)), self._world, out_Mf)

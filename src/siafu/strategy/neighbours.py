@@ -6,6 +6,7 @@ heads, T edge types, O width after a map.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,8 @@ from siafu.errors import PlanError
 from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce, Summing, mapped
 from siafu.nn.neighbours import as_tuple
 from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
-from siafu.ops import Attention, DrawKey, dropout_rows
+from siafu.nn.precision import as_rows
+from siafu.ops import Attention, DrawKey, dropout_rows, sum_type
 from siafu.shard import Shard
 from siafu.strategy import attention as staged
 from siafu.strategy import reduction
@@ -92,6 +94,7 @@ class BlockNeighbours:
 
     def extended(self, x_ND: Tensor) -> Tensor:
         """Return x_CD: the owned rows, then all halo rows at once, differentiably."""
+        x_ND = as_rows(x_ND) if x_ND.dim() > 1 else x_ND  # a number per row is no row
         plan, rounding = self._plan_of_all, self._rounding
         codings = None if rounding is None else rounding.codings_of_all(x_ND, plan)
         return torch.cat([x_ND, exchange_halo(x_ND, plan, self.view.world, codings)])
@@ -142,7 +145,8 @@ class BlockNeighbours:
         return self._by_dtype[name, dtype]
 
     def _weighted(self, dtype: torch.dtype) -> Reach:
-        reach: Reach = self._cached("reach", dtype, lambda: self.reach.with_weight_type(dtype))
+        make = partial(self.reach.with_weight_type, sum_type(dtype))
+        reach: Reach = self._cached("reach", dtype, make)
         return reach
 
     def _gcn(self, dtype: torch.dtype) -> tuple[Scales, Tensor]:
@@ -151,7 +155,8 @@ class BlockNeighbours:
                 root_C = inverse_root(self.extended(self.view.degree_N.unsqueeze(1)).squeeze(1))
             root_M = self.own(root_C[: self.view.num_read])
             own_M1 = (root_M.square() * self.view.loop_M).unsqueeze(1)
-            return Scales(root_M.to(dtype), root_C.to(dtype)), own_M1.to(dtype)
+            scales = Scales(*(root.to(sum_type(dtype)) for root in (root_M, root_C)))
+            return scales, own_M1.to(dtype)
 
         made: tuple[Scales, Tensor] = self._cached("gcn", dtype, make)
         return made
@@ -162,7 +167,7 @@ class BlockNeighbours:
         if how == "sum":
             return Scales()
         made: Scales = self._cached(
-            "mean", dtype, lambda: Scales(inverse_count(self.view.csr).to(dtype))
+            "mean", dtype, lambda: Scales(inverse_count(self.view.csr).to(sum_type(dtype)))
         )
         return made
 
@@ -178,17 +183,18 @@ class BlockNeighbours:
 
     def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
         """Return x W^T, or x, rows that others need being on their way."""
-        reach = self._weighted(x_ND.dtype)
+        x_ND, reach = as_rows(x_ND), self._weighted(as_rows(x_ND).dtype)
         if not reach.stages or not reach.overlap:
             return mapped(x_ND, weight_OD)
         like = x_ND
         if weight_OD is not None:
+            weight_OD = weight_OD.to(x_ND.dtype)
             like = x_ND.new_empty(1, device="meta").expand(len(x_ND), len(weight_OD))
         self._departure = Departure(reach, self._scales(how, x_ND.dtype), like)
         return depart(x_ND, weight_OD, self._needed, self._departure)
 
     def _summed(self, x_ND: Tensor, how: Summing) -> Tensor:
-        departure, self._departure = self._departure, None
+        x_ND, (departure, self._departure) = as_rows(x_ND), (self._departure, None)
         if departure is None or not departure.is_of(x_ND):
             reach = self._weighted(x_ND.dtype)
             departure = Departure(reach, self._scales(how, x_ND.dtype), x_ND)
@@ -204,12 +210,13 @@ class BlockNeighbours:
 
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum, with degrees of the whole graph."""
+        x_ND = as_rows(x_ND)
         total_MD = self._summed(x_ND, "normalised_sum")
         return torch.addcmul(total_MD, self._gcn(x_ND.dtype)[1], self.own(x_ND))
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""
-        return staged_max(x_ND, self.reach)
+        return staged_max(as_rows(x_ND), self.reach)
 
     def attend(
         self,
@@ -245,7 +252,8 @@ class BlockNeighbours:
         first_head: int = 0,
     ) -> Tensor:
         """Return an attention over given edges; `operands` are sources, rows and shared."""
-        sources, rows, shared = operands
+        sources, rows = (tuple(map(as_rows, group)) for group in operands[:2])
+        shared = operands[2]
         captured = () if edges is None else edges.function.captured
         dropout = None
         if drop is not None:
@@ -278,7 +286,7 @@ class BlockNeighbours:
         reduce: Reduce = "sum",
     ) -> Tensor:
         """Return a function of edges, joined over each row's in-edges."""
-        src, dst, edge = as_tuple(x_src), as_tuple(x_dst), as_tuple(edge_attr)
+        src, dst, edge = tuple(map(as_rows, as_tuple(x_src))), as_tuple(x_dst), as_tuple(edge_attr)
         self._check_rows(src, dst, edge)
         function = EdgeFunction.watch(message, (*src, *dst, *edge), self.draws)
         return self.reduce_over(self.reach, function, (src, dst, edge), reduce)
@@ -316,7 +324,8 @@ class BlockNeighbours:
 
     def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
         """Return the sum over edge types of the mapped mean over their in-edges."""
-        return staged_relations(x_ND, map_TDO, self._typed, keep=self._keeps_rows)
+        x_ND = as_rows(x_ND)
+        return staged_relations(x_ND, map_TDO.to(x_ND.dtype), self._typed, keep=self._keeps_rows)
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""
@@ -333,4 +342,5 @@ class BlockNeighbours:
 
     def total(self, x_ND: Tensor) -> Tensor:
         """Return the column sums over the nodes of all ranks."""
-        return sum_over_ranks(x_ND.sum(dim=0), self.view.world, "norm")
+        total_D = x_ND.sum(dim=0, dtype=sum_type(x_ND.dtype))
+        return sum_over_ranks(total_D, self.view.world, "norm")

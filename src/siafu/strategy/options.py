@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import field_validator
 
 from siafu.nn.options import TEMPORAL
+from siafu.nn.precision import Precision
 from siafu.options import OVER_TIME, STATIC, Options, Scope, setting
 from siafu.strategy.strategy import AUTO, PRESETS
 
@@ -87,6 +88,11 @@ class StrategyOptions(Options):
         STATIC,
         NO_MINIBATCHES,
         NO_PIPELINE,
+    )
+    precision: Precision = setting(
+        "float32",
+        "float32, float64, or bf16: rows and products in bfloat16, sums, weights and losses in "
+        "float32; half the bytes between ranks, and less memory",
     )
     wire: str | None = setting(
         None,

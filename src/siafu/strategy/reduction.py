@@ -28,11 +28,12 @@ from siafu.ops import (
     fold_into,
     fold_max,
     sum_into,
+    sum_type,
 )
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.rounding import Exchange
 from siafu.strategy.sums import Best
-from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit, visit_again, zeros_like
+from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit, visit_again, wide_zeros
 
 _PLAIN = Gat(slope=1.0)
 """A softmax over given scores: GAT's with a bend that bends nothing."""
@@ -58,8 +59,7 @@ class ReductionCall:
                 seen=f"reduce={self.reduce!r}",
                 fix=f"use one of: {', '.join(_REDUCTIONS)}",
             )
-        shapes = self.function.shapes
-        wanted = 2 if self.reduce == "softmax" else 1
+        shapes, wanted = self.function.shapes, 2 if self.reduce == "softmax" else 1
         if len(shapes) != wanted or (wanted == 2 and self.width % max(1, self.heads)):
             raise PlanError(
                 f"A message for {self.reduce!r} is "
@@ -82,11 +82,6 @@ class ReductionCall:
     def width(self) -> int:
         """Numbers of the result in a row."""
         return math.prod(self.function.shapes[-1])
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The result's, without the rows."""
-        return self.function.shapes[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,10 +123,9 @@ def _pieces(call: ReductionCall, block: Block, tensors: Rows) -> Iterator[_Piece
     for span, csr, numbers_S in block.pieces(width):
         if not csr.num_edges:  # nothing to add, and functions may not cope with no edges
             continue
-        rows = torch.arange(csr.num_rows, device=csr.device)
         order = torch.arange(csr.num_edges, dtype=torch.int32, device=csr.device)
         messages = CSR(csr.indptr, order, csr.num_edges)
-        row_S = rows.repeat_interleave(csr.degree())
+        row_S = torch.arange(csr.num_rows, device=csr.device).repeat_interleave(csr.degree())
         yield _Piece(block, span, csr, numbers_S, row_S, messages)
 
 
@@ -268,6 +262,11 @@ class _Softmax:
         return score, value
 
 
+def _wide(tensors: Rows) -> Rows:
+    """Return tensors in the type that they are joined in."""
+    return tuple(tensor.to(sum_type(tensor.dtype)) for tensor in tensors)
+
+
 def _flat(message: Tensor) -> Tensor:
     return message.reshape(len(message), math.prod(message.shape[1:]))
 
@@ -291,19 +290,19 @@ class _Reduced(torch.autograd.Function):
         ctx: Any, call: ReductionCall, exchange: Exchange | None, *tensors: Tensor
     ) -> Tensor:
         src, dst, edge = call.split(tensors)
-        like = call.reach.own.csr.indptr.new_empty(0, dtype=call.function.dtype)
+        like = call.reach.own.csr.indptr.new_empty(0, dtype=sum_type(call.function.dtype))
         reduction = _REDUCTIONS[call.reduce](call, like)
         ctx.kept = []
 
         def fold(block: Block, arrived: Rows) -> None:
             for piece in _pieces(call, block, (*src, *dst, *edge)):
                 rows = piece.gather(arrived, dst, edge)
-                reduction.fold(piece, call.function(rows, piece.ends(call)))
+                reduction.fold(piece, _wide(call.function(rows, piece.ends(call))))
             if call.keep and block is not call.reach.own:
                 ctx.kept.append(arrived)
 
         visit(call.reach, src, fold, exchange)
-        out_MW = reduction.finish()
+        out_MW = reduction.finish().to(call.function.dtype)
         ctx.call, ctx.reduction, ctx.exchange = call, reduction, exchange
         ctx.save_for_backward(*tensors, out_MW)
         return out_MW
@@ -314,9 +313,9 @@ class _Reduced(torch.autograd.Function):
         call, reduction = ctx.call, ctx.reduction
         *tensors, out_MW = ctx.saved_tensors
         src, dst, edge = call.split(tuple(tensors))
-        reduction.prepare(out_MW, grad_MW.contiguous())
+        reduction.prepare(*_wide((out_MW, grad_MW.contiguous())))
         wanted = ctx.needs_input_grad[2:]
-        into = {n: zeros_like(t) for n, t in enumerate(tensors) if wanted[n]}
+        into = {n: wide_zeros(t) for n, t in enumerate(tensors) if wanted[n]}
         sends = [n for n in range(len(src)) if wanted[n]]
         homeward = Homeward(call.reach, ctx.exchange, sends)
         own = tuple(into[n] for n in sends)
@@ -324,15 +323,16 @@ class _Reduced(torch.autograd.Function):
         def give_back(block: Block, arrived: Rows) -> None:
             totals = into
             if block is not call.reach.own:
-                totals = into | {n: zeros_like(arrived[n]) for n in sends}
+                totals = into | {n: wide_zeros(arrived[n]) for n in sends}
             for piece in _pieces(call, block, (*src, *dst, *edge)):
                 _piece_grads(call, piece, (arrived, dst, edge), reduction, totals)
             if block is not call.reach.own and sends:
-                homeward.send(block, tuple(totals[n] for n in sends), own)
+                homeward.send(block, tuple(totals[n].to(src[n].dtype) for n in sends), own)
 
         visit_again(call.reach, src, give_back, ctx.exchange, ctx.kept if call.keep else None)
         homeward.settle(own)
-        return None, None, *(into.get(n) for n in range(len(tensors)))
+        found = (into[n].to(t.dtype) if n in into else None for n, t in enumerate(tensors))
+        return None, None, *found
 
 
 def _piece_grads(
@@ -350,12 +350,11 @@ def _piece_grads(
     with torch.enable_grad():
         results = call.function(rows, piece.ends(call), given)
     pairs = [
-        (result, grad.view_as(result))
-        for grad, result in zip(reduction.grads(piece, results), results, strict=True)
+        (result, grad.view_as(result).to(result.dtype))
+        for grad, result in zip(reduction.grads(piece, _wide(results)), results, strict=True)
         if result.requires_grad
     ]
-    inputs = [*rows, *given]
-    places = sorted(totals)
+    inputs, places = [*rows, *given], sorted(totals)
     if not pairs or not places:
         return
     outputs, grads = zip(*pairs, strict=True)
@@ -373,7 +372,7 @@ def _piece_grads(
             _add_rows(piece.messages, grad, part)
             piece.put(total, part)
         elif n < num_src + num_dst + num_edge:
-            total.index_copy_(0, piece.numbers_S.long(), grad)
+            total.index_copy_(0, piece.numbers_S.long(), grad.to(total.dtype))
         else:
             total.add_(grad)
 
@@ -395,4 +394,4 @@ def staged_reduce(call: ReductionCall, tensors: Rows) -> Tensor:
             seen=f"among the in-edges of node {int(call.row_ids[row])} (its number in the store)",
             fix="look for 0 / 0, a logarithm or root of a negative number, or NaN in the inputs",
         )
-    return out_MW.view(out_MW.size(0), *call.shape)
+    return out_MW.view(out_MW.size(0), *call.function.shapes[-1])

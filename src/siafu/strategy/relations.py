@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from siafu.ops import CSR, sum_into
+from siafu.ops import CSR, sum_into, sum_type
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.rounding import Exchange
 from siafu.strategy.walk import Homeward, Rows, begin_exchange, visit, visit_again
@@ -82,37 +82,39 @@ class _Relations(torch.autograd.Function):
         keep: bool,
         exchange: Exchange | None,
     ) -> Tensor:
-        out_MO = x_ND.new_zeros(typed.reach.own.csr.num_rows, map_TDO.size(2))
+        kind, num_rows = sum_type(x_ND.dtype), typed.reach.own.csr.num_rows
+        out_MO = x_ND.new_zeros(num_rows, map_TDO.size(2), dtype=kind)
         ctx.typed, ctx.keep, ctx.kept, ctx.exchange = typed, keep, [], exchange
 
         def add(block: Block, arrived: Rows) -> None:
             for part in typed.by_block[block]:
                 mean_QD = _mean(part, arrived[0])
                 # Rows of one type are distinct, so adding to them has one order.
-                out_MO.index_add_(0, part.rows_Q, mean_QD @ map_TDO[part.type])
+                out_MO.index_add_(0, part.rows_Q, (mean_QD @ map_TDO[part.type]).to(kind))
             if keep and block is not typed.reach.own:
                 ctx.kept.append(arrived)
 
         visit(typed.reach, (x_ND,), add, exchange)
         ctx.save_for_backward(x_ND, map_TDO)
-        return out_MO
+        return out_MO.to(x_ND.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_MO: Tensor) -> tuple[Tensor | None, Tensor, None, None, None]:
         typed, (x_ND, map_TDO) = ctx.typed, ctx.saved_tensors
         needs_rows = ctx.needs_input_grad[0]
-        map_grad_TDO, homeward = torch.zeros_like(map_TDO), Homeward(typed.reach, ctx.exchange)
+        kind, homeward = sum_type(x_ND.dtype), Homeward(typed.reach, ctx.exchange)
+        map_grad_TDO = torch.zeros_like(map_TDO, dtype=kind)
         own: list[Tensor] = []
 
         def give_back(block: Block, arrived: Rows) -> None:
-            grad_KD = arrived[0].new_zeros(arrived[0].shape) if needs_rows else None
+            grad_KD = arrived[0].new_zeros(arrived[0].shape, dtype=kind) if needs_rows else None
             for part in typed.by_block[block]:
                 grad_QO = grad_MO.index_select(0, part.rows_Q)
-                map_grad_TDO[part.type].addmm_(_mean(part, arrived[0]).t(), grad_QO)
+                map_grad_TDO[part.type] += _mean(part, arrived[0]).t() @ grad_QO
                 if grad_KD is not None:
                     grad_QD = grad_QO @ map_TDO[part.type].t()
-                    scale_Q = part.scale_Q.to(grad_QD.dtype)
+                    scale_Q = part.scale_Q.to(kind)
                     back = part.csr.transpose()
                     sum_into(back, grad_QD, grad_KD, accumulate=True, col_scale_C=scale_Q)
             if grad_KD is None:
@@ -120,17 +122,18 @@ class _Relations(torch.autograd.Function):
             if block is typed.reach.own:
                 own.append(grad_KD)
             else:
-                homeward.send(block, (grad_KD,), tuple(own))
+                homeward.send(block, (grad_KD.to(x_ND.dtype),), tuple(own))
 
         kept = ctx.kept if ctx.keep else None
         visit_again(typed.reach, (x_ND,), give_back, ctx.exchange, kept)
         homeward.settle(tuple(own))
-        return own[0] if own else None, map_grad_TDO, None, None, None
+        grad_ND = own[0].to(x_ND.dtype) if own else None
+        return grad_ND, map_grad_TDO.to(map_TDO.dtype), None, None, None
 
 
 def _mean(part: Typed, x_KD: Tensor) -> Tensor:
     out_QD = x_KD.new_empty(len(part.rows_Q), x_KD.size(1))
-    sum_into(part.csr, x_KD, out_QD, row_scale_M=part.scale_Q.to(x_KD.dtype))
+    sum_into(part.csr, x_KD, out_QD, row_scale_M=part.scale_Q.to(sum_type(x_KD.dtype)))
     return out_QD
 
 

@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from siafu.errors import ConfigError, did_you_mean
+from siafu.nn.precision import BYTES, Precision
 
-Exactness = Literal["exact", "unbiased", "bounded"]
+Exactness = Literal["exact", "rounded", "unbiased", "bounded"]
 
 _WIRES = (32, 16, 8, 4, 2, 1, 0, "adaptive", "random")
 
@@ -49,6 +50,9 @@ class Strategy:
     """Epochs between assignments of widths; rows begin at 8 bits, and the first comes early."""
     overlap: bool = True
     """Work on owned rows while others travel; False waits, for comparison."""
+    precision: Precision = "float32"
+    """What rows are computed and travel in. `bf16`: rows and products rounded to bfloat16, sums,
+    weights, optimiser and loss in float32."""
 
     once_per_host: bool = True
     """A row that several ranks of a host need crosses the network once, and so does its gradient;
@@ -75,6 +79,7 @@ class Strategy:
         self._check_columns()
         self._check_intervals()
         self._check_macrobatch()
+        self._check_precision()
         if self.stages != "auto" and (not isinstance(self.stages, int) or self.stages < 1):
             raise ConfigError(
                 "The number of stages can't be used.",
@@ -183,6 +188,20 @@ class Strategy:
                 fix="add --wire 4 (or 8, 2, 1, 0, adaptive), or leave --changes out",
             )
 
+    def _check_precision(self) -> None:
+        twice = {
+            "--wire": self.wire != 32,
+            "--pool-bits": self.pool_bits != 32,
+            "--staleness": self.staleness > 0 and self.unit == "graph",
+        }
+        asked = [flag for flag, is_asked in twice.items() if is_asked]
+        if self.precision == "bf16" and asked:
+            raise ConfigError(
+                "Rows of bfloat16 travel as they are, and are not rounded or kept a second time.",
+                seen=f"--precision bf16 with {asked[0]}",
+                fix=f"leave --precision out, or {asked[0]}",
+            )
+
     def _check_staleness(self) -> None:
         if self.smoothing and (self.staleness != 1 or self.changes or self.unit != "graph"):
             raise ConfigError(
@@ -202,12 +221,24 @@ class Strategy:
 
     @property
     def exactness(self) -> Exactness:
-        """Whether a step equals one process, does so on average, or is off by a bound."""
+        """Whether a step equals one process, one in bfloat16, does so on average, or is off."""
         if self.staleness or self.gather == "latest":
             return "bounded"
         if self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2):
             return "bounded"
-        return "exact" if self.wire == 32 and self.pool_bits == 32 else "unbiased"
+        if self.wire != 32 or self.pool_bits != 32:
+            return "unbiased"
+        return "rounded" if self.precision == "bf16" else "exact"
+
+    @property
+    def item_bytes(self) -> int:
+        """Of an entry of a row, in memory and on its way where it is not rounded."""
+        return BYTES[self.precision]
+
+    @property
+    def weight_bytes(self) -> int:
+        """Of an entry of a weight, its gradient, or a sum."""
+        return max(BYTES["float32"], self.item_bytes)
 
     @property
     def assigns_widths(self) -> bool:
@@ -226,6 +257,10 @@ class Strategy:
 
     def choices(self, ranks: int) -> dict[str, int | float | str]:
         """Return the choices by name, as a run reports them."""
+        told = {} if self.precision == "float32" else {"precision": self.precision}
+        return self._choices_of_unit(ranks) | told
+
+    def _choices_of_unit(self, ranks: int) -> dict[str, int | float | str]:
         if self.unit == "macrobatch":
             return {
                 "unit": self.unit,

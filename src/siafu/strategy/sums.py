@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from siafu.comm import PendingRows
-from siafu.ops import CSR, fold_max, max_gradients, max_with_argument, sum_into
+from siafu.ops import CSR, fold_max, max_gradients, max_with_argument, sum_into, sum_type
 from siafu.ops.csr.matrix import edge_dtype
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.rounding import Exchange, square_sums
@@ -91,9 +91,9 @@ class _Depart(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:
-        grad_ND = grad_ND.contiguous()
-        ctx.departure.settle(grad_ND)
-        return grad_ND, None
+        wide_ND = grad_ND.to(sum_type(grad_ND.dtype)).contiguous()
+        ctx.departure.settle(wide_ND)
+        return wide_ND.to(grad_ND.dtype), None
 
 
 class _MapAhead(torch.autograd.Function):
@@ -119,19 +119,20 @@ class _MapAhead(torch.autograd.Function):
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         x_ND, weight_OD = ctx.saved_tensors
         needs_x, needs_weight, *_ = ctx.needs_input_grad
-        grad_NO = grad_NO.contiguous()
+        kind, wide = weight_OD.dtype, sum_type(weight_OD.dtype)
+        grad_NO = grad_NO.to(wide).contiguous()
         grad_ND = torch.empty_like(x_ND) if needs_x else None
-        grad_OD = torch.zeros_like(weight_OD) if needs_weight else None
+        grad_OD = torch.zeros_like(weight_OD, dtype=wide) if needs_weight else None
         for number, rows in enumerate(reversed(ctx.needed)):
             if number == 1:
                 ctx.departure.settle(grad_NO)
             for some in rows.split(_ROWS_AT_ONCE):
-                part_SO = grad_NO.index_select(0, some)
+                part_SO = grad_NO.index_select(0, some).to(kind)
                 if grad_ND is not None:
                     grad_ND.index_copy_(0, some, part_SO @ weight_OD)
                 if grad_OD is not None:
-                    grad_OD.addmm_(part_SO.t(), x_ND.index_select(0, some))
-        return grad_ND, grad_OD, None, None
+                    grad_OD += part_SO.t() @ x_ND.index_select(0, some)
+        return grad_ND, None if grad_OD is None else grad_OD.to(kind), None, None
 
 
 def depart(
@@ -156,7 +157,9 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, x_ND: Tensor, departure: Departure) -> Tensor:
         ctx.departure, reach, scales = departure, departure.reach, departure.scales
         ctx.is_begun = departure.begun is not None
-        out_MD = x_ND.new_empty(reach.own.csr.num_rows, x_ND.size(1))
+        out_MD = x_ND.new_empty(
+            reach.own.csr.num_rows, x_ND.size(1), dtype=reach.sum_type(x_ND.dtype)
+        )
 
         def add(block: Block, rows: Rows) -> None:
             part_QD, every = block.pick(out_MD), slice(None)
@@ -172,7 +175,7 @@ class _Sum(torch.autograd.Function):
 
         begun, departure.begun = departure.begun, None
         visit(reach, (x_ND,), add, departure.exchange, begun=begun)
-        return out_MD
+        return out_MD.to(x_ND.dtype)
 
     @staticmethod
     @once_differentiable
@@ -180,9 +183,12 @@ class _Sum(torch.autograd.Function):
         departure: Departure = ctx.departure
         reach, scales = departure.reach, departure.scales
         grad_MD, homeward = grad_MD.contiguous(), Homeward(reach, departure.exchange)
+        kind = reach.sum_type(grad_MD.dtype)
 
         def transposed(block: Block) -> Tensor:
-            grad_KD = grad_MD.new_empty(block.csr.num_cols, grad_MD.size(1))
+            # what travels is rounded once, what others add to is not
+            dtype = kind if block is reach.own else grad_MD.dtype
+            grad_KD = grad_MD.new_empty(block.csr.num_cols, grad_MD.size(1), dtype=dtype)
             factors = scales.of(block)
             sum_into(block.back, grad_MD, grad_KD, row_scale_M=factors, col_scale_C=scales.row_M)
             return grad_KD
@@ -198,7 +204,7 @@ class _Sum(torch.autograd.Function):
             departure.homeward = homeward  # who began it waits
         else:
             homeward.settle((grad_ND,))
-        return grad_ND, None
+        return grad_ND.to(grad_MD.dtype), None
 
 
 def staged_sum(x_ND: Tensor, departure: Departure) -> Tensor:
@@ -218,7 +224,7 @@ class Best:
 
     def __init__(self, whole: CSR, width: int, like: Tensor) -> None:
         shape, kind = (whole.num_rows, width), edge_dtype(whole.num_edges + whole.num_rows)
-        self.value_MD = like.new_full(shape, -torch.inf)
+        self.value_MD = like.new_full(shape, -torch.inf, dtype=sum_type(like.dtype))
         self.edge_MD = torch.full(shape, torch.iinfo(kind).max, dtype=kind, device=like.device)
         self._is_empty_M1 = (whole.degree() == 0)[:, None]
 
@@ -247,7 +253,7 @@ class _Max(torch.autograd.Function):
         visit(reach, (x_ND,), fold, exchange)
         value_MD = best.finish()
         ctx.save_for_backward(_places(reach, best.edge_MD))
-        return value_MD
+        return value_MD.to(x_ND.dtype)
 
     @staticmethod
     @once_differentiable
@@ -264,11 +270,11 @@ class _Max(torch.autograd.Function):
         stages = iter(reach.stages)
         if (first := next(stages, None)) is not None:
             homeward.send(first, (given_back(first),), ())
-        grad_ND = given_back(reach.own)
+        grad_ND = given_back(reach.own).to(reach.sum_type(grad_MD.dtype))
         for block in stages:
             homeward.send(block, (given_back(block),), (grad_ND,))
         homeward.settle((grad_ND,))
-        return grad_ND, None, None
+        return grad_ND.to(grad_MD.dtype), None, None
 
 
 def _places(reach: Reach, edge_MD: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from siafu.comm import (
     start_fetch,
     start_return,
 )
+from siafu.ops import sum_type
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.rounding import Exchange, mean_squares
 
@@ -127,9 +128,14 @@ def visit_again(
         use(reach.own, tuple(tensor.contiguous() for tensor in rows))
 
 
-def zeros_like(tensor: Tensor) -> Tensor:
+def zeros_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return zeros of the same shape, without gaps whatever the tensor's strides."""
-    return torch.zeros_like(tensor, memory_format=torch.contiguous_format)
+    return torch.zeros_like(tensor, dtype=dtype, memory_format=torch.contiguous_format)
+
+
+def wide_zeros(tensor: Tensor) -> Tensor:
+    """Return zeros of the same shape, in the type that such tensors are summed in."""
+    return zeros_like(tensor, sum_type(tensor.dtype))
 
 
 def graph_is_kept() -> bool:

@@ -58,6 +58,36 @@ def test_minibatches_on_the_gpu_have_the_losses_of_the_cpu(
     assert got.result["losses"] == pytest.approx(want.result["losses"], abs=1e-3)
 
 
+PRECISIONS = [
+    *({"model": model} for model in MODELS),
+    {"model": "sage", "strategy": "batchgnn", "batch_size": 100, "rows_on": "device"},
+    {"model": "gat", "strategy": "batchgnn", "batch_size": 100, "rows_on": "pinned"},
+    {"model": "torch_geometric.nn:GAT", "strategy": "batchgnn", "batch_size": 100, "dropout": 0.0},
+    {"model": "torch_geometric.nn:GraphSAGE"},
+]
+
+
+@pytest.mark.parametrize("settings", PRECISIONS, ids=lambda each: "-".join(map(str, each.values())))
+def test_precisions_on_the_gpu_differ_by_their_rounding(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    data = "relations:500" if settings["model"] in ("rgcn", "typed-gat") else "planted:500"
+    kinds = ("float32", "bf16", "float64") if settings["model"] == "gcn" else ("float32", "bf16")
+    runs = {
+        kind: siafu.fit(
+            data, **settings, epochs=10, device="cuda", precision=kind, out=str(tmp_path / kind)
+        )
+        for kind in kinds
+    }
+    want = runs["float32"].result["losses"]
+    assert runs[kinds[-1]].result["choices"]["precision"] == kinds[-1]
+    # Ten steps apart, each with some ten roundings of 2^-9, and losses of about 1.
+    assert runs["bf16"].result["losses"] == pytest.approx(want, abs=0.05)
+    assert runs["bf16"].result["losses"] != pytest.approx(want, abs=1e-6)
+    if "float64" in runs:
+        assert runs["float64"].result["losses"] == pytest.approx(want, abs=1e-3)
+
+
 def test_own_loop_runs_on_the_gpu(tmp_path: Path) -> None:
     python = [sys.executable, "-m"]
     cut = [*python, "siafu", "partition", "planted", "planted.parts", "--parts", "2"]

@@ -136,6 +136,7 @@ OTHERS: dict[str, Other] = {
     "pool_address": Other("tcp://127.0.0.1:7000"),
     "pool_encryption": Other(False),
     "ray_address": Other("local"),
+    "precision": Other("float64", ("plan",)),
     "wire": Other("4", ("bytes",)),
     "wire_bits": Other(3.0, ("plan",)),
     "wire_period": Other(3, ("plan",)),

@@ -208,9 +208,24 @@ def _added_bytes(function):
 
 def test_numba_is_in_charge_on_cpu():
     cpu = torch.device("cpu")
-    numba, plain = (import_module(f"siafu.ops.attention.{n}") for n in ("numba", "reference"))
-    assert kernels.attention_kernels(cpu, torch.float32) is numba
-    assert kernels.attention_kernels(cpu, torch.bfloat16) is plain
+    numba = import_module("siafu.ops.attention.numba")
+    assert kernels.attention_kernels(cpu) is numba
+    assert kernels.widened(numba, torch.ones(1, dtype=torch.bfloat16)).dtype == torch.float32
+
+
+def test_narrow_floats_are_summed_wide(uneven, kind):
+    # Of bfloat16 rows only the result is rounded: one half of 2^-8 of it, and its gradients'.
+    exact = inputs_of(kind, uneven, 2, 4, edge=True)
+    narrow = {
+        k: (v.detach().float() if k == "shared 0" else v.detach().bfloat16()).requires_grad_()
+        for k, v in exact.items()
+    }
+    wide = {k: v.detach().float().requires_grad_() for k, v in narrow.items()}
+    want = with_gradients(attend, kind, uneven, wide)
+    got = with_gradients(attend, kind, uneven, narrow)
+    for name, value in got.items():
+        assert value.dtype == (torch.float32 if name == "shared 0" else torch.bfloat16)
+        torch.testing.assert_close(value.float(), want[name], rtol=0.02, atol=0.02)
 
 
 def test_tensors_with_gaps_are_accepted(uneven, kind):

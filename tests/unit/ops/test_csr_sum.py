@@ -100,11 +100,16 @@ def test_infinite_scale_of_an_empty_row_does_no_harm(uneven):
     assert mean.isfinite().all()
 
 
-def test_narrow_floats_are_summed(uneven):
+def test_narrow_floats_are_summed_wide(uneven):
     x = features(uneven, 8, torch.bfloat16)
-    want = csr_sum_reference(uneven, x.float())
-    # eight bits of mantissa, and the plain version rounds after each of up to 17 terms
-    torch.testing.assert_close(neighbour_sum(uneven, x).float(), want, rtol=0.1, atol=0.1)
+    wide = {name: scale.float() for name, scale in scales(uneven).items()}
+    want = csr_sum_reference(uneven, x.float(), **wide)
+    got = neighbour_sum(uneven, x, **wide)
+    assert got.dtype == torch.bfloat16
+    torch.testing.assert_close(got, want.bfloat16(), rtol=2**-7, atol=1e-6)
+    out = want.clone()
+    sum_into(uneven, x, out, accumulate=True, **wide)
+    torch.testing.assert_close(out, 2 * want, rtol=1e-5, atol=1e-5)
 
 
 def test_gradcheck_twice(uneven):

@@ -20,6 +20,7 @@ from siafu.errors import StoreError
 from siafu.files import replacing
 from siafu.graph import DynamicGraph, writing
 from siafu.nn import Draws
+from siafu.nn.precision import usable
 from siafu.strategy import TimeRunner
 
 
@@ -109,6 +110,7 @@ def infer_dynamic(
     # Runs of before histories were read have no part for them.
     knows_pairs = "head.known.weight" in weights.tensors
     told = {"task": facts.task or config.task, "pair_history": knows_pairs}
+    told |= {"precision": usable(config.precision, grid.world.device)}
     config = config.model_copy(update=told)
     draws = Draws(seed=config.seed, training=False)
     made = make_network(config, graph, grid, draws)

@@ -19,6 +19,7 @@ from siafu.engine.tasks.task import DynamicTask, TaskInput
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic, look_back
+from siafu.nn.precision import check_precision, weight_type
 from siafu.partitioning import plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 
@@ -81,6 +82,7 @@ class Made(NamedTuple):
 
 def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws: Draws) -> Made:
     """Return the task and the network with weights drawn from the seed."""
+    check_precision(config.precision, grid.world.device)
     given = TaskInput(graph=graph, config=config, draws=draws, share=grid.share)
     task = TASKS[config.task or default_task(graph)](given)
     lags = config.lags if task.name == "signal" else 0
@@ -99,7 +101,8 @@ def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws:
         network = DynamicNetwork(model, head, table, events)
     if config.history:
         look_back(model, config.history)
-    return Made(task, network.to(grid.world.device), features, lags)
+    network = network.to(grid.world.device, weight_type(config.precision))
+    return Made(task, network, features, lags)
 
 
 def _make_model(config: ResolvedConfig, in_width: int) -> DynamicGNN:

@@ -191,7 +191,7 @@ class DynamicWorkload:
                 "snapshots": self.graph.num_snapshots,
                 "train_snapshots": self.learnt.train_steps,
             },
-            "exactness": "unbiased" if runner.wire.rounded else "exact",
+            "exactness": "unbiased" if runner.wire.rounded else self.config.chosen.exactness,
             "data": self.graph.name,
         }
 

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from siafu.config import RunConfig
 from siafu.engine.forecast import Counts, minibatch_remedy
-from siafu.engine.networks.own_model import EdgeFacts, OutputShape, own_model
+from siafu.engine.networks.own_model import EdgeFacts, OutputShape, WholeNetwork, own_model
 from siafu.engine.networks.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
-from siafu.engine.networks.sampled import WholeNetwork
 from siafu.engine.networks.sampled_begin import sampled_network
 from siafu.engine.networks.trial import try_forward
 from siafu.errors import ConfigError
@@ -27,8 +26,9 @@ from siafu.nn import (
     check_input_cache,
     rows_to_sum_one,
 )
-from siafu.nn.sparse import dense
-from siafu.ops import CSR
+from siafu.nn.precision import check_precision, computing, usable, weight_type
+from siafu.nn.sparse import dense, held_as
+from siafu.ops import CSR, sum_type
 from siafu.plan import choose_strategy
 from siafu.shard import Shard, WrittenRows, moved_shard
 from siafu.strategy import (
@@ -105,16 +105,22 @@ class BuiltInNetwork(RowsInMemory):
     def training_logits(self) -> Tensor:
         """Return logits of the training nodes."""
         if self._views:
-            return cast(Tensor, self.module(self._x_pruned, self._flow, self._draws))
+            return self._computed(self.module, self._x_pruned, self._flow)
         return self.logits()[self._shard.train]
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
-        return cast(Tensor, self.module(self._x, self._neighbours, self._draws))
+        return self._computed(self.module, self._x, self._neighbours)
 
     def embeddings(self) -> Tensor:
         """Return hidden_ND."""
-        return self.module.embed(self._x, self._neighbours, self._draws)
+        return self._computed(self.module.embed, self._x, self._neighbours)
+
+    def _computed(self, call: Callable[..., Tensor], x: Rows, neighbours: Any) -> Tensor:
+        """Return rows in the type of weights, whatever they are computed in."""
+        with computing(self.strategy.precision, self._shard.world.device):
+            out = call(x, neighbours, self._draws)
+        return out.to(sum_type(out.dtype))
 
 
 def _needed(x: Rows, views: list[View]) -> Rows:
@@ -192,8 +198,10 @@ def build_network(
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
     if not training:
         # Where training had them, there may be no device now.
-        config = config.model_copy(update={"rows_on": "auto"})
+        kind = usable(config.precision, shard.world.device)
+        config = config.model_copy(update={"rows_on": "auto", "precision": kind})
     spec = None if ":" in config.model else model_spec(config, shard)
+    check_precision(config.precision, shard.world.device)
     strategy = choose_strategy(
         config,
         spec,
@@ -209,16 +217,18 @@ def build_network(
     check_strategy(strategy, spec)
     reads_all = not shard.is_mapped and (spec is None or strategy.unit != "macrobatch")
     x = prepare_features(shard, normalize=config.normalize_features and reads_all)
+    if reads_all:
+        x = held_as(x, config.precision)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         if spec is None:
             own = own_model(config, x.shape[1], out_width(config, shard), _edge_facts(shard))
-            own = own.to(shard.world.device)
+            own = own.to(shard.world.device, weight_type(config.precision))
             check_forward(own, edge_arguments(own, shard), shard.name)
             if training:
                 try_forward(own, x, shard, _wanted(config, shard))
             return _own_network(config, own, x, shard, draws, strategy, say)
-        gnn = GNN(spec).to(shard.world.device)
+        gnn = GNN(spec).to(shard.world.device, weight_type(config.precision))
     if strategy.unit == "macrobatch":
         return sampled_network(config, spec, gnn, shard, draws, strategy, None, say)
     if strategy.unit == "interval":
@@ -263,7 +273,7 @@ def _own_network(
 
     whole: WholeNetwork = _whole_on_device(config, module, shard, draws, wanted)
     if shard.world.device.type == "cpu":
-        whole = OwnNetwork(module, dense(x), shard, draws, Strategy(), wanted)
+        whole = OwnNetwork(module, dense(x), shard, draws, whole_strategy(config), wanted)
     return sampled_network(config, None, module, shard, draws, strategy, whole, say)
 
 
@@ -275,9 +285,15 @@ def _whole_on_device(
     def make() -> OwnNetwork:
         there = moved_shard(shard, shard.world.device)
         rows = prepare_features(there, normalize=config.normalize_features)
-        return OwnNetwork(module, dense(rows), there, draws, Strategy(), wanted)
+        rows = held_as(rows, config.precision)
+        return OwnNetwork(module, dense(rows), there, draws, whole_strategy(config), wanted)
 
     return LateNetwork(wanted, make)
+
+
+def whole_strategy(config: RunConfig) -> Strategy:
+    """Return how minibatches' models infer over the whole graph."""
+    return Strategy(precision=config.precision)
 
 
 def _wanted(config: RunConfig, shard: Shard) -> OutputShape:

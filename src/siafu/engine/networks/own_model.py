@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file
@@ -171,3 +171,20 @@ def _check_weights(model: nn.Module, name: str) -> None:
             seen=f"{name} has no parameters that require gradients",
             fix="make its layers in __init__, as attributes (or in an nn.ModuleList)",
         )
+
+
+class WholeNetwork(Protocol):
+    """What infers over the whole graph."""
+
+    @property
+    def wanted(self) -> OutputShape:
+        """What the model must give."""
+        ...
+
+    def logits(self) -> Tensor:
+        """Return one row of scores for each owned node."""
+        ...
+
+    def embeddings(self) -> Tensor:
+        """Return one hidden row for each owned node."""
+        ...

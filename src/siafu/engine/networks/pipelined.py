@@ -1,5 +1,6 @@
 """A model whose intervals go through epochs in a pipeline, and what such a run reports."""
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from siafu.elastic.open import open_runner
 from siafu.elastic.runner import Runner
 from siafu.errors import ConfigError
 from siafu.nn import GNN, Draws
+from siafu.nn.precision import computing
+from siafu.ops import sum_type
 from siafu.pipeline import Pipeline, most_age
 from siafu.plan import Bill, PoolUsage, Servers, make_bill, read_prices
 from siafu.shard import HeldRows, Shard, WrittenRows
@@ -65,12 +68,18 @@ class PipelinedNetwork(RowsInMemory):
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
-        logits_NO: Tensor = self.module(self._x, self._whole, self._draws)
-        return logits_NO
+        with self._computing():
+            logits_NO: Tensor = self.module(self._x, self._whole, self._draws)
+        return logits_NO.to(sum_type(logits_NO.dtype))
+
+    def _computing(self) -> AbstractContextManager[object]:
+        return computing(self.strategy.precision, self._shard.world.device)
 
     def embeddings(self) -> Tensor:
         """Return hidden_ND."""
-        return self.module.embed(self._x, self._whole, self._draws)
+        with self._computing():
+            hidden_ND = self.module.embed(self._x, self._whole, self._draws)
+        return hidden_ND.to(sum_type(hidden_ND.dtype))
 
     def _open(self) -> Pipeline:
         strategy, config = self.strategy, self._config

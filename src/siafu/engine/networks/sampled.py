@@ -5,17 +5,17 @@ Shapes: N owned rows, O classes, T minibatches of a step.
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from siafu.comm import sum_in_order, tell
 from siafu.engine.links import link_loss
-from siafu.engine.networks.own_model import OutputShape
+from siafu.engine.networks.own_model import WholeNetwork
 from siafu.engine.networks.step_state import StepsTaken, StepState
+from siafu.engine.networks.trimming import hops_for
 from siafu.engine.workload import OnStep, no_step
 from siafu.minibatch import (
     ROW_BITS,
@@ -33,25 +33,10 @@ from siafu.minibatch import (
 )
 from siafu.nn import GNN, Draws, Neighbours, layer_widths
 from siafu.nn.losses import total_loss
+from siafu.nn.precision import computing
+from siafu.ops import sum_type
 from siafu.shard import HeldRows, PickedRows, RowReader, Shard, WrittenRows, new_rows
 from siafu.strategy import Strategy, WidthBook, as_given
-
-
-class WholeNetwork(Protocol):
-    """What infers over the whole graph."""
-
-    @property
-    def wanted(self) -> OutputShape:
-        """What the model must give."""
-        ...
-
-    def logits(self) -> Tensor:
-        """Return one row of scores for each owned node."""
-        ...
-
-    def embeddings(self) -> Tensor:
-        """Return one hidden row for each owned node."""
-        ...
 
 
 class SampledNetwork:
@@ -81,20 +66,33 @@ class SampledNetwork:
     def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
         """Return a row of scores for each seed of a minibatch."""
         columns = self._on_device(columns)
-        if not isinstance(self.module, GNN):
-            return self._own_logits(subgraph, columns["x"])[: subgraph.num_seeds]
+        with self._computing():
+            if isinstance(self.module, GNN):
+                logits = self._gnn_logits(subgraph, columns)
+            else:
+                logits = self._own_logits(subgraph, columns["x"])[: subgraph.num_seeds]
+        return logits.to(sum_type(logits.dtype))
+
+    def _computing(self) -> AbstractContextManager[object]:
+        return computing(self.strategy.precision, self._shard.world.device)
+
+    def _gnn_logits(self, subgraph: Subgraph, columns: Columns) -> Tensor:
+        assert isinstance(self.module, GNN)
         layers = self.module.spec.layers
         flow: list[Neighbours] = [
             self.feed.neighbours(subgraph, columns, number, layers) for number in range(layers)
         ]
-        return self.module(self.feed.input_of(columns), flow, self._draws)
+        logits: Tensor = self.module(self.feed.input_of(columns), flow, self._draws)
+        return logits
 
     def _own_logits(self, subgraph: Subgraph, x_VF: Tensor) -> Tensor:
         """Return the rows of a model of the user's own, on the sub-graph as PyG would have it."""
         assert self._whole is not None, "a model of the user's own has one"
         given = as_given({name: rows.to(x_VF.device) for name, rows in subgraph.edges.items()})
-        out = self.module(x_VF, subgraph.edge_index().to(x_VF.device), **given)
-        return self._whole.wanted.checked(out, len(x_VF), self.module)
+        hops = hops_for(self.module, subgraph)
+        out = self.module(x_VF, subgraph.edge_index().to(x_VF.device), **given, **hops)
+        count = subgraph.reached[1] if hops else len(x_VF)
+        return self._whole.wanted.checked(out, count, self.module)
 
     def _on_device(self, columns: Columns) -> Columns:
         device = self._shard.world.device
@@ -338,7 +336,7 @@ class SampledNetwork:
         assert isinstance(self.module, GNN)
         device, num_owned = self._shard.world.device, self._shard.num_owned
         rows_R = torch.arange(num_owned) if only is None else only
-        shape, dtype = (len(rows_R), self.module.spec.out_width), hidden[0].dtype
+        shape, dtype = (len(rows_R), self.module.spec.out_width), sum_type(hidden[0].dtype)
         out = new_rows(shape, dtype, on_disk=room.on_disk)
         step = room.rows_at_once(4 * sum(layer.shape[1] for layer in hidden) + shape[1])
         for low in range(0, len(rows_R), step):
@@ -349,7 +347,9 @@ class SampledNetwork:
                 for layer in hidden
             ]
             rows = [layer.to(device) for layer in rows]
-            out.write(low, self.module.read_out(rows).cpu())
+            with self._computing():
+                read_out = self.module.read_out(rows)
+            out.write(low, read_out.cpu())
         return out if only is None else PickedRows(rows_R, out, num_owned)
 
     def _one_layer(self, number: int, piece: Subgraph, found: Columns) -> Tensor:
@@ -357,7 +357,10 @@ class SampledNetwork:
         x = columns["hidden"] if number else self.feed.input_of(columns)
         neighbours = self.feed.neighbours(piece, columns, 0, 1)
         assert isinstance(self.module, GNN)
-        return self.module.run_layer(number, x, neighbours, self._draws)
+        with self._computing():
+            out = self.module.run_layer(number, x, neighbours, self._draws)
+        is_last = number == self.module.spec.layers - 1
+        return out.to(sum_type(out.dtype)) if is_last else out
 
 
 def _all_rows(rows: WrittenRows) -> Tensor:

@@ -6,7 +6,8 @@ from torch import nn
 
 from siafu.config import RunConfig
 from siafu.engine.links import link_batching
-from siafu.engine.networks.sampled import SampledNetwork, WholeNetwork
+from siafu.engine.networks.own_model import WholeNetwork
+from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.networks.sampled_memory import memory_left, settle_macrobatch
 from siafu.engine.networks.sampled_settings import (
     fanouts_of,
@@ -17,7 +18,7 @@ from siafu.engine.networks.sampled_settings import (
 from siafu.minibatch import Batching, Feed, Sampling
 from siafu.nn import Draws, ModelSpec
 from siafu.shard import Shard
-from siafu.strategy import Strategy, edge_arguments
+from siafu.strategy import Strategy, edge_arguments, widen_messages
 
 
 def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
@@ -48,6 +49,8 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
         most_steps=config.steps_per_epoch,
     )
     if spec is None:
+        for layer in module.modules():
+            widen_messages(layer)
         needs = needs_of_own(config, edge_arguments(module, shard))
     else:
         needs = needs_of(config, spec, strategy)

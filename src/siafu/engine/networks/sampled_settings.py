@@ -6,6 +6,7 @@ from siafu.errors import ConfigError
 from siafu.minibatch import Needs
 from siafu.minibatch.served import EdgeColumn
 from siafu.nn import ModelSpec
+from siafu.nn.precision import stored_type
 from siafu.options import read_bytes
 from siafu.strategy import Strategy
 
@@ -28,6 +29,7 @@ def needs_of(config: RunConfig, spec: ModelSpec, strategy: Strategy) -> Needs:
         hot_bytes=_hot_bytes(config),
         loops=spec.card.adds_loops and not spec.edge_width,
         projects=spec.card.maps_first == "always",
+        dtype=stored_type(config.precision),
         rows_on=config.rows_on,
     )
 
@@ -45,6 +47,7 @@ def needs_of_own(config: RunConfig, edge_columns: tuple[EdgeColumn, ...]) -> Nee
         normalise=config.normalize_features,
         feature_bits=config.feature_bits,
         hot_bytes=_hot_bytes(config),
+        dtype=stored_type(config.precision),
         rows_on=config.rows_on,
     )
 

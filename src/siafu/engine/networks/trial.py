@@ -10,6 +10,7 @@ from siafu.engine.networks.own_model import OutputShape
 from siafu.errors import ConfigError
 from siafu.nn import Rows, SparseRows
 from siafu.nn.sparse import dense
+from siafu.ops import sum_type
 from siafu.shard import Shard
 from siafu.strategy import as_given, edge_arguments
 
@@ -42,6 +43,7 @@ def try_forward(module: nn.Module, x: Rows, shard: Shard, wanted: OutputShape) -
         name: None if column is None else column[:_FEW].to(device)
         for name, column in columns.items()
     }
+    rows = rows.to(sum_type(rows.dtype))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         out = trial.eval()(rows, torch.stack([ring, ring.roll(1)]), **as_given(few))
     found = wanted.checked(out, _FEW, trial)

@@ -20,6 +20,7 @@ from siafu.ops.attention.kinds import (
     check_added_to,
     check_inputs,
     check_state,
+    check_summed,
     check_tensor,
     factor_of,
 )
@@ -32,9 +33,17 @@ from siafu.ops.attention.softmax import (
     op_arguments,
 )
 from siafu.ops.compiler_guard import guarded_late
-from siafu.ops.contract import AttentionBlock, AttentionGrads, EdgeDrop, Kind, RowGrads, Transposed
+from siafu.ops.contract import (
+    AttentionBlock,
+    AttentionGrads,
+    EdgeDrop,
+    Kind,
+    RowGrads,
+    Transposed,
+    sum_type,
+)
 from siafu.ops.csr.matrix import CSR
-from siafu.ops.kernels import attention_kernels
+from siafu.ops.kernels import attention_kernels, widened
 
 
 def fold_into(
@@ -53,8 +62,7 @@ def fold_into(
     check_state(state, csr.num_rows, sources[0])
     numbers = kind.name, factor_of(kind), _flat(drop)
     block = _block(csr.indptr, csr.index, sources, rows, shared, edge, *numbers)
-    kernels = attention_kernels(sources[0].device, sources[0].dtype)
-    kernels.fold_into(block, state.flat())
+    attention_kernels(csr.device).fold_into(block, state.flat())
 
 
 def fold_backward(
@@ -83,9 +91,9 @@ def fold_backward(
     """
     check_inputs(kind, csr, sources, rows, shared, edge=edge, drop=drop)
     shape = (csr.num_rows, *sources[0].shape[1:])
-    check_tensor("lse_MH", lse_MH, sources[0], shape[:2])
+    check_summed("lse_MH", lse_MH, sources[0], shape[:2])
     check_tensor("grad_MHD", grad_MHD, sources[0], shape)
-    check_tensor("delta_MH", delta_MH, sources[0], shape[:2])
+    check_summed("delta_MH", delta_MH, sources[0], shape[:2])
     check_added_to("into_rows", into_rows, rows)
     check_added_to("into_shared", into_shared, shared)
     if into_sources is None:
@@ -95,12 +103,29 @@ def fold_backward(
     back = transposed(csr, with_order=edge is not None)
     numbers = kind.name, factor_of(kind), _flat(drop)
     block = _block(csr.indptr, csr.index, sources, rows, shared, edge, *numbers)
-    known = RowGrads(*(t.detach().contiguous() for t in (lse_MH, grad_MHD, delta_MH)))
-    made = None if block.edge is None or not with_edge else torch.empty_like(block.edge)
-    grads = AttentionGrads(into_sources, into_rows, into_shared, made)
-    kernels = attention_kernels(sources[0].device, sources[0].dtype)
-    kernels.grad_into(block, back, known, grads)
-    return into_sources, made
+    given = into_sources, into_rows, into_shared
+    made = _grad_into(block, back, (lse_MH, grad_MHD, delta_MH), given, with_edge=with_edge)
+    return into_sources, None if made is None or edge is None else made.to(edge.dtype)
+
+
+def _grad_into(
+    block: AttentionBlock,
+    back: Transposed,
+    known: tuple[Tensor, Tensor, Tensor],
+    into: tuple[Tensors, Tensors, Tensors],
+    *,
+    with_edge: bool,
+) -> Tensor | None:
+    """Add gradients, through wider tensors where kernels have no code for these; return edges'."""
+    kernels = attention_kernels(block.index.device)
+    rows = RowGrads(*(widened(kernels, t.detach()).contiguous() for t in known))
+    made = torch.empty_like(block.edge) if with_edge and block.edge is not None else None
+    wide = [tuple(widened(kernels, t) for t in group) for group in into]
+    kernels.grad_into(block, back, rows, AttentionGrads(*wide, made))
+    for tensor, found in zip(sum(into, ()), sum(wide, ()), strict=True):
+        if found is not tensor:
+            tensor.copy_(found)
+    return made
 
 
 def attend(
@@ -123,7 +148,7 @@ def attend(
     back = transposed(csr, with_order=edge is not None) if needs_grad else (None, None, None)
     numbers = kind.name, factor_of(kind)
     tensors = [*sources], [*rows], [*shared], edge
-    inputs = (csr.indptr, csr.index, *tensors, *numbers, *op_arguments(drop), *back)
+    inputs = csr.indptr, csr.index, *tensors, *numbers, *op_arguments(drop), *back
     if torch.compiler.is_compiling():
         return attention(*inputs)[0]
     if not needs_grad:
@@ -183,14 +208,16 @@ def _attended(
     first, drop = sources[0], _drop(key0, key1, p, ids_C, ids_M)
     block = _block(indptr, index, sources, rows, shared, edge, Kind(kind), factor, drop)
     state = SoftmaxState.empty(len(rows[0]), first.size(1), first.size(2), first)
-    attention_kernels(first.device, first.dtype).fold_into(block, state.flat())
-    return finish(state)
+    attention_kernels(first.device).fold_into(block, state.flat())
+    out_MHD, lse_MH = finish(state)
+    return out_MHD.to(first.dtype), lse_MH
 
 
 @attention.register_fake
 def _(indptr: Any, index: Any, sources: list[Tensor], rows: list[Tensor], *rest: Any) -> Any:
     num_rows, (heads, width) = len(rows[0]), sources[0].shape[1:]
-    return rows[0].new_empty(num_rows, heads, width), rows[0].new_empty(num_rows, heads)
+    lse_MH = rows[0].new_empty(num_rows, heads, dtype=sum_type(rows[0].dtype))
+    return rows[0].new_empty(num_rows, heads, width), lse_MH
 
 
 @guarded_late
@@ -247,12 +274,11 @@ def _gradients(
 ) -> list[Tensor]:
     drop = _drop(key0, key1, p, ids_C, ids_M)
     block = _block(indptr, index, sources, rows, shared, edge, Kind(kind), factor, drop)
-    known = RowGrads(lse.contiguous(), grad.contiguous(), delta.contiguous())
-    made = torch.empty_like(block.edge) if with_edge and block.edge is not None else None
-    grads = AttentionGrads(_zeros(sources), _zeros(rows), _zeros(shared), made)
-    kernels = attention_kernels(grad.device, grad.dtype)
-    kernels.grad_into(block, Transposed(back_indptr, back_index, back_order), known, grads)
-    return [*grads.sources, *grads.rows, *grads.shared, *(() if made is None else (made,))]
+    into = _zeros(sources), _zeros(rows), _zeros(shared)
+    back = Transposed(back_indptr, back_index, back_order)
+    made = _grad_into(block, back, (lse, grad, delta), into, with_edge=with_edge)
+    edges = () if made is None or edge is None else (made.to(edge.dtype),)
+    return [*into[0], *into[1], *into[2], *edges]
 
 
 @attention_grad.register_fake
@@ -363,10 +389,12 @@ def _block(
     drop: EdgeDrop | None,
 ) -> AttentionBlock:
     """Return what kernels take: tensors without gaps and without a history."""
+    kernels = attention_kernels(index.device)
     near, own, common = (
-        tuple(t.detach().contiguous() for t in group) for group in (sources, rows, shared)
+        tuple(widened(kernels, t.detach()).contiguous() for t in group)
+        for group in (sources, rows, shared)
     )
-    term = None if edge is None else edge.detach().contiguous()
+    term = None if edge is None else widened(kernels, edge.detach()).contiguous()
     return AttentionBlock(
         kind, indptr.contiguous(), index.contiguous(), near, own, common, term, factor, drop
     )

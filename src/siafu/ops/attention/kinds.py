@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from siafu.errors import PlanError
 from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState
-from siafu.ops.contract import Kind
+from siafu.ops.contract import Kind, sum_type
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.random.draws import dropout_pairs
 
@@ -142,29 +142,46 @@ def check_inputs(
                 seen=f"{len(given)} tensors",
                 fix=f"pass ({', '.join(names)})",
             )
+        # weights that all edges share are not rows
+        check = check_summed if role == "shared" else check_tensor
         for name, tensor in zip(names, given, strict=True):
-            check_tensor(name, tensor, first, _shape_of(name, sizes))
+            check(name, tensor, first, _shape_of(name, sizes))
     if edge is not None:
-        check_tensor(kind.edge, edge, first, _shape_of(kind.edge, sizes))
+        types = first.dtype, sum_type(first.dtype)
+        _check(kind.edge, edge, first, _shape_of(kind.edge, sizes), types)
     _check_drop(csr, drop)
 
 
 def check_state(state: SoftmaxState, num_rows: int, first: Tensor) -> None:
     """Raise unless the state has a row for each destination, and the shape and type of `first`."""
     heads, width = first.shape[1:]
-    check_tensor("state.top_MH", state.top_MH, first, (num_rows, heads))
-    check_tensor("state.weight_MH", state.weight_MH, first, (num_rows, heads))
-    check_tensor("state.total_MHD", state.total_MHD, first, (num_rows, heads, width))
+    check_summed("state.top_MH", state.top_MH, first, (num_rows, heads))
+    check_summed("state.weight_MH", state.weight_MH, first, (num_rows, heads))
+    check_summed("state.total_MHD", state.total_MHD, first, (num_rows, heads, width))
 
 
 def check_tensor(name: str, tensor: Tensor, like: Tensor, shape: tuple[int, ...]) -> None:
     """Raise unless a tensor has the shape, and the type and device of `like`."""
-    same = tensor.dtype == like.dtype and tensor.device == like.device
-    if tensor.shape != shape or not same:
+    _check(name, tensor, like, shape, (like.dtype,))
+
+
+def check_summed(name: str, tensor: Tensor, like: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless a tensor has the shape, the device, and the type that `like` is summed in."""
+    _check(name, tensor, like, shape, (sum_type(like.dtype),))
+
+
+def _check(
+    name: str,
+    tensor: Tensor,
+    like: Tensor,
+    shape: tuple[int, ...],
+    types: tuple[torch.dtype, ...],
+) -> None:
+    if tensor.shape != shape or tensor.dtype not in types or tensor.device != like.device:
         raise PlanError(
             f"{name} does not fit.",
             seen=f"{tuple(tensor.shape)} {tensor.dtype} on {tensor.device}",
-            fix=f"pass shape {tuple(shape)} of {like.dtype} on {like.device}",
+            fix=f"pass shape {tuple(shape)} of {types[0]} on {like.device}",
         )
 
 
@@ -177,7 +194,7 @@ def check_added_to(role: str, given: Tensors, like: Tensors) -> None:
             fix=f"pass {len(like)} tensors of zeros",
         )
     for tensor, other in zip(given, like, strict=True):
-        check_tensor(role, tensor, other, tuple(other.shape))
+        _check(role, tensor, other, tuple(other.shape), (other.dtype, sum_type(other.dtype)))
         if not tensor.is_contiguous():
             raise PlanError(
                 f"{role} is added to in place and must have no gaps.",

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from siafu.errors import ConfigError, PlanError
-from siafu.ops.contract import EdgeDrop, Softmax
+from siafu.ops.contract import EdgeDrop, Softmax, sum_type
 from siafu.ops.csr.reference import SLICE_ELEMENTS
 from siafu.ops.random.draws import DrawKey
 
@@ -80,11 +80,12 @@ class SoftmaxState:
 
     @classmethod
     def empty(cls, num_rows: int, heads: int, width: int, like: Tensor) -> "SoftmaxState":
-        """Return the state before any edge, of the type and on the device of `like`."""
+        """Return the state before any edge, for rows of the type and on the device of `like`."""
+        kind = sum_type(like.dtype)
         return cls(
-            like.new_full((num_rows, heads), -torch.inf),
-            like.new_zeros(num_rows, heads),
-            like.new_zeros(num_rows, heads, width),
+            like.new_full((num_rows, heads), -torch.inf, dtype=kind),
+            like.new_zeros(num_rows, heads, dtype=kind),
+            like.new_zeros(num_rows, heads, width, dtype=kind),
         )
 
     def of(self, span: slice) -> "SoftmaxState":
@@ -120,9 +121,10 @@ def delta_of(grad_MHD: Tensor, out_MHD: Tensor) -> Tensor:
 
     Rows are taken a slice at a time: the products stay in a cache, and are never all there.
     """
-    delta_MH = out_MHD.new_empty(out_MHD.shape[:2])
+    kind = sum_type(out_MHD.dtype)
+    delta_MH = out_MHD.new_empty(out_MHD.shape[:2], dtype=kind)
     step = max(1, SLICE_ELEMENTS // max(1, out_MHD[0:1].numel()))
     for lo in range(0, len(out_MHD), step):
         rows = slice(lo, lo + step)
-        torch.sum(grad_MHD[rows] * out_MHD[rows], dim=2, out=delta_MH[rows])
+        torch.sum(grad_MHD[rows].to(kind) * out_MHD[rows], dim=2, out=delta_MH[rows])
     return delta_MH

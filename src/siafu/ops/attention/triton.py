@@ -38,7 +38,7 @@ from siafu.ops.attention.triton_tiles import (
 from siafu.ops.contract import AttentionBlock, AttentionGrads, Kind, RowGrads, Softmax, Transposed
 from siafu.ops.csr import reference as csr_reference
 
-DTYPES = csr_reference.DTYPES
+DTYPES = csr_reference.DTYPES | {torch.bfloat16, torch.float16}
 
 ROWS_A_PROGRAM = 16
 """Rows whose part of the gradient of `att` is summed before it is written."""

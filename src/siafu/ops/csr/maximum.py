@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from siafu.ops.compiler_guard import guarded_late
-from siafu.ops.contract import Edges
+from siafu.ops.contract import Edges, sum_type
 from siafu.ops.csr.matrix import CSR, edge_dtype
 from siafu.ops.csr.sum import check_source
-from siafu.ops.kernels import csr_kernels
+from siafu.ops.kernels import csr_kernels, widened
 
 
 def csr_max_reference(csr: CSR, x_CD: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,15 +55,15 @@ def fold_max(
 ) -> None:
     """Fold a block of edges into the largest values so far and the numbers of their edges.
 
-    Begin with -infinity and the largest integer. NaN wins over all, and of equal values the lower
-    number. `rows_M` tells which rows of the state the block's are; None: the same. In place.
+    Begin with -infinity, in the type of sums, and the largest integer. NaN wins over all, and of
+    equal values the lower number. `rows_M` tells which rows of the state the block's are; None: the
+    same. In place.
     """
     check_source(csr, x_CD)
     edges = Edges(csr.indptr, csr.index).contiguous()
-    kernels = csr_kernels(x_CD.device, x_CD.dtype)
-    kernels.max_fold_into(
-        edges, number_E.contiguous(), rows_M, x_CD.detach().contiguous(), value_MD, edge_MD
-    )
+    kernels = csr_kernels(x_CD.device)
+    rows_CD = widened(kernels, x_CD.detach()).contiguous()
+    kernels.max_fold_into(edges, number_E.contiguous(), rows_M, rows_CD, value_MD, edge_MD)
 
 
 def max_gradients(
@@ -73,10 +73,18 @@ def max_gradients(
 
     `first` is the place of the block's first edge, `rows_M` as in `fold_max`.
     """
-    grad_CD = grad_MD.new_zeros(csr.num_cols, grad_MD.size(1))
-    kernels, index = csr_kernels(grad_MD.device, grad_MD.dtype), csr.index.contiguous()
-    kernels.max_grad_into(index, place_MD, grad_MD, grad_CD, first=first, rows_M=rows_M)
-    return grad_CD
+    return _max_grads(csr.index, place_MD, grad_MD, csr.num_cols, first=first, rows_M=rows_M)
+
+
+def _max_grads(
+    index: Tensor, place_MD: Tensor, grad_MD: Tensor, num_cols: int, **options: Any
+) -> Tensor:
+    """Return gradients added up in the type of sums, whatever theirs is."""
+    wide_MD = grad_MD.to(sum_type(grad_MD.dtype)).contiguous()
+    grad_CD = wide_MD.new_zeros(num_cols, grad_MD.size(1))
+    kernels = csr_kernels(grad_MD.device)
+    kernels.max_grad_into(index.contiguous(), place_MD.contiguous(), wide_MD, grad_CD, **options)
+    return grad_CD.to(grad_MD.dtype)
 
 
 def neighbour_max(csr: CSR, x_CD: Tensor) -> Tensor:
@@ -93,11 +101,12 @@ def neighbour_max(csr: CSR, x_CD: Tensor) -> Tensor:
 @torch.library.custom_op("siafu::csr_max", mutates_args=())
 def csr_max(indptr: Tensor, index: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """Return out_MD and edge_MD as `max_with_argument` defines them."""
-    out_MD = x.new_empty(len(indptr) - 1, x.size(1))
+    kernels = csr_kernels(x.device)
+    rows_CD = widened(kernels, x).contiguous()
+    out_MD = rows_CD.new_empty(len(indptr) - 1, x.size(1))
     edge_MD = torch.empty_like(out_MD, dtype=edge_dtype(len(index)))
-    edges = Edges(indptr, index).contiguous()
-    csr_kernels(x.device, x.dtype).max_into(edges, x.contiguous(), out_MD, edge_MD)
-    return out_MD, edge_MD
+    kernels.max_into(Edges(indptr, index).contiguous(), rows_CD, out_MD, edge_MD)
+    return out_MD.to(x.dtype), edge_MD
 
 
 @csr_max.register_fake
@@ -110,10 +119,7 @@ def _(indptr: Tensor, index: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 @torch.library.custom_op("siafu::csr_max_grad", mutates_args=())
 def csr_max_grad(index: Tensor, edge: Tensor, grad: Tensor, num_cols: int) -> Tensor:
     """Return grad_CD: each entry of grad_MD added to the source row that its edge reads."""
-    grad_CD = grad.new_zeros(num_cols, grad.size(1))
-    kernels = csr_kernels(grad.device, grad.dtype)
-    kernels.max_grad_into(index.contiguous(), edge.contiguous(), grad.contiguous(), grad_CD)
-    return grad_CD
+    return _max_grads(index, edge, grad, num_cols)
 
 
 @csr_max_grad.register_fake

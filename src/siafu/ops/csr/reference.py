@@ -11,7 +11,7 @@ from torch import Tensor
 
 from siafu.ops.contract import NO_LONG_ROWS, Edges, LongRows
 
-DTYPES = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
+DTYPES = frozenset({torch.float32, torch.float64})
 
 LONG_ROW = None
 

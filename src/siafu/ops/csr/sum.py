@@ -13,9 +13,9 @@ from torch import Tensor
 
 from siafu.errors import PlanError
 from siafu.ops.compiler_guard import guarded_late
-from siafu.ops.contract import Edges, LongRows
+from siafu.ops.contract import Edges, LongRows, sum_type
 from siafu.ops.csr.matrix import CSR
-from siafu.ops.kernels import csr_kernels
+from siafu.ops.kernels import csr_kernels, widened
 from siafu.ops.quick import needs_gradient, quick
 
 
@@ -49,11 +49,13 @@ def sum_into(
     """Write out[i] = row_scale[i] * sum of weight[e] * col_scale[index[e]] * x[index[e]].
 
     `accumulate` adds to `out_MD` instead, so blocks of edges add up without a temporary. Empty rows
-    give 0, or stay. No gradient flows: `neighbour_sum` is the differentiable form.
+    give 0, or stay. Of bfloat16 rows sums are float32, factors too, and `out_MD` may be either. No
+    gradient flows: `neighbour_sum` is the differentiable form.
     """
     edges = Edges(csr.indptr, csr.index, csr.weight, row_scale_M, col_scale_C)
     _check(csr, x_CD, edges)
-    if out_MD.shape != (csr.num_rows, x_CD.size(1)) or out_MD.dtype != x_CD.dtype:
+    types = x_CD.dtype, sum_type(x_CD.dtype)
+    if out_MD.shape != (csr.num_rows, x_CD.size(1)) or out_MD.dtype not in types:
         raise PlanError(
             "The output does not fit the matrix and its input.",
             seen=f"out {tuple(out_MD.shape)} {out_MD.dtype}, x {tuple(x_CD.shape)} {x_CD.dtype}",
@@ -213,12 +215,12 @@ def _sum_into(
     accumulate: bool,
     long_rows: LongRows | None = None,
 ) -> None:
-    kernels = csr_kernels(x_CD.device, x_CD.dtype)
-    edges, x_CD = edges.contiguous(), x_CD.contiguous()
-    if out_MD.is_contiguous():
+    kernels = csr_kernels(x_CD.device)
+    edges, x_CD = edges.contiguous(), widened(kernels, x_CD).contiguous()
+    if out_MD.is_contiguous() and out_MD.dtype in kernels.DTYPES:
         kernels.sum_into(edges, x_CD, out_MD, accumulate=accumulate, long_rows=long_rows)
         return
-    part_MD = torch.empty_like(out_MD, memory_format=torch.contiguous_format)
+    part_MD = torch.empty(out_MD.shape, dtype=x_CD.dtype, device=x_CD.device)
     kernels.sum_into(edges, x_CD, part_MD, accumulate=False, long_rows=long_rows)
     if accumulate:
         out_MD += part_MD
@@ -242,11 +244,12 @@ def _check(csr: CSR, x_CD: Tensor, edges: Edges) -> None:
                 seen=f"{name}.requires_grad is True",
                 fix=f"detach {name}, or multiply it into x before the sum",
             )
-        if factor.shape != (length,) or factor.dtype != x_CD.dtype or factor.device != x_CD.device:
+        wanted = (length,), sum_type(x_CD.dtype), x_CD.device
+        if (factor.shape, factor.dtype, factor.device) != wanted:
             raise PlanError(
                 f"{name} does not fit x.",
                 seen=f"{tuple(factor.shape)} {factor.dtype} on {factor.device}",
-                fix=f"pass {length} entries of {x_CD.dtype} on {x_CD.device}",
+                fix=f"pass {length} entries of {wanted[1]} on {x_CD.device}",
             )
 
 

@@ -23,7 +23,7 @@ from siafu.ops.csr.triton_max import (
     row_length,
 )
 
-DTYPES = reference.DTYPES
+DTYPES = reference.DTYPES | {torch.bfloat16, torch.float16}
 
 # sorting is what a GPU does well, and these happen once a matrix or once per layer
 transpose = reference.transpose

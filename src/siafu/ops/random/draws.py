@@ -17,7 +17,7 @@ from torch import Tensor
 from siafu.errors import ConfigError, PlanError
 from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Draw
-from siafu.ops.kernels import random_kernels
+from siafu.ops.kernels import random_kernels, widened
 from siafu.ops.quick import quick
 from siafu.ops.random.reference import WORD, draw_words, philox, words_to_uniform
 
@@ -116,16 +116,18 @@ def _dropped(
     p: float,
     relu: bool = False,
 ) -> Tensor:
-    out_ND = torch.empty_like(x, memory_format=torch.contiguous_format)
-    random_kernels(x.device, x.dtype).dropout_into(
+    kernels = random_kernels(x.device)
+    x_ND = widened(kernels, x).contiguous()
+    out_ND = torch.empty_like(x_ND)
+    kernels.dropout_into(
         Draw((key0, key1), first, second),
-        x.contiguous(),
+        x_ND,
         out_ND,
         threshold=round(p * 2**32),
         scale=1 / (1 - p),
         relu=relu,
     )
-    return out_ND
+    return out_ND.to(x.dtype)
 
 
 @dropout.register_fake
@@ -154,10 +156,11 @@ def _save_result(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _relu_backward(call: Callable[..., Tensor], ctx: Any, grad_ND: Tensor) -> tuple[Any, ...]:
     (dropped_ND,) = ctx.saved_tensors
-    out_ND = torch.empty_like(dropped_ND)
-    kernels = random_kernels(out_ND.device, out_ND.dtype)
-    kernels.relu_grad_into(dropped_ND, grad_ND.contiguous(), out_ND, scale=ctx.scale)
-    return out_ND, None, None, None, None, None, None
+    kernels = random_kernels(dropped_ND.device)
+    wide_ND, given_ND = widened(kernels, dropped_ND), widened(kernels, grad_ND).contiguous()
+    out_ND = torch.empty_like(wide_ND)
+    kernels.relu_grad_into(wide_ND, given_ND, out_ND, scale=ctx.scale)
+    return out_ND.to(grad_ND.dtype), None, None, None, None, None, None
 
 
 _quick_relu_dropout = quick(
@@ -173,7 +176,7 @@ def _uniform(draw: Draw, width: int, dtype: torch.dtype) -> Tensor:
             "Draws come in two types.", seen=f"dtype={dtype}", fix="use float32 or float64"
         )
     out_NW = torch.empty(len(draw.first_N), width, dtype=dtype, device=draw.first_N.device)
-    random_kernels(out_NW.device, dtype).uniform_into(draw, out_NW)
+    random_kernels(out_NW.device).uniform_into(draw, out_NW)
     return out_NW
 
 

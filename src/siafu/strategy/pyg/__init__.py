@@ -6,7 +6,7 @@ from siafu.strategy.pyg.edge_arguments import (
     edge_arguments,
     unread_of_edges,
 )
-from siafu.strategy.pyg.parallelize import ParallelModel, parallelize
+from siafu.strategy.pyg.parallelize import ParallelModel, parallelize, widen_messages
 
 __all__ = [
     "ParallelModel",
@@ -15,4 +15,5 @@ __all__ = [
     "edge_arguments",
     "parallelize",
     "unread_of_edges",
+    "widen_messages",
 ]

@@ -28,7 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from siafu.errors import PlanError
 from siafu.nn import Draws, batch_statistics
 from siafu.nn.messages import RANDOM_CALLS, refuse_draw
-from siafu.ops import DrawKey, dropout_pairs, dropout_rows
+from siafu.ops import DrawKey, dropout_pairs, dropout_rows, sum_type
 from siafu.strategy.neighbours import BlockNeighbours
 
 _FIRST_SITE = 1 << 16
@@ -237,6 +237,7 @@ class RankMode(TorchFunctionMode):
                 seen=f"{x.dim()} dimensions",
                 fix="flatten all but the first dimension before the norm",
             )
+        x = x.to(sum_type(x.dtype))
         rows = torch.full((1,), float(x.size(0)), dtype=torch.float64, device=x.device)
         count = int(self._neighbours.shard.world.sum_in_place(rows, "norm"))
         mean_D, variance_D = batch_statistics(x, self._neighbours, count)

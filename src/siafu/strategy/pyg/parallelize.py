@@ -12,6 +12,8 @@ from torch.nn.parameter import UninitializedParameter
 from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.nn import Draws
+from siafu.nn.precision import computing
+from siafu.ops import sum_type
 from siafu.shard import Shard
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.pyg.edge_arguments import (
@@ -42,6 +44,7 @@ class ParallelModel(nn.Module):
         self._edge_index = shard.edge_index
         self._extras = _edge_columns(module, shard)
         self._mode: RankMode | None = None
+        self._precision = strategy.precision
         # At any number of ranks, so that what is refused does not depend on it.
         in_stages = strategy.stages != 1
         self._staged = StagedLayers(module, self._neighbours) if in_stages else None
@@ -66,8 +69,11 @@ class ParallelModel(nn.Module):
                 self._staged.installed(mode) if self._staged else nullcontext(),
                 refusing_checkpoints() if torch.is_grad_enabled() else nullcontext(),
                 mode as self._mode,
+                computing(self._precision, x_ND.device),
             ):
-                return self.module(x_ND, edges, **given)
+                out: Tensor = self.module(x_ND, edges, **given)
+            # What it is to be told otherwise is for others to say.
+            return out.to(sum_type(out.dtype)) if isinstance(out, Tensor) else out
         except (IndexError, RuntimeError, ValueError) as error:
             if self._shard.world.size == 1 or not _is_about_sources(error):
                 raise
@@ -98,6 +104,7 @@ class ParallelModel(nn.Module):
 
     def _watch(self, layer: nn.Module) -> None:
         """Learn from PyG's own hooks when a layer is working on edges."""
+        widen_messages(layer)
         for step in ("propagate", "edge_update"):
             before = getattr(layer, f"register_{step}_forward_pre_hook", None)
             after = getattr(layer, f"register_{step}_forward_hook", None)
@@ -108,6 +115,13 @@ class ParallelModel(nn.Module):
     def _set_in_message(self, value: bool) -> None:
         if self._mode is not None:
             self._mode.in_message = value
+
+
+def widen_messages(layer: nn.Module) -> None:
+    """Have a PyG layer add up messages in float32, where its rows are bfloat16."""
+    after = getattr(layer, "register_message_forward_hook", None)
+    if after is not None:
+        after(lambda _, given, out: out.to(sum_type(out.dtype)))
 
 
 _SOURCES_ARE_TOO_LARGE = (

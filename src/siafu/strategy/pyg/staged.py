@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from siafu.errors import PlanError
 from siafu.nn import EdgeFunction, Reduce
+from siafu.nn.precision import as_rows
+from siafu.ops import sum_type
 from siafu.strategy.neighbours import BlockNeighbours
 from siafu.strategy.pyg.attention import Deferred, attend, attention_kind, check_call, operands_of
 from siafu.strategy.pyg.edges import EdgeSet, EdgeSets
@@ -135,6 +137,7 @@ class StagedLayers:
             inputs.rest[name] = data
             return
         rows = data.movedim(layer.node_dim, 0)
+        rows = as_rows(rows) if name.endswith("_j") and rows.dim() > 1 else rows
         if len(rows) != self._neighbours.shard.num_owned:
             raise refusal(
                 layer,
@@ -224,7 +227,8 @@ class _Joined:
         edge, rest = self._inputs.edge, self._inputs.rest
         num_edges, node_dim = self._edges.num_edges, self._layer.node_dim
         shape = (num_edges, *(1,) * (rows.dim() - 1))
-        ones = torch.ones(shape, dtype=rows.dtype, device=rows.device).movedim(0, node_dim)
+        kind = sum_type(rows.dtype)
+        ones = torch.ones(shape, dtype=kind, device=rows.device).movedim(0, node_dim)
         return plain_message(lambda row: self._layer.message(**{name: row}, **edge, **rest), ones)
 
     def _without_refetch(self, plain: PlainMessage, reduce: Reduce) -> Tensor:
@@ -238,7 +242,8 @@ class _Joined:
         else:
             scales = Scales()
             if reduce == "mean":
-                scales = Scales(1.0 / reach.own.whole.degree().clamp(min=1).to(x_ND.dtype))
+                degree_M = reach.own.whole.degree().clamp(min=1)
+                scales = Scales(1.0 / degree_M.to(sum_type(x_ND.dtype)))
             if plain.weight_S is not None:
                 reach = reach.with_weights(plain.weight_S)
             out = staged_sum(x_ND, Departure(reach, scales, x_ND))

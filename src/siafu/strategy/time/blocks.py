@@ -7,6 +7,7 @@ Shapes: t snapshots of mine, N nodes, O output width.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import torch
@@ -15,11 +16,12 @@ from torch import Tensor, nn
 from siafu.comm import World
 from siafu.errors import ConfigError
 from siafu.nn import BandedMean, Draws, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
+from siafu.nn.precision import computing
 from siafu.nn.sparse import dense
 from siafu.partitioning import TimeBlock, TimePlan
 from siafu.strategy.time.banded import BandedHalo
 from siafu.strategy.time.cost import choose_exchange, state_width
-from siafu.strategy.time.exchanges import AllToAll, Evolution
+from siafu.strategy.time.exchanges import AllToAll, Evolution, widened
 from siafu.strategy.time.rounding import RowIds, TimeRounding, check_rounding
 from siafu.strategy.time.strategy import TimeExchange, TimeStrategy
 from siafu.strategy.time.wavefront import Wavefront
@@ -92,9 +94,13 @@ class TimeRunner:
             if number < self._first:
                 continue
             if isinstance(part, EvolvingGCN):
-                self._exchanges[number] = Evolution(part, world)
+                self._exchanges[number] = Evolution(part, world, self._computing)
             elif isinstance(part, TemporalLayer):
                 self._exchanges[number] = self._make_exchange(number, part)
+
+    def _computing(self) -> AbstractContextManager[object]:
+        """Return what work inside a snapshot runs in; along time all is of the weights' type."""
+        return computing(self.strategy.rounding.precision, self.world.device)
 
     def _make_exchange(self, number: int, part: TemporalLayer) -> RowExchange:
         vertices, world = self.source.num_vertices, self.world
@@ -221,7 +227,9 @@ class TimeRunner:
                 stacked = self._stacked(rows, part.in_width, number)
                 rows = exchange.forward(stacked, block, returns=returns).unbind()
             elif returns:
-                rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
+                with self._computing():
+                    rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
+                rows = widened(rows)
         return self._stacked(rows, self.model.out_width, len(self.model.parts))
 
     def _is_read_after(self, number: int) -> bool:

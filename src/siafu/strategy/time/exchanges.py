@@ -8,6 +8,7 @@ Shapes: T snapshots of a block, t of them mine, N nodes, n of them mine, D colum
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -24,6 +25,7 @@ from siafu.comm import (
     to_vertices,
 )
 from siafu.nn import EvolvingGCN, Rows, State, StepGraph, TemporalLayer, summaries
+from siafu.ops import sum_type
 from siafu.partitioning import TimeBlock
 
 GROUPS, LEAST_GROUP = 4, 1024
@@ -216,8 +218,14 @@ class Evolution:
 
     name = "none"
 
-    def __init__(self, part: EvolvingGCN, world: World) -> None:
-        self.part, self.world = part, world
+    def __init__(
+        self,
+        part: EvolvingGCN,
+        world: World,
+        computing: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """`computing` is what work inside a snapshot runs in."""
+        self.part, self.world, self._computing = part, world, computing
         self._borders = Borders()
         self._gathered: list[Root] = []
 
@@ -247,7 +255,9 @@ class Evolution:
             return []
         mine = [weights[step - block.start] for step in block.owned(self.world.rank)]
         triples = zip(rows, graphs, mine, strict=True)
-        return [self.part.apply_weight(x, at.neighbours, q_DO) for x, at, q_DO in triples]
+        with self._computing():
+            made = [self.part.apply_weight(x, at.neighbours, q_DO) for x, at, q_DO in triples]
+        return widened(made)
 
     def roots(self) -> list[Root]:
         """Return the last weight, and the summaries on a rank without snapshots."""
@@ -257,3 +267,8 @@ class Evolution:
         """Take the border's gradient."""
         self._borders.settle()
         self._gathered = []
+
+
+def widened(rows: Sequence[Rows]) -> list[Rows]:
+    """Return rows of snapshots in the type that they are summed and travel along time in."""
+    return [x.to(sum_type(x.dtype)) if isinstance(x, Tensor) else x for x in rows]

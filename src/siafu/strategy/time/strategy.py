@@ -49,6 +49,8 @@ class TimeStrategy:
         """Return what a summary tells of the strategy."""
         choices: dict[str, Any] = {"time_block": self.block, "time_exchange": self.exchange}
         choices["wire"] = self.rounding.wire
+        if self.rounding.precision != "float32":
+            choices["precision"] = self.rounding.precision
         if self.rounding.assigns_widths:
             names = ("wire_bits", "wire_period")
             choices |= {name: getattr(self.rounding, name) for name in names}
