@@ -111,7 +111,7 @@ class _OwnAndSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, csr: CSR, edges: Edges) -> tuple[Tensor, Tensor]:
         out_MD = x.new_empty(csr.num_rows, x.size(1))
-        _sum_into(edges, x.detach(), out_MD, accumulate=False, longest=csr.longest)
+        _sum_into(edges, x.detach(), out_MD, accumulate=False, long_rows=csr.long_rows())
         ctx.set_materialize_grads(False)
         ctx.csr, ctx.edges = csr, edges
         return x[: csr.num_rows], out_MD
@@ -128,7 +128,7 @@ class _OwnAndSum(torch.autograd.Function):
             grad_CD.zero_()
         else:
             turned = Edges(back.indptr, back.index, back.weight, *edges[:2:-1])
-            _sum_into(turned, out_MD, grad_CD, accumulate=False, longest=back.longest)
+            _sum_into(turned, out_MD, grad_CD, accumulate=False, long_rows=back.long_rows())
         if own_MD is not None:
             grad_CD[: len(own_MD)] += own_MD
         return grad_CD, None, None
