@@ -29,7 +29,7 @@ _BESIDE = (_ROUNDED, _SAMPLED, "dorylus")
 """Taken where a setting has a meaning there alone, or where --allow says so."""
 _STAGED = (_USUAL, "sar")
 _CLEARLY = 0.9
-_ROOM = 0.9
+_ROOM = 0.75
 """Of the memory, what others than the usual may take: predictions are not exact, and only of the
 usual can the stages still be made more."""
 

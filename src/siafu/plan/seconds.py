@@ -166,7 +166,11 @@ def _edge_seconds(work: Work, number: int) -> tuple[float, float]:
     if number == 0 and work.sparse_width is not None:
         columns = min(columns, layer_widths(spec, number).out)
     if work.is_by_columns:
-        columns = max(1, columns // cut.ranks)
+        # Attention is cut by heads: of fewer heads than ranks, some ranks have none, and leave their
+        # cores to the others. So it takes about midway between an equal share and the largest.
+        units = layer_widths(spec, number).heads if spec.card.attends else max(1, columns)
+        largest = columns * -(-units // cut.ranks) // units
+        columns = max(1, (columns // cut.ranks + largest) // 2)
         whole = {"rows": work.nodes, "edges": work.all_edges, "largest_halo": 0}
         cut = cut.model_copy(update=whole)
     edges = cut.edges + (cut.rows if spec.card.adds_loops else 0)
