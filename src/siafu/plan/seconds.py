@@ -166,7 +166,7 @@ def _edge_seconds(work: Work, number: int) -> tuple[float, float]:
     if number == 0 and work.sparse_width is not None:
         columns = min(columns, layer_widths(spec, number).out)
     if work.is_by_columns:
-        # Attention is cut by heads: of fewer heads than ranks, some ranks have none, and leave their
+        # Attention is cut by heads: of fewer heads than ranks, some have none, and leave their
         # cores to the others. So it takes about midway between an equal share and the largest.
         units = layer_widths(spec, number).heads if spec.card.attends else max(1, columns)
         largest = columns * -(-units // cut.ranks) // units
