@@ -14,6 +14,7 @@ import statistics
 import tempfile
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,8 @@ def sides_of(args: argparse.Namespace) -> dict[tuple[str, str, str], Callable[[]
     made: list[Shard] = []
 
     def host() -> Shard:
-        made or made.append(make_shard(args.scale, device))
+        if not made:
+            made.append(make_shard(args.scale, device))
         return made[0]
 
     def there() -> Shard:
@@ -143,7 +145,7 @@ def sides_of(args: argparse.Namespace) -> dict[tuple[str, str, str], Callable[[]
         "sampled": (("sage", "gat"), sampled),
     }
     return {
-        (part, name, kind): lambda call=call, name=name, kind=kind: call(name, kind)
+        (part, name, kind): partial(call, name, kind)
         for part, (names, call) in calls.items()
         if part in parts
         for name in names

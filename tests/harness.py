@@ -10,7 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,13 @@ DEADLINE_SECONDS = 90.0
 """Longer than the slowest kernel compiles on a busy machine while the peers wait for that rank."""
 
 
-def forking() -> ForkServerContext:
-    """Return what starts processes of tests; the first of them has the one to fork from load."""
+def forking() -> ForkServerContext | SpawnContext:
+    """Return what starts processes of tests; the first of them has the one to fork from load.
+
+    Beside a GPU they start anew: what is loaded asks CUDA for devices, which then fails in forks.
+    """
+    if torch.cuda.is_available():
+        return mp.get_context("spawn")
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(["tests.preloaded"])
     return context

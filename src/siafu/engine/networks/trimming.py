@@ -16,7 +16,7 @@ def hops_for(module: nn.Module, subgraph: Subgraph) -> dict[str, list[int]]:
     each layer what no later one reads; nothing where the model takes none, or it would change it.
     """
     of_both = {"edge_weight", "edge_attr"} <= set(subgraph.edges)  # which PyG can't cut together
-    if of_both or not trims(module) or module.num_layers > len(subgraph.ends):
+    if of_both or not trims(module) or len(module.convs) > len(subgraph.ends):  # type: ignore[arg-type]
         return {}
     nodes = [high - low for low, high in pairwise((0, *subgraph.reached))]
     edges = [high - low for low, high in pairwise((0, *subgraph.ends))]

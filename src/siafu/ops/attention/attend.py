@@ -120,9 +120,9 @@ def _grad_into(
     kernels = attention_kernels(block.index.device)
     rows = RowGrads(*(widened(kernels, t.detach()).contiguous() for t in known))
     made = torch.empty_like(block.edge) if with_edge and block.edge is not None else None
-    wide = [tuple(widened(kernels, t) for t in group) for group in into]
-    kernels.grad_into(block, back, rows, AttentionGrads(*wide, made))
-    for tensor, found in zip(sum(into, ()), sum(wide, ()), strict=True):
+    sources, of_rows, shared = (tuple(widened(kernels, t) for t in group) for group in into)
+    kernels.grad_into(block, back, rows, AttentionGrads(sources, of_rows, shared, made))
+    for tensor, found in zip(sum(into, ()), (*sources, *of_rows, *shared), strict=True):
         if found is not tensor:
             tensor.copy_(found)
     return made
