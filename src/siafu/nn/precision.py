@@ -5,12 +5,13 @@ while what is summed (over neighbours, in a softmax, in a norm) is float32, and 
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from siafu.errors import ConfigError
+from siafu.ops import sum_type
 
 Precision = Literal["bf16", "float32", "float64"]
 
@@ -41,6 +42,11 @@ def as_rows(x: Tensor) -> Tensor:
     if x.dtype != torch.float32 or not torch.is_autocast_enabled(x.device.type):
         return x
     return x.to(torch.get_autocast_dtype(x.device.type))
+
+
+def widened_message(layer: nn.Module, given: Any, out: Any) -> Any:
+    """Return a PyG layer's messages as they are added up."""
+    return out.to(sum_type(out.dtype)) if isinstance(out, Tensor) else out
 
 
 def weight_type(precision: Precision) -> torch.dtype:

@@ -50,7 +50,7 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     )
     if spec is None:
         for layer in module.modules():
-            widen_messages(layer)
+            widen_messages(layer, config.precision)
         needs = needs_of_own(config, edge_arguments(module, shard))
     else:
         needs = needs_of(config, spec, strategy)

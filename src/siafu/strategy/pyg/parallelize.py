@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from siafu.comm import World
 from siafu.errors import PlanError
 from siafu.nn import Draws
-from siafu.nn.precision import computing
+from siafu.nn.precision import computing, widened_message
 from siafu.ops import sum_type
 from siafu.shard import Shard
 from siafu.strategy.neighbours import BlockNeighbours
@@ -104,7 +104,7 @@ class ParallelModel(nn.Module):
 
     def _watch(self, layer: nn.Module) -> None:
         """Learn from PyG's own hooks when a layer is working on edges."""
-        widen_messages(layer)
+        widen_messages(layer, self._precision)
         for step in ("propagate", "edge_update"):
             before = getattr(layer, f"register_{step}_forward_pre_hook", None)
             after = getattr(layer, f"register_{step}_forward_hook", None)
@@ -117,11 +117,11 @@ class ParallelModel(nn.Module):
             self._mode.in_message = value
 
 
-def widen_messages(layer: nn.Module) -> None:
+def widen_messages(layer: nn.Module, precision: str) -> None:
     """Have a PyG layer add up messages in float32, where its rows are bfloat16."""
     after = getattr(layer, "register_message_forward_hook", None)
-    if after is not None:
-        after(lambda _, given, out: out.to(sum_type(out.dtype)))
+    if after is not None and precision == "bf16":
+        after(widened_message)
 
 
 _SOURCES_ARE_TOO_LARGE = (

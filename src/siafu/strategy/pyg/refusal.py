@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils import checkpoint as torch_checkpoint
 
 from siafu.errors import PlanError
+from siafu.nn.precision import widened_message
 
 _MIXES_ALL_ROWS = {
     "GraphNorm": "nn.BatchNorm1d",
@@ -206,7 +207,8 @@ def check_splits(layer: nn.Module, edge_index: Any) -> None:
         )
     for step in ("message", "aggregate", "message_and_aggregate"):
         for when in ("forward_pre_hooks", "forward_hooks"):
-            if getattr(layer, f"_{step}_{when}"):
+            hooks = getattr(layer, f"_{step}_{when}").values()
+            if any(hook is not widened_message for hook in hooks):
                 raise refusal(layer, f"it has hooks on `{step}`", instead="hooks on `propagate`")
     if not isinstance(edge_index, Tensor) or edge_index.layout != torch.strided:
         raise refusal(layer, "its edges are a sparse matrix", instead="edges as a [2, E] tensor")
