@@ -98,6 +98,14 @@ class FileRows:
         return out
 
 
+def rows_of_file(array: Array, dtype: torch.dtype | None = None) -> RowReader:
+    """Return the rows of a file; of an empty one nothing is mapped."""
+    if array.size:
+        return FileRows(array, dtype)
+    rows = torch.from_numpy(np.array(array))
+    return HeldRows(rows if dtype is None else rows.to(dtype))
+
+
 def _opened(array: "np.memmap[Any, Any]") -> tuple[int, bool]:
     """Return the file of a map, and whether reads pass by the page cache: not everywhere they can.
 

@@ -21,7 +21,7 @@ from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, forget, load_
 from siafu.ops import CSR
 from siafu.partitioning import open_parts
 from siafu.shard.objective import Objective
-from siafu.shard.readers import FileRows, HeldRows, RowReader
+from siafu.shard.readers import HeldRows, RowReader, rows_of_file
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -142,7 +142,7 @@ class Shard:
         """Return the rows of `x`, `src`, `edge_weight`, `edge_attr` or `edge_type`, by number."""
         if name in self._files:
             # As in memory: narrower integers would index like a mask.
-            return FileRows(self._files[name], torch.int32 if name == "edge_type" else None)
+            return rows_of_file(self._files[name], torch.int32 if name == "edge_type" else None)
         held = {
             "x": self.x,
             "src": self.csr.index,
