@@ -1,7 +1,6 @@
 """Rows by number, from memory or from a file that may be larger than memory."""
 
 import math
-import mmap
 import os
 import tempfile
 import weakref
@@ -80,8 +79,11 @@ class FileRows:
         self.array, self.shape = array, array.shape
         self.dtype = dtype or torch.from_numpy(np.empty(0, array.dtype)).dtype
         assert isinstance(array, np.memmap), "of a file"
-        assert isinstance(array.base, mmap.mmap), "the whole of it"
-        self._first_byte: int = array.offset
+        assert array.flags.c_contiguous, "rows as they lie there"
+        whole = array
+        while isinstance(whole.base, np.memmap):  # of a part of it, or another type of its numbers
+            whole = whole.base
+        self._first_byte: int = whole.offset + array.ctypes.data - whole.ctypes.data
         opened = _opened(array) if fd is None else (fd, False)
         self._fd: int = opened[0]
         self._direct: bool = opened[1]
@@ -99,10 +101,10 @@ class FileRows:
 
 
 def rows_of_file(array: Array, dtype: torch.dtype | None = None) -> RowReader:
-    """Return the rows of a file; of an empty one nothing is mapped."""
-    if array.size:
+    """Return the rows of a file; through its map where it has no name to be opened by."""
+    if array.size and getattr(array, "filename", None) is not None:
         return FileRows(array, dtype)
-    rows = torch.from_numpy(np.array(array))
+    rows = torch.from_numpy(array if array.flags.writeable else np.array(array))
     return HeldRows(rows if dtype is None else rows.to(dtype))
 
 
