@@ -38,6 +38,7 @@ def by_engine(world: World, parts: Path) -> dict[str, Any]:
     try:
         settings = {"strategy": "batchgnn", "model": "tests.parity.test_loader:Net"}
         settings |= {"fanout": ",".join(map(str, FANOUT)), "batch_size": BATCH, "hidden": 7}
+        settings["precision"] = "float64"
         training = begin(make_config(data="g", **settings).resolved(), double_shard(world, parts))
         training.step()
         training.close()

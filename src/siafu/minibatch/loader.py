@@ -193,12 +193,12 @@ class MinibatchLoader:
         else:
             seeds = seeds_by_row(shard, input_nodes)
         self._seeds, self._macrobatch, self.epoch = seeds, macrobatch, 0
-        self.shard = shard
+        self.shard, x = shard, shard.reader("x")
         self._feed = Feed(
             dataclasses.replace(shard, masks=shard.masks | {"train": seeds.rows}),
             Sampling(fanouts=tuple(num_neighbors), replace=replace),
             Batching(batch_size=batch_size),
-            Needs(edge_columns=_EDGE_COLUMNS),
+            Needs(edge_columns=_EDGE_COLUMNS, dtype=torch.float32 if x is None else x.dtype),
             Draws(seed=seed),
         )
 
