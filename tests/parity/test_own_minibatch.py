@@ -100,6 +100,5 @@ def test_the_gpu_is_given_the_same_of_the_edges(parts_of, name: str) -> None:
     for place in ("device", "pinned", "host"):
         got = run_epochs(World(device=torch.device("cuda")), parts, settings | {"rows_on": place})
         torch.testing.assert_close(got["losses"], want["losses"], rtol=1e-4, atol=1e-4)
-        # Adam's first steps are as long whatever a gradient is: one that is nearly 0 may turn.
         logits = joined_logits([got]).cpu(), joined_logits([want])
-        torch.testing.assert_close(*logits, rtol=0.0, atol=0.02)
+        torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-3)
