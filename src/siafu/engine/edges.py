@@ -21,6 +21,7 @@ from siafu.engine.networks.pipelined import RowsInMemory
 from siafu.errors import ConfigError, DataError
 from siafu.graph import MASKS
 from siafu.nn import Draws, PairHead
+from siafu.nn.precision import weight_type
 from siafu.partitioning import Parts, edge_sides
 from siafu.shard import Shard
 
@@ -75,7 +76,7 @@ class EdgeNetwork(RowsInMemory):
         sums = source_CH[csr.index[edges_A].long()] + target_NH[row_A]
         if self.head.edge is not None:
             assert attr is not None, "the head was made for their width"
-            sums = sums + self.head.edge(attr[edges_A])
+            sums = sums + self.head.edge(attr[edges_A].to(sums.dtype))
         return self.head.joined(sums)
 
 
@@ -153,7 +154,8 @@ def edge_network(config: ResolvedConfig, nodes: Network, shard: Shard, asked: Sh
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         head = EdgeHead(config.hidden, asked.num_outputs, config.hidden, width)
-    return EdgeNetwork(nodes, head.to(shard.world.device), shard, asked.train)
+    head = head.to(shard.world.device, weight_type(config.precision))
+    return EdgeNetwork(nodes, head, shard, asked.train)
 
 
 def check_edge_settings(config: RunConfig) -> None:

@@ -18,7 +18,7 @@ from siafu.graph import graph_from_edges
 from siafu.ingest import load
 from siafu.launch import fit
 from siafu.minibatch import Room, vertex_bytes
-from siafu.minibatch.feed import _facts
+from siafu.minibatch.feature_rows import fact_rows
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.partitioning import partition_graph
 from siafu.shard import ScratchRows, open_shard
@@ -186,4 +186,4 @@ def test_degrees_through_pieces_are_those_of_the_whole(tmp_path: Path, monkeypat
     want = [shard.csr.degree().double(), owned_degree(shard.csr), added_loop(shard.csr)]
     monkeypatch.setattr("siafu.shard.shard._PIECE_EDGES", 60)
     assert len(list(shard.edge_pieces())) > 10
-    assert torch.equal(_facts(shard), torch.stack(want, dim=1))
+    assert torch.equal(fact_rows(shard), torch.stack(want, dim=1))

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from siafu.minibatch.feed import _facts, _sampled
+from siafu.minibatch.feature_rows import fact_rows, sampled_of
 from siafu.nn import Draws, LocalNeighbours
 from siafu.ops import CSR, DrawKey, sample_positions
 
@@ -24,7 +24,7 @@ def test_drawn_edges_stand_for_all(ask: str, by_weight: bool) -> None:
     x = torch.randn(columns, 2, generator=generator, dtype=torch.float64)
     facts = torch.ones(columns, 3, dtype=torch.float64)
     shard = SimpleNamespace(num_owned=rows, edge_pieces=lambda: [(0, rows, whole)])
-    facts[:rows] = _facts(shard)
+    facts[:rows] = fact_rows(shard)
     ids, draws = torch.arange(columns), Draws()
     want = _of_all(ask, whole, facts, x)
     keys = [DrawKey(0, 0, 5)]
@@ -49,7 +49,7 @@ def test_drawn_edges_stand_for_all(ask: str, by_weight: bool) -> None:
             columns,
             None if by_weight else weight[positions[low:high]],
         )
-        sampled = _sampled(here, facts, None, by_weight=by_weight)
+        sampled = sampled_of(here, facts, None, by_weight=by_weight)
         total += getattr(LocalNeighbours(here, ids, draws, sampled=sampled), ask)(x)
     torch.testing.assert_close(total / DRAWS, want, rtol=0.0, atol=0.05 * float(want.abs().max()))
 
