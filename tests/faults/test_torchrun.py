@@ -38,3 +38,21 @@ def test_run_whose_rank_was_killed_ends_as_if_unbroken(siafu: Command, tmp_path:
     assert got["losses"] == json.loads(answer.out.splitlines()[-1])["losses"]
     rows = (tmp_path / "restarted" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(row)["epoch"] for row in rows] == list(range(1, 9))
+
+
+def test_ranks_that_do_not_see_the_run_go_on_with_it_and_infer(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("apart_script.py")
+    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
+    ended = subprocess.run(
+        [*map(str, (*agent, script, tmp_path))],
+        env={**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=ENDS_WITHIN,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    rows = (tmp_path / "disk0/run/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(row)["epoch"] for row in rows] == [1, 2, 3, 4, 5]
+    told = [json.loads((tmp_path / f"disk{rank}/rows.json").read_text()) for rank in (0, 1)]
+    assert told == [300, 0]

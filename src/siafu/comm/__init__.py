@@ -27,6 +27,7 @@ from siafu.comm.kept import Keeping, KeptRows
 from siafu.comm.mailbox import Mail, Mailbox
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
+from siafu.comm.overdue import told_by_first
 from siafu.comm.parcels import bring_files, give_files
 from siafu.comm.redistribute import (
     BACKWARD,
@@ -105,4 +106,5 @@ __all__ = [
     "to_rows",
     "to_steps",
     "to_vertices",
+    "told_by_first",
 ]

@@ -1,13 +1,15 @@
 """A deadline for what NCCL does: its waits return at once, and torch's watchdog would end a rank
 that waits too long without telling for whom."""
 
+import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
-from siafu.comm.meeting import GiveUp, end_process
+from siafu.comm.meeting import GiveUp, end_process, in_time, lasting_store
 from siafu.errors import CommError
 
 _POLL_SECONDS = 0.2
@@ -87,3 +89,14 @@ def _gone(what: str, told: str) -> CommError:
         seen=f"{what} ({told})",
         fix="the rank that failed first tells why; then go on with `siafu train --resume RUN`",
     )
+
+
+def told_by_first(key: str, tell: Callable[[], str], deadline_seconds: float) -> str:
+    """Return what rank 0 tells of a key; all ranks of torchrun call this, before they join."""
+    size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    what = f"rank {rank} of {size} asking rank 0 for {key}"
+    with translated(what, deadline_seconds), in_time(what, deadline_seconds):
+        store = lasting_store(rank, size, timedelta(seconds=deadline_seconds))
+        if rank == 0:
+            store.set(f"told/{key}", tell())
+        return str(store.get(f"told/{key}").decode())

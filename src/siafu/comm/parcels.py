@@ -74,7 +74,14 @@ def _inside(root: Path, name: str) -> Path:
 def _send(world: World, path: Path, size: int, peer: int) -> None:
     with path.open("rb") as file:
         for start in range(0, size, _PIECE_BYTES):
-            raw = bytearray(file.read(min(_PIECE_BYTES, size - start)))
+            count = min(_PIECE_BYTES, size - start)
+            raw = bytearray(file.read(count))
+            if len(raw) != count:
+                raise CommError(
+                    "A file became shorter while it was sent to another machine.",
+                    seen=f"{path}: {size:,} bytes when it was told, {start + len(raw):,} now",
+                    fix="leave the run's files alone while it starts, and start it again",
+                )
             piece = torch.frombuffer(raw, dtype=torch.uint8)
             if world.backend == "nccl":
                 piece = piece.to(world.device)

@@ -9,25 +9,40 @@ part. What it writes, predictions and its share of checkpoints, is brought to ra
 import json
 import secrets
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from siafu.comm import World, give_files
+from siafu.comm import DEFAULT_DEADLINE_SECONDS, World, give_files, told_by_first
 from siafu.config import read_run_config
 from siafu.errors import ConfigError
 from siafu.files import is_url, read_regular
 from siafu.graph import folder_kind, scratch_folder, writing
 from siafu.graph.manifest import MANIFEST
 from siafu.launch.rank import Job
+from siafu.launch.run_state import begun_run
 from siafu.partitioning import open_parts
 from siafu.record import RunFolder
 
 _ALL_NEED = ("part_of.npy", MANIFEST)
 """Of the whole graph; ids only where edges are told by them."""
 _OF_OTHERS = (MANIFEST, "halo_counts.npy")
+
+
+def settings_of_first(path: Path) -> dict[str, Any]:
+    """Return the settings of a run that rank 0 has: ranks need them before they can join.
+
+    All ranks of torchrun call this together; others than rank 0 need not see the run.
+    """
+    text = told_by_first(
+        f"the settings of {path}",
+        lambda: json.dumps(read_run_config(begun_run(path).config)),
+        DEFAULT_DEADLINE_SECONDS,
+    )
+    settings: dict[str, Any] = json.loads(text)
+    return settings
 
 
 @contextmanager
@@ -45,17 +60,17 @@ def _reached_by_all(path: Path, job: Job, world: World) -> Iterator[tuple[RunFol
     """Yield the run's folder and the job as this rank finds them; all ranks call this together."""
     seen = _seen(world, _mark(path) if world.rank == 0 else "", path)
     world.apart = tuple(rank for rank, is_seen in enumerate(seen) if not is_seen)
-    if not world.apart:
+    lacking = _without_parts(job, world)
+    if not world.apart and not lacking:
         yield RunFolder(path), job
         return
-    with ExitStack() as stack:
+    with scratch_folder() as here:
         is_apart = world.rank in world.apart
-        here = stack.enter_context(scratch_folder()) if is_apart else Path()
         folder = RunFolder(here / "run") if is_apart else RunFolder(path)
         world.step = "sending the run's files to machines that do not see them"
         give_files(world, folder.path, lambda rank: _files_of(path, job), list(world.apart))
         _check_own_code(read_run_config(folder.config), path)
-        parts = _sent_parts(here, job, world)
+        parts = _sent_parts(here, job, world, lacking)
         if job.pairs:
             given = {Path(job.pairs).name: Path(job.pairs)}
             give_files(world, here, lambda rank: given, list(world.apart))
@@ -115,13 +130,19 @@ def _check_own_code(settings: dict[str, Any], path: Path) -> None:
             )
 
 
-def _sent_parts(here: Path, job: Job, world: World) -> str:
-    """Return where this rank's data is, after rank 0 has sent the parts that ranks lack."""
+def _without_parts(job: Job, world: World) -> list[int]:
+    """Return the ranks that do not find rank 0's data where the job names it."""
     if is_url(job.parts):
+        return []
+    found = world.gather_texts(_digest(Path(job.parts)))
+    return [rank for rank, digest in enumerate(found) if digest != found[0]]
+
+
+def _sent_parts(here: Path, job: Job, world: World, lacking: list[int]) -> str:
+    """Return where this rank's data is, after rank 0 has sent the parts that ranks lack."""
+    if not lacking:
         return job.parts
     own = Path(job.parts)
-    found = world.gather_texts(_digest(own))
-    lacking = [rank for rank, digest in enumerate(found) if digest != found[0]]
     copy = here / own.name
     give_files(world, copy, lambda rank: _files_of_data(own, rank, job), lacking)
     links = own.with_suffix(".links")

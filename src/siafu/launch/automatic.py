@@ -27,6 +27,7 @@ _EXACT = (_USUAL, "columns", "sar")
 _ROUNDED, _SAMPLED = "adaqp", "batchgnn"
 _BESIDE = (_ROUNDED, _SAMPLED, "dorylus")
 """Taken where a setting has a meaning there alone, or where --allow says so."""
+_FAILURES = (OSError, ValueError, KeyError, TypeError, ArithmeticError, SiafuError)
 _STAGED = (_USUAL, "sar")
 _CLEARLY = 0.9
 _ROOM = 0.75
@@ -82,11 +83,13 @@ def with_chosen_strategy(
     if config.ranks == 1 and config.allow != "sampled":
         return _named(config, _USUAL)
     link = ON_RAY if config.launcher == "ray" else link
-    found = _outlooks(config, parts, link)
+    try:
+        found, unknown = _outlooks(config, parts, link), "nothing is predicted of this model"
+    except _FAILURES as error:  # nobody is kept from training by a forecast
+        found, unknown = [], f"its forecast failed: {error or type(error).__name__}"
     if not found:
         say(
-            f"Strategy: {_USUAL} (nothing is predicted of a model of your own; sar needs less "
-            "memory); --strategy NAME takes another."
+            f"Strategy: {_USUAL} ({unknown}; sar needs less memory); --strategy NAME takes another."
         )
         return _named(config, _USUAL)
     best = choose(found)
@@ -121,7 +124,7 @@ def choose(found: Sequence[Outlook]) -> Outlook:
         fitting = [one for one in whole if one.fits] or [one for one in found if one.fits]
     if not fitting:
         staged = [one for one in whole if one.name in _STAGED]
-        return min(staged or whole, key=lambda one: one.memory_bytes)
+        return min(staged or whole or found, key=lambda one: one.memory_bytes)
     fastest = min(fitting, key=lambda one: one.seconds)
     usual = next((one for one in fitting if one.name == _USUAL), fastest)
     return fastest if fastest.seconds < _CLEARLY * usual.seconds else usual

@@ -14,7 +14,7 @@ from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError
 from siafu.graph import at_hand, folder_kind, origin_of, writing
 from siafu.ingest import given_data, is_kept_frame
-from siafu.launch.apart import shared_job, shared_result
+from siafu.launch.apart import settings_of_first, shared_job, shared_result
 from siafu.launch.automatic import with_chosen_strategy
 from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_enough, check_restarts, check_run, with_strategy, with_task
@@ -27,7 +27,7 @@ from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
 from siafu.launch.rank_checks import check_alike
-from siafu.launch.ranks import Again, begin_loading, carry_out, joined, under_torchrun
+from siafu.launch.ranks import Again, begin_loading, carry_out, joined, told_rank, under_torchrun
 from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
@@ -45,7 +45,7 @@ from siafu.launch.run_state import (
 )
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
-from siafu.launch.taking_up import MAY_CHANGE, begun_at, changes_to
+from siafu.launch.taking_up import MAY_CHANGE, Opened, begun_at, changes_to, opened_again
 from siafu.launch.warnings import data_warnings, machine_warnings, result_warnings
 from siafu.partitioning import open_parts
 from siafu.plan import Link, measured_link
@@ -151,10 +151,15 @@ def resume_run(
     On another number of ranks its data is cut anew. One that was stopped while its data was
     prepared goes on with that.
     """
-    folder = begun_run(path)
-    free = set(MAY_CHANGE)
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
+        settings = settings_of_first(path)
+        if told_rank() != 0:  # which may not see the run, and needs its settings alone
+            config = make_config(**{**settings, **changes})
+            with joined(config) as world:
+                return _work_as_rank(config, None, None, world, say=say, quiet=quiet)
+    folder = begun_run(path)
+    free = set(MAY_CHANGE)
     # The first epoch may have failed for want of memory.
     free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
     begun = make_config(**read_run_config(folder.config))
@@ -176,7 +181,7 @@ def resume_run(
     _check_callback(config, on_epoch)
     if under_torchrun():
         with joined(config) as world:
-            opened = (folder, False)
+            opened = Opened(folder, config, is_new=False)
             return _work_as_rank(
                 config,
                 config.data,
@@ -324,18 +329,17 @@ def _run_as_rank(
     with joined(config) as world:
         key = f"run/{next(_NUMBERS)}"
 
-        def open_run() -> tuple[RunFolder, bool]:
+        def open_run() -> Opened:
             if world.lasting is not None and world.lasting.check([key]):
                 earlier = RunFolder(Path(world.lasting.get(key).decode()))
-                if earlier.path.exists():
-                    return earlier, not is_prepared(earlier)
+                if earlier.config.exists():
+                    return opened_again(earlier, {}, size)
             if goes_on and (begun := begun_at(config)) is not None:
-                changes_to(begun, config)
-                return begun, not is_prepared(begun)
+                return opened_again(begun, changes_to(begun, config), size)
             folder = _new_folder(config)
             if world.lasting is not None:
                 world.lasting.set(key, str(folder.path.absolute()))
-            return folder, True
+            return Opened(folder, config, is_new=True)
 
         return _work_as_rank(config, data, open_run, world, say=say, quiet=quiet, on_epoch=on_epoch)
 
@@ -347,29 +351,28 @@ _NUMBERS = itertools.count()
 def _work_as_rank(
     config: RunConfig,
     data: Any,
-    open_run: Callable[[], tuple[RunFolder, bool]],
+    open_run: Callable[[], Opened] | None,
     world: World,
     *,
     say: Say,
     quiet: bool,
     on_epoch: OnEpoch | None = None,
 ) -> Run:
-    """Do this rank's share of a run whose folder, and whether it is new, rank 0 finds."""
+    """Do this rank's share of a run that rank 0 opens."""
     check_enough(config, world.size)
     check_alike(world)
-    link = measured_link(world) if config.strategy == AUTO else None
-    if world.rank != 0:
+    is_auto = world.gather_numbers([float(config.strategy == AUTO)])[0][0]
+    link = measured_link(world) if is_auto else None
+    if world.rank != 0 or open_run is None:
         wait_for_preparation(world)
         return _share_work("", None, world, None)
     with ExitStack() as stack:
         with preparing(world):
-            folder, is_new = open_run()
-            stack.enter_context(_working_on(folder, is_new=is_new, say=say))
-            say(f"Run: {folder.path}")
-            if not is_new and config.strategy == AUTO:  # it was chosen when the run was begun
-                config = make_config(**{**read_run_config(folder.config), "ranks": world.size})
-            job = _next_job(folder, data, config, say, quiet, link)
-        return _share_work(str(folder.path.absolute()), job, world, on_epoch)
+            run = open_run()
+            stack.enter_context(_working_on(run.folder, is_new=run.is_new, say=say))
+            say(f"Run: {run.folder.path}")
+            job = _next_job(run.folder, data, run.config, say, quiet, link)
+        return _share_work(str(run.folder.path.absolute()), job, world, on_epoch)
 
 
 def _share_work(path: str, job: Job | None, world: World, on_epoch: OnEpoch | None) -> Run:

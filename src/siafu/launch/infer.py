@@ -15,7 +15,7 @@ from siafu.errors import ConfigError, StoreError
 from siafu.files import publish
 from siafu.graph import at_hand, folder_kind, origin_of, writing
 from siafu.ingest import given_data
-from siafu.launch.apart import shared_job
+from siafu.launch.apart import settings_of_first, shared_job
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.learnt import columns_to_find, learnt_schema, with_reverse_edges
@@ -82,9 +82,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
 
 def _infer_as_rank(path: Path, asked: Callable[..., _Asked]) -> bool:
     """Infer as one of torchrun's ranks, and return whether this is rank 0, which prepares."""
-    begun = RunFolder(path)  # which rank 0 may be the only one to see
-    config = make_config(**read_run_config(begun.config)) if begun.config.exists() else None
-    with joined(config or make_config(data="")) as world:
+    with joined(make_config(**settings_of_first(path))) as world:
         check_alike(world)
         if world.rank != 0:
             wait_for_preparation(world)
@@ -208,9 +206,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     if not (data is None and nodes is None and edges is None):
         given = given_data(data, nodes=nodes, edges=edges, x=x)
         data, own = given.source, {**columns, **given.columns}
-    # Beside the run, which all its ranks reach, wherever they are.
-    parent = path.absolute().parent
-    with tempfile.TemporaryDirectory(prefix=".siafu-infer-", dir=parent) as scratch:
+    with _beside(path) as scratch:
         target = Path(scratch) / "predictions" if out is None else Path(out)
         written = write_inference(
             path,
@@ -225,6 +221,15 @@ def infer(  # noqa: PLR0913 - one argument per flag
             quiet=quiet,
         )
         return pa.table({}) if written is None else pq.read_table(written)
+
+
+def _beside(path: Path) -> AbstractContextManager[str]:
+    """Return a folder beside the run, which its ranks reach; of a rank that does not see the run,
+    one that it never writes to."""
+    parent = path.absolute().parent
+    return tempfile.TemporaryDirectory(
+        prefix=".siafu-infer-", dir=parent if parent.is_dir() else None
+    )
 
 
 def path_of(run: "Run | Path | str") -> Path:

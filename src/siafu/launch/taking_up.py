@@ -1,10 +1,12 @@
 """Going on with a run that was begun: which settings may be others, and how `auto` finds it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError
+from siafu.launch.run_state import check_epochs, is_prepared
 from siafu.record import RunFolder
 from siafu.strategy import AUTO
 
@@ -59,3 +61,19 @@ def changes_to(folder: RunFolder, config: RunConfig) -> dict[str, Any]:
         )
     own = {name for name in ("model", "loss") if ":" in str(getattr(config, name))}
     return {name: getattr(config, name) for name in changed | own}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run as rank 0 found or made it."""
+
+    folder: RunFolder
+    config: RunConfig
+    is_new: bool
+
+
+def opened_again(folder: RunFolder, changes: dict[str, Any], size: int) -> Opened:
+    """Return a run that was begun, with what is asked of it now."""
+    config = make_config(**{**read_run_config(folder.config), **changes, "ranks": size})
+    check_epochs(folder, config)
+    return Opened(folder, config, is_new=not is_prepared(folder))

@@ -93,8 +93,8 @@ class LocalNeighbours:
         self._gcn_by_dtype: dict[torch.dtype, GcnScales] = {}
         self._departed: tuple[Tensor, Summing] | None = None
         """Rows whose sum is asked for next."""
-        self._summed: tuple[Tensor, Tensor] | None = None
-        """Rows whose own were asked for before, and their sum."""
+        self._summed: tuple[Tensor, Summing, Tensor] | None = None
+        """Rows whose own were asked for before, how they are summed, and their sum."""
 
     @property
     def num_vertices(self) -> int:
@@ -119,7 +119,7 @@ class LocalNeighbours:
         # Their sum comes next: together, rows get one gradient instead of two that are added.
         scale_M = self._sum_scale(x_ND.dtype, departed[1])
         own_MD, total_MD = own_and_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
-        self._summed = x_ND, total_MD
+        self._summed = x_ND, departed[1], total_MD
         return own_MD
 
     def _sum_scale(self, dtype: torch.dtype, how: Summing) -> Tensor | None:
@@ -132,9 +132,9 @@ class LocalNeighbours:
         return scale_M.to(sum_type(dtype))
 
     def _sum(self, x_ND: Tensor, how: Summing) -> Tensor:
-        summed, self._summed = self._summed, None
-        if summed is not None and summed[0] is x_ND:
-            return summed[1]
+        summed, self._summed, self._departed = self._summed, None, None
+        if summed is not None and summed[0] is x_ND and summed[1] == how:
+            return summed[2]
         scale_M = self._sum_scale(x_ND.dtype, how)
         return neighbour_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
 

@@ -116,7 +116,18 @@ def test_one_rank_and_unknown_models_take_the_usual(parts: Path) -> None:
     assert chosen(parts, ranks=1) == ("halo", "")
     name, line = chosen(parts, ranks=2, model="net.py:Net")
     assert name == "halo"
-    assert "nothing is predicted of a model of your own" in line
+    assert "nothing is predicted of this model" in line
+
+
+def test_a_forecast_that_fails_keeps_nobody_from_training(parts: Path, monkeypatch) -> None:
+    def fail(*given: Any) -> None:
+        raise ZeroDivisionError("no edges")
+
+    monkeypatch.setattr("siafu.launch.automatic.foresee", fail)
+    lines: list[str] = []
+    config = make_config(data="x", ranks=2)
+    assert with_chosen_strategy(config, parts, lines.append).strategy == "halo"
+    assert "its forecast failed: no edges" in lines[0]
 
 
 def test_by_columns_takes_columns_and_adaptive_widths_adaqp(parts: Path) -> None:

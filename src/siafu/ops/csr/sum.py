@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from siafu.errors import PlanError
 from siafu.ops.compiler_guard import guarded_late
@@ -117,6 +118,7 @@ class _OwnAndSum(torch.autograd.Function):
         return x[: csr.num_rows], out_MD
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, None, None]:
         own_MD, out_MD = grads
         edges, back = ctx.edges, ctx.csr.transpose()
