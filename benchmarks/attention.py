@@ -199,7 +199,7 @@ def measure_graph(args: argparse.Namespace) -> dict[str, Any]:
     row: dict[str, Any] = {
         "kind": args.kind,
         "graph": args.graph,
-        "vertices": csr.num_rows,
+        "nodes": csr.num_rows,
         "edges": csr.num_edges,
         "layer": f"{in_width} -> {HEADS} x {width}",
         "allocator": args.allocator,

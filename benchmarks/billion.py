@@ -36,7 +36,7 @@ from siafu.partitioning import open_parts
 PARTS = 2
 MOST_GIB = 12.0
 BUDGET_FEATURES = 256
-BUDGET_EDGES_A_VERTEX = 5
+BUDGET_EDGES_A_NODE = 5
 _GATE_ROWS = 200
 _ROOT = Path(__file__).parents[1]
 
@@ -68,7 +68,7 @@ class Bench:
 
     def make(self) -> None:
         """Write the graph, as a store or as tables."""
-        sizes = [self.args.vertices, self.args.edges, self.args.features]
+        sizes = [self.args.nodes, self.args.edges, self.args.features]
         kind = self.args.source
         self.phase("make", "benchmarks.billion", "--task", kind, *sizes, "--target", self.source)
 
@@ -129,7 +129,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     row: dict[str, Any] = {
         "benchmark": "billion",
         "edges": args.edges,
-        "vertices": args.vertices,
+        "nodes": args.nodes,
         "features": args.features,
         "from": args.source,
         "memory": args.memory,
@@ -153,8 +153,8 @@ def measure_budget(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return how a graph trains whose features are four times the budget of all ranks."""
     budget = read_bytes(args.budget)
     args.features = BUDGET_FEATURES
-    args.vertices = 4 * budget // (4 * BUDGET_FEATURES)
-    args.edges = BUDGET_EDGES_A_VERTEX * args.vertices
+    args.nodes = 4 * budget // (4 * BUDGET_FEATURES)
+    args.edges = BUDGET_EDGES_A_NODE * args.nodes
     args.source, args.memory = "store", str(budget)
     bench = Bench(folder, args)
     bench.make()
@@ -164,8 +164,8 @@ def measure_budget(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     return {
         "benchmark": "billion-budget",
         "budget_gib": round(budget / 2**30, 3),
-        "feature_gib": round(args.vertices * BUDGET_FEATURES * 4 / 2**30, 3),
-        "vertices": args.vertices,
+        "feature_gib": round(args.nodes * BUDGET_FEATURES * 4 / 2**30, 3),
+        "nodes": args.nodes,
         "edges": args.edges,
         "phases": bench.phases,
         "last_epoch": last,
@@ -177,7 +177,7 @@ def main() -> None:
     """Measure, or make the graph of a measurement."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--edges", type=int, default=1_000_000_000)
-    parser.add_argument("--vertices", type=int, default=None, help="a fiftieth of the edges")
+    parser.add_argument("--nodes", type=int, default=None, help="a fiftieth of the edges")
     parser.add_argument("--features", type=int, default=32)
     parser.add_argument("--from", dest="source", choices=["store", "parquet"], default="store")
     parser.add_argument("--memory", default="4GB", help="of cutting, and of a rank in training")
@@ -192,11 +192,11 @@ def main() -> None:
     parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.task:
-        vertices, edges, features = map(int, args.task[1:])
+        nodes, edges, features = map(int, args.task[1:])
         write = write_store if args.task[0] == "store" else write_tables
-        write(args.target, vertices=vertices, edges=edges, features=features)
+        write(args.target, nodes=nodes, edges=edges, features=features)
         return
-    args.vertices = args.vertices or max(100, args.edges // 50)
+    args.nodes = args.nodes or max(100, args.edges // 50)
     with tempfile.TemporaryDirectory(prefix="siafu-billion-", dir=args.folder) as folder:
         row = (measure_budget if args.budget_run else measure)(Path(folder), args)
     if args.json:

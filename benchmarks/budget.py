@@ -36,7 +36,7 @@ _ROOT = Path(__file__).parents[1]
 class Case:
     """A graph, and the memory of a rank that trains on it."""
 
-    vertices: int
+    nodes: int
     edges: int
     features: int
     memory: str
@@ -44,10 +44,8 @@ class Case:
 
 
 CASES = {
-    "memory": Case(vertices=1_000_000, edges=20_000_000, features=64, memory="1150MB"),
-    "disk": Case(
-        vertices=2_000_000, edges=20_000_000, features=256, memory="900MB", batch_size=250
-    ),
+    "memory": Case(nodes=1_000_000, edges=20_000_000, features=64, memory="1150MB"),
+    "disk": Case(nodes=2_000_000, edges=20_000_000, features=256, memory="900MB", batch_size=250),
 }
 
 
@@ -55,7 +53,7 @@ def make_parts(folder: Path, name: str, env: dict[str, str]) -> Path:
     """Return the parts of a case's graph, made where they are not there yet."""
     parts, store, case = folder / f"{name}.parts", folder / f"{name}.store", CASES[name]
     if not parts.exists():
-        write_store(store, vertices=case.vertices, edges=case.edges, features=case.features)
+        write_store(store, nodes=case.nodes, edges=case.edges, features=case.features)
         cut = ["partition", store, parts, "--parts", RANKS, "--method", "hash", "--quiet"]
         run_phase([sys.executable, "-m", "siafu", *map(str, cut)], cwd=folder, env=env)
         shutil.rmtree(store)
@@ -107,7 +105,7 @@ def main() -> None:
             for model in args.models.split(","):
                 rows.append(measure(folder, name, model))
                 print(json.dumps(rows[-1]), flush=True)
-    graphs = {name: [case.vertices, case.edges, case.features] for name, case in CASES.items()}
+    graphs = {name: [case.nodes, case.edges, case.features] for name, case in CASES.items()}
     result = {"benchmark": "budget", "ranks": RANKS, "graphs": graphs, "rows": rows, **machine()}
     if args.json:
         append_json(args.json, result)

@@ -42,7 +42,7 @@ _PERIOD_SECONDS = 0.02
 def make_graph(name: str, edges: int, target: Path) -> None:
     """Write one of the graphs as a store."""
     if name == "communities":
-        write_store(target, vertices=edges // 50, edges=edges, features=4)
+        write_store(target, nodes=edges // 50, edges=edges, features=4)
     elif name in REAL:
         save_store(load(Path(os.environ["SIAFU_DATA"]) / f"{name}.npz"), target)
     elif name == "power-law":
@@ -106,7 +106,7 @@ def assign_once(store: Path, method: str, parts: int) -> None:
         "method": method,
         "cut_fraction": round(quality.cut_fraction, 4),
         "halo_rows": sum(quality.halo_rows),
-        "vertex_balance": round(quality.vertex_balance, 3),
+        "node_balance": round(quality.node_balance, 3),
         "edge_balance": round(quality.edge_balance, 3),
         "training_balance": round(quality.training_balance, 3),
         "seconds": round(seconds, 2),
@@ -125,7 +125,7 @@ def measure(name: str, store: Path, parts: int) -> dict[str, Any]:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         rows.append(json.loads(done.stdout.splitlines()[-1]))
         print(f"{name}: {rows[-1]}", file=sys.stderr)
-    sizes = {"vertices": graph.num_nodes, "edges": graph.num_edges, "parts": parts}
+    sizes = {"nodes": graph.num_nodes, "edges": graph.num_edges, "parts": parts}
     return {"benchmark": "cut", "graph": name, **sizes, "rows": rows}
 
 

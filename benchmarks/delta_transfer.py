@@ -33,7 +33,7 @@ from benchmarks.measure import Side, Spread, append_json, machine, take_turns
 from siafu.ops import CSR, DeltaStream, gcn_scales, gcn_values, neighbour_sum, set_threads
 
 WINDOWS = (10, 29)
-VERTICES, EDGES, STEPS, WIDTH = 1_000_000, 16_000_000, 10, 8
+NODES, EDGES, STEPS, WIDTH = 1_000_000, 16_000_000, 10, 8
 PROBE_BYTES = 1 << 28
 
 Graph = tuple[CSR, Tensor, Tensor]
@@ -43,22 +43,22 @@ Arriving = tuple[list[Tensor], torch.cuda.Event | None]
 """A snapshot's tensors on their way, and what tells that they are there."""
 
 
-def sliding_window(vertices: int, edges: int, steps: int, life: int) -> list[CSR]:
+def sliding_window(nodes: int, edges: int, steps: int, life: int) -> list[CSR]:
     """Return snapshots of pairs that live for `life` steps, each pair in both directions."""
     draw = np.random.default_rng(0)
     births = max(1, edges // (2 * life))
-    pairs = draw.integers(0, vertices, size=(2, births * (steps + life - 1)))
+    pairs = draw.integers(0, nodes, size=(2, births * (steps + life - 1)))
     left, right = pairs[:, pairs[0] != pairs[1]]
-    keys = np.stack([left * vertices + right, right * vertices + left], axis=1)
+    keys = np.stack([left * nodes + right, right * nodes + left], axis=1)
     per_step = len(keys) // (steps + life - 1)
     snapshots = []
     for t in range(steps):
         alive = np.sort(keys[t * per_step : (t + life) * per_step].reshape(-1))
         alive = alive[np.append(True, alive[1:] != alive[:-1])]
-        dst, src = np.divmod(alive, vertices)
-        counts = np.bincount(dst, minlength=vertices)
+        dst, src = np.divmod(alive, nodes)
+        counts = np.bincount(dst, minlength=nodes)
         indptr = torch.from_numpy(np.concatenate([[0], np.cumsum(counts)]))
-        snapshots.append(CSR(indptr, torch.from_numpy(src.astype(np.int32)), vertices))
+        snapshots.append(CSR(indptr, torch.from_numpy(src.astype(np.int32)), nodes))
     return snapshots
 
 
@@ -122,21 +122,21 @@ class WholeSnapshots:
 
 def carriers_of(snapshots: list[CSR], device: torch.device) -> dict[str, Carrier]:
     """Return the four ways; deltas last."""
-    vertices = snapshots[0].num_rows
+    nodes = snapshots[0].num_rows
     values = [gcn_values(csr).float() for csr in snapshots]
     own = [gcn_scales(csr)[1].float() for csr in snapshots]
     none = torch.ones(0, device=device)
     longest = max(int(csr.degree().max()) for csr in snapshots)  # as deltas know it too
 
     def from_coo(row: Tensor, column: Tensor, value: Tensor, own_N: Tensor) -> Graph:
-        indptr = torch.searchsorted(row, torch.arange(vertices + 1, device=row.device))
-        return _symmetric(CSR(indptr, column.int(), vertices, value, longest=longest)), none, own_N
+        indptr = torch.searchsorted(row, torch.arange(nodes + 1, device=row.device))
+        return _symmetric(CSR(indptr, column.int(), nodes, value, longest=longest)), none, own_N
 
     def from_values(indptr: Tensor, index: Tensor, value: Tensor, own_N: Tensor) -> Graph:
-        return _symmetric(CSR(indptr.long(), index, vertices, value, longest=longest)), none, own_N
+        return _symmetric(CSR(indptr.long(), index, nodes, value, longest=longest)), none, own_N
 
     def from_edges(indptr: Tensor, index: Tensor) -> Graph:
-        return _scaled(_symmetric(CSR(indptr.long(), index, vertices, longest=longest)))
+        return _scaled(_symmetric(CSR(indptr.long(), index, nodes, longest=longest)))
 
     triples = list(zip(snapshots, values, own, strict=True))
     whole: dict[str, tuple[list[tuple[Tensor, ...]], Callable[..., Graph]]] = {
@@ -182,10 +182,10 @@ class Model:
     maps: tuple[Tensor, Tensor]
 
     @classmethod
-    def make(cls, vertices: int, device: torch.device) -> "Model":
+    def make(cls, nodes: int, device: torch.device) -> "Model":
         """Return a model from a fixed seed."""
         draw = torch.Generator().manual_seed(0)
-        x_NF = torch.randn(vertices, WIDTH, generator=draw)
+        x_NF = torch.randn(nodes, WIDTH, generator=draw)
         maps = [torch.randn(WIDTH, WIDTH, generator=draw) / WIDTH**0.5 for _ in range(2)]
         first, second = (m.to(device).requires_grad_() for m in maps)
         return cls(x_NF.to(device), (first, second))
@@ -256,10 +256,10 @@ def bandwidth(device: torch.device, scale: float) -> dict[str, float]:
 def measure_window(life: int, args: argparse.Namespace) -> dict[str, Any]:
     """Return the row of one window."""
     device = torch.device(args.device)
-    vertices, edges = int(VERTICES * args.scale), int(EDGES * args.scale)
-    snapshots = sliding_window(vertices, edges, args.steps, life)
+    nodes, edges = int(NODES * args.scale), int(EDGES * args.scale)
+    snapshots = sliding_window(nodes, edges, args.steps, life)
     carriers = carriers_of(snapshots, device)
-    model = Model.make(vertices, device)
+    model = Model.make(nodes, device)
     gate(snapshots, carriers, model)
     there = range(args.steps)
     back = range(args.steps - 1, -1, -1)
@@ -272,7 +272,7 @@ def measure_window(life: int, args: argparse.Namespace) -> dict[str, Any]:
     epoch = take_turns(epochs, repeats=args.repeats, device=args.device)
     row: dict[str, Any] = {
         "window": life,
-        "vertices": vertices,
+        "nodes": nodes,
         "edges": round(float(np.mean([csr.num_edges for csr in snapshots]))),
         "steps": args.steps,
         "edge_snapshots": sum(csr.num_edges for csr in snapshots),

@@ -165,7 +165,7 @@ def measure_model(args: argparse.Namespace) -> dict[str, Any]:
         "benchmark": "epoch",
         "model": args.model,
         "allocator": args.allocator,
-        "vertices": n,
+        "nodes": n,
         "edges": csr.num_edges,
         **{name: spread.row() for name, spread in spreads.items()},
         "times_faster_than_pyg": round(spreads["pyg"].median / spreads["siafu"].median, 2),

@@ -108,7 +108,7 @@ def measure_model(name: str, args: argparse.Namespace) -> dict[str, Any]:
         with peer_of(name, args.dgl_python, task, script="epoch_peer.py") as peer:
             gate(ours.first_losses, peer.told["losses"])
             turns = take_turns({"siafu": here(ours), "dgl": peer}, args.repeats)
-    row = {"benchmark": "epoch-dgl", "model": name, "vertices": csr.num_rows}
+    row = {"benchmark": "epoch-dgl", "model": name, "nodes": csr.num_rows}
     row |= {"edges": csr.num_edges, "peer": peer.name, "losses": ours.first_losses}
     return row | compared(turns) | machine()
 

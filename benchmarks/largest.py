@@ -37,28 +37,28 @@ FEATURES, CLASSES = 100, 47
 NEAR_SHARE, NEAR = 0.8, 20_000
 
 
-def products_like(vertices: int, edges: int) -> Graph:
+def products_like(nodes: int, edges: int) -> Graph:
     """Return the graph: `edges` pairs, each in both directions, eight of ten near in order."""
     generator = np.random.default_rng(0)
-    one = generator.integers(0, vertices, edges, dtype=np.int32)
-    other = generator.integers(0, vertices, edges, dtype=np.int32)
+    one = generator.integers(0, nodes, edges, dtype=np.int32)
+    other = generator.integers(0, nodes, edges, dtype=np.int32)
     step = generator.integers(-NEAR, NEAR + 1, edges, dtype=np.int32)
     near = generator.random(edges, dtype=np.float32) < NEAR_SHARE
-    other[near] = (one[near] + step[near]) % vertices
+    other[near] = (one[near] + step[near]) % nodes
     del step, near
     src, dst = np.concatenate([one, other]), np.concatenate([other, one])
     del one, other
     return graph_from_edges(
         src,
         dst,
-        vertices,
+        nodes,
         name="products-like",
-        x=generator.standard_normal((vertices, FEATURES), dtype=np.float32),
-        y=generator.integers(0, CLASSES, vertices),
+        x=generator.standard_normal((nodes, FEATURES), dtype=np.float32),
+        y=generator.integers(0, CLASSES, nodes),
         num_classes=CLASSES,
-        train=generator.random(vertices) < 0.08,
-        val=np.zeros(vertices, bool),
-        test=np.zeros(vertices, bool),
+        train=generator.random(nodes) < 0.08,
+        val=np.zeros(nodes, bool),
+        test=np.zeros(nodes, bool),
     )
 
 
@@ -111,7 +111,7 @@ def main() -> None:
     """Make the graph, cut it, and train every model asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--vertices", type=int, default=2_400_000)
+    parser.add_argument("--nodes", type=int, default=2_400_000)
     parser.add_argument("--edges", type=int, default=62_000_000)
     parser.add_argument("--runs", default="sage:192,gat:128")
     parser.add_argument("--ranks", type=int, default=4)
@@ -123,11 +123,11 @@ def main() -> None:
         measure_rank(json.loads(args.rank))
         return
     folder = args.keep_parts or Path(tempfile.mkdtemp(prefix="siafu-largest-"))
-    parts = folder / f"{args.vertices}-{args.edges}-{args.ranks}.parts"
+    parts = folder / f"{args.nodes}-{args.edges}-{args.ranks}.parts"
     try:
         if not parts.exists():
-            graph = products_like(args.vertices, args.edges)
-            owner = (np.arange(args.vertices) * args.ranks // args.vertices).astype(np.int32)
+            graph = products_like(args.nodes, args.edges)
+            owner = (np.arange(args.nodes) * args.ranks // args.nodes).astype(np.int32)
             method = {"num_parts": args.ranks, "method": "contiguous", "seed": 0}
             write_parts(graph, owner, parts, **method)
             del graph
@@ -139,7 +139,7 @@ def main() -> None:
     finally:
         if args.keep_parts is None:
             shutil.rmtree(folder)
-    size = {"vertices": args.vertices, "in_edges": 2 * args.edges}
+    size = {"nodes": args.nodes, "in_edges": 2 * args.edges}
     total = {"machine_gb": round(psutil.virtual_memory().total / 1e9, 1)}
     result = {"benchmark": "largest", **size, **total, "rows": rows, **machine()}
     if args.json:

@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.macrobatch [--json FILE] [--hosts 1,2,4] [--mbit 1000] [--steps 32]
      python -m benchmarks.macrobatch --hosts 2 --threads 4 --contestants "k=1;k=1, in turn;k=32"
-     python -m benchmarks.macrobatch --vertices 5000000 --degree 16 --graphs products-like
+     python -m benchmarks.macrobatch --nodes 5000000 --degree 16 --graphs products-like
 
 Hosts in network namespaces (`benchmarks.hosts`; needs root) train 3-layer GraphSAGE of 256 hidden
 with fan-out 15,10,5 and minibatches of 1000, each on its own nodes: on a graph like
@@ -261,7 +261,7 @@ def main() -> None:
     parser.add_argument("--hosts", default="1,2,4")
     parser.add_argument("--mbit", type=float, default=1000)
     parser.add_argument("--steps", type=int, default=32)
-    parser.add_argument("--vertices", type=int, default=300_000)
+    parser.add_argument("--nodes", type=int, default=300_000)
     parser.add_argument("--degree", type=int, default=DEGREE)
     parser.add_argument("--graphs", default="products-like,power-law")
     parser.add_argument("--threads", type=int, default=1, help="of a host")
@@ -281,7 +281,7 @@ def main() -> None:
         "contestants": chosen(args.contestants),
         "trained": args.trained.split(";"),
     }
-    sizes = {"vertices": args.vertices, "edges": args.degree * args.vertices, "steps": args.steps}
+    sizes = {"nodes": args.nodes, "edges": args.degree * args.nodes, "steps": args.steps}
     facts = machine(args.device) | {"threads": args.threads, "device": args.device}
     about = {"benchmark": "macrobatch", **sizes, **facts}
     warm_up()
@@ -293,7 +293,7 @@ def main() -> None:
             for name in args.graphs.split(","):
                 like = name == "products-like"
                 seeds = args.steps * BATCH * size
-                graph = products_like(args.vertices, seeds, communities=like, degree=args.degree)
+                graph = products_like(args.nodes, seeds, communities=like, degree=args.degree)
                 parts = part_of(graph, size)
                 told = on_hosts(
                     job | {"parts": str(cut(graph, parts, size, Path(scratch)))}, size, args.mbit

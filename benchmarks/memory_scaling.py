@@ -47,21 +47,21 @@ MODELS: dict[str, dict[str, Any]] = {
 STRATEGIES = ("halo", "sar")
 
 
-def random_graph(vertices: int, degree: int) -> Graph:
+def random_graph(nodes: int, degree: int) -> Graph:
     """Return a graph of uniformly drawn edges with random features and labels."""
     generator = np.random.default_rng(0)
-    edges = vertices * degree
+    edges = nodes * degree
     return graph_from_edges(
-        generator.integers(0, vertices, edges, dtype=np.int64),
-        generator.integers(0, vertices, edges, dtype=np.int64),
-        vertices,
+        generator.integers(0, nodes, edges, dtype=np.int64),
+        generator.integers(0, nodes, edges, dtype=np.int64),
+        nodes,
         name="random",
-        x=generator.standard_normal((vertices, FEATURES), dtype=np.float32),
-        y=generator.integers(0, CLASSES, vertices),
+        x=generator.standard_normal((nodes, FEATURES), dtype=np.float32),
+        y=generator.integers(0, CLASSES, nodes),
         num_classes=CLASSES,
-        train=np.ones(vertices, bool),
-        val=np.zeros(vertices, bool),
-        test=np.zeros(vertices, bool),
+        train=np.ones(nodes, bool),
+        val=np.zeros(nodes, bool),
+        test=np.zeros(nodes, bool),
     )
 
 
@@ -159,14 +159,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--ranks", default="1,2,4,8")
     parser.add_argument("--models", default="sage,gat")
-    parser.add_argument("--vertices", type=int, default=200_000)
+    parser.add_argument("--nodes", type=int, default=200_000)
     parser.add_argument("--degree", type=int, default=50)
     parser.add_argument("--rank")
     args = parser.parse_args()
     if args.rank:
         measure_rank(json.loads(args.rank))
         return
-    graph = random_graph(args.vertices, args.degree)
+    graph = random_graph(args.nodes, args.degree)
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-memory-") as folder:
         parts = {}
@@ -183,7 +183,7 @@ def main() -> None:
                     print(json.dumps(rows[-1]), flush=True)
             rows.append(measure_pyg(graph, model))
             print(json.dumps(rows[-1]), flush=True)
-    facts = {"benchmark": "memory_scaling", "vertices": graph.num_nodes, "edges": graph.num_edges}
+    facts = {"benchmark": "memory_scaling", "nodes": graph.num_nodes, "edges": graph.num_edges}
     result = {**facts, "rows": rows, **machine()}
     if args.json:
         append_json(args.json, result)

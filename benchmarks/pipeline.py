@@ -64,20 +64,20 @@ CLOSE = 1e-4
 """Of losses near 3, in float32, sums in another order."""
 
 
-def power_law(vertices: int, degree: int) -> Graph:
+def power_law(nodes: int, degree: int) -> Graph:
     """Return an undirected graph of skewed degrees with labels to learn."""
     generator = np.random.default_rng(0)
-    share = generator.pareto(2.5, vertices) + 0.5
-    edges = vertices * degree // 2
-    src, dst = (generator.choice(vertices, edges, p=share / share.sum()) for _ in range(2))
-    label = generator.integers(0, CLASSES, vertices)
+    share = generator.pareto(2.5, nodes) + 0.5
+    edges = nodes * degree // 2
+    src, dst = (generator.choice(nodes, edges, p=share / share.sum()) for _ in range(2))
+    label = generator.integers(0, CLASSES, nodes)
     centre = generator.standard_normal((CLASSES, FEATURES)).astype(np.float32)
-    x = centre[label] + generator.standard_normal((vertices, FEATURES), dtype=np.float32)
-    role = generator.random(vertices)
+    x = centre[label] + generator.standard_normal((nodes, FEATURES), dtype=np.float32)
+    role = generator.random(nodes)
     return graph_from_edges(
         np.concatenate([src, dst]),
         np.concatenate([dst, src]),
-        vertices,
+        nodes,
         name="power-law",
         x=x,
         y=label,
@@ -251,7 +251,7 @@ def main() -> None:
     """Race the contestants, then sweep workers; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--vertices", type=int, default=200_000)
+    parser.add_argument("--nodes", type=int, default=200_000)
     parser.add_argument("--degree", type=int, default=20)
     parser.add_argument("--intervals", type=int, default=16)
     parser.add_argument("--workers", type=int, default=16)
@@ -262,7 +262,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads:
         set_threads(args.threads)
-    graph = power_law(args.vertices, args.degree)
+    graph = power_law(args.nodes, args.degree)
     sides = {
         name: settings
         for name, settings in contestants(args.intervals, args.workers).items()
@@ -282,7 +282,7 @@ def main() -> None:
         tuned = sweep(shard, args.intervals, args.sweep_epochs) if sweeps else []
     result = {
         "benchmark": "pipeline",
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "edges": graph.num_edges,
         "intervals": args.intervals,
         "group": args.group,

@@ -121,7 +121,7 @@ def memory() -> str:
     for left, model, name in ((60, "sage", "SAGE 3 x 256"), (440, "gat", "GAT 3 x (4 x 64)")):
         rows = [row for row in result["rows"] if row["model"] == model and "peak_mb" in row]
         parts += _panel(left, name, _memory_lines(rows), "MB")
-    size = f"{result['vertices'] / 1e3:.0f}k nodes, {result['edges'] / 1e6:.0f} M edges"
+    size = f"{result['nodes'] / 1e3:.0f}k nodes, {result['edges'] / 1e6:.0f} M edges"
     return _drawing(280, f"Memory of training per rank, in MB ({size})", parts)
 
 

@@ -9,7 +9,7 @@ DEGREE, FEATURES, CLASSES = 50, 100, 47
 
 
 def products_like(
-    vertices: int,
+    nodes: int,
     seeds: int,
     *,
     communities: bool,
@@ -18,27 +18,27 @@ def products_like(
 ) -> Graph:
     """Return an undirected graph, skewed, with so many training nodes, half of all at most."""
     generator = np.random.default_rng(0)
-    edges = degree * vertices // 2
-    label = generator.integers(0, CLASSES, vertices)
-    share = generator.pareto(1.8, vertices) + 0.2
-    src = generator.choice(vertices, edges, p=share / share.sum())
-    dst = generator.choice(vertices, edges, p=share / share.sum())
+    edges = degree * nodes // 2
+    label = generator.integers(0, CLASSES, nodes)
+    share = generator.pareto(1.8, nodes) + 0.2
+    src = generator.choice(nodes, edges, p=share / share.sum())
+    dst = generator.choice(nodes, edges, p=share / share.sum())
     if communities:
-        near = (src + generator.integers(1, 400, edges)) % vertices
+        near = (src + generator.integers(1, 400, edges)) % nodes
         dst = np.where(generator.random(edges) < 0.7, near, dst)
-    role = np.zeros(vertices, bool)
-    role[generator.permutation(vertices)[: min(vertices // 2, seeds)]] = True
+    role = np.zeros(nodes, bool)
+    role[generator.permutation(nodes)[: min(nodes // 2, seeds)]] = True
     return graph_from_edges(
         np.concatenate([src, dst]),
         np.concatenate([dst, src]),
-        vertices,
+        nodes,
         name="products-like" if communities else "power-law",
-        x=generator.standard_normal((vertices, features), dtype=np.float32),
+        x=generator.standard_normal((nodes, features), dtype=np.float32),
         y=label,
         num_classes=CLASSES,
         train=role,
-        val=np.zeros(vertices, bool),
-        test=np.zeros(vertices, bool),
+        val=np.zeros(nodes, bool),
+        test=np.zeros(nodes, bool),
     )
 
 

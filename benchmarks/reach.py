@@ -40,9 +40,9 @@ def reach_of(graph: Graph, part_of: Array, sizes: tuple[int, ...] = SIZES) -> di
     seen_N = torch.zeros(graph.num_nodes, dtype=torch.bool)
     far_rows, reach, far_share = 0, {}, {}
     for number, seeds in enumerate(batches):
-        vertices_V = sample_minibatch(csr, seeds, number, sample_positions).vertices
-        seen_N[vertices_V] = True
-        far_rows += int(far_N[vertices_V].sum())
+        nodes_V = sample_minibatch(csr, seeds, number, sample_positions).nodes
+        seen_N[nodes_V] = True
+        far_rows += int(far_N[nodes_V].sum())
         if number + 1 in sizes:
             reach[str(number + 1)] = round(float(seen_N.float().mean()), 4)
             shared = int((seen_N & far_N).sum())
@@ -61,7 +61,7 @@ def main() -> None:
     """Measure each graph; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--vertices", type=int, default=2_000_000)
+    parser.add_argument("--nodes", type=int, default=2_000_000)
     parser.add_argument("--degree", type=int, default=30)
     parser.add_argument("--graphs", default="products-like")
     parser.add_argument("--hosts", type=int, default=2)
@@ -71,13 +71,13 @@ def main() -> None:
     rows = []
     for name in args.graphs.split(","):
         graph = products_like(
-            args.vertices,
+            args.nodes,
             args.steps * BATCH_SIZE * args.hosts,
             communities=name == "products-like",
             degree=args.degree,
             features=1,
         )
-        row = {"benchmark": "reach", "graph": name, "vertices": args.vertices}
+        row = {"benchmark": "reach", "graph": name, "nodes": args.nodes}
         row |= {"degree": args.degree, "hosts": args.hosts, "fanouts": FANOUTS}
         row |= {
             "batch_size": BATCH_SIZE,

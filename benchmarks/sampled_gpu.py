@@ -86,7 +86,7 @@ def make_shard(scale: float, device: torch.device) -> Shard:
     return Shard(
         world=world,
         name="made",
-        num_vertices=nodes,
+        num_nodes=nodes,
         num_classes=CLASSES,
         multi_label=False,
         class_names=(),
@@ -216,7 +216,7 @@ class PlainLoop:
         self._x, self._y, self._seeds = (
             column.to(device) for column in (shard.x, shard.y, shard.train)
         )
-        self._place = torch.full((shard.num_vertices,), -1, dtype=torch.int64, device=device)
+        self._place = torch.full((shard.num_nodes,), -1, dtype=torch.int64, device=device)
         self._model = PlainSage().to(device)
         self._optimiser = torch.optim.Adam(self._model.parameters(), lr=0.003)
 
@@ -350,7 +350,7 @@ def main() -> None:
                 "benchmark": "sampled_gpu",
                 "model": model,
                 "contestant": name,
-                "vertices": shard.num_vertices,
+                "nodes": shard.num_nodes,
                 "edges": shard.csr.num_edges,
                 "seeds": len(shard.train),
             }
@@ -370,7 +370,7 @@ def sides_of(
     shard: Shard, model: str, args: argparse.Namespace
 ) -> dict[str, Callable[[], dict[str, Any]]]:
     """Return the contestants of one model."""
-    tenth = f"{max(1, shard.num_vertices * WIDTH * 4 // 10)}B"
+    tenth = f"{max(1, shard.num_nodes * WIDTH * 4 // 10)}B"
     sides: dict[str, Callable[[], dict[str, Any]]] = {
         "losses": lambda: compare_losses(model, torch.device(args.device)),
     }

@@ -64,7 +64,7 @@ Sampler = Callable[..., tuple[Tensor, Tensor]]
 class Minibatch(NamedTuple):
     """A sub-graph: its nodes (seeds, hop 1, hop 2 ...), and their sampled in-edges."""
 
-    vertices: Tensor
+    nodes: Tensor
     indptr: Tensor
     sources: Tensor
     positions: list[Tensor]
@@ -92,14 +92,14 @@ def gate(csr: CSR, batches: list[Tensor]) -> None:
     """Raise unless minibatches are what the definition says, and made of the graph's edges."""
     got = sample_minibatch(csr, batches[0][:20], 0, sample_positions)
     want = sample_minibatch(csr, batches[0][:20], 0, sample_reference)
-    for name in ("vertices", "indptr", "sources"):
+    for name in ("nodes", "indptr", "sources"):
         assert torch.equal(getattr(got, name), getattr(want, name)), name
     whole = sample_minibatch(csr, batches[0], 0, sample_positions)
     edges = torch.cat(whole.positions)
-    assert torch.equal(whole.vertices[whole.sources.long()], csr.index[edges].long())
+    assert torch.equal(whole.nodes[whole.sources.long()], csr.index[edges].long())
     rows = torch.searchsorted(csr.indptr, edges, right=True) - 1
     sampled = whole.indptr.diff()
-    assert torch.equal(rows, whole.vertices[: len(sampled)].repeat_interleave(sampled))
+    assert torch.equal(rows, whole.nodes[: len(sampled)].repeat_interleave(sampled))
     assert len(torch.unique(edges)) == len(edges)
 
 
@@ -179,7 +179,7 @@ def floor_of(csr: CSR, batches: list[Tensor]) -> Callable[[int], int]:
 
     def read(n: int) -> int:
         minibatch = known[n % len(known)]
-        visited = minibatch.vertices[: len(minibatch.indptr) - 1]
+        visited = minibatch.nodes[: len(minibatch.indptr) - 1]
         csr.indptr.index_select(0, visited)
         csr.indptr.index_select(0, visited + 1)
         for positions_S in minibatch.positions:
@@ -237,7 +237,7 @@ def measure_graph(name: str, repeats: int, pythons: dict[str, Path]) -> dict[str
             for kind, python in pythons.items()
         }
         measured = measure(sides | peers, repeats)
-    row: dict[str, Any] = {"graph": name, "vertices": csr.num_rows, "edges": csr.num_edges}
+    row: dict[str, Any] = {"graph": name, "nodes": csr.num_rows, "edges": csr.num_edges}
     row |= {"peers": {kind: peer.name for kind, peer in peers.items()}}
     row |= {"fanouts": FANOUTS, "batch_size": BATCH_SIZE, **machine(), **measured}
     if "pyg" in peers:

@@ -56,9 +56,9 @@ def pyg_minibatches(task: Task) -> tuple[str, Minibatches]:
         name = f"pyg-lib {typing.pyg_lib.__version__}"
     else:
         name = f"torch-sparse {typing.torch_sparse.__version__}"
-    num_vertices = len(task.indptr) - 1
-    row_E = torch.arange(num_vertices).repeat_interleave(task.indptr.diff())
-    graph = data.Data(edge_index=torch.stack([task.index.long(), row_E]), num_nodes=num_vertices)
+    num_nodes = len(task.indptr) - 1
+    row_E = torch.arange(num_nodes).repeat_interleave(task.indptr.diff())
+    graph = data.Data(edge_index=torch.stack([task.index.long(), row_E]), num_nodes=num_nodes)
     loader = loaders.NeighborLoader(
         graph,
         num_neighbors=task.fanouts,

@@ -53,29 +53,27 @@ PERIOD, WARM_EPOCHS = 50, 8
 """Epochs between assignments, and until the first is in use: those that are timed see none."""
 
 
-def reddit_like(vertices: int, degree: int, seed: int = 0) -> Graph:
+def reddit_like(nodes: int, degree: int, seed: int = 0) -> Graph:
     """Return an undirected graph of skewed degrees whose classes can be learnt, but not wholly."""
     generator = np.random.default_rng(seed)
-    label = generator.integers(0, CLASSES, vertices)
-    share = generator.pareto(2.0, vertices) + 0.3
-    edges = vertices * degree // 2
-    src = generator.choice(vertices, edges, p=share / share.sum())
-    dst = generator.choice(vertices, edges, p=share / share.sum())
+    label = generator.integers(0, CLASSES, nodes)
+    share = generator.pareto(2.0, nodes) + 0.3
+    edges = nodes * degree // 2
+    src = generator.choice(nodes, edges, p=share / share.sum())
+    dst = generator.choice(nodes, edges, p=share / share.sum())
     by_class = np.argsort(label, kind="stable")
     starts = np.searchsorted(label[by_class], np.arange(CLASSES + 1))
     inside = generator.random(edges) < SAME_CLASS
     first, count = starts[label[src]], np.diff(starts)[label[src]]
     dst = np.where(inside, by_class[first + generator.integers(0, count)], dst)
     centre = generator.standard_normal((CLASSES, FEATURES)) * 0.08
-    x = centre[label] + generator.standard_normal((vertices, FEATURES))
-    seen = np.where(
-        generator.random(vertices) < 0.1, generator.integers(0, CLASSES, vertices), label
-    )
-    role = generator.random(vertices)
+    x = centre[label] + generator.standard_normal((nodes, FEATURES))
+    seen = np.where(generator.random(nodes) < 0.1, generator.integers(0, CLASSES, nodes), label)
+    role = generator.random(nodes)
     return graph_from_edges(
         np.concatenate([src, dst]),
         np.concatenate([dst, src]),
-        vertices,
+        nodes,
         name="reddit-like",
         x=x.astype(np.float32),
         y=seen,
@@ -333,7 +331,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--hosts", default="2,4", help="empty: accuracy alone")
     parser.add_argument("--mbit", default="1000,100")
     parser.add_argument("--models", default="sage,gcn")
-    parser.add_argument("--vertices", type=int, default=10_000)
+    parser.add_argument("--nodes", type=int, default=10_000)
     parser.add_argument("--degree", type=int, default=50)
     parser.add_argument("--data", default="", help="a named data set instead of the synthetic one")
     parser.add_argument("--seeds", type=int, default=5)
@@ -363,8 +361,8 @@ def main() -> None:
     if args.data:
         graph = small = load(args.data, undirected=True)
     else:
-        graph = reddit_like(args.vertices, args.degree)
-        small = reddit_like(args.vertices // 3, args.degree)
+        graph = reddit_like(args.nodes, args.degree)
+        small = reddit_like(args.nodes // 3, args.degree)
     times: list[dict[str, Any]] = []
     accuracy: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-slow-") as scratch:
@@ -380,10 +378,10 @@ def main() -> None:
     facts = {
         "benchmark": "slow_network",
         "graph": graph.name,
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "edges": graph.num_edges,
     }
-    tested = {"accuracy": accuracy, "accuracy_vertices": small.num_nodes}
+    tested = {"accuracy": accuracy, "accuracy_nodes": small.num_nodes}
     result = {**facts, "times": times, **tested, **machine()}
     if args.json:
         append_json(args.json, result)

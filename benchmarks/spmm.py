@@ -40,7 +40,7 @@ except ImportError:
 class Shape:
     """The size of a known graph; `busiest` is the largest degree of the real one."""
 
-    vertices: int
+    nodes: int
     edges: int
     width: int
     busiest: int
@@ -65,14 +65,14 @@ CHUNK_EDGES = 1 << 14
 def power_law(shape: Shape, scale: float, seed: int = 0) -> CSR:
     """Return a graph whose degrees follow a power law, as do the sources its edges read."""
     draw = np.random.default_rng(seed)
-    vertices, edges = max(2, int(shape.vertices * scale)), max(2, int(shape.edges * scale))
-    degree = (1 - draw.random(vertices)) ** -0.7
+    nodes, edges = max(2, int(shape.nodes * scale)), max(2, int(shape.edges * scale))
+    degree = (1 - draw.random(nodes)) ** -0.7
     degree *= edges / degree.sum()
     count = np.minimum(degree, shape.busiest).round().astype(np.int64)
     indptr = np.concatenate([[0], count.cumsum()])
-    row_E = np.repeat(np.arange(vertices, dtype=np.int32), count)
+    row_E = np.repeat(np.arange(nodes, dtype=np.int32), count)
     index = row_E[draw.integers(0, len(row_E), len(row_E), dtype=np.int64)]
-    return CSR(torch.from_numpy(indptr), torch.from_numpy(index), vertices)
+    return CSR(torch.from_numpy(indptr), torch.from_numpy(index), nodes)
 
 
 def sides_of(csr: CSR, x_ND: Tensor) -> dict[str, Side]:
@@ -172,7 +172,7 @@ def measure_graph(args: argparse.Namespace) -> dict[str, Any]:
     gate(csr, x_ND, sides)
     row: dict[str, Any] = {
         "graph": args.graph,
-        "vertices": csr.num_rows,
+        "nodes": csr.num_rows,
         "edges": csr.num_edges,
         "width": shape.width,
         "allocator": args.allocator,

@@ -24,11 +24,11 @@ _PIECE_ROWS = 1 << 16
 _TRAIN, _VAL, _TEST = 0.01, 0.001, 0.001
 
 
-def offsets(vertices: int, edges: int) -> Array:
+def offsets(nodes: int, edges: int) -> Array:
     """Return indptr of in-degrees that follow a power law, at least E / 2N a node."""
-    draws = np.random.default_rng(1).random(vertices, np.float32)
+    draws = np.random.default_rng(1).random(nodes, np.float32)
     weights = np.cumsum(0.5 + 0.25 / np.sqrt(draws + 1e-6), dtype=np.float64)
-    indptr = np.zeros(vertices + 1, np.int64)
+    indptr = np.zeros(nodes + 1, np.int64)
     indptr[1:] = weights * (edges / weights[-1])
     indptr[-1] = edges
     return indptr
@@ -43,9 +43,9 @@ def _mix(value: Any) -> Any:
 
 
 @strict_kernel
-def _draw_sources(first: int, offsets: Array, low: int, vertices: int, src: Array) -> None:
+def _draw_sources(first: int, offsets: Array, low: int, nodes: int, src: Array) -> None:
     """Set src[i] to the source of edge low + i; row first + k ends at offsets[k + 1]."""
-    communities = max(1, vertices // _COMMUNITY_ROWS)
+    communities = max(1, nodes // _COMMUNITY_ROWS)
     at = 0
     for position in range(len(src)):
         while offsets[at + 1] <= low + position:
@@ -55,32 +55,32 @@ def _draw_sources(first: int, offsets: Array, low: int, vertices: int, src: Arra
         other = np.float64(bits & np.uint64(0xFFFFFFFF)) / 2.0**32
         community = (first + at) % communities
         if one < _OWN_SHARE:
-            members = (vertices - community + communities - 1) // communities
+            members = (nodes - community + communities - 1) // communities
             src[position] = community + communities * int(other * members)
         else:
-            hub = int(other**_HUB_POWER * vertices)
-            src[position] = int(_mix(np.uint64(hub)) % np.uint64(vertices))
+            hub = int(other**_HUB_POWER * nodes)
+            src[position] = int(_mix(np.uint64(hub)) % np.uint64(nodes))
 
 
 def sources(indptr: Array) -> Iterator[tuple[int, Array, Array]]:
     """Yield (first row, offsets of the rows, sources) over all edges, whole rows at a time."""
-    vertices, row = len(indptr) - 1, 0
-    while row < vertices:
+    nodes, row = len(indptr) - 1, 0
+    while row < nodes:
         beyond = int(np.searchsorted(indptr, indptr[row] + _PIECE_EDGES, side="right")) - 1
         beyond = max(row + 1, beyond)
         window = indptr[row : beyond + 1]
-        src = np.empty(int(window[-1] - window[0]), index_dtype(vertices))
-        _draw_sources(row, window, int(window[0]), vertices, src)
+        src = np.empty(int(window[-1] - window[0]), index_dtype(nodes))
+        _draw_sources(row, window, int(window[0]), nodes, src)
         yield row, window, src
         row = beyond
 
 
-def vertex_pieces(vertices: int, features: int) -> Iterator[dict[str, Array]]:
+def node_pieces(nodes: int, features: int) -> Iterator[dict[str, Array]]:
     """Yield x, y and masks of the nodes in order; a label is half seen in the features."""
-    communities = max(1, vertices // _COMMUNITY_ROWS)
-    for low in range(0, vertices, _PIECE_ROWS):
+    communities = max(1, nodes // _COMMUNITY_ROWS)
+    for low in range(0, nodes, _PIECE_ROWS):
         generator = np.random.default_rng([2, low])
-        rows = np.arange(low, min(low + _PIECE_ROWS, vertices))
+        rows = np.arange(low, min(low + _PIECE_ROWS, nodes))
         y = rows % communities % CLASSES
         x = generator.standard_normal((len(rows), features), np.float32)
         x[np.arange(len(rows)), y % features] += 1
@@ -91,29 +91,29 @@ def vertex_pieces(vertices: int, features: int) -> Iterator[dict[str, Array]]:
         yield {"x": x, "y": y, **dict(zip(("train", "val", "test"), masks, strict=True))}
 
 
-def write_store(target: Path, *, vertices: int, edges: int, features: int) -> None:
+def write_store(target: Path, *, nodes: int, edges: int, features: int) -> None:
     """Write the graph as a store."""
-    indptr = offsets(vertices, edges)
+    indptr = offsets(nodes, edges)
     with write_folder(target, "store") as writer:
         writer.save("indptr", indptr)
-        stream = writer.stream("src", (edges,), index_dtype(vertices))
+        stream = writer.stream("src", (edges,), index_dtype(nodes))
         for _, _, src in sources(indptr):
             stream.append(src)
         writer.close("src")
         del indptr
-        writer.save("ids", np.arange(vertices, dtype=np.int64))
+        writer.save("ids", np.arange(nodes, dtype=np.int64))
         shapes: dict[str, tuple[tuple[int, ...], Any]] = {
-            "x": ((vertices, features), np.float32),
-            "y": ((vertices,), np.int64),
+            "x": ((nodes, features), np.float32),
+            "y": ((nodes,), np.int64),
         }
-        shapes |= {name: ((vertices,), bool) for name in ("train", "val", "test")}
+        shapes |= {name: ((nodes,), bool) for name in ("train", "val", "test")}
         streams = {name: writer.stream(name, *shape) for name, shape in shapes.items()}
-        for piece in vertex_pieces(vertices, features):
+        for piece in node_pieces(nodes, features):
             for name, rows in piece.items():
                 streams[name].append(rows)
         writer.facts |= {
             "name": target.stem,
-            "num_nodes": vertices,
+            "num_nodes": nodes,
             "num_edges": edges,
             "num_features": features,
             "num_classes": CLASSES,
@@ -122,17 +122,17 @@ def write_store(target: Path, *, vertices: int, edges: int, features: int) -> No
         }
 
 
-def write_tables(folder: Path, *, vertices: int, edges: int, features: int) -> None:
+def write_tables(folder: Path, *, nodes: int, edges: int, features: int) -> None:
     """Write the graph as Parquet tables: several files of edges, one of nodes."""
     (folder / "edges").mkdir(parents=True)
-    for number, (row, window, src) in enumerate(sources(offsets(vertices, edges))):
+    for number, (row, window, src) in enumerate(sources(offsets(nodes, edges))):
         dst = np.repeat(np.arange(row, row + len(window) - 1), np.diff(window))
         # Shuffled, as tables of the world are: the order of the store is not theirs.
         order = np.random.default_rng([3, number]).permutation(len(src))
         table = pa.table({"src": src[order], "dst": dst[order]})
         pq.write_table(table, folder / "edges" / f"{number:05d}.parquet", compression="zstd")
     ids, writer = 0, None
-    for piece in vertex_pieces(vertices, features):
+    for piece in node_pieces(nodes, features):
         split = np.select(
             [piece["train"], piece["val"], piece["test"]], ["train", "val", "test"], ""
         )

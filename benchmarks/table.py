@@ -84,7 +84,7 @@ def _beside_dgl() -> list[str]:
             f"| epoch, {names[row['model']]}, arxiv-like, {size}, one thread | {ms(ours)} of "
             f"processor time, {faster(ours, theirs, row['peer'].split(',')[0])} "
             f"| `benchmarks.epoch_dgl --models {row['model']} --scale "
-            f"{row['vertices'] / 170_000:g} --dgl-python P` |"
+            f"{row['nodes'] / 170_000:g} --dgl-python P` |"
         )
     return lines
 
@@ -125,7 +125,7 @@ def memory_lines() -> list[str]:
     """Return one line per model: memory per rank, from one rank to the most."""
     lines = []
     for result in rows_of("memory_scaling")[-1:]:
-        size = f"{result['vertices'] / 1e3:.0f}k nodes, {result['edges'] / 1e6:.0f} M edges"
+        size = f"{result['nodes'] / 1e3:.0f}k nodes, {result['edges'] / 1e6:.0f} M edges"
         for model, name in (("sage", "SAGE 3 x 256"), ("gat", "GAT 3 x (4 x 64)")):
             rows = {(r["ranks"], r["strategy"]): r for r in result["rows"] if r["model"] == model}
             most = max(ranks for ranks, _ in rows)
@@ -144,7 +144,7 @@ def largest_lines() -> list[str]:
     """Return one line per model: training on a graph of ogbn-products' size."""
     lines = []
     for result in rows_of("largest")[-1:]:
-        size = f"{result['vertices'] / 1e6:.1f} M nodes, {result['in_edges'] / 1e6:.0f} M edges"
+        size = f"{result['nodes'] / 1e6:.1f} M nodes, {result['in_edges'] / 1e6:.0f} M edges"
         for row in result["rows"]:
             lines.append(
                 f"| epoch of {row['model'].upper()} 3 x {row['hidden']}, {size}, {row['ranks']} "
@@ -327,7 +327,7 @@ def _over_time(model: str, result: Row) -> str:
         found = [
             r
             for r in rows
-            if (r["ranks"], r.get("node_parts", r.get("vertex_parts"))) == (ranks, parts)
+            if (r["ranks"], r.get("node_parts", r.get("node_parts"))) == (ranks, parts)
         ]
         return min(found, key=lambda row: float(row["epoch_seconds"]))
 
@@ -335,10 +335,10 @@ def _over_time(model: str, result: Row) -> str:
         return f"{row['epoch_seconds']:.2f} s, {row['peak_mb']:.0f} MB"
 
     return (
-        f"| epoch over {result['snapshots']} snapshots of {result['vertices']:,} nodes, {model} "
+        f"| epoch over {result['snapshots']} snapshots of {result['nodes']:,} nodes, {model} "
         f"| 1 rank {told(best(1, 1))}; 2 ranks {told(best(2, 1))} each; 2 x 2 on the same 2 cores "
         f"{told(best(4, 2))} each "
-        f"| `benchmarks.time_parallel --vertices {result['vertices']} --blocks 0,16` |"
+        f"| `benchmarks.time_parallel --nodes {result['nodes']} --blocks 0,16` |"
     )
 
 
@@ -354,7 +354,7 @@ def pipeline_lines() -> list[str]:
             f"| epoch in intervals, GCN 2 x 64, {run['edges'] / 1e6:.0f} M edges, 1 rank "
             f"| graph and tensor tasks in turn, one core at a time: {ms(ours)}, {beside}; with a "
             f"second core for tensor tasks {ms(1e3 * local['epoch_s'])} "
-            f"| `benchmarks.pipeline --vertices {run['vertices']} --threads 1` |"
+            f"| `benchmarks.pipeline --nodes {run['nodes']} --threads 1` |"
         )
     for run in rows_of("staleness")[-1:]:
         by_mode: dict[str, list[str]] = {}

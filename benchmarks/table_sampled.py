@@ -41,7 +41,7 @@ def sampled_gpu_lines() -> list[str]:
         if "siafu pinned" in timed:
             pinned = 1e3 * timed["siafu pinned"]["epoch_seconds"]
             told += f"; with features in pinned memory {ms(pinned)}"
-        size = f"{first['vertices'] / 1e6:.1f} M nodes, {first['edges'] / 1e6:.0f} M edges"
+        size = f"{first['nodes'] / 1e6:.1f} M nodes, {first['edges'] / 1e6:.0f} M edges"
         lines.append(
             f"| sampled epoch, 3 x 256 {model.upper()}, fan-out 15,10,5, "
             f"{first['seeds'] / 1e3:.0f}k seeds, {size}, H200 | {told}; losses "
@@ -55,7 +55,7 @@ def _macrobatch_line(row: Row, result: Row) -> str:
     hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
     command = (
         f"benchmarks.macrobatch --hosts {row['hosts']} --graphs {row['graph']} "
-        f"--nodes {result['vertices']} --steps {result['steps']}"
+        f"--nodes {result['nodes']} --steps {result['steps']}"
     )
     if result["threads"] > 1:
         hosts += f" of {result['threads']} cores"
@@ -64,7 +64,7 @@ def _macrobatch_line(row: Row, result: Row) -> str:
         hosts += f" sharing one {result['gpu']}"
         command += " --device cuda"
     told = f"{times(row['times_in_turn'])} faster than minibatches fetched in turn"
-    reach = result.get("reach") or _reach(row["graph"], result["vertices"])
+    reach = result.get("reach") or _reach(row["graph"], result["nodes"])
     if reach.get("1", 1.0) <= SMALL_REACH:
         told += f"; {row['feature_share']} of k=1's feature bytes"
     told += f" (a minibatch reaches {reach['1']:.0%} of this graph)" if reach else ""
@@ -74,10 +74,10 @@ def _macrobatch_line(row: Row, result: Row) -> str:
     )
 
 
-def _reach(graph: str, vertices: int) -> Row:
+def _reach(graph: str, nodes: int) -> Row:
     """Return how much minibatches reach of a graph whose results do not tell it themselves."""
     for row in rows_of("reach"):
-        if (row["graph"], row["vertices"]) == (graph, vertices):
+        if (row["graph"], row["nodes"]) == (graph, nodes):
             return dict(row["reach"])
     return {}
 
@@ -90,7 +90,7 @@ def reach_lines() -> list[str]:
             shares = ", ".join(f"k={k} {row['far_share'][k]:.2f}" for k in ("2", "8", "32"))
             lines.append(
                 f"| far rows of k minibatches together, over one by one, {row['graph']}, "
-                f"{row['vertices'] / 1e6:g} M nodes of degree {row['degree']} | {shares} (a "
+                f"{row['nodes'] / 1e6:g} M nodes of degree {row['degree']} | {shares} (a "
                 f"minibatch reaches {row['reach']['1']:.0%} of this graph, 32 "
                 f"{row['reach']['32']:.0%}) | `benchmarks.reach` |"
             )
@@ -125,7 +125,7 @@ def billion_lines() -> list[str]:
             for name in ("make", "cut", "train")
         )
         lines.append(
-            f"| {row['edges'] / 1e9:g} billion edges, {row['vertices'] / 1e6:g} M nodes, 2 "
+            f"| {row['edges'] / 1e9:g} billion edges, {row['nodes'] / 1e6:g} M nodes, 2 "
             "parts, an epoch of SAGE over 1 % of them, no scores, 2 ranks "
             f"| {told} (all processes) "
             "| `benchmarks.billion --memory 4GB` |"

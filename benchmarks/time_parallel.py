@@ -31,7 +31,7 @@ from siafu.engine import begin_dynamic, peak_bytes
 from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
 from siafu.ingest import drifting, graph_from_events
 from siafu.ops import set_threads, spare_memory
-from siafu.partitioning import Cut, assign_vertices, plan_time
+from siafu.partitioning import Cut, assign_nodes, plan_time
 from siafu.strategy import TimeStrategy
 from siafu.strategy.time.cost import Traffic, all_to_all_traffic, banded_traffic, wavefront_traffic
 
@@ -98,14 +98,14 @@ def measure(store: Path, device: str, **config: Any) -> dict[str, Any]:
     }
 
 
-def predict(row: dict[str, Any], vertices: int, steps: int, features: int) -> dict[str, Any]:
+def predict(row: dict[str, Any], nodes: int, steps: int, features: int) -> dict[str, Any]:
     """Return the speed-up of 128 GPUs, each with four snapshots as large as those measured."""
     total = 4 * GPUS
     plan = plan_time([1] * total, GPUS, train_steps=total)
     step_seconds = row["epoch_seconds"] / steps
-    chunks = TimeStrategy().num_chunks(vertices, GPUS)
+    chunks = TimeStrategy().num_chunks(nodes, GPUS)
     widths = _temporal_widths(row["model"], features)
-    traffic = [_traffic(row, plan, vertices, chunks, *pair) for pair in widths]
+    traffic = [_traffic(row, plan, nodes, chunks, *pair) for pair in widths]
     elements = sum(t.elements for t in traffic) / GPUS
     messages = sum(t.messages for t in traffic) / GPUS
     network = elements * 4 * GPU_BYTE_SECONDS + messages * MESSAGE_SECONDS
@@ -153,13 +153,13 @@ def _temporal_widths(model: str, features: int) -> list[tuple[int, int]]:
 
 
 def _traffic(
-    row: dict[str, Any], plan: Any, vertices: int, chunks: int, width: int, out: int
+    row: dict[str, Any], plan: Any, nodes: int, chunks: int, width: int, out: int
 ) -> Traffic:
     if row["exchange"] == "banded":
-        return banded_traffic(plan, vertices, width, BAND)
+        return banded_traffic(plan, nodes, width, BAND)
     if row["exchange"] == "wavefront":
-        return wavefront_traffic(plan, vertices, 2 * out, chunks)
-    return all_to_all_traffic(plan, vertices, width, out)
+        return wavefront_traffic(plan, nodes, 2 * out, chunks)
+    return all_to_all_traffic(plan, nodes, width, out)
 
 
 def numbers(text: str) -> list[int]:
@@ -171,7 +171,7 @@ def stores_of(graph: DynamicGraph, parts: list[int], folder: Path) -> dict[int, 
     """Write the graph once for each number of groups of nodes; return where."""
     found = {count: folder / f"graph-{count}" for count in parts}
     for count, store in found.items():
-        groups = assign_vertices(graph, Cut(num_parts=count)) if count > 1 else None
+        groups = assign_nodes(graph, Cut(num_parts=count)) if count > 1 else None
         save_dynamic(replace(graph, part_of=groups), store)
     return found
 
@@ -205,7 +205,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(EXCHANGES))
     parser.add_argument("--node-parts", default="1,2")
     parser.add_argument("--wire", default="32")
-    parser.add_argument("--vertices", type=int, default=20_000)
+    parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rank")
@@ -213,7 +213,7 @@ def main() -> None:
     if args.rank:
         measure_rank(json.loads(args.rank))
         return
-    events = drifting(args.vertices, num_steps=args.steps)
+    events = drifting(args.nodes, num_steps=args.steps)
     graph = graph_from_events(events, window="each", edge_life=3)[0]
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-time-") as folder:
@@ -235,7 +235,7 @@ def main() -> None:
         print(json.dumps(prediction), flush=True)
     facts = {
         "benchmark": "time_parallel",
-        "vertices": graph.num_nodes,
+        "nodes": graph.num_nodes,
         "snapshots": graph.num_snapshots,
         "edge_snapshots": int(graph.edges_per_snapshot().sum()),
         "device": args.device,

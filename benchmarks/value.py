@@ -53,7 +53,7 @@ SIMULATED = "computation on this machine, cloud simulated"
 class Shape:
     """A graph to make, and the widths of the model."""
 
-    vertices: int
+    nodes: int
     degree: int
     features: int
     hidden: int
@@ -61,8 +61,8 @@ class Shape:
 
 
 SHAPES = {
-    "sparse": Shape(vertices=60_000, degree=10, features=300, hidden=64, classes=25),
-    "dense": Shape(vertices=6_000, degree=200, features=602, hidden=128, classes=41),
+    "sparse": Shape(nodes=60_000, degree=10, features=300, hidden=64, classes=25),
+    "dense": Shape(nodes=6_000, degree=200, features=602, hidden=128, classes=41),
 }
 POOL: Row = {"strategy": "dorylus", "staleness": 0, "intervals": 8}
 CONTESTANTS: dict[str, Row] = {
@@ -75,20 +75,20 @@ CONTESTANTS: dict[str, Row] = {
 def make_graph(name: str, scale: float, seed: int = 0) -> Graph:
     """Return an undirected graph of skewed degrees, with classes that features tell of."""
     shape, generator = SHAPES[name], np.random.default_rng(seed)
-    vertices = max(200, round(shape.vertices * scale))
-    label = generator.integers(0, shape.classes, vertices)
-    share = generator.pareto(2.0, vertices) + 0.3
-    src = generator.choice(vertices, vertices * shape.degree // 2, p=share / share.sum())
-    near = (src + generator.integers(1, max(2, vertices // 50), len(src))) % vertices
-    far = generator.choice(vertices, len(src), p=share / share.sum())
+    nodes = max(200, round(shape.nodes * scale))
+    label = generator.integers(0, shape.classes, nodes)
+    share = generator.pareto(2.0, nodes) + 0.3
+    src = generator.choice(nodes, nodes * shape.degree // 2, p=share / share.sum())
+    near = (src + generator.integers(1, max(2, nodes // 50), len(src))) % nodes
+    far = generator.choice(nodes, len(src), p=share / share.sum())
     dst = np.where(generator.random(len(src)) < 0.7, near, far)
     centre = generator.standard_normal((shape.classes, shape.features)) * 0.3
-    x = centre[label] + generator.standard_normal((vertices, shape.features))
-    role = generator.random(vertices)
+    x = centre[label] + generator.standard_normal((nodes, shape.features))
+    role = generator.random(nodes)
     return graph_from_edges(
         np.concatenate([src, dst]),
         np.concatenate([dst, src]),
-        vertices,
+        nodes,
         name=name,
         x=x.astype(np.float32),
         y=label,
@@ -117,7 +117,7 @@ def common(graph: Graph, epochs: int) -> Row:
 def facts_of(graph: Graph) -> Row:
     """Return what two machines must agree on before their figures are compared."""
     shape = asdict(SHAPES[graph.name])
-    return {"graph": graph.name, **shape, "vertices": graph.num_nodes, "edges": graph.num_edges}
+    return {"graph": graph.name, **shape, "nodes": graph.num_nodes, "edges": graph.num_edges}
 
 
 def same_losses(got: list[float], want: list[float]) -> bool:

@@ -17,25 +17,25 @@ from siafu.strategy.time.exchanges import AllToAll
 from siafu.strategy.time.rounding import RowIds, TimeRounding
 from tests.dynamic.graphs import NUM_NODES
 
-WIDTH, STEPS, VERTICES = 20, 9, 25
+WIDTH, STEPS, NODES = 20, 9, 25
 FIRST, DIRECTIONS = 1 << 60, 1 << 40
 CPU = torch.device("cpu")
 
 
 def wire_of(
-    world: World, plan: TimePlan, bits: Any, draws: Draws, vertices: int = VERTICES
+    world: World, plan: TimePlan, bits: Any, draws: Draws, nodes: int = NODES
 ) -> TimeRounding:
     """Return what rounds rows of so many nodes."""
     rounding = Strategy(wire=bits, **({} if isinstance(bits, int) else {"wire_period": 3}))
     strategy = TimeStrategy(rounding=rounding)
-    return TimeRounding(strategy, plan, world, draws, RowIds(torch.arange(vertices), vertices))
+    return TimeRounding(strategy, plan, world, draws, RowIds(torch.arange(nodes), nodes))
 
 
 def numbers(seed: int, dtype: torch.dtype = torch.float64) -> Tensor:
     """Return rows of all snapshots and nodes, of scales far apart."""
     draw = torch.Generator().manual_seed(seed)
-    scale = torch.randn(STEPS, VERTICES, 1, generator=draw, dtype=dtype).mul(2).exp()
-    return scale * torch.randn(STEPS, VERTICES, WIDTH, generator=draw, dtype=dtype)
+    scale = torch.randn(STEPS, NODES, 1, generator=draw, dtype=dtype).mul(2).exp()
+    return scale * torch.randn(STEPS, NODES, WIDTH, generator=draw, dtype=dtype)
 
 
 def rounded(x_TND: Tensor, bits: int, draws: Draws, purpose: int, first: int = 0) -> Tensor:
@@ -81,16 +81,16 @@ class NoisyAllToAll(AllToAll):
         size, steps = self.plan.num_ranks, range(block.start, block.stop)
         step_T = torch.tensor([self.plan.owner(step) for step in steps])[:, None]
         counts = torch.tensor(even_counts(NUM_NODES, size))
-        vertex_N = torch.arange(size).repeat_interleave(counts)[None]
-        step_TN, vertex_TN = torch.broadcast_tensors(step_T, vertex_N)
+        node_N = torch.arange(size).repeat_interleave(counts)[None]
+        step_TN, node_TN = torch.broadcast_tensors(step_T, node_N)
 
         def moved(x: Tensor, which: int, sender_TN: Tensor) -> Tensor:
             if block.number >= self.plan.num_train or not self.draws.training:
                 return x
             number = 2 * self.number + which
             how = (self.bits, self.draws, number, block.number, block.start, size)
-            return NoisyDeal.apply(x, step_TN != vertex_TN, sender_TN, how)
+            return NoisyDeal.apply(x, step_TN != node_TN, sender_TN, how)
 
-        inputs = moved(rows_tND, 0, vertex_TN)
+        inputs = moved(rows_tND, 0, node_TN)
         out = super().forward(inputs, block, returns=returns)
         return moved(out, 1, step_TN) if returns else out

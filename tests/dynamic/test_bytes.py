@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from siafu.comm import BACKWARD, FORWARD, Redistribution, World, even_counts, to_steps, to_vertices
+from siafu.comm import BACKWARD, FORWARD, Redistribution, World, even_counts, to_nodes, to_steps
 from siafu.ops import row_bytes
 from siafu.partitioning import TimePlan, plan_time
 from siafu.strategy import Strategy, TimeStrategy
@@ -31,8 +31,8 @@ def there_and_back(world: World) -> dict[str, tuple[int, int]]:
     plan = Redistribution(steps, even_counts(24, world.size))
     number = torch.arange(16 * 24 * 5, dtype=torch.float32).view(16, 24, 5)
     mine = number.split(list(steps))[world.rank].clone().requires_grad_()
-    there = to_vertices(mine, plan, world)
-    assert torch.equal(there, number.split(list(plan.vertices), dim=1)[world.rank])
+    there = to_nodes(mine, plan, world)
+    assert torch.equal(there, number.split(list(plan.nodes), dim=1)[world.rank])
     back = to_steps(there, plan, world)
     assert torch.equal(back, mine)
     back.backward(mine.detach())
@@ -85,21 +85,19 @@ def test_rounded_rows_are_packed(ranks: RankPool, model, exchange, bits, size, b
     assert row_size(23, 4) == row_bytes(4, 23) == 8 + 4 * 3
 
 
-def formula(
-    model: str, exchange: str, plan: TimePlan, chunks: int, vertices: int = NUM_NODES
-) -> int:
+def formula(model: str, exchange: str, plan: TimePlan, chunks: int, nodes: int = NUM_NODES) -> int:
     """Return the bytes of one training step."""
     if model == "tm-gcn":
-        banded = banded_traffic(plan, vertices, HIDDEN, BAND)
+        banded = banded_traffic(plan, nodes, HIDDEN, BAND)
         # The only temporal part that is run is the second: the first is made once.
-        spread = all_to_all_traffic(plan, vertices, HIDDEN, HIDDEN, is_last=True)
+        spread = all_to_all_traffic(plan, nodes, HIDDEN, HIDDEN, is_last=True)
         return ITEM * (banded if exchange == "banded" else spread).elements
     widths = [FEATURES + HIDDEN, 2 * HIDDEN]
     if exchange == "wavefront":
-        each = wavefront_traffic(plan, vertices, 2 * HIDDEN, chunks)
+        each = wavefront_traffic(plan, nodes, 2 * HIDDEN, chunks)
         return ITEM * 2 * each.elements
-    first = all_to_all_traffic(plan, vertices, widths[0], HIDDEN)
-    last = all_to_all_traffic(plan, vertices, widths[1], HIDDEN, is_last=True)
+    first = all_to_all_traffic(plan, nodes, widths[0], HIDDEN)
+    last = all_to_all_traffic(plan, nodes, widths[1], HIDDEN, is_last=True)
     return ITEM * (first.elements + last.elements)
 
 
@@ -126,7 +124,7 @@ def test_a_step_sends_what_the_formula_says(ranks: RankPool, model, exchange, si
 
 
 @pytest.mark.parametrize("size", [2, 4])
-def test_evolving_weights_exchange_no_vertices(ranks: RankPool, size: int) -> None:
+def test_evolving_weights_exchange_no_nodes(ranks: RankPool, size: int) -> None:
     """The variant o nothing at all, h the chosen rows of every snapshot: (P - 1) T D O each way."""
     for model, volume in (("evolvegcn-o", 0), ("evolvegcn-h", (FEATURES + HIDDEN) * HIDDEN)):
         found = ranks.run(distributed_steps, size, model, TimeStrategy())

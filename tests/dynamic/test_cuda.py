@@ -40,7 +40,7 @@ def test_snapshots_made_on_the_device_from_deltas(ranks: RankPool, model: str, s
 
 @pytest.mark.parametrize("most_edges", [1000, 0])
 @pytest.mark.parametrize("model", MODELS)
-def test_groups_of_vertices(ranks: RankPool, model: str, most_edges: int) -> None:
+def test_groups_of_nodes(ranks: RankPool, model: str, most_edges: int) -> None:
     strategy = TimeStrategy(block=4, chunks=2)
     got = ranks.run(on_gpu, 4, model, strategy, most_edges, (), 4, (0, 0, 1))
     assert_same(got, model)

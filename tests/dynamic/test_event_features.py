@@ -21,7 +21,7 @@ from siafu.errors import ConfigError, DataError, SiafuError
 from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
 from siafu.ingest import EventOptions, Events, load_dynamic
 from siafu.nn import Draws
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
 from tests.dynamic.runs import run_engine
 from tests.harness import RankPool
@@ -147,7 +147,7 @@ def test_means_of_a_nodes_events_by_hand() -> None:
 def test_an_event_is_judged_by_its_own_features() -> None:
     graph, step = with_features(), 6
     config = make_config(data="awkward", model="gcrn", hidden=4, class_weights="none").resolved()
-    share = VertexShare(NUM_NODES, World())
+    share = NodeShare(NUM_NODES, World())
     task = EdgeTask(TaskInput(graph=graph, config=config, draws=Draws(), share=share))
     task.event_scale = EventScale(graph, TRAIN)
     torch.manual_seed(0)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from siafu.comm import World
-from siafu.nn import DynamicGNN, VertexGRU
+from siafu.nn import DynamicGNN, NodeGRU
 from siafu.partitioning import plan_time
 from siafu.strategy import Strategy, TimeRunner, TimeStrategy
 from siafu.strategy.time.cost import choose_exchange
@@ -58,19 +58,19 @@ def test_rounded_rows_of_a_grid_are_those_of_time_alone(ranks: RankPool, model, 
 class Group:
     """As much of a source as a choice needs: the nodes of one group."""
 
-    num_vertices: int
-    most_vertices: int = 780
-    num_all_vertices: int = 1536
+    num_nodes: int
+    most_nodes: int = 780
+    num_all_nodes: int = 1536
     starts_transformed: bool = False
 
     @property
-    def vertex_ids(self) -> torch.Tensor:
-        return torch.arange(self.num_vertices)
+    def node_ids(self) -> torch.Tensor:
+        return torch.arange(self.num_nodes)
 
 
 def test_groups_of_other_sizes_choose_the_same_exchange() -> None:
     """By itself the smaller group would choose another, and ranks would wait for each other."""
-    part, plan = VertexGRU(16, 16), plan_time([1] * 8, 2, train_steps=8)
+    part, plan = NodeGRU(16, 16), plan_time([1] * 8, 2, train_steps=8)
     alone = {
         size: choose_exchange(part, plan, size, TimeStrategy().num_chunks(size, 2))
         for size in (756, 780)

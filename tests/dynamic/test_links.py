@@ -23,12 +23,12 @@ from siafu.engine.tasks.task import TaskInput
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph, save_dynamic
 from siafu.nn import Draws
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
 from tests.dynamic.runs import run_engine
 from tests.harness import RankPool
 
-ALL_MINE = VertexShare(NUM_NODES, World())
+ALL_MINE = NodeShare(NUM_NODES, World())
 REACH = 3
 EVERY = torch.cartesian_prod(torch.arange(NUM_NODES), torch.arange(NUM_NODES)).unbind(1)
 
@@ -86,7 +86,7 @@ def test_histories_of_all_pairs_at_all_times(symmetric: bool) -> None:
 def test_a_group_of_nodes_knows_the_histories_it_asks_for() -> None:
     groups = np.resize(np.array([0, 1, 1], np.int32), NUM_NODES)
     whole = PairHistory(awkward_dynamic(), REACH, ALL_MINE, of_all=True)
-    share = VertexShare(NUM_NODES, World(), groups)
+    share = NodeShare(NUM_NODES, World(), groups)
     part = PairHistory(awkward_dynamic(), REACH, share, of_all=False)
     mine = share.is_mine(EVERY[0])
     pairs = EVERY[0][mine], EVERY[1][mine]

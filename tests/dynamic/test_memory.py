@@ -11,7 +11,7 @@ from siafu.engine.dynamic.snapshots import Snapshots
 from siafu.ingest import drifting, graph_from_events
 from siafu.nn import Draws, DynamicSpec, build_dynamic
 from siafu.partitioning import plan_time
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 from siafu.strategy import TimeRunner, TimeStrategy
 
 
@@ -37,7 +37,7 @@ def most_kept(model: str, steps: int, block: int) -> int:
     torch.manual_seed(0)
     net = build_dynamic(DynamicSpec(name=model, in_width=4, hidden=8, band=3))
     plan = plan_time([1] * steps, 1, train_steps=steps, block_steps=block)
-    source = Snapshots(graph, range(steps), net, Draws(), VertexShare(graph.num_nodes, World()))
+    source = Snapshots(graph, range(steps), net, Draws(), NodeShare(graph.num_nodes, World()))
     runner = TimeRunner(net, source, plan, World(), TimeStrategy(block=block))
     Kept.now = Kept.most = 0
     with torch.autograd.graph.saved_tensors_hooks(Kept, lambda kept: kept.tensor):

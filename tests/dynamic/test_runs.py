@@ -21,9 +21,9 @@ from siafu.engine.tasks.nodes import NodeTask
 from siafu.engine.tasks.task import TaskInput
 from siafu.errors import SiafuError
 from siafu.graph import save_dynamic
-from siafu.nn import Draws, TemporalLayer, VertexLSTM
+from siafu.nn import Draws, NodeLSTM, TemporalLayer
 from siafu.partitioning import plan_time
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 from siafu.strategy.time.cost import choose_exchange, state_width
 from tests.command import Command
 from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
@@ -31,7 +31,7 @@ from tests.dynamic.runs import run_engine
 from tests.harness import RankPool
 
 OWN_MODELS = Path(__file__).with_name("own_models.py").absolute()
-ALL_MINE = VertexShare(NUM_NODES, World())
+ALL_MINE = NodeShare(NUM_NODES, World())
 SETTINGS = {"epochs": 6, "checkpoint_every": 3, "hidden": 4, "bandwidth": 4, "seed": 2}
 
 
@@ -221,7 +221,7 @@ def test_windows_that_overlap_are_refused(task) -> None:
 
 
 @pytest.mark.parametrize("split", ["a", "nan,0", "0.5"])
-def test_vertices_are_split_by_two_fractions(split: str) -> None:
+def test_nodes_are_split_by_two_fractions(split: str) -> None:
     graph = replace(awkward_dynamic(), y=np.zeros(23, np.int64))
     config = make_config(data="awkward", model="gcrn", split=split)
     given = TaskInput(graph=graph, config=config, draws=Draws(), share=ALL_MINE)
@@ -229,7 +229,7 @@ def test_vertices_are_split_by_two_fractions(split: str) -> None:
         NodeTask(given)
 
 
-def test_a_state_without_a_row_a_vertex_is_not_handed_on() -> None:
+def test_a_state_without_a_row_a_node_is_not_handed_on() -> None:
     class Before(TemporalLayer):
         """The slice before; the state has time first and is empty at the start."""
 
@@ -243,7 +243,7 @@ def test_a_state_without_a_row_a_vertex_is_not_handed_on() -> None:
 
     plan = plan_time([1] * 4, 2, train_steps=4)
     assert choose_exchange(Before(), plan, 5, 1) == "all-to-all"
-    assert state_width(VertexLSTM(3, 4)) == 8
+    assert state_width(NodeLSTM(3, 4)) == 8
 
 
 def test_a_model_of_another_kind_is_refused(store: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
 from siafu.engine.dynamic.step_shards import make_grid
-from siafu.nn import Draws, DynamicGNN, VertexLSTM
+from siafu.nn import Draws, DynamicGNN, NodeLSTM
 from siafu.partitioning import TimeBlock, plan_time
 from siafu.strategy import Strategy, TimeStrategy
 from siafu.strategy.time.blocks import TimeRunner
@@ -88,7 +88,7 @@ def test_rounded_steps_equal_one_process_that_rounds_the_same(
     assert sum(len(part["last"]) for part in got) == graph.num_snapshots
 
 
-class Watched(VertexLSTM):
+class Watched(NodeLSTM):
     """An LSTM that remembers what it was given and what it handed on, by border pass or not."""
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -108,7 +108,7 @@ def both_passes(world: World, wire: Any) -> list[Any]:
     """Return, for each part, what it saw in the first pass and in the second one."""
     model = make_model("cd-gcn", WIDTH)
     parts = [
-        Watched(p.in_width, p.out_width) if isinstance(p, VertexLSTM) else p for p in model.parts
+        Watched(p.in_width, p.out_width) if isinstance(p, NodeLSTM) else p for p in model.parts
     ]
     torch.manual_seed(0)
     for part in parts:

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from siafu.comm import Redistribution, World, even_counts, to_steps, to_vertices
+from siafu.comm import Redistribution, World, even_counts, to_nodes, to_steps
 from siafu.errors import DataError
 from siafu.nn import BandedMean, Draws, banded_mean
 from siafu.partitioning import TimePlan, plan_time
 from siafu.strategy.time.banded import BandedHalo, halo_steps
 from siafu.strategy.time.rounding import band_squares
-from tests.dynamic.rounding import FIRST, STEPS, VERTICES, WIDTH, numbers, rounded, wire_of
+from tests.dynamic.rounding import FIRST, NODES, STEPS, WIDTH, numbers, rounded, wire_of
 from tests.harness import RankPool
 
 
@@ -32,15 +32,15 @@ def dealt_often(world: World, bits: int, times: int) -> dict[str, Any]:
     plan, draws = plan_time([1] * STEPS, world.size, train_steps=STEPS), Draws(seed=4)
     (block,), wire = plan.blocks, wire_of(world, plan, bits, draws)
     out, _ = wire.dealt(0, BandedMean(WIDTH, 3))
-    deal = Redistribution(block.steps, even_counts(VERTICES, world.size))
-    own, lo = block.owned(world.rank), sum(deal.vertices[: world.rank])
-    mine = slice(own.start, own.stop), slice(lo, lo + deal.vertices[world.rank])
+    deal = Redistribution(block.steps, even_counts(NODES, world.size))
+    own, lo = block.owned(world.rank), sum(deal.nodes[: world.rank])
+    mine = slice(own.start, own.stop), slice(lo, lo + deal.nodes[world.rank])
     x, grad = numbers(1)[mine[0]].requires_grad_(), numbers(2)[:, mine[1]]
     rows, grads = [], []
     for draws.epoch in range(times):
         wire.begin(torch.float64, training=True)
         x.grad = None
-        got = to_vertices(x, deal, world, out(block))
+        got = to_nodes(x, deal, world, out(block))
         got.backward(grad)
         rows.append(got.detach())
         grads.append(x.grad)
@@ -54,11 +54,11 @@ def dealt_often(world: World, bits: int, times: int) -> dict[str, Any]:
 def test_rows_and_gradients_are_right_on_average(ranks: RankPool, size: int, bits: int) -> None:
     times = 150
     for got in ranks.run(dealt_often, size, bits, times):
-        steps, vertices = got["mine"]
-        foreign = torch.ones(STEPS, VERTICES, dtype=torch.bool)
-        foreign[steps.start : steps.stop, vertices] = False
+        steps, nodes = got["mine"]
+        foreign = torch.ones(STEPS, NODES, dtype=torch.bool)
+        foreign[steps.start : steps.stop, nodes] = False
         for name, all_TND, mine in (
-            ("rows", numbers(1), (slice(None), vertices)),
+            ("rows", numbers(1), (slice(None), nodes)),
             ("grads", numbers(2), (slice(steps.start, steps.stop), slice(None))),
         ):
             (mean, variance), want = got[name], all_TND[mine]
@@ -161,21 +161,21 @@ def test_a_snapshot_counts_by_the_means_that_read_it() -> None:
 
 def errors_and_bytes(world: World, bits: Any) -> tuple[list[float], list[int]]:
     """Return squared errors of rows dealt out and back, epoch by epoch, and the bytes sent."""
-    steps, vertices, draws = 18, 192, Draws(seed=4)
+    steps, nodes, draws = 18, 192, Draws(seed=4)
     plan = plan_time([1] * steps, world.size, train_steps=steps)
-    (block,), wire = plan.blocks, wire_of(world, plan, bits, draws, vertices)
+    (block,), wire = plan.blocks, wire_of(world, plan, bits, draws, nodes)
     out, back = wire.dealt(0, BandedMean(32, 3))
-    deal = Redistribution(block.steps, even_counts(vertices, world.size))
+    deal = Redistribution(block.steps, even_counts(nodes, world.size))
     own, draw = block.owned(world.rank), torch.Generator().manual_seed(9)
     # Nodes that belong together have numbers near each other.
-    scale = torch.randn(steps, vertices // 16, 1, generator=draw).mul(2).exp()
-    x = scale.repeat_interleave(16, dim=1) * torch.randn(steps, vertices, 32, generator=draw)
+    scale = torch.randn(steps, nodes // 16, 1, generator=draw).mul(2).exp()
+    x = scale.repeat_interleave(16, dim=1) * torch.randn(steps, nodes, 32, generator=draw)
     x = x[own.start : own.stop].requires_grad_()
     errors, sent = [], []
     for draws.epoch in range(1, 21):
         wire.begin(torch.float32, training=True)
         world.meter.bytes_sent.clear()
-        got = to_steps(to_vertices(x, deal, world, out(block)), deal, world, back(block))
+        got = to_steps(to_nodes(x, deal, world, out(block)), deal, world, back(block))
         got.square().sum().backward()
         errors.append(float((got - x).detach().square().sum()))
         sent.append(sum(world.meter.bytes_sent[k] for k in ("time_forward", "time_backward")))
@@ -199,13 +199,13 @@ def with_nan(world: World) -> str:
     plan, draws = plan_time([1] * STEPS, world.size, train_steps=STEPS), Draws(seed=4)
     (block,), wire = plan.blocks, wire_of(world, plan, 8, draws)
     out, _ = wire.dealt(0, BandedMean(WIDTH, 3))
-    deal, own = Redistribution(block.steps, even_counts(VERTICES, world.size)), block.owned(0)
+    deal, own = Redistribution(block.steps, even_counts(NODES, world.size)), block.owned(0)
     x = numbers(1)
     x[2, 20, 3] = float("nan")
     x = x[own.start : own.stop] if world.rank == 0 else x[own.stop :]
     wire.begin(torch.float64, training=True)
     try:
-        to_vertices(x, deal, world, out(block))
+        to_nodes(x, deal, world, out(block))
     except DataError as error:
         return str(error)
     return ""

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from siafu.nn import VertexLSTM
+from siafu.nn import NodeLSTM
 from siafu.partitioning import plan_time
 from siafu.strategy.time.cost import choose_exchange
 from tests.command import Command
@@ -101,6 +101,6 @@ def test_one_rank_has_nothing_to_round_and_says_so(command: Command) -> None:
 
 def test_narrow_rows_change_which_exchange_is_cheapest() -> None:
     """Handing states on takes fewer bytes, but ranks wait for each other."""
-    part, plan = VertexLSTM(16, 16), plan_time([1] * 8, 4, train_steps=8)
+    part, plan = NodeLSTM(16, 16), plan_time([1] * 8, 4, train_steps=8)
     assert choose_exchange(part, plan, 20_000, 16) == "wavefront"
     assert choose_exchange(part, plan, 20_000, 16, 2) == "all-to-all"

@@ -113,7 +113,7 @@ def test_wrong_checksum_in_a_part_is_found_by_inspect(siafu: Command, copies, pa
 
 
 @pytest.mark.parametrize("command", ["train", "ingest"])
-def test_edge_to_an_unknown_vertex(siafu: Command, command: str) -> None:
+def test_edge_to_an_unknown_node(siafu: Command, command: str) -> None:
     tables = write_tables(siafu.here / "tables", dst=["b", "nowhere"])
     target = ("target",) if command == "ingest" else ()
     assert "nowhere" in refused(siafu, command, tables, *target)
@@ -128,7 +128,7 @@ def test_a_table_that_is_no_table(siafu: Command, command: str, name: str) -> No
     assert f"{name}.parquet" in refused(siafu, *arguments)
 
 
-def test_nan_feature_names_the_vertex(siafu: Command) -> None:
+def test_nan_feature_names_the_node(siafu: Command) -> None:
     x = np.ones((30, 4), np.float32)
     x[17, 2] = np.nan
     data = write_npz(siafu.here / "data.npz", x=x, node_id=np.arange(30) + 100)
@@ -144,7 +144,7 @@ def test_label_out_of_range(siafu: Command, value: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_no_training_vertices(siafu: Command, ranks: int) -> None:
+def test_no_training_nodes(siafu: Command, ranks: int) -> None:
     data = write_npz(siafu.here / "data.npz", train_mask=np.zeros(30, bool))
     told = refused(siafu, "train", data, "--ranks", ranks, is_prepared=True)
     assert "no training nodes" in told
@@ -157,7 +157,7 @@ def test_no_labels(siafu: Command) -> None:
 
 
 @pytest.mark.parametrize("command", [["train", "--ranks"], ["partition", "target", "--parts"]])
-def test_more_parts_than_vertices(siafu: Command, command: list[str]) -> None:
+def test_more_parts_than_nodes(siafu: Command, command: list[str]) -> None:
     data = write_npz(siafu.here / "data.npz")
     assert "30 nodes" in refused(siafu, command[0], data, *command[1:], 31)
 

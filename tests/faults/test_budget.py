@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 def test_cut_and_training_live_within_an_enforced_budget(tmp_path: Path) -> None:
     store, parts, run = (tmp_path / name for name in ("big.store", "big.parts", "run"))
-    write_store(store, vertices=150_000, edges=600_000, features=256)
+    write_store(store, nodes=150_000, edges=600_000, features=256)
     cut = ["partition", store, parts, "--parts", 1, "--method", "streaming", "--memory", "800MiB"]
     train = ["train", parts, "--model", "sage", "--strategy", "batchgnn", "--memory", "1000MB"]
     train += ["--fanout", "5,5", "--epochs", 1, "--out", run]

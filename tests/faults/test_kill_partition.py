@@ -26,7 +26,7 @@ from tests.faults.test_disk import small_disk
 __all__ = ["small_disk"]
 
 STEPS = {
-    "vertices",
+    "nodes",
     "edges read",
     "edges sorted",
     "ingest",

@@ -64,5 +64,5 @@ def run_epochs(
 
 def joined_logits(results: list[dict[str, Any]]) -> Tensor:
     """Return the logits of all nodes, in the order of the whole graph."""
-    rows = {vertex: row for result in results for vertex, row in result["logits"].items()}
-    return torch.stack([rows[vertex] for vertex in sorted(rows)])
+    rows = {node: row for result in results for node, row in result["logits"].items()}
+    return torch.stack([rows[node] for node in sorted(rows)])

@@ -85,7 +85,7 @@ class NoisyNeighbours:
         self._local, self._part_N, self._draws = local, part_N, draws
         self._strategy, self._reader = strategy, Reader(strategy, local.ids_N, draws)
         self._dropped: tuple[Tensor, Tensor, DrawKey, float] | None = None
-        self.num_vertices = local.num_vertices
+        self.num_nodes = local.num_nodes
         self.edge_attr, self.edge_type = None, local.edge_type
 
     def _parts(self, use: Callable[..., Tensor], *sources: Tensor) -> Tensor:

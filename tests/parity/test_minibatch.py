@@ -121,7 +121,7 @@ def test_rows_on_disk_are_the_rows_in_memory(ranks: RankPool, parts_of) -> None:
     torch.testing.assert_close(joined_logits(got), joined_logits([want]), rtol=1e-5, atol=1e-5)
 
 
-def test_own_vertices_train_alike_whatever_is_fetched_at_once(ranks: RankPool, parts_of) -> None:
+def test_own_nodes_train_alike_whatever_is_fetched_at_once(ranks: RankPool, parts_of) -> None:
     settings = SAMPLED | {"model": "sage", "seed_order": "local"}
     del settings["step_minibatches"]
     first = ranks.run(run_epochs, 3, parts_of("gap", 3, True), settings | {"macrobatch": "1"})

@@ -100,7 +100,7 @@ def test_edge_data_frozen_and_unused_weights_and_two_backwards(ranks: RankPool, 
             close(weight, want[name], name)
 
 
-def test_as_many_edges_as_vertices_on_one_rank_does_not_confuse_dropout(ranks, tmp_path) -> None:
+def test_as_many_edges_as_nodes_on_one_rank_does_not_confuse_dropout(ranks, tmp_path) -> None:
     # Part 0 has 4 nodes and 4 in-edges, part 1 has 4 nodes and 8.
     src = np.array([4, 5, 6, 7, 0, 1, 2, 3, 0, 1, 2, 3])
     dst = np.array([0, 1, 2, 3, 4, 5, 6, 7, 5, 6, 7, 4])

@@ -91,7 +91,7 @@ def test_what_needs_all_edges_at_once_is_refused_by_name(parts_of: PartsOf, kind
 
 
 @pytest.mark.parametrize("kind", ["turned", "reversed"])
-def test_messages_to_vertices_of_other_ranks_are_refused(
+def test_messages_to_nodes_of_other_ranks_are_refused(
     ranks: RankPool, parts_of: PartsOf, kind: str
 ) -> None:
     told = ranks.run(refused, 3, folder(parts_of, 3, False), kind, TWO)

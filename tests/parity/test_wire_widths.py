@@ -160,12 +160,12 @@ def test_twelve_layers_of_a_directed_graph_get_widths_both_ways(
             assert sum(entry.rows.values()) == rows
 
 
-def with_nan(world: World, folder: Path, vertex: int) -> str:
+def with_nan(world: World, folder: Path, node: int) -> str:
     """Return what a rank says of a row with NaN."""
     shard, draws = open_shard(folder, world), Draws()
     neighbours = BlockNeighbours(shard, draws, Strategy(wire=8))
     x = shard.x.clone()
-    x[shard.row_ids == vertex, 3] = float("nan")
+    x[shard.row_ids == node, 3] = float("nan")
     try:
         neighbours.mean(x)
     except DataError as error:

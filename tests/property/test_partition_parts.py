@@ -31,8 +31,8 @@ BOUNDED = settings(
 def graphs(draw):
     """Return a graph with loops, repeated edges and isolated nodes, and data of any kind."""
     n = draw(st.integers(1, 12))
-    vertex = st.integers(0, n - 1)
-    edges = draw(st.lists(st.tuples(vertex, vertex), max_size=40))
+    node = st.integers(0, n - 1)
+    edges = draw(st.lists(st.tuples(node, node), max_size=40))
     rng = np.random.default_rng(draw(st.integers(0, 1000)))
     columns = {}
     if draw(st.booleans()):
@@ -83,7 +83,7 @@ def _written(graph: Graph, part_of, num_parts: int, folder: str):
 
 @BOUNDED
 @given(cuts())
-def test_every_vertex_is_owned_once_with_its_data(cut):
+def test_every_node_is_owned_once_with_its_data(cut):
     graph, num_parts, part_of = cut
     with tempfile.TemporaryDirectory() as folder:
         parts, folders, _ = _written(graph, part_of, num_parts, folder)
@@ -166,7 +166,7 @@ def test_quality_counts_what_was_written(cut):
         parts, folders, quality = _written(graph, part_of, num_parts, folder)
         assert parts.quality == quality == score(graph, part_of, num_parts)
         assert list(quality.halo_rows) == [f.facts["num_halo"] for f in folders]
-        assert list(quality.vertices) == [f.facts["num_owned"] for f in folders]
+        assert list(quality.nodes) == [f.facts["num_owned"] for f in folders]
         assert list(quality.edges) == [f.facts["num_local_edges"] for f in folders]
         destination = np.repeat(np.arange(graph.num_nodes), np.diff(graph.indptr))
         crossing = Counter(part_of[graph.src] != part_of[destination])

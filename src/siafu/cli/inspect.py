@@ -275,7 +275,7 @@ def quality_rows(quality: Quality, width: int) -> dict[str, Any]:
     return {
         "cut edges": f"{quality.cut_edges:,} ({percent(quality.cut_fraction)})",
         "halo rows": ", ".join(f"{rows:,}" for rows in quality.halo_rows),
-        "balance": f"nodes {quality.vertex_balance:.3f}, edges {quality.edge_balance:.3f}, "
+        "balance": f"nodes {quality.node_balance:.3f}, edges {quality.edge_balance:.3f}, "
         f"training {quality.training_balance:.3f} (largest / mean)",
         "traffic a layer": f"{size(sent)} at width {width}, forward and backward",
     }

@@ -38,8 +38,8 @@ from siafu.comm.redistribute import (
     gather_steps,
     start_receive,
     start_send,
+    to_nodes,
     to_steps,
-    to_vertices,
 )
 from siafu.comm.requests import Inquiry, ask, tell
 from siafu.comm.sharing import StageRows, stage_plans
@@ -103,8 +103,8 @@ __all__ = [
     "sum_over_ranks",
     "tell",
     "to_columns",
+    "to_nodes",
     "to_rows",
     "to_steps",
-    "to_vertices",
     "told_by_first",
 ]

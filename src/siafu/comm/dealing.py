@@ -83,8 +83,8 @@ class Dealing:
         """Return snapshots and nodes of what comes from each rank."""
         me, plan = self._world.rank, self._plan
         if self._outward:
-            return [(steps, plan.vertices[me]) for steps in plan.steps]
-        return [(plan.steps[me], vertices) for vertices in plan.vertices]
+            return [(steps, plan.nodes[me]) for steps in plan.steps]
+        return [(plan.steps[me], nodes) for nodes in plan.nodes]
 
 
 class _Begin(torch.autograd.Function):

@@ -33,13 +33,13 @@ class Redistribution:
     """How many snapshots each rank holds before, and how many nodes after."""
 
     steps: tuple[int, ...]
-    vertices: tuple[int, ...]
+    nodes: tuple[int, ...]
 
     def rows_sent(self) -> int:
         """Return the rows that leave all ranks together, one way: T N (P - 1) / P if even."""
-        total = sum(self.vertices)
-        pairs = zip(self.steps, self.vertices, strict=True)
-        return sum(steps * (total - vertices) for steps, vertices in pairs)
+        total = sum(self.nodes)
+        pairs = zip(self.steps, self.nodes, strict=True)
+        return sum(steps * (total - nodes) for steps, nodes in pairs)
 
 
 def even_counts(total: int, num_parts: int) -> tuple[int, ...]:
@@ -52,8 +52,8 @@ def _spread(
     x_tND: Tensor, plan: Redistribution, world: World, purpose: str, coding: Coding | None
 ) -> Tensor:
     """Return x_TnD: every rank's snapshots of my nodes."""
-    pieces = x_tND.split(list(plan.vertices), dim=1)
-    shapes = [(steps, plan.vertices[world.rank]) for steps in plan.steps]
+    pieces = x_tND.split(list(plan.nodes), dim=1)
+    shapes = [(steps, plan.nodes[world.rank]) for steps in plan.steps]
     return torch.cat(_swap(pieces, shapes, world, purpose, coding))
 
 
@@ -62,7 +62,7 @@ def _collect(
 ) -> Tensor:
     """Return x_tND: all nodes of my snapshots."""
     pieces = x_TnD.split(list(plan.steps))
-    shapes = [(plan.steps[world.rank], vertices) for vertices in plan.vertices]
+    shapes = [(plan.steps[world.rank], nodes) for nodes in plan.nodes]
     return torch.cat(_swap(pieces, shapes, world, purpose, coding), dim=1)
 
 
@@ -90,7 +90,7 @@ def _swap(
     ]
 
 
-class _ToVertices(torch.autograd.Function):
+class _ToNodes(torch.autograd.Function):
     """A permutation of rows over the ranks; its transpose is the way back."""
 
     @staticmethod
@@ -124,11 +124,11 @@ class _ToSteps(torch.autograd.Function):
         return _spread(grad_tND, ctx.plan, ctx.world, BACKWARD, coding), None, None, None
 
 
-def to_vertices(
+def to_nodes(
     x_tND: Tensor, plan: Redistribution, world: World, codings: MakeCodings | None = None
 ) -> Tensor:
     """Return x_TnD, all snapshots of my nodes, differentiably; every rank calls it."""
-    return x_tND if world.size == 1 else _ToVertices.apply(x_tND, plan, world, codings)
+    return x_tND if world.size == 1 else _ToNodes.apply(x_tND, plan, world, codings)
 
 
 def to_steps(

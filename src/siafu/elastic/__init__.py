@@ -4,16 +4,16 @@ from siafu.collector import collector_rests
 
 with collector_rests():  # every worker begins here
     from siafu.elastic.compute import compute
-    from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
-    from siafu.elastic.task import Bundle, Fact, Reply, Task, Tensors, Usage
-    from siafu.elastic.tensors import decode_rows, encode_rows
-    from siafu.elastic.vertex_part import (
+    from siafu.elastic.node_part import (
         PartFacts,
         Question,
         answer_shape,
         draws_on_input,
         inspect_parts,
     )
+    from siafu.elastic.pools.pool import Deliver, LocalPool, Pool
+    from siafu.elastic.task import Bundle, Fact, Reply, Task, Tensors, Usage
+    from siafu.elastic.tensors import decode_rows, encode_rows
 
 __all__ = [
     "Bundle",

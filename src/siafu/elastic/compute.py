@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from siafu.elastic.node_part import Question, run_part
 from siafu.elastic.task import Fact, Tensors
 from siafu.elastic.tensors import RAW, decode_rows, draw_of, encode_rows
-from siafu.elastic.vertex_part import Question, run_part
 from siafu.errors import TaskError
 from siafu.nn import GNN, Draws, ModelSpec
 from siafu.nn.losses import total_loss
@@ -45,10 +45,10 @@ class _Part(nn.Module):
         self.model = model
 
     def forward(
-        self, number: int, vertex: tuple[Tensor, Tensor | None, Tensor], draws: Draws
+        self, number: int, node: tuple[Tensor, Tensor | None, Tensor], draws: Draws
     ) -> tuple[Tensor, Question | None]:
         """Return what `run_part` does."""
-        return run_part(self.model, number, vertex, draws)
+        return run_part(self.model, number, node, draws)
 
 
 class _Skeletons(threading.local):
@@ -92,10 +92,10 @@ def _run(
     x = leaves.get("grad_x", tensors.get("x"))
     if x is None:
         x = rows.new_zeros(0, int(facts["width"]))
-    vertex = x, answer, tensors["ids"]
+    node = x, answer, tensors["ids"]
     precision: Precision = "bf16" if facts.get("precision") == "bf16" else "float32"
     with computing(precision, rows.device):
-        out, question = functional_call(part, weights, (int(facts["part"]), vertex, draws))
+        out, question = functional_call(part, weights, (int(facts["part"]), node, draws))
     return out, question, leaves
 
 

@@ -130,7 +130,7 @@ def encode_rows(tensors: Tensors, ids_N: Tensor, bits: int, purpose: str, draw: 
         return tensors
     out: Tensors = {}
     for name, tensor in tensors.items():
-        if not _is_of_vertices(name, tensor, len(ids_N)):
+        if not _is_of_nodes(name, tensor, len(ids_N)):
             out[name] = tensor
             continue
         flat = tensor.flatten(1)
@@ -142,7 +142,7 @@ def encode_rows(tensors: Tensors, ids_N: Tensor, bits: int, purpose: str, draw: 
     return out
 
 
-def _is_of_vertices(name: str, tensor: Tensor, count: int) -> bool:
+def _is_of_nodes(name: str, tensor: Tensor, count: int) -> bool:
     has_rows = tensor.dim() > 1 and len(tensor) == count and tensor.dtype in ROUNDED
     return has_rows and tensor.numel() > 0 and not name.startswith(("w.", "g."))
 

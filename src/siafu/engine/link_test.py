@@ -25,7 +25,7 @@ from siafu.engine.scores import (
     shared_hits,
 )
 from siafu.graph import Ids
-from siafu.minibatch import Feed, HeldOut, other_vertices
+from siafu.minibatch import Feed, HeldOut, other_nodes
 from siafu.minibatch.schedule import ORDER_PURPOSE
 from siafu.ops import DrawKey, uniform_pairs
 from siafu.shard import RowReader
@@ -119,7 +119,7 @@ class LinkTest:
         """Return [B, K]: the destinations drawn for each edge, by its ends."""
         key, count = DrawKey(self._links.seed, 0, _PURPOSE), 2 * self._num_negatives
         draws = uniform_pairs(key, src_B, dst_B, count, dtype=torch.float64)
-        return other_vertices(draws, dst_B, self._links.num_vertices)
+        return other_nodes(draws, dst_B, self._links.num_nodes)
 
     def _pieces(self, edges_H2: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         size = max(1, _ROWS_AT_ONCE // (2 + self._num_negatives))
@@ -132,7 +132,7 @@ class LinkTest:
     def _fetch(self, rows: RowReader, numbers: Tensor) -> Tensor:
         """Return the rows of nodes by number, from whoever owns them."""
         addresses, place = self._links.directory.addresses(numbers).unique(return_inverse=True)
-        served = self._feed.relay.served.vertex_columns
+        served = self._feed.relay.served.node_columns
         served["embedding"] = rows
         found = self._feed.relay.fetch(addresses, ("embedding",))["embedding"]
         del served["embedding"]

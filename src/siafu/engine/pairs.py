@@ -18,7 +18,7 @@ from siafu.engine.networks.network import Network
 from siafu.errors import ConfigError
 from siafu.graph import Array, Ids
 from siafu.nn import Draws
-from siafu.shard import Shard, VertexShare
+from siafu.shard import NodeShare, Shard
 
 FEATURES_OF_PAIRS = "pairs-features.npy"
 """Beside the pairs, where they have features: float32 [P, K], prepared."""
@@ -37,7 +37,7 @@ def write_pairs(
     network.module.eval()
     draws.training = False
     world = shard.world
-    share = VertexShare(shard.num_vertices, world, shard.part_of if world.size > 1 else None)
+    share = NodeShare(shard.num_nodes, world, shard.part_of if world.size > 1 else None)
     judge = _edge_judge if isinstance(network, EdgeNetwork) else _link_judge
     columns_of = judge(network, shard, share)
 
@@ -52,7 +52,7 @@ def write_pairs(
 Columns = Callable[[Tensor, Tensor, Tensor | None], dict[str, pa.Array]]
 
 
-def _mine(pairs: Path, share: VertexShare) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+def _mine(pairs: Path, share: NodeShare) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Yield the pairs with a destination of this rank, equally often on every rank."""
     whole, features = _opened(pairs), _opened(pairs.with_name(FEATURES_OF_PAIRS))
     assert whole is not None
@@ -74,7 +74,7 @@ def _opened(file: Path) -> Array | None:
     return np.load(file, mmap_mode="r" if file.stat().st_size > 128 else None)
 
 
-def _link_judge(network: Network, shard: Shard, share: VertexShare) -> Columns:
+def _link_judge(network: Network, shard: Shard, share: NodeShare) -> Columns:
     rows_ND = network.logits().to(share.world.device)
 
     def columns(src_B: Tensor, dst_B: Tensor, _: Tensor | None) -> dict[str, pa.Array]:
@@ -96,7 +96,7 @@ def _known_features(attr_BK: Tensor | None, width: int) -> Tensor:
     return attr_BK
 
 
-def _edge_judge(network: Network, shard: Shard, share: VertexShare) -> Columns:
+def _edge_judge(network: Network, shard: Shard, share: NodeShare) -> Columns:
     assert isinstance(network, EdgeNetwork)
     head, targets, objective = network.head, node_targets(shard), shard.objective
     rows_ND = network.embeddings()

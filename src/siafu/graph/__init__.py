@@ -52,8 +52,8 @@ from siafu.graph.graph import (
     index_dtype,
     load_features,
     load_store,
+    save_nodes,
     save_store,
-    save_vertices,
 )
 from siafu.graph.manifest import first_fault
 from siafu.graph.mirror import REMOTE, at_hand, made_for, origin_of
@@ -161,8 +161,8 @@ __all__ = [
     "read_facts",
     "rows_to_sum_one",
     "save_dynamic",
+    "save_nodes",
     "save_store",
-    "save_vertices",
     "scratch_folder",
     "smooth",
     "snapshot_from_keys",

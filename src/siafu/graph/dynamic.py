@@ -150,7 +150,7 @@ class DynamicGraph:
 
     @property
     def num_nodes(self) -> int:
-        """Vertices."""
+        """Nodes."""
         return self.base.num_nodes
 
     @property

@@ -105,7 +105,7 @@ class Graph:
 
     @property
     def num_nodes(self) -> int:
-        """Vertices."""
+        """Nodes."""
         return len(self.indptr) - 1
 
     @property
@@ -250,10 +250,10 @@ def save_store(graph: Graph, target: Path | str, *, overwrite: bool = False) -> 
         writer.save("indptr", as_stored("indptr", graph.indptr))
         for name, array in graph.edge_arrays():
             writer.save(name, as_stored(name, array))
-        save_vertices(graph, writer)
+        save_nodes(graph, writer)
 
 
-def save_vertices(graph: Graph, writer: FolderWriter) -> None:
+def save_nodes(graph: Graph, writer: FolderWriter) -> None:
     """Write everything that has one row per node, and the facts about the graph."""
     graph.ids.save(writer)
     if isinstance(graph.x, SparseFeatures):

@@ -23,7 +23,7 @@ class GroupGraph:
 
     graph: DynamicGraph
     """C nodes, whose ids are their numbers in the whole graph; edges and times alone."""
-    vertices_C: Array
+    nodes_C: Array
     """int64, rising: the number of each in the whole graph."""
     own_n: Array
     """int64, rising: which of the C are in the group."""
@@ -53,19 +53,19 @@ def group_graph(graph: DynamicGraph, part: int, *, outward: bool = False) -> Gro
     ends = [np.flatnonzero(is_own_N)]
     for keys in (base.keys, born.keys):
         ends += [np.unique(keys // num_nodes), np.unique(keys % num_nodes)]
-    vertices_C = np.unique(np.concatenate(ends))
+    nodes_C = np.unique(np.concatenate(ends))
     number_N = np.full(num_nodes, -1, np.int64)
-    number_N[vertices_C] = np.arange(len(vertices_C))
+    number_N[nodes_C] = np.arange(len(nodes_C))
 
     def numbered(keys: Array) -> Array:
         # Numbers keep their order, so keys keep rising.
         dst, src = np.divmod(keys, num_nodes)
-        return number_N[dst] * len(vertices_C) + number_N[src]
+        return number_N[dst] * len(nodes_C) + number_N[src]
 
     own = replace(
         graph,
-        ids=IntegerIds(vertices_C),
-        base=snapshot_from_keys(numbered(base.keys), base.weight, len(vertices_C)),
+        ids=IntegerIds(nodes_C),
+        base=snapshot_from_keys(numbered(base.keys), base.weight, len(nodes_C)),
         deltas=Deltas(
             removed=numbered(gone.keys),
             removed_starts=gone.starts(deltas.removed_starts),
@@ -81,7 +81,7 @@ def group_graph(graph: DynamicGraph, part: int, *, outward: bool = False) -> Gro
         signal=None,
         part_of=None,
     )
-    return GroupGraph(own, vertices_C, number_N[ends[0]])
+    return GroupGraph(own, nodes_C, number_N[ends[0]])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

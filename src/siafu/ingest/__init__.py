@@ -33,7 +33,7 @@ from siafu.ingest.formats.pyg_hetero import graph_from_pyg
 from siafu.ingest.frames import frames_named, is_kept_frame
 from siafu.ingest.load import (
     as_tables,
-    count_vertices,
+    count_nodes,
     has_cached_store,
     ingest_to_store,
     load,
@@ -70,7 +70,7 @@ __all__ = [
     "as_tables",
     "build_store",
     "cache_folder",
-    "count_vertices",
+    "count_nodes",
     "drifting",
     "empty_cache",
     "events_from_npz",

@@ -198,7 +198,7 @@ def told_of_tables(source: Path, options: TableOptions, *, undirected: bool) -> 
     return _told_of(target) if folder_kind(target) == "store" else []
 
 
-def count_vertices(source: Path, options: TableOptions) -> int | None:
+def count_nodes(source: Path, options: TableOptions) -> int | None:
     """Return how many nodes the tables have, where files tell it without being read."""
     if find_ogb(source) is not None:
         return None

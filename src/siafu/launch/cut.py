@@ -26,7 +26,7 @@ from siafu.graph import (
 from siafu.ingest import (
     TableOptions,
     as_tables,
-    count_vertices,
+    count_nodes,
     fit_buckets,
     has_cached_store,
     ingest_to_store,
@@ -214,7 +214,7 @@ def _within_memory(
 
     Tables that do not tell how many nodes they name are checked once that is known.
     """
-    num_nodes = count_vertices(source, reading.options)
+    num_nodes = count_nodes(source, reading.options)
     if num_nodes is None:
         return reading.options
     available = available_bytes(allowance.memory_bytes)

@@ -33,7 +33,7 @@ from siafu.launch.cut import told_classes
 from siafu.nn import CARDS, DYNAMIC_CARDS
 from siafu.ops import num_threads, set_threads
 from siafu.options import names_in
-from siafu.partitioning import Cut, assign_vertices, too_few_snapshots
+from siafu.partitioning import Cut, assign_nodes, too_few_snapshots
 from siafu.record import PhaseProgress, RunFolder, counted
 
 _ELEMENTS_A_THREAD = 4_000_000
@@ -202,7 +202,7 @@ def _grouped(
 ) -> DynamicGraph:
     """Return the graph with its nodes cut into groups."""
     try:
-        part_of = assign_vertices(graph, cut, progress)
+        part_of = assign_nodes(graph, cut, progress)
     finally:
         progress.close()
     sizes = ", ".join(f"{size:,}" for size in np.bincount(part_of, minlength=cut.num_parts))

@@ -10,11 +10,11 @@ from siafu.plan import CutStatistics, GraphStatistics
 def statistics_of_parts(parts: Parts, rank: int | None = None) -> GraphStatistics:
     """Return the numbers of a graph with its cut, of which a rank's part may stand for all."""
     facts, quality = parts.facts["graph"], parts.quality
-    train = sum(quality.training) / max(1, sum(quality.vertices))
+    train = sum(quality.training) / max(1, sum(quality.nodes))
     cut = CutStatistics.of(quality)
     if rank is not None:
         own = {
-            "rows": quality.vertices[rank],
+            "rows": quality.nodes[rank],
             "edges": quality.edges[rank],
             "largest_halo": quality.halo_rows[rank],
         }
@@ -23,7 +23,7 @@ def statistics_of_parts(parts: Parts, rank: int | None = None) -> GraphStatistic
     stored = None
     if "x_index" in part:
         entries = part.entry("x_index").shape[0]
-        stored = 8 + 8 * entries / max(1, quality.vertices[0])
+        stored = 8 + 8 * entries / max(1, quality.nodes[0])
     attr = part.entry("edge_attr").shape[1] if "edge_attr" in part else 0
     return GraphStatistics(
         name=facts["name"],

@@ -4,12 +4,12 @@ from siafu.minibatch.feed import Batching, Columns, Feed, Needs
 from siafu.minibatch.fetched_rows import HotRows
 from siafu.minibatch.flow import Flow, plan_flow
 from siafu.minibatch.held_out import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
-from siafu.minibatch.layerwise import Room, map_rows, vertex_bytes
+from siafu.minibatch.layerwise import Room, map_rows, node_bytes
 from siafu.minibatch.link_seeds import (
     Directory,
     LinkBatching,
     LinkSeeds,
-    other_vertices,
+    other_nodes,
     rows_of_seeds,
 )
 from siafu.minibatch.loader import MinibatchLoader, SampledData
@@ -53,9 +53,9 @@ __all__ = [
     "hold_out_of_shard",
     "map_rows",
     "measure_costs",
-    "other_vertices",
+    "node_bytes",
+    "other_nodes",
     "owners_of",
     "plan_flow",
     "rows_of_seeds",
-    "vertex_bytes",
 ]

@@ -130,7 +130,7 @@ class Feed:
             self.channel,
             sampling,
             edge_columns=needs.edge_columns,
-            vertex_columns=self._vertex_columns(x),
+            node_columns=self._node_columns(x),
         )
         self.place = self._choose_place(served)
         self.relay_for = self._relays(served)
@@ -140,7 +140,7 @@ class Feed:
         )
         self._trial: Trial | None = None
         if needs.aggregate is not None:
-            self.relay.served.vertex_columns["aggregate"] = self._aggregated(needs.aggregate)
+            self.relay.served.node_columns["aggregate"] = self._aggregated(needs.aggregate)
         self.columns = self._columns()
         self.links = self._link_seeds(batching)
         seed_columns = ("y",) if shard.y is not None and self.links is None else ()
@@ -163,7 +163,7 @@ class Feed:
         shard, needs = self.shard, self.needs
         if needs.rows_on == "host" or shard.is_mapped:
             return choose_place(needs.rows_on, shard, Load(), lambda: 0, 0)
-        rows = as_movable(served.vertex_columns[self.rows_name])
+        rows = as_movable(served.node_columns[self.rows_name])
         free = self._left or partial(free_bytes, shard.world.device)
         load = Load(
             graph=device_bytes(served),
@@ -184,10 +184,10 @@ class Feed:
             name: placed(reader, place, hot)
             if name == self.rows_name
             else moved(reader, place.device)
-            for name, reader in served.vertex_columns.items()
+            for name, reader in served.node_columns.items()
         }
         graph = DeviceGraph.build(served, place.device)
-        there, holds = replace(served, vertex_columns=columns), place.rows == "device"
+        there, holds = replace(served, node_columns=columns), place.rows == "device"
         return lambda how: DeviceRelay(graph, there, self.channel, how, seed, holds_rows=holds)
 
     def layer_relays(self, layers: int, *, drawn: bool) -> list[Relay]:
@@ -203,7 +203,7 @@ class Feed:
     @property
     def device_hits(self) -> float | None:
         """The share of rows of pinned memory that had copies on the device, where that is asked."""
-        reader = self.relay.served.vertex_columns[self.rows_name]
+        reader = self.relay.served.node_columns[self.rows_name]
         return reader.hits if isinstance(reader, PinnedRows) else None
 
     def _link_seeds(self, batching: Batching) -> LinkSeeds | None:
@@ -224,7 +224,7 @@ class Feed:
         x = x.with_weight(x.weight.to(sum_type(needs.dtype)))
         return packed_rows(x, self.shard.world, normalise=needs.normalise)
 
-    def _vertex_columns(self, x: RowReader) -> dict[str, RowReader]:
+    def _node_columns(self, x: RowReader) -> dict[str, RowReader]:
         shard = self.shard
         columns: dict[str, RowReader] = {}
         if self.needs.feature_bits == 8:
@@ -290,7 +290,7 @@ class Feed:
         if not capacity or self.channel.size == 1:
             return None
         served, num_owned = self.relay.served, self.shard.num_owned
-        others = self.shard.num_vertices - num_owned
+        others = self.shard.num_nodes - num_owned
         reads_C = torch.zeros(len(served.address_C), dtype=torch.int64)
         for _, _, piece in self.shard.edge_pieces():
             reads_C += torch.bincount(piece.index, minlength=len(reads_C))
@@ -345,7 +345,7 @@ class Feed:
 
 
 def _row_bytes(served: Served, name: str) -> int:
-    reader = served.vertex_columns[name]
+    reader = served.node_columns[name]
     return reader.dtype.itemsize * (reader.shape[1] if len(reader.shape) > 1 else 1)
 
 

@@ -67,10 +67,10 @@ class HeldOut:
     def share(self, shard: Shard) -> "HeldOut":
         """Return those whose source this rank owns."""
         last = max(int(pairs.max(initial=0)) for pairs in (self.val, self.test))
-        if last >= shard.num_vertices:
+        if last >= shard.num_nodes:
             raise DataError(
                 "A held-out edge names a node that does not exist.",
-                seen=f"row {last} of {shard.num_vertices}",
+                seen=f"row {last} of {shard.num_nodes}",
                 fix="start the run again: the held-out edges are of another graph",
             )
         mine = (shard.part_of[pairs[:, 0]] == shard.world.rank for pairs in (self.val, self.test))

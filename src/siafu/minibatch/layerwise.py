@@ -31,7 +31,7 @@ _COPIES = 4
 """Of a row while it is fetched: as it comes, joined with the own ones, as asked by others, read."""
 _NUMBER_BYTES = 200
 """What an edge and its source take in numbers: addresses, places, what sorting makes of them."""
-_LEAST_VERTICES = 1 << 10
+_LEAST_NODES = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +50,21 @@ class Room:
         if self.piece_bytes is None:
             edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
             return row_spans(indptr, self.times * edges, self.times * _ROWS_AT_ONCE)
-        fits = max(_LEAST_VERTICES, self.piece_bytes // vertex_bytes(row_bytes, width))
+        fits = max(_LEAST_NODES, self.piece_bytes // node_bytes(row_bytes, width))
         # A power of two, since what is free differs a little from run to run, and pieces of another
         # size may round sums of products another way.
-        vertices = 1 << (fits.bit_length() - 1)
-        rows = min(_ROWS_AT_ONCE, vertices // 8)
-        return row_spans(indptr, min(_EDGES_AT_ONCE, vertices - rows), rows)
+        nodes = 1 << (fits.bit_length() - 1)
+        rows = min(_ROWS_AT_ONCE, nodes // 8)
+        return row_spans(indptr, min(_EDGES_AT_ONCE, nodes - rows), rows)
 
     def rows_at_once(self, width: int) -> int:
         """Return how many rows may be worked on that are `width` wide, all that is made counted."""
         if self.piece_bytes is None:
             return _ROWS_AT_ONCE
-        return min(_ROWS_AT_ONCE, max(_LEAST_VERTICES, self.piece_bytes // (4 * width)))
+        return min(_ROWS_AT_ONCE, max(_LEAST_NODES, self.piece_bytes // (4 * width)))
 
 
-def vertex_bytes(row_bytes: int, width: int) -> int:
+def node_bytes(row_bytes: int, width: int) -> int:
     """Return what a piece takes for each node it reads, at most."""
     computing = 2 * row_bytes + 4 * 4 * width
     return max(_COPIES * row_bytes, computing) + _NUMBER_BYTES
@@ -86,7 +86,7 @@ def map_rows(
     the widest rows that `compute` makes.
     """
     channel, num_owned, room = relay.channel, relay.served.shard.num_owned, room or Room()
-    row_bytes = sum(_row_bytes(relay.served.vertex_columns[name]) for name in columns)
+    row_bytes = sum(_row_bytes(relay.served.node_columns[name]) for name in columns)
     indptr = relay.served.shard.csr.indptr
     if only is not None:
         degree = drawn_degree(relay, only)

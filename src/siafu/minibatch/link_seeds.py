@@ -82,7 +82,7 @@ class EdgeOrder:
     def _pairs(self, low: int, high: int) -> Tensor:
         """Return the edges into some owned rows, sorted."""
         src, dst = edge_ends(self._shard, self._numbers, low, high)
-        count = self._shard.num_vertices
+        count = self._shard.num_nodes
         key = (src * count + dst)[src != dst].unique()
         return torch.stack([key // count, key % count], dim=1)
 
@@ -115,7 +115,7 @@ class EdgeOrder:
         pairs = torch.cat(pieces)
         if self._of_all and self._channel.size > 1:
             pairs = torch.cat([pairs, self._others(pairs, first, end)])
-        pairs = pairs[(pairs[:, 0] * self._shard.num_vertices + pairs[:, 1]).argsort()]
+        pairs = pairs[(pairs[:, 0] * self._shard.num_nodes + pairs[:, 1]).argsort()]
         return pairs[self._draws(pairs).argsort(stable=True)]
 
     def _others(self, mine: Tensor, first: int, end: int) -> Tensor:
@@ -190,7 +190,7 @@ class LinkSeeds:
 
     def __init__(self, shard: Shard, batching: LinkBatching, order: EdgeOrder, seed: int) -> None:
         self.batching, self.order, self.seed = batching, order, seed
-        self.num_vertices = shard.num_vertices
+        self.num_nodes = shard.num_nodes
         self.directory = Directory(shard.part_of, shard.world.size)
 
     def expand(self, epoch: int, steps: list[Step]) -> list[Step]:
@@ -215,7 +215,7 @@ class LinkSeeds:
         key = DrawKey(self.seed, epoch_of_draws(epoch, batch.number), _NEGATIVES_PURPOSE)
         count = 2 * self.batching.negatives
         draws = uniform_rows(key, torch.arange(len(dst_B)), count, dtype=torch.float64)
-        others_BK = other_vertices(draws, dst_B, self.num_vertices)
+        others_BK = other_nodes(draws, dst_B, self.num_nodes)
         numbers = torch.cat([src_B, dst_B, others_BK.flatten()])
         return replace(batch, seeds=self.directory.addresses(numbers))
 
@@ -227,15 +227,15 @@ class LinkSeeds:
         """Return the sub-graph less the minibatch's own edges, in both directions."""
         if not self.batching.exclude_targets:
             return subgraph
-        count, num_vertices = self.num_edges(batch), len(subgraph.addresses)
+        count, num_nodes = self.num_edges(batch), len(subgraph.addresses)
         device, end = subgraph.index.device, subgraph.ends[0]
         seeds = rows_of_seeds(batch.seeds)[: 2 * count].to(device)
         src_B, dst_B = seeds.view(2, count)
-        targets = torch.cat([dst_B * num_vertices + src_B, src_B * num_vertices + dst_B])
+        targets = torch.cat([dst_B * num_nodes + src_B, src_B * num_nodes + dst_B])
         degree = subgraph.indptr.diff()
         seed_M = torch.arange(subgraph.num_seeds, device=device)
         row_E = seed_M.repeat_interleave(degree[: subgraph.num_seeds], output_size=end)
-        drop_E = torch.isin(row_E * num_vertices + subgraph.index[:end].long(), targets)
+        drop_E = torch.isin(row_E * num_nodes + subgraph.index[:end].long(), targets)
         keep_E = torch.ones(len(subgraph.index), dtype=torch.bool, device=device)
         keep_E[:end] = ~drop_E
         dropped_E = row_E[drop_E]
@@ -257,11 +257,11 @@ def rows_of_seeds(seeds: Tensor) -> Tensor:
     return Numbering().add(seeds)[0].long()
 
 
-def other_vertices(draws_B2K: Tensor, not_B: Tensor, num_vertices: int) -> Tensor:
+def other_nodes(draws_B2K: Tensor, not_B: Tensor, num_nodes: int) -> Tensor:
     """Return [B, K] nodes, uniform over all but one, from two draws each.
 
     One draw has 32 bits, too few to be uniform over very many nodes.
     """
     draws_BK = draws_B2K[:, 0::2] + draws_B2K[:, 1::2] * 2.0**-32
-    others_BK = (draws_BK * (num_vertices - 1)).long().clamp(max=num_vertices - 2)
+    others_BK = (draws_BK * (num_nodes - 1)).long().clamp(max=num_nodes - 2)
     return others_BK + (others_BK >= not_B[:, None])

@@ -242,7 +242,7 @@ class MacrobatchSampler:
         subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
         rows: RowSource
         seed_rows: RowSource
-        readers, places = self.relay.served.vertex_columns, dict[int, Tensor]()
+        readers, places = self.relay.served.node_columns, dict[int, Tensor]()
         if self.relay.holds_rows:
             rows = RowsAtHand({name: readers[name] for name in self.columns})
         else:
@@ -268,7 +268,7 @@ class MacrobatchSampler:
         high = low + counts[self.relay.channel.rank]
         own = rows_of(addresses_U[low:high])
         far = self.hot.get(torch.cat([addresses_U[:low], addresses_U[high:]]), self._fetch_far)
-        readers = self.relay.served.vertex_columns
+        readers = self.relay.served.node_columns
         return {
             name: torch.cat([rows[:low], readers[name].read(own), rows[low:]])
             for name, rows in far.items()

@@ -121,7 +121,7 @@ class Relay:
 
     def fetch(self, addresses_U: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
         """Return rows of nodes, by column; `addresses_U` rise."""
-        channel, readers = self.channel, self.served.vertex_columns
+        channel, readers = self.channel, self.served.node_columns
         counts = torch.bincount(owners_of(addresses_U), minlength=channel.size).tolist()
         before, own, after = rows_of(addresses_U).split(
             [sum(counts[: channel.rank]), counts[channel.rank], sum(counts[channel.rank + 1 :])]

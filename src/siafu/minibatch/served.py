@@ -50,7 +50,7 @@ class Served:
     address_C: Tensor
     """int64: of each column of the shard."""
     edge_columns: dict[EdgeColumn, RowReader]
-    vertex_columns: dict[str, RowReader]
+    node_columns: dict[str, RowReader]
     weight_E: Tensor | None
     """Chances of edges, where they differ."""
 
@@ -62,7 +62,7 @@ class Served:
         sampling: Sampling,
         *,
         edge_columns: tuple[EdgeColumn, ...] = (),
-        vertex_columns: dict[str, RowReader],
+        node_columns: dict[str, RowReader],
     ) -> "Served":
         """Return what this rank serves; every rank calls this together."""
         own_N = torch.arange(shard.num_owned) | channel.rank << ROW_BITS
@@ -73,7 +73,7 @@ class Served:
             shard,
             torch.cat([own_N, halo_R]),
             {name: reader for name, reader in found.items() if reader is not None},
-            ids | vertex_columns,
+            ids | node_columns,
             _chances(shard) if sampling.weighted else None,
         )
 

@@ -21,9 +21,9 @@ from siafu.nn.temporal import (
     BandedMean,
     EvolvingGCN,
     LookingBack,
+    NodeGRU,
+    NodeLSTM,
     TemporalLayer,
-    VertexGRU,
-    VertexLSTM,
 )
 
 
@@ -226,8 +226,8 @@ _DYNAMIC_CARDS = (
         name="tm-gcn", parts=_tm_gcn, aggregate="out", averages_band=True, edge_head="linear"
     ),
     # Manessi et al., 2020: GCN and LSTM, with the input beside, and without.
-    DynamicCard(name="cd-gcn", parts=lambda spec: _recurrent(spec, VertexLSTM, skip=True)),
-    DynamicCard(name="wd-gcn", parts=lambda spec: _recurrent(spec, VertexLSTM, skip=False)),
+    DynamicCard(name="cd-gcn", parts=lambda spec: _recurrent(spec, NodeLSTM, skip=True)),
+    DynamicCard(name="wd-gcn", parts=lambda spec: _recurrent(spec, NodeLSTM, skip=False)),
     # Pareja et al., 2020.
     DynamicCard(
         name="evolvegcn-o",
@@ -244,7 +244,7 @@ _DYNAMIC_CARDS = (
         only_weights_evolve=True,
     ),
     # Seo et al., 2018, the first form; T-GCN of Zhao et al., 2020, is this with one layer.
-    DynamicCard(name="gcrn", parts=lambda spec: _recurrent(spec, VertexGRU, skip=False)),
+    DynamicCard(name="gcrn", parts=lambda spec: _recurrent(spec, NodeGRU, skip=False)),
 )
 DYNAMIC_CARDS: dict[str, DynamicCard] = {card.name: card for card in _DYNAMIC_CARDS}
 
@@ -256,7 +256,7 @@ def build_dynamic(spec: DynamicSpec) -> DynamicGNN:
     return DynamicGNN(card.parts(spec), out_width=spec.hidden, band=band)
 
 
-class VertexHead(nn.Module):
+class NodeHead(nn.Module):
     """out = W x + b for each node."""
 
     def __init__(self, width: int, out_width: int) -> None:

@@ -97,7 +97,7 @@ class LocalNeighbours:
         """Rows whose own were asked for before, how they are summed, and their sum."""
 
     @property
-    def num_vertices(self) -> int:
+    def num_nodes(self) -> int:
         """Nodes that are written: those of the whole graph, or of a minibatch."""
         return self.csr.num_rows
 

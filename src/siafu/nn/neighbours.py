@@ -44,7 +44,7 @@ class Neighbours(Protocol):
     """What a layer may ask of the graph. One process and every strategy answer alike."""
 
     @property
-    def num_vertices(self) -> int:
+    def num_nodes(self) -> int:
         """Nodes of the whole graph."""
         ...
 

@@ -32,9 +32,9 @@ class GraphBatchNorm(nn.Module):
         inner, x_ND = self.inner, x_ND.to(sum_type(x_ND.dtype))
         if not self.training and inner.running_mean is not None:
             return inner(x_ND)
-        mean_D, variance_D = batch_statistics(x_ND, neighbours, neighbours.num_vertices)
+        mean_D, variance_D = batch_statistics(x_ND, neighbours, neighbours.num_nodes)
         if self.training and inner.running_mean is not None:
-            self._update_running(mean_D.detach(), variance_D.detach(), neighbours.num_vertices)
+            self._update_running(mean_D.detach(), variance_D.detach(), neighbours.num_nodes)
         out_ND = (x_ND - mean_D) * torch.rsqrt(variance_D + inner.eps)
         return out_ND if inner.weight is None else torch.addcmul(inner.bias, out_ND, inner.weight)
 

@@ -84,7 +84,7 @@ def banded_mean(known: Tensor, num_before: int, band: int) -> Tensor:
     return total / count_T.clamp(max=band).to(known.dtype).view(-1, *[1] * (known.dim() - 1))
 
 
-class VertexLSTM(TemporalLayer):
+class NodeLSTM(TemporalLayer):
     """One LSTM shared by all nodes, run along time (Manessi et al., 2020); state (h, c)."""
 
     def __init__(self, in_width: int, out_width: int) -> None:
@@ -106,7 +106,7 @@ class VertexLSTM(TemporalLayer):
         return out_TNO, (h[0], c[0])
 
 
-class VertexGRU(TemporalLayer):
+class NodeGRU(TemporalLayer):
     """One GRU shared by all nodes, run along time; state (h)."""
 
     def __init__(self, in_width: int, out_width: int) -> None:

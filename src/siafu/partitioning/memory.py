@@ -23,7 +23,7 @@ from siafu.graph import Graph, graph_facts
 #      0.7 M      9.0 M   1269 MB     1397 MB
 #      0.3 M      5.0 M    786 MB      797 MB   (both directions stored)
 _METIS_NEIGHBOUR_BYTES = 140
-_METIS_VERTEX_BYTES = 100
+_METIS_NODE_BYTES = 100
 _METIS_BASE_BYTES = 64 << 20
 # Streaming and the writer hold a few columns per node, and pieces of 4 M edges or 64 MiB of
 # features in up to three copies. Resident bytes above an idle process:
@@ -32,7 +32,7 @@ _METIS_BASE_BYTES = 64 << 20
 #       10 M       5 M     624 MB      715 MB   (most clusters are single nodes)
 #        3 M      30 M     236 MB      379 MB   (hash, 8 parts)
 #        1 M      20 M     194 MB      283 MB
-_VERTEX_BYTES = 48
+_NODE_BYTES = 48
 _PIECES_BYTES = 224 << 20
 _SAMPLED_EDGES = 256
 
@@ -46,11 +46,11 @@ def predict_peak_bytes(
     both directions: `reverse_share` is the share of edges whose reverse is an edge already.
     """
     num_nodes, num_edges = int(facts["num_nodes"]), int(facts["num_edges"])
-    passing = _VERTEX_BYTES * num_nodes + _PIECES_BYTES
+    passing = _NODE_BYTES * num_nodes + _PIECES_BYTES
     if method != "metis" or num_parts == 1:  # others pass over the edges once
         return passing
     neighbours = round(num_edges * (2 - reverse_share))
-    metis = _METIS_NEIGHBOUR_BYTES * neighbours + _METIS_VERTEX_BYTES * num_nodes
+    metis = _METIS_NEIGHBOUR_BYTES * neighbours + _METIS_NODE_BYTES * num_nodes
     return max(passing, metis + _METIS_BASE_BYTES)
 
 

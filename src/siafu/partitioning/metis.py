@@ -161,12 +161,12 @@ def _fill(rows: tuple[Array, int, int], src: Array, fill: Array, neighbours: Arr
     for position in range(len(src)):
         while starts[at + 1] <= low + position:
             at += 1
-        row, vertex = first + at, src[position]
-        if vertex != row:
-            neighbours[fill[row]] = vertex
-            neighbours[fill[vertex]] = row
+        row, node = first + at, src[position]
+        if node != row:
+            neighbours[fill[row]] = node
+            neighbours[fill[node]] = row
             fill[row] += 1
-            fill[vertex] += 1
+            fill[node] += 1
 
 
 @strict_kernel

@@ -67,10 +67,10 @@ def _several_constraints(
     options[_EXTENSION.options_indices.SEED] = seed % 2**31
     options[_EXTENSION.options_indices.UFACTOR] = _UFACTOR
     part_of = np.empty(len(offsets) - 1, offsets.dtype)
-    num_vertices, constraints, parts, cut = (
+    num_nodes, constraints, parts, cut = (
         np.array([value], offsets.dtype) for value in (*weights.shape, num_parts, 0)
     )
-    graph = [_pointer(array) for array in (num_vertices, constraints, offsets, neighbours, weights)]
+    graph = [_pointer(array) for array in (num_nodes, constraints, offsets, neighbours, weights)]
     heavy = None if edge_weights is None else _pointer(edge_weights)
     outcome = library.METIS_PartGraphKway(
         *graph, None, heavy, _pointer(parts), None, None,

@@ -29,7 +29,7 @@ from siafu.partitioning.write import check_assignment, write_in_steps
 from siafu.record import Progress, Say, say_nothing, silent
 
 METHODS = get_args(Method)
-METIS_MOST_VERTICES = 4_000_000
+METIS_MOST_NODES = 4_000_000
 """Above this `auto` streams even where METIS would fit: METIS took 33 s at 1 M nodes and
 10 M neighbours of a power-law graph, streaming 1.5 s."""
 
@@ -153,7 +153,7 @@ def choose_method(graph: Graph, cut: Cut, available: int) -> str:
     """Return the method; what `auto` means: METIS where it fits and is quick, else streaming."""
     if cut.method != "auto":
         return cut.method
-    small = graph.num_nodes <= METIS_MOST_VERTICES
+    small = graph.num_nodes <= METIS_MOST_NODES
     fits = small and predict_for(graph, "metis", cut.num_parts) <= available
     return "metis" if fits else "streaming"
 
@@ -182,7 +182,7 @@ def _assign(graph: Graph, cut: Cut, partial: Partial | None, progress: Progress)
     return assign_contiguous(graph, cut.num_parts)
 
 
-def assign_vertices(graph: DynamicGraph, cut: Cut, progress: Progress | None = None) -> Array:
+def assign_nodes(graph: DynamicGraph, cut: Cut, progress: Progress | None = None) -> Array:
     """Return part_of: the group of each node, few of whose edges ever lead to another group."""
     return assign(_met(graph), cut, progress)
 

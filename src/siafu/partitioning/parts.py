@@ -30,7 +30,7 @@ from siafu.graph import (
 )
 from siafu.graph.columns import INTEGERS, OFFSETS
 from siafu.graph.manifest import MANIFEST
-from siafu.partitioning.quality import Quality
+from siafu.partitioning.quality import NODES_KEY, Quality
 
 _MOST_PARTS = 1 << 20
 _Parts = Annotated[int, Field(ge=1, le=_MOST_PARTS)]
@@ -42,7 +42,7 @@ class _WholeGraph(GraphFacts):
 
 class _Quality(Facts):
     cut_edges: Count
-    vertices: list[Count]
+    nodes: list[Count] = Field(alias=NODES_KEY)
     edges: list[Count]
     training: list[Count]
     halo_rows: list[Count]
@@ -57,7 +57,7 @@ class _PartsFacts(Facts):
     @model_validator(mode="after")
     def _agree(self) -> Self:
         quality = self.quality
-        for counts in (quality.vertices, quality.edges, quality.training, quality.halo_rows):
+        for counts in (quality.nodes, quality.edges, quality.training, quality.halo_rows):
             if len(counts) != self.num_parts:
                 raise ValueError(f"quality has {len(counts)} counts for {self.num_parts} parts")
         return self
@@ -138,7 +138,7 @@ class Parts:
                 seen = f"fact {name} is {getattr(known, name)!r}, of all parts "
                 raise folder.damaged(MANIFEST, f"{seen}{getattr(self._graph, name)!r}")
         sizes = (known.num_owned, known.num_local_edges, known.num_halo)
-        if sizes != (told := (whole.vertices[part], whole.edges[part], whole.halo_rows[part])):
+        if sizes != (told := (whole.nodes[part], whole.edges[part], whole.halo_rows[part])):
             seen = f"{sizes} rows, edges and halo rows, {told} in the quality of the cut"
             raise folder.damaged(MANIFEST, seen)
 

@@ -15,6 +15,8 @@ from siafu.partitioning.chunks import edge_pieces
 from siafu.record import Progress, silent
 
 _PARTS_AT_ONCE = 64
+NODES_KEY = "vertices"
+"""What manifests call nodes by part, from the first on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +25,7 @@ class Quality:
 
     cut_edges: int
     """Edges whose ends lie in two parts."""
-    vertices: tuple[int, ...]
+    nodes: tuple[int, ...]
     """Owned rows of each part."""
     edges: tuple[int, ...]
     """Edges of each part: those that end in its owned rows."""
@@ -35,7 +37,7 @@ class Quality:
     @property
     def num_parts(self) -> int:
         """Parts."""
-        return len(self.vertices)
+        return len(self.nodes)
 
     @property
     def cut_fraction(self) -> float:
@@ -43,9 +45,9 @@ class Quality:
         return self.cut_edges / max(1, sum(self.edges))
 
     @property
-    def vertex_balance(self) -> float:
+    def node_balance(self) -> float:
         """Most nodes of a part over the mean; 1 is even."""
-        return _balance(self.vertices)
+        return _balance(self.nodes)
 
     @property
     def edge_balance(self) -> float:
@@ -63,9 +65,11 @@ class Quality:
 
     def to_facts(self) -> dict[str, Any]:
         """Return what a manifest keeps, the derived figures for readers included."""
-        return asdict(self) | {
+        counts = asdict(self)
+        counts[NODES_KEY] = counts.pop("nodes")
+        return counts | {
             "cut_fraction": self.cut_fraction,
-            "vertex_balance": self.vertex_balance,
+            "node_balance": self.node_balance,
             "edge_balance": self.edge_balance,
             "training_balance": self.training_balance,
         }
@@ -73,10 +77,10 @@ class Quality:
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> Self:
         """Return the quality a manifest keeps."""
-        by_part = ("vertices", "edges", "training", "halo_rows")
+        keys = {"nodes": NODES_KEY} | {key: key for key in ("edges", "training", "halo_rows")}
         return cls(
             cut_edges=int(facts["cut_edges"]),
-            **{name: tuple(int(count) for count in facts[name]) for name in by_part},
+            **{name: tuple(int(count) for count in facts[key]) for name, key in keys.items()},
         )
 
 
@@ -103,7 +107,7 @@ def score(
         )
     return Quality(
         cut_edges=int(cut_edges),
-        vertices=count_by_part(part_of, num_parts),
+        nodes=count_by_part(part_of, num_parts),
         edges=tuple(edges.tolist()),
         training=count_training(graph, part_of, num_parts),
         halo_rows=tuple(halo_rows.tolist()),
@@ -140,12 +144,12 @@ def _mark_readers(
         while offsets[at + 1] <= low + position:
             at += 1
         part = part_of[first + at]
-        vertex = src[position]
+        node = src[position]
         if first_part <= part < first_part + 64:
             edges[part] += 1
-            if part_of[vertex] != part:
+            if part_of[node] != part:
                 cut += 1
-                readers[vertex] |= np.uint64(1) << np.uint64(part - first_part)
+                readers[node] |= np.uint64(1) << np.uint64(part - first_part)
     return cut
 
 

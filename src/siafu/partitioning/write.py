@@ -83,7 +83,7 @@ def write_in_steps(
         for part, child in enumerate(writers):
             child.save("rows", rows.owned(part), dtype=np.int64)
         partial.end("sends")
-    _write_vertices(graph, rows, writers, partial, progress)
+    _write_nodes(graph, rows, writers, partial, progress)
     if not partial.has("whole"):
         writer.save("part_of", rows.part_of)
         graph.ids.save(writer)
@@ -111,7 +111,7 @@ def _quality(
     cut = [partial.facts(f"part {part}")["cut_edges"] for part in range(rows.num_parts)]
     return Quality(
         cut_edges=sum(cut),
-        vertices=tuple(rows.counts()),
+        nodes=tuple(rows.counts()),
         edges=tuple(writer.facts["num_local_edges"] for writer in writers),
         training=count_training(graph, rows.part_of, rows.num_parts),
         halo_rows=tuple(writer.facts["num_halo"] for writer in writers),
@@ -131,7 +131,7 @@ def check_assignment(graph: Graph, part_of: Array, num_parts: int) -> None:
         )
 
 
-def _write_vertices(
+def _write_nodes(
     graph: Graph,
     rows: PartRows,
     writers: list[FolderWriter],
@@ -139,16 +139,16 @@ def _write_vertices(
     progress: Progress,
 ) -> None:
     """Write what has one row per node; each array is a step."""
-    columns = _vertex_columns(graph)
+    columns = _node_columns(graph)
     for done, (name, split, *arrays) in enumerate(columns):
-        progress("vertices", done, len(columns))
+        progress("nodes", done, len(columns))
         if not partial.has(f"nodes {name}"):
             split(rows, writers, name, *arrays)
             partial.end(f"nodes {name}")
-    progress("vertices", len(columns), len(columns))
+    progress("nodes", len(columns), len(columns))
 
 
-def _vertex_columns(graph: Graph) -> list[tuple[Any, ...]]:
+def _node_columns(graph: Graph) -> list[tuple[Any, ...]]:
     """Return the name of each array, how it is split, and what it is split from."""
     plain: dict[str, Any] = {name: getattr(graph, name) for name in ("y", *MASKS)}
     columns: list[tuple[Any, ...]] = []

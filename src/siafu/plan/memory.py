@@ -237,7 +237,7 @@ def measure_sizes(shard: Shard, stages: list[int]) -> list[Sizes]:
                 round(max(heights, default=0)),
                 len(groups),
                 world.size,
-                shard.num_vertices,
+                shard.num_nodes,
                 int(sum(row[1] for row in table)),
             )
         )

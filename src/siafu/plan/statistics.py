@@ -56,7 +56,7 @@ class CutStatistics(BaseModel):
         return cls(
             ranks=quality.num_parts,
             halo_rows=sum(quality.halo_rows),
-            rows=max(quality.vertices),
+            rows=max(quality.nodes),
             edges=max(quality.edges),
             largest_halo=max(quality.halo_rows),
         )

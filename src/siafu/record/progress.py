@@ -162,7 +162,7 @@ _CUTTING = {
     "compare": "comparing cuts",
     "score": "counting cut edges",
     "fingerprint": "hashing the graph",
-    "vertices": "writing nodes",
+    "nodes": "writing nodes",
     "edges": "writing edges",
     "parts": "writing parts",
 }

@@ -275,7 +275,7 @@ def _cut(run: ToldRun, *, named: bool) -> str:
     head = ["part", "nodes", "edges", "training nodes", "rows from others"]
     told = (
         f"<p>{quality.cut_edges:,} edges are cut ({100 * quality.cut_fraction:.1f} %); the largest "
-        f"part has {quality.vertex_balance:.2f} times the mean of nodes and "
+        f"part has {quality.node_balance:.2f} times the mean of nodes and "
         f"{quality.edge_balance:.2f} times that of edges.</p>"
     )
     title = f"Cut of {run.name}" if named else "Cut"
@@ -283,7 +283,7 @@ def _cut(run: ToldRun, *, named: bool) -> str:
 
 
 def _counts(quality: Any) -> tuple[tuple[int, ...], ...]:
-    return quality.vertices, quality.edges, quality.training, quality.halo_rows
+    return quality.nodes, quality.edges, quality.training, quality.halo_rows
 
 
 def _settings(runs: Sequence[ToldRun]) -> str:

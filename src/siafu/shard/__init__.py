@@ -1,6 +1,7 @@
 """Where a rank's rows live and how rows of other ranks are reached."""
 
 from siafu.shard.moving import moved_shard
+from siafu.shard.nodes import NodeShare
 from siafu.shard.objective import Objective
 from siafu.shard.readers import (
     FileRows,
@@ -12,17 +13,16 @@ from siafu.shard.readers import (
     new_rows,
 )
 from siafu.shard.shard import Shard, open_shard, part_bytes, require
-from siafu.shard.vertices import VertexShare
 
 __all__ = [
     "FileRows",
     "HeldRows",
+    "NodeShare",
     "Objective",
     "PickedRows",
     "RowReader",
     "ScratchRows",
     "Shard",
-    "VertexShare",
     "WrittenRows",
     "moved_shard",
     "new_rows",

@@ -30,7 +30,7 @@ class Shard:
 
     world: World
     name: str
-    num_vertices: int
+    num_nodes: int
     """Nodes of the whole graph."""
     num_classes: int
     multi_label: bool
@@ -273,7 +273,7 @@ def _shard(
     return Shard(
         world=world,
         name=facts["name"],
-        num_vertices=int(facts["num_nodes"]),
+        num_nodes=int(facts["num_nodes"]),
         num_classes=int(facts["num_classes"]),
         multi_label=bool(facts["multi_label"]),
         csr=CSR(
@@ -395,6 +395,6 @@ def require(shard: Shard, *names: str) -> None:
         if absent:
             raise DataError(
                 words["problem"],
-                seen=f"{shard.name}: {shard.num_vertices} nodes, masks {shard.mask_totals}",
+                seen=f"{shard.name}: {shard.num_nodes} nodes, masks {shard.mask_totals}",
                 fix=words["fix"],
             )

@@ -106,9 +106,9 @@ class ColumnNeighbours:
         return None if x is None else self._share(x)
 
     @property
-    def num_vertices(self) -> int:
+    def num_nodes(self) -> int:
         """Nodes of the whole graph."""
-        return self._rows.num_vertices
+        return self._rows.num_nodes
 
     @ComputedOnce
     def edge_attr(self) -> Tensor | None:

@@ -59,9 +59,9 @@ class BlockNeighbours:
         """An exchange that has begun, until its sum is asked for."""
 
     @property
-    def num_vertices(self) -> int:
+    def num_nodes(self) -> int:
         """Nodes of the whole graph."""
-        return self.shard.num_vertices
+        return self.shard.num_nodes
 
     @property
     def edge_attr(self) -> Tensor | None:

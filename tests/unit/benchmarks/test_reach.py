@@ -23,7 +23,7 @@ def _star_of_pairs(pairs: int) -> tuple[Graph, np.ndarray]:
     return graph, (np.arange(2 * pairs) >= pairs).astype(np.int32)
 
 
-def test_minibatches_without_a_vertex_in_common_share_no_far_row() -> None:
+def test_minibatches_without_a_node_in_common_share_no_far_row() -> None:
     graph, parts = _star_of_pairs(4000)
     found = reach_of(graph, parts, (1, 2, 4))
     assert found["reach"] == {"1": 0.25, "2": 0.5, "4": 1.0}

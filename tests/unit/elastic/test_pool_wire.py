@@ -25,7 +25,7 @@ def sent(epoch: int, bits: int = 4) -> dict[str, torch.Tensor]:
     return encode_rows(tensors(), torch.arange(ROWS), bits, "to forward 1", DrawKey(3, epoch, 0))
 
 
-def test_only_rows_of_vertices_are_rounded_and_the_form_comes_back() -> None:
+def test_only_rows_of_nodes_are_rounded_and_the_form_comes_back() -> None:
     got, want = decode_rows(sent(1, 8)), tensors()
     assert got.keys() == want.keys()
     for name, tensor in want.items():

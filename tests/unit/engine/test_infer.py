@@ -27,7 +27,7 @@ def predict(world: World, parts: Path, target: Path) -> int:
 
 
 @pytest.mark.parametrize("empty", [0, 1])
-def test_part_without_vertices_leaves_a_readable_table(
+def test_part_without_nodes_leaves_a_readable_table(
     ranks: RankPool, tmp_path: Path, empty: int
 ) -> None:
     graph = load("planted:60")

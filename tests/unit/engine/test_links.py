@@ -20,7 +20,7 @@ from siafu.engine.scores import (
 )
 from siafu.errors import ConfigError
 from siafu.ingest import load
-from siafu.minibatch.link_seeds import other_vertices, rows_of_seeds
+from siafu.minibatch.link_seeds import other_nodes, rows_of_seeds
 from tests.command import Command
 
 LINK = {"data": "planted", "strategy": "batchgnn", "task": "link"}
@@ -65,16 +65,14 @@ def test_seeds_are_numbered_as_they_appear() -> None:
     assert rows_of_seeds(torch.tensor([9, 4, 9, 1 << 45, 4])).tolist() == [0, 1, 0, 2, 1]
 
 
-def test_drawn_vertices_are_uniform_over_all_others() -> None:
+def test_drawn_nodes_are_uniform_over_all_others() -> None:
     draws = torch.from_numpy(np.random.default_rng(0).random((4000, 6)))
-    others = other_vertices(draws, torch.full((4000,), 2), 5)
+    others = other_nodes(draws, torch.full((4000,), 2), 5)
     counts = torch.bincount(others.flatten(), minlength=5).tolist()
     assert counts[2] == 0
     assert [counts[v] for v in (0, 1, 3, 4)] == pytest.approx([3000] * 4, abs=200)
     assert others.max() == 4
-    top = other_vertices(
-        torch.full((1, 2), 1 - 2.0**-32, dtype=torch.float64), torch.tensor([9]), 5
-    )
+    top = other_nodes(torch.full((1, 2), 1 - 2.0**-32, dtype=torch.float64), torch.tensor([9]), 5)
     assert top.tolist() == [[3]]
 
 

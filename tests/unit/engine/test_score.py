@@ -100,7 +100,7 @@ def test_roc_auc_counts_pairs_in_the_right_order(ranks: RankPool, tmp_path, size
         assert got == pytest.approx(want)
 
 
-def test_mask_without_vertices_scores_zero(tmp_path: Path) -> None:
+def test_mask_without_nodes_scores_zero(tmp_path: Path) -> None:
     whole = graph(np.zeros(NUM_NODES, np.int64), 3)
     none = np.zeros(NUM_NODES, bool)
     whole = whole.with_masks(whole.train, none, none)

@@ -155,8 +155,8 @@ def test_other_edge_columns_of_a_wrong_length_are_refused_too(column: str) -> No
 @st.composite
 def typed_edges(draw) -> tuple[int, list[tuple[int, int, int]]]:
     num_nodes = draw(st.integers(1, 6))
-    vertex = st.integers(0, num_nodes - 1)
-    return num_nodes, draw(st.lists(st.tuples(vertex, vertex, st.integers(0, 2)), max_size=25))
+    node = st.integers(0, num_nodes - 1)
+    return num_nodes, draw(st.lists(st.tuples(node, node, st.integers(0, 2)), max_size=25))
 
 
 @settings(max_examples=200, deadline=None)

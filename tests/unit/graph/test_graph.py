@@ -125,13 +125,13 @@ def with_nan(row: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("row", [0, 2, 5])
-def test_nan_feature_names_the_vertex(row: int) -> None:
+def test_nan_feature_names_the_node(row: int) -> None:
     with pytest.raises(DataError, match="NaN or infinite") as caught:
         check_graph(small(x=with_nan(row)))
     assert repr(NAMES[row]) in caught.value.seen
 
 
-def test_infinite_sparse_feature_names_the_vertex() -> None:
+def test_infinite_sparse_feature_names_the_node() -> None:
     value = sparse().value.copy()
     value[5] = np.inf  # node 3, the only value after the empty node 1
     with pytest.raises(DataError, match="NaN or infinite") as caught:
@@ -164,7 +164,7 @@ def test_bad_graph_is_refused_with_what_was_seen(change, told: str) -> None:
 
 
 @pytest.mark.parametrize("mask", ["train", "val", "test"])
-def test_masked_vertex_without_a_label_is_named(mask: str) -> None:
+def test_masked_node_without_a_label_is_named(mask: str) -> None:
     y = np.array([0, 1, -1, 0, -1, -1])
     chosen = {name: np.zeros(6, bool) for name in ("train", "val", "test")}
     check_graph(small(y=y, **chosen))  # -1 outside the masks is allowed

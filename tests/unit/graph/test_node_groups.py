@@ -26,7 +26,7 @@ def test_groups_add_up_to_the_graph(monkeypatch, outward: bool, keys_at_once: in
         edges = {}
         for number, part in enumerate(parts):
             snapshot = part.graph.snapshot(step)
-            ends = part.vertices_C[snapshot.dst()], part.vertices_C[snapshot.src]
+            ends = part.nodes_C[snapshot.dst()], part.nodes_C[snapshot.src]
             assert (graph.part_of[ends[1 if outward else 0]] == number).all()
             pairs = zip(ends[0].tolist(), ends[1].tolist(), strict=True)
             edges |= dict(zip(pairs, snapshot.weight.tolist(), strict=True))
@@ -38,6 +38,6 @@ def test_a_group_knows_its_own_and_whom_they_meet() -> None:
     graph = grouped()
     part = group_graph(graph, 1)
     own = np.flatnonzero(graph.part_of == 1)
-    assert (part.vertices_C[part.own_n] == own).all()
-    met = {int(v) for s in part.graph.iterate() for v in part.vertices_C[s.src]}
-    assert set(part.vertices_C.tolist()) == met | set(own.tolist())
+    assert (part.nodes_C[part.own_n] == own).all()
+    met = {int(v) for s in part.graph.iterate() for v in part.nodes_C[s.src]}
+    assert set(part.nodes_C.tolist()) == met | set(own.tolist())

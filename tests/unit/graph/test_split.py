@@ -22,7 +22,7 @@ def some_labels() -> np.ndarray:
     return y
 
 
-def test_fractions_cover_the_labelled_vertices_once() -> None:
+def test_fractions_cover_the_labelled_nodes_once() -> None:
     y = some_labels()
     graph = draw_split(labelled(y, 4), "0.6,0.25", seed=5)
     count = (y >= 0).sum()
@@ -32,7 +32,7 @@ def test_fractions_cover_the_labelled_vertices_once() -> None:
     assert graph.val.sum() == round(0.85 * count) - round(0.6 * count)
 
 
-def test_vertices_a_class_are_counted_by_class() -> None:
+def test_nodes_a_class_are_counted_by_class() -> None:
     y = some_labels()
     graph = draw_split(labelled(y, 4), "5,9", seed=5)
     for label in range(4):
@@ -87,8 +87,8 @@ def test_nonsense_split_is_refused(text: str) -> None:
 @st.composite
 def edge_lists(draw) -> tuple[int, list[tuple[int, int]]]:
     num_nodes = draw(st.integers(1, 8))
-    vertex = st.integers(0, num_nodes - 1)
-    return num_nodes, draw(st.lists(st.tuples(vertex, vertex), max_size=25))
+    node = st.integers(0, num_nodes - 1)
+    return num_nodes, draw(st.lists(st.tuples(node, node), max_size=25))
 
 
 @settings(max_examples=200, deadline=None)

@@ -116,7 +116,7 @@ def small_graph(seed: int = 0) -> Graph:
 
 def small_events(seed: int = 0) -> Events:
     """Return events of six steps with classes of edges and nodes, and a signal."""
-    return drifting(24, num_steps=6, events_per_vertex=2, width=8, seed=seed)
+    return drifting(24, num_steps=6, events_per_node=2, width=8, seed=seed)
 
 
 def seen_of(run: siafu.Run) -> dict[str, str]:

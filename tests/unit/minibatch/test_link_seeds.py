@@ -71,16 +71,16 @@ def test_no_more_than_the_buckets_read_is_held(
             assert len(order._held) < 60
 
 
-@pytest.mark.parametrize(("num_vertices", "num_parts"), [(1, 1), (255, 2), (1300, 3), (513, 4)])
-def test_addresses_are_owner_and_row(num_vertices: int, num_parts: int) -> None:
-    generator = np.random.default_rng(num_vertices)
-    part_of = generator.integers(0, num_parts, num_vertices).astype(np.int32)
+@pytest.mark.parametrize(("num_nodes", "num_parts"), [(1, 1), (255, 2), (1300, 3), (513, 4)])
+def test_addresses_are_owner_and_row(num_nodes: int, num_parts: int) -> None:
+    generator = np.random.default_rng(num_nodes)
+    part_of = generator.integers(0, num_parts, num_nodes).astype(np.int32)
     part_of[part_of == 1] = 0  # a part may own nothing
-    want = np.empty(num_vertices, np.int64)
+    want = np.empty(num_nodes, np.int64)
     for part in range(num_parts):
         rows = np.flatnonzero(part_of == part)
         want[rows] = part << ROW_BITS | np.arange(len(rows))
-    numbers = torch.from_numpy(generator.permutation(num_vertices))
+    numbers = torch.from_numpy(generator.permutation(num_nodes))
     assert torch.equal(
         Directory(part_of, num_parts).addresses(numbers), torch.from_numpy(want)[numbers]
     )

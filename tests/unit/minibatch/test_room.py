@@ -17,7 +17,7 @@ from siafu.errors import BudgetError
 from siafu.graph import graph_from_edges
 from siafu.ingest import load
 from siafu.launch import fit
-from siafu.minibatch import Room, vertex_bytes
+from siafu.minibatch import Room, node_bytes
 from siafu.minibatch.feature_rows import fact_rows
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.partitioning import partition_graph
@@ -105,7 +105,7 @@ def test_pieces_are_as_large_as_there_is_room(piece_bytes: int) -> None:
     assert [low for low, _ in spans] == [0, *(high for _, high in spans[:-1])]
     assert spans[-1][1] == 50_000
     read = [high - low + int(indptr[high] - indptr[low]) for low, high in spans]
-    fits = max(1024, piece_bytes // vertex_bytes(264, 64))
+    fits = max(1024, piece_bytes // node_bytes(264, 64))
     assert max(read) <= fits
     assert max(read) > 0.4 * min(fits, 1 << 20)
 

@@ -151,7 +151,7 @@ def test_sample_depends_on_key_id_and_row_alone(threads, weighted):
     assert groups(*mixed) == [alone[q] for q in order.tolist()]
 
 
-def test_minibatches_hops_and_vertices_draw_apart():
+def test_minibatches_hops_and_nodes_draw_apart():
     indptr, rows = offsets_of([1000]), torch.zeros(6, dtype=torch.int64)
     ids, batch = torch.tensor([0, 1, 2**32, 0, 1, 0]), torch.tensor([0, 0, 0, 1, 1, 2])
     counts, positions = sample_positions(indptr, rows, ids, batch, KEYS, 8)

@@ -59,7 +59,7 @@ def _rings(num_rings: int = 4, size: int = 50, seed: int = 0):
 
 @pytest.mark.parametrize("name", ASSIGNMENTS)
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 7])
-def test_each_vertex_gets_one_part_in_range(name, num_parts):
+def test_each_node_gets_one_part_in_range(name, num_parts):
     graph = _awkward()
     part_of = ASSIGNMENTS[name](graph, num_parts)
     assert part_of.dtype == np.int32
@@ -86,7 +86,7 @@ def test_the_same_input_gives_the_same_parts_mapped_or_not(name, tmp_path):
 
 @pytest.mark.parametrize("name", ASSIGNMENTS)
 @pytest.mark.parametrize("num_parts", [0, 42])
-def test_more_parts_than_vertices_or_none_are_refused(name, num_parts):
+def test_more_parts_than_nodes_or_none_are_refused(name, num_parts):
     with pytest.raises(PartitionError, match=f"{num_parts} parts, 41 nodes"):
         ASSIGNMENTS[name](_awkward(), num_parts)
 
@@ -94,7 +94,7 @@ def test_more_parts_than_vertices_or_none_are_refused(name, num_parts):
 def test_metis_finds_the_rings_and_balances_all_three():
     quality = score(graph := _rings(), assign_metis(graph, 4), 4)
     assert quality.cut_fraction < 0.05
-    assert max(quality.vertex_balance, quality.edge_balance, quality.training_balance) < 1.15
+    assert max(quality.node_balance, quality.edge_balance, quality.training_balance) < 1.15
 
 
 def _directed(n: int = 3000):
@@ -113,7 +113,7 @@ def test_streaming_comes_near_metis_within_its_slack():
         streamed = score(graph, assign_streaming(graph, 4), 4)
         assert streamed.cut_edges < 0.3 * by_hash.cut_edges
         assert streamed.cut_edges < 1.5 * by_metis.cut_edges + 20
-        assert max(streamed.vertex_balance, streamed.edge_balance) <= 1.06
+        assert max(streamed.node_balance, streamed.edge_balance) <= 1.06
         assert streamed.training_balance <= 1.06
 
 
@@ -210,7 +210,7 @@ def test_metis_through_the_wrapper_balances_the_sum(tmp_path, monkeypatch):
     part_of = metis_child._one_constraint(4, 0, *arrays)
     quality = score(graph, part_of, 4)
     assert quality.cut_fraction < 0.05
-    assert quality.vertex_balance < 1.15
+    assert quality.node_balance < 1.15
 
 
 def test_the_child_loads_neither_siafu_nor_numba():

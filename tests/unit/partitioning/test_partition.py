@@ -44,7 +44,7 @@ def test_a_store_becomes_parts_by_every_method(method, num_parts, tmp_path):
     assert parts.num_parts == num_parts
     assert parts.quality == quality
     assert parts.facts["method"] == ("metis" if method == "auto" else method)
-    assert {"fingerprint", "parts", "vertices"} <= {phase for phase, _, _ in seen}
+    assert {"fingerprint", "parts", "nodes"} <= {phase for phase, _, _ in seen}
     part = parts.part(0)
     assert (part.facts["num_nodes"], part.facts["num_edges"]) == (60, 300)
     if num_parts == 1:
@@ -86,7 +86,7 @@ def test_auto_streams_where_metis_does_not_fit_or_would_take_long(monkeypatch):
     cut = partition.Cut(num_parts=3)
     assert partition.choose_method(graph, cut, 1 << 40) == "metis"
     assert partition.choose_method(graph, cut, 1000) == "streaming"
-    monkeypatch.setattr(partition, "METIS_MOST_VERTICES", 59)
+    monkeypatch.setattr(partition, "METIS_MOST_NODES", 59)
     assert partition.choose_method(graph, cut, 1 << 40) == "streaming"
 
 

@@ -98,7 +98,7 @@ def test_bytes_by_columns_are_predicted_whatever_the_cut(
     size = 2
     got = ranks.run(trained, size, parts[size], {"model": model, "strategy": "columns"})
     spec, strategy = got[0][0], got[0][1]
-    want = column_traffic(spec, sum(open_parts(parts[size]).quality.vertices), size, strategy)
+    want = column_traffic(spec, sum(open_parts(parts[size]).quality.nodes), size, strategy)
     epoch, evaluation = [rank[2] for rank in got], [rank[3] for rank in got]
     rows = summed(epoch, "column_forward") + summed(epoch, "column_backward")
     assert rows == pytest.approx(want.rows, rel=0.05)  # parts are not quite even

@@ -57,7 +57,7 @@ def test_shape_that_changes_with_the_number_of_edges(neighbours) -> None:
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_nan_names_the_vertex(neighbours, reduce: str) -> None:
+def test_nan_names_the_node(neighbours, reduce: str) -> None:
     csr = neighbours.view.csr
     source = int(csr.index[0])
     x = torch.ones(60, 3)

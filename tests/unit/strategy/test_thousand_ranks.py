@@ -71,7 +71,7 @@ def shard_of(small: Shard, ranks: int) -> Shard:
     return replace(
         small,
         world=StandIn(size=ranks),
-        num_vertices=NODES,
+        num_nodes=NODES,
         csr=CSR(torch.arange(0, edges + 1, DEGREE), index, owned + len(halo_ids)),
         plan=HaloPlan.build(sent, counts, counts, owned),
         row_ids=torch.arange(owned),

@@ -29,7 +29,7 @@ from siafu.nn import (
 from siafu.nn.local import AtHand
 from siafu.nn.sparse import dense
 from siafu.ops import CSR, DeltaStream
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 
 MOST_EDGES_KEPT = 100_000_000
 """Edges of all its snapshots together that a rank keeps ready on its device; above, it keeps deltas
@@ -60,7 +60,7 @@ class Snapshots:
         steps: Sequence[int],
         model: DynamicGNN,
         draws: Draws,
-        share: VertexShare,
+        share: NodeShare,
         reading: Reading | None = None,
         table_ND: Tensor | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class Snapshots:
         self._rows: Array | slice = slice(None)
         if not share.is_whole:
             part = group_graph(graph, share.world.rank, outward=self._turned)
-            self._edges, self._rows = part.graph, part.vertices_C[part.own_n]
+            self._edges, self._rows = part.graph, part.nodes_C[part.own_n]
             self._shards = StepShards(graph, part, share, draws)
         self.dtype = next(model.parameters()).dtype
         self.band = model.band
@@ -86,7 +86,7 @@ class Snapshots:
             self._aggregation = None
         edges = int(self._edges.edges_per_snapshot()[list(steps)].sum()) if len(steps) else 0
         if self.band:  # a mean holds the edges of all its snapshots, at most, and every loop
-            edges = self.band * edges + self.num_vertices * len(steps)
+            edges = self.band * edges + self.num_nodes * len(steps)
         # Ranks that share a snapshot make it anew at the same times, or never.
         edges = int(max(row[0] for row in share.world.gather_numbers([float(edges)])))
         self._inputs: dict[int, Rows] = {}
@@ -99,22 +99,22 @@ class Snapshots:
                 self._streams.append((span, self._stream(span)))
 
     @property
-    def num_vertices(self) -> int:
+    def num_nodes(self) -> int:
         """n."""
         return len(self.share.ids_n)
 
     @property
-    def vertex_ids(self) -> Tensor:
+    def node_ids(self) -> Tensor:
         """int64 [n]: the numbers of this rank's nodes in the whole graph."""
         return self.share.ids_n
 
     @property
-    def num_all_vertices(self) -> int:
+    def num_all_nodes(self) -> int:
         """N."""
         return self.graph.num_nodes
 
     @property
-    def most_vertices(self) -> int:
+    def most_nodes(self) -> int:
         """Nodes of the largest group."""
         part_of_N = None if self.share.is_whole else self.graph.part_of
         return self.graph.num_nodes if part_of_N is None else int(np.bincount(part_of_N).max())

@@ -14,7 +14,7 @@ from siafu.errors import ConfigError
 from siafu.graph import Array, DynamicGraph, GroupGraph, Snapshot, normalised
 from siafu.nn import Draws, StepGraph
 from siafu.ops import CSR
-from siafu.shard import Shard, VertexShare
+from siafu.shard import NodeShare, Shard
 from siafu.strategy import BlockNeighbours
 
 
@@ -25,18 +25,18 @@ class StepShards:
     """
 
     def __init__(
-        self, graph: DynamicGraph, part: GroupGraph, share: VertexShare, draws: Draws
+        self, graph: DynamicGraph, part: GroupGraph, share: NodeShare, draws: Draws
     ) -> None:
         self.graph, self.part, self.share, self.draws = graph, part, share, draws
         device = share.world.device
         self._own_n = torch.from_numpy(part.own_n).to(device)
-        vertices_C = torch.from_numpy(part.vertices_C).to(device)
-        is_other_C = torch.ones(len(vertices_C), dtype=torch.bool, device=device)
+        nodes_C = torch.from_numpy(part.nodes_C).to(device)
+        is_other_C = torch.ones(len(nodes_C), dtype=torch.bool, device=device)
         is_other_C[self._own_n] = False
         others_R = is_other_C.nonzero().squeeze(1)
-        owner_R, order = share.owners(vertices_C[others_R]).sort(stable=True)
+        owner_R, order = share.owners(nodes_C[others_R]).sort(stable=True)
         self._others_R = others_R[order]
-        self._plan = share.plan(vertices_C[self._others_R], owner_R)
+        self._plan = share.plan(nodes_C[self._others_R], owner_R)
         self._plans: dict[int, HaloPlan] = {}
         self._ids = graph.ids.take(share.ids_n.cpu().numpy())
 
@@ -85,7 +85,7 @@ class StepShards:
         return Shard(
             world=share.world,
             name=self.graph.name,
-            num_vertices=num_nodes,
+            num_nodes=num_nodes,
             num_classes=0,
             multi_label=False,
             class_names=(),
@@ -114,21 +114,21 @@ class Grid:
     """All ranks."""
     times: World
     """The ranks with the same nodes, in order of time: rows travel along time among them."""
-    share: VertexShare
+    share: NodeShare
     """The nodes, and the ranks with the same snapshots: halo rows travel among those."""
 
 
 def make_grid(world: World, graph: DynamicGraph, num_parts: int) -> Grid:
     """Return this rank's place; ranks that share snapshots follow one another."""
     if num_parts == 1:
-        share = VertexShare(graph.num_nodes, World(device=world.device))
+        share = NodeShare(graph.num_nodes, World(device=world.device))
         return Grid(world, world, share)
     assert graph.part_of is not None, "nodes are cut before a run starts"
     check_grid(world.size, num_parts)
     stretch, part = divmod(world.rank, num_parts)
     times = world.part(range(part, world.size, num_parts))
-    vertices = world.part(range(stretch * num_parts, (stretch + 1) * num_parts))
-    return Grid(world, times, VertexShare(graph.num_nodes, vertices, graph.part_of))
+    nodes = world.part(range(stretch * num_parts, (stretch + 1) * num_parts))
+    return Grid(world, times, NodeShare(graph.num_nodes, nodes, graph.part_of))
 
 
 def check_grid(num_ranks: int, num_parts: int) -> None:

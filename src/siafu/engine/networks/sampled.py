@@ -299,7 +299,7 @@ class SampledNetwork:
         self.module.eval()
         self._draws.training = False
         assert isinstance(self.module, GNN)
-        module, served = self.module, self.feed.whole.served.vertex_columns
+        module, served = self.module, self.feed.whole.served.node_columns
         facts = ("facts",) if self.feed.needs.facts else ()
         hidden: list[WrittenRows | PickedRows] = []
         num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers

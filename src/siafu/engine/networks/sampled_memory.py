@@ -12,7 +12,7 @@ from siafu.minibatch import (
     Trial,
     choose_macrobatch,
     measure_costs,
-    vertex_bytes,
+    node_bytes,
 )
 from siafu.minibatch.feed import Left
 from siafu.minibatch.placement import free_bytes
@@ -121,7 +121,7 @@ def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float
     most = float(degree.max()) if len(degree) else 0.0
     most = max(row[0] for row in feed.shard.world.gather_numbers([most]))
     width = max(layer_rows(spec, number).widest for number in range(spec.layers))
-    return most * vertex_bytes(4 * width + 32, width)
+    return most * node_bytes(4 * width + 32, width)
 
 
 def _too_small(config: RunConfig, held: int, training: float, inferring: float) -> BudgetError:

@@ -310,10 +310,10 @@ class LinkTask:
 def _order_of_meeting(event_starts: Array, ends: tuple[Array, Array]) -> tuple[Tensor, Array]:
     """Return the nodes in order of their first events, and how many were met by each step."""
     both = np.stack(ends, axis=1).reshape(-1).astype(np.int64)
-    vertices, first = np.unique(both, return_index=True)
+    nodes, first = np.unique(both, return_index=True)
     order = np.argsort(first, kind="stable")
     met_by_step = np.searchsorted(first[order], 2 * np.asarray(event_starts[1:]))
-    return torch.from_numpy(vertices[order]), met_by_step
+    return torch.from_numpy(nodes[order]), met_by_step
 
 
 def _negatives(text: str | None) -> Negatives:

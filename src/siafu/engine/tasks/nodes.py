@@ -23,7 +23,7 @@ from siafu.engine.tasks.task import (
     time_column,
 )
 from siafu.errors import ConfigError, DataError
-from siafu.nn import VertexHead
+from siafu.nn import NodeHead
 from siafu.ops import DrawKey, uniform_rows
 
 _SPLIT_SITE = (1 << 18) + 3
@@ -101,7 +101,7 @@ class NodeTask:
 
     def make_head(self, width: int) -> nn.Module:
         """Return a head over nodes."""
-        return VertexHead(width, self.num_classes)
+        return NodeHead(width, self.num_classes)
 
     def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return the loss of the nodes of a snapshot over the number of all."""
@@ -175,7 +175,7 @@ class SignalTask:
 
     def make_head(self, width: int) -> nn.Module:
         """Return a head over nodes."""
-        return VertexHead(width, self.channels)
+        return NodeHead(width, self.channels)
 
     def _target(self, step: int, like: Tensor) -> Tensor:
         return torch.from_numpy(np.array(self.signal[step + 1][self._own_n])).to(like)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Array, DynamicGraph
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 
 FADE = 0.8
 """What is left of an event after each snapshot, in the count that fades."""
@@ -26,9 +26,7 @@ class PairHistory:
     never met. Nothing after t is read.
     """
 
-    def __init__(
-        self, graph: DynamicGraph, reach: int, share: VertexShare, *, of_all: bool
-    ) -> None:
+    def __init__(self, graph: DynamicGraph, reach: int, share: NodeShare, *, of_all: bool) -> None:
         """Pairs with an end of this rank's, or `of_all` nodes."""
         self.num_nodes, self.reach = graph.num_nodes, reach
         self.width = _NUMBERS if graph.symmetric else 2 * _NUMBERS
@@ -97,7 +95,7 @@ class PairHistory:
         return torch.where(met_E[:, None], torch.stack(numbers, dim=1), 0.0).float()
 
 
-def _meetings(graph: DynamicGraph, share: VertexShare | None) -> tuple[Array, Array, Array]:
+def _meetings(graph: DynamicGraph, share: NodeShare | None) -> tuple[Array, Array, Array]:
     """Return key, window and number of events of each pair and window, in that order."""
     src, dst = (np.asarray(ends).astype(np.int64) for ends in (graph.event_src, graph.event_dst))
     window = np.repeat(np.arange(graph.num_snapshots), np.diff(graph.event_starts))

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from siafu.engine.ranking import Ranking
 from siafu.nn import PairHead
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 
 
 def confusion(truth_E: Tensor, said_E: Tensor, num_classes: int) -> Tensor:
@@ -56,7 +56,7 @@ def mean_reciprocal_rank(source_E: Tensor, score_E: Tensor, truth_E: Tensor) -> 
 
 def judge(
     head: nn.Module,
-    share: VertexShare,
+    share: NodeShare,
     rows_nD: Tensor,
     source_E: Tensor,
     target_E: Tensor,

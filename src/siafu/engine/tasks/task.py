@@ -15,7 +15,7 @@ from siafu.config import RunConfig
 from siafu.errors import ConfigError
 from siafu.graph import Array, DynamicGraph
 from siafu.nn import Draws
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 
 Tally = dict[str, list[float]]
 """By split, numbers that are added up over snapshots and ranks before they become scores."""
@@ -28,7 +28,7 @@ class TaskInput:
     graph: DynamicGraph
     config: RunConfig
     draws: Draws
-    share: VertexShare
+    share: NodeShare
     """The nodes whose embeddings this rank has."""
 
 

@@ -25,7 +25,7 @@ def drifting(
     *,
     num_steps: int = 24,
     num_classes: int = 4,
-    events_per_vertex: int = 4,
+    events_per_node: int = 4,
     width: int = 16,
     seed: int = 0,
 ) -> Events:
@@ -48,7 +48,7 @@ def drifting(
     pairs = np.empty((2, 0), np.int64)
     steps = []
     for y_N in y_TN:
-        pairs = _meetings(draw, pairs, y_N, num_nodes * events_per_vertex)
+        pairs = _meetings(draw, pairs, y_N, num_nodes * events_per_node)
         steps.append(pairs)
     src, dst = np.concatenate(steps, axis=1)
     time = np.repeat(np.arange(num_steps), [step.shape[1] for step in steps])

@@ -121,7 +121,7 @@ class Events:
 
     @property
     def num_nodes(self) -> int:
-        """Vertices."""
+        """Nodes."""
         return len(self.ids)
 
     @property

@@ -109,25 +109,25 @@ def find_rows(piece: Piece, name: str, rows: IdRows, kind: IdKind) -> Array:
 
 def events_from_tables(path: Path, options: EventOptions, progress: Progress) -> NotedEvents:
     """Return the events of a file, or of a folder of files, and sentences for the user."""
-    table, nodes = _find_tables(path, options)
+    table, node_table = _find_tables(path, options)
     names = _columns(table, options)
     kind = options.id_type or column_kind(table, names["src"])
-    vertices = None if nodes is None else read_nodes(nodes, options.id_type, progress)
-    kind = kind if vertices is None else vertices.kind
+    nodes = None if node_table is None else read_nodes(node_table, options.id_type, progress)
+    kind = kind if nodes is None else nodes.kind
     ends = (names["src"], names["dst"])
     attr = _attr_columns(table, options, names)
     numbers = [*_number_columns(table, names), *attr]
     asked = options.id_type is not None
     table = with_types(table, ids=ends, kind=kind, numbers=numbers, is_asked=asked)
-    if vertices is None:
+    if nodes is None:
         try:
-            vertices = _seen_vertices(table, ends, kind, progress)
+            nodes = _seen_nodes(table, ends, kind, progress)
         except PaddedIdError as padded:
             kind = "text"
             table = with_types(table, ids=ends, kind=kind, numbers=numbers, is_asked=asked)
-            vertices = _seen_vertices(table, ends, kind, progress)
-            vertices = replace(vertices, notes=(padded.note(),))
-    rows = index_ids(vertices.ids)
+            nodes = _seen_nodes(table, ends, kind, progress)
+            nodes = replace(nodes, notes=(padded.note(),))
+    rows = index_ids(nodes.ids)
     label = None
     if "label" in names:
         label = SingleLabels(names["label"])
@@ -143,11 +143,11 @@ def events_from_tables(path: Path, options: EventOptions, progress: Progress) ->
             label.scan(piece)
     classes = _labels(table, label, progress)
     class_names = () if label is None else tuple(label.class_names())
-    events = columns.events(path.name.split(".")[0], vertices, options, (classes, class_names))
+    events = columns.events(path.name.split(".")[0], nodes, options, (classes, class_names))
     if attr:
         events = replace(events, attr=np.concatenate(columns.attr), attr_names=tuple(attr))
     notes = _notes(table, names, attr) + (label.notes() if label is not None else [])
-    return events, notes + list(vertices.notes)
+    return events, notes + list(nodes.notes)
 
 
 def looks_like_events(path: Path) -> bool:
@@ -263,13 +263,13 @@ def _pieces(
         )
 
 
-def _seen_vertices(
+def _seen_nodes(
     table: Table, columns: tuple[str, str], kind: IdKind, progress: Progress
 ) -> EventNodes:
     seen = SeenIds(kind)
     for piece in _pieces(table, columns, "finding nodes", progress):
         for name in columns:
-            seen.add(id_column(piece, name, kind, makes_vertices=True))
+            seen.add(id_column(piece, name, kind, makes_nodes=True))
     return EventNodes(ids=seen.finish(), kind=kind)
 
 
@@ -308,7 +308,7 @@ class _Columns:
     def events(
         self,
         name: str,
-        vertices: EventNodes,
+        nodes: EventNodes,
         options: EventOptions,
         classes: tuple[Array | None, tuple[str | int, ...]],
     ) -> Events:
@@ -317,7 +317,7 @@ class _Columns:
         dates = self._times[0].dates
         return Events(
             name=name,
-            ids=vertices.ids,
+            ids=nodes.ids,
             src=np.concatenate(self._ends[0]),
             dst=np.concatenate(self._ends[1]),
             time=np.concatenate([part.values for part in self._times]),
@@ -327,9 +327,9 @@ class _Columns:
             label=label,
             num_edge_classes=len(class_names),
             edge_class_names=class_names,
-            x=vertices.x,
-            feature_names=vertices.feature_names,
-            y=vertices.y,
-            num_classes=len(vertices.class_names),
-            class_names=vertices.class_names,
+            x=nodes.x,
+            feature_names=nodes.feature_names,
+            y=nodes.y,
+            num_classes=len(nodes.class_names),
+            class_names=nodes.class_names,
         )

@@ -60,12 +60,12 @@ def build_ogb_store(
     job = table_job([folder], options) | drawing_job(drawing)
     with make_in_steps(target, "store", job=job, overwrite=overwrite) as partial:
         builder = StoreBuilder(partial, name, drawing)
-        builder.take_vertices(lambda writer: _write_vertices(writer, folder, report))
+        builder.take_nodes(lambda writer: _write_nodes(writer, folder, report))
         builder.take_edges(edges)
         return builder.finish()
 
 
-def _write_vertices(writer: FolderWriter, folder: Path, progress: Progress) -> WrittenNodes:
+def _write_nodes(writer: FolderWriter, folder: Path, progress: Progress) -> WrittenNodes:
     raw, width, class_names = folder / "raw", 0, list[int | str]()
     num_nodes = int(_numbers(raw / "num-node-list.csv.gz")[0, 0])
     IntegerIds(np.arange(num_nodes)).save(writer)

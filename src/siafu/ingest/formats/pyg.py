@@ -52,7 +52,7 @@ def graph_from_data(data: Any) -> Noted:
         edges[1],
         num_nodes,
         name=str(getattr(data, "name", None) or "pyg"),
-        ids=vertex_ids(data, num_nodes),
+        ids=node_ids(data, num_nodes),
         x=x,
         y=y,
         num_classes=num_classes,
@@ -202,7 +202,7 @@ def float_column(data: Any, name: str) -> Array | None:
     return column[:, None] if name == "edge_attr" and column.ndim == 1 else column
 
 
-def vertex_ids(data: Any, num_nodes: int) -> IntegerIds:
+def node_ids(data: Any, num_nodes: int) -> IntegerIds:
     """Return the user's numbers of the nodes, n_id or 0 to N - 1."""
     ids = getattr(data, "n_id", None)
     if ids is None:

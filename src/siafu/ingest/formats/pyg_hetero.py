@@ -27,9 +27,9 @@ from siafu.ingest.formats.pyg import (
     float_column,
     graph_from_data,
     masks_of,
+    node_ids,
     node_labels,
     num_classes_of,
-    vertex_ids,
 )
 
 Blocks = dict[str, range]
@@ -89,15 +89,15 @@ def _blocks(data: Any) -> Blocks:
     blocks: Blocks = {}
     start = 0
     for kind in data.node_types:
-        size = _num_vertices(data[kind], kind)
+        size = _num_nodes(data[kind], kind)
         blocks[kind] = range(start, start + size)
         start += size
     return blocks
 
 
-def _num_vertices(vertices: Any, kind: str) -> int:
+def _num_nodes(nodes: Any, kind: str) -> int:
     for name in ("x", "y", "num_nodes"):
-        value = getattr(vertices, name, None) if name in vertices else None
+        value = getattr(nodes, name, None) if name in nodes else None
         if value is not None:
             return int(value) if name == "num_nodes" else int(value.shape[0])
     raise DataError(
@@ -128,13 +128,13 @@ def _edges(data: Any, blocks: Blocks) -> tuple[Array, Array, Array]:
     return source, destination, np.repeat(np.arange(len(counts)), counts)
 
 
-def _check_ends(rows: Array, num_vertices: int, kind: tuple[str, str, str], end: str) -> None:
+def _check_ends(rows: Array, num_nodes: int, kind: tuple[str, str, str], end: str) -> None:
     low, high = int(rows.min(initial=0)), int(rows.max(initial=-1))
-    if low < 0 or high >= num_vertices:
+    if low < 0 or high >= num_nodes:
         raise DataError(
             "An edge names a node that does not exist.",
             seen=f"edge_index of {kind} runs from {low} to {high}, "
-            f"there are {num_vertices} nodes of type {end!r}",
+            f"there are {num_nodes} nodes of type {end!r}",
             fix="number the nodes of each type from 0, and give every one its features",
         )
 
@@ -142,7 +142,7 @@ def _check_ends(rows: Array, num_vertices: int, kind: tuple[str, str, str], end:
 def _ids(data: Any, blocks: Blocks) -> TextIds:
     columns = []
     for kind, rows in blocks.items():
-        numbers = vertex_ids(data[kind], len(rows)).to_arrow().cast(pa.large_string())
+        numbers = node_ids(data[kind], len(rows)).to_arrow().cast(pa.large_string())
         prefix = pa.scalar(f"{kind}:", pa.large_string())
         columns.append(pc.binary_join_element_wise(prefix, numbers, pa.scalar("", prefix.type)))
     return TextIds.from_arrow(pa.concat_arrays(columns))

@@ -31,7 +31,7 @@ NODE_NAMES = ("nodes", "node", "vertices")
 _EDGE_NAMES = ("edges", "edge")
 # What is held of a node at the highest: its id twice while they are gathered, where it is in a
 # table of ids, its label, its masks, and their drawing. Text ids are longer and hashed.
-_VERTEX_BYTES = 64
+_NODE_BYTES = 64
 _TEXT_BYTES = 64
 # Row groups of a table that are decoded, and eight pieces of 256 k edges made into records.
 _PIECE_BYTES = 320 << 20
@@ -154,20 +154,20 @@ def build_store(
         if tables.nodes is None:
             edges = EdgeTable(tables.edges, options, report, problems=problems)
             problems.raise_any()
-            builder.take_vertices(edges.write_seen_ids)
+            builder.take_nodes(edges.write_seen_ids)
             builder.take_edges(edges)
             return builder.finish()
         nodes = NodeTable(tables.nodes, options, report, problems)
         edges = EdgeTable(tables.edges, options, report, nodes.kind, problems)
         problems.raise_any()
-        builder.take_vertices(nodes.write)
+        builder.take_nodes(nodes.write)
         problems.found.clear()
         problems.take_up(builder.problems)
         try:
             builder.take_edges(edges)
         except RepeatedIdError:
             problems.found.clear()
-            builder.take_vertices(nodes.write_once_each, again=True)
+            builder.take_nodes(nodes.write_once_each, again=True)
             builder.take_edges(edges)
         return builder.finish()
 
@@ -256,9 +256,9 @@ def _swapped(edges: Table, nodes: Table, options: TableOptions) -> list[DataErro
 def predict_ingest_bytes(num_nodes: int, options: TableOptions) -> int:
     """Return the predicted peak memory of ingesting tables, beyond what runs now."""
     record = predicted_record(num_nodes, options)
-    vertex = _VERTEX_BYTES + (_TEXT_BYTES if options.id_type == "text" else 0)
+    node = _NODE_BYTES + (_TEXT_BYTES if options.id_type == "text" else 0)
     edge = 2 * record.itemsize + _SORTING_BYTES
-    return vertex * num_nodes + edge * options.bucket_edges + _PIECE_BYTES
+    return node * num_nodes + edge * options.bucket_edges + _PIECE_BYTES
 
 
 def fit_buckets(options: TableOptions, num_nodes: int, available: int) -> TableOptions:

@@ -119,7 +119,7 @@ class EdgeTable:
         for piece in self._pieces("finding nodes", columns):
             kept = self._without_empty(piece)
             for name in columns:
-                seen.add(id_column(kept, name, self.kind, makes_vertices=True))
+                seen.add(id_column(kept, name, self.kind, makes_nodes=True))
         self.columns.dropped = Dropped()  # counted when the edges are read
         return seen
 

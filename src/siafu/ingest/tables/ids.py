@@ -111,7 +111,7 @@ def _empty(table: Table) -> DataError:
     )
 
 
-def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = False) -> pa.Array:
+def id_column(piece: Piece, name: str, kind: IdKind, *, makes_nodes: bool = False) -> pa.Array:
     """Return the ids of a piece as int64 or large_string, without nulls.
 
     Where they make nodes of their own, an empty text is no id but a cell left out.
@@ -130,7 +130,7 @@ def id_column(piece: Piece, name: str, kind: IdKind, *, makes_vertices: bool = F
             fix="use one type in all files; --id-type text takes any id",
         ) from error
     is_missing = column.is_null()
-    if makes_vertices and kind == "text":
+    if makes_nodes and kind == "text":
         is_missing = pc.equal(column.fill_null(""), "")
     if (row := pc.index(is_missing, True).as_py()) >= 0:
         raise _missing(piece, name, row)

@@ -55,7 +55,7 @@ def node_flags(schema: pa.Schema, options: TableOptions) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedVertices:
+class ScannedNodes:
     """What is kept in memory of a node table: a few numbers per node."""
 
     ids: Ids
@@ -121,7 +121,7 @@ class NodeTable:
         texts = self.labels.columns if self.labels and len(self.labels.columns) == 1 else ()
         return table.with_text(texts)
 
-    def scan(self) -> ScannedVertices:
+    def scan(self) -> ScannedNodes:
         """Return ids and masks, and learn classes and categories."""
         try:
             return self._scan()
@@ -172,7 +172,7 @@ class NodeTable:
         more = f" and {len(self.table.files) - 1:,} more" if len(self.table.files) > 1 else ""
         return f"{self.table.shown()}{more}"
 
-    def _scan(self) -> ScannedVertices:
+    def _scan(self) -> ScannedNodes:
         labels, masks = self.labels, self.masks
         names = [self.node_id, *(labels.columns if labels else ())]
         names += [*(masks.columns if masks else ()), *(r.name for r in self.features.categories)]
@@ -193,7 +193,7 @@ class NodeTable:
         self._left_out.check(self.problems, self.options.drop_unknown)
         joined = [np.concatenate(parts) for parts in zip(*found.masks, strict=True)]
         ids = ids_from_columns(found.ids, self.kind)
-        return ScannedVertices(
+        return ScannedNodes(
             ids,
             dict(zip(MASKS, joined, strict=True)) if joined else {},
             labels.class_names() if labels else [],
@@ -209,10 +209,10 @@ class NodeTable:
         keep = self._left_out.find_repeated(scanned.ids)
         masks = {name: mask[keep] for name, mask in scanned.masks.items()}
         return self._written(
-            writer, ScannedVertices(scanned.ids.take(keep), masks, scanned.class_names)
+            writer, ScannedNodes(scanned.ids.take(keep), masks, scanned.class_names)
         )
 
-    def _written(self, writer: FolderWriter, scanned: ScannedVertices) -> WrittenNodes:
+    def _written(self, writer: FolderWriter, scanned: ScannedNodes) -> WrittenNodes:
         scanned.ids.save(writer)
         try:
             width = self._write_rows(writer, len(scanned.ids))

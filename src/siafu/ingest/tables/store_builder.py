@@ -29,7 +29,7 @@ from siafu.ingest.tables.classes import ClassName
 from siafu.ingest.tables.ids import IdKind, IdRows, index_ids
 from siafu.ingest.tables.options import TableOptions
 
-_VERTICES = "vertices"
+_NODES = "nodes"
 _RULES = 9
 """Raised when the same tables become another store."""
 
@@ -125,14 +125,14 @@ class StoreBuilder:
         self._told = list(told)
         self.num_edges, self.edges = 0, WrittenEdges()
 
-    def take_vertices(
+    def take_nodes(
         self, write: Callable[[FolderWriter], WrittenNodes], *, again: bool = False
     ) -> None:
         """Let the nodes be written, ids, x and y, unless an earlier process has."""
-        if again or not self.partial.has(_VERTICES):
+        if again or not self.partial.has(_NODES):
             written = write(self.partial.writer)
             self.partial.save(
-                _VERTICES,
+                _NODES,
                 written.masks,
                 masks=list(written.masks),
                 class_names=written.class_names,
@@ -143,7 +143,7 @@ class StoreBuilder:
                 notes=written.notes,
                 problems=written.problems,
             )
-        facts = self.partial.facts(_VERTICES)
+        facts = self.partial.facts(_NODES)
         self.masks = {name: self._mask(name) for name in facts["masks"]}
         self.class_names: list[ClassName] = facts["class_names"]
         self.width, self.notes = int(facts["width"]), [*self._told, *facts["notes"]]
@@ -161,7 +161,7 @@ class StoreBuilder:
         self.y = self._labels()
 
     def _mask(self, name: str) -> Array:
-        mask = self.partial.load(_VERTICES, name)
+        mask = self.partial.load(_NODES, name)
         assert mask is not None
         return np.array(mask)
 

@@ -112,7 +112,7 @@ def _encode(
         zero, step = _scale(tl.where(is_good, low, 0.0), tl.where(is_good, high, 0.0), bits)
         tl.store(headers + at, zero)
         tl.store(headers + at + 1, step)
-        vertex = tl.load(ids + s)
+        node = tl.load(ids + s)
         divisor = tl.where(step == 0, 1.0, step)
         for first in range(0, width, T):
             column_T = first + tl.arange(0, T)
@@ -120,7 +120,7 @@ def _encode(
             h_T = tl.load(x + n * width + column_T, mask=inside_T, other=0.0).to(tl.float32)
             h_T = tl.where(is_good, tl.where(inside_T, h_T, zero), 0.0)
             fixed_T = (tl.div_rn(h_T - zero, divisor) * FRACTION + 0.5).to(tl.int32)
-            q_T = (fixed_T + _draws(vertex, key, first, T)) >> FRACTION_BITS
+            q_T = (fixed_T + _draws(node, key, first, T)) >> FRACTION_BITS
             q_T = tl.where(inside_T, q_T, 0)
             if bits == 2:
                 _store(q_T, words + at + 2, first, 2, width, T)
@@ -203,15 +203,15 @@ def _scale(low: tl.tensor, high: tl.tensor, bits: tl.tensor) -> tuple[tl.tensor,
 
 
 @jit
-def _draws(vertex: tl.tensor, key: tl.tensor, first: tl.tensor, T: tl.constexpr) -> tl.tensor:
+def _draws(node: tl.tensor, key: tl.tensor, first: tl.tensor, T: tl.constexpr) -> tl.tensor:
     """Return the draws of T columns: a row's words cut in two, the low half first."""
     block_B = (first // 8 + tl.arange(0, T // 8)).to(tl.uint32)
     zero_B = tl.zeros([T // 8], dtype=tl.uint32)
     w0, w1, w2, w3 = tl.philox(
         key,
-        (vertex & 0xFFFFFFFF).to(tl.uint32) + zero_B,
+        (node & 0xFFFFFFFF).to(tl.uint32) + zero_B,
         zero_B,
-        (((vertex >> 32) & 0xFFFF) << 16).to(tl.uint32) + zero_B,
+        (((node >> 32) & 0xFFFF) << 16).to(tl.uint32) + zero_B,
         block_B,
     )
     word = tl.interleave(tl.interleave(w0, w2), tl.interleave(w1, w3))

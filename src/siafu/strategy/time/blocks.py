@@ -36,22 +36,22 @@ class StepSource(Protocol):
     """Where a rank gets its snapshots from."""
 
     @property
-    def num_vertices(self) -> int:
+    def num_nodes(self) -> int:
         """N, the nodes of this rank."""
         ...
 
     @property
-    def vertex_ids(self) -> Tensor:
+    def node_ids(self) -> Tensor:
         """int64 [N]: their numbers in the whole graph."""
         ...
 
     @property
-    def num_all_vertices(self) -> int:
+    def num_all_nodes(self) -> int:
         """Nodes of the whole graph."""
         ...
 
     @property
-    def most_vertices(self) -> int:
+    def most_nodes(self) -> int:
         """Nodes of the rank that has most, by which all ranks decide alike."""
         ...
 
@@ -87,7 +87,7 @@ class TimeRunner:
         self.strategy = strategy
         self._first = 1 if source.starts_transformed else 0
         check_rounding(model.parts[self._first :], strategy)
-        row_ids = RowIds(source.vertex_ids, source.num_all_vertices)
+        row_ids = RowIds(source.node_ids, source.num_all_nodes)
         self.wire = TimeRounding(strategy, plan, world, draws or Draws(), row_ids)
         self._exchanges: dict[int, RowExchange | Evolution] = {}
         for number, part in enumerate(model.parts):
@@ -103,11 +103,11 @@ class TimeRunner:
         return computing(self.strategy.rounding.precision, self.world.device)
 
     def _make_exchange(self, number: int, part: TemporalLayer) -> RowExchange:
-        vertices, world = self.source.num_vertices, self.world
+        nodes, world = self.source.num_nodes, self.world
         asked = self.strategy.exchange
         kind = self._chosen(part) if asked == "auto" else asked
         if kind == "all-to-all":
-            return AllToAll(part, vertices, world, self.wire.dealt(number, part))
+            return AllToAll(part, nodes, world, self.wire.dealt(number, part))
         if kind == "banded":
             if not isinstance(part, BandedMean):
                 raise _unfit(kind, part, "a recurrence reaches back to the first snapshot")
@@ -118,12 +118,12 @@ class TimeRunner:
             raise _unfit(kind, part, "its state has no row for each node")
         if not self._can_hand_on:
             raise _unfit(kind, part, "NCCL keeps messages of several blocks in one order")
-        chunks = self.strategy.num_chunks(vertices, world.size)
-        return Wavefront(part, number, vertices, chunks, world)
+        chunks = self.strategy.num_chunks(nodes, world.size)
+        return Wavefront(part, number, nodes, chunks, world)
 
     def _chosen(self, part: TemporalLayer) -> TimeExchange:
         """Return the quickest exchange; all ranks choose alike, whatever nodes they have."""
-        most = self.source.most_vertices
+        most = self.source.most_nodes
         chunks = self.strategy.num_chunks(most, self.world.size)
         kind = choose_exchange(part, self.plan, most, chunks, self.strategy.mean_bits)
         return kind if kind != "wavefront" or self._can_hand_on else "all-to-all"
@@ -244,7 +244,7 @@ class TimeRunner:
         if rows:
             return torch.stack([dense(x) for x in rows])
         like = next(self.model.parameters())
-        empty = like.new_empty(0, self.source.num_vertices, width)
+        empty = like.new_empty(0, self.source.num_nodes, width)
         # As on ranks that have some: what parameters took part in making gets a gradient.
         makers = self.model.parts[self._first : number].parameters()
         is_made = self.source.learns_input or any(p.requires_grad for p in makers)

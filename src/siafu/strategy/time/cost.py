@@ -43,7 +43,7 @@ def row_size(width: int, bits: float = UNCHANGED.bits, item_bytes: int = ITEM_BY
 
 def all_to_all_traffic(
     plan: TimePlan,
-    vertices: int,
+    nodes: int,
     in_width: int,
     out_width: int,
     *,
@@ -57,7 +57,7 @@ def all_to_all_traffic(
     last temporal layer do not return.
     """
     blocks = plan.blocks[: plan.num_train]
-    counts = even_counts(vertices, plan.num_ranks)
+    counts = even_counts(nodes, plan.num_ranks)
     rows_in = rows_out = messages = 0
     for block in blocks:
         rows = Redistribution(block.steps, counts).rows_sent()
@@ -73,7 +73,7 @@ def all_to_all_traffic(
 
 def banded_traffic(
     plan: TimePlan,
-    vertices: int,
+    nodes: int,
     width: int,
     band: int,
     *,
@@ -88,20 +88,20 @@ def banded_traffic(
             owners = [plan.owner(step) for step in range(max(0, start - band + 1), start)]
             foreign = [owner for owner in owners if owner != rank]
             slices, messages = slices + len(foreign), messages + len(set(foreign))
-    rows = 2 * slices * vertices
+    rows = 2 * slices * nodes
     return Traffic(rows * width, 2 * messages, rows * row_size(width, bits, item_bytes))
 
 
-def wavefront_traffic(plan: TimePlan, vertices: int, state_width: int, chunks: int) -> Traffic:
+def wavefront_traffic(plan: TimePlan, nodes: int, state_width: int, chunks: int) -> Traffic:
     """Return the traffic of handing the state on, and its gradient back."""
     chain = [rank for b in plan.blocks[: plan.num_train] for rank in b.busy_ranks()]
     hops = sum(a != b for a, b in itertools.pairwise(chain))
-    elements = 2 * hops * vertices * state_width
+    elements = 2 * hops * nodes * state_width
     return Traffic(elements, 2 * hops * chunks, elements * ITEM_BYTES)
 
 
 def choose_exchange(
-    part: TemporalLayer, plan: TimePlan, vertices: int, chunks: int, bits: float = UNCHANGED.bits
+    part: TemporalLayer, plan: TimePlan, nodes: int, chunks: int, bits: float = UNCHANGED.bits
 ) -> TimeExchange:
     """Return the exchange with the fewest predicted seconds a training step.
 
@@ -111,17 +111,17 @@ def choose_exchange(
     if ranks == 1:
         return "all-to-all"  # of one rank with itself: nothing moves
     if isinstance(part, BandedMean):
-        banded = banded_traffic(plan, vertices, part.out_width, part.band, bits=bits)
-        spread = all_to_all_traffic(plan, vertices, part.out_width, part.out_width, bits=bits)
+        banded = banded_traffic(plan, nodes, part.out_width, part.band, bits=bits)
+        spread = all_to_all_traffic(plan, nodes, part.out_width, part.out_width, bits=bits)
         return "banded" if _seconds(banded, ranks) <= _seconds(spread, ranks) else "all-to-all"
     if width is None:
         return "all-to-all"
     in_width = part.in_width
-    spread = all_to_all_traffic(plan, vertices, in_width, part.out_width, bits=bits)
-    handed = wavefront_traffic(plan, vertices, width, chunks)
+    spread = all_to_all_traffic(plan, nodes, in_width, part.out_width, bits=bits)
+    handed = wavefront_traffic(plan, nodes, width, chunks)
     # While the first group of nodes has not come round, ranks further on wait.
     steps = sum(sum(block.steps) for block in plan.blocks[: plan.num_train])
-    flops = 24 * steps * vertices * part.out_width * (in_width + part.out_width) / ranks
+    flops = 24 * steps * nodes * part.out_width * (in_width + part.out_width) / ranks
     idle = flops * FLOP_SECONDS * (ranks - 1) / chunks
     waits = handed.messages / chunks * MESSAGE_SECONDS
     cheaper = _seconds(handed, ranks) + idle + waits <= _seconds(spread, ranks)

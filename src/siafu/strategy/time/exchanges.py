@@ -21,8 +21,8 @@ from siafu.comm import (
     World,
     even_counts,
     gather_steps,
+    to_nodes,
     to_steps,
-    to_vertices,
 )
 from siafu.nn import EvolvingGCN, Rows, State, StepGraph, TemporalLayer, summaries
 from siafu.ops import sum_type
@@ -119,14 +119,14 @@ class AllToAll:
     def __init__(
         self,
         part: TemporalLayer,
-        num_vertices: int,
+        num_nodes: int,
         world: World,
         codings: tuple[CodingsOf, CodingsOf] | None = None,
     ) -> None:
         """`codings` round rows on their way to their nodes, and back to their snapshots."""
         self.part, self.world = part, world
         self._codings = codings or (exactly, exactly)
-        self._vertices = even_counts(num_vertices, world.size)
+        self._nodes = even_counts(num_nodes, world.size)
         self._is_by_node = all(
             state.dim() in (2, 3) and state.size(-2) == 3
             for state in part.begin(_like(part).new_zeros(3, part.in_width))
@@ -140,12 +140,12 @@ class AllToAll:
 
     def forward(self, rows_tND: Tensor, block: TimeBlock, *, returns: bool) -> Tensor:
         """Return out_tNO; nothing worth reading unless it `returns`."""
-        plan = Redistribution(block.steps, self._vertices)
+        plan = Redistribution(block.steps, self._nodes)
         coding_in, coding_out = (codings(block) for codings in self._codings)
         groups = self._groups(coding_in, coding_out)
         if groups > 1:
             return self._forward_in_groups(rows_tND, block, groups, returns=returns)
-        x_TnD = to_vertices(rows_tND, plan, self.world, coding_in)
+        x_TnD = to_nodes(rows_tND, plan, self.world, coding_in)
         first = None if block.number else self.part.begin(x_TnD[0])
         out_TnO, state = self.part(x_TnD, self._borders.enter(block, first))
         self._borders.leave(block, state)
@@ -158,7 +158,7 @@ class AllToAll:
     def _groups(self, *codings: MakeCodings | None) -> int:
         """Return how many groups of nodes travel one after another; rounded rows go together."""
         is_cut = self.world.size > 1 and self._is_by_node and codings == (None, None)
-        return max(1, min(GROUPS, min(self._vertices) // LEAST_GROUP)) if is_cut else 1
+        return max(1, min(GROUPS, min(self._nodes) // LEAST_GROUP)) if is_cut else 1
 
     def _forward_in_groups(
         self, rows_tND: Tensor, block: TimeBlock, groups: int, *, returns: bool
@@ -169,7 +169,7 @@ class AllToAll:
         last group, and waits for none that is not on its way yet.
         """
         world, ranks = self.world, range(self.world.size)
-        sizes_RG = [even_counts(count, groups) for count in self._vertices]
+        sizes_RG = [even_counts(count, groups) for count in self._nodes]
         plans = [Redistribution(block.steps, tuple(s[g] for s in sizes_RG)) for g in range(groups)]
         pieces = rows_tND.split([size for sizes in sizes_RG for size in sizes], dim=1)
         outward = [Dealing(plan, world, outward=True) for plan in plans]

@@ -52,20 +52,20 @@ GROUP_ROWS = 16
 class RowIds:
     """The numbers in the whole graph of a rank's nodes: what draws depend on."""
 
-    vertices_N: Tensor
+    nodes_N: Tensor
     num_all: int
     """Nodes of the whole graph."""
 
     def of(self, patch: "Patch") -> Tensor:
         """Return an id for each row of a patch, no two of any snapshots or nodes alike."""
-        steps_t = torch.tensor(patch.steps, dtype=torch.int64, device=self.vertices_N.device)
-        vertices_n = self.vertices_N[patch.first : patch.first + patch.vertices]
-        return (steps_t[:, None] * self.num_all + vertices_n).flatten()
+        steps_t = torch.tensor(patch.steps, dtype=torch.int64, device=self.nodes_N.device)
+        nodes_n = self.nodes_N[patch.first : patch.first + patch.nodes]
+        return (steps_t[:, None] * self.num_all + nodes_n).flatten()
 
     def name(self, row_id: int) -> str:
         """Return what to call a row with such an id."""
-        step, vertex = divmod(row_id, self.num_all)
-        return f"node {vertex} (its number in the store), snapshot {step}"
+        step, node = divmod(row_id, self.num_all)
+        return f"node {node} (its number in the store), snapshot {step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,24 +75,24 @@ class Patch:
     steps: tuple[int, ...] = ()
     first: int = 0
     """The first node, by its place on this rank."""
-    vertices: int = 0
+    nodes: int = 0
     squares: tuple[float, ...] = ()
     """Sums of squared coefficients that rows of each snapshot are used with; none: 1."""
 
     @property
     def num_rows(self) -> int:
         """Rows of the patch, snapshot after snapshot."""
-        return len(self.steps) * self.vertices
+        return len(self.steps) * self.nodes
 
     def groups(self) -> Tensor:
         """Return rows_K, how many rows share a format, snapshot after snapshot."""
-        cuts = torch.arange(0, self.vertices + GROUP_ROWS, GROUP_ROWS).clamp(max=self.vertices)
+        cuts = torch.arange(0, self.nodes + GROUP_ROWS, GROUP_ROWS).clamp(max=self.nodes)
         return cuts.diff().repeat(len(self.steps))
 
     def group_squares(self) -> Tensor:
         """Return for each group how its rows are used."""
         each = torch.tensor(self.squares or (1.0,) * len(self.steps), dtype=torch.float64)
-        return each.repeat_interleave(-(-self.vertices // GROUP_ROWS))
+        return each.repeat_interleave(-(-self.nodes // GROUP_ROWS))
 
 
 Patches = list[Patch]
@@ -148,7 +148,7 @@ class TimeRounding:
         """Return how rows are rounded that are dealt out by node, and on their way back."""
 
         def out(block: TimeBlock) -> TwoWay:
-            return _dealt_out(block, self._world, len(self._ids.vertices_N))
+            return _dealt_out(block, self._world, len(self._ids.nodes_N))
 
         def back(block: TimeBlock) -> TwoWay:
             sent, received = out(block)
@@ -162,7 +162,7 @@ class TimeRounding:
         """Return how the snapshots are rounded that a band reaches back to."""
 
         def patches_of(block: TimeBlock) -> TwoWay:
-            return _reached(block, self._plan, self._world, part.band, len(self._ids.vertices_N))
+            return _reached(block, self._plan, self._world, part.band, len(self._ids.nodes_N))
 
         return self._codings(_Route(2 * number, f"part {number} band", part.in_width, patches_of))
 
@@ -221,11 +221,11 @@ def _formats_of(patches: Patches, form: RowForm) -> RowFormats:
 
 def _plain(patches: Patches) -> Patches:
     """Return patches of gradients, each of which counts once."""
-    return [Patch(patch.steps, patch.first, patch.vertices) for patch in patches]
+    return [Patch(patch.steps, patch.first, patch.nodes) for patch in patches]
 
 
-def _dealt_out(block: TimeBlock, world: World, num_vertices: int) -> TwoWay:
-    counts = even_counts(num_vertices, world.size)
+def _dealt_out(block: TimeBlock, world: World, num_nodes: int) -> TwoWay:
+    counts = even_counts(num_nodes, world.size)
     first = [sum(counts[:rank]) for rank in range(world.size)]
     mine = world.rank
     sent, received = [Patch()] * world.size, [Patch()] * world.size
@@ -236,14 +236,12 @@ def _dealt_out(block: TimeBlock, world: World, num_vertices: int) -> TwoWay:
     return sent, received
 
 
-def _reached(
-    block: TimeBlock, plan: TimePlan, world: World, band: int, num_vertices: int
-) -> TwoWay:
+def _reached(block: TimeBlock, plan: TimePlan, world: World, band: int, num_nodes: int) -> TwoWay:
     def between(owner: int, reader: int) -> Patch:
         reach = halo_steps(block, reader, band) if owner != reader else range(0)
         steps = tuple(step for step in reach if plan.owner(step) == owner)
         squares = tuple(band_squares(step, block.owned(reader), band) for step in steps)
-        return Patch(steps, 0, num_vertices if steps else 0, squares)
+        return Patch(steps, 0, num_nodes if steps else 0, squares)
 
     ranks = range(world.size)
     sent = [between(world.rank, rank) for rank in ranks]

@@ -39,11 +39,11 @@ class TimeStrategy:
         wire = self.rounding.wire
         return self.rounding.wire_bits if isinstance(wire, str) else wire
 
-    def num_chunks(self, num_vertices: int, num_ranks: int) -> int:
+    def num_chunks(self, num_nodes: int, num_ranks: int) -> int:
         """Return the groups of nodes of a hand-over: the more, the less ranks wait."""
         if self.chunks:
-            return min(self.chunks, max(1, num_vertices))
-        return max(1, min(4 * num_ranks, num_vertices // _LEAST_CHUNK)) if num_ranks > 1 else 1
+            return min(self.chunks, max(1, num_nodes))
+        return max(1, min(4 * num_ranks, num_nodes // _LEAST_CHUNK)) if num_ranks > 1 else 1
 
     def choices(self) -> dict[str, Any]:
         """Return what a summary tells of the strategy."""

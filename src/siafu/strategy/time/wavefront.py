@@ -47,10 +47,10 @@ class Wavefront:
     name = "wavefront"
 
     def __init__(
-        self, part: TemporalLayer, number: int, num_vertices: int, chunks: int, world: World
+        self, part: TemporalLayer, number: int, num_nodes: int, chunks: int, world: World
     ) -> None:
         self.part, self.number, self.world = part, number, world
-        self.spans = list(pairwise(accumulate(even_counts(num_vertices, chunks), initial=0)))
+        self.spans = list(pairwise(accumulate(even_counts(num_nodes, chunks), initial=0)))
         self.states: dict[int, list[State | None]] = {}
         """What each block of mine began with, by group of nodes."""
         self.keep = self.cuts = False

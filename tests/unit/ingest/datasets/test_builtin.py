@@ -57,7 +57,7 @@ def test_graphs_are_valid_simple_and_symmetric(make):
     assert abs(graph.num_edges / 3_001 - 12) < 2.5
 
 
-def test_powerlaw_has_hubs_and_isolated_vertices():
+def test_powerlaw_has_hubs_and_isolated_nodes():
     degree = np.diff(powerlaw(20_000).indptr)
     assert degree.max() > 50 * degree.mean()
     assert (degree == 0).sum() >= 1_000

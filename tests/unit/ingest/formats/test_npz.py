@@ -61,7 +61,7 @@ def test_masks_ids_and_edge_data_are_kept(tmp_path):
     np.testing.assert_array_equal(graph.edge_weight, [3, 4, 1, 2])
 
 
-def test_vertices_without_a_label_are_left_out_of_the_masks(tmp_path):
+def test_nodes_without_a_label_are_left_out_of_the_masks(tmp_path):
     masks = {f"{name}_mask": np.arange(3) == i for i, name in enumerate(("train", "val", "test"))}
     graph, notes = graph_from_npz(_save(tmp_path, **masks, y=np.array([0, -1, -1])))
     np.testing.assert_array_equal(graph.train, [True, False, False])

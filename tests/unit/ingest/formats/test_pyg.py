@@ -49,7 +49,7 @@ def test_masks():
     np.testing.assert_array_equal(graph_from_pyg(_data(**masks)).test, [False, False, True])
 
 
-def test_vertices_without_a_label_are_left_out_of_the_masks():
+def test_nodes_without_a_label_are_left_out_of_the_masks():
     names = ("train_mask", "val_mask", "test_mask")
     masks = {name: torch.arange(3) == i for i, name in enumerate(names)}
     data = _data(y=torch.tensor([0, 1, -1]), **masks)
@@ -68,7 +68,7 @@ def test_labels_of_several_shapes():
     np.testing.assert_array_equal(gaps.y, [0, -1, 1])
 
 
-def test_vertices_without_features_come_from_num_nodes():
+def test_nodes_without_features_come_from_num_nodes():
     graph = graph_from_pyg(torch_geometric.Data(edge_index=EDGES, num_nodes=5))
     assert graph.num_nodes == 5
     assert graph.x is None

@@ -43,7 +43,7 @@ def _dense(x):
     return out
 
 
-def test_vertices_and_edges_of_all_types_are_one_graph():
+def test_nodes_and_edges_of_all_types_are_one_graph():
     graph, notes = load_with_notes(_data())
     assert graph.ids.to_arrow().to_pylist() == [
         "paper:0",
@@ -143,7 +143,7 @@ def test_masks_are_drawn_among_the_labelled_type_alone():
     assert drawn.tolist() == [True, True, True, False, False]
 
 
-def test_several_labels_a_vertex_need_masks():
+def test_several_labels_a_node_need_masks():
     data = _data()
     data["paper"].y = torch.tensor([[1, 0], [1, 1], [0, 0]])
     graph = graph_from_pyg(data)

@@ -50,7 +50,7 @@ def test_ids_of_any_kind_come_back(tmp_path, ids):
 
 
 @pytest.mark.parametrize("ids", [["z", "é", "a"], [9, -9, 4]])
-def test_without_a_node_table_vertices_are_the_ids_of_the_edges(tmp_path, ids):
+def test_without_a_node_table_nodes_are_the_ids_of_the_edges(tmp_path, ids):
     edges = {"src": [ids[0], ids[1], ids[0]], "dst": [ids[1], ids[2], ids[0]]}
     graph, _ = build(tmp_path, write_tables(tmp_path / "tables", None, edges))
     assert graph.ids.to_arrow().to_pylist() == sorted(ids)
@@ -178,7 +178,7 @@ def test_unknown_labels_are_in_no_split(tmp_path, split, labels):
 
 @pytest.mark.parametrize("split", [SPLIT_WORDS, SPLIT_FLAGS])
 @pytest.mark.parametrize("labels", [["a", None, None, "b"], [3, -1, -1, 4]])
-def test_vertices_without_a_label_are_left_out_of_the_masks(tmp_path, split, labels):
+def test_nodes_without_a_label_are_left_out_of_the_masks(tmp_path, split, labels):
     source = write_tables(tmp_path / "tables", {"id": NODES["id"], "label": labels} | split)
     graph, notes = build(tmp_path, source)
     check_graph(graph)

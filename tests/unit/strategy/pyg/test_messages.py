@@ -62,7 +62,7 @@ def test_old_edge_lists_are_forgotten(neighbours: BlockNeighbours) -> None:
     assert sets.of(neighbours.shard.edge_index).order_E is None
 
 
-def test_edges_to_vertices_of_others_are_refused(neighbours: BlockNeighbours) -> None:
+def test_edges_to_nodes_of_others_are_refused(neighbours: BlockNeighbours) -> None:
     edges = torch.tensor([[0], [neighbours.shard.num_owned]])
     with pytest.raises(PlanError, match="other ranks"):
         EdgeSets(neighbours).of(edges)

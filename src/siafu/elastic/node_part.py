@@ -4,7 +4,7 @@
     part k      x_{k-1}, answer_{k-1}      -> x_k and what layer k asks for
     part L      x_{L-1}, answer_{L-1}      -> logits
 
-Layers stay as they are. A part runs a layer with `VertexPart` for neighbours: asked with an answer
+Layers stay as they are. A part runs a layer with `NodePart` for neighbours: asked with an answer
 at hand it gives that, asked without one it stops there. What a layer computes from x for its
 question alone is not needed once the answer is there; a part that reads x for nothing else is given
 no rows of it.
@@ -49,13 +49,13 @@ class _AskedError(Exception):
         self.question = question
 
 
-class VertexPart:
+class NodePart:
     """Neighbours for one part of a model: they know the answer, or stop at the question.
 
     A layer may ask once, for a sum, a mean, GCN's sum or an attention.
     """
 
-    num_vertices = 0
+    num_nodes = 0
 
     def __init__(
         self, ids_N: Tensor, draws: Draws, answer: Tensor | None, *, aggregates_first: bool
@@ -160,18 +160,18 @@ def _refuse(what: str) -> NoReturn:
 
 
 def run_part(
-    model: GNN, number: int, vertex: tuple[Tensor, Tensor | None, Tensor], draws: Draws
+    model: GNN, number: int, node: tuple[Tensor, Tensor | None, Tensor], draws: Draws
 ) -> tuple[Tensor, Question | None]:
     """Return x of layer `number` and what that layer asks; no question after the last.
 
-    `vertex` is x before (no rows where they are not read), the answer to the layer before, and the
+    `node` is x before (no rows where they are not read), the answer to the layer before, and the
     nodes' ids.
     """
-    x_ND, answer, ids_N = vertex
+    x_ND, answer, ids_N = node
 
-    def neighbours(layer: int, known: Tensor | None) -> VertexPart:
+    def neighbours(layer: int, known: Tensor | None) -> NodePart:
         first = layer == 0 and not draws_on_input(model.spec)
-        return VertexPart(ids_N, draws, known, aggregates_first=first)
+        return NodePart(ids_N, draws, known, aggregates_first=first)
 
     if number > 0:
         assert answer is not None, "the layer before has been answered"

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from siafu.comm import World
-from siafu.shard import VertexShare
+from siafu.shard import NodeShare
 from tests.harness import RankPool
 
 GROUPS = np.array([1, 0, 2, 2, 1, 0, 2, 1], np.int32)
@@ -12,7 +12,7 @@ GROUPS = np.array([1, 0, 2, 2, 1, 0, 2, 1], np.int32)
 
 def fetched(world: World) -> dict:
     """Return rows of some nodes, twice the same one among them, and what comes home."""
-    share = VertexShare(len(GROUPS), world.part(range(world.size)), GROUPS)
+    share = NodeShare(len(GROUPS), world.part(range(world.size)), GROUPS)
     x = torch.stack([10.0 * share.ids_n, share.ids_n + 0.5], dim=1).requires_grad_()
     asked = [torch.tensor([7, 2, 2, 1]), torch.tensor([], dtype=torch.int64), torch.arange(8)]
     wanted = asked[world.rank]
@@ -28,7 +28,7 @@ def fetched(world: World) -> dict:
     }
 
 
-def test_rows_of_any_vertices_come_and_their_gradients_go_home(ranks: RankPool) -> None:
+def test_rows_of_any_nodes_come_and_their_gradients_go_home(ranks: RankPool) -> None:
     counts = torch.zeros(len(GROUPS))
     found = ranks.run(fetched, 3)
     for rank, part in enumerate(found):
@@ -40,8 +40,8 @@ def test_rows_of_any_vertices_come_and_their_gradients_go_home(ranks: RankPool) 
         assert torch.equal(part["grad"], counts[part["ids"]][:, None].expand(-1, 2))
 
 
-def test_one_rank_has_every_vertex() -> None:
-    share = VertexShare(4, World())
+def test_one_rank_has_every_node() -> None:
+    share = NodeShare(4, World())
     x = torch.arange(8.0).view(4, 2)
     ids = torch.tensor([3, 0, 3])
     assert share.is_whole

@@ -11,14 +11,14 @@ from siafu.comm import HaloPlan, World, ask, exchange_halo, start_exchange, tell
 from siafu.graph import Array
 
 
-class VertexShare:
+class NodeShare:
     """One group of nodes; `world` is that of the ranks that hold the groups of a snapshot."""
 
-    def __init__(self, num_vertices: int, world: World, part_of_N: Array | None = None) -> None:
+    def __init__(self, num_nodes: int, world: World, part_of_N: Array | None = None) -> None:
         """Without `part_of_N` all nodes are this rank's."""
-        self.num_vertices, self.world = num_vertices, world
+        self.num_nodes, self.world = num_nodes, world
         self._part_of_N: Tensor | None = None
-        self.ids_n = torch.arange(num_vertices, device=world.device)
+        self.ids_n = torch.arange(num_nodes, device=world.device)
         if part_of_N is not None:
             self._part_of_N = torch.tensor(
                 np.asarray(part_of_N), dtype=torch.int64, device=world.device

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from siafu.elastic.compute import compute
-from siafu.elastic.vertex_part import inspect_parts
+from siafu.elastic.node_part import inspect_parts
 from siafu.errors import ConfigError, TaskError
 from siafu.nn import GNN, Draws, LocalNeighbours, ModelSpec
 from siafu.ops import CSR
