@@ -1,0 +1,95 @@
+"""Figures of graphs over time, as lines of docs/benchmarks.md."""
+
+from benchmarks.beside import Row, faster, ms, rows_of
+
+
+def dynamic_lines() -> list[str]:
+    """Return one line for each set and score, the newest run of each on one rank."""
+    newest = {
+        row["set"]: row
+        for result in rows_of("dynamic_accuracy")
+        if result["ranks"] == 1
+        for row in result["rows"]
+        if "-link-" not in row["set"]  # without histories of pairs; `link_scores` has them now
+    }
+    lines = []
+    for name, row in newest.items():
+        better = row["mean"] >= row["published"]
+        seeds = row["seeds"]
+        spread = f" +- {row['std']:.3f}" if seeds > 1 else ""
+        told = f"{row['mean']:.3f}{spread} ({row['published']:.3f})"
+        lines.append(
+            f"| {name}, {row['score']} of the test, {seeds} seed{'s' if seeds > 1 else ''} "
+            f"(published) | {told}{'' if better else ', below it'} "
+            f"| `benchmarks.dynamic_accuracy --sets {name} --seeds {seeds}` |"
+        )
+    return lines
+
+
+def link_lines() -> list[str]:
+    """Return links beside what was published and what needs no model, the newest run of each."""
+    newest = {(row["set"], row["way"]): row for row in rows_of("link_scores")}
+    return [_links(row, score) for row in newest.values() for score in ("map", "mrr")]
+
+
+def _links(row: Row, score: str) -> str:
+    found, seeds, published = row["all nodes"][score], row["seeds"], row["published"][score]
+    spread = f" +- {found['std']:.3f}" if seeds > 1 else ""
+    below = [
+        what
+        for what, value in (("published", published), ("last seen", found["last seen"]))
+        if found["mean"] < value
+    ]
+    met = row["nodes met"][score]["mean"]
+    way = "" if row["way"] == "history" else f", {row['way']}"
+    return (
+        f"| {row['set']} links{way}, {score} among all nodes, {seeds} seed{'s' * (seeds > 1)} "
+        f"(published; last seen, degrees, EdgeBank: no model) | {found['mean']:.4f}{spread} "
+        f"({published:.4f}; {found['last seen']:.4f}, {found['degrees']:.4f}, "
+        f"{found['edgebank']:.4f}), among nodes met "
+        f"{met:.4f}{', below ' + ' and '.join(below) if below else ''} "
+        f"| `benchmarks.link_scores --sets {row['set']} --ways {row['way']} --seeds {seeds}` |"
+    )
+
+
+def delta_lines() -> list[str]:
+    """Return what deltas save on the way to the GPU, and what rebuilding them costs an epoch."""
+    return [
+        f"| 10 snapshots of {row['edges'] / 1e6:.0f} M edges without values to the H200, "
+        f"window of {row['window']} | as deltas {_deltas(row, 'transfer')}; the epoch "
+        f"{_deltas(row, 'epoch')} | `benchmarks.delta_transfer` (CUDA) |"
+        for row in rows_of("delta_transfer-h200")
+    ]
+
+
+def _deltas(row: Row, what: str) -> str:
+    ours, csr, coo = (row[f"{kind} {what}_median_ms"] for kind in ("deltas", "csr32", "coo64"))
+    beside = faster(ours, csr, "as int32 CSR"), faster(ours, coo, "as int64 COO")
+    return f"{ms(ours)}, {beside[0]}, {beside[1]}"
+
+
+def time_parallel_lines() -> list[str]:
+    """Return what ranks save in seconds and memory over time."""
+    return [
+        _over_time(model, result)
+        for result in rows_of("time_parallel")
+        for model in dict.fromkeys(row["model"] for row in result["rows"])
+    ]
+
+
+def _over_time(model: str, result: Row) -> str:
+    rows = [row for row in result["rows"] if row["model"] == model and row["block"] == 0]
+
+    def best(ranks: int, parts: int) -> Row:
+        found = [r for r in rows if (r["ranks"], r.get("node_parts")) == (ranks, parts)]
+        return min(found, key=lambda row: float(row["epoch_seconds"]))
+
+    def told(row: Row) -> str:
+        return f"{row['epoch_seconds']:.2f} s, {row['peak_mb']:.0f} MB"
+
+    return (
+        f"| epoch over {result['snapshots']} snapshots of {result['nodes']:,} nodes, {model} "
+        f"| 1 rank {told(best(1, 1))}; 2 ranks {told(best(2, 1))} each; 2 x 2 on the same 2 cores "
+        f"{told(best(4, 2))} each "
+        f"| `benchmarks.time_parallel --nodes {result['nodes']} --blocks 0,16` |"
+    )
