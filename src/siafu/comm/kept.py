@@ -47,6 +47,10 @@ class KeptRows:
         assert self.received_RD is not None, "a first exchange comes before"
         return self.received_RD
 
+    def held(self) -> list[Tensor]:
+        """Return what is kept here now, of both ends."""
+        return [rows for rows in (self.sent_SD, self.received_RD) if rows is not None]
+
     @property
     def is_new(self) -> bool:
         """Whether nothing was received yet."""

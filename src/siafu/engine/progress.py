@@ -48,6 +48,8 @@ class RunResult:
     choices: dict[str, Any]
     exactness: str
     widths: list[dict[str, Any]]
+    kept: list[dict[str, Any]]
+    """Rows that ranks keep from epoch to epoch, by exchange: of changes and of late rows."""
     model: str
     data: str
     run: str

@@ -35,7 +35,7 @@ from siafu.engine.progress import (
     traffic_matrix,
 )
 from siafu.engine.run_facts import RunFacts, read_run_facts
-from siafu.engine.widths import restore_widths, save_widths, shares_of, width_counts
+from siafu.engine.widths import kept_counts, restore_widths, save_widths, shares_of, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
@@ -268,6 +268,7 @@ class Trainer:
             rank_seconds=self.phases.of_ranks(world),
             traffic=traffic_matrix(world),
             widths=width_counts(self.workload.book, world),
+            kept=kept_counts(self.workload.book, world),
             model=config.model,
             run=str(folder.path),
             **told,

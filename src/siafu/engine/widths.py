@@ -31,6 +31,19 @@ def width_counts(book: WidthBook, world: World) -> list[dict[str, Any]]:
     ]
 
 
+def kept_counts(book: WidthBook, world: World) -> list[dict[str, Any]]:
+    """Return how many rows all ranks keep from epoch to epoch, and their bytes, by exchange."""
+    mine = book.kept()
+    if not mine:  # on one rank or on all
+        return []
+    numbers = [float(number) for each in mine for number in (each.rows, each.num_bytes)]
+    totals = torch.tensor(world.gather_numbers(numbers), dtype=torch.float64).sum(dim=0).long()
+    return [
+        {"exchange": each.exchange, "direction": each.direction, "rows": rows, "bytes": size}
+        for each, (rows, size) in zip(mine, totals.view(-1, 2).tolist(), strict=True)
+    ]
+
+
 def shares_of(book: WidthBook, world: World) -> int:
     """Return how many ranks add to a checkpoint: all, or none where messages depend on nothing."""
     has_any = book.strategy.assigns_widths or book.strategy.keeps_rows

@@ -213,6 +213,7 @@ def _of_ranks(run: ToldRun, *, named: bool) -> str:
         ("Sent between ranks", _sent(result.get("bytes_sent") or {})),
         ("Who sends rows to whom", _traffic(result.get("traffic") or [])),
         ("Widths of messages", _widths(result.get("widths") or [])),
+        ("Rows kept from epoch to epoch", _kept(result.get("kept") or [])),
     ]
     return section(f"Ranks of {run.name}" if named else "Ranks", figures(drawn))
 
@@ -262,6 +263,19 @@ def _widths(found: Sequence[dict[str, Any]]) -> str:
         for one in found
     }
     return stacked_bars(rows, title="Rows by width and exchange", x_name="rows") if rows else ""
+
+
+def _kept(found: Sequence[dict[str, Any]]) -> str:
+    """Return the rows that both ends of exchanges keep, of all ranks."""
+    rows = [
+        [
+            f"{one['exchange']} {one['direction']}",
+            f"{one['rows']:,}",
+            f"{one['bytes'] / _MIB:.1f} MiB",
+        ]
+        for one in found
+    ]
+    return table(["exchange", "rows", "memory of all ranks"], rows) if rows else ""
 
 
 def _cut(run: ToldRun, *, named: bool) -> str:

@@ -102,8 +102,11 @@ def test_runs_over_several_ranks_show_who_sends_what(
 def test_widths_of_messages_are_drawn(runs: list[Path], tmp_path: Path) -> None:
     folder = RunFolder(shutil.copytree(runs[0], tmp_path / "run"))
     widths = [{"epoch": 8, "exchange": 0, "direction": "there", "rows": {"2": 20, "4": 9}}]
-    folder.write_result(folder.read_result() | {"widths": widths})
-    assert "Rows by width and exchange" in Page(_page(folder.path, tmp_path)).images
+    kept = [{"exchange": 0, "direction": "there", "rows": 1234, "bytes": 3 << 20}]
+    folder.write_result(folder.read_result() | {"widths": widths, "kept": kept})
+    text = _page(folder.path, tmp_path)
+    assert "Rows by width and exchange" in Page(text).images
+    assert "<td>1,234</td><td>3.0 MiB</td>" in text
 
 
 def test_page_needs_nothing_from_elsewhere(runs: list[Path], tmp_path: Path) -> None:

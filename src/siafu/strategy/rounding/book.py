@@ -63,6 +63,16 @@ class _Known:
     kept_RD: Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows that a rank keeps of one exchange: as it sent them and as it received them."""
+
+    exchange: int
+    direction: str
+    rows: int
+    num_bytes: int
+
+
 class WidthBook:
     """The formats of all exchanges of a run; one per rank, shared by all layers."""
 
@@ -198,6 +208,16 @@ class WidthBook:
             for channel in group:
                 if channel.kept is not None:
                     channel.kept.settle()
+
+    def kept(self) -> list[Kept]:
+        """Return what this rank keeps from epoch to epoch, by exchange and direction."""
+        found = []
+        for (number, direction), group in self._all():
+            ends = [end for one in group if one.kept is not None for end in one.kept.held()]
+            if ends:
+                rows, size = sum(map(len, ends)), sum(end.nbytes for end in ends)
+                found.append(Kept(number, _DIRECTIONS[direction], rows, size))
+        return found
 
     def state(self) -> dict[str, Tensor]:
         """Return what later messages of this rank depend on.
