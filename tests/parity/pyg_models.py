@@ -182,8 +182,19 @@ class WithEdgeData(nn.Module):
         return self.third(hidden, edge_index, edge_attr)
 
 
-class DropsEdges(nn.Module):
+class AddsNoise(nn.Module):
     """Draws random numbers of its own."""
+
+    def __init__(self, width: int, classes: int) -> None:
+        super().__init__()
+        self.conv = pyg.GCNConv(width, classes)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.conv(x + torch.randn_like(x), edge_index)
+
+
+class DropsEdges(nn.Module):
+    """Draws a number per edge."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()

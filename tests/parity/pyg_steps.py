@@ -24,6 +24,7 @@ OWN = {
     "graph-norm": pyg_models.WithGraphNorm,
     "attention": pyg_models.AttentionDropout,
     "edge-data": pyg_models.WithEdgeData,
+    "adds-noise": pyg_models.AddsNoise,
     "drops-edges": pyg_models.DropsEdges,
     "out-degrees": pyg_models.OutDegrees,
     "two-dropouts": pyg_models.TwoDropouts,

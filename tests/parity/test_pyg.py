@@ -13,7 +13,7 @@ from siafu.comm import World
 from siafu.graph import graph_from_edges
 from siafu.partitioning import write_parts
 from siafu.shard import open_shard
-from siafu.strategy import parallelize
+from siafu.strategy import Strategy, parallelize
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
 from tests.parity.pyg_models import AGGREGATIONS, CONVS, FEW
@@ -59,8 +59,16 @@ def test_layer_that_sums_at_the_sources_is_refused(ranks: RankPool, parts, kind:
 
 
 def test_model_with_random_draws_of_its_own_is_refused(ranks: RankPool, parts) -> None:
-    told = ranks.run(refused, 2, parts[2], "drops-edges")
+    told = ranks.run(refused, 2, parts[2], "adds-noise")
     assert all("PlanError" in text and "random" in text for text in told), told
+
+
+@pytest.mark.parametrize("strategy", [Strategy(), Strategy(stages=1 << 30, recompute=True)])
+def test_edges_are_dropped_by_their_ends(ranks: RankPool, parts, strategy: Strategy) -> None:
+    want = ranks.run(spread_step, 1, parts[1], "drops-edges")[0]
+    for size in (2, 3):
+        check(ranks.run(spread_step, size, parts[size], "drops-edges", strategy), want)
+    assert want["loss"] != plain_step(parts[1], "drops-edges")["loss"], "draws of torch's own"
 
 
 def test_norm_over_all_rows_is_refused(ranks: RankPool, parts) -> None:

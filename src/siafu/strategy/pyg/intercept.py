@@ -3,9 +3,9 @@
 While a model runs, a torch function mode watches some calls and leaves all others alone:
 
 - rows indexed by the sources of edges: halo rows are fetched first;
-- dropout: drawn by node or edge, not by rank;
+- dropout, and a number drawn per edge (`dropout_edge`): by node or edge, not by rank;
 - batch norm: statistics over the rows of all ranks;
-- sums at the sources, and random draws of the model's own: refused, since ranks would differ.
+- sums at the sources, and other random draws of the model's own: refused, since ranks would differ.
 
 Sources are recognised by identity: whatever the model takes as row 0 of a [2, E] integer tensor.
 So PyG's convolutions, and code written by hand in PyG's manner, run as they are.
@@ -28,7 +28,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from siafu.errors import PlanError
 from siafu.nn import Draws, batch_statistics
 from siafu.nn.messages import RANDOM_CALLS, refuse_draw
-from siafu.ops import DrawKey, dropout_pairs, dropout_rows, sum_type
+from siafu.ops import DrawKey, dropout_pairs, dropout_rows, sum_type, uniform_pairs
 from siafu.strategy.neighbours import BlockNeighbours
 
 _FIRST_SITE = 1 << 16
@@ -96,6 +96,7 @@ class RankMode(TorchFunctionMode):
         if neighbours.shard.world.size > 1:
             self._handlers |= {call: partial(self._sum_at, call) for call in _SUMS_AT}
             self._handlers |= {call: partial(refuse_draw, call) for call in RANDOM_CALLS}
+        self._handlers[torch.rand] = self._rand
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -210,6 +211,19 @@ class RankMode(TorchFunctionMode):
         # What is neither on edges nor on nodes is the same on every rank: keyed by place.
         ids = shard.row_ids if self._is_owned(x) else torch.arange(len(flat), device=x.device)
         return dropout_rows(flat, ids, key, p).view_as(x)
+
+    def _rand(self, *size: Any, **kwargs: Any) -> Tensor:
+        """Return a draw per edge by its ends (PyG's `dropout_edge`); others are each rank's own."""
+        shape = tuple(size[0] if len(size) == 1 and not isinstance(size[0], int) else size)
+        edges, shard = self._last_edges, self._neighbours.shard
+        if edges is None or shape != (edges.size(1),) or kwargs.get("generator") is not None:
+            return (torch.rand if shard.world.size == 1 else partial(refuse_draw, torch.rand))(
+                *size, **kwargs
+            )
+        src, dst = edges.unbind(0)
+        ends = shard.column_ids.index_select(0, src), shard.row_ids[dst]
+        drawn_E = uniform_pairs(self.next_draw(), *ends, 1).flatten()
+        return drawn_E.to(kwargs.get("device"), kwargs.get("dtype") or torch.get_default_dtype())
 
     def _is_on_edges(self, x: Tensor) -> bool:
         """Return whether x has a row per edge; a layer in mid-message settles N = E."""
