@@ -10,6 +10,7 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from siafu.record import RunFolder
 POOL_SIZE = 4
 DEADLINE_SECONDS = 90.0
 """Longer than the slowest kernel compiles on a busy machine while the peers wait for that rank."""
+PEERS_SECONDS = 15.0
+"""After the first rank's error, for those of others to be told too."""
 
 
 def forking() -> ForkServerContext | SpawnContext:
@@ -62,10 +65,14 @@ class RankPool:
         pipes = self._pipes[:size]
         for pipe in pipes:
             pipe.send((function, size, args))
-        answers = []
-        for pipe in pipes:
-            patient = pipe.poll(2 * DEADLINE_SECONDS)
-            answers.append(pipe.recv() if patient else (False, "did not answer"))
+        found: dict[Any, tuple[bool, Any]] = {}
+        patience = 2 * DEADLINE_SECONDS
+        while len(found) < size and (ready := wait([p for p in pipes if p not in found], patience)):
+            found |= {pipe: pipe.recv() for pipe in ready if isinstance(pipe, Connection)}
+            # Peers of a rank that failed wait for it until their deadline: the test does not.
+            if not all(ok for ok, _ in found.values()):
+                patience = PEERS_SECONDS
+        answers = [found.get(pipe, (False, "did not answer")) for pipe in pipes]
         errors = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if errors:
             # A rank that failed has left its peers waiting; the next test gets fresh ones.
