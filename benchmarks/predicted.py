@@ -28,7 +28,7 @@ from siafu.config import RunConfig, make_config
 from siafu.errors import SiafuError
 from siafu.graph import Graph
 from siafu.launch.statistics import spec_of
-from siafu.partitioning import open_parts
+from siafu.partitioning import Cut, assign, open_parts
 from siafu.partitioning.options import Method
 from siafu.plan import (
     CutStatistics,
@@ -37,10 +37,12 @@ from siafu.plan import (
     Outlook,
     Setting,
     calibrate,
+    draw_minibatches,
     foresee,
     graph_statistics,
 )
 from siafu.plan.bytes import full_graph_traffic
+from siafu.plan.statistics import DrawnMinibatches
 
 EPOCHS = 10
 _ROUNDED_EPOCHS = 7
@@ -172,16 +174,28 @@ class Graphs:
             found = graph_statistics(graph).model_dump_json()
             (self._folder / f"{name.replace(':', '-')}.json").write_text(found)
             for case in wanted:
+                method: Method = "contiguous" if name.startswith("products") else "metis"
                 if case.graph == name and not self.place(case).exists():
-                    method: Method = "contiguous" if name.startswith("products") else "metis"
                     place = self.place(case)
                     siafu.partition(graph, place, parts=case.ranks, method=method, quiet=True)
+                if case.graph == name and case.strategy == "batchgnn":
+                    part_of = assign(graph, Cut(num_parts=case.ranks, method=method))
+                    drawn = draw_minibatches(graph, part_of, case.ranks, case.config.resolved())
+                    assert drawn is not None, "it has training nodes"
+                    self._drawn(case).write_text(drawn.model_dump_json())
 
     def statistics(self, case: Case) -> GraphStatistics:
         """Return the numbers of a graph with the cut of a case."""
         text = (self._folder / f"{case.graph.replace(':', '-')}.json").read_text()
-        quality = open_parts(self.place(case)).quality
-        return GraphStatistics(**json.loads(text)).with_cuts([CutStatistics.of(quality)])
+        cut = CutStatistics.of(open_parts(self.place(case)).quality)
+        if case.strategy == "batchgnn":
+            drawn = DrawnMinibatches(**json.loads(self._drawn(case).read_text()))
+            cut = cut.model_copy(update={"drawn": drawn})
+        return GraphStatistics(**json.loads(text)).with_cuts([cut])
+
+    def _drawn(self, case: Case) -> Path:
+        settings = "-".join(f"{name}{value}" for name, value in case.settings.items())
+        return self._folder / f"{self.place(case).name}.{case.config.layers}.{settings}.json"
 
 
 def run(case: Case, parts: Path, out: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from siafu.comm import choose_device
 from siafu.config import RunConfig, make_config
 from siafu.errors import ConfigError
@@ -25,6 +27,7 @@ from siafu.plan import (
     Plan,
     Setting,
     calibrate,
+    draw_minibatches,
     graph_statistics,
     keep_machine,
     kept_machine,
@@ -170,16 +173,25 @@ def statistics_of(data: Any, config: RunConfig, counts: Sequence[int], say: Say)
     return found.with_cuts(_cuts(graph, config, counts, say))
 
 
+def _whole(graph: Graph, config: RunConfig) -> CutStatistics:
+    """Return the graph as one part, with what its minibatches have."""
+    drawn = draw_minibatches(graph, np.zeros(graph.num_nodes, np.int32), 1, config.resolved())
+    size = {"rows": graph.num_nodes, "edges": graph.num_edges}
+    return CutStatistics(ranks=1, halo_rows=0, drawn=drawn, **size)
+
+
 def _cuts(graph: Graph, config: RunConfig, counts: Sequence[int], say: Say) -> list[CutStatistics]:
     """Return cuts of a graph: of the most ranks first, then of fewer, while there is time."""
     if graph.num_edges > _MOST_EDGES:
         say("The graph is too large to be cut for a plan: a law stands for its cuts.")
         return []
     wanted = [count for count in counts if 1 < count <= min(_MOST_CUTS, graph.num_nodes)]
-    found, started = [], time.monotonic()
+    found, started = [_whole(graph, config)], time.monotonic()
     for count in sorted(wanted, key=lambda count: (count != max(wanted), count)):
         if time.monotonic() - started > _CUTTING_SECONDS:
             break
-        cut = Cut(num_parts=count, method=config.partition, seed=config.seed)
-        found.append(CutStatistics.of(score(graph, assign(graph, cut), count)))
+        part_of = assign(graph, Cut(num_parts=count, method=config.partition, seed=config.seed))
+        drawn = draw_minibatches(graph, part_of, count, config.resolved())
+        cut = CutStatistics.of(score(graph, part_of, count))
+        found.append(cut.model_copy(update={"drawn": drawn}))
     return found

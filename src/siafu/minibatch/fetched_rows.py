@@ -127,8 +127,12 @@ def packed_rows(csr: CSR, world: World, *, normalise: bool = False) -> PackedRow
     """Return the reader, or None where rows written out are not much longer; all ranks call."""
     mine = [float(csr.degree().max()) if csr.num_rows else 0.0]
     most = max(1, int(max(row[0] for row in world.gather_numbers(mine))))
-    pays = _SHORTER * 2 * most <= csr.num_cols <= _MOST_COLUMNS
-    return PackedRows(csr, most, normalise=normalise) if pays else None
+    return PackedRows(csr, most, normalise=normalise) if packs(most, csr.num_cols) else None
+
+
+def packs(most_values: int, width: int) -> bool:
+    """Return whether rows of no more values than that are packed, not written out."""
+    return _SHORTER * 2 * most_values <= width <= _MOST_COLUMNS
 
 
 def unpack_rows(packed_R2K: Tensor, ids_R: Tensor, width: int) -> SparseRows:

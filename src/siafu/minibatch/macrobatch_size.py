@@ -17,11 +17,11 @@ from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
 from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import Numbering
 
-_TRIAL_STEPS = 8
+TRIAL_STEPS = 8
 _TIMED_STEPS = 4
 _EVERY = 4
 """Of a step's rows, those that tell what a row costs beside the round."""
-_MOST_STEPS = 64
+MOST_STEPS = 64
 _NEAR_BEST = 1.02
 """An epoch that takes no longer than this over the best is as good, and smaller."""
 
@@ -90,7 +90,7 @@ class StepCosts:
 
 
 def choose_macrobatch(
-    trial: Trial, costs: StepCosts, budget_bytes: float, num_steps: int, most: int = _MOST_STEPS
+    trial: Trial, costs: StepCosts, budget_bytes: float, num_steps: int, most: int = MOST_STEPS
 ) -> int:
     """Return how many steps to fetch in one go: the fewest whose epoch is about the shortest.
 
@@ -112,7 +112,7 @@ def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
     Every rank calls this together.
     """
     relay = sampler.relay
-    count = min(_TRIAL_STEPS, sampler.schedule.num_steps)
+    count = min(TRIAL_STEPS, sampler.schedule.num_steps)
     drawn = _draw(sampler, count)
     # Beside each address stands where its row lies.
     graph_bytes = sum(one.num_bytes + one.addresses.nbytes for one in drawn) / count

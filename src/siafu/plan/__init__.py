@@ -11,6 +11,7 @@ from siafu.plan.choice import (
     memory_in_use,
     predict_training_bytes,
 )
+from siafu.plan.drawing import draw_minibatches
 from siafu.plan.links import measured_link
 from siafu.plan.machine import TYPICAL, Link, Machine, keep_machine, kept_machine, read_machine
 from siafu.plan.memory import (
@@ -72,6 +73,7 @@ __all__ = [
     "candidates",
     "check_budget",
     "choose_strategy",
+    "draw_minibatches",
     "foresee",
     "full_graph_traffic",
     "graph_statistics",

@@ -8,8 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from siafu.config import RunConfig
+from siafu.minibatch.macrobatch_size import TRIAL_STEPS
 from siafu.nn import ModelSpec, layer_widths
 from siafu.nn.precision import BYTES
+from siafu.partitioning.memory import available_bytes
 from siafu.plan.bytes import (
     EpochTraffic,
     LayerTraffic,
@@ -32,20 +34,15 @@ from siafu.plan.memory import (
     held_kinds,
     predict_kinds,
 )
+from siafu.plan.minibatch_seconds import MinibatchEpoch
 from siafu.plan.sampled import (
+    BUILDING,
+    FREE_SHARE,
     MinibatchCounts,
-    count_far,
     count_minibatches,
     least_sampled_bytes,
 )
-from siafu.plan.seconds import (
-    PHASES,
-    Phases,
-    Work,
-    full_graph_seconds,
-    interval_seconds,
-    minibatch_seconds,
-)
+from siafu.plan.seconds import PHASES, Phases, Work, full_graph_seconds, interval_seconds
 from siafu.plan.statistics import CutStatistics, GraphStatistics
 from siafu.strategy import Strategy
 
@@ -61,9 +58,10 @@ seen; with --memory, and in stages, freed memory is given back."""
 _ALIVE = (KEPT, FETCHED, GRADIENTS, TRAVELLING)
 _STAYING = 2.0
 """Copies of rows of every layer in a pipeline: the rows themselves, and gradients."""
-_PAYS, _ROWS_IN_FLIGHT = 0.97, 1e9
 _REQUEST_BYTES, _COUNT_BYTES, _ADDRESS_BYTES = 8, 4, 8
 """Of a node asked about, of how many edges come back for it, and of each."""
+_ID_BYTES, _DEGREES_BYTES = 8, 24
+"""That come with a node's features: who it is, and its degrees where sums are scaled by them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -268,64 +266,64 @@ def _stored_spec(at: Setting) -> ModelSpec:
 def _of_minibatches(
     at: Setting, strategy: Strategy, cut: CutStatistics
 ) -> tuple[dict[str, int], EpochTraffic, Phases]:
-    config, ranks, graph = at.config, cut.ranks, at.statistics
-    counts = count_minibatches(config, graph, ranks)
+    config, graph = at.config, at.statistics
+    counts = count_minibatches(config, graph, cut)
     held = _held(at, cut)
     if at.memory is not None and sum(held.values()) > 0.4 * at.memory:
         held = _held(at, cut, on_disk=True)
     memory = held | {MINIBATCHES: round(least_sampled_bytes(config, at.spec, graph.nodes))}
+    work, row_bytes = _work(at, strategy, cut), _fetched_bytes(at, cut)
+    epoch = MinibatchEpoch.of(work, counts, row_bytes)
     size = strategy.macrobatch
-    steps = size if isinstance(size, int) else _macrobatch(graph, counts)
-    traffic = _sampled_traffic(at, counts, cut, steps)
-    work = _work(at, strategy, cut)
-    return memory, traffic, minibatch_seconds(work, counts, traffic, graph.row_bytes)
+    if not isinstance(size, int):
+        size = epoch.macrobatch(_in_flight(at, memory, cut.ranks))
+    traffic = _sampled_traffic(at, counts, cut, size, row_bytes)
+    return memory, traffic, epoch.seconds(size, traffic)
+
+
+def _in_flight(at: Setting, memory: dict[str, int], ranks: int) -> float:
+    """Return the bytes that macrobatches may take, as ranks settle it."""
+    if at.memory is not None:
+        return max(0.0, at.memory - sum(memory.values())) / BUILDING
+    return math.inf if at.link is not None else FREE_SHARE * available_bytes(None) / ranks
+
+
+def _fetched_bytes(at: Setting, cut: CutStatistics) -> float:
+    """Return the bytes of a node's columns: features, its id, degrees that sums are scaled by."""
+    graph, spec = at.statistics, at.spec
+    features = graph.row_bytes
+    if not graph.is_sparse:
+        features *= BYTES[at.config.precision] / BYTES["float32"]
+    elif cut.drawn is not None and cut.drawn.packed_bytes is not None:
+        features = cut.drawn.packed_bytes
+    return features + _ID_BYTES + (_DEGREES_BYTES if spec.card.scales_sampled else 0)
 
 
 def _sampled_traffic(
-    at: Setting, counts: MinibatchCounts, cut: CutStatistics, size: int
+    at: Setting, counts: MinibatchCounts, cut: CutStatistics, size: int, row_bytes: float
 ) -> EpochTraffic:
     """Return the bytes of an epoch: rows and samples of other ranks, gradients of every step.
 
     Of `size` steps together a row is fetched once.
     """
-    ranks, graph = cut.ranks, at.statistics
-    rows = samples = 0.0
-    if ranks > 1:
-        far = count_far(counts, graph, ranks, graph.cut_share(cut))
-        groups, rest = divmod(counts.steps, size)
-        away = (ranks - 1) / ranks
-        whole, last = (graph.distinct_sources(k * far.edges / away) * away for k in (size, rest))
-        row_bytes = graph.row_bytes * BYTES[at.config.precision] / BYTES["float32"]
-        rows = ranks * (groups * whole + last) * (row_bytes + _REQUEST_BYTES)
-        asked = (_REQUEST_BYTES + _COUNT_BYTES) * far.requests + _ADDRESS_BYTES * far.answers
-        samples = counts.steps * ranks * asked
-    numbers, tensors = parameter_counts(at.spec)
-    widths = [layer_widths(at.spec, number) for number in range(at.spec.layers)]
-    passes = sum(at.spec.card.sends(width) for width in widths)
+    ranks, graph, spec = cut.ranks, at.statistics, at.spec
+    rows = ranks * counts.epoch_far_rows(size) * (row_bytes + _REQUEST_BYTES)
+    edge_bytes = _ADDRESS_BYTES + 4 * graph.is_weighted
+    edge_bytes += 4 * graph.edge_features * bool(spec.edge_width) + bool(spec.num_types)
+    asked = (_REQUEST_BYTES + _COUNT_BYTES) * counts.far.requests + edge_bytes * counts.far.answers
+    samples = ranks * asked
+    numbers, tensors = parameter_counts(spec)
+    widths = [layer_widths(spec, number) for number in range(spec.layers)]
+    passes = sum(spec.card.sends(width) for width in widths)
     return EpochTraffic(
-        layers=(LayerTraffic(0, 0, 0),) * at.spec.layers,
+        layers=(LayerTraffic(0, 0, 0),) * spec.layers,
         gradients=counts.steps * ring_bytes(4 * (numbers + tensors), ranks) if ranks > 1 else 0,
         norms=0,
         evaluation=round(cut.halo_rows * 4 * passes),
-        once=0,
-        other=round(rows + samples),
+        # Some steps are drawn before training, to settle how many go together.
+        once=round(min(TRIAL_STEPS, counts.steps) * samples),
+        other=round(rows + counts.steps * samples),
     )
-
-
-def _macrobatch(graph: GraphStatistics, counts: MinibatchCounts) -> int:
-    """Return how many steps are fetched together: twice as many while that saves 3 % of rows."""
-
-    def rows(steps: int) -> float:
-        seeds = min(float(graph.nodes), steps * counts.reached[0])
-        met = graph.distinct_sources(steps * sum(counts.edges))
-        return min(float(graph.nodes), seeds + met * (1 - seeds / graph.nodes))
-
-    size = 1
-    while 2 * size <= counts.steps and rows(2 * size) <= 2 * _PAYS * rows(size):
-        if 2 * rows(2 * size) * graph.row_bytes > _ROWS_IN_FLIGHT:
-            break
-        size *= 2
-    return size
 
 
 def with_stages(strategy: Strategy, count: int) -> Strategy:

@@ -1,21 +1,25 @@
 """What training on sampled minibatches takes, told from counts or from a trial."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from siafu.config import RunConfig
 from siafu.errors import ConfigError
 from siafu.minibatch import Trial
+from siafu.minibatch.macrobatch_size import MOST_STEPS
 from siafu.nn import ModelSpec, layer_widths
 from siafu.nn.precision import BYTES
 from siafu.plan.memory import layer_rows
-from siafu.plan.statistics import GraphStatistics
+from siafu.plan.statistics import CutStatistics, GraphStatistics
 
 RUNTIME_BYTES = 60 * 10**6
 """What comes once training starts, whatever the graph: threads of backward, sockets' buffers, the
 writer of Parquet."""
 BUILDING = 1.5
 """What two macrobatches take over their own size while one of them is put together."""
+FREE_SHARE = 0.25
+"""Of the memory that is free, for rows in flight where no budget is named."""
 _EDGE_BYTES = 48
 """An edge of a minibatch: its source and its transpose, with what they are sorted by."""
 
@@ -32,7 +36,7 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
     for number in range(spec.layers):
         hop = min(spec.layers - 1 - number, len(reached) - 1)
         written, read = reached[hop], reached[min(hop + 1, len(reached) - 1)]
-        layer, projected = layer_rows(spec, number), _projected_first(spec, number)
+        layer, projected = layer_rows(spec, number), projected_first(spec, number)
         inner = read if projected else written
         dropped = kept + layer_widths(spec, number).into * read
         kept += layer.entered * read + (layer.kept - layer.entered) * inner
@@ -61,7 +65,7 @@ def least_sampled_bytes(config: RunConfig, spec: ModelSpec, num_nodes: int) -> f
     return RUNTIME_BYTES + step + BUILDING * trial.macrobatch_bytes(1)
 
 
-def _projected_first(spec: ModelSpec, number: int) -> bool:
+def projected_first(spec: ModelSpec, number: int) -> bool:
     """Whether a layer maps the rows it reads before it gathers them, not the ones it writes."""
     width, when = layer_widths(spec, number), spec.card.maps_first
     return when == "always" or (when == "narrower" and width.out < width.into)
@@ -86,6 +90,21 @@ def read_fanout(text: str | None, layers: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FarCounts:
+    """What a minibatch has of other ranks, on average."""
+
+    requests: float
+    """Nodes whose in-edges are drawn there."""
+    answers: float
+    """Edges drawn there."""
+    edges: float
+    """Edges, drawn wherever, that start at nodes of others."""
+
+
+_NOTHING_FAR = FarCounts(requests=0.0, answers=0.0, edges=0.0)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MinibatchCounts:
     """What a minibatch reaches on average, and how many of them an epoch has."""
 
@@ -95,17 +114,64 @@ class MinibatchCounts:
     """Drawn at each hop."""
     steps: int
     """Of an epoch, each with a minibatch on every rank."""
+    far: FarCounts = _NOTHING_FAR
+    rows: tuple[float, ...] = (0.0,)
+    """Distinct nodes of a rank per step, where 1, 2, 4, ... steps go together."""
+    far_rows: tuple[float, ...] = (0.0,)
+    """Those of them that other ranks own."""
+
+    def rows_of(self, size: int) -> float:
+        """Return the distinct nodes of so many steps."""
+        return size * _between(self.rows, size)
+
+    def epoch_far_rows(self, size: int) -> float:
+        """Return the rows that a rank fetches in an epoch, each once per `size` steps."""
+        return self.steps * _between(self.far_rows, size)
+
+
+def _between(per_step: tuple[float, ...], size: int) -> float:
+    """Return what steps have each where `size` go together, from what powers of two have."""
+    place = min(math.log2(size), len(per_step) - 1)
+    low = int(place)
+    high = min(low + 1, len(per_step) - 1)
+    return per_step[low] + (place - low) * (per_step[high] - per_step[low])
 
 
 def count_minibatches(
-    config: RunConfig, statistics: GraphStatistics, ranks: int
+    config: RunConfig, statistics: GraphStatistics, cut: CutStatistics
 ) -> MinibatchCounts:
+    """Return what minibatches have: as some that were drawn, or else by the law of degrees.
+
+    Of more steps than were drawn, nodes repeat as the law has it.
+    """
+    law, drawn = _law(config, statistics, cut), cut.drawn
+    if drawn is None:
+        return law
+    steps = min(drawn.steps, config.steps_per_epoch or drawn.steps)
+    by_law = _repeated(statistics, cut.ranks, law, steps)
+    return MinibatchCounts(
+        reached=drawn.reached,
+        edges=drawn.edges,
+        steps=steps,
+        far=FarCounts(requests=drawn.requests, answers=drawn.answers, edges=law.far.edges),
+        rows=_continued(drawn.rows, by_law[0]),
+        far_rows=_continued(drawn.far_rows, by_law[1]),
+    )
+
+
+def _continued(drawn: tuple[float, ...], law: tuple[float, ...]) -> tuple[float, ...]:
+    """Return what was drawn, and beyond that as much less as the law has it."""
+    known, last = drawn[: len(law)], max(1e-12, law[min(len(drawn), len(law)) - 1])
+    return (*known, *(known[-1] * less / last for less in law[len(known) :]))
+
+
+def _law(config: RunConfig, statistics: GraphStatistics, cut: CutStatistics) -> MinibatchCounts:
     """Return what minibatches of a graph of such degrees reach.
 
     The k-th edge drawn meets a node that is new with the chance that no earlier one has met it; who
     has many edges is met early.
     """
-    train = max(1.0, statistics.nodes * statistics.train_share)
+    ranks, train = cut.ranks, max(1.0, statistics.nodes * statistics.train_share)
     steps = math.ceil(train / ranks / min(float(config.batch_size), train / ranks))
     seeds = train / ranks / steps
     steps = min(steps, config.steps_per_epoch or steps)
@@ -118,19 +184,40 @@ def count_minibatches(
         total = min(float(statistics.nodes), seeds + met * (1 - seeds / statistics.nodes))
         new = max(0.0, total - reached[-1])
         reached.append(max(reached[-1], total))
-    return MinibatchCounts(reached=tuple(reached), edges=tuple(edges), steps=steps)
+    near = MinibatchCounts(reached=tuple(reached), edges=tuple(edges), steps=steps)
+    far = _NOTHING_FAR
+    if ranks > 1:
+        far = count_far(near, statistics, ranks, statistics.cut_share(cut))
+    counts = replace(near, far=far)
+    rows, far_rows = _repeated(statistics, ranks, counts, steps)
+    return replace(counts, rows=rows, far_rows=far_rows)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FarCounts:
-    """What a minibatch has of other ranks, on average."""
+def _repeated(
+    statistics: GraphStatistics, ranks: int, counts: MinibatchCounts, steps: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the distinct nodes per step of 1, 2, 4, ... steps by the law, and those of others."""
+    nodes, away = float(statistics.nodes), (ranks - 1) / ranks
 
-    requests: float
-    """Nodes whose in-edges are drawn there."""
-    answers: float
-    """Edges drawn there."""
-    edges: float
-    """Edges, drawn wherever, that start at nodes of others."""
+    def rows(count: int) -> float:
+        seeds = min(nodes, count * counts.reached[0])
+        met = statistics.distinct_sources(count * sum(counts.edges))
+        return min(nodes, seeds + met * (1 - seeds / nodes))
+
+    def far(count: int) -> float:
+        if ranks == 1:
+            return 0.0
+        return statistics.distinct_sources(count * counts.far.edges / away) * away
+
+    def per_step(of: Callable[[int], float], size: int) -> float:
+        groups, rest = divmod(steps, size)
+        return (groups * of(size) + (of(rest) if rest else 0.0)) / steps
+
+    # The last has all steps of an epoch, if that is not more than macrobatches ever have.
+    sizes = [1 << place for place in range(MOST_STEPS.bit_length())]
+    sizes = [size for size in sizes if size < 2 * steps]
+    found = [tuple(per_step(of, size) for size in sizes) for of in (rows, far)]
+    return found[0], found[1]
 
 
 def count_far(

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import EpochTraffic, parameter_counts, returns_gradients, row_parts
 from siafu.plan.machine import Link, Share
-from siafu.plan.sampled import MinibatchCounts
 from siafu.plan.statistics import CutStatistics
 from siafu.strategy import Strategy
 from siafu.strategy.rounding import LEAST_WIDTH
@@ -44,10 +43,6 @@ _OWN_EDGES = 0.5
 """Of the seconds of edges, those of owned rows, while which others travel."""
 _EVALUATION_SHARE = 0.3
 """Of what a step takes beside rows and edges: forward alone."""
-_PER_EDGE, _ROW_PASSES = 4.0, 3.0
-"""What an edge takes over drawing it: numbering, sending, transposing; and an entry of a row."""
-_STEP_SECONDS = 2e-3
-"""Of a minibatch beside its layers: to put it together."""
 _TASK_SECONDS = 1e-3
 """Of a task of a pipeline, and of its gather, beside rows and edges."""
 _ELEMENTS_PER_THREAD = 4_000_000
@@ -117,9 +112,9 @@ def full_graph_seconds(work: Work, traffic: EpochTraffic) -> Phases:
 
 def whole_step(work: Work) -> Phases:
     """Return the seconds of a step without what ranks send each other."""
-    total = _ends(work)
+    total = end_seconds(work)
     for number in range(work.spec.layers):
-        total = total.plus(_layer_seconds(work, number))
+        total = total.plus(layer_seconds(work, number))
     more = work.share.whole * (_GIVEN_BACK if work.gives_back else 1.0)
     # A kernel of attention is long enough for threads to be worth waking.
     edges = total.edges if work.spec.card.attends else more * total.edges
@@ -132,7 +127,8 @@ def whole_step(work: Work) -> Phases:
     )
 
 
-def _layer_seconds(work: Work, number: int) -> Phases:
+def layer_seconds(work: Work, number: int) -> Phases:
+    """Return the seconds of a layer, forward and backward."""
     spec, rows, share = work.spec, work.cut.rows, work.share
     width, is_last = layer_widths(spec, number), number == spec.layers - 1
     there, back = _edge_seconds(work, number)
@@ -192,7 +188,7 @@ def _edge_seconds(work: Work, number: int) -> tuple[float, float]:
     return there, back if returns else 0.0
 
 
-def _ends(work: Work) -> Phases:
+def end_seconds(work: Work) -> Phases:
     """Return the seconds of the loss, the optimiser and what else a step has once."""
     spec, share = work.spec, work.share
     element, machine = share.of("element"), share.machine
@@ -267,34 +263,4 @@ def interval_seconds(work: Work, traffic: EpochTraffic) -> Phases:
         products=4 / 3 * whole.products,
         passes=4 / 3 * whole.passes,
         fixed=whole.fixed + tasks * _TASK_SECONDS,
-    )
-
-
-def minibatch_seconds(
-    work: Work, counts: MinibatchCounts, traffic: EpochTraffic, row_bytes: float
-) -> Phases:
-    """Return the seconds of an epoch of sampled minibatches, whose samples are drawn ahead."""
-    spec, share, link, ranks = work.spec, work.share, work.link, work.cut.ranks
-    steps, hops = counts.steps, len(counts.edges)
-    total = Phases()
-    for number in range(spec.layers):
-        hop = min(spec.layers - 1 - number, hops - 1)
-        read, edges = counts.reached[hop + 1], sum(counts.edges[: hop + 1])
-        piece = CutStatistics(ranks=1, halo_rows=0, rows=round(read), edges=round(edges))
-        total = total.plus(_layer_seconds(replace(work, cut=piece), number))
-    last = CutStatistics(ranks=1, halo_rows=0, rows=round(counts.reached[0]))
-    total = total.plus(_ends(replace(work, cut=last, train_share=1.0)))
-    entries = row_bytes / _ITEM * counts.reached[-1]
-    drawing = sum(counts.edges) * _PER_EDGE * share.of("sample")
-    drawing += _ROW_PASSES * entries * share.of("select")
-    travel = (traffic.other + traffic.gradients) / ranks / link.bytes_per_second
-    travel += steps * 2 * (ranks - 1) * link.latency_seconds
-    whole = full_graph_seconds(work, traffic).evaluation
-    return Phases(
-        edges=steps * (total.edges + drawing),
-        products=steps * total.products,
-        passes=steps * total.passes,
-        exchange=travel if ranks > 1 else 0.0,
-        fixed=steps * (total.fixed + _STEP_SECONDS),
-        evaluation=whole,
     )

@@ -33,6 +33,29 @@ _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
 """Where a function of a standard normal variable is looked at, and how much that counts."""
 
 
+class DrawnMinibatches(BaseModel):
+    """What minibatches of a cut graph have that were drawn for a plan: means over them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    steps: int = Field(ge=1)
+    """Of an epoch, each with a minibatch on every rank."""
+    reached: tuple[float, ...] = Field(min_length=2)
+    """Nodes met up to each hop, from the seeds alone to all."""
+    edges: tuple[float, ...]
+    """Drawn at each hop."""
+    requests: float = 0.0
+    """Nodes whose in-edges other ranks draw."""
+    answers: float = 0.0
+    """Edges that other ranks draw."""
+    rows: tuple[float, ...] = Field(min_length=1)
+    """Distinct nodes of a rank per step, where 1, 2, 4, 8, ... steps go together."""
+    far_rows: tuple[float, ...] = Field(min_length=1)
+    """Those of them that other ranks own."""
+    packed_bytes: float | None = None
+    """Of a node's features on their way, where they are sparse."""
+
+
 class CutStatistics(BaseModel):
     """One way to cut a graph: the largest part, and what all parts read of each other."""
 
@@ -49,6 +72,8 @@ class CutStatistics(BaseModel):
     """Halo rows of the part that reads most."""
     is_measured: bool = True
     """False: from the law."""
+    drawn: DrawnMinibatches | None = None
+    """Of the plan's batch size and fan-out."""
 
     @classmethod
     def of(cls, quality: Quality) -> "CutStatistics":

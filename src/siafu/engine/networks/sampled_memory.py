@@ -21,14 +21,12 @@ from siafu.ops import warm_up, warm_up_sampling
 from siafu.options import read_bytes
 from siafu.partitioning.memory import available_bytes
 from siafu.plan import layer_rows, memory_in_use, read_fanout, step_bytes
-from siafu.plan.sampled import BUILDING, RUNTIME_BYTES
+from siafu.plan.sampled import BUILDING, FREE_SHARE, RUNTIME_BYTES
 from siafu.record import counted
 from siafu.shard import Shard
 
 __all__ = ["memory_left", "read_fanout", "settle_macrobatch"]
 
-_FREE_SHARE = 0.25
-"""Of the memory that is free, for rows in flight where no budget is named."""
 _STEPS_ON_DEVICE = 16
 """Drawn together on a device at most: enough that launches and waits are few."""
 _LEAST_ON_DEVICE, _DEVICE_SHARE = 10**9, 0.1
@@ -109,7 +107,7 @@ def _free_bytes(feed: Feed) -> float:
     if feed.place.rows != "host":
         return max(_LEAST_ON_DEVICE, _DEVICE_SHARE * free_bytes(feed.place.device))
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", feed.channel.size))
-    mine = _FREE_SHARE * available_bytes(None) / ranks_here
+    mine = FREE_SHARE * available_bytes(None) / ranks_here
     return min(row[0] for row in feed.shard.world.gather_numbers([mine]))
 
 
