@@ -68,8 +68,8 @@ def draw_minibatches(
         edges=tuple((drawing.edges / count).tolist()),
         requests=drawing.requests / count,
         answers=drawing.answers / count,
-        rows=tuple(sum(rank.rows for rank in known)[:sizes] / count),
-        far_rows=tuple(sum(rank.far_rows for rank in known)[:sizes] / count),
+        rows=_per_step([rank.rows for rank in known], sizes, count),
+        far_rows=_per_step([rank.far_rows for rank in known], sizes, count),
         packed_bytes=_packed_bytes(graph),
     )
 
@@ -79,6 +79,10 @@ def _seeds(train: Array, part_of: Array, rank: int, seed: int) -> Tensor:
     ids = torch.from_numpy(np.flatnonzero(train & (np.asarray(part_of) == rank)))
     draws = uniform_rows(DrawKey(seed, 1, ORDER_PURPOSE), ids, 1, dtype=torch.float64)
     return ids[draws[:, 0].argsort(stable=True)]
+
+
+def _per_step(of_ranks: list[Array], sizes: int, count: int) -> tuple[float, ...]:
+    return tuple((np.sum(of_ranks, axis=0)[:sizes] / count).tolist())
 
 
 def _packed_bytes(graph: Graph) -> float | None:
