@@ -139,6 +139,9 @@ def test_banded_and_wavefront_send_less_than_all_to_all() -> None:
     assert all_to_all_traffic(plan, 8, 1, 1).elements / 8 == 2 * 350
     assert banded_traffic(plan, 8, 1, 20).elements / 8 == 2 * 133
     assert wavefront_traffic(plan, 8, 2, 4).elements / 8 == 2 * 14
+    short = plan_time([1] * 128, 32, train_steps=128)
+    assert all_to_all_traffic(short, 32, 1, 1).elements / 32 == 2 * 248
+    assert banded_traffic(short, 8, 1, 20).elements / 8 == 2 * 199
 
 
 GROUPS = (0, 1, 1)

@@ -13,8 +13,8 @@ from siafu.comm import Redistribution, World, even_counts, to_nodes, to_steps
 from siafu.errors import DataError
 from siafu.nn import BandedMean, Draws, banded_mean
 from siafu.partitioning import TimePlan, plan_time
-from siafu.strategy.time.banded import BandedHalo, halo_steps
-from siafu.strategy.time.rounding import band_squares
+from siafu.strategy.time.banded import BandedHalo, halo_steps, pieces_of, used_by
+from siafu.strategy.time.rounding import piece_squares
 from tests.dynamic.rounding import FIRST, NODES, STEPS, WIDTH, numbers, rounded, wire_of
 from tests.harness import RankPool
 
@@ -111,24 +111,40 @@ def banded_often(world: World, bits: int, times: int) -> dict[str, Any]:
 def noisy_means(plan: TimePlan, bits: int, draws: Draws) -> tuple[Tensor, Tensor]:
     """Return the means and gradients of one process that rounds what other ranks would read."""
     x, grad = numbers(1), torch.zeros_like(numbers(1))
-    seen, out = rounded(x, bits, draws, FIRST), torch.zeros_like(x)
+    out = torch.zeros_like(x)
     for block in plan.blocks:
         for rank in range(plan.num_ranks):
             own, reach = block.owned(rank), halo_steps(block, rank, BAND)
-            halo = [(x if plan.owner(s) == rank else seen)[s] for s in reach]
-            known = torch.stack([*halo, *x[own.start : own.stop]]) if len(own) else x[:0]
-            if not len(own):
-                continue
-            known.requires_grad_()
-            means = banded_mean(known, len(reach), BAND)
-            means.backward(numbers(2)[own.start : own.stop])
-            out[own.start : own.stop] = means.detach()
             purpose = FIRST + 1 + block.number * plan.num_ranks + rank
-            came = torch.zeros_like(x)
-            came[reach.start : own.stop] = known.grad
-            home = rounded(came, bits, draws, purpose)
-            for s in range(reach.start, own.stop):
-                grad[s] += came[s] if plan.owner(s) == rank else home[s]
+            mine = x[own.start : own.stop].clone().requires_grad_()
+            window = {
+                t: list(mine[max(0, t - BAND + 1 - own.start) : t + 1 - own.start]) for t in own
+            }
+            read = []
+            for owner in range(plan.num_ranks):
+                steps = [s for s in reach if plan.owner(s) == owner]
+                pieces = pieces_of(steps, own, BAND)
+                for piece in pieces:
+                    inside = [s for s in steps if s in piece]
+                    row = x[inside].sum(0, keepdim=True)
+                    if owner != rank:
+                        row = rounded(row, bits, draws, FIRST, piece.start)
+                    read.append((owner, piece, inside, row[0].requires_grad_()))
+                for t in own:
+                    used = used_by(t, pieces, BAND)
+                    first = len(read) - len(pieces)
+                    window[t] += [read[first + number][3] for number in used]
+            for t in own:
+                mean = sum(window[t]) / min(BAND, t + 1)
+                mean.backward(numbers(2)[t], retain_graph=True)
+                out[t] = mean.detach()
+            if len(own):
+                grad[own.start : own.stop] += mine.grad
+            for owner, piece, inside, row in read:
+                came = row.grad[None]
+                grad[inside] += (
+                    came if owner == rank else rounded(came, bits, draws, purpose, piece.start)
+                )
     return out, grad
 
 
@@ -153,10 +169,14 @@ def test_a_snapshot_counts_by_the_means_that_read_it() -> None:
     matrix = torch.zeros(12, 12, dtype=torch.float64)
     for t in range(12):
         matrix[t, max(0, t - BAND + 1) : t + 1] = 1 / min(BAND, t + 1)
-    for step in range(12):
-        for start, stop in ((0, 12), (2, 5), (6, 12)):
-            want = float(matrix[max(start, step) : max(stop, step), step].square().sum())
-            assert band_squares(step, range(start, stop), BAND) == pytest.approx(want)
+    alone = [range(step, step + 1) for step in range(6)]
+    for start, stop in ((6, 12), (6, 7), (8, 9)):
+        want = matrix[start:stop, :6].square().sum(0).tolist()
+        assert piece_squares(alone, range(start, stop), BAND) == pytest.approx(want)
+    # Two sums, each read once: those of snapshots 4 and 5, and of 5 alone.
+    sums = pieces_of([3, 4, 5], range(7, 9), BAND)
+    assert sums == [range(4, 7), range(5, 7)]
+    assert piece_squares(sums, range(7, 9), BAND) == [BAND**-2] * 2
 
 
 def errors_and_bytes(world: World, bits: Any) -> tuple[list[float], list[int]]:

@@ -36,6 +36,7 @@ from siafu.nn.temporal import (
     State,
     TemporalLayer,
     banded_mean,
+    banded_sum,
 )
 
 __all__ = [
@@ -75,6 +76,7 @@ __all__ = [
     "Summing",
     "TemporalLayer",
     "banded_mean",
+    "banded_sum",
     "batch_statistics",
     "build_dynamic",
     "cache_input",

@@ -68,6 +68,13 @@ def banded_mean(known: Tensor, num_before: int, band: int) -> Tensor:
 
     `known` begins `band` - 1 slices before the first result or, where there are fewer, at time 0.
     """
+    total = banded_sum(known, num_before, band)
+    count_T = torch.arange(num_before + 1, len(known) + 1, device=known.device)
+    return total / count_T.clamp(max=band).to(known.dtype).view(-1, *[1] * (known.dim() - 1))
+
+
+def banded_sum(known: Tensor, num_before: int, band: int) -> Tensor:
+    """Return the sums that `banded_mean` divides; slices before `known` count as 0."""
     steps = len(known) - num_before
     missing = band - 1 - num_before
     padded = torch.cat([known.new_zeros(missing, *known.shape[1:]), known]) if missing else known
@@ -80,8 +87,7 @@ def banded_mean(known: Tensor, num_before: int, band: int) -> Tensor:
         if span <= band:
             power = power[: len(power) - span // 2] + power[span // 2 :]
     assert total is not None
-    count_T = torch.arange(num_before + 1, num_before + steps + 1, device=known.device)
-    return total / count_T.clamp(max=band).to(known.dtype).view(-1, *[1] * (known.dim() - 1))
+    return total
 
 
 class NodeLSTM(TemporalLayer):

@@ -12,14 +12,25 @@ from siafu.comm import FORMATS, UNCHANGED, Format, Redistribution, even_counts
 from siafu.nn import BandedMean, TemporalLayer
 from siafu.partitioning import TimePlan
 from siafu.strategy.rounding import LEAST_WIDTH
+from siafu.strategy.time.banded import halo_steps, pieces_of
 from siafu.strategy.time.strategy import TimeExchange
 
-BYTE_SECONDS = 1e-9
-"""A gigabyte a second between two ranks: 10 Gbit Ethernet."""
-MESSAGE_SECONDS = 5e-5
-FLOP_SECONDS = 2e-11
-"""50 Gflop/s: one core's recurrence, or a small share of a GPU's."""
 ITEM_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """Seconds of what an exchange takes, the same on all ranks; a run has those of its machine."""
+
+    byte: float = 1e-9
+    """A gigabyte per second between two ranks: 10 Gbit Ethernet."""
+    message: float = 5e-5
+    product: float = 4e-11
+    """Of a multiplication and its sum in a recurrence: 50 Gflop/s, one core, or a small share of a
+    GPU."""
+
+
+TYPICAL = Costs()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +91,21 @@ def banded_traffic(
     bits: float = UNCHANGED.bits,
     item_bytes: int = ITEM_BYTES,
 ) -> Traffic:
-    """Return the traffic of fetching the band's snapshots, and of returning their gradients."""
+    """Return the traffic of fetching what a band reaches back to, and of returning gradients.
+
+    Of each other rank with snapshots in reach they are those snapshots, or the sums of them that
+    the span's windows have, whichever are fewer.
+    """
     slices = messages = 0
     for block in plan.blocks[: plan.num_train]:
         for rank in block.busy_ranks():
-            start = block.bounds[rank]
-            owners = [plan.owner(step) for step in range(max(0, start - band + 1), start)]
-            foreign = [owner for owner in owners if owner != rank]
-            slices, messages = slices + len(foreign), messages + len(set(foreign))
+            by_owner: dict[int, list[int]] = {}
+            for step in halo_steps(block, rank, band):
+                by_owner.setdefault(plan.owner(step), []).append(step)
+            by_owner.pop(rank, None)
+            messages += len(by_owner)
+            for steps in by_owner.values():
+                slices += len(pieces_of(steps, block.owned(rank), band))
     rows = 2 * slices * nodes
     return Traffic(rows * width, 2 * messages, rows * row_size(width, bits, item_bytes))
 
@@ -101,7 +119,12 @@ def wavefront_traffic(plan: TimePlan, nodes: int, state_width: int, chunks: int)
 
 
 def choose_exchange(
-    part: TemporalLayer, plan: TimePlan, nodes: int, chunks: int, bits: float = UNCHANGED.bits
+    part: TemporalLayer,
+    plan: TimePlan,
+    nodes: int,
+    chunks: int,
+    bits: float = UNCHANGED.bits,
+    costs: Costs = TYPICAL,
 ) -> TimeExchange:
     """Return the exchange with the fewest predicted seconds a training step.
 
@@ -113,7 +136,8 @@ def choose_exchange(
     if isinstance(part, BandedMean):
         banded = banded_traffic(plan, nodes, part.out_width, part.band, bits=bits)
         spread = all_to_all_traffic(plan, nodes, part.out_width, part.out_width, bits=bits)
-        return "banded" if _seconds(banded, ranks) <= _seconds(spread, ranks) else "all-to-all"
+        cheaper = _seconds(banded, ranks, costs) <= _seconds(spread, ranks, costs)
+        return "banded" if cheaper else "all-to-all"
     if width is None:
         return "all-to-all"
     in_width = part.in_width
@@ -121,10 +145,10 @@ def choose_exchange(
     handed = wavefront_traffic(plan, nodes, width, chunks)
     # While the first group of nodes has not come round, ranks further on wait.
     steps = sum(sum(block.steps) for block in plan.blocks[: plan.num_train])
-    flops = 24 * steps * nodes * part.out_width * (in_width + part.out_width) / ranks
-    idle = flops * FLOP_SECONDS * (ranks - 1) / chunks
-    waits = handed.messages / chunks * MESSAGE_SECONDS
-    cheaper = _seconds(handed, ranks) + idle + waits <= _seconds(spread, ranks)
+    products = 12 * steps * nodes * part.out_width * (in_width + part.out_width) / ranks
+    idle = products * costs.product * (ranks - 1) / chunks
+    waits = handed.messages / chunks * costs.message
+    cheaper = _seconds(handed, ranks, costs) + idle + waits <= _seconds(spread, ranks, costs)
     return "wavefront" if cheaper else "all-to-all"
 
 
@@ -137,6 +161,5 @@ def state_width(part: TemporalLayer) -> int | None:
     return sum(tensor.size(1) for tensor in state)
 
 
-def _seconds(traffic: Traffic, ranks: int) -> float:
-    each = traffic.size / ranks
-    return each * BYTE_SECONDS + traffic.messages / ranks * MESSAGE_SECONDS
+def _seconds(traffic: Traffic, ranks: int, costs: Costs) -> float:
+    return (traffic.size * costs.byte + traffic.messages * costs.message) / ranks

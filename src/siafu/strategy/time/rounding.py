@@ -35,7 +35,7 @@ from siafu.strategy.rounding import (
     RowFormats,
     WidthBook,
 )
-from siafu.strategy.time.banded import halo_steps
+from siafu.strategy.time.banded import Pieces, halo_steps, pieces_of, used_by
 from siafu.strategy.time.exchanges import CodingsOf, exactly
 from siafu.strategy.time.strategy import TimeStrategy
 
@@ -239,19 +239,25 @@ def _dealt_out(block: TimeBlock, world: World, num_nodes: int) -> TwoWay:
 def _reached(block: TimeBlock, plan: TimePlan, world: World, band: int, num_nodes: int) -> TwoWay:
     def between(owner: int, reader: int) -> Patch:
         reach = halo_steps(block, reader, band) if owner != reader else range(0)
-        steps = tuple(step for step in reach if plan.owner(step) == owner)
-        squares = tuple(band_squares(step, block.owned(reader), band) for step in steps)
-        return Patch(steps, 0, num_nodes if steps else 0, squares)
+        steps = [step for step in reach if plan.owner(step) == owner]
+        pieces = pieces_of(steps, block.owned(reader), band)
+        squares = tuple(piece_squares(pieces, block.owned(reader), band))
+        # A sum has the id of its first snapshot.
+        firsts = tuple(piece.start for piece in pieces)
+        return Patch(firsts, 0, num_nodes if firsts else 0, squares)
 
     ranks = range(world.size)
     sent = [between(world.rank, rank) for rank in ranks]
     return sent, [between(rank, world.rank) for rank in ranks]
 
 
-def band_squares(step: int, readers: range, band: int) -> float:
-    """Return the sum of squares of what a snapshot counts in the means of some later ones."""
-    used = range(max(step, readers.start), min(step + band, readers.stop))
-    return sum(min(band, reader + 1) ** -2.0 for reader in used)
+def piece_squares(pieces: Pieces, readers: range, band: int) -> list[float]:
+    """Return the sum of squares of what each piece counts in the means of some later snapshots."""
+    squares = [0.0] * len(pieces)
+    for reader in readers:
+        for number in used_by(reader, pieces, band):
+            squares[number] += min(band, reader + 1) ** -2.0
+    return squares
 
 
 def check_rounding(run: Iterable[nn.Module], strategy: TimeStrategy) -> None:
