@@ -1,12 +1,8 @@
 """Blocked and distributed training equals the sequential reference: losses, gradients, weights."""
 
-from typing import Any
-from unittest.mock import patch
-
 import pytest
 import torch
 
-from siafu.comm import World
 from siafu.strategy import TimeStrategy
 from tests.dynamic.steps import MODELS, PLAIN, Way, distributed_steps, reference_steps
 from tests.dynamic.threads import run_threads
@@ -44,24 +40,12 @@ def assert_same(got: list[dict], name: str, way: Way = PLAIN, block: int = 0) ->
 @pytest.mark.parametrize(("size", "block"), [(1, 4), (2, 0), (3, 4), (4, 0), (4, 4)])
 @pytest.mark.parametrize(("model", "exchange"), CASES)
 def test_steps_equal_the_reference(ranks: RankPool, model, exchange, block, size) -> None:
-    """Blocks of 4, 3 and 3 of 10 snapshots, so that ranks also have none of a block."""
+    """Blocks of 4, 3 and 3 of 10 snapshots, so that ranks also have none of a block.
+
+    Rows are redistributed and states handed on in three groups of nodes.
+    """
     strategy = TimeStrategy(block=block, exchange=exchange, chunks=3)
     assert_same(ranks.run(distributed_steps, size, model, strategy), model)
-
-
-def in_groups(world: World, *given: Any) -> dict[str, Any]:
-    """Return a rank's steps, rows redistributed in groups of few nodes."""
-    with patch("siafu.strategy.time.exchanges.LEAST_GROUP", 1):
-        return distributed_steps(world, *given)
-
-
-@pytest.mark.parametrize(
-    ("model", "size", "block"),
-    [("cd-gcn", 3, 4), ("gcrn", 4, 0), ("gcrn", 2, 4), ("tm-gcn", 3, 4)],
-)
-def test_groups_of_nodes_change_nothing(ranks: RankPool, model, size, block) -> None:
-    strategy = TimeStrategy(block=block, exchange="all-to-all")
-    assert_same(ranks.run(in_groups, size, model, strategy), model)
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,17 @@
 """Whole runs whose rows along time are rounded: close to exact ones, repeatable, reported."""
 
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
+from siafu.comm import World
+from siafu.engine.dynamic.network import exchange_costs
 from siafu.nn import NodeLSTM
 from siafu.partitioning import plan_time
-from siafu.strategy.time.cost import choose_exchange
+from siafu.plan import TYPICAL, Link
+from siafu.strategy.time.cost import Costs, choose_exchange
 from tests.command import Command
 from tests.dynamic.runs import run_engine
 from tests.harness import RankPool
@@ -104,3 +108,23 @@ def test_narrow_rows_change_which_exchange_is_cheapest() -> None:
     part, plan = NodeLSTM(16, 16), plan_time([1] * 8, 4, train_steps=8)
     assert choose_exchange(part, plan, 20_000, 16) == "wavefront"
     assert choose_exchange(part, plan, 20_000, 16, 2) == "all-to-all"
+
+
+def test_costs_decide_which_exchange_is_cheapest() -> None:
+    part, plan = NodeLSTM(16, 16), plan_time([1] * 8, 4, train_steps=8)
+    found = [choose_exchange(part, plan, 20_000, 16, costs=Costs(byte=b)) for b in (1e-7, 1e-12)]
+    assert found == ["wavefront", "all-to-all"]
+
+
+def costs_of(world: World) -> Costs:
+    """Return what a rank counts with whose machine has a link of its own."""
+    link = Link(bytes_per_second=1e9 * (1 + world.rank), latency_seconds=1e-5 * world.rank)
+    here = TYPICAL.model_copy(update={"link": link})
+    with patch("siafu.engine.dynamic.network.kept_machine", return_value=here):
+        return exchange_costs(world, 16)
+
+
+def test_all_ranks_count_with_the_slowest_ones_costs(ranks: RankPool) -> None:
+    found = ranks.run(costs_of, 3)
+    assert found == [found[0]] * 3
+    assert (found[0].byte, found[0].message) == (1e-9, 2e-5)

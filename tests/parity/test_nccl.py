@@ -14,8 +14,9 @@ from siafu.comm.overdue import Overdue
 from siafu.errors import CommError
 from siafu.nn import ModelSpec
 from siafu.strategy import Strategy, TimeStrategy
+from tests.dynamic.steps import Way
+from tests.dynamic.steps import distributed_steps as steps_in_time
 from tests.dynamic.test_parity import assert_same as assert_same_in_time
-from tests.dynamic.test_parity import in_groups
 from tests.harness import RankPool
 from tests.parity.steps import assert_same, distributed_steps, single_steps
 from tests.parity.strict import strict_nccl
@@ -45,16 +46,28 @@ def test_steps_over_nccl_equal_one_process(ranks: RankPool, parts_of, name: str)
 
 def in_time_under_nccl(world: World, *given: Any) -> Any:
     with strict_nccl(world) as (strict_world, _):
-        return in_groups(strict_world, *given)
+        return steps_in_time(strict_world, *given)
 
 
 @pytest.mark.parametrize(
     ("model", "exchange", "block"),
-    [("cd-gcn", "all-to-all", 4), ("tm-gcn", "banded", 4), ("cd-gcn", "wavefront", 0)],
+    [
+        ("cd-gcn", "all-to-all", 4),
+        ("tm-gcn", "banded", 4),
+        ("cd-gcn", "wavefront", 0),
+        ("cd-gcn", "wavefront", 4),
+    ],
 )
-def test_steps_in_time_over_nccl_equal_the_reference(ranks, model, exchange, block) -> None:
+@pytest.mark.parametrize("size", [2, 3])
+def test_steps_in_time_over_nccl_equal_the_reference(ranks, model, exchange, block, size) -> None:
     strategy = TimeStrategy(block=block, exchange=exchange, chunks=3)
-    assert_same_in_time(ranks.run(in_time_under_nccl, 3, model, strategy), model)
+    assert_same_in_time(ranks.run(in_time_under_nccl, size, model, strategy), model)
+
+
+def test_a_step_per_block_over_nccl(ranks: RankPool) -> None:
+    strategy, way = TimeStrategy(block=4, exchange="wavefront", chunks=3), Way(by_block=True)
+    got = ranks.run(in_time_under_nccl, 3, "cd-gcn", (strategy, way))
+    assert_same_in_time(got, "cd-gcn", way, 4)
 
 
 def bytes_to_each(world: World) -> list[int]:

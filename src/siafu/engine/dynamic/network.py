@@ -1,11 +1,13 @@
 """The model of a run on a dynamic graph, what it learns, and its runner over snapshots."""
 
+import datetime
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig
 from siafu.engine.dynamic.event_features import EventScale
 from siafu.engine.dynamic.node_features import NodeFeatures, read_node_features
@@ -21,7 +23,9 @@ from siafu.graph import DynamicGraph
 from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynamic, look_back
 from siafu.nn.precision import check_precision, weight_type
 from siafu.partitioning import plan_time
+from siafu.plan import kept_machine, measured_link
 from siafu.strategy import TimeRunner, TimeStrategy
+from siafu.strategy.time.cost import TYPICAL, Costs
 
 TASKS: dict[str, Callable[[TaskInput], DynamicTask]] = {
     "edge": EdgeTask,
@@ -157,4 +161,23 @@ def make_runner(
     reading = Reading(features=made.features, events=scale, lags=made.lags, outward=outward)
     steps = plan.owned(grid.times.rank)
     source = Snapshots(graph, steps, model, draws, grid.share, reading, table)
-    return TimeRunner(model, source, plan, grid.times, strategy, draws)
+    is_asked = strategy.exchange == "auto" and grid.times.size > 1
+    prices = exchange_costs(grid.world, model.out_width) if is_asked else TYPICAL
+    return TimeRunner(model, source, plan, grid.times, strategy, draws, prices)
+
+
+def exchange_costs(world: World, width: int) -> Costs:
+    """Return what exchanges along time cost the slowest rank; every rank calls this.
+
+    The link is measured where ranks are on several hosts. The rest is what was measured once on
+    this machine (`siafu plan --calibrate`), or usual there.
+    """
+    today = datetime.datetime.now(datetime.UTC).date()
+    machine, link = kept_machine(world.device.type, today), measured_link(world)
+    byte, message, product = TYPICAL.byte, TYPICAL.message, TYPICAL.product
+    if machine is not None:
+        product, link = machine.shared(world.size).product(width), link or machine.link
+    if link is not None:
+        byte, message = 1 / link.bytes_per_second, link.latency_seconds
+    table = world.gather_numbers([byte, message, product])
+    return Costs(*(max(column) for column in zip(*table, strict=True)))

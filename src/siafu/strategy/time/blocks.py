@@ -20,7 +20,7 @@ from siafu.nn.precision import computing
 from siafu.nn.sparse import dense
 from siafu.partitioning import TimeBlock, TimePlan
 from siafu.strategy.time.banded import BandedHalo
-from siafu.strategy.time.cost import choose_exchange, state_width
+from siafu.strategy.time.cost import TYPICAL, Costs, choose_exchange, state_width
 from siafu.strategy.time.exchanges import AllToAll, Evolution, widened
 from siafu.strategy.time.rounding import RowIds, TimeRounding, check_rounding
 from siafu.strategy.time.strategy import TimeExchange, TimeStrategy
@@ -81,8 +81,10 @@ class TimeRunner:
         world: World,
         strategy: TimeStrategy,
         draws: Draws | None = None,
+        costs: Costs = TYPICAL,
     ) -> None:
-        """`draws` tell seed and epoch of what is rounded."""
+        """`draws` tell seed and epoch of what is rounded; `costs` are the same on all ranks."""
+        self._costs = costs
         self.model, self.source, self.plan, self.world = model, source, plan, world
         self.strategy = strategy
         self._first = 1 if source.starts_transformed else 0
@@ -107,7 +109,8 @@ class TimeRunner:
         asked = self.strategy.exchange
         kind = self._chosen(part) if asked == "auto" else asked
         if kind == "all-to-all":
-            return AllToAll(part, nodes, world, self.wire.dealt(number, part))
+            dealt = self.wire.dealt(number, part)
+            return AllToAll(part, nodes, world, dealt, self.strategy.chunks)
         if kind == "banded":
             if not isinstance(part, BandedMean):
                 raise _unfit(kind, part, "a recurrence reaches back to the first snapshot")
@@ -116,8 +119,6 @@ class TimeRunner:
             raise _unfit(kind, part, "an average over a band hands no state on")
         if state_width(part) is None:
             raise _unfit(kind, part, "its state has no row for each node")
-        if not self._can_hand_on:
-            raise _unfit(kind, part, "NCCL keeps messages of several blocks in one order")
         chunks = self.strategy.num_chunks(nodes, world.size)
         return Wavefront(part, number, nodes, chunks, world)
 
@@ -125,13 +126,8 @@ class TimeRunner:
         """Return the quickest exchange; all ranks choose alike, whatever nodes they have."""
         most = self.source.most_nodes
         chunks = self.strategy.num_chunks(most, self.world.size)
-        kind = choose_exchange(part, self.plan, most, chunks, self.strategy.mean_bits)
-        return kind if kind != "wavefront" or self._can_hand_on else "all-to-all"
-
-    @property
-    def _can_hand_on(self) -> bool:
-        """Whether a gradient handed to the block before may wait while other messages pass it."""
-        return self.world.backend != "nccl" or self.plan.num_train == 1
+        bits, costs = self.strategy.mean_bits, self._costs
+        return choose_exchange(part, self.plan, most, chunks, bits, costs)
 
     @property
     def exchanges(self) -> list[str]:

@@ -122,9 +122,13 @@ class AllToAll:
         num_nodes: int,
         world: World,
         codings: tuple[CodingsOf, CodingsOf] | None = None,
+        chunks: int = 0,
     ) -> None:
-        """`codings` round rows on their way to their nodes, and back to their snapshots."""
-        self.part, self.world = part, world
+        """`codings` round rows on their way to their nodes, and back to their snapshots.
+
+        `chunks`: groups of nodes that travel one after another, 0 for a few.
+        """
+        self.part, self.world, self._chunks = part, world, chunks
         self._codings = codings or (exactly, exactly)
         self._nodes = even_counts(num_nodes, world.size)
         self._is_by_node = all(
@@ -158,7 +162,9 @@ class AllToAll:
     def _groups(self, *codings: MakeCodings | None) -> int:
         """Return how many groups of nodes travel one after another; rounded rows go together."""
         is_cut = self.world.size > 1 and self._is_by_node and codings == (None, None)
-        return max(1, min(GROUPS, min(self._nodes) // LEAST_GROUP)) if is_cut else 1
+        fewest = min(self._nodes)
+        most = min(self._chunks, fewest) if self._chunks else min(GROUPS, fewest // LEAST_GROUP)
+        return max(1, most) if is_cut else 1
 
     def _forward_in_groups(
         self, rows_tND: Tensor, block: TimeBlock, groups: int, *, returns: bool

@@ -20,7 +20,8 @@ class TimeStrategy:
     """How temporal layers reach other ranks' snapshots: redistribute rows by node and back, fetch
     the snapshots of a band, or hand the state on; `auto` takes the quickest for each layer."""
     chunks: int = 0
-    """Groups of nodes whose states are handed on one after another; 0 for a few a rank."""
+    """Groups of nodes that travel one after another, so that one is worked on while others are on
+    their way; 1 for none, 0 for a few. Rounded rows go together."""
     rounding: Strategy = field(default_factory=Strategy)
     """Whose `wire`, `wire_bits` and `wire_period` are those of rows on their way along time, and of
     their gradients; states that are handed on travel whole."""

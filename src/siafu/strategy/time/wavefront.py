@@ -57,6 +57,8 @@ class Wavefront:
         self._chain: list[_Place] = []
         self._local: dict[Key, State] = {}
         self._sending: list[PendingRows] = []
+        self._held: list[tuple[State, _Place, Key]] = []
+        """What goes to another block, where messages can't pass one another."""
 
     def reset(self, blocks: Sequence[TimeBlock], *, keep: bool, cuts: bool = False) -> None:
         """Begin a pass over `blocks`."""
@@ -65,9 +67,11 @@ class Wavefront:
         self.keep = keep
         self.states.clear()
         self._local.clear()
+        self._held.clear()
 
     def forward(self, rows_tND: Tensor, block: TimeBlock, *, returns: bool) -> Tensor:
         """Return out_tNO."""
+        self.send_held(FORWARD)
         if not len(rows_tND):
             return rows_tND.new_empty(0, rows_tND.size(1), self.part.out_width)
         run = _Run(self, _Place(block.number, self.world.rank))
@@ -97,11 +101,28 @@ class Wavefront:
         index = self._chain.index(place) + offset
         return self._chain[index] if 0 <= index < len(self._chain) else None
 
-    def hand(self, tensors: State, to: _Place, key: Key) -> None:
-        """Give tensors to a stretch, by message or, where it is this rank's own, in memory."""
+    def hand(self, tensors: State, by: _Place, to: _Place, key: Key) -> None:
+        """Give tensors to a stretch, by message or, where it is this rank's own, in memory.
+
+        NCCL matches messages by their order alone. There, what goes to another block is kept until
+        this rank runs that block too, and leaves when the other one begins to take it.
+        """
         if to.rank == self.world.rank:
             self._local[key] = tuple(tensor.detach() for tensor in tensors)
-            return
+        elif by.block != to.block and self.world.backend == "nccl":
+            self._held.append((tensors, to, key))
+        else:
+            self._send(tensors, to, key)
+
+    def send_held(self, purpose: str) -> None:
+        """Send what was kept for the block that is run now, before anything else in it."""
+        held = self._held
+        self._held = [one for one in held if one[2][0] != purpose]
+        for tensors, to, key in held:
+            if key[0] == purpose:
+                self._send(tensors, to, key)
+
+    def _send(self, tensors: State, to: _Place, key: Key) -> None:
         kind = f"{self.number} {key}"
         self._sending.append(start_send(_packed(tensors), to.rank, self.world, key[0], kind))
 
@@ -149,7 +170,8 @@ class _Run:
             out, end = self._compute(rows, state)
             outs.append(out.detach())
             if self.is_new and self.after is not None:
-                exchange.hand(end, self.after, self._key(FORWARD, self.after, group))
+                key = self._key(FORWARD, self.after, group)
+                exchange.hand(end, self.place, self.after, key)
         if self.is_new and exchange.keep:
             exchange.states[self.place.block] = given
         return torch.cat(outs, dim=1)
@@ -190,6 +212,7 @@ class _Run:
         exchange, after, before = self.exchange, self._linked(self.after), self._linked(self.before)
         parameters = list(exchange.part.parameters())
         coming: list[PendingRows | State] = []
+        exchange.send_held(BACKWARD)
         if after is not None:
             for group, (_, _, _, end) in enumerate(self._groups):
                 key = self._key(BACKWARD, after, group)
@@ -207,7 +230,7 @@ class _Run:
             states = found[1 : 1 + len(leaves)]
             if before is not None:
                 grad = tuple(_or_zero(g, leaf) for g, leaf in zip(states, leaves, strict=True))
-                exchange.hand(grad, before, self._key(BACKWARD, self.place, group))
+                exchange.hand(grad, self.place, before, self._key(BACKWARD, self.place, group))
             total = [_added(a, b) for a, b in zip(total, found[1 + len(leaves) :], strict=True)]
         self._groups = []
         return torch.cat(grad_rows, dim=1), total
