@@ -87,7 +87,9 @@ def runner_on(
     costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
     times = grid.times
     plan = plan_time(costs, times.size, train_steps=TRAIN, block_steps=strategy.block)
-    reading = Reading(outward=outward, most_edges_kept=most_edges)
+    # Where snapshots are made anew, their inputs are brought anew too.
+    room = None if most_edges else 0.0
+    reading = Reading(outward=outward, most_edges_kept=most_edges, most_input_bytes=room)
     steps, table = plan.owned(times.rank), getattr(model, "table", None)
     source = Snapshots(graph, steps, model, Draws(), grid.share, reading, table)
     return TimeRunner(model, source, plan, times, strategy)

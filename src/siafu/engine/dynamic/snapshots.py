@@ -3,8 +3,9 @@
 Shapes: N nodes, n of them this rank's (all, where it shares no snapshot), F features.
 """
 
+import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from siafu.comm.staging import to_device, to_host
 from siafu.engine.dynamic.event_features import EventScale, event_means
 from siafu.engine.dynamic.node_features import NodeFeatures, window_degrees
 from siafu.engine.dynamic.step_shards import StepShards
@@ -49,6 +51,9 @@ class Reading:
     outward: bool = False
     """Whether a node sums over those that its edges lead to, not those they come from."""
     most_edges_kept: int = MOST_EDGES_KEPT
+    most_input_bytes: float | None = None
+    """Of all input rows and their first aggregates that stay on the device; above, they stay on the
+    host, and those of a block are brought when it is run. None: half of what is free on a GPU."""
 
 
 class Snapshots:
@@ -89,6 +94,8 @@ class Snapshots:
             edges = self.band * edges + self.num_nodes * len(steps)
         # Ranks that share a snapshot make it anew at the same times, or never.
         edges = int(max(row[0] for row in share.world.gather_numbers([float(edges)])))
+        self._num_steps, self._most_input_bytes = len(steps), reading.most_input_bytes
+        self.inputs_on_host = False
         self._inputs: dict[int, Rows] = {}
         self._graphs: dict[int, StepGraph] = {}
         self._streams: list[tuple[range, DeltaStream]] = []
@@ -127,12 +134,12 @@ class Snapshots:
     def read(self, steps: range) -> tuple[list[Rows], list[StepGraph]]:
         """Return the input rows and the graphs of some owned snapshots."""
         if self._table_ND is None:
-            rows = [self._inputs[step] for step in steps]
+            rows = [self._input(step) for step in steps]
         else:
             own = self._table_ND if self.share.is_whole else self._table_ND[self.share.ids_n]
             rows = [own] * len(steps)
             if self._event_scale is not None:
-                rows = [torch.cat([own, dense(self._inputs[step])], dim=1) for step in steps]
+                rows = [torch.cat([own, dense(self._input(step))], dim=1) for step in steps]
         if self._graphs or not steps:
             return rows, [self._graphs[step] for step in steps]
         stream = next(stream for span, stream in self._streams if steps.start in span)
@@ -158,10 +165,25 @@ class Snapshots:
 
     @torch.no_grad()
     def _note_input(self, step: int, x_NF: Tensor, at: StepGraph) -> None:
-        self._inputs[step] = x_NF
+        rows: Tensor | CachedRows = x_NF
         if self._aggregation is not None:
-            aggregate_NF = getattr(at.neighbours, self._aggregation)(x_NF)
-            self._inputs[step] = CachedRows(x_NF, aggregate_NF)
+            rows = CachedRows(x_NF, getattr(at.neighbours, self._aggregation)(x_NF))
+        if not self._inputs:
+            size = x_NF.nbytes + (rows.aggregate.nbytes if isinstance(rows, CachedRows) else 0)
+            self.inputs_on_host = size * self._num_steps > self._room()
+        self._inputs[step] = _moved(rows, to_host) if self.inputs_on_host else rows
+
+    def _room(self) -> float:
+        """Return the bytes that inputs may take on the device."""
+        if self._most_input_bytes is not None:
+            return self._most_input_bytes
+        if self.device.type != "cuda":
+            return math.inf
+        return torch.cuda.mem_get_info(self.device)[0] / 2
+
+    def _input(self, step: int) -> Rows:
+        rows = self._inputs[step]
+        return _moved(rows, lambda x: to_device(x, self.device)) if self.inputs_on_host else rows
 
     def _made(self, span: range) -> Iterator[tuple[int, CSR, Tensor]]:
         """Yield each snapshot, on the CPU, and its features on the device."""
@@ -213,6 +235,14 @@ class Snapshots:
         at_hand = AtHand(has_loops=has_loops)
         neighbours = LocalNeighbours(csr, ids_N, self.draws, at_hand=at_hand)
         return StepGraph(neighbours, active)
+
+
+def _moved(rows: Rows, move: Callable[[Tensor], Tensor]) -> Rows:
+    """Return rows, and their aggregate where it was made, elsewhere."""
+    if isinstance(rows, CachedRows):
+        return CachedRows(move(rows.rows), move(rows.aggregate))
+    assert isinstance(rows, Tensor), "inputs of snapshots are dense"
+    return move(rows)
 
 
 def num_inputs(graph: DynamicGraph, features: NodeFeatures, lags: int) -> int:
