@@ -207,6 +207,11 @@ def test_events_whose_class_is_a_feature_are_learnt(tmp_path: Path) -> None:
     assert run.result["scores"]["test"]["accuracy"] > 0.95
     with pytest.raises(ConfigError, match="have no features"):
         siafu.fit(replace(events, attr=None), out=tmp_path / "no", edge_features=True, **settings)
-    siafu.infer(run, data=events, out=tmp_path / "again")
+    again = siafu.infer(run, data=events, out=tmp_path / "again")
+    # Classes that are not known are those to tell; weights would be summed where there are none.
+    unknown = replace(events, label=None, num_edge_classes=0, weight=10 + draw.random(count))
+    told = siafu.infer(run, data=unknown, out=tmp_path / "unknown")
+    assert told["score"].equals(again["score"])
+    assert told["label"].null_count == count
     with pytest.raises(SiafuError, match="features do not fit"):
         siafu.infer(run, data=replace(events, attr=events.attr[:, :1]), out=tmp_path / "narrow")

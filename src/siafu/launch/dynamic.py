@@ -104,7 +104,7 @@ def prepare_dynamic(
             window=config.window,
             edge_life=config.edge_life,
             symmetric=config.undirected,
-            options=_event_options(config),
+            options=_event_options(config, unlabelled=not trains and config.task == "edge"),
             progress=progress,
         )
     finally:
@@ -174,8 +174,8 @@ def _check_event_features(config: RunConfig, graph: DynamicGraph) -> None:
 _ROLES = ("src", "dst", "time", "weight", "label")
 
 
-def _event_options(config: RunConfig) -> EventOptions:
-    """Return how events are read."""
+def _event_options(config: RunConfig, *, unlabelled: bool) -> EventOptions:
+    """Return how events are read; `unlabelled` where their classes are to be told."""
     named: dict[str, Any] = {}
     for pair in (config.columns or "").split(",") if config.columns else []:
         role, _, column = pair.partition("=")
@@ -194,7 +194,8 @@ def _event_options(config: RunConfig) -> EventOptions:
             fix="name the columns that are features: --edge-attr amount,duration",
         )
     named["attr"] = attr
-    return EventOptions(partial_window=config.partial_window, time_unit=config.time_unit, **named)
+    named |= {"partial_window": config.partial_window, "time_unit": config.time_unit}
+    return EventOptions(unlabelled=unlabelled, **named)
 
 
 def _grouped(

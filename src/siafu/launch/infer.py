@@ -18,6 +18,7 @@ from siafu.ingest import given_data
 from siafu.launch.apart import settings_of_first, shared_job
 from siafu.launch.columns import with_columns_of_inference
 from siafu.launch.cut import Say
+from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.learnt import columns_to_find, learnt_schema, with_reverse_edges
 from siafu.launch.notebook import sayer
 from siafu.launch.own_code import model_to_run
@@ -131,6 +132,8 @@ def _asked(  # noqa: PLR0913 - one argument per flag
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
         parts = Path(parts_of(folder))
         if data is not None:
+            if config.task is None and is_dynamic_run(data, config):
+                config = config.model_copy(update={"task": folder.read_result().get("task")})
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
             learnt = columns_to_find(folder, config)
             config = with_reverse_edges(config, learnt, data, say)

@@ -2,9 +2,11 @@
 
 import json
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
@@ -95,6 +97,17 @@ def save_dynamic_network(made: Made, graph: DynamicGraph, file: Path) -> None:
     write_weights(network, facts, file)
 
 
+def _unlabelled(graph: DynamicGraph, facts: _Facts, weights: Weights) -> DynamicGraph:
+    """Return a graph of events whose classes are not known as one with the model's classes."""
+    last = weights.tensors.get("head.last.weight", weights.tensors["head.source.weight"])
+    return replace(
+        graph,
+        event_label=np.full(graph.num_events, -1),
+        num_edge_classes=last.shape[0],
+        edge_class_names=tuple(facts.class_names),
+    )
+
+
 def infer_dynamic(
     config: ResolvedConfig,
     graph: DynamicGraph,
@@ -113,6 +126,8 @@ def infer_dynamic(
     told |= {"precision": usable(config.precision, grid.world.device)}
     config = config.model_copy(update=told)
     draws = Draws(seed=config.seed, training=False)
+    if config.task == "edge" and not graph.num_edge_classes:
+        graph = _unlabelled(graph, facts, weights)
     made = make_network(config, graph, grid, draws)
     task, network = made.task, made.network
     check_names(graph.feature_names, facts.feature_names, "features", graph.name)

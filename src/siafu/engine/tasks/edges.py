@@ -72,7 +72,7 @@ class EdgeTask:
         self.train_steps = len(self.splits["train"])
         labels = np.asarray(graph.event_label[: graph.event_starts[self.train_steps]])
         count_C = np.bincount(labels[labels >= 0], minlength=self.num_classes)
-        if not count_C.sum():
+        if given.draws.training and not count_C.sum():
             raise DataError(
                 "No event of the training snapshots has a class.",
                 seen=f"{self.train_steps} training snapshots of {graph.name}",

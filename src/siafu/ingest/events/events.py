@@ -57,6 +57,10 @@ class EventOptions:
     partial_window: Literal["keep", "drop"] = "keep"
     """Whether a last window that the data only begins to fill counts."""
 
+    unlabelled: bool = False
+    """Whether events without a column of classes have classes that are not known, as those that a
+    model is to tell; else they have none."""
+
     def __post_init__(self) -> None:
         choices = {
             "time_unit": tuple(_UNITS),

@@ -1,7 +1,10 @@
 """Any source of a dynamic graph, by name, path or object."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph import DynamicGraph, folder_kind, load_dynamic_store
@@ -57,6 +60,8 @@ def load_dynamic(
     options = options or EventOptions()
     report("reading events", 0, None)
     events, notes = _events(data, options, report)
+    if options.unlabelled and events.label is None:
+        events = replace(events, label=np.full(events.num_events, -1))
     check_options(events, window, options, roles=_roles(data))
     report("cutting windows", 0, events.num_events)
     graph, more = graph_from_events(
