@@ -1,28 +1,37 @@
 """What do time blocks and ranks cost and save when the snapshots of a dynamic graph are shared out?
 
 Run: python -m benchmarks.time_parallel [--ranks 1,2,4] [--blocks 0,32,8] [--models tm-gcn,cd-gcn]
-     [--node-parts 1,2] [--wire 32,8,4]
+     [--node-parts 1,2] [--wire 32,8,4] [--overlap on,off] [--mbit 1000]
+     python -m benchmarks.time_parallel --ranks 1,2,4,8,16 --steps 32 --blocks 0 --node-parts 1 \
+         --overlap on,off     strong scaling on 16 cores, in some three minutes
 
 Seconds, bytes and peak memory of an epoch for each model, exchange, block size and number of ranks,
 on a synthetic dynamic graph. Every combination must have the losses of one rank with one block
-before its figures count; with rounded rows (--wire) within 5 %. With --device cuda the speed-up at
-128 GPUs is predicted: measured seconds of one rank's snapshots, bytes and messages by the formulas
-that tests hold the counters to, and the network of Chakaravarthy et al. (SC'21), who report up to
-30 x: nodes of 8 GPUs on two links of 100 Gbit/s. Nothing is predicted from seconds of a CPU, which
-flatter eightfold: the network would have that much longer to keep up.
+before its figures count; with rounded rows (--wire) within 5 %. With `--overlap off` rows that are
+dealt out travel all at once, and nobody works meanwhile. With --mbit each rank is a host of its own
+with one core (`benchmarks.hosts`, needs root) on a link of that speed. With --device cuda the
+speed-up at 128 GPUs is predicted: measured seconds of one rank's snapshots, bytes and messages by
+the formulas that tests hold the counters to, and the network of Chakaravarthy et al. (SC'21), who
+report up to 30 x: nodes of 8 GPUs on two links of 100 Gbit/s. Nothing is predicted from seconds of
+a CPU, which flatter eightfold: the network would have that much longer to keep up.
 """
 
 import argparse
+import gc
 import itertools
 import json
+import os
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from benchmarks.hosts import hosts
 from benchmarks.measure import append_json, machine, reset_peak
 from benchmarks.ranks import answer, run_module
 from siafu.comm import BACKWARD, FORWARD, World
@@ -33,6 +42,7 @@ from siafu.ingest import drifting, graph_from_events
 from siafu.ops import set_threads, spare_memory
 from siafu.partitioning import Cut, assign_nodes, plan_time
 from siafu.strategy import TimeStrategy
+from siafu.strategy.time import exchanges
 from siafu.strategy.time.cost import Traffic, all_to_all_traffic, banded_traffic, wavefront_traffic
 
 STEPS = 3
@@ -51,15 +61,24 @@ PAPER = 30.0
 
 
 def measure_rank(job: dict[str, Any]) -> None:
-    """Train a few steps as one rank and write what they took."""
+    """Train a few steps of each combination as one rank, and tell what they took."""
     spare_memory()
     set_threads(1)  # a core a rank, so that ranks compare
-    config = make_config(**job["config"]).resolved()
     with World.join(device=job["device"]) as world:
-        graph = load_dynamic_store(job["store"], verify=False)
-        training = begin_dynamic(config, graph, world)
-        is_cpu = world.device.type == "cpu"
-        before = reset_peak() if is_cpu else 0
+        rows = [_measure_one(world, each) for each in job["runs"]]
+    if "SIAFU_ANSWER" in os.environ:
+        answer({"rows": rows})
+    else:
+        print(json.dumps({"rows": rows}))
+
+
+def _measure_one(world: World, run: dict[str, Any]) -> dict[str, Any]:
+    groups = exchanges.GROUPS if run["overlap"] == "on" else 1
+    with patch.object(exchanges, "GROUPS", groups):
+        graph = load_dynamic_store(run["store"], verify=False)
+        training = begin_dynamic(make_config(**run["config"]).resolved(), graph, world)
+        gc.collect()
+        before = reset_peak() if world.device.type == "cpu" else 0
         losses, seconds = [], []
         for step in range(STEPS):
             if step == 1:
@@ -68,20 +87,35 @@ def measure_rank(job: dict[str, Any]) -> None:
             losses.append(training.step())
             seconds.append(time.perf_counter() - started)
             training.progress.epochs += 1
-        row = {
-            "losses": losses,
-            "seconds": statistics.median(seconds[1:]),
-            "peak": peak_bytes(world) - before,
-            "data": before,
-            "sent": {k: v // (STEPS - 1) for k, v in world.meter.bytes_sent.items()},
-        }
-    answer(row)
+    return {
+        "losses": losses,
+        "seconds": statistics.median(seconds[1:]),
+        "peak": peak_bytes(world) - before,
+        "sent": {k: v // (STEPS - 1) for k, v in world.meter.bytes_sent.items()},
+    }
 
 
-def measure(store: Path, device: str, **config: Any) -> dict[str, Any]:
-    """Return the figures of one combination."""
-    job = {"store": str(store), "device": device, "config": {"data": "drifting", **config}}
-    rows = run_module("benchmarks.time_parallel", config["ranks"], job)
+def measure(
+    ranks: int, runs: list[dict[str, Any]], device: str, mbit: float | None
+) -> list[dict[str, Any]]:
+    """Return the figures of all combinations on so many ranks, which are started once."""
+    job = {"device": device, "runs": runs}
+    if mbit is None or ranks == 1:
+        found = run_module("benchmarks.time_parallel", ranks, job)
+    else:
+        command = [sys.executable, "-m", "benchmarks.time_parallel", "--rank", json.dumps(job)]
+        with hosts(ranks, mbit=mbit, cores=1) as made:
+            answers = made.run(command, deadline_seconds=900)
+        failed = [told for told in answers if told.code != 0]
+        if failed:
+            raise SystemExit(f"host {failed[0].host}: {failed[0].err[-2000:]}")
+        found = [json.loads(told.out.splitlines()[-1]) for told in answers]
+    each = zip(runs, *(told["rows"] for told in found), strict=True)
+    return [_row(run, list(rows)) for run, *rows in each]
+
+
+def _row(run: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    config = run["config"]
     kinds = (FORWARD, BACKWARD, "halo_forward", "halo_backward")
     sent = sum(row["sent"].get(kind, 0) for row in rows for kind in kinds)
     return {
@@ -91,6 +125,7 @@ def measure(store: Path, device: str, **config: Any) -> dict[str, Any]:
         "block": config["time_block"],
         "node_parts": config["node_parts"],
         "wire": config["wire"],
+        "overlap": run["overlap"],
         "epoch_seconds": round(max(row["seconds"] for row in rows), 4),
         "peak_mb": round(max(row["peak"] for row in rows) / 1e6, 1),
         "sent_mb": round(sent / 1e6, 3),
@@ -176,24 +211,40 @@ def stores_of(graph: DynamicGraph, parts: list[int], folder: Path) -> dict[int, 
     return found
 
 
-def combinations(model: str, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield what is measured, exact rows first; groups of nodes go with `auto` alone."""
+def combinations(ranks: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield what is measured on so many ranks, exact rows first for each model.
+
+    Groups of nodes go with `auto` alone; overlap is of exact rows that are dealt out.
+    """
     blocks = numbers(args.blocks)
-    for ranks in numbers(args.ranks):
-        for parts in numbers(args.node_parts):
-            if ranks % parts:
-                continue
-            exchanges = EXCHANGES[model] if parts == 1 < ranks else ("auto",)
-            for exchange, block in itertools.product(exchanges, blocks if parts == 1 else [0]):
-                is_rounded = exchange in ("all-to-all", "banded")
-                for wire in args.wire.split(",") if is_rounded else ("32",):
-                    yield {
+    for model, parts in itertools.product(args.models.split(","), numbers(args.node_parts)):
+        if ranks % parts:
+            continue
+        ways = EXCHANGES[model] if parts == 1 < ranks else ("auto",)
+        for exchange, block in itertools.product(ways, blocks if parts == 1 else [0]):
+            wires = args.wire.split(",") if exchange in ("all-to-all", "banded") else ("32",)
+            for wire in wires:
+                overlaps = exchange == "all-to-all" and wire == "32"
+                for overlap in args.overlap.split(",") if overlaps else ("on",):
+                    config = {
+                        "model": model,
                         "ranks": ranks,
                         "node_parts": parts,
                         "time_exchange": exchange,
                         "time_block": block,
                         "wire": wire,
                     }
+                    yield {"overlap": overlap, "config": {"data": "drifting", **FIXED, **config}}
+
+
+def checked(row: dict[str, Any], truth: dict[str, list[float]]) -> dict[str, Any]:
+    """Return the row without its losses, if they are those of the model's first row."""
+    losses = row.pop("losses")
+    wanted = truth.setdefault(row["model"], losses)
+    allowed = 1e-3 if row["wire"] == "32" else 0.05 * wanted[0]
+    if max(abs(a - b) for a, b in zip(losses, wanted, strict=True)) > allowed:
+        raise SystemExit(f"{row}: losses {losses}, one rank has {wanted}")
+    return row
 
 
 def main() -> None:
@@ -205,6 +256,8 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(EXCHANGES))
     parser.add_argument("--node-parts", default="1,2")
     parser.add_argument("--wire", default="32")
+    parser.add_argument("--overlap", default="on")
+    parser.add_argument("--mbit", type=float)
     parser.add_argument("--nodes", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=96)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
@@ -218,17 +271,13 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="siafu-time-") as folder:
         stores = stores_of(graph, numbers(args.node_parts), Path(folder))
-        for model in args.models.split(","):
-            truth: list[float] = []
-            for settings in combinations(model, args):
-                store = stores[settings["node_parts"]]
-                row = measure(store, args.device, model=model, **FIXED, **settings)
-                losses = row.pop("losses")
-                truth = truth or losses
-                allowed = 1e-3 if row["wire"] == "32" else 0.05 * truth[0]
-                if max(abs(a - b) for a, b in zip(losses, truth, strict=True)) > allowed:
-                    raise SystemExit(f"{row}: losses {losses}, one rank has {truth}")
-                rows.append(row)
+        truth: dict[str, list[float]] = {}
+        for ranks in numbers(args.ranks):
+            runs = list(combinations(ranks, args))
+            for run in runs:
+                run["store"] = str(stores[run["config"]["node_parts"]])
+            for row in measure(ranks, runs, args.device, args.mbit):
+                rows.append(checked(row, truth))
                 print(json.dumps(row), flush=True)
     predictions = predictions_of(rows, graph, args.device)
     for prediction in predictions:
@@ -239,6 +288,7 @@ def main() -> None:
         "snapshots": graph.num_snapshots,
         "edge_snapshots": int(graph.edges_per_snapshot().sum()),
         "device": args.device,
+        "mbit": args.mbit,
     }
     result = {**facts, "rows": rows, "predictions": predictions, **machine(args.device)}
     if args.json:
