@@ -90,6 +90,19 @@ def test_rows_that_no_layer_reads_are_left_out(parts_of, monkeypatch, name: str)
         torch.testing.assert_close(got["grads"][weight], want["grads"][weight], **EXACT)
 
 
+@pytest.mark.parametrize("name", ["OptionalWeight", "RequiredWeight", "EdgeFeatures", "EdgeTypes"])
+def test_float64_has_edges_in_it_too(parts_of, name: str) -> None:
+    settings = OWN | sampled(2) | {"fanout": "3,2", "batch_size": 8, "model": f"{MODELS}:{name}"}
+    parts = parts_of("hash", 1, True)
+    narrow, wide = (
+        run_epochs(World(), parts, settings | {"precision": precision})
+        for precision in ("float32", "float64")
+    )
+    assert all(weight.dtype == torch.float64 for weight in wide["weights"].values())
+    pair = joined_logits([narrow]).double(), joined_logits([wide])
+    torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ["OptionalWeight", "RequiredWeight", "EdgeFeatures", "EdgeTypes"])
@@ -101,4 +114,6 @@ def test_the_gpu_is_given_the_same_of_the_edges(parts_of, name: str) -> None:
         got = run_epochs(World(device=torch.device("cuda")), parts, settings | {"rows_on": place})
         torch.testing.assert_close(got["losses"], want["losses"], rtol=1e-4, atol=1e-4)
         logits = joined_logits([got]).cpu(), joined_logits([want])
-        torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-3)
+        # Of a node's two loops PyG's GCNConv keeps one, on a GPU any: up to 0.01 of these logits.
+        atol = 0.02 if name == "RequiredWeight" else 1e-3
+        torch.testing.assert_close(*logits, rtol=1e-3, atol=atol)

@@ -88,7 +88,8 @@ class SampledNetwork:
     def _own_logits(self, subgraph: Subgraph, x_VF: Tensor) -> Tensor:
         """Return the rows of a model of the user's own, on the sub-graph as PyG would have it."""
         assert self._whole is not None, "a model of the user's own has one"
-        given = as_given({name: rows.to(x_VF.device) for name, rows in subgraph.edges.items()})
+        edges = {name: rows.to(x_VF.device) for name, rows in subgraph.edges.items()}
+        given = as_given(self.module, edges)
         hops = hops_for(self.module, subgraph)
         out = self.module(x_VF, subgraph.edge_index().to(x_VF.device), **given, **hops)
         count = subgraph.reached[1] if hops else len(x_VF)

@@ -45,7 +45,7 @@ def try_forward(module: nn.Module, x: Rows, shard: Shard, wanted: OutputShape) -
     }
     rows = rows.to(sum_type(rows.dtype))
     with torch.random.fork_rng(devices=[]), torch.no_grad():
-        out = trial.eval()(rows, torch.stack([ring, ring.roll(1)]), **as_given(few))
+        out = trial.eval()(rows, torch.stack([ring, ring.roll(1)]), **as_given(trial, few))
     found = wanted.checked(out, _FEW, trial)
     if found.device != rows.device:
         raise ConfigError(

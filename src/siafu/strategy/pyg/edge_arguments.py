@@ -39,11 +39,15 @@ def unread_of_edges(module: nn.Module, shard: Shard) -> list[EdgeArgument]:
     return [name for name in has if name not in named]
 
 
-def as_given(columns: Mapping[EdgeArgument, Tensor | None]) -> dict[str, Tensor]:
-    """Return the columns as PyG's layers take them: types as int64, absent ones left out."""
+def as_given(module: nn.Module, columns: Mapping[EdgeArgument, Tensor | None]) -> dict[str, Tensor]:
+    """Return the columns as a model's layers take them: types as int64, absent ones left out.
+
+    Numbers are float64 where the model's weights are.
+    """
+    is_double = any(weight.dtype == torch.float64 for weight in module.parameters())
     found = {name: column for name, column in columns.items() if column is not None}
     return {
-        name: column.to(torch.int64) if name == "edge_type" else column
+        name: column.long() if name == "edge_type" else (column.double() if is_double else column)
         for name, column in found.items()
     }
 

@@ -144,7 +144,7 @@ def _edge_columns(module: nn.Module, shard: Shard) -> dict[str, Tensor]:
         "edge_attr": shard.edge_attr,
         "edge_type": shard.edge_type,
     }
-    return as_given({name: columns[name] for name in edge_arguments(module, shard)})
+    return as_given(module, {name: columns[name] for name in edge_arguments(module, shard)})
 
 
 def _check_weights(model: nn.Module, world: World) -> None:
