@@ -22,7 +22,6 @@ _CELLS_AT_ONCE = 1 << 22
 """Scores that are gathered together: as many classes as fit."""
 OF_NUMBERS = ("rmse", "mae", "r2")
 OF_COUNTS = ("accuracy", "micro-f1", "f1", "macro-f1")
-LOWER_IS_BETTER = ("rmse", "mae")
 _RARE = 0.2
 """A class rarer than this is told by average precision: all may be right, and it never found."""
 Details = dict[str, dict[str, float]]
@@ -174,6 +173,7 @@ def _counted(answers: Answers, name: str, counts_3C: Tensor) -> float:
     f1_C = 2 * right_C / (said_C + true_C).clamp(min=1)
     if name == "f1":
         return float(f1_C[answers.objective.positive])
+    assert name == "macro-f1", name
     occurs_C = said_C + true_C > 0
     return float(f1_C[occurs_C].mean()) if bool(occurs_C.any()) else 0.0
 
@@ -220,6 +220,7 @@ def _ranked(ranking: Ranking, name: str) -> float:
         return ranking.roc_auc()
     if name == "average-precision":
         return ranking.average_precision()
+    assert name.startswith("recall@"), name
     return ranking.recall_at(_k(name))
 
 

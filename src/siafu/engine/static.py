@@ -12,7 +12,6 @@ from siafu.comm import World, reduce_gradients
 from siafu.config import ResolvedConfig
 from siafu.engine.infer import write_predictions
 from siafu.engine.metrics import (
-    LOWER_IS_BETTER,
     Answers,
     best_threshold,
     metrics_of,
@@ -30,7 +29,7 @@ from siafu.engine.workload import Evaluation, OnStep, no_step
 from siafu.nn import Draws
 from siafu.ops import DrawKey
 from siafu.plan import Bill
-from siafu.record import shown_score
+from siafu.record import LOWER_IS_BETTER, shown_score
 from siafu.shard import RowReader, Shard
 from siafu.strategy import WidthBook
 

@@ -91,7 +91,7 @@ def check_cut_fits(predicted: int, available: int, method: str) -> None:
         return
     fix = "use a machine with more memory, or raise the allowance if it is too low"
     if method == "metis":
-        fix = "use `--method streaming`, which needs memory for the nodes alone"
+        fix = "use `--method streaming` (`--partition` in training), which holds nodes alone"
     raise PartitionError(
         "Cutting the graph would not fit in memory.",
         seen=f"{method} needs about {predicted / 2**20:,.0f} MiB ({predicted} bytes) beside the "

@@ -97,7 +97,7 @@ def _check_fits(num_neighbours: int, index: np.dtype[np.integer]) -> None:
         raise PartitionError(
             "This METIS counts edges in too few bits.",
             seen=f"{num_neighbours} neighbours, {index} in pymetis",
-            fix="use `--method streaming`, or a pymetis built with 64-bit indices",
+            fix="use `--method streaming` (`--partition` in training), or a 64-bit pymetis",
         )
 
 
@@ -112,7 +112,7 @@ def _run_child(command: list[str]) -> None:
     if outcome.returncode == 0:
         return
     said = (outcome.stdout + outcome.stderr).strip().splitlines()
-    fix = "use `--method streaming`, which runs no native partitioner"
+    fix = "use `--method streaming` (`--partition` in training), which runs no native partitioner"
     if outcome.returncode < 0:
         name = signal.Signals(-outcome.returncode).name
         if name == "SIGKILL":
