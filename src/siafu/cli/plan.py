@@ -16,7 +16,7 @@ from siafu.plan import Outlook, Plan, shown_bytes, shown_seconds
 _SETTINGS = (
     *("model", "ranks", "memory", "layers", "hidden", "heads", "norm", "jk", "dropout"),
     *("input_dropout", "edge_features", "batch_size", "fanout", "partition", "undirected"),
-    *("split", "device", "threads", "prices", "instance"),
+    *("split", "device", "threads", "precision", "prices", "instance"),
 )
 _TRAINING = ("edges", "products", "passes", "exchange", "fixed")
 _WIDE = 120

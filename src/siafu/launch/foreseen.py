@@ -56,6 +56,7 @@ def setting_of(
         statistics=graph,
         machine=_machine(config),
         link=ON_RAY if config.launcher == "ray" else link,
+        ranks_per_host=1 if link is None else int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         memory=memory,
     )
 

@@ -16,6 +16,7 @@ from siafu.ingest import given_data, load_with_notes
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.statistics import spec_of, statistics_of_parts
 from siafu.nn import CARDS
+from siafu.nn.precision import check_precision
 from siafu.options import read_bytes
 from siafu.partitioning import Cut, assign, open_parts, score
 from siafu.plan import (
@@ -65,6 +66,8 @@ def plan_run(
     """Return what the strategies would take for the model of a run, up to its number of ranks."""
     data = config.data if data is None else data
     _check_known(data, config)
+    if machine is None:
+        check_precision(config.precision, choose_device(config.device, 0))
     costs = machine_costs(config, machine, anew=anew, say=say)
     is_here = not names_statistics(data)
     link = None

@@ -17,10 +17,12 @@ from siafu.minibatch.macrobatch import Macrobatch, MacrobatchSampler
 from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import Numbering
 
-TRIAL_STEPS = 8
+_TRIAL_STEPS = 8
 _TIMED_STEPS = 4
 _EVERY = 4
 """Of a step's rows, those that tell what a row costs beside the round."""
+TRIED_ROWS = 2 + 1 / _EVERY
+"""Times that rows of a step are fetched before training, to know what they cost."""
 MOST_STEPS = 64
 _NEAR_BEST = 1.02
 """An epoch that takes no longer than this over the best is as good, and smaller."""
@@ -106,13 +108,20 @@ def choose_macrobatch(
     return next(size for size, epoch in zip(sizes, seconds, strict=True) if epoch <= near)
 
 
+def tried_steps(num_steps: int) -> int:
+    """Return how many steps are drawn before training, to settle how many go together."""
+    if num_steps == 1:
+        return 0
+    return min(_TRIAL_STEPS, num_steps) + 2 + min(_TIMED_STEPS, num_steps)
+
+
 def draw_trial(sampler: MacrobatchSampler, row_bytes: int) -> Trial:
     """Return what some steps of the first epoch read, drawn without their rows.
 
     Every rank calls this together.
     """
     relay = sampler.relay
-    count = min(TRIAL_STEPS, sampler.schedule.num_steps)
+    count = min(_TRIAL_STEPS, sampler.schedule.num_steps)
     drawn = _draw(sampler, count)
     # Beside each address stands where its row lies.
     graph_bytes = sum(one.num_bytes + one.addresses.nbytes for one in drawn) / count

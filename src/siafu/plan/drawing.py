@@ -23,7 +23,7 @@ from siafu.plan.statistics import DrawnMinibatches
 _MOST_RANKS = 8
 """Whose minibatches are drawn; the others are taken to be like them."""
 _SIZES = MOST_STEPS.bit_length()
-_MOST_EDGES = 4_000_000
+_MOST_EDGES = 6_000_000
 """Drawn for one cut, after which no further step is."""
 
 
@@ -38,6 +38,8 @@ class _Rank:
     rows: Array = field(default_factory=lambda: np.zeros(_SIZES))
     """Distinct ones of all macrobatches of such a size."""
     far_rows: Array = field(default_factory=lambda: np.zeros(_SIZES))
+    whole: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """By size: both per step, as the last whole macrobatch left them."""
 
 
 def draw_minibatches(
@@ -52,24 +54,28 @@ def draw_minibatches(
     steps = -(-int(totals.max()) // config.batch_size)
     chosen = np.unique(np.linspace(0, ranks - 1, min(ranks, _MOST_RANKS)).round().astype(int))
     known = [_Rank(int(rank), _seeds(train, part_of, int(rank), config.seed)) for rank in chosen]
-    drawing = _Drawing(graph, owner_N, ranks, read_fanout(config.fanout, config.layers), config)
+    drawing = _Drawing(graph, owner_N, ranks, steps, config)
     for step in range(min(steps, MOST_STEPS)):
         for rank in known:
             low, high = (len(rank.seeds) * place // steps for place in (step, step + 1))
             drawing.draw(rank, step, rank.seeds[low:high])
         if drawing.num_edges > _MOST_EDGES:
             break
-    count, done = drawing.num_drawn, drawing.num_drawn // len(known)
+    count = drawing.num_drawn
     # Of macrobatches larger than what was drawn nothing is known, unless that was all.
-    sizes = done.bit_length() + (done == steps and 1 << (done.bit_length() - 1) < done)
+    sizes = [place for place in range(_SIZES) if 1 << place < 2 * steps and place in known[0].whole]
+    rows, far_rows = (
+        tuple(float(np.mean([rank.whole[place][kind] for rank in known])) for place in sizes)
+        for kind in (0, 1)
+    )
     return DrawnMinibatches(
         steps=steps,
         reached=tuple((drawing.reached / count).tolist()),
         edges=tuple((drawing.edges / count).tolist()),
         requests=drawing.requests / count,
         answers=drawing.answers / count,
-        rows=_per_step([rank.rows for rank in known], sizes, count),
-        far_rows=_per_step([rank.far_rows for rank in known], sizes, count),
+        rows=rows,
+        far_rows=far_rows,
         packed_bytes=_packed_bytes(graph),
     )
 
@@ -79,10 +85,6 @@ def _seeds(train: Array, part_of: Array, rank: int, seed: int) -> Tensor:
     ids = torch.from_numpy(np.flatnonzero(train & (np.asarray(part_of) == rank)))
     draws = uniform_rows(DrawKey(seed, 1, ORDER_PURPOSE), ids, 1, dtype=torch.float64)
     return ids[draws[:, 0].argsort(stable=True)]
-
-
-def _per_step(of_ranks: list[Array], sizes: int, count: int) -> tuple[float, ...]:
-    return tuple((np.sum(of_ranks, axis=0)[:sizes] / count).tolist())
 
 
 def _packed_bytes(graph: Graph) -> float | None:
@@ -97,11 +99,12 @@ class _Drawing:
     """Sums over the minibatches drawn."""
 
     def __init__(
-        self, graph: Graph, owner_N: Tensor, ranks: int, fanouts: tuple[int, ...], config: RunConfig
+        self, graph: Graph, owner_N: Tensor, ranks: int, steps: int, config: RunConfig
     ) -> None:
         self._indptr = torch.from_numpy(np.asarray(graph.indptr, np.int64))
         self._graph, self._owner_N, self._ranks = graph, owner_N, ranks
-        self._fanouts, self._seed = fanouts, config.seed
+        self._fanouts = fanouts = read_fanout(config.fanout, config.layers)
+        self._seed, self.steps = config.seed, steps
         self.reached, self.edges = np.zeros(len(fanouts) + 1), np.zeros(len(fanouts))
         self.requests = self.answers = 0.0
         self.num_drawn = self.num_edges = 0
@@ -131,4 +134,7 @@ class _Drawing:
             _, new = rank.seen[place].add(nodes.keys)
             rank.rows[place] += len(new)
             rank.far_rows[place] += int((self._owner_N[new] != rank.number).sum())
+            if (step + 1) % (1 << place) == 0 or step + 1 == self.steps:
+                found = rank.rows[place] / (step + 1), rank.far_rows[place] / (step + 1)
+                rank.whole[place] = found
         self.num_drawn += 1

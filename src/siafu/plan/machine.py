@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from siafu.errors import ConfigError
 from siafu.files import cache_folder, read_json, write_text_atomically
+from siafu.nn.precision import BYTES, Precision
 from siafu.plan.memory import PROCESS_BYTES
 
 NEAR_BYTES, FAR_BYTES = 1 << 20, 128 << 20
@@ -69,6 +70,19 @@ class Rates(BaseModel):
     whole: float = Field(1.0, gt=0)
     """What a real step takes over the sum of its parts: threads that wake and wait for others."""
 
+    def times(self, factor: float, *, attend: float) -> "Rates":
+        """Return costs of rows so many times as wide."""
+        by_width = {
+            name: {width: factor * cost for width, cost in getattr(self, name).items()}
+            for name in ("near", "far", "product")
+        }
+        alike = {
+            name: factor * getattr(self, name) for name in ("element", "draw", "select", "maximum")
+        }
+        there, back = self.attend
+        both = {"attend": (attend * there, attend * back)}
+        return self.model_copy(update=by_width | alike | both)
+
 
 class Machine(BaseModel):
     """What a machine's work costs."""
@@ -98,6 +112,18 @@ class Machine(BaseModel):
         """Return what each of so many ranks on one machine has of it."""
         each = threads or max(1, self.cores // ranks)
         return Share(machine=self, busy=min(self.cores, each * ranks), ranks=ranks, threads=each)
+
+    def in_precision(self, precision: Precision) -> "Machine":
+        """Return the costs of numbers of another width than float32, which were measured.
+
+        Work takes as long as its bytes; attention half of that, whose softmax stays float32. Cores
+        widen bfloat16 rows before they sum them, and gain nothing there.
+        """
+        times = BYTES[precision] / BYTES["float32"]
+        if times == 1 or (times < 1 and self.is_cpu):
+            return self
+        rates = tuple(one.times(times, attend=max(times, (1 + times) / 2)) for one in self.rates)
+        return self.model_copy(update={"rates": rates})
 
     @property
     def is_cpu(self) -> bool:

@@ -59,7 +59,8 @@ class MinibatchEpoch:
             drawn += asked
             row += far_share * (row_bytes + 8) / link.bytes_per_second
         fetching = fixed + drawn + row * counts.rows[0]
-        busy = computing / max(1e-12, fetching) if share.machine.is_cpu else 0.0
+        # The thread ahead takes one of a rank's cores, as a run measures it.
+        busy = computing / max(1e-12, fetching) / share.threads if share.machine.is_cpu else 0.0
         trial = Trial(
             curve=[counts.rows_of(size) for size in range(1, (1 << len(counts.rows) - 1) + 1)],
             graph_bytes=_SUBGRAPH_EDGE_BYTES * edges + 16 * counts.reached[-1],

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from siafu.config import RunConfig
-from siafu.minibatch.macrobatch_size import TRIAL_STEPS
+from siafu.minibatch.macrobatch_size import TRIED_ROWS, tried_steps
 from siafu.nn import ModelSpec, layer_widths
 from siafu.nn.precision import BYTES
 from siafu.partitioning.memory import available_bytes
@@ -73,7 +73,9 @@ class Setting:
     statistics: GraphStatistics
     machine: Machine
     link: Link | None = None
-    """Between machines of one rank each; None: all ranks share the machine."""
+    """Between machines; None: all ranks share the machine."""
+    ranks_per_host: int = 1
+    """Of each of those machines."""
     memory: int | None = None
     """Bytes that a rank may take."""
     dollars_per_hour: float | None = None
@@ -166,7 +168,7 @@ def foresee(at: Setting, name: str, strategy: Strategy, ranks: int) -> Outlook:
         memory, traffic, phases = _of_full_graph(at, strategy, cut)
         alone = "rounded" if strategy.precision == "bf16" else "exact"
         exactness = strategy.exactness if ranks > 1 else alone
-    machines = 1 if at.link is None else ranks
+    machines = 1 if at.link is None else -(-ranks // at.ranks_per_host)
     hourly = at.dollars_per_hour
     return Outlook(
         name=name,
@@ -184,22 +186,33 @@ def foresee(at: Setting, name: str, strategy: Strategy, ranks: int) -> Outlook:
 
 def _work(at: Setting, strategy: Strategy, cut: CutStatistics) -> Work:
     stored = at.statistics.stored_feature_bytes
-    alone = at.link is not None
+    here = cut.ranks if at.link is None else min(cut.ranks, at.ranks_per_host)
     return Work(
         spec=at.spec,
         cut=cut,
         train_share=at.statistics.train_share,
-        share=at.machine.shared(1 if alone else cut.ranks, at.config.threads),
+        share=at.machine.in_precision(strategy.precision).shared(here, at.config.threads),
         link=at.link or at.machine.link,
         strategy=strategy,
         sparse_width=None if stored is None else (stored - 8) / 8,
         nodes=at.statistics.nodes,
         all_edges=at.statistics.edges,
+        crossing=_crossing(at, strategy, cut, here),
         gives_back=at.machine.is_cpu
         and cut.ranks > 1
         and strategy.unit == "graph"
         and (at.config.memory is not None or strategy.stages != 1),
     )
+
+
+def _crossing(at: Setting, strategy: Strategy, cut: CutStatistics, here: int) -> float:
+    """Return the share of rows that come from other hosts; once per host, what hosts have in common
+    is what a cut into as many parts as there are hosts would read."""
+    others = (cut.ranks - here) / max(1, cut.ranks - 1)
+    if here == 1 or not others or not strategy.once_per_host or strategy.by_columns:
+        return others
+    hosts = at.statistics.at(-(-cut.ranks // here))
+    return min(others, hosts.halo_rows / max(1, cut.halo_rows))
 
 
 def sizes_of(cut: CutStatistics, strategy: Strategy) -> Sizes:
@@ -222,7 +235,7 @@ def _held(at: Setting, cut: CutStatistics, *, on_disk: bool = False) -> dict[str
     if not at.machine.is_cpu:  # what a GPU counts is tensors alone
         return {**held, PROCESS: 0}
     # Ranks that are forked from one process share what it has loaded.
-    is_forked = at.link is None and cut.ranks > 1
+    is_forked = cut.ranks > 1 and (at.link is None or at.ranks_per_host > 1)
     loaded = at.machine.process_bytes * (FORKED_SHARE if is_forked else 1)
     return {**held, PROCESS: round(loaded) + RUNTIME_BYTES}
 
@@ -268,10 +281,13 @@ def _of_minibatches(
 ) -> tuple[dict[str, int], EpochTraffic, Phases]:
     config, graph = at.config, at.statistics
     counts = count_minibatches(config, graph, cut)
+    spec = at.spec
+    if cut.drawn is not None and cut.drawn.packed_bytes is not None:
+        spec = replace(spec, in_width=math.ceil(cut.drawn.packed_bytes / 4))
     held = _held(at, cut)
     if at.memory is not None and sum(held.values()) > 0.4 * at.memory:
         held = _held(at, cut, on_disk=True)
-    memory = held | {MINIBATCHES: round(least_sampled_bytes(config, at.spec, graph.nodes))}
+    memory = held | {MINIBATCHES: round(least_sampled_bytes(config, spec, graph.nodes))}
     work, row_bytes = _work(at, strategy, cut), _fetched_bytes(at, cut)
     epoch = MinibatchEpoch.of(work, counts, row_bytes)
     size = strategy.macrobatch
@@ -307,11 +323,12 @@ def _sampled_traffic(
     Of `size` steps together a row is fetched once.
     """
     ranks, graph, spec = cut.ranks, at.statistics, at.spec
-    rows = ranks * counts.epoch_far_rows(size) * (row_bytes + _REQUEST_BYTES)
+    row = row_bytes + _REQUEST_BYTES
+    rows = ranks * counts.epoch_far_rows(size) * row
     edge_bytes = _ADDRESS_BYTES + 4 * graph.is_weighted
     edge_bytes += 4 * graph.edge_features * bool(spec.edge_width) + bool(spec.num_types)
     asked = (_REQUEST_BYTES + _COUNT_BYTES) * counts.far.requests + edge_bytes * counts.far.answers
-    samples = ranks * asked
+    samples, tried = ranks * asked, tried_steps(counts.steps)
     numbers, tensors = parameter_counts(spec)
     widths = [layer_widths(spec, number) for number in range(spec.layers)]
     passes = sum(spec.card.sends(width) for width in widths)
@@ -320,8 +337,7 @@ def _sampled_traffic(
         gradients=counts.steps * ring_bytes(4 * (numbers + tensors), ranks) if ranks > 1 else 0,
         norms=0,
         evaluation=round(cut.halo_rows * 4 * passes),
-        # Some steps are drawn before training, to settle how many go together.
-        once=round(min(TRIAL_STEPS, counts.steps) * samples),
+        once=round(tried * samples + bool(tried) * TRIED_ROWS * ranks * counts.far_rows[0] * row),
         other=round(rows + counts.steps * samples),
     )
 

@@ -16,7 +16,6 @@ from siafu.plan.statistics import CutStatistics
 from siafu.strategy import Strategy
 from siafu.strategy.rounding import LEAST_WIDTH
 
-_ITEM = 4
 _FORWARD_PASSES, _BACKWARD_PASSES = 3.0, 4.0
 """Over a layer's output: bias, activation, what is added to it; their gradients."""
 _LAST_PASSES = 4.0
@@ -92,6 +91,8 @@ class Work:
     nodes: int = 0
     all_edges: int = 0
     """Of the whole graph, which ranks walk over by columns."""
+    crossing: float = 1.0
+    """Of the rows that a rank has of others, the share that comes from other hosts."""
     gives_back: bool = False
     """Whether memory that is freed is given back at once."""
 
@@ -176,7 +177,8 @@ def _edge_seconds(work: Work, number: int) -> tuple[float, float]:
     if spec.card.attends:
         numbers = edges * columns
         return numbers * share.attend(backward=False), numbers * share.attend(backward=True)
-    table = (cut.rows + cut.largest_halo) * columns * _ITEM
+    item = work.strategy.item_bytes
+    table = (cut.rows + cut.largest_halo) * columns * item
     there = edges * columns * share.gather(columns, table)
     if spec.card.aggregation == "max":
         there = edges * columns * share.of("maximum")
@@ -184,7 +186,7 @@ def _edge_seconds(work: Work, number: int) -> tuple[float, float]:
         return there, 4 * share.of("element") * cut.rows * columns
     if spec.card.aggregation == "relations":
         return there, 2 * there
-    back = edges * columns * share.gather(columns, cut.rows * columns * _ITEM)
+    back = edges * columns * share.gather(columns, cut.rows * columns * item)
     return there, back if returns else 0.0
 
 
@@ -215,13 +217,12 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     tensors = 2 if work.is_by_columns else len(row_parts(work.spec, 0))
     messages = trips * tensors * (ranks - 1)
     rows = traffic.rows / ranks * uneven
-    entries = rows / _ITEM
+    entries = rows / strategy.item_bytes
     if strategy.wire != 32:
         entries = _rounded_entries(work)
     copying = 2 * entries * work.share.of("select")
     coding = _NOTED * entries * work.share.of("code") if strategy.wire != 32 else 0.0
-    travel = rows / link.bytes_per_second + messages * link.latency_seconds
-    travel *= _slowed(work)
+    travel = (_row_seconds(work, rows) + messages * link.latency_seconds) * _slowed(work)
     sums = (traffic.gradients + traffic.norms) / ranks / link.bytes_per_second
     # One sum of the gradients, and two of small numbers: as many hops as a ring has.
     sums += 3 * 2 * (ranks - 1) * link.latency_seconds
@@ -231,6 +232,16 @@ def _exchange(work: Work, traffic: EpochTraffic, computing: Phases) -> Phases:
     scoring = traffic.evaluation / ranks * uneven / link.bytes_per_second
     scoring += trips / 2 * tensors * (ranks - 1) * link.latency_seconds
     return Phases(exchange=travel - hidden + copying + coding + sums, evaluation=scoring)
+
+
+def _row_seconds(work: Work, rows: float) -> float:
+    """Return the seconds of a rank's bytes: ranks of a host share what lies between hosts."""
+    here = work.share.ranks
+    if work.link.is_shared or here == 1:
+        return rows / work.link.bytes_per_second
+    inside = _SHARED_COPIES * (1 - work.crossing) * rows
+    inside /= work.share.machine.link.bytes_per_second
+    return inside + work.crossing * here * rows / work.link.bytes_per_second
 
 
 def _slowed(work: Work) -> float:

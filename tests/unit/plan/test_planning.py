@@ -1,7 +1,9 @@
 """Plans: what a graph's numbers say of its cuts, what fits, what is best, and bad input."""
 
 import datetime
+import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from siafu.graph import graph_from_edges
 from siafu.ingest import load
 from siafu.launch import make_plan
 from siafu.launch.planning import plan_run
+from siafu.launch.statistics import spec_of
 from siafu.partitioning import Cut, assign, partition_graph, score
 from siafu.plan import (
     KNOWN,
@@ -20,6 +23,8 @@ from siafu.plan import (
     Link,
     Machine,
     Plan,
+    Setting,
+    foresee,
     graph_statistics,
     read_bandwidth,
     read_latency,
@@ -27,6 +32,7 @@ from siafu.plan import (
     read_statistics,
 )
 from siafu.plan.machine import Rates, at_width
+from siafu.strategy import PRESETS
 
 RATES = Rates(
     threads=1,
@@ -230,3 +236,44 @@ def test_costs_between_widths_lie_between_their_costs() -> None:
     assert 1.0 < at_width(costs, 100) < 2.0
     assert at_width(costs, 1000) == 1.0
     assert at_width(costs, 8) == 8.0
+
+
+def test_narrower_numbers_are_quicker_where_a_device_computes_in_them(tmp_path: Path) -> None:
+    costs = {}
+    for device in ("cpu", "GPU"):
+        path = tmp_path / f"{device}.json"
+        path.write_text(MACHINE.model_copy(update={"device": device}).model_dump_json())
+        for precision in ("bf16", "float32", "float64"):
+            found = planned("products", path, model="sage", ranks=4, precision=precision)
+            costs[device, precision] = found.outlooks[0]
+    gpu, cpu = (
+        [costs[device, kind] for kind in ("bf16", "float32", "float64")]
+        for device in ("GPU", "cpu")
+    )
+    for narrow, wide in itertools.pairwise(gpu):
+        assert 2 * narrow.phases.edges == pytest.approx(wide.phases.edges, rel=0.2)
+        assert narrow.phases.products < wide.phases.products
+    assert cpu[0].phases.edges == pytest.approx(cpu[1].phases.edges, rel=0.2)  # widened first
+    assert cpu[2].phases.products == pytest.approx(2 * cpu[1].phases.products)
+
+
+def test_a_row_crosses_once_per_host() -> None:
+    graph, halo = KNOWN["arxiv"], PRESETS["halo"]
+    config = make_config(data="arxiv", model="sage", ranks=4)
+    slow = Link(bytes_per_second=1e7, latency_seconds=5e-5)
+    told = {}
+    for here, once in ((1, True), (2, True), (2, False), (4, True)):
+        at = Setting(
+            config=config.resolved(),
+            spec=spec_of(config, graph),
+            statistics=graph,
+            machine=MACHINE,
+            link=slow,
+            ranks_per_host=here,
+        )
+        told[here, once] = foresee(at, "halo", replace(halo, once_per_host=once), 4)
+    shared, alone = told[2, True], told[2, False]
+    assert shared.traffic == alone.traffic  # each rank has the row once, from whomever
+    times = shared.phases.exchange / alone.phases.exchange
+    assert times == pytest.approx(0.77, abs=0.03)  # 41.4 of 53.4 MB were measured
+    assert told[4, True].phases.exchange < 0.1 * told[1, True].phases.exchange  # nothing crosses
