@@ -185,7 +185,7 @@ def main() -> None:
     asked = parser.parse_args()
     torch.manual_seed(0)
     known = machines()
-    result = {
+    result: dict[str, Any] = {
         "benchmark": "elsewhere",
         "machine": known["cpu"].name,
         "gpu": known["cuda"].name,
