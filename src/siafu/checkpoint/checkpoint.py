@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -114,11 +115,12 @@ def newest_checkpoint(
     parent: Path,
     say: Callable[[str], None] = lambda line: None,
     fits: Callable[[Path], None] | None = None,
+    passed: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
     """Return the newest whole checkpoint under `parent`; `say` is told which are passed over.
 
     `fits` raises for one of another run. Who gives it is a rank, whose launcher has told of those
-    that are damaged.
+    that are damaged. `passed` are known not to be whole, each for a reason.
     """
     found = checkpoints_in(parent)[::-1]
     if not found:
@@ -130,6 +132,9 @@ def newest_checkpoint(
     damaged: list[str] = []
     foreign: list[tuple[str, SiafuError]] = []
     for path in found:
+        if path.name in passed:
+            damaged.append(f"{path.name}: {passed[path.name]}")
+            continue
         try:
             folder = open_folder(path, "checkpoint")
             folder.verify()

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from siafu.checkpoint import (
     Checkpoint,
+    Share,
     check_optimiser,
     load_checkpoint,
     newest_checkpoint,
@@ -35,7 +36,7 @@ from siafu.engine.progress import (
     traffic_matrix,
 )
 from siafu.engine.run_facts import RunFacts, read_run_facts
-from siafu.engine.widths import kept_counts, restore_widths, save_widths, shares_of, width_counts
+from siafu.engine.widths import kept_counts, read_share, save_widths, shares_of, width_counts
 from siafu.engine.workload import Details, Evaluation, Workload
 from siafu.errors import PlanError, SiafuError, Stopped
 from siafu.graph import writing
@@ -306,12 +307,30 @@ class Trainer:
 
     def resume(self, checkpoints: Path, say: Callable[[str], None] = lambda line: None) -> None:
         """Take up a run where its newest checkpoint left it; `say` is told which do not fit."""
-        # Rank 0's choice: disks of other machines may not show its newest checkpoint yet.
-        mine = ""
-        if self.world.rank == 0:
-            mine = newest_checkpoint(checkpoints, say, self._check_fits).name
-        chosen = checkpoints / self.world.share_text(mine)
-        self.restore(load_checkpoint(chosen, self.workload.module), chosen)
+        passed: dict[str, str] = {}
+        while True:
+            # Rank 0's choice: disks of other machines may not show its newest checkpoint yet.
+            mine = ""
+            if self.world.rank == 0:
+                mine = newest_checkpoint(checkpoints, say, self._check_fits, passed).name
+            chosen = checkpoints / self.world.share_text(mine)
+            checkpoint = load_checkpoint(chosen, self.workload.module)
+            share, fault = self._share_of(checkpoint, chosen)
+            if not fault:
+                self.restore(checkpoint, share)
+                return
+            passed[chosen.name] = fault
+            say(f"Passed over a damaged checkpoint, {chosen.name}: {fault}")
+
+    def _share_of(self, checkpoint: Checkpoint, path: Path) -> tuple[Share, str]:
+        """Return what this rank added to a checkpoint, and what is wrong with any rank's.
+
+        On another cut other rows travel: widths are found anew, and nothing is kept yet.
+        """
+        if not checkpoint.shares or not self._is_cut_alike(read_run_facts(checkpoint)):
+            return {}, ""
+        share, fault = read_share(path, self.world.rank)
+        return share, next(filter(None, self.world.gather_texts(fault)), "")
 
     def _check_fits(self, path: Path) -> None:
         """Raise unless a checkpoint is of this run."""
@@ -321,8 +340,8 @@ class Trainer:
         check_optimiser(self.optimiser, checkpoint.optimiser)
         self.workload.check_facts(facts)
 
-    def restore(self, checkpoint: Checkpoint, path: Path) -> None:
-        """Take up a run where the checkpoint left it; `path` is where it lies."""
+    def restore(self, checkpoint: Checkpoint, share: Share) -> None:
+        """Take up a run where the checkpoint, and what this rank added to it, left it."""
         facts, workload = read_run_facts(checkpoint), self.workload
         _check_same_run(facts, workload)
         workload.module.load_state_dict(checkpoint.model)
@@ -334,9 +353,8 @@ class Trainer:
             self.progress.best_merit = facts.best_merit
         elif facts.best_scores:
             self.progress.best_merit = workload.merit_of(facts.best_scores)
-        # On another cut other rows travel: widths are found anew, and nothing is kept yet.
-        if self._is_cut_alike(facts) and checkpoint.shares:
-            restore_widths(workload.book, path, self.world)
+        if share:
+            workload.book.restore(share)
         self._steps_seconds = 0.0 if facts.steps is None else facts.steps.seconds
         workload.restore(facts)
 

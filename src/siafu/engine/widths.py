@@ -58,16 +58,13 @@ def save_widths(book: WidthBook, world: World, checkpoints: Path, epochs: int) -
         world.gather_numbers([0.0])  # the checkpoint itself is written once all are there
 
 
-def restore_widths(book: WidthBook, checkpoint: Path, world: World) -> None:
-    """Take up what `save_widths` has saved of this rank."""
-    share = load_share(checkpoint, world.rank)
-    if (problem := fault_of(share)) is not None:
-        raise StoreError(
-            "What the checkpoint has of messages can't be used.",
-            seen=problem,
-            fix="remove the newest folders in checkpoints/ of the run and resume again",
-        )
-    book.restore(share)
+def read_share(checkpoint: Path, rank: int) -> tuple[Share, str]:
+    """Return what `save_widths` has saved of this rank, and what is wrong with it, if anything."""
+    try:
+        share = load_share(checkpoint, rank)
+    except StoreError as error:
+        return {}, error.seen
+    return share, fault_of(share) or ""
 
 
 def fault_of(share: Share) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, SiafuError, StoreError
 from siafu.files import write_text_atomically
-from siafu.graph import folder_kind, writing
+from siafu.graph import folder_kind, open_folder, writing
 from siafu.launch.run_state import is_prepared, parts_of
 from siafu.partitioning import open_parts
 from siafu.record import RunFolder
@@ -56,7 +56,10 @@ def has_damaged_parts(folder: RunFolder, error: SiafuError) -> bool:
     if kind != "StoreError" or not folder.parts.exists():
         return False
     try:
-        open_parts(folder.parts).verify()
+        if folder_kind(folder.parts) == "dynamic":
+            open_folder(folder.parts, "dynamic").verify()
+        else:
+            open_parts(folder.parts).verify()
     except StoreError:
         return True
     return False

@@ -16,9 +16,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "halo": {"model": "gat"},
     "sar": {"model": "gat", "strategy": "sar"},
     "columns": {"model": "gcn", "strategy": "columns"},
+    "adaqp": {"strategy": "adaqp", "wire_period": 3},
     "batchgnn": {"model": "sage", "strategy": "batchgnn", **STEPS},
     "dorylus": {"model": "gcn", "strategy": "dorylus", "pool": "none", "intervals": 2},
     "links": {"model": "sage", "strategy": "batchgnn", "task": "link", **STEPS},
+    "dynamic": {"model": "tm-gcn"},
 }
 
 
@@ -33,24 +35,20 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_on_4_then_3_then_2_then_4_ranks_follows_the_uninterrupted_one(kind: str) -> None:
-    settings = {**SETTINGS, **KINDS[kind]}
-    whole = siafu.fit("planted:200", epochs=4, ranks=1, **settings)
-    run = siafu.fit("planted:200", epochs=1, ranks=4, **settings)
+    is_static = kind != "dynamic"
+    settings = {**(SETTINGS if is_static else {"quiet": True}), **KINDS[kind]}
+    data = "planted:200" if is_static else "drifting:60"
+    whole = siafu.fit(data, epochs=4, ranks=1, **settings)
+    run = siafu.fit(data, epochs=1, ranks=4, **settings)
     for epochs, ranks in enumerate((3, 2, 4), start=2):
-        run = siafu.resume(run, epochs=epochs, ranks=ranks, quiet=True)
+        # On two ranks with another partition too.
+        cut = {"partition": "contiguous"} if ranks == 2 and is_static else {}
+        run = siafu.resume(run, epochs=epochs, ranks=ranks, quiet=True, **cut)
         assert run.result["ranks"] == ranks
-    assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
+    # Rows that adaqp rounds are others on other ranks, and one rank has none.
+    assert losses(run) == pytest.approx(losses(whole), rel=0.02 if kind == "adaqp" else 1e-5)
     hidden = [path.name for path in run.path.iterdir() if path.name.startswith(".")]
     assert not hidden, "nothing of earlier cuts stays"
-
-
-def test_a_graph_over_time_goes_on_with_other_ranks() -> None:
-    settings = {"model": "tm-gcn", "quiet": True}
-    whole = siafu.fit("drifting:60", epochs=3, ranks=1, **settings)
-    run = siafu.fit("drifting:60", epochs=1, ranks=2, **settings)
-    run = siafu.resume(run, epochs=2, ranks=3, quiet=True)
-    run = siafu.resume(run, epochs=3, ranks=1, quiet=True)
-    assert losses(run) == pytest.approx(losses(whole), rel=1e-5)
 
 
 def test_another_partition_changes_nothing_but_who_has_what() -> None:
@@ -61,13 +59,8 @@ def test_another_partition_changes_nothing_but_who_has_what() -> None:
     assert run.result["bytes_sent"] != whole.result["bytes_sent"]
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [{"strategy": "adaqp", "wire_period": 3}, {"wire": 4, "changes": True, "staleness": 1}],
-    ids=["widths", "kept rows"],
-)
-def test_what_messages_depend_on_begins_anew_on_other_ranks(choice: dict) -> None:
-    settings = {**SETTINGS, **choice}
+def test_what_messages_depend_on_begins_anew_on_other_ranks() -> None:
+    settings = {**SETTINGS, "wire": 4, "changes": True, "staleness": 1}
     run = siafu.fit("planted:200", epochs=6, ranks=2, **settings)
     run = siafu.resume(run, epochs=12, ranks=3, quiet=True)
     assert run.result["ranks"] == 3
