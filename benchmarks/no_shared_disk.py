@@ -1,25 +1,29 @@
 """Three hosts that share no disk: what each reads, and that the result is that of one disk.
 
-Run: python -m benchmarks.no_shared_disk --mbit 1000 [--cases url,sent,own,infer,down] [--json FILE]
+Run: python -m benchmarks.no_shared_disk --mbit 1000 [--json FILE]
+     [--cases url,sent,own,infer,ray,down]
 
 Hosts are network namespaces with their own addresses (`benchmarks.hosts`); each has its own disk
 under one path, by a bind mount, and starts its rank by torchrun. `url`: parts in an S3 server on
 host 0 (moto, if installed). `sent`: rank 0 alone has the data, cuts it and sends parts. `own`: each
-host has its own part on its disk. `infer`: predictions of the run of `sent`. `down`: the link of
-host 2 is set down within an epoch; the others must name it within the deadline, and torchrun
-(--nnodes 2:3) goes on with two.
+host has its own part on its disk. `infer`: predictions of the run of `sent`. `ray`: as `url`, on a
+Ray cluster with its head on host 0 and a worker on each other. `down`: the link of host 2 is set
+down within an epoch; the others must name it within the deadline, and torchrun (--nnodes 2:3) goes
+on with two.
 """
 
 import argparse
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +36,7 @@ HOSTS = 3
 DATA = "planted:20k"
 EPOCHS = 6
 _S3_PORT = 5055
+_STORED = "s3://bucket/graph.parts"
 _KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_REGION": "us-east-1"}
 _SERVE = """
 import sys
@@ -95,28 +100,30 @@ def received(made: Hosts) -> list[int]:
     return found
 
 
+def words_of(disks: Disks, data: str, out: str) -> list[str]:
+    """Return the words of a training."""
+    words = ["train", data, "--epochs", str(EPOCHS), "--out", f"{disks.path}/{out}"]
+    cut = [] if data.endswith(".parts") else ["--partition", "hash"]
+    return [*words, "--threads", "1", "--quiet", *cut]
+
+
 def train(made: Hosts, disks: Disks, data: str, out: str, env: dict[str, str]) -> dict[str, Any]:
     """Train on all hosts and return what came of it."""
-    arguments: tuple[str, ...] = (
-        "train",
-        data,
-        "--epochs",
-        str(EPOCHS),
-        "--out",
-        f"{disks.path}/{out}",
-    )
-    arguments += ("--threads", "1")
     before = received(made)
-    command = torchrun(made, *arguments, "--partition", "hash", "--quiet")
-    if data.endswith(".parts"):
-        command = torchrun(made, *arguments, "--quiet")
-    answers = run(made, disks, command, env)
+    answers = run(made, disks, torchrun(made, *words_of(disks, data, out)), env)
+    return came_of(made, disks, out, before, max(answer.seconds for answer in answers))
+
+
+def came_of(
+    made: Hosts, disks: Disks, out: str, before: list[int], seconds: float
+) -> dict[str, Any]:
+    """Return what came of a training: losses, and who read and has what."""
     result = json.loads((disks.of(0) / out / "result.json").read_text())
     came = [now - then for then, now in zip(before, received(made), strict=True)]
     folders = [sorted(p.name for p in disks.of(host).glob(out)) for host in range(HOSTS)]
     predicted = sorted(path.name for path in (disks.of(0) / out / "predictions").iterdir())
     return {
-        "seconds": round(max(answer.seconds for answer in answers), 1),
+        "seconds": round(seconds, 1),
         "losses": result["losses"],
         "fetched_bytes": result.get("fetched_bytes"),
         "received_bytes": came,
@@ -156,17 +163,20 @@ def part_bytes(parts: Path) -> list[int]:
     return [*own, sum(f.stat().st_size for f in parts.iterdir() if f.is_file())]
 
 
-def by_url(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[str, Any]:
-    """Train on parts in an object store of host 0."""
+def inside(made: Hosts, host: int, command: Sequence[str]) -> list[str]:
+    """Return what runs a command in a host's network."""
+    return ["ip", "netns", "exec", f"{made.prefix}-{host}", *command]
+
+
+@contextmanager
+def stored(made: Hosts, disks: Disks, env: dict[str, str]) -> Iterator[dict[str, str]]:
+    """Have parts in an object store of host 0; yield what finds it."""
     place = f"http://{made.address(0)}:{_S3_PORT}"
     env = {**env, "AWS_ENDPOINT_URL": place}
     serve = [sys.executable, "-c", _SERVE, str(_S3_PORT)]
     with (disks.root / "s3.log").open("wb") as log:
-        server = subprocess.Popen(
-            ["ip", "netns", "exec", f"{made.prefix}-0", *serve], stdout=log, stderr=log
-        )
-    try:
-        make = f"""
+        server = subprocess.Popen(inside(made, 0, serve), stdout=log, stderr=log)
+    make = f"""
 import time, boto3
 for attempt in range(100):
     try:
@@ -175,16 +185,69 @@ for attempt in range(100):
     except Exception:
         time.sleep(0.2)
 """
-        upload = [sys.executable, "-m", "siafu", "partition", DATA, "s3://bucket/graph.parts"]
-        upload += ["--parts", str(HOSTS), "--method", "hash", "--quiet"]
+    upload = [sys.executable, "-m", "siafu", "partition", DATA, _STORED]
+    upload += ["--parts", str(HOSTS), "--method", "hash", "--quiet"]
+    try:
         for command in ([sys.executable, "-c", make], upload):
-            inside = ["ip", "netns", "exec", f"{made.prefix}-0", *command]
-            subprocess.run(inside, env={**os.environ, **env}, check=True, stdout=subprocess.DEVNULL)
-        row = train(made, disks, "s3://bucket/graph.parts", "by-url", env)
+            subprocess.run(
+                inside(made, 0, command),
+                env={**os.environ, **env},
+                check=True,
+                stdout=subprocess.DEVNULL,
+            )
+        yield env
     finally:
         server.kill()
         server.wait()
+
+
+def by_url(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[str, Any]:
+    """Train on parts in an object store of host 0."""
+    with stored(made, disks, env) as env:
+        row = train(made, disks, _STORED, "by-url", env)
     return {**row, "part_bytes": part_bytes(parts)}
+
+
+def on_ray(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[str, Any]:
+    """Train on a Ray cluster: its head and the command on host 0, a worker on each other one."""
+    key = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    head = f"{made.address(0)}:6379"
+    begin = [str(Path(sys.executable).with_name("ray")), "start", "--block", "--num-cpus", "1"]
+    begin += ["--object-store-memory", "100000000", "--disable-usage-stats"]
+    first = ["--head", "--port", "6379", "--temp-dir", f"{disks.path}/ray"]
+    first += ["--include-dashboard", "false"]
+    nodes: list[subprocess.Popen[bytes]] = []
+    with stored(made, disks, env) as env:
+        every = {**os.environ, **env, **key}
+        try:
+            for host in range(HOSTS):
+                at = ["--node-ip-address", made.address(host)]
+                words = [*begin, *at, *(["--address", head] if host else first)]
+                log = disks.root / f"ray{host}.log"
+                with log.open("wb") as file:
+                    command = inside(made, host, disks.command(host, *words))
+                    nodes.append(subprocess.Popen(command, env=every, stdout=file, stderr=file))
+                _wait_for(log, nodes[-1])
+            before, began = received(made), time.monotonic()
+            words = ["-m", "siafu", *words_of(disks, _STORED, "ray-run"), "--launcher", "ray"]
+            words += ["--ray-address", head, "--ranks", str(HOSTS)]
+            command = inside(made, 0, disks.command(0, sys.executable, *words))
+            subprocess.run(command, env=every, check=True, timeout=280)
+            row = came_of(made, disks, "ray-run", before, time.monotonic() - began)
+        finally:
+            for node in nodes:
+                node.terminate()
+            made.stop()
+    return {**row, "part_bytes": part_bytes(parts)}
+
+
+def _wait_for(log: Path, node: "subprocess.Popen[bytes]") -> None:
+    """Wait until a node of Ray is up."""
+    end = time.monotonic() + 120
+    while "Ray runtime started" not in log.read_text():
+        if node.poll() is not None or time.monotonic() > end:
+            raise SystemExit(f"a node of Ray did not start:\n{log.read_text()[-3000:]}")
+        time.sleep(0.2)
 
 
 def sent(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[str, Any]:
@@ -218,35 +281,35 @@ def infer(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[s
 
 def down(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[str, Any]:
     """Set the link of host 2 down within an epoch, and see who notices, and what goes on."""
-    deadline, epochs = 10, 400
+    deadline, epochs = 10, 60
     out = disks.of(0) / "down"
-    words: tuple[str, ...] = (
-        "train",
-        DATA,
-        "--epochs",
-        str(epochs),
-        "--out",
-        f"{disks.path}/down",
-        "--quiet",
-    )
-    words += ("--partition", "hash", "--deadline", str(deadline), "--checkpoint-every", "20")
-    words += ("--resume", "auto")
-    command = torchrun(made, *words, nodes=f"{HOSTS - 1}:{HOSTS}")
+    words = ["train", DATA, "--epochs", str(epochs), "--out", f"{disks.path}/down", "--quiet"]
+    words += ["--partition", "hash", "--deadline", str(deadline), "--checkpoint-every", "10"]
+    words += ["--resume", "auto", "--min-ranks", str(HOSTS - 1)]
+    agent = torchrun(made, *words, nodes=f"{HOSTS - 1}:{HOSTS}")
     noted: dict[str, float] = {}
 
-    def cut() -> None:
+    def command(host: int) -> list[str]:
+        # The host that is cut off fails some time; the others are not to end with it.
+        alone = ["sh", "-c", '"$@"; echo "exit code $?"', "sh"] if host == HOSTS - 1 else []
+        return disks.command(host, *alone, *agent(host))
+
+    def rows() -> int:
         metrics = out / "metrics.jsonl"
-        while not metrics.exists() or len(metrics.read_text().splitlines()) < 30:
-            time.sleep(0.2)
-        noted["epochs"] = len(metrics.read_text().splitlines())
-        noted["at"] = time.monotonic()
+        return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+    def cut() -> None:
+        while rows() < epochs // 2:
+            time.sleep(0.1)
+        noted["epochs"], noted["at"] = rows(), time.monotonic()
         tool("ip", "-n", f"{made.prefix}-2", "link", "set", "eth0", "down")
+        while rows() <= noted["epochs"] + 1:  # the epoch that runs may still be noted
+            time.sleep(0.1)
+        noted["again"] = time.monotonic()
 
     threading.Thread(target=cut, daemon=True).start()
     started = time.monotonic()
-    answers = made.run(
-        lambda host: disks.command(host, *command(host)), deadline_seconds=270, env=env
-    )
+    answers = made.run(command, deadline_seconds=270, env=env)
     told = [line for answer in answers[:2] for line in answer.err.splitlines() if "seen:" in line]
     result = out / "result.json"
     done = json.loads(result.read_text()) if result.exists() else {}
@@ -254,16 +317,24 @@ def down(made: Hosts, disks: Disks, parts: Path, env: dict[str, str]) -> dict[st
         "deadline_seconds": deadline,
         "epochs_when_cut": noted.get("epochs"),
         "seconds_until_cut": round(noted.get("at", started) - started, 1),
-        "codes": [answer.code for answer in answers],
+        "seconds_from_cut_until_past_it": round(noted.get("again", 0) - noted.get("at", 0), 1),
+        "codes": [answer.code for answer in answers[:2]],
+        "cut_off": answers[2].out.splitlines()[-1:],
         "seconds": [round(answer.seconds, 1) for answer in answers],
         "told": told[:6],
         "ranks_at_end": done.get("ranks"),
         "epochs_at_end": done.get("epochs"),
-        "err": [answer.err[-1500:] for answer in answers] if not done else [],
     }
 
 
-CASES = {"url": by_url, "sent": sent, "own": own, "infer": infer, "down": down}
+CASES = {
+    "url": by_url,
+    "sent": sent,
+    "own": own,
+    "infer": infer,
+    "ray": on_ray,
+    "down": down,
+}
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -12,7 +13,7 @@ from siafu.config import make_config, write_config
 from siafu.errors import PoolError, RankError, StoreError
 from siafu.launch import fit
 from siafu.launch.rank import Job
-from siafu.launch.ray import run_ranks_on_ray
+from siafu.launch.ray import _Ranks, run_ranks_on_ray
 from tests.ray.conftest import WITHIN_SECONDS, TwoNodes, listening, wait_until
 
 ENDLESS = {"ranks": 2, "epochs": 100_000, "threads": 1, "checkpoint_every": 5}
@@ -80,14 +81,36 @@ def test_cluster_that_is_too_small_is_told(joined: TwoNodes, tmp_path: Path) -> 
     assert (tmp_path / "run" / "data.parts").exists(), "a larger cluster may go on with it"
 
 
-def test_node_that_can_not_see_the_parts_is_told(joined: TwoNodes, tmp_path: Path) -> None:
+def test_files_that_no_node_sees_are_told(joined: TwoNodes, tmp_path: Path) -> None:
     config = make_config(data="planted", ranks=2, launcher="ray")
     write_config(config, tmp_path / "config.yaml")
     job = Job(verb="train", parts=str(tmp_path / "nowhere"))
-    with pytest.raises(StoreError, match="can't see the files") as error:
+    with pytest.raises(StoreError, match="No Ray node that has a rank sees") as error:
         run_ranks_on_ray(config, tmp_path, job.to_text(), {})
     assert "nowhere" in error.value.seen
     assert "share" in error.value.fix
+
+
+def test_rank_0_is_on_a_node_that_sees_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config(data="s3://bucket/my.parts", ranks=3, launcher="ray")
+    write_config(config, tmp_path / "config.yaml")
+    job, asked = Job(verb="train", parts="s3://bucket/my.parts").to_text(), []
+
+    def actor(address: str, problem: str) -> SimpleNamespace:
+        place = {"node": address, "address": address, "num_cores": 1, "gpus": []}
+        answer = {**place, "problem": problem}
+        return SimpleNamespace(
+            look=SimpleNamespace(remote=lambda files: asked.append(files) or answer)
+        )
+
+    ranks = _Ranks(config, tmp_path)
+    monkeypatch.setattr(ranks, "_ask", lambda calls: calls)
+    ranks._actors = [actor("far", "not there"), actor("near", ""), actor("farther", "not there")]
+    ranks._look(job)
+    assert [place.address for place in ranks._places] == ["near", "far", "farther"]
+    assert set(asked[0]) == {str(tmp_path / "config.yaml")}, "what has a URL is no file there"
 
 
 def test_killed_rank_is_named(joined: TwoNodes, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import socket
 import sys
 
 from siafu.collector import spare_collector
+from siafu.launch.apart import shared_job
 from siafu.launch.rank import main
 from siafu.launch.warm import WARM, serve
 from siafu.ops import load_compiler
@@ -14,4 +15,4 @@ if arguments[0] == WARM:
 spare_collector()
 if arguments[0] == WARM:
     arguments = serve(socket.socket(fileno=int(arguments[1])))
-sys.exit(main(*arguments))
+sys.exit(main(*arguments, sharing=shared_job))

@@ -9,7 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from shlex import quote
@@ -17,7 +17,7 @@ from typing import Any, Literal, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from siafu.comm import SOCKET_VARIABLE, World, bring_files
+from siafu.comm import World, bring_files
 from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
 from siafu.engine.edges import EdgeNetwork, write_edges
@@ -355,14 +355,23 @@ def _tell(error: BaseException, rank: int) -> None:
     write_text_atomically(Path(os.environ[ERRORS_VARIABLE]) / f"rank{rank}.json", text)
 
 
-def main(run: str, job_text: str) -> int:
-    """Run this rank's share of a job in a run folder and return the exit code."""
+Sharing = Callable[[str, Job, World], AbstractContextManager[tuple[Path, RunFolder, Job]]]
+
+
+def main(run: str, job_text: str, settings: str = "", *, sharing: Sharing) -> int:
+    """Run this rank's share of a job and return the exit code; `settings` where a node of Ray may
+    not see the run's folder: `sharing` brings what it needs."""
     _end_with_parent()
     folder, job, rank = RunFolder(Path(run)), Job.from_text(job_text), int(os.environ["RANK"])
     tell_place_when_asked(rank)
     try:
         with ending_cleanly():
-            _join_and_work(folder, job, rank)
+            told = json.loads(settings) if settings else read_run_config(folder.config)
+            with _joined(make_config(**told), rank) as world, ExitStack() as stack:
+                if settings:
+                    check_alike(world)
+                    _, folder, job = stack.enter_context(sharing(str(folder.path), job, world))
+                work(folder, job, world)
     except (KeyboardInterrupt, Terminated) as error:
         if getattr(error, "rank_was_told", True):  # else the rank that was told tells
             _tell(error, rank)
@@ -372,19 +381,16 @@ def main(run: str, job_text: str) -> int:
     return 0
 
 
-def _join_and_work(folder: RunFolder, job: Job, rank: int) -> None:
-    config = make_config(**read_run_config(folder.config))
+def _joined(config: RunConfig, rank: int) -> World:
     prepare_process(config)
-    with World.join(
+    world = World.join(
         device=config.device,
         backend=config.backend,
         deadline_seconds=config.deadline,
         give_up=lambda error: _fail(error, rank),
-    ) as world:
-        world.doing = note_doings(rank)
-        if SOCKET_VARIABLE in os.environ:  # of Ray, whose nodes may have other software
-            check_alike(world)
-        work(folder, job, world)
+    )
+    world.doing = note_doings(rank)
+    return world
 
 
 def _fail(error: Exception, rank: int) -> NoReturn:

@@ -22,9 +22,10 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from siafu.comm import SOCKET_VARIABLE
-from siafu.config import RunConfig
+from siafu.config import RunConfig, read_run_config
 from siafu.elastic.pools.ray import RayConnection
 from siafu.errors import NoRoomError, PoolError, RankError, SiafuError, StoreError, Terminated
+from siafu.files import is_url
 from siafu.launch import ray_rank
 from siafu.launch.local import RankFailure, first_error
 from siafu.launch.rank import Job
@@ -151,13 +152,13 @@ class _Ranks:
             )
 
     def start(self, job: str, variables: dict[str, str]) -> None:
-        """Have each actor check what its node sees, and start its rank."""
+        """Have each actor tell what its node sees, and start its rank."""
         self._look(job)
         first = self._places[0].address
         port = self._ask(self._actors[0].listen.remote(first))
         local_sizes = Counter(place.node for place in self._places)
         seen: Counter[str] = Counter()
-        started = []
+        started, settings = [], json.dumps(read_run_config(RunFolder(self._run).config))
         for rank, (actor, place) in enumerate(zip(self._actors, self._places, strict=True)):
             here = local_sizes[place.node]
             own = {
@@ -175,23 +176,30 @@ class _Ranks:
                 same = [gpu for p in self._places if p.node == place.node for gpu in p.gpus]
                 own["CUDA_VISIBLE_DEVICES"] = ",".join(same)
             seen[place.node] += 1
-            arguments = [str(self._run), job]
+            arguments = [str(self._run), job, settings]
             call = actor.start.remote(arguments, variables | own, place.address, os.getcwd())
             started.append(call)
         self._ask(started)
 
     def _look(self, job: str) -> None:
+        """Note where actors are; those that see the run's files come first: rank 0 has to."""
         folder, parts = RunFolder(self._run), Job.from_text(job).parts
-        files = {str(folder.config): folder.config.read_text(), parts: None}
+        files: dict[str, str | None] = {str(folder.config): folder.config.read_text()}
+        if not is_url(parts):
+            files[parts] = None
         answers = self._ask([actor.look.remote(files) for actor in self._actors])
-        self._places = [Place(**answer) for answer in answers]
-        for rank, place in enumerate(self._places):
-            if place.problem:
-                raise StoreError(
-                    "A Ray node can't see the files of the run.",
-                    seen=f"rank {rank} on {place.address}: {place.problem}",
-                    fix="put --out and the data on a file system that all nodes share",
-                )
+        found = [
+            (Place(**answer), actor) for answer, actor in zip(answers, self._actors, strict=True)
+        ]
+        found.sort(key=lambda pair: bool(pair[0].problem))
+        self._places, self._actors = [place for place, _ in found], [actor for _, actor in found]
+        if first := self._places[0].problem:
+            raise StoreError(
+                "No Ray node that has a rank sees the files of the run.",
+                seen=f"on {self._places[0].address}: {first}",
+                fix="start the command on a node that has room for a rank, or put --out and the "
+                "data on a file system that nodes share",
+            )
 
     def _ask(self, calls: Any) -> Any:
         """Return the answers of actors; raise where one can't be had."""
