@@ -1,11 +1,13 @@
 """Random faults at random moments in every engine: each ends in the right result or a named error.
 
 Run: python -m benchmarks.faults --trials 150 [--jobs 2] [--seconds 1200] [--seed 0] [--log FILE]
+     [--first 40 --undisturbed FOLDER]      # go on where an earlier call ended, with its references
 
-A trial starts `siafu train`, waits for a moment (prepare, start, epoch, saving, predicting), does
-something bad (a rank or the launcher killed, stopped or told to end; a checkpoint or a part
-damaged, after a kill), waits for the command to end and for its processes to be gone, and goes on
-with `--resume auto`. Losses and predictions are then compared, to the bit, with an undisturbed run.
+A trial starts `siafu train` (by `benchmarks.fault_commands`), waits for a moment (prepare, start,
+epoch, saving, predicting), does something bad (a rank or the launcher killed, stopped or told to
+end; a checkpoint or a part damaged, after a kill), waits for the command to end and for its
+processes to be gone, and goes on with `--resume auto`. Losses and predictions are then compared, to
+the bit, with an undisturbed run.
 """
 
 import argparse
@@ -14,13 +16,12 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
+from benchmarks.fault_commands import Commands, Started
 from benchmarks.measure import append_json, machine
 
 RANKS, EPOCHS = 2, 12
@@ -80,23 +82,19 @@ def drawn(number: int, seed: int) -> Trial:
 
 
 class Command:
-    """`siafu train` of one run, as a process of its own group."""
+    """`siafu train` of one run, in a folder of its own."""
 
-    def __init__(self, engine: str, root: Path) -> None:
-        self.root, self.out = root, root / "run"
-        self.words = [sys.executable, "-m", "siafu", "train", *ENGINES[engine]]
-        self.words += ["--ranks", str(RANKS), "--epochs", str(EPOCHS), "--checkpoint-every", "2"]
-        self.words += ["--threads", "1", "--quiet", "--resume", "auto"]
+    def __init__(self, commands: Commands, engine: str, root: Path) -> None:
+        self.commands, self.root, self.out = commands, root, root / "run"
+        self.words = ["train", *ENGINES[engine], "--ranks", str(RANKS), "--epochs", str(EPOCHS)]
+        self.words += ["--checkpoint-every", "2", "--threads", "1", "--quiet", "--resume", "auto"]
         self.words += ["--out", str(self.out), "--eval-every", "4"]
-        self.env = {**os.environ, "TMPDIR": str(root), "SIAFU_CACHE": str(root / "cache")}
+        self.env = {"TMPDIR": str(root), "SIAFU_CACHE": str(root / "cache")}
 
-    def start(self, deadline: int = DEADLINE) -> "subprocess.Popen[str]":
+    def start(self, deadline: int = DEADLINE) -> Started:
         """Start it, in a session of its own."""
         words = [*self.words, "--deadline", str(deadline)]
-        with (self.root / "log").open("a") as log:
-            return subprocess.Popen(
-                words, env=self.env, stdout=log, stderr=log, text=True, start_new_session=True
-            )
+        return self.commands.start(self.root, words, self.env)
 
     def ranks(self, launcher: int) -> list[int]:
         """Return the processes of ranks below a launcher."""
@@ -107,11 +105,11 @@ class Command:
         return []
 
     def survivors(self) -> list[int]:
-        """Return processes that still have this run's scratch folder in their environment."""
+        """Return processes that still work in this run's folder."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                if process.environ().get("TMPDIR") == str(self.root):
+                if Path(process.cwd()) == self.root and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process.pid)
         return found
 
@@ -140,7 +138,7 @@ def is_time(trial: Trial, out: Path) -> bool:
     return False
 
 
-def strike(trial: Trial, command: Command, launcher: "subprocess.Popen[str]") -> str:
+def strike(trial: Trial, command: Command, launcher: Started) -> str:
     """Do the bad thing, and return what was done."""
     if trial.fault in DAMAGE:
         launcher.send_signal(signal.SIGKILL)
@@ -172,7 +170,8 @@ def damage(trial: Trial, command: Command) -> str:
     if not saved:
         return "no checkpoint yet"
     newest = saved[-1]
-    files = sorted(newest.glob("*.npy"))
+    shares = newest.parent.glob(f"{newest.name}.rank-*/*.npy")
+    files = sorted([*newest.glob("*.npy"), *shares])
     if trial.fault == "cut checkpoint":
         file = rng.choice(files)
         os.truncate(file, file.stat().st_size // 2)
@@ -195,9 +194,11 @@ def _flip(file: Path, rng: random.Random) -> str:
     return file.name
 
 
-def run_trial(trial: Trial, root: Path, expected: dict[str, Any]) -> dict[str, Any]:
+def run_trial(
+    trial: Trial, commands: Commands, root: Path, expected: dict[str, Any]
+) -> dict[str, Any]:
     """Return how a trial ended."""
-    command = Command(trial.engine, root / f"trial-{trial.number}")
+    command = Command(commands, trial.engine, root / f"trial-{trial.number}")
     command.root.mkdir()
     began, row = time.monotonic(), {name: getattr(trial, name) for name in Trial.__slots__}
     launcher = command.start(SHORT_DEADLINE if trial.fault == "stop rank" else DEADLINE)
@@ -208,13 +209,13 @@ def run_trial(trial: Trial, root: Path, expected: dict[str, Any]) -> dict[str, A
         row["done"] = strike(trial, command, launcher)
     else:
         row["done"] = "finished first"
-    row["code"] = _ended(launcher)
+    row["code"] = launcher.wait(ENDS_WITHIN)
     row["left"] = _gone(command)
     if trial.fault in DAMAGE and row["done"] == "killed":
         row["done"] = damage(trial, command)
     code, row["again"] = row["code"], 0
     while code not in (0, None) and row["again"] < 3:
-        code, row["again"] = _ended(command.start()), row["again"] + 1
+        code, row["again"] = command.start().wait(ENDS_WITHIN), row["again"] + 1
     row["outcome"] = {None: "HUNG", 2: "named error"}.get(code, f"code {code}")
     if code == 0:
         row["outcome"] = "same" if command.result() == expected[trial.engine] else "OTHER"
@@ -224,15 +225,6 @@ def run_trial(trial: Trial, root: Path, expected: dict[str, Any]) -> dict[str, A
         row["log"] = (command.root / "log").read_text()[-1500:]
     shutil.rmtree(command.root, ignore_errors=True)
     return row
-
-
-def _ended(process: "subprocess.Popen[str]", within: float = ENDS_WITHIN) -> int | None:
-    try:
-        return process.wait(within)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return None
 
 
 def _gone(command: Command) -> int:
@@ -255,18 +247,22 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1800.0, help="begin none after so long")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, help="append a line per trial there")
+    parser.add_argument("--undisturbed", type=Path, help="keep undisturbed runs there, or use them")
     args = parser.parse_args()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="siafu-faults-") as scratch:
         root, expected = Path(scratch), dict[str, Any]()
-        with ThreadPoolExecutor(args.jobs) as pool:
-            for engine, found in zip(ENGINES, pool.map(_reference(root), ENGINES), strict=True):
-                expected[engine] = found
+        with closing(Commands()) as commands, ThreadPoolExecutor(args.jobs) as pool:
+            kept = args.undisturbed or root
+            kept.mkdir(parents=True, exist_ok=True)
+            for engine in ENGINES:
+                expected[engine] = undisturbed(engine, commands, kept)
+            shutil.copytree(kept / "foreign", root / "foreign", dirs_exist_ok=True)
 
             def attempt(number: int) -> dict[str, Any] | None:
                 if time.monotonic() - began > args.seconds:
                     return None
-                return run_trial(drawn(number, args.seed), root, expected)
+                return run_trial(drawn(number, args.seed), commands, root, expected)
 
             counts: Counter[str] = Counter()
             for row in pool.map(attempt, range(args.first, args.first + args.trials)):
@@ -284,18 +280,19 @@ def main() -> int:
     return 1 if counts["OTHER"] or counts["HUNG"] or counts["processes left"] else 0
 
 
-def _reference(root: Path) -> Any:
-    def run(engine: str) -> Any:
-        command = Command(engine, root / f"reference-{engine}")
+def undisturbed(engine: str, commands: Commands, root: Path) -> Any:
+    """Return what a run comes to that nothing happens to; it is kept, and done once."""
+    command = Command(commands, engine, root / f"reference-{engine}")
+    if not (command.root / "done").exists():
+        shutil.rmtree(command.root, ignore_errors=True)
         command.root.mkdir()
-        if _ended(command.start(), 4 * ENDS_WITHIN) != 0:  # which may compile kernels
+        if command.start().wait(4 * ENDS_WITHIN) != 0:  # which may compile kernels
             raise SystemExit(f"{engine}: {(command.root / 'log').read_text()[-2000:]}")
         if engine == "tm-gcn":
             newest = sorted((command.out / "checkpoints").glob("epoch-*"))[-1]
-            shutil.copytree(newest, root / "foreign")
-        return command.result()
-
-    return run
+            shutil.copytree(newest, root / "foreign", dirs_exist_ok=True)
+        (command.root / "done").touch()
+    return command.result()
 
 
 if __name__ == "__main__":

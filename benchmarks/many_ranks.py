@@ -1,6 +1,6 @@
 """Epochs of each exact engine on many ranks that are threads of one process.
 
-Run: python -m benchmarks.many_ranks --ranks 64 [--strategies halo,sar] [--json FILE]
+Run: python -m benchmarks.many_ranks --ranks 64 [--strategies halo,sar] [--data planted:640]
 
 It shows that nothing grows with the pairs of ranks beyond what it must: seconds and processor time
 until shards are open, of two epochs with their scores, and the loss beside that of one rank.
@@ -26,14 +26,15 @@ from siafu.shard import open_shard
 from tests.dynamic import threads
 
 STRATEGIES = ("halo", "sar", "columns", "batchgnn", "dorylus")
-DATA = "planted:2000"
 _MORE: dict[str, dict[str, Any]] = {
-    "dorylus": {"staleness": 0},
-    "batchgnn": {"seed_order": "global", "step_minibatches": 4, "minibatch": 64},
+    "dorylus": {"staleness": 0, "pool": "none", "intervals": 1},
+    "batchgnn": {"seed_order": "global", "step_minibatches": 4, "batch_size": 64},
 }
 
 
-def measure(ranks: int, strategy: str, parts: Path, start: dict[str, Any]) -> dict[str, Any]:
+def measure(
+    data: str, ranks: int, strategy: str, parts: Path, start: dict[str, Any]
+) -> dict[str, Any]:
     """Return seconds and losses of two epochs on so many ranks.
 
     They start with the weights in `start`, which one rank puts there: torch has one generator for
@@ -41,7 +42,7 @@ def measure(ranks: int, strategy: str, parts: Path, start: dict[str, Any]) -> di
     """
     more = _MORE.get(strategy, {})
     config = make_config(
-        data=DATA, ranks=ranks, strategy=strategy, epochs=2, threads=1, **more
+        data=data, ranks=ranks, strategy=strategy, epochs=2, threads=1, **more
     ).resolved()
     place: Any = "host" if strategy == "batchgnn" else "device"
     began, spent = time.perf_counter(), time.process_time()
@@ -77,6 +78,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--strategies", default=",".join(STRATEGIES))
+    parser.add_argument("--data", default="planted:2000")
     parser.add_argument("--json", type=Path, help="append the rows there")
     args = parser.parse_args()
     torch.set_num_threads(1)
@@ -84,13 +86,14 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         for ranks in (1, args.ranks):
             target = f"{scratch}/{ranks}.parts"
-            siafu.partition(DATA, target, parts=ranks, method="hash", quiet=True)
+            siafu.partition(args.data, target, parts=ranks, method="hash", quiet=True)
         for strategy in args.strategies.split(","):
             start: dict[str, Any] = {}
-            alone = measure(1, strategy, Path(scratch) / "1.parts", start)["losses"]
-            row = measure(args.ranks, strategy, Path(scratch) / f"{args.ranks}.parts", start)
+            alone = measure(args.data, 1, strategy, Path(scratch) / "1.parts", start)["losses"]
+            parts = Path(scratch) / f"{args.ranks}.parts"
+            row = measure(args.data, args.ranks, strategy, parts, start)
             gap = max(abs(a - b) for a, b in zip(alone, row["losses"], strict=True))
-            row = {"benchmark": "many_ranks", "data": DATA, **row, "apart_from_one_rank": gap}
+            row = {"benchmark": "many_ranks", "data": args.data, **row, "apart_from_one_rank": gap}
             row |= machine()
             print(json.dumps(row), flush=True)
             if args.json:
