@@ -1,7 +1,7 @@
 """`siafu plan`: what strategies would take, told before anything is run or paid for."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -86,7 +86,9 @@ def _table(found: Plan) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("strategy", "ranks", "memory", "sent", "epoch", *phases, *prices, ""):
         is_text = name in ("strategy", "mostly", "")
-        table.add_column(name, justify="left" if is_text else "right", no_wrap=True)
+        # Remarks are broken where a screen is too narrow, never numbers.
+        justify: Literal["left", "right"] = "left" if is_text else "right"
+        table.add_column(name, justify=justify, no_wrap=bool(name))
     best = {id(found.fastest): "fastest", id(found.leanest): "least memory"}
     for one in found.outlooks:
         remarks = ", ".join(filter(None, [best.get(id(one), ""), *_remarks(one)]))

@@ -150,7 +150,10 @@ def ticks(low: float, high: float, *, most: int = 6) -> list[float]:
     span = high - low if high > low else abs(high) or 1.0
     rough = span / (most - 1)
     power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
+    steps = [m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9)]
+    # There are no halves of epochs.
+    is_whole = low == round(low) and high == round(high) and steps[-1] >= 1
+    step = next(one for one in steps if not is_whole or one == round(one))
     first = math.floor(low / step + 1e-9)
     last = max(first + 1, math.ceil(high / step - 1e-9))
     return [round(k * step, 12) for k in range(first, last + 1)]

@@ -65,10 +65,10 @@ def _planned(run: ToldRun) -> str:
     except (KeyError, TypeError, ValueError):
         return ""
     if more.get("helps"):
-        return f"As by `siafu plan`, {ranks} ranks would take {times:.2g} of the time."
+        return f"By what siafu plan tells, {ranks} ranks would take {times:.2g} of the time."
     return (
-        f"As by `siafu plan`, {ranks} ranks would not help: the exchange would be "
-        f"{100 * share:.0f} % of an epoch. Sending less would (--strategy adaqp, a better cut)."
+        f"By what siafu plan tells, {ranks} ranks would not help: the exchange would be "
+        f"{100 * share:.0f} % of an epoch. It helps to send less: --strategy adaqp, a better cut."
     )
 
 

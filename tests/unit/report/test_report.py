@@ -254,3 +254,6 @@ def test_browser_shows_the_page(runs: list[Path], tmp_path: Path, width: int) ->
     )
     assert "CONSOLE" not in done.stderr
     assert done.stdout.count("<polyline") >= 3
+    drawn = re.findall(r"<svg.*?</svg>", done.stdout, re.DOTALL)
+    assert drawn
+    assert all("<polyline" in one or "<rect" in one or "<circle" in one for one in drawn)
