@@ -21,7 +21,13 @@ from benchmarks.table_sampled import (
     sampled_gpu_lines,
     sampling_lines,
 )
-from benchmarks.table_time import delta_lines, dynamic_lines, link_lines, time_parallel_lines
+from benchmarks.table_time import (
+    delta_lines,
+    dynamic_lines,
+    link_lines,
+    overlap_lines,
+    time_parallel_lines,
+)
 
 BEGIN = "<!-- figures: written by `python -m benchmarks.table` from benchmarks/results -->"
 END = "<!-- end of figures -->"
@@ -289,7 +295,7 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
         (sampling_lines, sampled_gpu_lines, reach_lines, sampled_accuracy_lines),
     ),
     ("Graphs larger than memory", "", (ingest_lines, billion_lines)),
-    ("Graphs over time", "", (delta_lines, time_parallel_lines)),
+    ("Graphs over time", "", (delta_lines, time_parallel_lines, overlap_lines)),
     ("Pipelines", "pools", (pipeline_lines, pool_lines)),
     ("Test scores beside published ones", "", (accuracy_lines, dynamic_lines, link_lines)),
 ]

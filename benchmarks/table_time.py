@@ -77,6 +77,30 @@ def time_parallel_lines() -> list[str]:
     ]
 
 
+def overlap_lines() -> list[str]:
+    """Return what redistribution behind work saves over slow links, the best of its turns."""
+    return [_overlap(result) for result in rows_of("time_parallel-hosts")]
+
+
+def _overlap(result: Row) -> str:
+    rows = [row for row in result["rows"] if row["ranks"] == 2]
+
+    def told(exchange: str, overlap: str) -> float:
+        found = [r for r in rows if (r["exchange"], r["overlap"]) == (exchange, overlap)]
+        return 1e3 * min(float(row["epoch_seconds"]) for row in found)
+
+    on, off = told("all-to-all", "on"), told("all-to-all", "off")
+    return (
+        f"| epoch over {result['snapshots']} snapshots of {result['nodes']:,} nodes, "
+        f"{rows[0]['model']}, 2 hosts of one core at {result['mbit']:.0f} Mbit/s "
+        f"| all-to-all behind work {ms(on)}, {faster(on, off, 'all at once')}; "
+        f"wavefront {ms(told('wavefront', 'on'))} "
+        f"| `benchmarks.time_parallel --models {rows[0]['model']} --nodes {result['nodes']} "
+        f"--steps {result['snapshots']} --ranks 2 --blocks 0 --node-parts 1 --epochs 6 "
+        f"--mbit {result['mbit']:.0f} --overlap on,off,on,off` |"
+    )
+
+
 def _over_time(model: str, result: Row) -> str:
     rows = [row for row in result["rows"] if row["model"] == model and row["block"] == 0]
 
