@@ -205,6 +205,14 @@ class DropsEdges(nn.Module):
         return self.conv(x, edge_index)
 
 
+class DropsBothWays(DropsEdges):
+    """Keeps an edge where its other direction is kept, as told by numbers of nodes."""
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        edge_index, _ = dropout_edge(edge_index, 0.5, force_undirected=True)
+        return self.conv(x, edge_index)
+
+
 class OutDegrees(nn.Module):
     """Counts at the sources, most of whose edges end on other ranks."""
 

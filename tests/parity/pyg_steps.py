@@ -26,6 +26,7 @@ OWN = {
     "edge-data": pyg_models.WithEdgeData,
     "adds-noise": pyg_models.AddsNoise,
     "drops-edges": pyg_models.DropsEdges,
+    "drops-both-ways": pyg_models.DropsBothWays,
     "out-degrees": pyg_models.OutDegrees,
     "two-dropouts": pyg_models.TwoDropouts,
     "message-dropout": pyg_models.MessageDropout,

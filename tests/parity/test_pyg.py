@@ -63,6 +63,11 @@ def test_model_with_random_draws_of_its_own_is_refused(ranks: RankPool, parts) -
     assert all("PlanError" in text and "random" in text for text in told), told
 
 
+def test_numbers_of_nodes_are_not_compared(ranks: RankPool, parts) -> None:
+    told = ranks.run(refused, 2, parts[2], "drops-both-ways")
+    assert all("PlanError" in text and "force_undirected" in text for text in told), told
+
+
 @pytest.mark.parametrize("strategy", [Strategy(), Strategy(stages=1 << 30, recompute=True)])
 def test_edges_are_dropped_by_their_ends(ranks: RankPool, parts, strategy: Strategy) -> None:
     want = ranks.run(spread_step, 1, parts[1], "drops-edges")[0]

@@ -44,7 +44,8 @@ def as_given(module: nn.Module, columns: Mapping[EdgeArgument, Tensor | None]) -
 
     Numbers are float64 where the model's weights are.
     """
-    is_double = any(weight.dtype == torch.float64 for weight in module.parameters())
+    kinds = {weight.dtype for weight in module.parameters() if weight.is_floating_point()}
+    is_double = kinds == {torch.float64}
     found = {name: column for name, column in columns.items() if column is not None}
     return {
         name: column.long() if name == "edge_type" else (column.double() if is_double else column)

@@ -63,6 +63,12 @@ _SUMS_AT = (
 )
 
 
+_ORDERS = (
+    *(getattr(place, name) for name in ("gt", "lt", "ge", "le") for place in (torch, Tensor)),
+    *(Tensor.__gt__, Tensor.__lt__, Tensor.__ge__, Tensor.__le__),
+)
+
+
 class SourceSumError(RuntimeError):
     """A model adds up at the sources of edges, most of which live on other ranks."""
 
@@ -96,6 +102,7 @@ class RankMode(TorchFunctionMode):
         if neighbours.shard.world.size > 1:
             self._handlers |= {call: partial(self._sum_at, call) for call in _SUMS_AT}
             self._handlers |= {call: partial(refuse_draw, call) for call in RANDOM_CALLS}
+            self._handlers |= {call: partial(self._compare, call) for call in _ORDERS}
         self._handlers[torch.rand] = self._rand
 
     def __torch_function__(
@@ -194,6 +201,18 @@ class RankMode(TorchFunctionMode):
         if any(not t.is_floating_point() and self._is_source(t) for t in tensors):
             raise SourceSumError(call.__name__)
         return call(*args, **kwargs)
+
+    def _compare(self, call: Any, first: Any, second: Any, **kwargs: Any) -> Any:
+        ends = {self._ends.get(one) for one in (first, second) if isinstance(one, Tensor)}
+        if ends == {0, 1}:
+            raise PlanError(
+                "The model compares numbers of sources with those of destinations, which are "
+                "each rank's own.",
+                seen=f"{self.at_work[-1]} compares edge_index[0] with edge_index[1]",
+                fix="leave out dropout_edge's force_undirected and the like; graphs are made "
+                "undirected when ingested (--undirected)",
+            )
+        return call(first, second, **kwargs)
 
     def _dropout(
         self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
