@@ -1,6 +1,8 @@
 """A deadline for what NCCL does: its waits return at once, and torch's watchdog would end a rank
 that waits too long without telling for whom."""
 
+import itertools
+import json
 import os
 import threading
 import time
@@ -10,7 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from siafu.comm.meeting import GiveUp, end_process, in_time, lasting_store
-from siafu.errors import CommError
+from siafu.errors import CommError, SiafuError
 
 _POLL_SECONDS = 0.2
 
@@ -91,12 +93,31 @@ def _gone(what: str, told: str) -> CommError:
     )
 
 
-def told_by_first(key: str, tell: Callable[[], str], deadline_seconds: float) -> str:
-    """Return what rank 0 tells of a key; all ranks of torchrun call this, before they join."""
+def told_by_first(tell: Callable[[], str], deadline_seconds: float) -> str:
+    """Return what rank 0 tells; all ranks of torchrun call this, before they join.
+
+    Where rank 0 can't, all raise what it raised.
+    """
     size, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
-    what = f"rank {rank} of {size} asking rank 0 for {key}"
+    what, number = f"rank {rank} of {size} asking rank 0", next(_NUMBERS)
     with translated(what, deadline_seconds), in_time(what, deadline_seconds):
         store = lasting_store(rank, size, timedelta(seconds=deadline_seconds))
+        _KEPT.append(store)
         if rank == 0:
-            store.set(f"told/{key}", tell())
-        return str(store.get(f"told/{key}").decode())
+            try:
+                said = {"text": tell()}
+            except SiafuError as error:
+                said = {"problem": error.problem, "seen": error.seen, "fix": error.fix}
+                store.set(f"told/{number}", json.dumps(said))
+                raise
+            store.set(f"told/{number}", json.dumps(said))
+        said = json.loads(store.get(f"told/{number}"))
+    if "text" not in said:
+        raise CommError(said["problem"], seen=said["seen"], fix=said["fix"])
+    return said["text"]
+
+
+_NUMBERS = itertools.count()
+"""Of what is told, alike on all ranks."""
+_KEPT: list[Any] = []
+"""Stores that others may still read: where torchrun has none, rank 0's process has it."""

@@ -194,6 +194,11 @@ class World:
         return tuple(r for r, host in enumerate(self.hosts) if host == mine and r != self.rank)
 
     @property
+    def ranks_here(self) -> int:
+        """Ranks on this machine, as the launcher tells; all of them where none did."""
+        return int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+
+    @property
     def has_hosts(self) -> bool:
         """True where ranks are on several machines, and on some of them several."""
         return 1 < len(set(self.hosts)) < len(self.hosts)

@@ -8,7 +8,7 @@ part. What it writes, predictions and its share of checkpoints, is brought to ra
 
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import sha256
@@ -22,7 +22,6 @@ from siafu.files import is_url, read_regular
 from siafu.graph import folder_kind, scratch_folder, writing
 from siafu.graph.manifest import MANIFEST
 from siafu.launch.rank import Job
-from siafu.launch.run_state import begun_run
 from siafu.partitioning import open_parts
 from siafu.record import RunFolder
 
@@ -31,17 +30,14 @@ _ALL_NEED = ("part_of.npy", MANIFEST)
 _OF_OTHERS = (MANIFEST, "halo_counts.npy")
 
 
-def settings_of_first(path: Path) -> dict[str, Any]:
-    """Return the settings of a run that rank 0 has: ranks need them before they can join.
+def settings_of_first(
+    read: Callable[[], dict[str, Any]], deadline: float = DEFAULT_DEADLINE_SECONDS
+) -> dict[str, Any]:
+    """Return the settings of a run that rank 0 reads: ranks need them before they can join.
 
     All ranks of torchrun call this together; others than rank 0 need not see the run.
     """
-    text = told_by_first(
-        f"the settings of {path}",
-        lambda: json.dumps(read_run_config(begun_run(path).config)),
-        DEFAULT_DEADLINE_SECONDS,
-    )
-    settings: dict[str, Any] = json.loads(text)
+    settings: dict[str, Any] = json.loads(told_by_first(lambda: json.dumps(read()), deadline))
     return settings
 
 
@@ -69,7 +65,8 @@ def _reached_by_all(path: Path, job: Job, world: World) -> Iterator[tuple[RunFol
         folder = RunFolder(here / "run") if is_apart else RunFolder(path)
         world.step = "sending the run's files to machines that do not see them"
         give_files(world, folder.path, lambda rank: _files_of(path, job), list(world.apart))
-        _check_own_code(read_run_config(folder.config), path)
+        if world.apart:
+            _check_own_code(read_run_config(folder.config), path)
         parts = _sent_parts(here, job, world, lacking)
         if job.pairs:
             given = {Path(job.pairs).name: Path(job.pairs)}

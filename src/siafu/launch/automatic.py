@@ -16,7 +16,7 @@ from siafu.config import RunConfig, check_scopes
 from siafu.engine import check_edge_settings, check_network_settings, check_sampled_settings
 from siafu.errors import ConfigError, SiafuError
 from siafu.graph import folder_kind
-from siafu.launch.foreseen import ON_RAY, setting_of
+from siafu.launch.foreseen import FAILURES, ON_RAY, setting_of
 from siafu.options import read_bytes
 from siafu.plan import Link, Outlook, Setting, candidates, foresee, shown_bytes, shown_seconds
 from siafu.strategy import AUTO, PRESETS, Strategy
@@ -27,7 +27,6 @@ _EXACT = (_USUAL, "columns", "sar")
 _ROUNDED, _SAMPLED = "adaqp", "batchgnn"
 _BESIDE = (_ROUNDED, _SAMPLED, "dorylus")
 """Taken where a setting has a meaning there alone, or where --allow says so."""
-_FAILURES = (OSError, ValueError, KeyError, TypeError, ArithmeticError, SiafuError)
 _STAGED = (_USUAL, "sar")
 _CLEARLY = 0.9
 _ROOM = 0.75
@@ -85,8 +84,9 @@ def with_chosen_strategy(
     link = ON_RAY if config.launcher == "ray" else link
     try:
         found, unknown = _outlooks(config, parts, link), "nothing is predicted of this model"
-    except _FAILURES as error:  # nobody is kept from training by a forecast
-        found, unknown = [], f"its forecast failed: {error or type(error).__name__}"
+    except FAILURES as error:
+        reason = error.problem if isinstance(error, SiafuError) else str(error)
+        found, unknown = [], f"its forecast failed: {reason or type(error).__name__}"
     if not found:
         say(
             f"Strategy: {_USUAL} ({unknown}; sar needs less memory); --strategy NAME takes another."

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from siafu.checkpoint import has_checkpoint
-from siafu.comm import World, choose_device
+from siafu.comm import DEFAULT_DEADLINE_SECONDS, World, choose_device
 from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError
 from siafu.graph import at_hand, folder_kind, origin_of, writing
@@ -27,7 +27,7 @@ from siafu.launch.own_model import is_given, loss_named, model_named, settled
 from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation, with_ranks_of_parts
 from siafu.launch.rank import Job, work
 from siafu.launch.rank_checks import check_alike
-from siafu.launch.ranks import Again, begin_loading, carry_out, joined, told_rank, under_torchrun
+from siafu.launch.ranks import Again, begin_loading, carry_out, joined, under_torchrun
 from siafu.launch.recut import other_cut
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
@@ -151,18 +151,43 @@ def resume_run(
     On another number of ranks its data is cut anew. One that was stopped while its data was
     prepared goes on with that.
     """
+    folder = RunFolder(path)
     if under_torchrun():
         changes = {**changes, "ranks": int(os.environ["WORLD_SIZE"])}
-        settings = settings_of_first(path)
-        if told_rank() != 0:  # which may not see the run, and needs its settings alone
-            config = make_config(**{**settings, **changes})
-            with joined(config) as world:
-                return _work_as_rank(config, None, None, world, say=say, quiet=quiet)
-    folder = begun_run(path)
-    free = set(MAY_CHANGE)
+        deadline = float(changes.get("deadline", DEFAULT_DEADLINE_SECONDS))
+        config = make_config(
+            **settings_of_first(lambda: _settings_to_resume(path, changes), deadline)
+        )
+        _check_callback(config, on_epoch)
+        with joined(config) as world:
+            opened = Opened(folder, config, is_new=False)
+            return _work_as_rank(
+                config,
+                config.data,
+                lambda: opened,
+                world,
+                say=say,
+                quiet=quiet,
+                on_epoch=on_epoch,
+            )
+    config = make_config(**_settings_to_resume(path, changes))
+    _check_callback(config, on_epoch)
+    with _working_on(folder, is_new=False, say=say):
+        job = _next_job(folder, config.data, config, say, quiet)
+        if config.strategy == AUTO:  # it was stopped before one was chosen
+            config = make_config(**read_run_config(folder.config))
+        again = _going_on(folder, config.data, say, quiet)
+        carry_out(folder, config, job, say, on_epoch, again)
+        return Run(folder.path, folder.read_result())
+
+
+def _settings_to_resume(path: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Return a run's settings with those that are to change; raise where they may not."""
+    folder, free = begun_run(path), set(MAY_CHANGE)
     # The first epoch may have failed for want of memory.
     free |= set() if has_checkpoint(folder.checkpoints) else {"memory"}
-    begun = make_config(**read_run_config(folder.config))
+    settings = read_run_config(folder.config)
+    begun = make_config(**settings)
     for setting in ("model", "loss"):
         found, named = getattr(begun, setting) or "", changes.get(setting)
         model_to_run(found, named, resume_command(path), path, f"--{setting}")
@@ -175,29 +200,10 @@ def resume_run(
             fix=f"only {', '.join(MAY_CHANGE)} may change (before the first checkpoint the memory "
             "too)",
         )
-    config = make_config(**{**read_run_config(folder.config), **changes})
+    config = make_config(**{**settings, **changes})
     check_restarts(config)
     check_epochs(folder, config)
-    _check_callback(config, on_epoch)
-    if under_torchrun():
-        with joined(config) as world:
-            opened = Opened(folder, config, is_new=False)
-            return _work_as_rank(
-                config,
-                config.data,
-                lambda: opened,
-                world,
-                say=say,
-                quiet=quiet,
-                on_epoch=on_epoch,
-            )
-    with _working_on(folder, is_new=False, say=say):
-        job = _next_job(folder, config.data, config, say, quiet)
-        if config.strategy == AUTO:  # it was stopped before one was chosen
-            config = make_config(**read_run_config(folder.config))
-        again = _going_on(folder, config.data, say, quiet)
-        carry_out(folder, config, job, say, on_epoch, again)
-        return Run(folder.path, folder.read_result())
+    return {**settings, **changes}
 
 
 def _going_on(folder: RunFolder, data: Any, say: Say, quiet: bool) -> Again:
@@ -334,6 +340,8 @@ def _run_as_rank(
                 earlier = RunFolder(Path(world.lasting.get(key).decode()))
                 if earlier.config.exists():
                     return opened_again(earlier, {}, size)
+                if earlier.path.exists():  # of data in memory nothing is written before it is cut
+                    return Opened(earlier, config, is_new=True)
             if goes_on and (begun := begun_at(config)) is not None:
                 return opened_again(begun, changes_to(begun, config), size)
             folder = _new_folder(config)
@@ -351,7 +359,7 @@ _NUMBERS = itertools.count()
 def _work_as_rank(
     config: RunConfig,
     data: Any,
-    open_run: Callable[[], Opened] | None,
+    open_run: Callable[[], Opened],
     world: World,
     *,
     say: Say,
@@ -363,7 +371,7 @@ def _work_as_rank(
     check_alike(world)
     is_auto = world.gather_numbers([float(config.strategy == AUTO)])[0][0]
     link = measured_link(world) if is_auto else None
-    if world.rank != 0 or open_run is None:
+    if world.rank != 0:
         wait_for_preparation(world)
         return _share_work("", None, world, None)
     with ExitStack() as stack:

@@ -33,6 +33,10 @@ ON_RAY = Link(bytes_per_second=1.25e9, latency_seconds=5e-5)
 """Between nodes of Ray, whose ranks have not started yet: 10 Gbit."""
 
 
+FAILURES = (OSError, ValueError, LookupError, TypeError, ArithmeticError, RuntimeError, SiafuError)
+"""What a forecast may end with: nobody is kept from training by one."""
+
+
 def setting_of(
     config: RunConfig,
     parts: Path,
@@ -87,7 +91,7 @@ def note_forecast(
     strategies.
     """
     folder.forecast.unlink(missing_ok=True)
-    with suppress(OSError, ValueError, KeyError, SiafuError):
+    with suppress(*FAILURES):
         at = setting_of(config, parts, link=link)
         if at is None or config.strategy not in PRESETS:
             return

@@ -27,7 +27,7 @@ from siafu.launch.prepare import prepare_parts, preparing, wait_for_preparation
 from siafu.launch.rank import Job, work
 from siafu.launch.rank_checks import check_alike
 from siafu.launch.ranks import begin_loading, carry_out, joined, under_torchrun
-from siafu.launch.run_state import existing_run, parts_of
+from siafu.launch.run_state import begun_run, existing_run, parts_of
 from siafu.launch.settings import Columns
 from siafu.launch.signature import with_settings
 from siafu.partitioning import open_parts
@@ -83,7 +83,8 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
 
 def _infer_as_rank(path: Path, asked: Callable[..., _Asked]) -> bool:
     """Infer as one of torchrun's ranks, and return whether this is rank 0, which prepares."""
-    with joined(make_config(**settings_of_first(path))) as world:
+    settings = settings_of_first(lambda: read_run_config(begun_run(path).config))
+    with joined(make_config(**settings)) as world:
         check_alike(world)
         if world.rank != 0:
             wait_for_preparation(world)

@@ -44,11 +44,6 @@ def under_torchrun() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def told_rank() -> int:
-    """Return which of the ranks this process was started as."""
-    return int(os.environ.get("RANK", "0"))
-
-
 def joined(config: RunConfig) -> World:
     """Return the ranks of this process, which is made ready to be one of them."""
     prepare_process(config)
