@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ import torch
 import siafu
 from siafu.comm import World
 from siafu.config import make_config
+from siafu.engine.dynamic import network as dynamic_network
 from siafu.engine.tasks.edges import EdgeTask
 from siafu.engine.tasks.links import LinkTask, Negatives
 from siafu.engine.tasks.nodes import NodeTask
@@ -24,7 +26,7 @@ from siafu.graph import save_dynamic
 from siafu.nn import Draws, NodeLSTM, TemporalLayer
 from siafu.partitioning import plan_time
 from siafu.shard import NodeShare
-from siafu.strategy.time.cost import choose_exchange, state_width
+from siafu.strategy.time.cost import Costs, choose_exchange, state_width
 from tests.command import Command
 from tests.dynamic.graphs import NUM_NODES, awkward_dynamic
 from tests.dynamic.runs import run_engine
@@ -53,6 +55,27 @@ def test_scores_and_losses_do_not_depend_on_ranks(
             for split, scores in one["result"]["scores"].items()
         }
     assert many[0]["result"]["losses"][-1] < many[0]["result"]["losses"][0]
+
+
+def run_with_costs(world: World, byte: float, *rest) -> dict:
+    costs = Costs(byte=byte, message=1e-9, product=1e-12)
+    with patch.object(dynamic_network, "exchange_costs", lambda *given: costs):
+        return run_engine(world, *rest)
+
+
+def test_a_resumed_run_reaches_snapshots_as_it_was_begun(
+    ranks: RankPool, store: Path, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "model": "gcrn", "task": "link", "epochs": 2}
+    begun = {
+        byte: ranks.run(run_with_costs, 2, byte, store, tmp_path / str(byte), False, settings)
+        for byte in (1e-12, 1.0)
+    }
+    kinds = [found[0]["result"]["choices"]["exchanges"] for found in begun.values()]
+    assert kinds[0] != kinds[1], "where links are slow, fewer bytes travel"
+    more = {**settings, "epochs": 3}
+    again = ranks.run(run_with_costs, 2, 1e-12, store, tmp_path / "1.0", True, more)
+    assert again[0]["result"]["choices"]["exchanges"] == kinds[1]
 
 
 @pytest.mark.parametrize("size", [1, 2])

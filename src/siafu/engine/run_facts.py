@@ -1,6 +1,6 @@
 """How far a run was, as its checkpoint tells it: checked before training goes on from there."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -43,6 +43,10 @@ class RunFacts(Facts):
     """How the graph was cut; versions that did not note it resumed on the same cut only."""
     steps: StepFacts | None = None
     """Where it was saved in the middle of an epoch."""
+    exchanges: list[Literal["all-to-all", "banded", "wavefront", "none"]] = Field(
+        default_factory=list
+    )
+    """How snapshots of other ranks were reached, over time."""
     pipeline: dict[str, int | float | list[int] | None] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -36,6 +36,8 @@ def _seconds(world: World, size: int, clock: Callable[[], float]) -> float:
         world.gather_numbers([0.0])  # all begin together
         began = clock()
         world.sum_in_place(numbers, "control")
+        if numbers.is_cuda:  # NCCL's wait orders streams alone
+            torch.cuda.synchronize(numbers.device)
         mine = clock() - began
         best = min(best, max(row[0] for row in world.gather_numbers([mine])))
     return best

@@ -34,7 +34,8 @@ def test_time_and_money_are_those_of_a_cluster(ranks: RankPool, tmp_path: Path) 
     cluster = far["pipeline"]["cluster"]
     assert cluster == found["500ms"][1]["pipeline"]["cluster"]
     # As many calls as were made here, and no epoch shorter than the latencies that follow in turn.
-    assert cluster["requests"] == near["pipeline"]["requests"] / EPOCHS
+    again = near["pipeline"]["relaunched"]  # on a busy machine some take too long
+    assert cluster["requests"] == (near["pipeline"]["requests"] - again) / EPOCHS
     assert cluster["epoch_seconds"] > 2 * 3 * 0.5
     assert near["pipeline"]["cluster"]["epoch_seconds"] < cluster["epoch_seconds"]
     for run in (near, far):

@@ -176,7 +176,7 @@ def exchange_costs(world: World, width: int) -> Costs:
     machine, link = kept_machine(world.device.type, today), measured_link(world)
     byte, message, product = TYPICAL.byte, TYPICAL.message, TYPICAL.product
     if machine is not None:
-        product, link = machine.shared(world.size).product(width), link or machine.link
+        product, link = machine.shared(world.ranks_here).product(width), link or machine.link
     if link is not None:
         byte, message = 1 / link.bytes_per_second, link.latency_seconds
     table = world.gather_numbers([byte, message, product])

@@ -179,7 +179,7 @@ class Snapshots:
             return self._most_input_bytes
         if self.device.type != "cuda":
             return math.inf
-        return torch.cuda.mem_get_info(self.device)[0] / 2
+        return torch.cuda.mem_get_info(self.device)[0] / 2 / self.share.world.ranks_here
 
     def _input(self, step: int) -> Rows:
         rows = self._inputs[step]

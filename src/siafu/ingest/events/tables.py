@@ -223,8 +223,8 @@ def _columns(table: Table, options: EventOptions) -> dict[str, str]:
     found: dict[str, str] = {}
     for role, spellings in _SPELLINGS.items():
         asked = getattr(options, role)
-        if role == "label" and options.unlabelled and asked not in present:
-            asked = None
+        if role == "label" and options.unlabelled and asked and asked not in present:
+            continue
         usual = (lowered[text] for text in spellings if text in lowered)
         name = asked or next((name for name in usual if name not in found.values()), None)
         if name is not None:

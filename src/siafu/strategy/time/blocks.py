@@ -104,9 +104,21 @@ class TimeRunner:
         """Return what work inside a snapshot runs in; along time all is of the weights' type."""
         return computing(self.strategy.rounding.precision, self.world.device)
 
-    def _make_exchange(self, number: int, part: TemporalLayer) -> RowExchange:
+    def take_up(self, exchanges: Sequence[str]) -> None:
+        """Reach other ranks' snapshots as before; what is measured now may lead elsewhere."""
+        if self.strategy.exchange != "auto" or len(exchanges) != len(self._exchanges):
+            return
+        for name, (number, known) in zip(exchanges, list(self._exchanges.items()), strict=True):
+            part = self.model.parts[number]
+            if name != known.name and isinstance(part, TemporalLayer):
+                self.wire.forget(number)
+                self._exchanges[number] = self._make_exchange(number, part, name)
+
+    def _make_exchange(
+        self, number: int, part: TemporalLayer, asked: str | None = None
+    ) -> RowExchange:
         nodes, world = self.source.num_nodes, self.world
-        asked = self.strategy.exchange
+        asked = asked or self.strategy.exchange
         kind = self._chosen(part) if asked == "auto" else asked
         if kind == "all-to-all":
             dealt = self.wire.dealt(number, part)

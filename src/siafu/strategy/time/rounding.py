@@ -166,6 +166,11 @@ class TimeRounding:
 
         return self._codings(_Route(2 * number, f"part {number} band", part.in_width, patches_of))
 
+    def forget(self, number: int) -> None:
+        """Round nothing of a part of the model any more, until it is asked for again."""
+        for route in (2 * number, 2 * number + 1):
+            self._routes.pop(route, None)
+
     def _codings(self, route: _Route) -> CodingsOf:
         if self._rounding.wire == 32 or route.width < LEAST_WIDTH:
             return exactly

@@ -110,7 +110,7 @@ class Wavefront:
         if to.rank == self.world.rank:
             self._local[key] = tuple(tensor.detach() for tensor in tensors)
         elif by.block != to.block and self.world.backend == "nccl":
-            self._held.append((tensors, to, key))
+            self._held.append((tuple(tensor.detach() for tensor in tensors), to, key))
         else:
             self._send(tensors, to, key)
 
