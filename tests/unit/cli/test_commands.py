@@ -37,6 +37,7 @@ KEYS = {
     "choices",
     "exactness",
     "widths",
+    "kept",
     "sampling",
     "pipeline",
     "bill",
