@@ -101,7 +101,7 @@ class _Drawing:
     def __init__(
         self, graph: Graph, owner_N: Tensor, ranks: int, steps: int, config: RunConfig
     ) -> None:
-        self._indptr = torch.from_numpy(np.asarray(graph.indptr, np.int64))
+        self._indptr = torch.from_numpy(np.array(graph.indptr, np.int64))
         self._graph, self._owner_N, self._ranks = graph, owner_N, ranks
         self._fanouts = fanouts = read_fanout(config.fanout, config.layers)
         self._seed, self.steps = config.seed, steps
