@@ -1,5 +1,7 @@
 """Sampled minibatches over ranks: several drawn and fetched in one relay, trained on one by one."""
 
+from siafu.minibatch.device_relay import to_device
+from siafu.minibatch.feature_rows import sampled_of
 from siafu.minibatch.feed import Batching, Columns, Feed, Needs
 from siafu.minibatch.fetched_rows import HotRows
 from siafu.minibatch.flow import Flow, plan_flow
@@ -58,4 +60,6 @@ __all__ = [
     "owners_of",
     "plan_flow",
     "rows_of_seeds",
+    "sampled_of",
+    "to_device",
 ]

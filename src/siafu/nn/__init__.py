@@ -4,7 +4,7 @@ A layer asks `Neighbours`; a model is a card (`cards.py`), over time too (`dynam
 """
 
 from siafu.nn.cards import CARDS, ModelCard, ModelSpec, cards_that, layer_widths
-from siafu.nn.draws import Draws, Dropout
+from siafu.nn.draws import Draws, Dropout, HeldKeys
 from siafu.nn.dynamic import (
     DYNAMIC_CARDS,
     DynamicCard,
@@ -55,6 +55,7 @@ __all__ = [
     "EdgeRows",
     "EvolvingGCN",
     "GraphBatchNorm",
+    "HeldKeys",
     "LocalNeighbours",
     "LookingBack",
     "ModelCard",

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
-from siafu.ops import DrawKey, EdgeDraw
+from siafu.ops import DrawKey, EdgeDraw, HeldKey
 
 _FIRST_MESSAGE_SITE = 1 << 17
 """Streams of draws for users' message functions, apart from those of layers and foreign models."""
@@ -23,12 +24,35 @@ class Dropout:
 
 
 @dataclass(slots=True)
+class HeldKeys:
+    """Keys of the places that a recorded step draws rows at, on its device."""
+
+    words_S: Tensor
+    """int64, with room for as many sites as any model has."""
+    sites: list[int] = field(default_factory=list)
+
+    def of(self, site: int) -> HeldKey:
+        """Return where the key of a site lies."""
+        if site not in self.sites:
+            self.sites.append(site)
+        place = self.sites.index(site)
+        assert place < len(self.words_S), "there is room for every site"
+        return HeldKey(self.words_S[place : place + 1])
+
+    def words(self, seed: int, epoch: int) -> Tensor:
+        """Return what `words_S` begins with in an epoch, on the host."""
+        return torch.tensor([DrawKey(seed, epoch, site).row_word() for site in self.sites])
+
+
+@dataclass(slots=True)
 class Draws:
     """Where in the sequence of random draws a run is; the engine moves `epoch` on."""
 
     seed: int = 0
     epoch: int = 0
     training: bool = True
+    held: HeldKeys | None = None
+    """While a step is recorded, whose keys are read when it is replayed."""
     _sites_taken: tuple[int, int] = field(default=(-1, 0), repr=False)
     """The epoch, and how many message sites it has used."""
     _exchanges_taken: tuple[int, int] = field(default=(-1, 0), repr=False)
@@ -36,7 +60,12 @@ class Draws:
 
     def key(self, site: int) -> DrawKey:
         """Return the key of this epoch's draws for one place in the model."""
+        assert self.held is None, "a recorded step draws rows alone"
         return DrawKey(seed=self.seed, epoch=self.epoch, purpose=site)
+
+    def row_key(self, site: int) -> DrawKey | HeldKey:
+        """Return the same for draws of rows, which a recorded step may have."""
+        return self.key(site) if self.held is None else self.held.of(site)
 
     def on_edges(self, dropout: Dropout, ids_C: Tensor, ids_N: Tensor) -> EdgeDraw | None:
         """Return this epoch's dropout on edges; none while evaluating."""

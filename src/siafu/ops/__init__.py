@@ -26,6 +26,7 @@ from siafu.ops.numba_jit import load_compiler
 from siafu.ops.numbering import Numbering, union
 from siafu.ops.random.draws import (
     DrawKey,
+    HeldKey,
     dropout_pairs,
     dropout_rows,
     uniform_pairs,
@@ -80,6 +81,7 @@ __all__ = [
     "Gat",
     "GatV2",
     "GroupNumbering",
+    "HeldKey",
     "NewKeys",
     "Numbering",
     "Requests",

@@ -51,6 +51,8 @@ class Draw(NamedTuple):
     key: tuple[int, int]
     first_N: Tensor
     second_N: Tensor | None = None
+    held: Tensor | None = None
+    """int64 [1]: both words of a key that lies on the device, in place of `key`."""
 
 
 class CsrKernels(Protocol):

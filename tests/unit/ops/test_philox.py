@@ -6,6 +6,7 @@ import torch
 from siafu.errors import ConfigError, PlanError
 from siafu.ops import (
     DrawKey,
+    HeldKey,
     dropout_pairs,
     dropout_rows,
     set_threads,
@@ -130,6 +131,21 @@ def test_relu_in_the_same_pass_is_relu_and_then_dropout(device, dtype):
     assert torch.equal(
         dropout_rows(one, where, KEY, 0, relu=True).nan_to_num(), x.relu().nan_to_num()
     )
+
+
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_key_on_the_device_is_read_when_the_kernel_runs(device, relu):
+    where = ids(37).to(device)
+    x = torch.randn(37, 21, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
+    held = HeldKey(torch.zeros(1, dtype=torch.int64, device=device))
+    for epoch in (1, 2**40, 3):
+        key = DrawKey(5, epoch, 7)
+        held.word.fill_(key.row_word())
+        got = dropout_rows(x, where, held, 0.3, relu=relu)
+        want = dropout_rows(x, where, key, 0.3, relu=relu)
+        assert torch.equal(got, want)
+        grads = [torch.autograd.grad(out, x, x.detach())[0] for out in (got, want)]
+        assert torch.equal(*grads)
 
 
 def test_dropout_keeps_the_expected_share(device):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from siafu.comm import sum_in_order, tell
 from siafu.engine.links import link_loss
 from siafu.engine.networks.own_model import WholeNetwork
+from siafu.engine.networks.recorded import RecordedSteps, can_record
 from siafu.engine.networks.step_state import StepsTaken, StepState
 from siafu.engine.networks.trimming import hops_for
 from siafu.engine.workload import OnStep, no_step
@@ -31,7 +32,7 @@ from siafu.minibatch import (
     epoch_of_draws,
     map_rows,
 )
-from siafu.nn import GNN, Draws, Neighbours, layer_widths
+from siafu.nn import GNN, Draws, Neighbours, Rows, layer_widths
 from siafu.nn.losses import total_loss
 from siafu.nn.precision import computing
 from siafu.ops import sum_type
@@ -58,6 +59,9 @@ class SampledNetwork:
         self._state = StepState(module)
         self.taken = StepsTaken()
         """Of the epoch that is trained, or that was left before its end."""
+        self._recorded: RecordedSteps | None = None
+        if can_record(module, feed, shard):
+            self._recorded = RecordedSteps(feed, draws, module, self.loss_through)
         self._inferred: tuple[list[Tensor], WrittenRows] | None = None
         """The logits of all nodes, and the weights that gave them."""
         self.on_answers: Callable[[Tensor, Tensor], None] | None = None
@@ -72,6 +76,14 @@ class SampledNetwork:
             else:
                 logits = self._own_logits(subgraph, columns["x"])[: subgraph.num_seeds]
         return logits.to(sum_type(logits.dtype))
+
+    def loss_through(
+        self, x: Rows, flow: list[Neighbours], target: Tensor, num_seeds: int
+    ) -> Tensor:
+        """Return the loss of a built-in model on rows and the neighbours of each layer."""
+        with self._computing():
+            logits = self.module(x, flow, self._draws)
+        return self._loss_of(logits.to(sum_type(logits.dtype)), target, num_seeds)
 
     def _computing(self) -> AbstractContextManager[object]:
         return computing(self.strategy.precision, self._shard.world.device)
@@ -109,6 +121,9 @@ class SampledNetwork:
         target = columns["y"].to(logits.device)
         if self.on_answers is not None:
             self.on_answers(logits, target)
+        return self._loss_of(logits, target, num_seeds)
+
+    def _loss_of(self, logits: Tensor, target: Tensor, num_seeds: int) -> Tensor:
         objective = self._shard.objective
         total = total_loss(
             logits, objective.prepared(target), objective.loss, objective.weight_C(logits)
@@ -160,6 +175,12 @@ class SampledNetwork:
         state.begin()
         mine = step.mine[: step.holders.count(world.rank)]
         terms, is_alone = [], world.size == len(step.holders) == 1 and subgraphs[0].num_seeds > 0
+        if is_alone and self._recorded is not None and self.on_answers is None:
+            self._draws.epoch = epoch_of_draws(epoch, subgraphs[0].number)
+            told = self._recorded.run(macrobatch, subgraphs[0], step.num_seeds)
+            if told is not None:
+                optimiser.step()
+                return told
         loss = torch.zeros(())
         for batch, subgraph in zip(mine, subgraphs, strict=False):
             state.rewind()

@@ -19,7 +19,7 @@ from siafu.ops.compiler_guard import guarded_late
 from siafu.ops.contract import Draw
 from siafu.ops.kernels import random_kernels, widened
 from siafu.ops.quick import quick
-from siafu.ops.random.reference import WORD, draw_words, philox, words_to_uniform
+from siafu.ops.random.reference import WORD, draw_words, philox, signed_key, words_to_uniform
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class DrawKey:
         """Return the cipher key for draws by one id."""
         return self._words()[:2]
 
+    def row_word(self) -> int:
+        """Return both words of `row_words` as one int64."""
+        return signed_key(self.row_words())
+
     def pair_words(self) -> tuple[int, int]:
         """Return the cipher key for draws by two ids, so that (v, 0) is not the draw of v."""
         return self._words()[2:]
@@ -55,6 +59,17 @@ class DrawKey:
     def _words(self) -> tuple[int, int, int, int]:
         counter = (*_halves(self.epoch), *_halves(self.purpose))
         return philox(counter, _halves(self.seed))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeldKey:
+    """A key in the memory of a device, read whenever a kernel runs.
+
+    So a step that was recorded draws other numbers each time it is replayed.
+    """
+
+    word: Tensor
+    """int64 [1]: what `DrawKey.row_word` gives."""
 
 
 def uniform_reference(draw: Draw, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -82,12 +97,14 @@ def uniform_pairs(
 
 
 def dropout_rows(
-    x_ND: Tensor, ids_N: Tensor, key: DrawKey, p: float, *, relu: bool = False
+    x_ND: Tensor, ids_N: Tensor, key: DrawKey | HeldKey, p: float, *, relu: bool = False
 ) -> Tensor:
     """Return x with entries 0 at probability p, else scaled by 1 / (1 - p); no mask is stored.
 
     With `relu`, of max(x, 0), in the same pass; backward knows from the result where it was 0.
     """
+    if isinstance(key, HeldKey):
+        return _dropout(x_ND, Draw((0, 0), _ids(ids_N), held=key.word), p, relu=relu)
     return _dropout(x_ND, Draw(key.row_words(), _ids(ids_N)), p, relu=relu)
 
 
@@ -111,16 +128,18 @@ def _dropped(
     x: Tensor,
     first: Tensor,
     second: Tensor | None,
-    key0: int,
+    key0: int | Tensor,
     key1: int,
     p: float,
     relu: bool = False,
 ) -> Tensor:
+    """A tensor in place of the first word is a key that lies on the device."""
     kernels = random_kernels(x.device)
+    held, words = (key0, (0, 0)) if isinstance(key0, Tensor) else (None, (key0, key1))
     x_ND = widened(kernels, x).contiguous()
     out_ND = torch.empty_like(x_ND)
     kernels.dropout_into(
-        Draw((key0, key1), first, second),
+        Draw(words, first, second, held),
         x_ND,
         out_ND,
         threshold=round(p * 2**32),
@@ -192,7 +211,8 @@ def _dropout(x_ND: Tensor, draw: Draw, p: float, *, relu: bool = False) -> Tenso
     _check_pair(draw)
     if p == 0:
         return torch.relu(x_ND) if relu else x_ND
-    given = x_ND, draw.first_N, draw.second_N, *draw.key, p
+    key = draw.key if draw.held is None else (draw.held, 0)
+    given = x_ND, draw.first_N, draw.second_N, *key, p
     out_ND: Tensor = _quick_relu_dropout(*given, True) if relu else _quick_dropout(*given)
     return out_ND
 

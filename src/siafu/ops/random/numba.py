@@ -12,6 +12,7 @@ from torch import Tensor
 
 from siafu.ops.contract import Draw
 from siafu.ops.numba_jit import callee, strict_kernel
+from siafu.ops.random import reference
 from siafu.ops.threads import num_chunks, run_chunks
 
 DTYPES = frozenset({torch.float32, torch.float64})
@@ -57,7 +58,8 @@ def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale
 
 def _arrays(draw: Draw) -> tuple[Array, Array | None, tuple[Any, Any]]:
     second = None if draw.second_N is None else draw.second_N.numpy()
-    return draw.first_N.numpy(), second, (np.uint32(draw.key[0]), np.uint32(draw.key[1]))
+    low, high = reference.key_of(draw)
+    return draw.first_N.numpy(), second, (np.uint32(low), np.uint32(high))
 
 
 def _bounds(out_NW: Tensor) -> list[int]:

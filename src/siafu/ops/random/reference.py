@@ -47,6 +47,20 @@ def philox(
     return c0, c1, c2, c3
 
 
+def signed_key(key: tuple[int, int]) -> int:
+    """Return both words of a key as one int64."""
+    both = key[0] | key[1] << 32
+    return both - 2**64 if both >= 2**63 else both
+
+
+def key_of(draw: Draw) -> tuple[int, int]:
+    """Return the words of a draw's key, which the host waits for where they lie on a device."""
+    if draw.held is None:
+        return draw.key
+    both = int(draw.held)
+    return both & WORD, both >> 32 & WORD
+
+
 def uniform_into(draw: Draw, out_NW: Tensor) -> None:
     """See `contract.RandomKernels`."""
     for lo, hi, words_SW in _word_slices(draw, out_NW.size(1)):
@@ -90,7 +104,7 @@ def draw_words(draw: Draw, width: int) -> Tensor:
     high_N1 = ((first_N1 >> 32 & 0xFFFF) << 16) | (second_N1 >> 32 & 0xFFFF)
     block_B = torch.arange((width + 3) // 4, device=first_N1.device)
     counter = torch.broadcast_tensors(first_N1 & WORD, second_N1 & WORD, high_N1, block_B)
-    words_NB4 = torch.stack(philox(counter, draw.key), dim=-1)
+    words_NB4 = torch.stack(philox(counter, key_of(draw)), dim=-1)
     return words_NB4.flatten(1)[:, :width]
 
 
@@ -99,4 +113,4 @@ def _word_slices(draw: Draw, width: int) -> Iterator[tuple[int, int, Tensor]]:
     for lo in range(0, len(draw.first_N), step):
         hi = min(lo + step, len(draw.first_N))
         second = None if draw.second_N is None else draw.second_N[lo:hi]
-        yield lo, hi, draw_words(Draw(draw.key, draw.first_N[lo:hi], second), width)
+        yield lo, hi, draw_words(draw._replace(first_N=draw.first_N[lo:hi], second_N=second), width)

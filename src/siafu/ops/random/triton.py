@@ -28,7 +28,7 @@ BLOCKS_A_PROGRAM = 1024
 
 def uniform_into(draw: Draw, out_NW: Tensor) -> None:
     """See `contract.RandomKernels`."""
-    _launch(_uniform, (draw.first_N, draw.second_N, out_NW), draw.key)
+    _launch(_uniform, (draw.first_N, draw.second_N, out_NW), draw)
 
 
 def dropout_into(
@@ -42,7 +42,7 @@ def dropout_into(
 ) -> None:
     """See `contract.RandomKernels`."""
     tensors = (draw.first_N, draw.second_N, x_NW, out_NW)
-    _launch(_dropout, tensors, draw.key, threshold=threshold, scale=scale, relu=relu)
+    _launch(_dropout, tensors, draw, threshold=threshold, scale=scale, relu=relu)
 
 
 def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale: float) -> None:
@@ -50,9 +50,7 @@ def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale
     torch.mul(grad_NW, scale, out=out_NW).masked_fill_(dropped_NW <= 0, 0)
 
 
-def _launch(
-    kernel: Any, tensors: tuple[Tensor | None, ...], key: tuple[int, int], **options: float
-) -> None:
+def _launch(kernel: Any, tensors: tuple[Tensor | None, ...], draw: Draw, **options: float) -> None:
     out_NW = tensors[-1]
     assert out_NW is not None, "the output comes last"
     if out_NW.numel() == 0:
@@ -61,15 +59,12 @@ def _launch(
     blocks = min(BLOCKS_A_PROGRAM, triton.next_power_of_2(triton.cdiv(width, 4)))
     rows = BLOCKS_A_PROGRAM // blocks
     grid = (triton.cdiv(num_rows, rows), triton.cdiv(width, 4 * blocks))
+    # Triton would compile anew for a uint64
+    key = reference.signed_key(draw.key) if draw.held is None else draw.held
+    shape = {"held": draw.held is not None, "width": width, "R": rows, "B": blocks}
     # kernels start on the current device, which need not be the tensors'
     with torch.cuda.device_of(out_NW):
-        kernel[grid](*tensors, num_rows, signed_key(key), width=width, R=rows, B=blocks, **options)
-
-
-def signed_key(key: tuple[int, int]) -> int:
-    """Return both words as one int64: Triton would compile anew for a uint64."""
-    both = key[0] | key[1] << 32
-    return both - 2**64 if both >= 2**63 else both
+        kernel[grid](*tensors, num_rows, key, **shape, **options)
 
 
 @keyed
@@ -79,11 +74,12 @@ def _uniform(
     out: tl.tensor,
     num_rows: tl.tensor,
     key: tl.tensor,
+    held: tl.constexpr,
     width: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
 ) -> None:
-    word_RW = _words(first, second, num_rows, key, R, B)
+    word_RW = _words(first, second, num_rows, key, held, R, B)
     at_RW, inside_RW = _places(num_rows, width, R, B)
     if out.dtype.element_ty == tl.float64:
         unit_RW = word_RW.to(tl.float64) * UNIT_32
@@ -103,11 +99,12 @@ def _dropout(
     threshold: tl.constexpr,
     scale: tl.constexpr,
     relu: tl.constexpr,
+    held: tl.constexpr,
     width: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
 ) -> None:
-    word_RW = _words(first, second, num_rows, key, R, B)
+    word_RW = _words(first, second, num_rows, key, held, R, B)
     at_RW, inside_RW = _places(num_rows, width, R, B)
     wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     x_RW = tl.load(x + at_RW, mask=inside_RW, other=0.0).to(wide)
@@ -124,10 +121,12 @@ def _words(
     second: tl.tensor,
     num_rows: tl.tensor,
     key: tl.tensor,
+    held: tl.constexpr,
     R: tl.constexpr,
     B: tl.constexpr,
 ) -> tl.tensor:
     """Return this program's words, [R, 4 B], columns in order."""
+    cipher_key = tl.load(key) if held else key
     row_R = tl.program_id(0).to(tl.int64) * R + tl.arange(0, R)
     inside_R = row_R < num_rows
     first_R = tl.load(first + row_R, mask=inside_R, other=0)
@@ -138,7 +137,7 @@ def _words(
     block_B = tl.program_id(1) * B + tl.arange(0, B)
     zero_RB = tl.zeros([R, B], dtype=tl.uint32)
     w0, w1, w2, w3 = tl.philox(
-        key,
+        cipher_key,
         (first_R & 0xFFFFFFFF).to(tl.uint32)[:, None] + zero_RB,
         (second_R & 0xFFFFFFFF).to(tl.uint32)[:, None] + zero_RB,
         high_R.to(tl.uint32)[:, None] + zero_RB,

@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from siafu.ops.contract import Draw, Wire
-from siafu.ops.random.triton import signed_key
+from siafu.ops.random.reference import signed_key
 from siafu.ops.wire import reference
 
 jit: Callable[[Any], Any] = triton.jit

@@ -1,0 +1,237 @@
+"""Training steps on minibatches that a GPU repeats from a recording (a CUDA graph).
+
+Launching the kernels of a step one by one takes a host longer than a GPU takes to run them. A
+recording is one launch, but its sizes and addresses are fixed, and sub-graphs differ in size. So
+a step's tensors are copied into buffers with room for the largest sub-graph met so far.
+
+What is beyond a sub-graph's own size changes nothing: each layer's rows are a prefix of those it
+reads, rows beyond that have no edges here, and no edge of a later layer reads them, so that their
+gradients are zero. What they hold is of earlier steps, and finite. Keys of dropout lie in device
+memory, since the arguments of a recorded launch are repeated as they were.
+
+Shapes: V nodes there is room for, S seeds, R rows, C columns and E edges of one layer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from siafu.minibatch import Columns, Feed, Macrobatch, Subgraph, sampled_of, to_device
+from siafu.nn import GNN, Draws, HeldKeys, LocalNeighbours, Neighbours, Rows
+from siafu.ops import CSR
+from siafu.shard import Shard
+
+DEVICES = ("cuda",)
+"""Kinds of devices that gain from it."""
+_SPARE = 1.02
+"""Room over the largest sub-graph that was met."""
+_GRAIN = 256
+_MOST_RECORDINGS = 8
+"""After that, sub-graphs without room are trained on without a recording."""
+_MOST_SITES = 256
+_HOPELESS = 1.5
+"""Where the largest sub-graph of a macrobatch is so many times the mean, padding costs too much."""
+
+
+StepOf = Callable[[Rows, list[Neighbours], Tensor, int], Tensor]
+"""The loss, given rows, the neighbours of each layer, targets, and how many seeds there are."""
+
+
+def can_record(module: nn.Module, feed: Feed, shard: Shard) -> bool:
+    """Return whether steps of a network are alike but for their numbers, without a host's look.
+
+    Attention draws by edge, batch norm counts rows, own models do as they like; losses of numbers
+    look for gaps, weights of classes come from the host.
+    """
+    if not isinstance(module, GNN) or shard.world.size > 1 or feed.links is not None:
+        return False
+    spec, objective = module.spec, shard.objective
+    return (
+        shard.world.device.type in DEVICES
+        and feed.place.rows != "host"
+        and spec.card.aggregation in ("mean", "max", "sum", "normalised_sum")
+        and spec.norm != "batch"
+        and set(feed.columns) <= {"x", "id", "facts"}
+        and shard.y is not None
+        and not (objective.weights or objective.mean or ":" in objective.loss)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much a sub-graph has, or there is room for, at each hop."""
+
+    reached: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @classmethod
+    def of(cls, graph: Subgraph) -> "Sizes":
+        """Return a sub-graph's own."""
+        return cls(graph.reached, graph.ends)
+
+    def fit(self, room: "Sizes") -> bool:
+        """Return whether there is room; seeds are to be as many, since the loss is of all."""
+        pairs = (*zip(self.reached, room.reached, strict=True),)
+        edges = zip(self.ends, room.ends, strict=True)
+        return self.reached[0] == room.reached[0] and all(
+            own <= most for own, most in (*pairs, *edges)
+        )
+
+
+def room_for(graphs: list[Subgraph]) -> Sizes:
+    """Return room for all of these sub-graphs and some more."""
+
+    def most(counts: tuple[int, ...]) -> int:
+        return -(-round(max(counts) * _SPARE) // _GRAIN) * _GRAIN
+
+    reached = [most(counts) for counts in zip(*(g.reached for g in graphs), strict=True)]
+    ends = [most(counts) for counts in zip(*(g.ends for g in graphs), strict=True)]
+    return Sizes((graphs[0].num_seeds, *reached[1:]), tuple(ends))
+
+
+class RecordedSteps:
+    """Forward and backward of minibatches in buffers of one size, recorded and replayed."""
+
+    def __init__(self, feed: Feed, draws: Draws, module: nn.Module, step: "StepOf") -> None:
+        """`step` gives the loss of a module's answers, as `SampledNetwork.loss_through` does."""
+        self._feed, self._draws, self._module, self._step = feed, draws, module, step
+        self._room: Sizes | None = None
+        self._recordings = 0
+
+    def run(self, macrobatch: Macrobatch, graph: Subgraph, num_seeds: int) -> Tensor | None:
+        """Set gradients to those of a minibatch and return its loss; None: not by a recording."""
+        if graph.num_seeds != num_seeds or graph.edges or not graph.turned:
+            return None
+        if self._room is None or not Sizes.of(graph).fit(self._room):
+            if not self._make_room(macrobatch, graph):
+                return None
+            self._prepare(macrobatch.columns_of(graph), graph)
+            self._load(macrobatch, graph)
+            self._record(num_seeds)
+        self._load(macrobatch, graph)
+        self._replay()
+        for weight, grad in self._grads:
+            weight.grad = grad
+        return self._loss.clone()
+
+    def _make_room(self, macrobatch: Macrobatch, graph: Subgraph) -> bool:
+        """Take room for this sub-graph and those drawn with it; False where that is no use."""
+        alike = [
+            other
+            for step in macrobatch.subgraphs
+            for other in step
+            if other.num_seeds == graph.num_seeds
+        ]
+        mean = sum(other.reached[-1] for other in alike) / len(alike)
+        if self._recordings == _MOST_RECORDINGS or graph.reached[-1] > _HOPELESS * mean:
+            return False
+        self._recordings += 1
+        room = room_for(alike)
+        if self._room is not None and self._room.reached[0] == graph.num_seeds:
+            pairs = zip(room.reached, self._room.reached, strict=True)
+            ends = zip(room.ends, self._room.ends, strict=True)
+            room = Sizes(tuple(map(max, pairs)), tuple(map(max, ends)))
+        self._room = room
+        return True
+
+    def _prepare(self, columns: Columns, graph: Subgraph) -> None:
+        """Make the buffers."""
+        room, device = self._room, graph.index.device
+        assert room is not None, "room was taken"
+        self._replay: Callable[[], None] = lambda: None
+        self._columns = {
+            name: torch.zeros(
+                room.reached[0 if name == "y" else -1],
+                *rows.shape[1:],
+                dtype=rows.dtype,
+                device=device,
+            )
+            for name, rows in columns.items()
+        }
+        # The first layer's hop is the last.
+        self._layers = [self._empty(graph, hop, most) for hop, most in enumerate(room.ends)][::-1]
+        words = torch.zeros(_MOST_SITES, dtype=torch.int64, device=device)
+        self._keys = HeldKeys(words)
+        self._grads: list[tuple[nn.Parameter, Tensor | None]] = []
+        self._loss = torch.zeros((), device=device)
+
+    def _empty(self, graph: Subgraph, hop: int, edges: int) -> CSR:
+        """Return a layer's edges, none yet, with the transpose that it has in sub-graphs."""
+        room, index = self._room, graph.index
+        assert room is not None, "room was taken"
+        rows, columns = room.reached[hop : hop + 2]
+
+        def matrix(num_rows: int, num_cols: int, longest: int | None) -> CSR:
+            indptr = graph.indptr.new_zeros(num_rows + 1)
+            return CSR(indptr, index.new_zeros(edges), num_cols, longest=longest)
+
+        csr = matrix(rows, columns, graph.longest)
+        # A source may be read by any number of rows, which is for the kernel to find out.
+        has_back = graph.turned[hop] is not None
+        return csr.with_transpose(matrix(columns, rows, edges)) if has_back else csr
+
+    def _load(self, macrobatch: Macrobatch, graph: Subgraph) -> None:
+        """Copy a step's tensors into the buffers."""
+        for name, rows in macrobatch.columns_of(graph).items():
+            self._columns[name][: len(rows)].copy_(rows)
+        layers = len(self._layers)
+        for number, into in enumerate(self._layers):
+            hop = layers - 1 - number
+            _copy(graph.layer(number, layers), into)
+            if (back := graph.turned[hop]) is not None:
+                _copy(back, into.transpose())
+        words = self._keys.words(self._draws.seed, self._draws.epoch)
+        if len(words):
+            self._keys.words_S[: len(words)].copy_(to_device(words, graph.index.device))
+
+    def _record(self, num_seeds: int) -> None:
+        """Run once, to meet every site and compile every kernel, and then record."""
+        device = self._loss.device
+
+        def compute() -> None:
+            for weight in self._module.parameters():
+                weight.grad = None
+            self._draws.held = self._keys
+            try:
+                loss = self._forward(num_seeds)
+                loss.backward()
+            finally:
+                self._draws.held = None
+            self._loss = loss.detach()
+            self._grads = [(weight, weight.grad) for weight in self._module.parameters()]
+
+        if device.type != "cuda":
+            self._replay = compute
+            compute()
+            return
+        # Memory that another thread takes meanwhile would end the recording.
+        self._feed.sampler.settle()
+        current, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            compute()
+        current.wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            compute()
+        self._replay = graph.replay
+
+    def _forward(self, num_seeds: int) -> Tensor:
+        flow: list[Neighbours] = [self._neighbours(csr) for csr in self._layers]
+        return self._step(self._columns["x"], flow, self._columns["y"], num_seeds)
+
+    def _neighbours(self, csr: CSR) -> LocalNeighbours:
+        facts, ids = self._columns.get("facts"), self._columns["id"]
+        by_weight = self._feed.weighted
+        sampled = None if facts is None else sampled_of(csr, facts, None, by_weight=by_weight)
+        return LocalNeighbours(csr, ids[: csr.num_cols], self._draws, sampled=sampled)
+
+
+def _copy(csr: CSR, into: CSR) -> None:
+    """Write a matrix over the first rows of a larger one, whose other rows are empty."""
+    rows, edges = csr.num_rows, csr.num_edges
+    into.indptr[: rows + 1].copy_(csr.indptr)
+    into.indptr[rows + 1 :].fill_(edges)
+    into.index[:edges].copy_(csr.index)

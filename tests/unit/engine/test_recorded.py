@@ -1,0 +1,133 @@
+"""Steps in buffers of one size, as a recording has them, are the steps themselves.
+
+On a CPU nothing is recorded: the same function runs again on the same buffers.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from siafu.comm import World
+from siafu.config import make_config
+from siafu.engine import begin
+from siafu.engine.networks import recorded
+from siafu.engine.networks.recorded import RecordedSteps, Sizes, room_for
+from siafu.partitioning import write_parts
+from siafu.shard import open_shard
+from tests.parity.graphs import awkward_graph
+
+SETTINGS: dict[str, Any] = {
+    "data": "awkward",
+    "strategy": "batchgnn",
+    "batch_size": 5,
+    "fanout": "3,2",
+    "hidden": 8,
+    "epochs": 3,
+    "dropout": 0.3,
+    "precision": "float64",
+}
+EXACT = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The awkward graph, whole."""
+    graph = awkward_graph()
+    folder = tmp_path_factory.mktemp("whole") / "g.parts"
+    part_of = np.zeros(graph.num_nodes, np.int32)
+    write_parts(graph, part_of, folder, num_parts=1, method="hash", seed=0)
+    return folder
+
+
+@pytest.fixture
+def replays(monkeypatch: pytest.MonkeyPatch) -> list[Sizes]:
+    """Takes the CPU for a device that records; has what each replayed step had."""
+    seen: list[Sizes] = []
+    run = RecordedSteps.run
+
+    def noted(self: Any, macrobatch: Any, graph: Any, num_seeds: int) -> Any:
+        told = run(self, macrobatch, graph, num_seeds)
+        seen.extend([] if told is None else [Sizes.of(graph)])
+        return told
+
+    monkeypatch.setattr("siafu.minibatch.placement._obstacle", lambda shard: "")
+    monkeypatch.setattr(recorded, "DEVICES", ("cpu",))
+    monkeypatch.setattr(RecordedSteps, "run", noted)
+    return seen
+
+
+def trained(parts: Path, settings: dict[str, Any]) -> tuple[list[float], dict[str, torch.Tensor]]:
+    """Losses of three epochs, and the weights after them."""
+    config = make_config(**SETTINGS | settings).resolved()
+    training = begin(config, open_shard(parts, World(), place="host"))
+    losses = []
+    for _ in range(3):
+        losses.append(training.step())
+        training.progress.epochs += 1
+    network: Any = training.workload
+    weights = {name: w.clone() for name, w in network.network.module.state_dict().items()}
+    training.close()
+    return losses, weights
+
+
+@pytest.mark.parametrize("place", ["device", "pinned"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "sage"},
+        {"model": "sage-max", "input_dropout": 0.2},
+        {"model": "gcn", "macrobatch": 2},
+        {"model": "gin", "norm": "layer"},
+        {"model": "sage", "jk": "cat", "fanout": "-1,2"},
+    ],
+)
+def test_recorded_steps_are_the_steps(parts, replays, place, settings) -> None:
+    want, weights = trained(parts, settings | {"rows_on": "host"})
+    assert not replays
+    got, there = trained(parts, settings | {"rows_on": place})
+    assert len({sizes.reached for sizes in replays}) > 2  # of unlike sizes, in one room
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(want), **EXACT)
+    for name, weight in weights.items():
+        torch.testing.assert_close(there[name], weight, **EXACT, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "gat"},  # draws by edge
+        {"model": "sage", "norm": "batch"},
+        {"model": "sage", "class_weights": "balanced"},
+        {"model": "sage", "feature_bits": 8, "precision": "float32"},
+        {"model": "sage", "input_cache": True, "input_dropout": 0.0},
+    ],
+)
+def test_other_steps_are_not_recorded(parts, replays, settings) -> None:
+    want, _ = trained(parts, settings | {"rows_on": "host"})
+    got, _ = trained(parts, settings | {"rows_on": "device"})
+    assert not replays
+    assert got == want
+
+
+def test_room_grows_and_then_no_more(parts, replays, monkeypatch) -> None:
+    monkeypatch.setattr(recorded, "_SPARE", 1.0)
+    monkeypatch.setattr(recorded, "_GRAIN", 1)
+    want, _ = trained(parts, {"model": "sage", "rows_on": "host", "macrobatch": 1})
+    for most, replayed in ((1, 1), (100, 9)):
+        monkeypatch.setattr(recorded, "_MOST_RECORDINGS", most)
+        replays.clear()
+        got, _ = trained(parts, {"model": "sage", "rows_on": "device", "macrobatch": 1})
+        torch.testing.assert_close(torch.tensor(got), torch.tensor(want), **EXACT)
+        assert len(replays) >= replayed
+
+
+def test_room_is_for_all_and_seeds_are_as_many() -> None:
+    small: Any = type("G", (), {"reached": (4, 9, 30), "ends": (8, 20), "num_seeds": 4})
+    large: Any = type("G", (), {"reached": (4, 300, 301), "ends": (9, 10), "num_seeds": 4})
+    room = room_for([small, large])
+    assert room == Sizes((4, 512, 512), (256, 256))
+    assert Sizes.of(small).fit(room)
+    assert not Sizes((3, 9, 30), (8, 20)).fit(room)
+    assert not Sizes((4, 9, 513), (8, 20)).fit(room)
