@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from siafu.comm import World, reduce_gradients
 from siafu.config import ResolvedConfig
@@ -20,19 +20,22 @@ from siafu.engine.metrics import (
 )
 from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill
+from siafu.engine.networks.recorded import Recording, can_record
 from siafu.engine.networks.simulated import of_cluster, simulated_cluster
 from siafu.engine.quality import quality_of
 from siafu.engine.run_facts import RunFacts
 from siafu.engine.scores import training_loss, validation_loss
 from siafu.engine.weights import save_network
 from siafu.engine.workload import Evaluation, OnStep, no_step
-from siafu.nn import Draws
+from siafu.nn import GNN, Draws
 from siafu.ops import DrawKey
 from siafu.plan import Bill
 from siafu.record import LOWER_IS_BETTER, shown_score
 from siafu.shard import RowReader, Shard
 from siafu.strategy import WidthBook
 
+_MOST_NUMBERS = 1 << 26
+"""In the rows of one layer, for a step to be recorded."""
 _OF_GRADIENTS = 1 << 60
 """Draws that round gradients of weights, apart from those of layers and exchanges."""
 
@@ -64,6 +67,8 @@ class FullGraph:
     ) -> None:
         self.config, self.shard, self.network, self.draws = config, shard, network, draws
         self.metrics = self._metrics()
+        self._recording: Recording | None = None
+        self._plain_steps = 0
 
     def _metrics(self) -> tuple[str, ...]:
         """Return the scores that are told, that which counts first."""
@@ -96,14 +101,42 @@ class FullGraph:
         network = self.network
         network.module.train()
         self.draws.training, self.draws.epoch = True, epoch
-        optimiser.zero_grad(set_to_none=True)
-        loss = training_loss(network.training_logits(), self.shard)
-        loss.backward()
+        if self._records():
+            loss = self._replay()
+        else:
+            optimiser.zero_grad(set_to_none=True)
+            loss = training_loss(network.training_logits(), self.shard)
+            loss.backward()
         reduce_gradients(list(network.module.parameters()), self.world, self._rounding())
         optimiser.step()
         network.book.end_epoch(epoch)
         total = self.world.gather_numbers([float(loss.detach())], "metric")
         return math.fsum(row[0] for row in total)
+
+    def _records(self) -> bool:
+        """Return whether this step is replayed from a recording, from the second epoch on.
+
+        Where a step is large, the device takes longer than the host, and memory is short.
+        """
+        module, strategy = self.network.module, self.network.strategy
+        plain = strategy.unit == "graph" and strategy.wire == 32 and strategy.staleness == 0
+        if self.config.memory or not (plain and can_record(module, self.shard)):
+            return False
+        assert isinstance(module, GNN), "others are not recorded"
+        self._plain_steps += 1
+        is_small = self.shard.num_owned * module.spec.hidden <= _MOST_NUMBERS
+        return is_small and self._plain_steps > 1
+
+    def _replay(self) -> Tensor:
+        network, shard = self.network, self.shard
+        if self._recording is None:
+            self._recording = Recording(
+                network.module,
+                self.draws,
+                shard.world.device,
+                lambda: training_loss(network.training_logits(), shard),
+            )
+        return self._recording.replay()
 
     def _rounding(self) -> DrawKey | None:
         """Return the draws that round the gradients of weights, where rows are rounded too."""

@@ -25,9 +25,9 @@ class Dropout:
 
 @dataclass(slots=True)
 class HeldKeys:
-    """Keys of the places that a recorded step draws rows at, on its device."""
+    """Keys of the places that a recorded step draws at, on its device."""
 
-    words_S: Tensor
+    words_S2: Tensor
     """int64, with room for as many sites as any model has."""
     sites: list[int] = field(default_factory=list)
 
@@ -36,12 +36,12 @@ class HeldKeys:
         if site not in self.sites:
             self.sites.append(site)
         place = self.sites.index(site)
-        assert place < len(self.words_S), "there is room for every site"
-        return HeldKey(self.words_S[place : place + 1])
+        assert place < len(self.words_S2), "there is room for every site"
+        return HeldKey(self.words_S2[place])
 
     def words(self, seed: int, epoch: int) -> Tensor:
-        """Return what `words_S` begins with in an epoch, on the host."""
-        return torch.tensor([DrawKey(seed, epoch, site).row_word() for site in self.sites])
+        """Return what `words_S2` begins with in an epoch, on the host."""
+        return torch.tensor([DrawKey(seed, epoch, site).held_words() for site in self.sites])
 
 
 @dataclass(slots=True)
@@ -60,11 +60,11 @@ class Draws:
 
     def key(self, site: int) -> DrawKey:
         """Return the key of this epoch's draws for one place in the model."""
-        assert self.held is None, "a recorded step draws rows alone"
+        assert self.held is None, "what is recorded asks for keys that are held"
         return DrawKey(seed=self.seed, epoch=self.epoch, purpose=site)
 
-    def row_key(self, site: int) -> DrawKey | HeldKey:
-        """Return the same for draws of rows, which a recorded step may have."""
+    def any_key(self, site: int) -> DrawKey | HeldKey:
+        """Return the same where a recorded step may draw: of values that are dropped."""
         return self.key(site) if self.held is None else self.held.of(site)
 
     def on_edges(self, dropout: Dropout, ids_C: Tensor, ids_N: Tensor) -> EdgeDraw | None:

@@ -293,7 +293,7 @@ class LocalNeighbours:
         """Return x with entries dropped while training."""
         if not self.draws.training:
             return torch.relu(x_ND) if dropout.relu else x_ND
-        key = self.draws.row_key(dropout.site)
+        key = self.draws.any_key(dropout.site)
         return dropout_rows(x_ND, self.ids_N, key, dropout.p, relu=dropout.relu)
 
     def total(self, x_ND: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class SparseRows:
             return self
         assert self.csr.weight is not None
         ids_Z, cols_Z = self.ids_N[self.csr.rows()], self.csr.index.long()
-        key = draws.key(dropout.site)
+        key = draws.any_key(dropout.site)
         value_Z = dropout_pairs(self.csr.weight.unsqueeze(1), ids_Z, cols_Z, key, dropout.p)
         return SparseRows(self.csr.with_weight(value_Z.squeeze(1)), self.ids_N)
 

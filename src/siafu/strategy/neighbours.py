@@ -329,15 +329,16 @@ class BlockNeighbours:
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""
-        key, relu = self.draws.key(dropout.site), dropout.relu
+        relu = dropout.relu
         if relu and not (self.draws.training and self._rounding is None):
             # Rounding may send rows as they are before they are dropped.
             x_ND, relu = torch.relu(x_ND), False
         if not self.draws.training:
             return x_ND
+        key = self.draws.any_key(dropout.site)
         dropped_ND = dropout_rows(x_ND, self.view.in_ids, key, dropout.p, relu=relu)
         if self._rounding is not None and dropout.p > 0:
-            self._rounding.note_dropped(dropped_ND, x_ND, key, dropout.p)
+            self._rounding.note_dropped(dropped_ND, x_ND, self.draws.key(dropout.site), dropout.p)
         return dropped_ND
 
     def total(self, x_ND: Tensor) -> Tensor:

@@ -3,32 +3,33 @@
 On a CPU nothing is recorded: the same function runs again on the same buffers.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_matrix as sparse_matrix
 
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
 from siafu.engine.networks import recorded
 from siafu.engine.networks.recorded import RecordedSteps, Sizes, room_for
+from siafu.graph import SparseFeatures
 from siafu.partitioning import write_parts
 from siafu.shard import open_shard
 from tests.parity.graphs import awkward_graph
 
 SETTINGS: dict[str, Any] = {
     "data": "awkward",
-    "strategy": "batchgnn",
-    "batch_size": 5,
-    "fanout": "3,2",
     "hidden": 8,
     "epochs": 3,
     "dropout": 0.3,
     "precision": "float64",
 }
+SAMPLED = {"strategy": "batchgnn", "batch_size": 5, "fanout": "3,2"}
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
 
@@ -85,9 +86,9 @@ def trained(parts: Path, settings: dict[str, Any]) -> tuple[list[float], dict[st
     ],
 )
 def test_recorded_steps_are_the_steps(parts, replays, place, settings) -> None:
-    want, weights = trained(parts, settings | {"rows_on": "host"})
+    want, weights = trained(parts, SAMPLED | settings | {"rows_on": "host"})
     assert not replays
-    got, there = trained(parts, settings | {"rows_on": place})
+    got, there = trained(parts, SAMPLED | settings | {"rows_on": place})
     assert len({sizes.reached for sizes in replays}) > 2  # of unlike sizes, in one room
     torch.testing.assert_close(torch.tensor(got), torch.tensor(want), **EXACT)
     for name, weight in weights.items():
@@ -105,8 +106,8 @@ def test_recorded_steps_are_the_steps(parts, replays, place, settings) -> None:
     ],
 )
 def test_other_steps_are_not_recorded(parts, replays, settings) -> None:
-    want, _ = trained(parts, settings | {"rows_on": "host"})
-    got, _ = trained(parts, settings | {"rows_on": "device"})
+    want, _ = trained(parts, SAMPLED | settings | {"rows_on": "host"})
+    got, _ = trained(parts, SAMPLED | settings | {"rows_on": "device"})
     assert not replays
     assert got == want
 
@@ -114,11 +115,11 @@ def test_other_steps_are_not_recorded(parts, replays, settings) -> None:
 def test_room_grows_and_then_no_more(parts, replays, monkeypatch) -> None:
     monkeypatch.setattr(recorded, "_SPARE", 1.0)
     monkeypatch.setattr(recorded, "_GRAIN", 1)
-    want, _ = trained(parts, {"model": "sage", "rows_on": "host", "macrobatch": 1})
+    want, _ = trained(parts, SAMPLED | {"model": "sage", "rows_on": "host", "macrobatch": 1})
     for most, replayed in ((1, 1), (100, 9)):
         monkeypatch.setattr(recorded, "_MOST_RECORDINGS", most)
         replays.clear()
-        got, _ = trained(parts, {"model": "sage", "rows_on": "device", "macrobatch": 1})
+        got, _ = trained(parts, SAMPLED | {"model": "sage", "rows_on": "device", "macrobatch": 1})
         torch.testing.assert_close(torch.tensor(got), torch.tensor(want), **EXACT)
         assert len(replays) >= replayed
 
@@ -131,3 +132,28 @@ def test_room_is_for_all_and_seeds_are_as_many() -> None:
     assert Sizes.of(small).fit(room)
     assert not Sizes((3, 9, 30), (8, 20)).fit(room)
     assert not Sizes((4, 9, 513), (8, 20)).fit(room)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("model", ["gcn", "sage", "sage-max", "gin"])
+def test_recorded_epochs_of_the_whole_graph_are_the_epochs(
+    tmp_path, monkeypatch, model, sparse
+) -> None:
+    graph = awkward_graph()
+    if sparse:
+        x = sparse_matrix(np.where(graph.x > 0, graph.x, 0))
+        graph = replace(graph, x=SparseFeatures(x.indptr, x.indices, x.data, x.shape[1]))
+    part_of = np.zeros(graph.num_nodes, np.int32)
+    write_parts(graph, part_of, tmp_path / "g.parts", num_parts=1, method="hash", seed=0)
+    settings = {"model": model, "strategy": "halo", "norm": "none"}
+    want, weights = trained(tmp_path / "g.parts", settings)
+    replays = []
+    replay = recorded.Recording.replay
+    monkeypatch.setattr(recorded, "DEVICES", ("cpu",))
+    monkeypatch.setattr(
+        recorded.Recording, "replay", lambda self: replays.append(1) or replay(self)
+    )
+    got, there = trained(tmp_path / "g.parts", settings)
+    assert len(replays) == 2  # the first epoch is not
+    assert got == want
+    assert all(torch.equal(there[name], weight) for name, weight in weights.items())

@@ -137,13 +137,15 @@ def test_relu_in_the_same_pass_is_relu_and_then_dropout(device, dtype):
 def test_a_key_on_the_device_is_read_when_the_kernel_runs(device, relu):
     where = ids(37).to(device)
     x = torch.randn(37, 21, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
-    held = HeldKey(torch.zeros(1, dtype=torch.int64, device=device))
+    held = HeldKey(torch.zeros(2, dtype=torch.int64, device=device))
     for epoch in (1, 2**40, 3):
         key = DrawKey(5, epoch, 7)
-        held.word.fill_(key.row_word())
+        held.words.copy_(torch.tensor(key.held_words()))
         got = dropout_rows(x, where, held, 0.3, relu=relu)
         want = dropout_rows(x, where, key, 0.3, relu=relu)
         assert torch.equal(got, want)
+        of_pairs = [dropout_pairs(x, where, where.flip(0), k, 0.3) for k in (held, key)]
+        assert torch.equal(*of_pairs)
         grads = [torch.autograd.grad(out, x, x.detach())[0] for out in (got, want)]
         assert torch.equal(*grads)
 

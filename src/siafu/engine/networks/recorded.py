@@ -39,23 +39,30 @@ StepOf = Callable[[Rows, list[Neighbours], Tensor, int], Tensor]
 """The loss, given rows, the neighbours of each layer, targets, and how many seeds there are."""
 
 
-def can_record(module: nn.Module, feed: Feed, shard: Shard) -> bool:
-    """Return whether steps of a network are alike but for their numbers, without a host's look.
+def can_record(module: nn.Module, shard: Shard) -> bool:
+    """Return whether steps are alike but for their numbers, without a host's look in between.
 
     Attention draws by edge, batch norm counts rows, own models do as they like; losses of numbers
     look for gaps, weights of classes come from the host.
     """
-    if not isinstance(module, GNN) or shard.world.size > 1 or feed.links is not None:
+    if not isinstance(module, GNN) or shard.world.size > 1 or shard.y is None:
         return False
     spec, objective = module.spec, shard.objective
     return (
         shard.world.device.type in DEVICES
-        and feed.place.rows != "host"
         and spec.card.aggregation in ("mean", "max", "sum", "normalised_sum")
         and spec.norm != "batch"
-        and set(feed.columns) <= {"x", "id", "facts"}
-        and shard.y is not None
         and not (objective.weights or objective.mean or ":" in objective.loss)
+    )
+
+
+def can_record_minibatches(module: nn.Module, shard: Shard, feed: Feed) -> bool:
+    """Return whether that is so of minibatches: nodes as seeds, and features as they are."""
+    return (
+        can_record(module, shard)
+        and feed.links is None
+        and feed.place.rows != "host"
+        and set(feed.columns) <= {"x", "id", "facts"}
     )
 
 
@@ -91,6 +98,63 @@ def room_for(graphs: list[Subgraph]) -> Sizes:
     return Sizes((graphs[0].num_seeds, *reached[1:]), tuple(ends))
 
 
+class Recording:
+    """Forward and backward of a model, recorded once; every replay has the draws of its epoch."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        draws: Draws,
+        device: torch.device,
+        forward: Callable[[], Tensor],
+    ) -> None:
+        """`forward` gives the loss. Nothing else may ask for memory of the device meanwhile."""
+        self._module, self._draws, self._forward = module, draws, forward
+        self._keys = HeldKeys(torch.zeros(_MOST_SITES, 2, dtype=torch.int64, device=device))
+        self._grads: list[tuple[nn.Parameter, Tensor | None]] = []
+        self._loss = torch.zeros(())
+        self._replay = self._compute
+        if device.type == "cuda":
+            self._replay = self._recorded(device)
+        else:
+            self._compute()  # to meet every site
+
+    def replay(self) -> Tensor:
+        """Set gradients to those of what `forward` reads now, and return the loss."""
+        words = self._keys.words(self._draws.seed, self._draws.epoch)
+        if len(words):
+            here = self._keys.words_S2[: len(words)]
+            here.copy_(to_device(words, here.device))
+        self._replay()
+        for weight, grad in self._grads:
+            weight.grad = grad
+        return self._loss.clone()
+
+    def _compute(self) -> None:
+        for weight in self._module.parameters():
+            weight.grad = None
+        self._draws.held = self._keys
+        try:
+            loss = self._forward()
+            loss.backward()
+        finally:
+            self._draws.held = None
+        self._loss = loss.detach()
+        self._grads = [(weight, weight.grad) for weight in self._module.parameters()]
+
+    def _recorded(self, device: torch.device) -> Callable[[], None]:
+        """Run once, to meet every site and compile every kernel, and then record."""
+        current, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            self._compute()
+        current.wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self._compute()
+        return graph.replay
+
+
 class RecordedSteps:
     """Forward and backward of minibatches in buffers of one size, recorded and replayed."""
 
@@ -98,6 +162,7 @@ class RecordedSteps:
         """`step` gives the loss of a module's answers, as `SampledNetwork.loss_through` does."""
         self._feed, self._draws, self._module, self._step = feed, draws, module, step
         self._room: Sizes | None = None
+        self._recording: Recording | None = None
         self._recordings = 0
 
     def run(self, macrobatch: Macrobatch, graph: Subgraph, num_seeds: int) -> Tensor | None:
@@ -109,12 +174,14 @@ class RecordedSteps:
                 return None
             self._prepare(macrobatch.columns_of(graph), graph)
             self._load(macrobatch, graph)
-            self._record(num_seeds)
+            # Memory that another thread takes meanwhile would end the recording.
+            self._feed.sampler.settle()
+            self._recording = Recording(
+                self._module, self._draws, graph.index.device, lambda: self._forward(num_seeds)
+            )
         self._load(macrobatch, graph)
-        self._replay()
-        for weight, grad in self._grads:
-            weight.grad = grad
-        return self._loss.clone()
+        assert self._recording is not None, "it was made with the room"
+        return self._recording.replay()
 
     def _make_room(self, macrobatch: Macrobatch, graph: Subgraph) -> bool:
         """Take room for this sub-graph and those drawn with it; False where that is no use."""
@@ -140,7 +207,6 @@ class RecordedSteps:
         """Make the buffers."""
         room, device = self._room, graph.index.device
         assert room is not None, "room was taken"
-        self._replay: Callable[[], None] = lambda: None
         self._columns = {
             name: torch.zeros(
                 room.reached[0 if name == "y" else -1],
@@ -152,10 +218,6 @@ class RecordedSteps:
         }
         # The first layer's hop is the last.
         self._layers = [self._empty(graph, hop, most) for hop, most in enumerate(room.ends)][::-1]
-        words = torch.zeros(_MOST_SITES, dtype=torch.int64, device=device)
-        self._keys = HeldKeys(words)
-        self._grads: list[tuple[nn.Parameter, Tensor | None]] = []
-        self._loss = torch.zeros((), device=device)
 
     def _empty(self, graph: Subgraph, hop: int, edges: int) -> CSR:
         """Return a layer's edges, none yet, with the transpose that it has in sub-graphs."""
@@ -182,41 +244,6 @@ class RecordedSteps:
             _copy(graph.layer(number, layers), into)
             if (back := graph.turned[hop]) is not None:
                 _copy(back, into.transpose())
-        words = self._keys.words(self._draws.seed, self._draws.epoch)
-        if len(words):
-            self._keys.words_S[: len(words)].copy_(to_device(words, graph.index.device))
-
-    def _record(self, num_seeds: int) -> None:
-        """Run once, to meet every site and compile every kernel, and then record."""
-        device = self._loss.device
-
-        def compute() -> None:
-            for weight in self._module.parameters():
-                weight.grad = None
-            self._draws.held = self._keys
-            try:
-                loss = self._forward(num_seeds)
-                loss.backward()
-            finally:
-                self._draws.held = None
-            self._loss = loss.detach()
-            self._grads = [(weight, weight.grad) for weight in self._module.parameters()]
-
-        if device.type != "cuda":
-            self._replay = compute
-            compute()
-            return
-        # Memory that another thread takes meanwhile would end the recording.
-        self._feed.sampler.settle()
-        current, aside = torch.cuda.current_stream(device), torch.cuda.Stream(device)
-        aside.wait_stream(current)
-        with torch.cuda.stream(aside):
-            compute()
-        current.wait_stream(aside)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            compute()
-        self._replay = graph.replay
 
     def _forward(self, num_seeds: int) -> Tensor:
         flow: list[Neighbours] = [self._neighbours(csr) for csr in self._layers]

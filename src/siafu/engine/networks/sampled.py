@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from siafu.comm import sum_in_order, tell
 from siafu.engine.links import link_loss
 from siafu.engine.networks.own_model import WholeNetwork
-from siafu.engine.networks.recorded import RecordedSteps, can_record
+from siafu.engine.networks.recorded import RecordedSteps, can_record_minibatches
 from siafu.engine.networks.step_state import StepsTaken, StepState
 from siafu.engine.networks.trimming import hops_for
 from siafu.engine.workload import OnStep, no_step
@@ -60,7 +60,7 @@ class SampledNetwork:
         self.taken = StepsTaken()
         """Of the epoch that is trained, or that was left before its end."""
         self._recorded: RecordedSteps | None = None
-        if can_record(module, feed, shard):
+        if can_record_minibatches(module, shard, feed):
             self._recorded = RecordedSteps(feed, draws, module, self.loss_through)
         self._inferred: tuple[list[Tensor], WrittenRows] | None = None
         """The logits of all nodes, and the weights that gave them."""

@@ -48,13 +48,13 @@ class DrawKey:
         """Return the cipher key for draws by one id."""
         return self._words()[:2]
 
-    def row_word(self) -> int:
-        """Return both words of `row_words` as one int64."""
-        return signed_key(self.row_words())
-
     def pair_words(self) -> tuple[int, int]:
         """Return the cipher key for draws by two ids, so that (v, 0) is not the draw of v."""
         return self._words()[2:]
+
+    def held_words(self) -> tuple[int, int]:
+        """Return the key for draws by one id and that by two, each as one int64."""
+        return signed_key(self.row_words()), signed_key(self.pair_words())
 
     def _words(self) -> tuple[int, int, int, int]:
         counter = (*_halves(self.epoch), *_halves(self.purpose))
@@ -68,8 +68,8 @@ class HeldKey:
     So a step that was recorded draws other numbers each time it is replayed.
     """
 
-    word: Tensor
-    """int64 [1]: what `DrawKey.row_word` gives."""
+    words: Tensor
+    """int64 [2]: what `DrawKey.held_words` gives."""
 
 
 def uniform_reference(draw: Draw, width: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -104,15 +104,18 @@ def dropout_rows(
     With `relu`, of max(x, 0), in the same pass; backward knows from the result where it was 0.
     """
     if isinstance(key, HeldKey):
-        return _dropout(x_ND, Draw((0, 0), _ids(ids_N), held=key.word), p, relu=relu)
+        return _dropout(x_ND, Draw((0, 0), _ids(ids_N), held=key.words[:1]), p, relu=relu)
     return _dropout(x_ND, Draw(key.row_words(), _ids(ids_N)), p, relu=relu)
 
 
 def dropout_pairs(
-    x_ED: Tensor, first_E: Tensor, second_E: Tensor, key: DrawKey, p: float
+    x_ED: Tensor, first_E: Tensor, second_E: Tensor, key: DrawKey | HeldKey, p: float
 ) -> Tensor:
     """Return `dropout_rows` of values that belong to edges, drawn by both ends' ids."""
-    return _dropout(x_ED, Draw(key.pair_words(), _ids(first_E), _ids(second_E)), p)
+    ends = _ids(first_E), _ids(second_E)
+    if isinstance(key, HeldKey):
+        return _dropout(x_ED, Draw((0, 0), *ends, key.words[1:]), p)
+    return _dropout(x_ED, Draw(key.pair_words(), *ends), p)
 
 
 @guarded_late
