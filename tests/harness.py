@@ -6,6 +6,7 @@ ranks 5 s of a core, and with PyG twice that.
 
 import multiprocessing as mp
 import os
+import pickle
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -64,11 +65,12 @@ class RankPool:
         """Return each rank's result of function(world, *args); a rank's error fails the test."""
         pipes = self._pipes[:size]
         for pipe in pipes:
-            pipe.send((function, size, args))
+            pipe.send_bytes(pickle.dumps((function, size, args)))
         found: dict[Any, tuple[bool, Any]] = {}
         patience = 2 * DEADLINE_SECONDS
         while len(found) < size and (ready := wait([p for p in pipes if p not in found], patience)):
-            found |= {pipe: pipe.recv() for pipe in ready if isinstance(pipe, Connection)}
+            connections = [pipe for pipe in ready if isinstance(pipe, Connection)]
+            found |= {pipe: pickle.loads(pipe.recv_bytes()) for pipe in connections}
             # Peers of a rank that failed wait for it until their deadline: the test does not.
             if not all(ok for ok, _ in found.values()):
                 patience = PEERS_SECONDS
@@ -84,7 +86,7 @@ class RankPool:
     def close(self) -> None:
         """End the processes."""
         for pipe in self._pipes:
-            pipe.send(None)
+            pipe.send_bytes(pickle.dumps(None))
         for process in self._processes:
             process.join(10)
         self._stop()
@@ -113,12 +115,14 @@ def _serve(rank: int, file: str, pipe: Any) -> None:
     store = dist.FileStore(file, POOL_SIZE)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=POOL_SIZE, timeout=timeout)
     groups = {size: dist.new_group(list(range(size)), timeout=timeout) for size in range(1, 5)}
-    while (request := pipe.recv()) is not None:
+    # Plain pickles: multiprocessing makes a file of each tensor, and a connection to fetch it by.
+    while (request := pickle.loads(pipe.recv_bytes())) is not None:
         function, size, args = request
         world = World.over(groups[size], deadline_seconds=DEADLINE_SECONDS)
         try:
-            pipe.send((True, function(world, *args)))
+            answer = pickle.dumps((True, function(world, *args)))
         except BaseException:  # noqa: BLE001 - the test process shows it
-            pipe.send((False, traceback.format_exc()))
+            answer = pickle.dumps((False, traceback.format_exc()))
+        pipe.send_bytes(answer)
     dist.destroy_process_group()
     os._exit(0)  # ending Python looks at all that torch and its compiler have loaded, for seconds
