@@ -18,6 +18,7 @@ from siafu.engine import begin
 from siafu.engine.networks import recorded
 from siafu.engine.networks.recorded import RecordedSteps, Sizes, room_for
 from siafu.graph import SparseFeatures
+from siafu.ingest import load
 from siafu.partitioning import write_parts
 from siafu.shard import open_shard
 from tests.parity.graphs import awkward_graph
@@ -60,10 +61,14 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Sizes]:
     return seen
 
 
-def trained(parts: Path, settings: dict[str, Any]) -> tuple[list[float], dict[str, torch.Tensor]]:
+def trained(
+    parts: Path, settings: dict[str, Any], device: torch.device | None = None
+) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses of three epochs, and the weights after them."""
     config = make_config(**SETTINGS | settings).resolved()
-    training = begin(config, open_shard(parts, World(), place="host"))
+    world = World(device=device or torch.device("cpu"))
+    place = "host" if "rows_on" in settings else "device"
+    training = begin(config, open_shard(parts, world, place=place))
     losses = []
     for _ in range(3):
         losses.append(training.step())
@@ -157,3 +162,35 @@ def test_recorded_epochs_of_the_whole_graph_are_the_epochs(
     assert len(replays) == 2  # the first epoch is not
     assert got == want
     assert all(torch.equal(there[name], weight) for name, weight in weights.items())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "gcn"},
+        {"model": "sage", "norm": "layer"},
+        SAMPLED | {"model": "sage", "rows_on": "device", "batch_size": 40},
+        SAMPLED | {"model": "sage-max", "rows_on": "pinned", "batch_size": 40, "macrobatch": 3},
+        SAMPLED | {"model": "gcn", "rows_on": "device", "batch_size": 40, "macrobatch": 1},
+        SAMPLED | {"model": "gin", "norm": "none", "rows_on": "device", "batch_size": 40},
+    ],
+)
+def test_a_gpu_replays_what_it_recorded(tmp_path, monkeypatch, settings) -> None:
+    graph = load("planted:2000")
+    part_of = np.zeros(graph.num_nodes, np.int32)
+    write_parts(graph, part_of, tmp_path / "g.parts", num_parts=1, method="hash", seed=0)
+    replays = []
+    replay = recorded.Recording.replay
+    monkeypatch.setattr(
+        recorded.Recording, "replay", lambda self: replays.append(1) or replay(self)
+    )
+    device = torch.device("cuda")
+    got, there = trained(tmp_path / "g.parts", settings | {"device": "cuda"}, device)
+    assert len(replays) > 1
+    monkeypatch.setattr(recorded, "DEVICES", ())
+    want, weights = trained(tmp_path / "g.parts", settings | {"device": "cuda"}, device)
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(want), **EXACT)
+    for name, weight in weights.items():
+        torch.testing.assert_close(there[name], weight, **EXACT, msg=lambda m, n=name: f"{n}: {m}")
