@@ -65,6 +65,9 @@ class AtHand:
     """Gives 1 / the in-edges of each row, 1 where there are none."""
     looped: CSR | None = None
     """The edges without loops, and then one for each row."""
+    may_map: bool = True
+    """Whether rows may be mapped before they are summed: then they have gradients, and the sum is
+    turned round for those."""
     has_loops: bool | None = None
     """Whether an edge starts and ends at one node; where that is known, edges are normalised
     without the host waiting for the device."""
@@ -103,7 +106,8 @@ class LocalNeighbours:
 
     def maps_first(self, in_width: int, out_width: int) -> bool:
         """Return True where fewer numbers come out so; a minibatch writes far fewer rows."""
-        return self.csr.num_cols * out_width <= self.csr.num_rows * in_width
+        is_less = self.csr.num_cols * out_width <= self.csr.num_rows * in_width
+        return is_less and self._at_hand.may_map
 
     def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
         """Return x W^T, or x: nothing travels ahead here."""

@@ -34,10 +34,10 @@ SAMPLED = {"strategy": "batchgnn", "batch_size": 5, "fanout": "3,2"}
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
 
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The awkward graph, whole."""
-    graph = awkward_graph()
+@pytest.fixture(scope="module", params=[6, 20], ids=["narrow", "wide"])
+def parts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The awkward graph, whole; in small sub-graphs wide rows are mapped before they are summed."""
+    graph = awkward_graph(width=request.param)
     folder = tmp_path_factory.mktemp("whole") / "g.parts"
     part_of = np.zeros(graph.num_nodes, np.int32)
     write_parts(graph, part_of, folder, num_parts=1, method="hash", seed=0)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.minibatch import Columns, Feed, Macrobatch, Subgraph, sampled_of, to_device
-from siafu.nn import GNN, Draws, HeldKeys, LocalNeighbours, Neighbours, Rows
+from siafu.nn import GNN, AtHand, Draws, HeldKeys, LocalNeighbours, Neighbours, Rows
 from siafu.ops import CSR
 from siafu.shard import Shard
 
@@ -216,6 +216,8 @@ class RecordedSteps:
             )
             for name, rows in columns.items()
         }
+        self._turned = [hop for hop, back in enumerate(graph.turned) if back is not None]
+        """Hops whose transposes come with sub-graphs."""
         # The first layer's hop is the last.
         self._layers = [self._empty(graph, hop, most) for hop, most in enumerate(room.ends)][::-1]
 
@@ -231,7 +233,7 @@ class RecordedSteps:
 
         csr = matrix(rows, columns, graph.longest)
         # A source may be read by any number of rows, which is for the kernel to find out.
-        has_back = graph.turned[hop] is not None
+        has_back = hop in self._turned
         return csr.with_transpose(matrix(columns, rows, edges)) if has_back else csr
 
     def _load(self, macrobatch: Macrobatch, graph: Subgraph) -> None:
@@ -246,14 +248,20 @@ class RecordedSteps:
                 _copy(back, into.transpose())
 
     def _forward(self, num_seeds: int) -> Tensor:
-        flow: list[Neighbours] = [self._neighbours(csr) for csr in self._layers]
+        flow: list[Neighbours] = [
+            self._neighbours(csr, has_back=hop in self._turned)
+            for hop, csr in zip(reversed(range(len(self._layers))), self._layers, strict=True)
+        ]
         return self._step(self._columns["x"], flow, self._columns["y"], num_seeds)
 
-    def _neighbours(self, csr: CSR) -> LocalNeighbours:
+    def _neighbours(self, csr: CSR, *, has_back: bool) -> LocalNeighbours:
         facts, ids = self._columns.get("facts"), self._columns["id"]
         by_weight = self._feed.weighted
         sampled = None if facts is None else sampled_of(csr, facts, None, by_weight=by_weight)
-        return LocalNeighbours(csr, ids[: csr.num_cols], self._draws, sampled=sampled)
+        # A transpose that was made here would be that of the first step for ever.
+        known = AtHand(may_map=has_back)
+        ids_N = ids[: csr.num_cols]
+        return LocalNeighbours(csr, ids_N, self._draws, sampled=sampled, at_hand=known)
 
 
 def _copy(csr: CSR, into: CSR) -> None:
