@@ -16,6 +16,7 @@ from benchmarks.table_pools import pool_lines, pools
 from benchmarks.table_precision import precision_lines
 from benchmarks.table_sampled import (
     billion_lines,
+    cold_lines,
     reach_lines,
     sampled_accuracy_lines,
     sampled_gpu_lines,
@@ -26,6 +27,7 @@ from benchmarks.table_time import (
     dynamic_lines,
     link_lines,
     overlap_lines,
+    scaling_lines,
     time_parallel_lines,
 )
 
@@ -170,6 +172,33 @@ def slow_network_lines() -> list[str]:
     ]
 
 
+def accuracy_over_links_lines() -> list[str]:
+    """Return what fp32's accuracy takes over slow links, exact scores counted."""
+    lines = []
+    for run in rows_of("slow_network-cores"):
+        test = {row["mode"]: row["test"] for row in run["accuracy"]}
+        found = {
+            (row["mbit"], row["hosts"], row["mode"]): row
+            for row in run["times"]
+            if row["ranks_per_host"] == 1
+        }
+        for mbit, hosts, mode in found:
+            if mode != "all":
+                continue
+            ours, plain = found[mbit, hosts, mode], found[mbit, hosts, "fp32"]
+            taken, whole = (1e3 * row["seconds_to_target"] for row in (ours, plain))
+            lines.append(
+                f"| time to plain fp32's accuracy, 3 x 256 SAGE, {run['graph']}, {hosts} hosts of "
+                f"{ours['cores_per_host']} cores at {mbit:.0f} Mbit/s, `--wire 2 --changes` "
+                f"| {ms(taken)} with exact scores, {faster(taken, whole, 'plain fp32')}; epochs "
+                f"{ms(1e3 * ours['epoch_seconds'])} and {ms(1e3 * plain['epoch_seconds'])}; test "
+                f"accuracy {test[mode]:.2f}, fp32 {test['fp32']:.2f} "
+                f"| `benchmarks.slow_network --data {run['graph']} --hosts {hosts} --cores "
+                f"{ours['cores_per_host']} --curves` |"
+            )
+    return lines
+
+
 def _slow_lines(name: str, graph: str, command: str) -> list[str]:
     times_of = [row for run in rows_of(name) for row in run["times"]]
     links = sorted({row["mbit"] for row in times_of})
@@ -288,14 +317,14 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
     ("Epochs on one device", "speed", (epoch_lines, precision_lines)),
     ("Attention", "attention", (attention_lines,)),
     ("Memory per rank", "memory", (memory_lines, largest_lines)),
-    ("Slow networks", "network", (slow_network_lines, traffic_lines)),
+    ("Slow networks", "network", (slow_network_lines, accuracy_over_links_lines, traffic_lines)),
     (
         "Sampled minibatches",
         "",
         (sampling_lines, sampled_gpu_lines, reach_lines, sampled_accuracy_lines),
     ),
-    ("Graphs larger than memory", "", (ingest_lines, billion_lines)),
-    ("Graphs over time", "", (delta_lines, time_parallel_lines, overlap_lines)),
+    ("Graphs larger than memory", "", (ingest_lines, billion_lines, cold_lines)),
+    ("Graphs over time", "", (delta_lines, time_parallel_lines, scaling_lines, overlap_lines)),
     ("Pipelines", "pools", (pipeline_lines, pool_lines)),
     ("Test scores beside published ones", "", (accuracy_lines, dynamic_lines, link_lines)),
 ]

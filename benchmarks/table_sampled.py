@@ -51,6 +51,17 @@ def sampled_gpu_lines() -> list[str]:
     return lines
 
 
+def cold_lines() -> list[str]:
+    """Return how fast rows of files are read that memory can't hold, beside the disk itself."""
+    return [
+        f"| cold rows of 512 bytes, a file of {row['file_gb']:.0f} GB under an enforced limit of "
+        f"{row['limit_mb']} MB | {row['ours_rows_per_second'] / 1e3:.0f} k rows/s, a plain loop "
+        f"over a memory map {row['map_rows_per_second'] / 1e3:.1f} k; the disk by 64 threads, a "
+        f"page each, {row['disk_rows_per_second'] / 1e3:.0f} k | `benchmarks.cold_rows` |"
+        for row in rows_of("cold_rows")
+    ]
+
+
 def _macrobatch_line(row: Row, result: Row) -> str:
     hosts = f"{row['hosts']} host{'s' if row['hosts'] > 1 else ''}"
     command = (

@@ -1,6 +1,6 @@
 """Figures of graphs over time, as lines of docs/benchmarks.md."""
 
-from benchmarks.beside import Row, faster, ms, rows_of
+from benchmarks.beside import Row, faster, ms, rows_of, times
 
 
 def dynamic_lines() -> list[str]:
@@ -75,6 +75,33 @@ def time_parallel_lines() -> list[str]:
         for result in rows_of("time_parallel")
         for model in dict.fromkeys(row["model"] for row in result["rows"])
     ]
+
+
+def scaling_lines() -> list[str]:
+    """Return how epochs over time fall with ranks that have a core each."""
+    result = rows_of("time_parallel-xeon")[-1]
+    return [_scaling(model, result) for model in ("tm-gcn", "cd-gcn")]
+
+
+def _scaling(model: str, result: Row) -> str:
+    rows = [row for row in result["rows"] if row["model"] == model]
+
+    def best(ranks: int) -> Row:
+        found = [row for row in rows if row["ranks"] == ranks]
+        return min(found, key=lambda row: float(row["epoch_seconds"]))
+
+    one = float(best(1)["epoch_seconds"])
+    told = [
+        f"{ranks} {best(ranks)['epoch_seconds']:.2f} s ({best(ranks)['exchange']}, "
+        f"{times(one / float(best(ranks)['epoch_seconds']))}, {best(ranks)['peak_mb']:.0f} MB)"
+        for ranks in sorted({row["ranks"] for row in rows if row["ranks"] > 1})
+    ]
+    return (
+        f"| epoch over {result['snapshots']} snapshots of {result['nodes']:,} nodes, {model}, a "
+        f"core per rank | 1 rank {one:.2f} s, {best(1)['peak_mb']:.0f} MB; {'; '.join(told)} each "
+        f"| `benchmarks.time_parallel --ranks 1,2,4,8 --steps {result['snapshots']} --blocks 0 "
+        f"--node-parts 1 --overlap on,off` |"
+    )
 
 
 def overlap_lines() -> list[str]:
