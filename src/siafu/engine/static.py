@@ -20,7 +20,7 @@ from siafu.engine.metrics import (
 )
 from siafu.engine.networks.network import Network
 from siafu.engine.networks.pipelined import PipelinedNetwork, pipeline_report, run_bill
-from siafu.engine.networks.recorded import Recording, can_record
+from siafu.engine.networks.recorded import Recording, can_record, recording_of
 from siafu.engine.networks.simulated import of_cluster, simulated_cluster
 from siafu.engine.quality import quality_of
 from siafu.engine.run_facts import RunFacts
@@ -68,7 +68,7 @@ class FullGraph:
         self.config, self.shard, self.network, self.draws = config, shard, network, draws
         self.metrics = self._metrics()
         self._recording: Recording | None = None
-        self._plain_steps = 0
+        self._epochs_here = 0
 
     def _metrics(self) -> tuple[str, ...]:
         """Return the scores that are told, that which counts first."""
@@ -101,9 +101,8 @@ class FullGraph:
         network = self.network
         network.module.train()
         self.draws.training, self.draws.epoch = True, epoch
-        if self._records():
-            loss = self._replay()
-        else:
+        loss = self._replayed()
+        if loss is None:
             optimiser.zero_grad(set_to_none=True)
             loss = training_loss(network.training_logits(), self.shard)
             loss.backward()
@@ -113,30 +112,27 @@ class FullGraph:
         total = self.world.gather_numbers([float(loss.detach())], "metric")
         return math.fsum(row[0] for row in total)
 
-    def _records(self) -> bool:
-        """Return whether this step is replayed from a recording, from the second epoch on.
+    def _replayed(self) -> Tensor | None:
+        """Set gradients from a recording and return the loss; None where there is none.
 
-        Where a step is large, the device takes longer than the host, and memory is short.
+        It is made in the second epoch here. Where a step is large, the device takes longer than
+        the host, and memory is short.
         """
-        module, strategy = self.network.module, self.network.strategy
-        plain = strategy.unit == "graph" and strategy.wire == 32 and strategy.staleness == 0
-        if self.config.memory or not (plain and can_record(module, self.shard)):
-            return False
-        assert isinstance(module, GNN), "others are not recorded"
-        self._plain_steps += 1
-        is_small = self.shard.num_owned * module.spec.hidden <= _MOST_NUMBERS
-        return is_small and self._plain_steps > 1
-
-    def _replay(self) -> Tensor:
         network, shard = self.network, self.shard
-        if self._recording is None:
-            self._recording = Recording(
-                network.module,
+        module, strategy = network.module, network.strategy
+        plain = strategy.unit == "graph" and strategy.wire == 32 and strategy.staleness == 0
+        if self.config.memory or not (plain and can_record(module, shard)):
+            return None
+        assert isinstance(module, GNN), "others are not recorded"
+        self._epochs_here += 1
+        if self._epochs_here == 2 and shard.num_owned * module.spec.hidden <= _MOST_NUMBERS:
+            self._recording = recording_of(
+                module,
                 self.draws,
                 shard.world.device,
                 lambda: training_loss(network.training_logits(), shard),
             )
-        return self._recording.replay()
+        return None if self._recording is None else self._recording.replay()
 
     def _rounding(self) -> DrawKey | None:
         """Return the draws that round the gradients of weights, where rows are rounded too."""

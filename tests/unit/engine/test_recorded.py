@@ -129,6 +129,39 @@ def test_room_grows_and_then_no_more(parts, replays, monkeypatch) -> None:
         assert len(replays) >= replayed
 
 
+@pytest.mark.parametrize("settings", [{}, SAMPLED | {"rows_on": "device"}])
+@pytest.mark.parametrize("hidden", [False, True])
+def test_without_memory_for_a_recording_steps_are_plain(
+    parts, replays, monkeypatch, settings, hidden
+) -> None:
+    """Also where ending the recording fails for that, and is what is told."""
+
+    def no_memory(*_: Any) -> None:
+        try:
+            raise torch.OutOfMemoryError
+        except RuntimeError:
+            if hidden:
+                raise RuntimeError("the recording was ended") from None
+            raise
+
+    want, _ = trained(
+        parts, {"model": "sage"} | settings | ({"rows_on": "host"} if settings else {})
+    )
+    monkeypatch.setattr(recorded.Recording, "__init__", no_memory)
+    got, _ = trained(parts, {"model": "sage"} | settings)
+    assert not replays
+    assert got == want
+
+
+def test_other_errors_of_a_recording_are_told(parts, replays, monkeypatch) -> None:
+    def wrong(*_: Any) -> None:
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(recorded.Recording, "__init__", wrong)
+    with pytest.raises(RuntimeError, match="something else"):
+        trained(parts, SAMPLED | {"model": "sage", "rows_on": "device"})
+
+
 def test_room_is_for_all_and_seeds_are_as_many() -> None:
     small: Any = type("G", (), {"reached": (4, 9, 30), "ends": (8, 20), "num_seeds": 4})
     large: Any = type("G", (), {"reached": (4, 300, 301), "ends": (9, 10), "num_seeds": 4})

@@ -31,6 +31,7 @@ _GRAIN = 256
 _MOST_RECORDINGS = 8
 """After that, sub-graphs without room are trained on without a recording."""
 _MOST_SITES = 256
+_NO_MEMORY = torch.OutOfMemoryError
 _HOPELESS = 1.5
 """Where the largest sub-graph of a macrobatch is so many times the mean, padding costs too much."""
 
@@ -57,11 +58,15 @@ def can_record(module: nn.Module, shard: Shard) -> bool:
 
 
 def can_record_minibatches(module: nn.Module, shard: Shard, feed: Feed) -> bool:
-    """Return whether that is so of minibatches: nodes as seeds, and features as they are."""
+    """Return whether that is so of minibatches: nodes as seeds, and features as they are.
+
+    Buffers would take memory that a budget has for others.
+    """
     return (
         can_record(module, shard)
         and feed.links is None
         and feed.place.rows != "host"
+        and not feed.is_limited
         and set(feed.columns) <= {"x", "id", "facts"}
     )
 
@@ -155,6 +160,19 @@ class Recording:
         return graph.replay
 
 
+def recording_of(
+    module: nn.Module, draws: Draws, device: torch.device, forward: Callable[[], Tensor]
+) -> Recording | None:
+    """Return a recording, or None where the device has no memory for one beside all else."""
+    try:
+        return Recording(module, draws, device, forward)
+    except RuntimeError as error:
+        # What ends a recording may be told in place of why.
+        if not any(isinstance(each, _NO_MEMORY) for each in (error, error.__context__)):
+            raise
+    return None
+
+
 class RecordedSteps:
     """Forward and backward of minibatches in buffers of one size, recorded and replayed."""
 
@@ -164,6 +182,10 @@ class RecordedSteps:
         self._room: Sizes | None = None
         self._recording: Recording | None = None
         self._recordings = 0
+        self._columns: Columns = {}
+        self._layers: list[CSR] = []
+        self._turned: list[int] = []
+        """Hops whose transposes come with sub-graphs."""
 
     def run(self, macrobatch: Macrobatch, graph: Subgraph, num_seeds: int) -> Tensor | None:
         """Set gradients to those of a minibatch and return its loss; None: not by a recording."""
@@ -176,12 +198,19 @@ class RecordedSteps:
             self._load(macrobatch, graph)
             # Memory that another thread takes meanwhile would end the recording.
             self._feed.sampler.settle()
-            self._recording = Recording(
+            self._recording = recording_of(
                 self._module, self._draws, graph.index.device, lambda: self._forward(num_seeds)
             )
+        if self._recording is None:
+            self._give_up()
+            return None
         self._load(macrobatch, graph)
-        assert self._recording is not None, "it was made with the room"
         return self._recording.replay()
+
+    def _give_up(self) -> None:
+        """Record nothing any more, and hold nothing for it."""
+        self._room, self._recordings = None, _MOST_RECORDINGS
+        self._columns, self._layers = {}, []
 
     def _make_room(self, macrobatch: Macrobatch, graph: Subgraph) -> bool:
         """Take room for this sub-graph and those drawn with it; False where that is no use."""
@@ -217,7 +246,6 @@ class RecordedSteps:
             for name, rows in columns.items()
         }
         self._turned = [hop for hop, back in enumerate(graph.turned) if back is not None]
-        """Hops whose transposes come with sub-graphs."""
         # The first layer's hop is the last.
         self._layers = [self._empty(graph, hop, most) for hop, most in enumerate(room.ends)][::-1]
 
