@@ -28,7 +28,7 @@ from siafu.engine.scores import training_loss, validation_loss
 from siafu.engine.weights import save_network
 from siafu.engine.workload import Evaluation, OnStep, no_step
 from siafu.nn import GNN, Draws
-from siafu.ops import DrawKey
+from siafu.ops import CSR, DrawKey
 from siafu.plan import Bill
 from siafu.record import LOWER_IS_BETTER, shown_score
 from siafu.shard import RowReader, Shard
@@ -121,16 +121,22 @@ class FullGraph:
         network, shard = self.network, self.shard
         module, strategy = network.module, network.strategy
         plain = strategy.unit == "graph" and strategy.wire == 32 and strategy.staleness == 0
+        # Sparse rows are picked in every step where some are pruned, which the host looks at.
+        plain &= not (strategy.prune and isinstance(shard.x, CSR))
         if self.config.memory or not (plain and can_record(module, shard)):
             return None
         assert isinstance(module, GNN), "others are not recorded"
         self._epochs_here += 1
-        if self._epochs_here == 2 and shard.num_owned * module.spec.hidden <= _MOST_NUMBERS:
+        spec = module.spec
+        width = max(spec.hidden, spec.out_width, 0 if isinstance(shard.x, CSR) else spec.in_width)
+        if self._epochs_here == 2 and shard.num_owned * width <= _MOST_NUMBERS:
             self._recording = recording_of(
-                module,
-                self.draws,
-                shard.world.device,
-                lambda: training_loss(network.training_logits(), shard),
+                lambda: Recording(
+                    module,
+                    self.draws,
+                    shard.world.device,
+                    lambda: training_loss(network.training_logits(), shard),
+                )
             )
         return None if self._recording is None else self._recording.replay()
 

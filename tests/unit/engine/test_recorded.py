@@ -162,14 +162,32 @@ def test_other_errors_of_a_recording_are_told(parts, replays, monkeypatch) -> No
         trained(parts, SAMPLED | {"model": "sage", "rows_on": "device"})
 
 
-def test_room_is_for_all_and_seeds_are_as_many() -> None:
+def test_room_is_for_all() -> None:
     small: Any = type("G", (), {"reached": (4, 9, 30), "ends": (8, 20), "num_seeds": 4})
-    large: Any = type("G", (), {"reached": (4, 300, 301), "ends": (9, 10), "num_seeds": 4})
+    large: Any = type("G", (), {"reached": (5, 300, 301), "ends": (9, 10), "num_seeds": 5})
     room = room_for([small, large])
-    assert room == Sizes((4, 512, 512), (256, 256))
+    assert room == Sizes((5, 512, 512), (256, 256))
     assert Sizes.of(small).fit(room)
-    assert not Sizes((3, 9, 30), (8, 20)).fit(room)
+    assert not Sizes((6, 9, 30), (8, 20)).fit(room)
     assert not Sizes((4, 9, 513), (8, 20)).fit(room)
+    assert room.joined(Sizes((9, 1, 1), (1, 999))) == Sizes((9, 512, 512), (256, 999))
+
+
+def test_minibatches_of_unlike_sizes_share_a_recording(parts, replays, monkeypatch) -> None:
+    seeds = len(open_shard(parts, World()).train)
+    batch = next(size for size in range(4, seeds) if seeds % -(-seeds // size))
+    made = []
+    init = recorded.Recording.__init__
+    monkeypatch.setattr(
+        recorded.Recording, "__init__", lambda self, *given: made.append(1) or init(self, *given)
+    )
+    settings = SAMPLED | {"model": "sage", "batch_size": batch, "macrobatch": 100}
+    want, _ = trained(parts, settings | {"rows_on": "host"})
+    got, _ = trained(parts, settings | {"rows_on": "device"})
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(want), **EXACT)
+    assert len({sizes.reached[0] for sizes in replays}) > 1
+    assert len(made) == 1
+    assert len(replays) % 3 == 0  # all steps of three epochs
 
 
 @pytest.mark.parametrize("sparse", [False, True])

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from siafu.minibatch import Columns, Feed, Macrobatch, Subgraph, sampled_of, to_device
 from siafu.nn import GNN, AtHand, Draws, HeldKeys, LocalNeighbours, Neighbours, Rows
-from siafu.ops import CSR
+from siafu.ops import CSR, has_fast_kernels
 from siafu.shard import Shard
 
 DEVICES = ("cuda",)
@@ -31,12 +31,14 @@ _GRAIN = 256
 _MOST_RECORDINGS = 8
 """After that, sub-graphs without room are trained on without a recording."""
 _MOST_SITES = 256
+_NO_CLASS = -100
+"""What torch's losses of classes pass over."""
 _NO_MEMORY = torch.OutOfMemoryError
 _HOPELESS = 1.5
 """Where the largest sub-graph of a macrobatch is so many times the mean, padding costs too much."""
 
 
-StepOf = Callable[[Rows, list[Neighbours], Tensor, int], Tensor]
+StepOf = Callable[[Rows, list[Neighbours], Tensor, Tensor], Tensor]
 """The loss, given rows, the neighbours of each layer, targets, and how many seeds there are."""
 
 
@@ -51,6 +53,7 @@ def can_record(module: nn.Module, shard: Shard) -> bool:
     spec, objective = module.spec, shard.objective
     return (
         shard.world.device.type in DEVICES
+        and has_fast_kernels(shard.world.device.type)  # others read keys on the host
         and spec.card.aggregation in ("mean", "max", "sum", "normalised_sum")
         and spec.norm != "batch"
         and not (objective.weights or objective.mean or ":" in objective.loss)
@@ -58,13 +61,15 @@ def can_record(module: nn.Module, shard: Shard) -> bool:
 
 
 def can_record_minibatches(module: nn.Module, shard: Shard, feed: Feed) -> bool:
-    """Return whether that is so of minibatches: nodes as seeds, and features as they are.
+    """Return whether that is so of minibatches: nodes of one class each, features as they are.
 
     Buffers would take memory that a budget has for others.
     """
     return (
         can_record(module, shard)
         and feed.links is None
+        and shard.y is not None
+        and shard.y.dim() == 1
         and feed.place.rows != "host"
         and not feed.is_limited
         and set(feed.columns) <= {"x", "id", "facts"}
@@ -83,13 +88,16 @@ class Sizes:
         """Return a sub-graph's own."""
         return cls(graph.reached, graph.ends)
 
+    def joined(self, other: "Sizes") -> "Sizes":
+        """Return room for both."""
+        reached = zip(self.reached, other.reached, strict=True)
+        ends = zip(self.ends, other.ends, strict=True)
+        return Sizes(tuple(map(max, reached)), tuple(map(max, ends)))
+
     def fit(self, room: "Sizes") -> bool:
-        """Return whether there is room; seeds are to be as many, since the loss is of all."""
-        pairs = (*zip(self.reached, room.reached, strict=True),)
-        edges = zip(self.ends, room.ends, strict=True)
-        return self.reached[0] == room.reached[0] and all(
-            own <= most for own, most in (*pairs, *edges)
-        )
+        """Return whether there is room."""
+        pairs = zip((*self.reached, *self.ends), (*room.reached, *room.ends), strict=True)
+        return all(own <= most for own, most in pairs)
 
 
 def room_for(graphs: list[Subgraph]) -> Sizes:
@@ -100,7 +108,7 @@ def room_for(graphs: list[Subgraph]) -> Sizes:
 
     reached = [most(counts) for counts in zip(*(g.reached for g in graphs), strict=True)]
     ends = [most(counts) for counts in zip(*(g.ends for g in graphs), strict=True)]
-    return Sizes((graphs[0].num_seeds, *reached[1:]), tuple(ends))
+    return Sizes((max(graph.num_seeds for graph in graphs), *reached[1:]), tuple(ends))
 
 
 class Recording:
@@ -160,12 +168,10 @@ class Recording:
         return graph.replay
 
 
-def recording_of(
-    module: nn.Module, draws: Draws, device: torch.device, forward: Callable[[], Tensor]
-) -> Recording | None:
+def recording_of(make: Callable[[], Recording]) -> Recording | None:
     """Return a recording, or None where the device has no memory for one beside all else."""
     try:
-        return Recording(module, draws, device, forward)
+        return make()
     except RuntimeError as error:
         # What ends a recording may be told in place of why.
         if not any(isinstance(each, _NO_MEMORY) for each in (error, error.__context__)):
@@ -194,42 +200,37 @@ class RecordedSteps:
         if self._room is None or not Sizes.of(graph).fit(self._room):
             if not self._make_room(macrobatch, graph):
                 return None
-            self._prepare(macrobatch.columns_of(graph), graph)
-            self._load(macrobatch, graph)
-            # Memory that another thread takes meanwhile would end the recording.
-            self._feed.sampler.settle()
-            self._recording = recording_of(
-                self._module, self._draws, graph.index.device, lambda: self._forward(num_seeds)
-            )
+            self._forget()
+            self._recording = recording_of(lambda: self._recorded(macrobatch, graph))
         if self._recording is None:
-            self._give_up()
+            self._forget()
+            self._room, self._recordings = None, _MOST_RECORDINGS
             return None
         self._load(macrobatch, graph)
         return self._recording.replay()
 
-    def _give_up(self) -> None:
-        """Record nothing any more, and hold nothing for it."""
-        self._room, self._recordings = None, _MOST_RECORDINGS
-        self._columns, self._layers = {}, []
+    def _recorded(self, macrobatch: Macrobatch, graph: Subgraph) -> Recording:
+        self._prepare(macrobatch.columns_of(graph), graph)
+        self._load(macrobatch, graph)
+        # Memory that another thread takes meanwhile would end the recording.
+        self._feed.sampler.settle()
+        return Recording(self._module, self._draws, graph.index.device, self._forward)
+
+    def _forget(self) -> None:
+        """Give up the memory of a recording; gradients of its last step are some of it."""
+        self._recording, self._columns, self._layers = None, {}, []
+        for weight in self._module.parameters():
+            weight.grad = None
 
     def _make_room(self, macrobatch: Macrobatch, graph: Subgraph) -> bool:
         """Take room for this sub-graph and those drawn with it; False where that is no use."""
-        alike = [
-            other
-            for step in macrobatch.subgraphs
-            for other in step
-            if other.num_seeds == graph.num_seeds
-        ]
+        alike = [other for step in macrobatch.subgraphs for other in step if other.num_seeds]
         mean = sum(other.reached[-1] for other in alike) / len(alike)
         if self._recordings == _MOST_RECORDINGS or graph.reached[-1] > _HOPELESS * mean:
             return False
         self._recordings += 1
         room = room_for(alike)
-        if self._room is not None and self._room.reached[0] == graph.num_seeds:
-            pairs = zip(room.reached, self._room.reached, strict=True)
-            ends = zip(room.ends, self._room.ends, strict=True)
-            room = Sizes(tuple(map(max, pairs)), tuple(map(max, ends)))
-        self._room = room
+        self._room = room if self._room is None else room.joined(self._room)
         return True
 
     def _prepare(self, columns: Columns, graph: Subgraph) -> None:
@@ -245,6 +246,7 @@ class RecordedSteps:
             )
             for name, rows in columns.items()
         }
+        self._count = torch.ones((), dtype=torch.float64, device=device)
         self._turned = [hop for hop, back in enumerate(graph.turned) if back is not None]
         # The first layer's hop is the last.
         self._layers = [self._empty(graph, hop, most) for hop, most in enumerate(room.ends)][::-1]
@@ -259,8 +261,9 @@ class RecordedSteps:
             indptr = graph.indptr.new_zeros(num_rows + 1)
             return CSR(indptr, index.new_zeros(edges), num_cols, longest=longest)
 
-        csr = matrix(rows, columns, graph.longest)
-        # A source may be read by any number of rows, which is for the kernel to find out.
+        # How long rows are where nobody knows is for the kernel to find out, each time; so is how
+        # many rows read a source.
+        csr = matrix(rows, columns, edges if graph.longest is None else graph.longest)
         has_back = hop in self._turned
         return csr.with_transpose(matrix(columns, rows, edges)) if has_back else csr
 
@@ -268,6 +271,9 @@ class RecordedSteps:
         """Copy a step's tensors into the buffers."""
         for name, rows in macrobatch.columns_of(graph).items():
             self._columns[name][: len(rows)].copy_(rows)
+        # Rows that are no seeds have no loss.
+        self._columns["y"][graph.num_seeds :].fill_(_NO_CLASS)
+        self._count.fill_(graph.num_seeds)
         layers = len(self._layers)
         for number, into in enumerate(self._layers):
             hop = layers - 1 - number
@@ -275,12 +281,12 @@ class RecordedSteps:
             if (back := graph.turned[hop]) is not None:
                 _copy(back, into.transpose())
 
-    def _forward(self, num_seeds: int) -> Tensor:
+    def _forward(self) -> Tensor:
         flow: list[Neighbours] = [
             self._neighbours(csr, has_back=hop in self._turned)
             for hop, csr in zip(reversed(range(len(self._layers))), self._layers, strict=True)
         ]
-        return self._step(self._columns["x"], flow, self._columns["y"], num_seeds)
+        return self._step(self._columns["x"], flow, self._columns["y"], self._count)
 
     def _neighbours(self, csr: CSR, *, has_back: bool) -> LocalNeighbours:
         facts, ids = self._columns.get("facts"), self._columns["id"]

@@ -78,7 +78,7 @@ class SampledNetwork:
         return logits.to(sum_type(logits.dtype))
 
     def loss_through(
-        self, x: Rows, flow: list[Neighbours], target: Tensor, num_seeds: int
+        self, x: Rows, flow: list[Neighbours], target: Tensor, num_seeds: Tensor
     ) -> Tensor:
         """Return the loss of a built-in model on rows and the neighbours of each layer."""
         with self._computing():
@@ -123,7 +123,7 @@ class SampledNetwork:
             self.on_answers(logits, target)
         return self._loss_of(logits, target, num_seeds)
 
-    def _loss_of(self, logits: Tensor, target: Tensor, num_seeds: int) -> Tensor:
+    def _loss_of(self, logits: Tensor, target: Tensor, num_seeds: int | Tensor) -> Tensor:
         objective = self._shard.objective
         total = total_loss(
             logits, objective.prepared(target), objective.loss, objective.weight_C(logits)
