@@ -194,7 +194,8 @@ def accuracy_over_links_lines() -> list[str]:
                 f"{ms(1e3 * ours['epoch_seconds'])} and {ms(1e3 * plain['epoch_seconds'])}; test "
                 f"accuracy {test[mode]:.2f}, fp32 {test['fp32']:.2f} "
                 f"| `benchmarks.slow_network --data {run['graph']} --hosts {hosts} --cores "
-                f"{ours['cores_per_host']} --curves` |"
+                f"{ours['cores_per_host']} --models sage --curves --seeds 2 --epochs 80 --every 4 "
+                f"--modes 'fp32,4 bits,changes,all'` |"
             )
     return lines
 
