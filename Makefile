@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Processes that tests run in, side by side (tests/lanes.py).
 LANES ?= 3
 
-.PHONY: demo test test-oldest lint docs figures bench setup clean
+.PHONY: demo test test-programs test-oldest lint docs figures bench setup clean
 
 setup: .venv/.ready
 
@@ -32,11 +32,18 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# mypy, which takes a minute, is one of the tests: tests/docs/test_types.py.
-test: setup .emulator/.ready
+PYTEST = $(BIN)/python -m pytest -p tests.lanes -n $(LANES) --dist loadfile --no-loadscope-reorder
+# Tests that start whole programs: the documents' commands, notebooks, faults, a wheel, mypy, Ray.
+PROGRAMS := tests/faults tests/ray $(patsubst %,tests/docs/test_%.py, \
+    commands fraud lambda_image notebooks pages types wheel)
+
+test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/python -m pytest -p tests.lanes -n $(LANES) --dist loadfile --no-loadscope-reorder
+	$(PYTEST) $(addprefix --ignore=,$(PROGRAMS))
+
+test-programs: setup .emulator/.ready
+	$(PYTEST) $(PROGRAMS)
 
 # The oldest torch that pyproject.toml promises: import and unit tests, in an environment of its own.
 .venv-oldest/.ready: pyproject.toml constraints.txt
