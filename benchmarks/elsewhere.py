@@ -7,9 +7,10 @@ batch norm), by the costs of a measured machine of 16 cores: as it is, and with 
 paper's machines have (72) at the same cost each, which is a guess. Cuts are a law: 0.3 of the halo
 rows of a random cut. And the dynamic models on 128 GPUs from seconds of an H200: 1 M nodes, 256
 snapshots of 10 M edges, widths of 16, on the paper's network (25 GB/s for 8 GPUs) and on one of
-today (50 GB/s per GPU). What was measured there is an epoch of two GCN layers over ten snapshots of
-16 M edges (`benchmarks.delta_transfer`); what the costs of its kernels tell of that epoch over what
-it took is what seconds of the others are divided by.
+today (50 GB/s per GPU). What was measured there is an epoch of the model on one GPU
+(`benchmarks.time_parallel --device cuda`), and where its file has none, one of two GCN layers over
+ten snapshots of 16 M edges (`benchmarks.delta_transfer`): what it took over what the costs of its
+kernels tell of it is what seconds of other sizes are multiplied by.
 """
 
 import argparse
@@ -36,6 +37,7 @@ from siafu.strategy.time.cost import (
 )
 
 COSTS = Path(__file__).parent / "results" / "predicted.jsonl"
+ENGINE = COSTS.with_name("time_parallel-h200.jsonl")
 SNAPSHOTS = COSTS.with_name("delta_transfer-h200.jsonl")
 _PAPER_CORES = 72
 _INFINIBAND = Link(bytes_per_second=25e9, latency_seconds=5e-6)
@@ -108,13 +110,13 @@ def dynamic(gpu: Machine) -> list[dict[str, Any]]:
     """Return the seconds of an epoch on one GPU and on 128, by network and exchange."""
     rows = []
     for name in ("tm-gcn", "cd-gcn", "evolvegcn-o"):
-        spec = DynamicSpec(name=name, in_width=2, hidden=WIDTH, layers=2, band=BAND)
-        parts = build_dynamic(spec).parts
-        temporal = [part for part in parts if isinstance(part, TemporalLayer)]
+        temporal = _temporal(name, in_width=2, hidden=WIDTH)
         told = STEPS * _snapshot(gpu, EDGES, WIDTH, BAND, sums=3)
         told += STEPS * _along_time(gpu, temporal)
-        alone = told * measured_share(gpu)
+        share, measured_by = measured_share(gpu, name)
+        alone = told * share
         row: dict[str, Any] = {"model": name, "seconds_on_1": round(alone, 3)}
+        row |= {"seconds_of": measured_by, "measured_share": round(share, 3)}
         row["seconds_on_1_by_kernels"] = round(told, 3)
         for ranks in (32, 128):
             plan = plan_time([EDGES] * STEPS, ranks, train_steps=STEPS)
@@ -129,33 +131,63 @@ def dynamic(gpu: Machine) -> list[dict[str, Any]]:
     return rows
 
 
-def measured_share(gpu: Machine) -> float:
-    """Return what an epoch over snapshots took on the GPU, over what its kernels' costs tell."""
+def measured_share(gpu: Machine, model: str) -> tuple[float, str]:
+    """Return what an epoch took on the GPU over what its kernels' costs tell, and who measured."""
+    engine = _engine_run(model)
+    if engine is not None:
+        facts, row = engine
+        temporal = _temporal(model, in_width=WIDTH, hidden=WIDTH)
+        told = _snapshot(gpu, row["edges"], WIDTH, facts["band"], sums=3, nodes=facts["nodes"])
+        told += _along_time(gpu, temporal, facts["nodes"])
+        return float(row["epoch_seconds"]) / (facts["snapshots"] * told), "time_parallel"
     found = json.loads(SNAPSHOTS.read_text().splitlines()[0])
     assert found["nodes"] == NODES, "rows are as many"
     # Forward, forward again and backward of two layers, each with its sums.
     told = _snapshot(gpu, found["edges"], width=8, life=found["window"], sums=6)
-    return float(found["deltas epoch_median_ms"]) / 1e3 / (found["steps"] * told)
+    return float(found["deltas epoch_median_ms"]) / 1e3 / (found["steps"] * told), "delta_transfer"
 
 
-def _snapshot(gpu: Machine, edges: int, width: int, life: int, *, sums: int) -> float:
+def _engine_run(model: str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the newest epoch of the engine on a GPU, of the largest graph, and its facts."""
+    if not ENGINE.exists():
+        return None
+    lines = [json.loads(line) for line in ENGINE.read_text().splitlines()]
+    found = [
+        (facts, row)
+        for facts in reversed(lines)
+        for row in facts["rows"]
+        if facts["device"] == "cuda"
+        and (row["model"], row["ranks"], row["block"]) == (model, 1, 0)
+        and row.get("edges")
+    ]
+    return max(found, key=lambda pair: int(pair[0]["nodes"]), default=None)
+
+
+def _temporal(name: str, *, in_width: int, hidden: int) -> list[TemporalLayer]:
+    spec = DynamicSpec(name=name, in_width=in_width, hidden=hidden, layers=2, band=BAND)
+    return [part for part in build_dynamic(spec).parts if isinstance(part, TemporalLayer)]
+
+
+def _snapshot(
+    gpu: Machine, edges: int, width: int, life: int, *, sums: int, nodes: int = NODES
+) -> float:
     """Return the seconds of two layers on a snapshot whose edges live for some; both ways."""
     share = gpu.shared(1)
-    summed = sums * edges * width * share.gather(width, NODES * width * 4)
-    rows = 2 * _PASSES * NODES * width * share.of("element")
-    products = 3 * 2 * NODES * width * width * share.product(width)
+    summed = sums * edges * width * share.gather(width, nodes * width * 4)
+    rows = 2 * _PASSES * nodes * width * share.of("element")
+    products = 3 * 2 * nodes * width * width * share.product(width)
     shipped = 2 * (2 * edges / life * 8 / _PCIE)
     return summed + rows + products + shipped + 4 * gpu.layer_seconds
 
 
-def _along_time(gpu: Machine, temporal: list[TemporalLayer]) -> float:
+def _along_time(gpu: Machine, temporal: list[TemporalLayer], nodes: int = NODES) -> float:
     """Return the seconds of layers along time, of one snapshot; means along it are free."""
     share, seconds = gpu.shared(1), 0.0
     for part in temporal:
         if not isinstance(part, BandedMean):
             maps = 4 * part.out_width * (part.in_width + part.out_width)
-            seconds += 4 * NODES * maps * share.product(WIDTH)
-            seconds += 10 * NODES * 4 * part.out_width * share.of("element")
+            seconds += 4 * nodes * maps * share.product(WIDTH)
+            seconds += 10 * nodes * 4 * part.out_width * share.of("element")
     return seconds
 
 
@@ -189,7 +221,6 @@ def main() -> None:
         "benchmark": "elsewhere",
         "machine": known["cpu"].name,
         "gpu": known["cuda"].name,
-        "measured_share": round(measured_share(known["cuda"]), 3),
         "papers100M": papers(known["cpu"]),
         "dynamic": dynamic(known["cuda"]),
     }

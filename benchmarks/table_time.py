@@ -2,6 +2,9 @@
 
 from benchmarks.beside import Row, faster, ms, rows_of, times
 
+_MOST_RANKS = 8
+"""That a run over time must have tried before it tells how epochs fall with ranks."""
+
 
 def dynamic_lines() -> list[str]:
     """Return one line for each set and score, the newest run of each on one rank."""
@@ -77,10 +80,29 @@ def time_parallel_lines() -> list[str]:
     ]
 
 
+def runs_of(name: str) -> list[Row]:
+    """Return the runs of a file whose lines have some number of ranks each, all rows together."""
+    found: dict[str, Row] = {}
+    for number, line in enumerate(rows_of(name)):
+        run = found.setdefault(line.get("run", str(number)), {**line, "rows": []})
+        run["rows"] = [*run["rows"], *line["rows"]]
+    return list(found.values())
+
+
 def scaling_lines() -> list[str]:
-    """Return how epochs over time fall with ranks that have a core each."""
-    result = rows_of("time_parallel-xeon")[-1]
-    return [_scaling(model, result) for model in ("tm-gcn", "cd-gcn")]
+    """Return how epochs over time fall with ranks that have a core each, by the newest runs."""
+    wide = [
+        run
+        for run in runs_of("time_parallel-xeon")
+        if max(row["ranks"] for row in run["rows"]) >= _MOST_RANKS
+    ]
+    newest = {(run["nodes"], run["snapshots"]): run for run in wide}
+    return [
+        _scaling(model, run)
+        for run in newest.values()
+        for model in ("tm-gcn", "cd-gcn")
+        if any(row["model"] == model for row in run["rows"])
+    ]
 
 
 def _scaling(model: str, result: Row) -> str:
@@ -96,11 +118,14 @@ def _scaling(model: str, result: Row) -> str:
         f"{times(one / float(best(ranks)['epoch_seconds']))}, {best(ranks)['peak_mb']:.0f} MB)"
         for ranks in sorted({row["ranks"] for row in rows if row["ranks"] > 1})
     ]
+    ranks = ",".join(str(count) for count in sorted({row["ranks"] for row in rows}))
+    nodes = "" if result["nodes"] == 20_000 else f"--nodes {result['nodes']} "
+    band = "" if result.get("band", 20) == 20 else f"--band {result['band']} "
     return (
         f"| epoch over {result['snapshots']} snapshots of {result['nodes']:,} nodes, {model}, a "
         f"core per rank | 1 rank {one:.2f} s, {best(1)['peak_mb']:.0f} MB; {'; '.join(told)} each "
-        f"| `benchmarks.time_parallel --ranks 1,2,4,8 --steps {result['snapshots']} --blocks 0 "
-        f"--node-parts 1 --overlap on,off` |"
+        f"| `benchmarks.time_parallel {nodes}--ranks {ranks} --steps {result['snapshots']} {band}"
+        f"--blocks 0 --node-parts 1 --overlap on,off` |"
     )
 
 
