@@ -56,6 +56,8 @@ _TIMES_ON_DEVICE = 8
 """How many times larger pieces are than on a host."""
 _READING_BYTES = 1 << 26
 """Pages of a file that are resident while several threads read rows of it."""
+_NUMBERS_BYTES = 32
+"""A node's id and degrees."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -258,7 +260,9 @@ class Feed:
             out: Tensor = getattr(neighbours, aggregation)(found["x"])
             return out
 
-        return map_rows(self.whole, columns, aggregate, self.room(self.width, 1), width=self.width)
+        far_bytes = self.far_bytes(self.width, self.whole.served.far_R)
+        room = self.room(self.width, 1, far_bytes=far_bytes)
+        return map_rows(self.whole, columns, aggregate, room, width=self.width)
 
     @property
     def is_limited(self) -> bool:
@@ -270,17 +274,25 @@ class Feed:
         assert self._left is not None, "memory is limited"
         return self._left() - (0 if self._hot is None else self._hot.free_bytes)
 
-    def room(self, width: int, count: int, num_rows: int | None = None) -> Room:
+    def far_bytes(self, width: int, far_R: Tensor) -> int:
+        """Return what rows of this width, fetched of other ranks, take with ids and degrees."""
+        return len(far_R) * (4 * width + _NUMBERS_BYTES)
+
+    def room(
+        self, width: int, count: int, num_rows: int | None = None, *, far_bytes: int = 0
+    ) -> Room:
         """Return where `count` times all owned rows of this width go, and what is left for pieces.
 
-        `num_rows` where only some of them are made. Every rank calls this together.
+        `num_rows` where only some of them are made; `far_bytes` of other ranks' rows go there too.
+        Every rank calls this together.
         """
         if not self.is_limited:
             times = 1 if self.place.rows == "host" else _TIMES_ON_DEVICE
             return Room(on_disk=self.shard.is_mapped, times=times)
-        mine = self.shard.num_owned if num_rows is None else num_rows
-        rows = max(row[0] for row in tell([float(mine)], self.channel, "control"))
-        left, held = self.left(), int(4 * width * rows * count)
+        rows = self.shard.num_owned if num_rows is None else num_rows
+        mine = float(4 * width * rows * count + far_bytes)
+        held = int(max(row[0] for row in tell([mine], self.channel, "control")))
+        left = self.left()
         on_disk = self.shard.is_mapped or held > left // 2
         return Room(on_disk, left - (_READING_BYTES if on_disk else held))
 

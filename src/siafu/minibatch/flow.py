@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, ask, tell
-from siafu.minibatch.layerwise import drawn_degree, row_spans
+from siafu.minibatch.layerwise import Some, drawn_degree, row_spans
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.served import owners_of, rows_of
 
@@ -32,8 +32,14 @@ class Flow:
     """One for each layer, which draws one hop."""
     rows: tuple[Tensor, ...]
     """int64, rising: of each layer."""
+    far: tuple[Tensor, ...]
+    """Addresses of the rows of other ranks that each layer reads, rising."""
     cost: float
     """Of the dearest rank, all layers together."""
+
+    def some(self, number: int) -> Some:
+        """Return what a layer writes and reads."""
+        return Some(self.rows[number], self.far[number])
 
 
 def plan_flow(
@@ -47,6 +53,7 @@ def plan_flow(
     own_N = torch.zeros(num_owned, dtype=torch.bool)
     _mark(own_N, seeds.unique(), channel)
     rows: list[Tensor] = []
+    far: list[Tensor] = []
     total = 0.0
     for number in reversed(range(len(relays))):
         rows_M = own_N.nonzero()[:, 0]
@@ -56,10 +63,12 @@ def plan_flow(
         total += max(row[0] for row in tell(mine, channel, "control"))
         if total > most:
             return None
+        far.insert(0, relays[number].served.far_R)
+        if number or channel.size > 1:
+            far[0] = _mark_sources(relays[number], number, rows_M, own_N)
         if number:
-            far_R = _mark_sources(relays[number], number, rows_M, own_N)
-            _mark(own_N, far_R, channel)
-    return Flow(tuple(relays), tuple(rows), total)
+            _mark(own_N, far[0], channel)
+    return Flow(tuple(relays), tuple(rows), tuple(far), total)
 
 
 def _mark(own_N: Tensor, addresses: Tensor, channel: World) -> None:
@@ -74,7 +83,7 @@ def _mark(own_N: Tensor, addresses: Tensor, channel: World) -> None:
 
 def _mark_sources(relay: Relay, number: int, rows_M: Tensor, own_N: Tensor) -> Tensor:
     """Mark the owned sources of some rows, and return the addresses of the others, rising."""
-    halo_R = relay.served.address_C[len(own_N) :].sort().values
+    halo_R = relay.served.far_R
     is_read_R = torch.zeros(len(halo_R), dtype=torch.bool)
     indptr = _offsets(drawn_degree(relay, rows_M))
     for low, high in row_spans(indptr, _EDGES_AT_ONCE, _ROWS_AT_ONCE):

@@ -1,10 +1,10 @@
 """A function of every node and all its in-neighbours, some nodes at a time.
 
-Layer by layer this is inference over the whole graph; its memory is that of one piece and of the
-rows that come out, which may go to a file. With one aggregation it is the constant input of a first
-layer.
+Layer by layer this is inference over the whole graph; its memory is that of one piece, of the
+rows that others have and of those that come out, both of which may go to files. With one
+aggregation it is the constant input of a first layer.
 
-Shapes: N owned rows, M rows of a piece, V nodes it reads.
+Shapes: N owned rows, M rows of a piece, V nodes it reads, R rows of other ranks.
 """
 
 import math
@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from siafu.comm import tell
+from siafu.comm import World, tell
+from siafu.minibatch.far_rows import fetch_near
 from siafu.minibatch.relay import Relay
 from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import sum_type
@@ -28,9 +29,11 @@ _EDGES_AT_ONCE = 1 << 20
 _BYTES_AT_ONCE = 1 << 28
 """Of the rows a piece reads, if no two of its edges start at one node."""
 _COPIES = 4
-"""Of a row while it is fetched: as it comes, joined with the own ones, as asked by others, read."""
+"""Of a row while it is fetched: as it comes, joined with others', as asked by others, read."""
 _NUMBER_BYTES = 200
 """What an edge and its source take in numbers: addresses, places, what sorting makes of them."""
+_PIECES_BETWEEN = 16
+"""Two meetings of the ranks."""
 _LEAST_NODES = 1 << 10
 
 
@@ -57,11 +60,27 @@ class Room:
         rows = min(_ROWS_AT_ONCE, nodes // 8)
         return row_spans(indptr, min(_EDGES_AT_ONCE, nodes - rows), rows)
 
+    def fetched_at_once(self, row_bytes: int) -> int:
+        """Return how many rows of so many bytes may be on their way together."""
+        each = _COPIES * row_bytes + _NUMBER_BYTES
+        free = _BYTES_AT_ONCE if self.piece_bytes is None else self.piece_bytes
+        return max(_LEAST_NODES, free // each)
+
     def rows_at_once(self, width: int) -> int:
         """Return how many rows may be worked on that are `width` wide, all that is made counted."""
         if self.piece_bytes is None:
             return _ROWS_AT_ONCE
         return min(_ROWS_AT_ONCE, max(_LEAST_NODES, self.piece_bytes // (4 * width)))
+
+
+@dataclass(frozen=True, eq=False)
+class Some:
+    """Some owned rows, and all that they read of other ranks."""
+
+    rows_M: Tensor
+    """int64, rising."""
+    far_R: Tensor
+    """Addresses, rising."""
 
 
 def node_bytes(row_bytes: int, width: int) -> int:
@@ -78,38 +97,58 @@ def map_rows(
     *,
     width: int = 0,
     number: int = 0,
-    only: Tensor | None = None,
+    only: Some | None = None,
 ) -> WrittenRows | PickedRows:
     """Return compute(...) of every owned row, or of `only` some; every rank calls this together.
 
     The relay draws one hop, keyed by `number` where that is not of all in-edges. `width` is that of
-    the widest rows that `compute` makes.
+    the widest rows that `compute` makes. Each row of other ranks travels once, before any piece.
     """
-    channel, num_owned, room = relay.channel, relay.served.shard.num_owned, room or Room()
-    row_bytes = sum(_row_bytes(relay.served.node_columns[name]) for name in columns)
-    indptr = relay.served.shard.csr.indptr
+    served, room = relay.served, room or Room()
+    row_bytes = sum(_row_bytes(served.node_columns[name]) for name in columns)
+    indptr, far_R = served.shard.csr.indptr, served.far_R
     if only is not None:
-        degree = drawn_degree(relay, only)
+        degree, far_R = drawn_degree(relay, only.rows_M), only.far_R
         indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
     spans = room.spans(indptr, row_bytes, width)
-    rounds = int(max(row[0] for row in tell([float(len(spans))], channel, "control")))
-    out: WrittenRows | None = None
-    for at in range(rounds):
-        low, high = spans[at] if at < len(spans) else (0, 0)
-        rows_M = torch.arange(low, high) if only is None else only[low:high]
+    at_once = room.fetched_at_once(row_bytes)
+    near = fetch_near(relay, columns, far_R, at_once, on_disk=room.on_disk)
+
+    def ready(at: int) -> tuple[Subgraph, dict[str, Tensor]]:
+        low, high = spans[at]
+        rows_M = torch.arange(low, high) if only is None else only.rows_M[low:high]
         piece = relay.sample_own(number, rows_M)
-        addresses, place = piece.addresses.unique(return_inverse=True)
-        found = relay.fetch(addresses, columns)
-        # Popped, so that of each column only one copy stays.
-        rows = {name: found.pop(name).index_select(0, place) for name in columns}
-        result = compute(piece, rows)
+        return piece, near.of(piece.addresses)
+
+    out: WrittenRows | None = None
+    num_owned, meetings = served.shard.num_owned, _Meetings(relay.channel, len(spans))
+    for at, (low, _) in enumerate(spans):
+        result = compute(*ready(at))
         if out is None:
-            shape = (num_owned if only is None else len(only), *result.shape[1:])
+            shape = (num_owned if only is None else len(only.rows_M), *result.shape[1:])
             kind = sum_type(result.dtype) if room.on_disk else result.dtype  # numpy has no bfloat16
             out = relay.new_rows(shape, kind, on_disk=room.on_disk)
         out.write(low, result)
-    assert out is not None, "there is one round at least"
-    return out if only is None else PickedRows(only, out, num_owned)
+        meetings.note_piece()
+    assert out is not None, "there is one piece at least"
+    return out if only is None else PickedRows(only.rows_M, out, num_owned)
+
+
+class _Meetings:
+    """Ranks wait for each other every few pieces: after a whole layer a wait might be too long."""
+
+    def __init__(self, channel: World, count: int) -> None:
+        """`count` pieces are this rank's; all ranks call together."""
+        self._channel, self._count, self._done, self._held = channel, count, 0, 0
+        most = max(row[0] for row in tell([float(count)], channel, "control"))
+        self._number = int(most) // _PIECES_BETWEEN
+
+    def note_piece(self) -> None:
+        """Meet the others when so much of the pieces is done."""
+        self._done += 1
+        while self._held < self._number * self._done // self._count:
+            tell([0.0], self._channel, "control")
+            self._held += 1
 
 
 def drawn_degree(relay: Relay, rows_M: Tensor) -> Tensor:

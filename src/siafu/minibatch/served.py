@@ -1,7 +1,8 @@
 """What a rank tells of its nodes, to others and to itself: sampled in-edges, and rows.
 
 A node is named by its address, the rank that owns it and its row there, so that no rank needs a
-table of all nodes. Shapes: Q requests, S sampled edges, N owned rows, C columns of the shard.
+table of all nodes. Shapes: Q requests, S sampled edges, N owned rows,
+R halo rows, C columns of the shard.
 """
 
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Served:
         """Return what this rank serves; every rank calls this together."""
         own_N = torch.arange(shard.num_owned) | channel.rank << ROW_BITS
         halo_R = exchange_halo(own_N, shard.plan, channel)
+        assert bool((halo_R[1:] > halo_R[:-1]).all()), "halo rows are in the order of their owners"
         found = {name: shard.reader(name) for name in edge_columns}
         ids: dict[str, RowReader] = {"id": HeldRows(shard.row_ids)}
         return cls(
@@ -76,6 +78,11 @@ class Served:
             ids | node_columns,
             _chances(shard) if sampling.weighted else None,
         )
+
+    @property
+    def far_R(self) -> Tensor:
+        """Addresses of the halo rows, rising."""
+        return self.address_C[self.shard.num_owned :]
 
     def answer(
         self, rows_Q: Tensor, batch_Q: Tensor, keys: list[DrawKey], fanout: int, how: Sampling

@@ -330,16 +330,25 @@ def _sampled_traffic(
     asked = (_REQUEST_BYTES + _COUNT_BYTES) * counts.far.requests + edge_bytes * counts.far.answers
     samples, tried = ranks * asked, tried_steps(counts.steps)
     numbers, tensors = parameter_counts(spec)
-    widths = [layer_widths(spec, number) for number in range(spec.layers)]
-    passes = sum(spec.card.sends(width) for width in widths)
     return EpochTraffic(
         layers=(LayerTraffic(0, 0, 0),) * spec.layers,
         gradients=counts.steps * ring_bytes(4 * (numbers + tensors), ranks) if ranks > 1 else 0,
         norms=0,
-        evaluation=round(cut.halo_rows * 4 * passes),
+        evaluation=round(cut.halo_rows * _inferred_bytes(at, row)),
         once=round(tried * samples + bool(tried) * TRIED_ROWS * ranks * counts.far_rows[0] * row),
         other=round(rows + counts.steps * samples),
     )
+
+
+def _inferred_bytes(at: Setting, first: float) -> float:
+    """Return what a halo row costs in a pass over all nodes, whose first layer reads so much of it.
+
+    Each layer fetches its input once.
+    """
+    spec = at.spec
+    beside = _REQUEST_BYTES + _ID_BYTES + (_DEGREES_BYTES if spec.card.scales_sampled else 0)
+    later = [layer_widths(spec, number).into for number in range(1, spec.layers)]
+    return first + sum(beside + BYTES[at.config.precision] * width for width in later)
 
 
 def with_stages(strategy: Strategy, count: int) -> Strategy:

@@ -15,6 +15,7 @@ from siafu.comm import sum_in_order, tell
 from siafu.engine.links import link_loss
 from siafu.engine.networks.own_model import WholeNetwork
 from siafu.engine.networks.recorded import RecordedSteps, can_record_minibatches
+from siafu.engine.networks.sampled_memory import layer_room
 from siafu.engine.networks.step_state import StepsTaken, StepState
 from siafu.engine.networks.trimming import hops_for
 from siafu.engine.workload import OnStep, no_step
@@ -328,10 +329,8 @@ class SampledNetwork:
         widths = [layer_widths(module.spec, number) for number in range(num_layers)]
         # Jumping knowledge reads the rows of all layers, others the last one's.
         keeps_all = module.readout is not None
-        most = None if flow is None else max(map(len, flow.rows))
-        room = self.feed.room(
-            max(at.out for at in widths), num_layers + 1 if keeps_all else 2, most
-        )
+        count = num_layers + 1 if keeps_all else 2
+        room = layer_room(self.feed, module.spec, num_layers, count, flow)
         for number in range(num_layers):
             name = self.feed.rows_name if number == 0 else "hidden"
             made = map_rows(
@@ -341,7 +340,7 @@ class SampledNetwork:
                 room,
                 width=max(widths[number].into, widths[number].out),
                 number=number,
-                only=None if flow is None else flow.rows[number],
+                only=None if flow is None else flow.some(number),
             )
             served["hidden"] = made
             hidden = [*hidden, made] if keeps_all else [made]

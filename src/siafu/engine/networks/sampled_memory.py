@@ -8,7 +8,9 @@ from siafu.config import RunConfig
 from siafu.errors import BudgetError
 from siafu.minibatch import (
     Feed,
+    Flow,
     Macrobatch,
+    Room,
     Trial,
     choose_macrobatch,
     measure_costs,
@@ -16,7 +18,7 @@ from siafu.minibatch import (
 )
 from siafu.minibatch.feed import Left
 from siafu.minibatch.placement import free_bytes
-from siafu.nn import ModelSpec
+from siafu.nn import ModelSpec, layer_widths
 from siafu.ops import warm_up, warm_up_sampling
 from siafu.options import read_bytes
 from siafu.partitioning.memory import available_bytes
@@ -25,7 +27,7 @@ from siafu.plan.sampled import BUILDING, FREE_SHARE, RUNTIME_BYTES
 from siafu.record import counted
 from siafu.shard import Shard
 
-__all__ = ["memory_left", "read_fanout", "settle_macrobatch"]
+__all__ = ["layer_room", "memory_left", "read_fanout", "settle_macrobatch"]
 
 _STEPS_ON_DEVICE = 16
 """Drawn together on a device at most: enough that launches and waits are few."""
@@ -109,6 +111,18 @@ def _free_bytes(feed: Feed) -> float:
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", feed.channel.size))
     mine = FREE_SHARE * available_bytes(None) / ranks_here
     return min(row[0] for row in feed.shard.world.gather_numbers([mine]))
+
+
+def layer_room(feed: Feed, spec: ModelSpec, layers: int, count: int, flow: Flow | None) -> Room:
+    """Return the room for `count` times the rows that layers make of all nodes, or of a flow's.
+
+    Every rank calls this together.
+    """
+    widths = [layer_widths(spec, number) for number in range(layers)]
+    far = (feed.whole.served.far_R,) * layers if flow is None else flow.far
+    far_bytes = max(feed.far_bytes(at.into, of) for at, of in zip(widths, far, strict=True))
+    most = None if flow is None else max(map(len, flow.rows))
+    return feed.room(max(at.out for at in widths), count, most, far_bytes=far_bytes)
 
 
 def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float:
