@@ -28,7 +28,8 @@ def inferred(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, A
     training = begin(make_config(data="a", **BASE, **settings).resolved(), shard)
     network, flow = training.workload.network, training.workload.scoring.flow
     passes, sent = [], [world.meter.bytes_sent.get("feature", 0)]
-    for at_once, room in [(1 << 20, Room()), (3, Room()), (3, Room(on_disk=True))]:
+    rooms = [(1 << 20, Room()), (3, Room(ahead=True)), (3, Room(on_disk=True, ahead=True))]
+    for at_once, room in rooms:
         network._inferred = None
         network.feed.room = lambda *given, room=room, **more: room
         few = mock.patch.object(Room, "fetched_at_once", lambda *_, most=at_once: most)

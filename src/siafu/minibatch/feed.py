@@ -274,6 +274,12 @@ class Feed:
         assert self._left is not None, "memory is limited"
         return self._left() - (0 if self._hot is None else self._hot.free_bytes)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether pieces are made ready beside others that compute: not on the same one core."""
+        computes_elsewhere = self.shard.world.device.type != "cpu" or torch.get_num_threads() > 1
+        return computes_elsewhere and self.place.rows == "host"
+
     def far_bytes(self, width: int, far_R: Tensor) -> int:
         """Return what rows of this width, fetched of other ranks, take with ids and degrees."""
         return len(far_R) * (4 * width + _NUMBERS_BYTES)
@@ -288,13 +294,13 @@ class Feed:
         """
         if not self.is_limited:
             times = 1 if self.place.rows == "host" else _TIMES_ON_DEVICE
-            return Room(on_disk=self.shard.is_mapped, times=times)
+            return Room(on_disk=self.shard.is_mapped, times=times, ahead=self.is_ahead)
         rows = self.shard.num_owned if num_rows is None else num_rows
         mine = float(4 * width * rows * count + far_bytes)
         held = int(max(row[0] for row in tell([mine], self.channel, "control")))
         left = self.left()
         on_disk = self.shard.is_mapped or held > left // 2
-        return Room(on_disk, left - (_READING_BYTES if on_disk else held))
+        return Room(on_disk, left - (_READING_BYTES if on_disk else held), ahead=self.is_ahead)
 
     def _hot_rows(self) -> HotRows | None:
         row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)

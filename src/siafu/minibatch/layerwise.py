@@ -1,6 +1,6 @@
 """A function of every node and all its in-neighbours, some nodes at a time.
 
-Layer by layer this is inference over the whole graph; its memory is that of one piece, of the
+Layer by layer this is inference over the whole graph; its memory is that of a piece or two, of the
 rows that others have and of those that come out, both of which may go to files. With one
 aggregation it is the constant input of a first layer.
 
@@ -8,8 +8,10 @@ Shapes: N owned rows, M rows of a piece, V nodes it reads, R rows of other ranks
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +23,8 @@ from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import sum_type
 from siafu.shard import PickedRows, RowReader, WrittenRows
 
+_Made = TypeVar("_Made")
+
 RowFunction = Callable[[Subgraph, dict[str, Tensor]], Tensor]
 """Maps a piece, and rows of its nodes by column, to a row for each of its M rows."""
 
@@ -30,10 +34,13 @@ _BYTES_AT_ONCE = 1 << 28
 """Of the rows a piece reads, if no two of its edges start at one node."""
 _COPIES = 4
 """Of a row while it is fetched: as it comes, joined with others', as asked by others, read."""
+_READ_COPIES = 2
+"""Of a row while its piece is made ready: as it is read, and among those of the piece."""
 _NUMBER_BYTES = 200
 """What an edge and its source take in numbers: addresses, places, what sorting makes of them."""
 _PIECES_BETWEEN = 16
 """Two meetings of the ranks."""
+_AHEAD = "siafu-piece"
 _LEAST_NODES = 1 << 10
 
 
@@ -47,13 +54,15 @@ class Room:
     """Of all that a piece makes; None where memory is not limited."""
     times: int = 1
     """How many times larger pieces are than a host's, where memory is not limited."""
+    ahead: bool = False
+    """Whether a piece is made ready while the one before it is computed."""
 
     def spans(self, indptr: Tensor, row_bytes: int, width: int) -> list[tuple[int, int]]:
         """Return pieces that read rows of so many bytes and compute with rows `width` wide."""
         if self.piece_bytes is None:
             edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
             return row_spans(indptr, self.times * edges, self.times * _ROWS_AT_ONCE)
-        fits = max(_LEAST_NODES, self.piece_bytes // node_bytes(row_bytes, width))
+        fits = max(_LEAST_NODES, self.piece_bytes // node_bytes(row_bytes, width, self.ahead))
         # A power of two, since what is free differs a little from run to run, and pieces of another
         # size may round sums of products another way.
         nodes = 1 << (fits.bit_length() - 1)
@@ -83,10 +92,14 @@ class Some:
     """Addresses, rising."""
 
 
-def node_bytes(row_bytes: int, width: int) -> int:
-    """Return what a piece takes for each node it reads, at most."""
-    computing = 2 * row_bytes + 4 * 4 * width
-    return max(_COPIES * row_bytes, computing) + _NUMBER_BYTES
+def node_bytes(row_bytes: int, width: int, ahead: bool) -> int:
+    """Return what pieces take for each node that one of them reads, at most.
+
+    `ahead`: one computes while the next is made ready.
+    """
+    reading = _READ_COPIES * row_bytes + _NUMBER_BYTES
+    computing = 2 * row_bytes + 4 * 4 * width + _NUMBER_BYTES
+    return computing + reading if ahead else max(computing, reading)
 
 
 def map_rows(
@@ -122,8 +135,10 @@ def map_rows(
 
     out: WrittenRows | None = None
     num_owned, meetings = served.shard.num_owned, _Meetings(relay.channel, len(spans))
-    for at, (low, _) in enumerate(spans):
-        result = compute(*ready(at))
+    made = _in_turn(ready, len(spans), ahead=room.ahead)
+    for (low, _), (piece, rows) in zip(spans, made, strict=True):
+        result = compute(piece, rows)
+        del piece, rows  # the one after the next is begun when the next is asked for
         if out is None:
             shape = (num_owned if only is None else len(only.rows_M), *result.shape[1:])
             kind = sum_type(result.dtype) if room.on_disk else result.dtype  # numpy has no bfloat16
@@ -149,6 +164,22 @@ class _Meetings:
         while self._held < self._number * self._done // self._count:
             tell([0.0], self._channel, "control")
             self._held += 1
+
+
+def _in_turn(make: Callable[[int], _Made], count: int, *, ahead: bool) -> Iterator[_Made]:
+    """Yield make(0), make(1) ...; `ahead` has a thread make the next while one is used."""
+    if not ahead or count == 1:
+        yield from map(make, range(count))
+        return
+    with ThreadPoolExecutor(1, thread_name_prefix=_AHEAD) as thread:
+        coming = thread.submit(make, 0)
+        for number in range(1, count + 1):
+            ready = [coming.result()]
+            if number < count:
+                coming = thread.submit(make, number)
+            else:
+                del coming
+            yield ready.pop()  # no name for it here, which would keep it too long
 
 
 def drawn_degree(relay: Relay, rows_M: Tensor) -> Tensor:

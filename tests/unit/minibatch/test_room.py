@@ -1,8 +1,10 @@
 """Inference over all rows, seeds of a cache and degrees take what a budget leaves, no more."""
 
 import re
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -17,7 +19,7 @@ from siafu.errors import BudgetError
 from siafu.graph import graph_from_edges
 from siafu.ingest import load
 from siafu.launch import fit
-from siafu.minibatch import Room, node_bytes
+from siafu.minibatch import Feed, Room, layerwise, node_bytes
 from siafu.minibatch.feature_rows import fact_rows
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.partitioning import partition_graph
@@ -60,17 +62,39 @@ def only_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("siafu.minibatch.feed._READING_BYTES", 0)
 
 
-def network_of(parts: Path, **settings: Any) -> tuple[SampledNetwork, Any]:
-    config = make_config(data="planted", **SAMPLED, **settings).resolved()
-    shard = open_shard(parts, World(), place="host")
+def network_of(
+    parts: Path, world: World | None = None, **settings: Any
+) -> tuple[SampledNetwork, Any]:
+    config = make_config(data="planted", **SAMPLED | settings).resolved()
+    shard = open_shard(parts, world or World(), place="host")
     training = begin(config, shard)
     assert isinstance(training.workload.network, SampledNetwork)
     return training.workload.network, shard
 
 
+class AtOnce:
+    """Does what a thread would, here and now: while the piece before is used, at the earliest."""
+
+    def __init__(self, *given: Any, **more: Any) -> None: ...
+
+    def __enter__(self) -> "AtOnce":
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def submit(self, work: Any, *given: Any) -> Any:
+        done: Future[Any] = Future()
+        done.set_result(work(*given))
+        return done
+
+
 @pytest.mark.usefixtures("only_tensors")
+@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("settings", [{"model": "gcn"}, {"model": "gat", "heads": 2, "jk": "cat"}])
-def test_inference_takes_what_the_budget_leaves(parts: Path, settings: dict[str, Any]) -> None:
+def test_inference_takes_what_the_budget_leaves(
+    parts: Path, monkeypatch, settings: dict[str, Any], ahead: bool
+) -> None:
+    monkeypatch.setattr(Feed, "is_ahead", ahead)
     budget = 6_000_000
     free, shard = network_of(parts, **settings)
     bound, _ = network_of(parts, memory=str(budget), **settings)
@@ -78,12 +102,39 @@ def test_inference_takes_what_the_budget_leaves(parts: Path, settings: dict[str,
     assert isinstance(rows, ScratchRows)
     bound._inferred = None
     held = [shard.x, shard.csr.index, shard.csr.indptr, *bound.module.parameters()]
-    with Alive(held) as alive:
+    with mock.patch.object(layerwise, "ThreadPoolExecutor", AtOnce), Alive(held) as alive:
         bound.logit_rows()
-    assert alive.peak < budget
+    assert 0.2 * budget < alive.peak < budget
     torch.testing.assert_close(rows.slice(0, 20_000), free.logits(), rtol=1e-5, atol=1e-6)
     bound.close()
     free.close()
+
+
+def peak_of_pass(world: World, parts: Path, budget: int) -> dict[str, Any]:
+    """Return the bytes alive in a pass over all nodes, and whether its rows went to a file."""
+    limits = {"memory_in_use": lambda world: 0, "RUNTIME_BYTES": 0}
+    with (
+        mock.patch.multiple("siafu.engine.networks.sampled_memory", **limits),
+        mock.patch("siafu.minibatch.feed._READING_BYTES", 0),
+        mock.patch.object(layerwise, "ThreadPoolExecutor", AtOnce),
+        mock.patch.object(Feed, "is_ahead", True),
+    ):
+        network, shard = network_of(parts, world, memory=str(budget), model="sage")
+        held = [shard.x, shard.csr.index, shard.csr.indptr, *network.module.parameters()]
+        with Alive([*held, network.feed.whole.served.address_C]) as alive:
+            rows = network.logit_rows()
+        network.close()
+    return {"peak": alive.peak, "on_disk": isinstance(rows, ScratchRows)}
+
+
+@pytest.mark.parametrize("budget", [8_000_000, 60_000_000])
+def test_rows_of_other_ranks_take_what_the_budget_leaves(
+    ranks: RankPool, tmp_path: Path, budget: int
+) -> None:
+    partition_graph(load("planted:20000"), tmp_path / "3.parts", num_parts=3, method="hash")
+    told = ranks.run(peak_of_pass, 3, tmp_path / "3.parts", budget)
+    assert [one["on_disk"] for one in told] == [budget < 10_000_000] * 3
+    assert all(one["peak"] < budget for one in told)
 
 
 @pytest.mark.usefixtures("only_tensors")
@@ -97,15 +148,16 @@ def test_budget_too_small_for_a_minibatch_names_one_that_works(parts: Path) -> N
 
 
 @pytest.mark.parametrize("piece_bytes", [200_000, 2_000_000, 50_000_000])
-def test_pieces_are_as_large_as_there_is_room(piece_bytes: int) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_pieces_are_as_large_as_there_is_room(piece_bytes: int, ahead: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     degree = torch.randint(0, 40, (50_000,), generator=generator)
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
-    spans = Room(False, piece_bytes).spans(indptr, 264, 64)
+    spans = Room(False, piece_bytes, ahead=ahead).spans(indptr, 264, 64)
     assert [low for low, _ in spans] == [0, *(high for _, high in spans[:-1])]
     assert spans[-1][1] == 50_000
     read = [high - low + int(indptr[high] - indptr[low]) for low, high in spans]
-    fits = max(1024, piece_bytes // node_bytes(264, 64))
+    fits = max(1024, piece_bytes // node_bytes(264, 64, ahead))
     assert max(read) <= fits
     assert max(read) > 0.4 * min(fits, 1 << 20)
 

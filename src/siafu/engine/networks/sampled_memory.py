@@ -133,7 +133,7 @@ def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float
     most = float(degree.max()) if len(degree) else 0.0
     most = max(row[0] for row in feed.shard.world.gather_numbers([most]))
     width = max(layer_rows(spec, number).widest for number in range(spec.layers))
-    return most * node_bytes(4 * width + 32, width)
+    return most * node_bytes(4 * width + 32, width, feed.is_ahead)
 
 
 def _too_small(config: RunConfig, held: int, training: float, inferring: float) -> BudgetError:
