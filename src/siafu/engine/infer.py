@@ -53,8 +53,9 @@ def write_predictions(
     """
     network.module.eval()
     draws.training = False
-    logits = network.logit_rows()
+    # In this order one pass over the layers may give both.
     hidden = network.embedding_rows() if embeddings else None
+    logits = network.logit_rows()
     split_N = _split_codes(shard)
     targets = node_targets(shard)
 

@@ -176,6 +176,31 @@ def test_last_weights_are_inferred_with_once(monkeypatch, tmp_path: Path) -> Non
     assert run.predictions.num_rows == 300
 
 
+@pytest.mark.parametrize("settings", [{"model": "gcn"}, {"model": "sage", "jk": "cat"}])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_embeddings_beside_predictions_take_one_pass(
+    parts: Path, tmp_path: Path, monkeypatch, settings: dict[str, Any], layers: int
+) -> None:
+    network, shard = network_of(parts, layers=layers, fanout="2,2,2"[: 2 * layers - 1], **settings)
+    want = network.logits(), network.embeddings()
+    run, one_layer = [], SampledNetwork._one_layer
+    monkeypatch.setattr(
+        SampledNetwork,
+        "_one_layer",
+        lambda self, number, *given: run.append(number) or one_layer(self, number, *given),
+    )
+    network._inferred = None
+    network.logits()
+    once = run.copy()
+    network._inferred = None
+    write_predictions(network, shard, network._draws, tmp_path, embeddings=True)
+    assert run == once * 2
+    assert torch.equal(network.logits(), want[0])
+    assert torch.equal(network.embeddings(), want[1])
+    assert run == once * 2
+    network.close()
+
+
 def test_other_weights_are_inferred_with_again(parts: Path) -> None:
     network, _ = network_of(parts, model="sage")
     first = network.logits()

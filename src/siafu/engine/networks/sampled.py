@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from siafu.comm import sum_in_order, tell
 from siafu.engine.links import link_loss
+from siafu.engine.networks.inferred import Inferred
 from siafu.engine.networks.own_model import WholeNetwork
 from siafu.engine.networks.recorded import RecordedSteps, can_record_minibatches
 from siafu.engine.networks.sampled_memory import layer_room
@@ -63,8 +64,8 @@ class SampledNetwork:
         self._recorded: RecordedSteps | None = None
         if can_record_minibatches(module, shard, feed):
             self._recorded = RecordedSteps(feed, draws, module, self.loss_through)
-        self._inferred: tuple[list[Tensor], WrittenRows] | None = None
-        """The logits of all nodes, and the weights that gave them."""
+        self._inferred: Inferred | None = None
+        """Of all nodes, by the last weights that were asked."""
         self.on_answers: Callable[[Tensor, Tensor], None] | None = None
         """Told the logits and targets of minibatches as they are trained on."""
 
@@ -252,24 +253,27 @@ class SampledNetwork:
 
         Asked for again, the same weights need no second inference.
         """
-        self._rest()
-        weights = [tensor.detach() for tensor in self.module.state_dict().values()]
-        if self._inferred is not None:
-            pairs = zip(weights, self._inferred[0], strict=True)
-            if all(torch.equal(now, before) for now, before in pairs):
-                return self._inferred[1]
-        self._inferred = None
-        whole = self._whole
-        rows = self._infer_all(embed=False) if whole is None else HeldRows(whole.logits().cpu())
-        self._inferred = [tensor.clone() for tensor in weights], rows
-        return rows
+        kept, whole = self._kept(), self._whole
+        if kept.logits is None:
+            logits = self._infer_all(embed=False) if whole is None else _held(whole.logits())
+            kept.logits = logits
+        return kept.logits
 
     @torch.no_grad()
     def embedding_rows(self) -> WrittenRows:
-        """Return the rows of `embeddings`, likewise."""
+        """Return the rows of `embeddings`, likewise; `logit_rows` goes on from their layer."""
+        kept, whole = self._kept(), self._whole
+        if kept.embeddings is None:
+            rows = self._infer_all(embed=True) if whole is None else _held(whole.embeddings())
+            kept.embeddings = rows
+        return kept.embeddings
+
+    def _kept(self) -> Inferred:
+        """Return what the present weights have given so far."""
         self._rest()
-        whole = self._whole
-        return self._infer_all(embed=True) if whole is None else HeldRows(whole.embeddings().cpu())
+        if self._inferred is None or not self._inferred.is_by(self.module):
+            self._inferred = Inferred.by(self.module)
+        return self._inferred
 
     def _rest(self) -> None:
         """Wait for what is fetched ahead: inference and its scores use the same line."""
@@ -324,27 +328,31 @@ class SampledNetwork:
         assert isinstance(self.module, GNN)
         module, served = self.module, self.feed.whole.served.node_columns
         facts = ("facts",) if self.feed.needs.facts else ()
-        hidden: list[WrittenRows | PickedRows] = []
         num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers
-        widths = [layer_widths(module.spec, number) for number in range(num_layers)]
+        before = Inferred([]) if flow is not None or self._inferred is None else self._inferred
+        first, hidden, goes_on = before.layers, before.hidden, embed and before.logits is None
         # Jumping knowledge reads the rows of all layers, others the last one's.
         keeps_all = module.readout is not None
         count = num_layers + 1 if keeps_all else 2
         room = layer_room(self.feed, module.spec, num_layers, count, flow)
-        for number in range(num_layers):
+        if hidden:
+            served["hidden"] = hidden[-1]
+        for number in range(first, num_layers):
             name = self.feed.rows_name if number == 0 else "hidden"
+            width = layer_widths(module.spec, number)
             made = map_rows(
                 self.feed.whole if flow is None else flow.relays[number],
                 (name, "id", *facts),
                 partial(self._one_layer, number),
                 room,
-                width=max(widths[number].into, widths[number].out),
+                width=max(width.into, width.out),
                 number=number,
                 only=None if flow is None else flow.some(number),
             )
             served["hidden"] = made
             hidden = [*hidden, made] if keeps_all else [made]
         served.pop("hidden", None)
+        before.hidden, before.layers = (hidden, num_layers) if goes_on else ([], 0)
         if keeps_all and not embed:
             return self._read_out(hidden, room, None if flow is None else flow.rows[-1])
         last = hidden[-1]
@@ -382,6 +390,10 @@ class SampledNetwork:
             out = self.module.run_layer(number, x, neighbours, self._draws)
         is_last = number == self.module.spec.layers - 1
         return out.to(sum_type(out.dtype)) if is_last else out
+
+
+def _held(rows: Tensor) -> HeldRows:
+    return HeldRows(rows.cpu())
 
 
 def _all_rows(rows: WrittenRows) -> Tensor:
