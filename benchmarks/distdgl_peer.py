@@ -3,8 +3,8 @@
 Run: PYTHON benchmarks/distdgl_peer.py cut TASK HOSTS FOLDER
      PYTHON benchmarks/distdgl_peer.py host JOB.json
 
-Needs DGL and numpy alone, not siafu. `cut` writes DGL's partitions of the graph that lies in TASK as
-.npy files, along the parts given there; `host` is one host of the cluster: the graph's server, a
+Needs DGL and numpy alone, not siafu. `cut` writes DGL's partitions of the graph that lies in TASK
+as .npy files, along the parts given there; `host` is one host of the cluster: the graph's server, a
 process of its own as DGL starts it, and a trainer whose epochs are timed. RANK, WORLD_SIZE and
 MASTER_ADDR are those of torchrun.
 
@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,7 @@ class Net(nn.Module):
     def __init__(self, widths: list[int], dropout: float) -> None:
         super().__init__()
         convs = importlib.import_module("dgl.nn")
-        pairs = zip(widths[:-1], widths[1:], strict=True)
-        self.convs = nn.ModuleList(convs.SAGEConv(a, b, "mean") for a, b in pairs)
+        self.convs = nn.ModuleList(convs.SAGEConv(a, b, "mean") for a, b in pairwise(widths))
         self.dropout = dropout
 
     def forward(self, blocks: list[Any], x_VD: Tensor) -> Tensor:
