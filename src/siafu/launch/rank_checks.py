@@ -21,6 +21,7 @@ from siafu.comm import World, start_exchange
 from siafu.comm.devices import name_of
 from siafu.config import make_config
 from siafu.engine import begin
+from siafu.engine.progress import synchronise
 from siafu.errors import CommError
 from siafu.files import write_text_atomically
 from siafu.ingest import load
@@ -130,9 +131,11 @@ def _pair_seconds(world: World, size: int) -> dict[tuple[int, int], float]:
         counts = tuple(size if rank == peer else 0 for rank in range(world.size))
         taken = []
         for _ in range(1 + _TURNS):
+            synchronise(world)
             began = time.perf_counter()
             sent = rows if peer is not None else rows[:0]
             start_exchange(sent, counts, counts, world, "control").wait(world, "a pair's bytes")
+            synchronise(world)  # NCCL's wait returns before any byte has come
             taken.append(time.perf_counter() - began)
         if peer is not None:
             mine[peer] = statistics.median(taken[1:])  # the first connects

@@ -48,3 +48,24 @@ def test_other_versions_are_told_with_rank_and_machine() -> None:
         "rank 1 on h1: numba 0.6, most have none",
         "rank 1 on h1: torch 2.12, most have 2.13",
     ]
+
+
+def test_a_pair_is_timed_from_idle_device_to_idle_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NCCL was given to do goes on after its wait has returned."""
+    done: list[str] = []
+
+    class Coming:
+        def wait(self, world: World, operation: str) -> None:
+            done.append("waited")
+
+    def start(*given: object) -> Coming:
+        done.append("sent")
+        return Coming()
+
+    world = World(rank=0, size=2)
+    monkeypatch.setattr(world, "gather_numbers", lambda mine: [mine, mine[::-1]])
+    monkeypatch.setattr(rank_checks, "start_exchange", start)
+    monkeypatch.setattr(rank_checks, "synchronise", lambda world: done.append("idle"))
+    monkeypatch.setattr(rank_checks.time, "perf_counter", lambda: done.append("clock") or 1.0)
+    assert rank_checks._pair_seconds(world, 8) == {(0, 1): 0.0}
+    assert done == ["idle", "clock", "sent", "waited", "idle", "clock"] * 6
