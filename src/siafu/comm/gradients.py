@@ -7,15 +7,19 @@ are decoded from one message everywhere, all ranks have the same bits.
 Shapes: P ranks, R rows of D entries that a slice has.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
+from siafu.comm.bad_rows import looks_later
 from siafu.comm.coding import Format
 from siafu.comm.halo import start_exchange
 from siafu.comm.world import World
 from siafu.ops import DrawKey, WireLayout, bad_row, decode, encode
 
 _FORMAT = Format("rounded", 16)
+_NAME = "gradients of the weights"
 _ROW = 256
 """Entries that share a scale."""
 _LEAST_ROUNDED = 1 << 14
@@ -33,7 +37,10 @@ def reduce_gradients(
     trained = [parameter for parameter in parameters if parameter.requires_grad]
     if world.size == 1 or not trained:
         return
-    has = trained[0].new_tensor([parameter.grad is not None for parameter in trained])
+    absent = [place for place, parameter in enumerate(trained) if parameter.grad is None]
+    has = trained[0].new_ones(len(trained))
+    if absent:
+        has[absent] = 0
     grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
     # Whole rows of flags, so that no gradient shares their scale.
     flags = torch.nn.functional.pad(has, (0, -len(has) % _ROW))
@@ -43,7 +50,9 @@ def reduce_gradients(
     else:
         flat = world.sum_in_place(flat, "gradient")
     pieces = flat[-sum(grad.numel() for grad in grads) :].split([grad.numel() for grad in grads])
-    present = (flat[: len(trained)] > 0.5).tolist()
+    present = [True] * len(trained)
+    if absent:  # else what others have changes nothing, and the host need not wait to know it
+        present = (flat[: len(trained)] > 0.5).tolist()
     for parameter, is_there, piece in zip(trained, present, pieces, strict=True):
         parameter.grad = piece.view_as(parameter) if is_there else None
 
@@ -57,13 +66,13 @@ def _rounded_sum(flat: Tensor, world: World, key: DrawKey) -> Tensor:
     to_all = [rows if peer != rank else 0 for peer in range(size)]
     everyone = [peer for peer in range(size) if peer != rank]
     first = 2 * rank * size * rows
-    sent = _encoded(slices_PRD[everyone].flatten(0, 1), key, first)
+    sent = _encoded(torch.cat([slices_PRD[peer] for peer in everyone]), key, first, world)
     pending = start_exchange(sent, tuple(to_all), tuple(to_all), world, "gradient")
     terms = _decoded(pending.wait(world, "summing gradients"), flat.dtype).split(rows)
     total_RD = torch.zeros_like(slices_PRD[rank])
     for peer in range(size):  # in one order, whoever sums
         total_RD += slices_PRD[rank] if peer == rank else terms[peer - (peer > rank)]
-    mine = _encoded(total_RD, key, first + size * rows)
+    mine = _encoded(total_RD, key, first + size * rows, world)
     pending = start_exchange(
         mine.repeat(size - 1, 1), tuple(to_all), tuple(to_all), world, "gradient"
     )
@@ -72,17 +81,21 @@ def _rounded_sum(flat: Tensor, world: World, key: DrawKey) -> Tensor:
     return _decoded(torch.cat(whole), flat.dtype).view(-1)[:length]
 
 
+@lru_cache(maxsize=8)
 def _layout(rows: int, dtype: torch.dtype, device: torch.device) -> WireLayout:
+    """Return the same layout in every step: making one has the host wait for the device."""
     return WireLayout.build(_FORMAT.codes(rows, device), _ROW, dtype)
 
 
-def _encoded(rows_RD: Tensor, key: DrawKey, first: int) -> Tensor:
+def _encoded(rows_RD: Tensor, key: DrawKey, first: int, world: World) -> Tensor:
     """Return a message of bytes per row; `first` numbers the draws."""
     ids_R = torch.arange(first, first + len(rows_RD), device=rows_RD.device)
     layout = _layout(len(rows_RD), rows_RD.dtype, rows_RD.device)
     encoded = encode(rows_RD, None, layout, key, ids_R, check=False)
-    if encoded.first_bad() is not None:
-        raise bad_row("gradients of the weights")
+    if looks_later(encoded):
+        world.bad_rows.note(encoded, lambda place: _NAME)
+    elif encoded.first_bad() is not None:
+        raise bad_row(_NAME)
     return encoded.payload.view(len(rows_RD), -1)
 
 

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from siafu.comm.bad_rows import looks_later
 from siafu.comm.coding import Coding
 from siafu.comm.peers import Message, Operation, post
 from siafu.comm.staging import room_on_host, to_device, to_host
@@ -280,6 +281,8 @@ def start_coded(
         return _read_kept(coding, shape)
     is_late = kept is not None and kept.keeping.late and not kept.is_new
     encoded = coding.encode(x_ND, rows_S)
+    if looks_later(encoded):
+        world.bad_rows.note(encoded, coding.name_row)
     counts = coding.sent_bytes, coding.received_bytes
     pending = start_exchange(encoded.payload, *counts, world, purpose)
     if kept is None or not is_late:

@@ -18,6 +18,7 @@ import torch.distributed.nn.functional  # before there is a group: see close
 from torch import Tensor
 from torch.distributed import FileStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 
+from siafu.comm.bad_rows import BadRows
 from siafu.comm.devices import choose_device, hosts_of, settle, told_local_rank
 from siafu.comm.doing import Doing
 from siafu.comm.meeting import GiveUp, in_time, lasting_store, meet
@@ -54,6 +55,8 @@ class World:
     group: dist.ProcessGroup | None = None
     deadline_seconds: float = DEFAULT_DEADLINE_SECONDS
     meter: Meter = field(default_factory=Meter)
+    bad_rows: BadRows = field(default_factory=BadRows)
+    """What could not be sent, where that is looked at once a step."""
     step: str = "start"
     """What the run is doing now; errors quote it."""
     trace: Trace | None = None
@@ -179,6 +182,7 @@ class World:
             group=self.group,
             deadline_seconds=self.deadline_seconds,
             meter=self.meter,
+            bad_rows=self.bad_rows,
             _first_line=self,
             _line=self._lines_opened,
             _members=tuple(members),

@@ -109,6 +109,7 @@ class FullGraph:
         reduce_gradients(list(network.module.parameters()), self.world, self._rounding())
         optimiser.step()
         network.book.end_epoch(epoch)
+        self.world.bad_rows.check()
         total = self.world.gather_numbers([float(loss.detach())], "metric")
         return math.fsum(row[0] for row in total)
 

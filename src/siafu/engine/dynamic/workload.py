@@ -87,6 +87,7 @@ class DynamicWorkload:
         else:
             share = self.runner.train(self._loss_of)
             step()
+        self.world.bad_rows.check()
         return math.fsum(row[0] for row in self.world.gather_numbers([share], "metric"))
 
     def _loss_times(self, factor: int) -> LossOf:

@@ -132,8 +132,15 @@ class Encoded(NamedTuple):
 
     def first_bad(self) -> int | None:
         """Return the first row of the message that cannot be sent; the device waits for this."""
+        if not len(self.range_S):
+            return None
+        place = int(self.first_bad_place())
+        return place if place >= 0 else None
+
+    def first_bad_place(self) -> Tensor:
+        """Return the same as a number on the device, -1 for none; there is a row at least."""
         bad_S = self.range_S.isnan()
-        return int(bad_S.int().argmax()) if bool(bad_S.any()) else None
+        return (bad_S.int().argmax() + 1) * bad_S.any().long() - 1
 
 
 def encode(

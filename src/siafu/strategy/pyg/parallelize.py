@@ -57,6 +57,7 @@ class ParallelModel(nn.Module):
     def forward(self, x_ND: Tensor, edge_index: Tensor | None = None, **extra: Any) -> Tensor:
         """Return the model's rows for the owned nodes; edges come from the shard."""
         if self._counts_epochs:
+            self._shard.world.bad_rows.check()  # of the step before, whose loss was read since
             self._draws.training = self.training
             self._draws.epoch += self.training
         edges = self._edge_index if edge_index is None else edge_index

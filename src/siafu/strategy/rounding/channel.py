@@ -8,7 +8,7 @@ Shapes: S rows sent, K messages, rows or groups of rows.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
@@ -35,10 +35,16 @@ class RowForm:
 
     def row_sizes(self) -> Tensor:
         """Return the bytes of a row by the code of its format."""
-        sizes = [0] * (max(each.code for each in FORMATS) + 1)
-        for each in FORMATS:
-            sizes[each.code] = each.row_bytes(self.width, self.dtype.itemsize)
-        return torch.tensor(sizes, device=self.device)
+        return _row_sizes(self.width, self.dtype.itemsize, self.device)
+
+
+@lru_cache(maxsize=64)
+def _row_sizes(width: int, item_bytes: int, device: torch.device) -> Tensor:
+    """Return the same for every message: to bring them to a device has the host wait for it."""
+    sizes = [0] * (max(each.code for each in FORMATS) + 1)
+    for each in FORMATS:
+        sizes[each.code] = each.row_bytes(width, item_bytes)
+    return torch.tensor(sizes, device=device)
 
 
 class RowFormats:
