@@ -1,6 +1,7 @@
 """A device that has no memory left: what it holds, by kind, and what would need less."""
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,30 +12,47 @@ from siafu.errors import BudgetError
 from siafu.ops import CSR
 
 _GB = 1e9
+OVER_TIME = "snapshots"
+"""What is worked on together of a dynamic graph."""
 _REMEDIES = {
     "macrobatch": "use --rows-on pinned (or host), --precision bf16, a smaller --batch-size or "
     "--fanout",
     "graph": "use --precision bf16, train on minibatches (--strategy batchgnn), on more ranks, or "
     "use --strategy sar",
+    OVER_TIME: "use --time-block 8 (fewer snapshots at once), --precision bf16, more ranks, or "
+    "groups of nodes (--node-parts)",
 }
+FEATURES, EDGES, HOT, MACROBATCHES = "features", "edges", "copies of hot rows", "macrobatches"
+RECORDINGS, WEIGHTS = "recordings of steps", "weights and optimiser"
+KEPT = "rows kept between epochs"
 Held = dict[str, int]
 """Bytes by what they are."""
 
 
 @contextmanager
 def naming_what_is_held(
-    device: torch.device, unit: str, held: Callable[[], Held]
+    device: torch.device,
+    unit: str,
+    held: Callable[[], Held],
+    *,
+    rest: str = "rows of layers and the rest",
 ) -> Iterator[None]:
-    """Turn torch's error inside into one that names what lies on the device, by kind."""
+    """Turn torch's error inside into one that names what lies on the device, by kind.
+
+    `rest` is what to call all that is on it beside those.
+    """
     try:
         yield
     except torch.OutOfMemoryError as error:
-        kinds = held()
-        in_use, kept = 0, 0
+        kinds, in_use, kept = Counter(held()), 0, 0
         if device.type == "cuda":
             in_use = torch.cuda.memory_allocated(device)
             kept = torch.cuda.memory_reserved(device) - in_use
-        kinds["rows of layers and the rest"] = max(0, in_use - sum(kinds.values()))
+            # A recording has memory that nobody else is given, whether it is in use or not.
+            recorded, alive = _in_recordings(device)
+            kinds[RECORDINGS] += recorded
+            in_use, kept = in_use + recorded - alive, kept - (recorded - alive)
+        kinds[rest] = max(0, in_use - sum(kinds.values()))
         told = ", ".join(f"{name} {size / _GB:.2f} GB" for name, size in kinds.items() if size)
         raise BudgetError(
             "The device has no memory left.",
@@ -43,24 +61,65 @@ def naming_what_is_held(
         ) from error
 
 
-def held_by(shard: Any, optimiser: torch.optim.Optimizer, feed: Any = None) -> Held:
+def held_by(workload: Any, optimiser: torch.optim.Optimizer | None = None) -> Held:
     """Return what a training holds on its device, whatever its strategy."""
+    kinds: Counter[str] = Counter()
+    network = getattr(workload, "network", None)
+    kinds.update(held_by_shard(getattr(workload, "shard", None)))
+    if (feed := getattr(network, "feed", None)) is not None:
+        kinds.update(held_by_feed(feed))
+    if (source := getattr(getattr(workload, "runner", None), "source", None)) is not None:
+        kinds.update({FEATURES: on_device(source.inputs), EDGES: on_device(source.edges)})
+    kinds[RECORDINGS] += on_device(getattr(network, "recorded_tensors", ()))
+    if (book := getattr(workload, "book", None)) is not None:
+        kinds[KEPT] += on_device(book.kept_tensors())
+    groups = [] if optimiser is None else optimiser.param_groups
+    weights = [weight for group in groups for weight in group["params"]]
+    states = [] if optimiser is None else [v for s in optimiser.state.values() for v in s.values()]
+    kinds[WEIGHTS] += on_device([*weights, *(weight.grad for weight in weights), *states])
+    return dict(kinds)
+
+
+def held_by_shard(shard: Any) -> Held:
+    """Return what a part takes on its device."""
     csr, x = getattr(shard, "csr", None), getattr(shard, "x", None)
-    edges = [csr.indptr, csr.index, csr.weight] if isinstance(csr, CSR) else []
-    edges += [getattr(shard, name, None) for name in ("edge_attr", "edge_type")]
-    rows = [x.indptr, x.index, x.weight] if isinstance(x, CSR) else [x]
-    if feed is not None and feed.place.rows != "host":
-        graph, readers = feed.relay.graph, feed.relay.served.node_columns.values()
-        edges += [graph.indptr, graph.index, graph.sums_E, *graph.edge_columns.values()]
-        rows += [getattr(reader, "rows", None) for reader in readers]
-    weights = [w for group in optimiser.param_groups for w in group["params"]]
-    states = [v for state in optimiser.state.values() for v in state.values()]
-    return {
-        "features": _bytes_on_device(rows),
-        "edges": _bytes_on_device(edges),
-        "weights and optimiser": _bytes_on_device([*weights, *(w.grad for w in weights), *states]),
+    columns = [getattr(shard, name, None) for name in ("edge_attr", "edge_type", "edge_y")]
+    return {FEATURES: on_device([x]), EDGES: on_device([csr, *columns])}
+
+
+def held_by_feed(feed: Any) -> Held:
+    """Return what minibatches are drawn from, and those that are drawn."""
+    drawn = (tensor for one in feed.sampler.alive for tensor in one.tensors)
+    kinds = {MACROBATCHES: on_device(drawn)}
+    if feed.place.rows == "host":
+        return kinds
+    graph, readers = feed.relay.graph, feed.relay.served.node_columns.values()
+    edges = [graph.indptr, graph.index, graph.sums_E, *graph.edge_columns.values()]
+    copies = (tensor for reader in readers for tensor in getattr(reader, "copies", ()))
+    return kinds | {
+        FEATURES: on_device(getattr(reader, "rows", None) for reader in readers),
+        EDGES: on_device(edges),
+        HOT: on_device(copies),
     }
 
 
-def _bytes_on_device(tensors: list[Any]) -> int:
-    return sum(t.nbytes for t in tensors if isinstance(t, Tensor) and t.is_cuda)
+def on_device(things: Iterable[Any]) -> int:
+    """Return the bytes of tensors and matrices that lie on a GPU; of slices of one, once."""
+    tensors: list[Any] = []
+    for thing in things:
+        is_csr = isinstance(thing, CSR)
+        tensors += [thing.indptr, thing.index, thing.weight] if is_csr else [thing]
+    found = [tensor for tensor in tensors if isinstance(tensor, Tensor) and tensor.is_cuda]
+    storages = (tensor.untyped_storage() for tensor in found)
+    return sum({one.data_ptr(): one.nbytes() for one in storages}.values())
+
+
+def _in_recordings(device: torch.device) -> tuple[int, int]:
+    """Return the bytes that torch keeps for CUDA graphs alone, and those of them that are alive."""
+    total = alive = 0
+    for segment in torch.cuda.memory_snapshot():
+        pool = tuple(segment.get("segment_pool_id", (0, 0)))
+        if segment["device"] == (device.index or 0) and pool != (0, 0):
+            total += segment["total_size"]
+            alive += segment["allocated_size"]
+    return total, alive

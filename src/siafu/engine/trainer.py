@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from siafu.checkpoint import (
     save_checkpoint,
 )
 from siafu.config import ResolvedConfig
-from siafu.engine.device_memory import held_by, naming_what_is_held
+from siafu.engine.device_memory import OVER_TIME, held_by, naming_what_is_held
 from siafu.engine.optimiser import at_rate_of, make_optimiser
 from siafu.engine.progress import (
     PhaseSeconds,
@@ -83,7 +84,7 @@ class Trainer:
         """Run the next epoch without counting it, and return its loss over all ranks."""
         self.workload.on_step = self._end_step
         epoch = self.progress.epochs + 1
-        with at_rate_of(self.optimiser, self.config, epoch), self._naming_what_is_held():
+        with at_rate_of(self.optimiser, self.config, epoch), self.naming_what_is_held():
             return self.workload.run_epoch(self.optimiser, epoch)
 
     def _end_step(self, done: int, total: int) -> None:
@@ -92,15 +93,11 @@ class Trainer:
         if done < total and self.world.rank == 0 and getattr(self.workload, "may_be_left", False):
             self._save_amid()
 
-    def _naming_what_is_held(self) -> AbstractContextManager[None]:
-        workload: Any = self.workload
-        shard = getattr(workload, "shard", None)
-        feed = getattr(getattr(workload, "network", None), "feed", None)
-        return naming_what_is_held(
-            self.world.device,
-            self.config.chosen.unit,
-            lambda: held_by(shard, self.optimiser, feed),
-        )
+    def naming_what_is_held(self) -> AbstractContextManager[None]:
+        """Have an error of a device without memory, inside, name what lies there by kind."""
+        unit = OVER_TIME if hasattr(self.workload, "runner") else self.config.chosen.unit
+        held = partial(held_by, self.workload, self.optimiser)
+        return naming_what_is_held(self.world.device, unit, held)
 
     def run_epoch(self) -> dict[str, Any]:
         """Train and, when due, evaluate one epoch; return its row of metrics."""
@@ -145,7 +142,7 @@ class Trainer:
     def _scoring(self, passes: int = 1) -> Iterator[None]:
         """Count what happens inside as scoring."""
         counted = self.phases.counted(self.world, "scoring", "waiting while scoring")
-        with self.scoring.counted(self.world, passes), counted:
+        with self.scoring.counted(self.world, passes), counted, self.naming_what_is_held():
             yield
 
     def train(

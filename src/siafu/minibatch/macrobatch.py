@@ -5,6 +5,7 @@ Shapes: U distinct nodes of a macrobatch, V nodes of one minibatch.
 """
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -139,6 +140,8 @@ class MacrobatchSampler:
         self._begun: tuple[int, int, Future[_Start]] | None = None
         """Epoch and size of an epoch that was begun while the one before it ended."""
         self._is_abandoned = False
+        self.alive: weakref.WeakSet[Macrobatch] = weakref.WeakSet()
+        """Those that somebody has: the one trained on, and the one ahead."""
 
     def macrobatches(
         self, epoch: int, size: int, *, goes_on: bool = False, first: int = 0
@@ -257,7 +260,9 @@ class MacrobatchSampler:
             seeds_U = torch.cat([batch.seeds for batch in flat]).unique()
             found = self.relay.fetch(seeds_U, self.seed_columns) if self.seed_columns else {}
             seed_rows = FetchedRows(seeds_U, found)
-        return Macrobatch(steps, subgraphs, rows, seed_rows, self._side.mark(), places)
+        made = Macrobatch(steps, subgraphs, rows, seed_rows, self._side.mark(), places)
+        self.alive.add(made)
+        return made
 
     def _rows(self, addresses_U: Tensor) -> dict[str, Tensor]:
         if self.hot is None:

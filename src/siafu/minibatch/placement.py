@@ -149,6 +149,11 @@ class PinnedRows(HeldRows):
         return gather_rows(self.rows, rows_R, self._slot_N, self._copies_K)
 
     @property
+    def copies(self) -> list[Tensor]:
+        """The hottest rows on the device, and which they are."""
+        return [each for each in (self._copies_K, self._slot_N) if each is not None]
+
+    @property
     def hits(self) -> float:
         """The share of rows read that had copies on the device."""
         asked, found = self._found.tolist()

@@ -127,6 +127,19 @@ class Snapshots:
         return self.graph.num_nodes if part_of_N is None else int(np.bincount(part_of_N).max())
 
     @property
+    def inputs(self) -> list[Tensor]:
+        """Input rows that are kept, and their first aggregates."""
+        cached = [rows for rows in self._inputs.values() if isinstance(rows, CachedRows)]
+        plain = [rows for rows in self._inputs.values() if isinstance(rows, Tensor)]
+        return [*plain, *(one for rows in cached for one in (rows.rows, rows.aggregate))]
+
+    @property
+    def edges(self) -> list[CSR]:
+        """Snapshots that are kept ready."""
+        found = (getattr(graph.neighbours, "csr", None) for graph in self._graphs.values())
+        return [csr for csr in found if isinstance(csr, CSR)]
+
+    @property
     def learns_input(self) -> bool:
         """True where a table of rows is learnt."""
         return self._table_ND is not None

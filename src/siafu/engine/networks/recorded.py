@@ -193,6 +193,12 @@ class RecordedSteps:
         self._turned: list[int] = []
         """Hops whose transposes come with sub-graphs."""
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The buffers that a recording reads."""
+        layers = [one for csr in self._layers for one in (csr.indptr, csr.index)]
+        return [*self._columns.values(), *layers]
+
     def run(self, macrobatch: Macrobatch, graph: Subgraph, num_seeds: int) -> Tensor | None:
         """Set gradients to those of a minibatch and return its loss; None: not by a recording."""
         if graph.num_seeds != num_seeds or graph.edges or not graph.turned:

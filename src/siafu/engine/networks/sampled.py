@@ -69,6 +69,11 @@ class SampledNetwork:
         self.on_answers: Callable[[Tensor, Tensor], None] | None = None
         """Told the logits and targets of minibatches as they are trained on."""
 
+    @property
+    def recorded_tensors(self) -> list[Tensor]:
+        """The buffers of a recorded step."""
+        return [] if self._recorded is None else self._recorded.tensors
+
     def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
         """Return a row of scores for each seed of a minibatch."""
         columns = self._on_device(columns)

@@ -219,6 +219,11 @@ class WidthBook:
                 found.append(Kept(number, _DIRECTIONS[direction], rows, size))
         return found
 
+    def kept_tensors(self) -> list[Tensor]:
+        """Return the same as tensors."""
+        channels = (one for _, group in self._all() for one in group if one.kept is not None)
+        return [end for one in channels if one.kept is not None for end in one.kept.held()]
+
     def state(self) -> dict[str, Tensor]:
         """Return what later messages of this rank depend on.
 
