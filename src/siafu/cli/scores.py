@@ -132,9 +132,16 @@ def _common(result: dict[str, Any]) -> dict[str, str]:
         "epoch": f"{result['seconds_per_epoch']:.3g} s (median)",
         "sent": _sent(result["bytes_sent"], result["ranks"]),
         "evaluation": _evaluated(result.get("evaluation")),
-        "peak memory": ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]),
+        "peak memory": _peaks(result),
         **_time(result.get("phases", {})),
     }
+
+
+def _peaks(result: dict[str, Any]) -> str:
+    """Return the peak of each rank; of GPUs, with what torch had taken of them."""
+    taken = result.get("reserved_mb") or []
+    beside = f" ({', '.join(f'{mb:.0f} MiB' for mb in taken)} taken by torch)" if taken else ""
+    return ", ".join(f"{mb:.0f} MiB" for mb in result["peak_mb"]) + beside
 
 
 def _time(phases: dict[str, float]) -> dict[str, str]:

@@ -36,7 +36,7 @@ class RunResult:
     evaluation: dict[str, Any]
     """What scoring took of it."""
     peak_mb: list[float]
-    """Of each rank."""
+    """Of each rank: what was alive on its device, or resident."""
     ranks: int
     backend: str
     """What carries rows between ranks: gloo or nccl, none for one rank."""
@@ -53,6 +53,8 @@ class RunResult:
     model: str
     data: str
     run: str
+    reserved_mb: list[float] | None = None
+    """Of each rank's GPU, what torch had taken at the peak: `peak_mb` and what it kept beside."""
     task: str | None = None
     scores: Details | None = None
     """All scores, where there are more than the one that counts."""
@@ -204,6 +206,17 @@ def peak_bytes(world: World) -> int:
         lines = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
         return int(next(lines).split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def reserved_mb(world: World) -> list[float] | None:
+    """Return the MiB that torch took of each rank's GPU at most; None on CPUs.
+
+    Other programs miss that, and `--memory` is held to it. Every rank calls this together.
+    """
+    if world.device.type != "cuda":
+        return None
+    rows = world.gather_numbers([torch.cuda.max_memory_reserved(world.device) / 2**20])
+    return [round(row[0], 1) for row in rows]
 
 
 def synchronise(world: World) -> None:

@@ -33,6 +33,7 @@ from siafu.engine.progress import (
     RunResult,
     ScoringCost,
     over_budget,
+    reserved_mb,
     traffic_and_peaks,
     traffic_matrix,
 )
@@ -261,6 +262,7 @@ class Trainer:
             bytes_sent=bytes_sent,
             evaluation=self.scoring.report(world) | evaluation,
             peak_mb=peaks,
+            reserved_mb=reserved_mb(world),
             ranks=world.size,
             backend=world.backend,
             rank_seconds=self.phases.of_ranks(world),
