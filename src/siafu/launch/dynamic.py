@@ -18,6 +18,7 @@ from siafu.engine import (
     make_grid,
     num_embedded,
 )
+from siafu.engine.device_memory import OVER_TIME, naming_what_is_held
 from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph, Graph, folder_kind, load_dynamic_store, save_dynamic
 from siafu.ingest import (
@@ -30,6 +31,7 @@ from siafu.ingest import (
 )
 from siafu.ingest.datasets.named import canonical
 from siafu.launch.cut import told_classes
+from siafu.launch.device_room import check_room_over_time
 from siafu.nn import CARDS, DYNAMIC_CARDS
 from siafu.ops import num_threads, set_threads
 from siafu.options import names_in
@@ -37,6 +39,7 @@ from siafu.partitioning import Cut, assign_nodes, too_few_snapshots
 from siafu.record import PhaseProgress, RunFolder, counted
 
 _ELEMENTS_A_THREAD = 4_000_000
+_SNAPSHOTS = "snapshots and rows of layers"
 
 
 def is_dynamic_run(data: Any, config: RunConfig) -> bool:
@@ -224,8 +227,10 @@ def begin_on_dynamic(
 ) -> Trainer:
     """Return the training of a dynamic graph."""
     graph = _open(config, job)
+    check_room_over_time(config, graph, world, say)
     resumed = folder.checkpoints if job.resume else None
-    return begin_dynamic(config, graph, world, resumed, say)
+    with naming_what_is_held(world.device, OVER_TIME, dict, rest=_SNAPSHOTS):
+        return begin_dynamic(config, graph, world, resumed, say)
 
 
 def infer_on_dynamic(config: ResolvedConfig, folder: RunFolder, job: Any, world: World) -> None:
@@ -233,7 +238,8 @@ def infer_on_dynamic(config: ResolvedConfig, folder: RunFolder, job: Any, world:
     graph = _open(config, job)
     grid = make_grid(world, graph, config.node_parts)
     target = Path(job.target)
-    infer_dynamic(config, graph, grid, folder.weights, target, embeddings=job.embeddings)
+    with naming_what_is_held(world.device, OVER_TIME, dict, rest=_SNAPSHOTS):
+        infer_dynamic(config, graph, grid, folder.weights, target, embeddings=job.embeddings)
 
 
 def _open(config: ResolvedConfig, job: Any) -> DynamicGraph:

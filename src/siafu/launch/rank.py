@@ -11,23 +11,25 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
 from siafu.comm import World, bring_files
 from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
+from siafu.engine.device_memory import held_by_shard, naming_what_is_held
 from siafu.engine.edges import EdgeNetwork, write_edges
-from siafu.engine.forecast import HELD_SHARE
 from siafu.engine.pairs import write_pairs
 from siafu.engine.workload import Workload
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
 from siafu.files import fetched_bytes, write_text_atomically
 from siafu.graph import at_hand, first_fault, folder_kind, origin_of, writing
 from siafu.launch.callbacks import OnEpoch, await_answer, told_of
+from siafu.launch.device_room import held_to_budget
 from siafu.launch.dynamic import begin_on_dynamic, infer_on_dynamic
 from siafu.launch.local import (
     ERRORS_VARIABLE,
@@ -36,28 +38,26 @@ from siafu.launch.local import (
     tell_place_when_asked,
     threads_for,
 )
-from siafu.launch.out_of_memory import explaining, note_held
+from siafu.launch.opening import open_part
+from siafu.launch.out_of_memory import explaining
 from siafu.launch.own_code import told_as_the_users
 from siafu.launch.rank_checks import CHECK, check_alike, write_check
 from siafu.launch.sinks import open_sinks
 from siafu.launch.warnings import LossWatch, PaceWatch
 from siafu.minibatch import HeldOut, has_held_out, hold_out_of_shard
 from siafu.nn import Draws
-from siafu.ops import num_threads, set_threads, spare_memory, spare_page_faults, telling_compilation
-from siafu.options import read_bytes
+from siafu.ops import set_threads, spare_memory, spare_page_faults, telling_compilation
 from siafu.partitioning import open_parts
 from siafu.record import BEFORE_TRAINING, Pace, ProgressLine, RunFolder, Trace, Watch, write_joined
 from siafu.record.progress import CUTTING, QUIET_SECONDS
 from siafu.record.watch import WRITING
-from siafu.shard import Shard, open_shard, part_bytes
+from siafu.shard import Shard
 from siafu.signals import TERMINATED_CODE, ending_cleanly, heeding
 from siafu.strategy import unread_of_edges
 
 _PR_SET_PDEATHSIG = 1
 COMPILING_TOLD_VARIABLE = "SIAFU_COMPILING_TOLD"
 """Set where the launcher has said that kernels are compiled."""
-_ELEMENTS_A_THREAD = 4_000_000
-"""Numbers a layer must touch before another thread is worth waking: about a millisecond of work."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +107,11 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
     alike = replace(job, parts="", target="", pairs="")  # where they lie may differ by machine
     world.check_agreement("settings", config.model_dump_json() + repr(alike))
     job = replace(job, parts=str(at_hand(job.parts)))
-    with explaining(config, job.parts, world), told_as_the_users(config.model, config.loss, world):
+    with (
+        explaining(config, job.parts, world),
+        told_as_the_users(config.model, config.loss, world),
+        held_to_budget(config, world),
+    ):
         is_dynamic = folder_kind(Path(job.parts)) == "dynamic"
         if job.verb == "train":
             start = begin_on_dynamic if is_dynamic else _begin
@@ -127,15 +131,17 @@ def _begin(
     config: ResolvedConfig, folder: RunFolder, job: Job, world: World, say: Callable[[str], None]
 ) -> Trainer:
     """Return the training of a static graph."""
-    shard = _open(config, job, world)
+    shard = open_part(config, job.parts, world, say, trains=True)
     held_out = None
     if config.task == "link":
         shard, held_out = _without_held_out(config, job, shard)
     resumed = folder.checkpoints if job.resume else None
+    held = partial(held_by_shard, shard)
     try:
-        return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts))
+        with naming_what_is_held(world.device, config.chosen.unit, held):
+            return begin(config, shard, resumed, held_out, say, lambda: open_parts(job.parts))
     except BudgetError as error:
-        if job.resume or not folder.parts.exists():
+        if job.resume or config.memory is None or not folder.parts.exists():
             raise
         # Cut for this run: neither it nor what it took is lost.
         go_on = f"siafu train --resume {quote(str(folder.path))}"
@@ -203,7 +209,7 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
                 folder.write_result(told)
             sinks.end(told)
         if predicts:
-            with watch.writing():
+            with watch.writing(), trainer.naming_what_is_held():
                 workload.write_predictions(folder.predictions)
                 bring_files(world, folder.predictions, "*")
             world.step = "the end"
@@ -275,12 +281,15 @@ def _without_held_out(config: ResolvedConfig, job: Job, shard: Shard) -> tuple[S
 def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
     with ProgressLine(quiet=job.quiet or world.rank != 0) as line:
         line.show(WRITING)
-        _write_inferred(config, folder, job, world)
+        shard = open_part(config, job.parts, world, line.say, trains=False)
+        held = partial(held_by_shard, shard)
+        with naming_what_is_held(world.device, config.chosen.unit, held):
+            _write_inferred(config, folder, job, shard)
 
 
-def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) -> None:
+def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, shard: Shard) -> None:
     draws = Draws(seed=config.seed, training=False)
-    network, shard = load_network(config, _open(config, job, world), draws, folder.weights)
+    network, shard = load_network(config, shard, draws, folder.weights)
     if job.pairs:
         ids = open_parts(job.parts).ids
         write_pairs(network, shard, draws, ids, Path(job.pairs), Path(job.target))
@@ -295,28 +304,6 @@ def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, world: 
         write_edges(network, shard, draws, open_parts(job.parts), Path(job.target))
         return
     write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
-
-
-def _open(config: ResolvedConfig, job: Job, world: World) -> Shard:
-    shard = open_shard(job.parts, world, place=_place(config, job, world))
-    note_held(world)
-    if not config.threads:
-        # Threads that wait for each other at every small operation only slow it down, all the
-        # more when other programs want the cores.
-        elements = (shard.num_owned + shard.csr.num_edges) * config.hidden
-        set_threads(min(num_threads(), 1 + elements // _ELEMENTS_A_THREAD))
-    return shard
-
-
-def _place(config: ResolvedConfig, job: Job, world: World) -> Literal["device", "host", "disk"]:
-    """Return where a rank's edges and features lie: minibatches read few of them at a time."""
-    if config.chosen.unit != "macrobatch":
-        return "device"
-    if config.memory is None:
-        return "host"
-    sizes = [float(part_bytes(job.parts, world.rank))]
-    largest = max(row[0] for row in world.gather_numbers(sizes))
-    return "disk" if largest > HELD_SHARE * read_bytes(config.memory) else "host"
 
 
 def prepare_process(config: RunConfig) -> None:

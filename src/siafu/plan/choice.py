@@ -9,7 +9,6 @@ import torch
 from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.errors import BudgetError, ConfigError
-from siafu.minibatch.placement import free_bytes
 from siafu.nn import ModelSpec
 from siafu.options import read_bytes
 from siafu.plan.memory import measure_sizes, predict_bytes
@@ -48,29 +47,11 @@ def choose_strategy(
             config, strategy
         )  # else a resumed run has chosen, by an earlier version's rules
     if config.memory is None or strategy.unit == "macrobatch" or spec is None:
-        if spec is not None and strategy.unit == "graph":
-            _tell_shortage(spec, shard, strategy, say)
         return strategy
     try:
         return _within_budget(config, spec, shard, strategy, say)
     except BudgetError as error:
         raise BudgetError(error.problem, seen=error.seen, fix=remedy() + error.fix) from None
-
-
-def _tell_shortage(spec: ModelSpec, shard: Shard, strategy: Strategy, say: Say) -> None:
-    """Say where a device is predicted to have too little memory, before it runs out of it."""
-    device, ranks = shard.world.device, shard.world.size
-    if device.type != "cuda":
-        return
-    (sizes,) = measure_sizes(shard, [strategy.stages_of(ranks)])
-    need, free = predict_bytes(spec, sizes, strategy), free_bytes(device)
-    if need > free:
-        narrower = "" if strategy.precision == "bf16" else "--precision bf16, "
-        say(
-            f"Training may not fit on the device: {need / 1e9:.1f} GB are predicted beside what it "
-            f"holds, {free / 1e9:.1f} GB are free. Less is needed with {narrower}--strategy "
-            "batchgnn (minibatches), or more ranks with --strategy sar."
-        )
 
 
 def check_budget(config: RunConfig, strategy: Strategy) -> None:
@@ -146,7 +127,11 @@ def predict_training_bytes(config: RunConfig, spec: ModelSpec, shard: Shard) -> 
 
 
 def memory_in_use(world: World) -> int:
-    """Return what this rank holds now: on its device, or resident."""
+    """Return what this rank holds now: on its device, or resident.
+
+    Not what torch keeps for later there: training is given that, and all of it together is held to
+    the budget (`launch/device_room.py`).
+    """
     if world.device.type == "cuda":
         return torch.cuda.memory_allocated(world.device)
     return int(psutil.Process().memory_info().rss)
