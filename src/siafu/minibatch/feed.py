@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import tell
+from siafu.minibatch.copies import Copier
 from siafu.minibatch.device_relay import DeviceGraph, DeviceRelay, device_bytes
 from siafu.minibatch.feature_rows import fact_rows, feature_rows, sampled_of
 from siafu.minibatch.fetched_rows import (
@@ -151,6 +152,8 @@ class Feed:
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot, self.links
         )
+        if self.place.rows == "host" and shard.world.device.type == "cuda":
+            self.sampler.copier = Copier(shard.world.device, self.decoded)
         if self.place.rows != "host":
             self.sampler.finish = partial(
                 prepare, loops=needs.loops, first_layer=needs.loops or needs.projects

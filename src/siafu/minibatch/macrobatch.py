@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from siafu.minibatch.copies import Copier, MacrobatchCopies
 from siafu.minibatch.fetched_rows import HotRows
 from siafu.minibatch.link_seeds import LinkSeeds
 from siafu.minibatch.relay import Relay
@@ -94,18 +96,35 @@ class Macrobatch:
     """When it was made, for those who read it on a device."""
     places: dict[int, Tensor]
     """Where the rows of each minibatch lie, by its number; found ahead of training."""
+    copies: MacrobatchCopies | None = None
+    """On their way to the device, where rows are on the host and training is not."""
 
     def columns_of(self, subgraph: Subgraph) -> dict[str, Tensor]:
         """Return the rows of one minibatch's nodes, in its order; some of its seeds alone."""
-        seeds = subgraph.addresses[: subgraph.num_seeds]
-        place = self.places.get(subgraph.number)
-        return self.rows.of(subgraph.addresses, place) | self.seed_rows.of(seeds)
+        return _picked(self.rows, self.seed_rows, self.places, subgraph)
+
+    def given(self, subgraph: Subgraph) -> tuple[Subgraph, dict[str, Tensor]]:
+        """Return a minibatch and its rows for training, on the device if they are copied there.
+
+        Once each, in the order of steps.
+        """
+        if self.copies is None:
+            return subgraph, self.columns_of(subgraph)
+        return self.copies.take(subgraph)
 
     @property
     def tensors(self) -> list[Tensor]:
         """All that was made for it."""
         graphs = [tensor for step in self.subgraphs for one in step for tensor in one.tensors]
-        return [*graphs, *self.rows.tensors, *self.seed_rows.tensors, *self.places.values()]
+        rows = [*self.rows.tensors, *self.seed_rows.tensors, *self.places.values()]
+        return [*graphs, *rows, *([] if self.copies is None else self.copies.tensors)]
+
+
+def _picked(
+    rows: RowSource, seed_rows: RowSource, places: dict[int, Tensor], subgraph: Subgraph
+) -> dict[str, Tensor]:
+    seeds = subgraph.addresses[: subgraph.num_seeds]
+    return rows.of(subgraph.addresses, places.get(subgraph.number)) | seed_rows.of(seeds)
 
 
 _Start = tuple[Macrobatch, list[list[Step]]]
@@ -134,6 +153,8 @@ class MacrobatchSampler:
         """False builds each when it is asked for, to measure what building ahead saves."""
         self.finish: Callable[[list[Subgraph]], list[Subgraph]] = lambda graphs: graphs
         """What is made of all sub-graphs together, ahead of training."""
+        self.copier: Copier | None = None
+        """Where rows are on the host and training is not."""
         self._thread: ThreadPoolExecutor | None = None
         self._last: Future[Any] | None = None
         """What the thread was given last: when that is done, it rests."""
@@ -209,6 +230,8 @@ class MacrobatchSampler:
         if self._thread is not None:
             self._thread.shutdown(wait=not self._is_abandoned, cancel_futures=True)
             self._thread = None
+        if self.copier is not None:
+            self.copier.close()
 
     def abandon(self) -> None:
         """End it after a failure, without waiting for rows that may never come."""
@@ -260,7 +283,11 @@ class MacrobatchSampler:
             seeds_U = torch.cat([batch.seeds for batch in flat]).unique()
             found = self.relay.fetch(seeds_U, self.seed_columns) if self.seed_columns else {}
             seed_rows = FetchedRows(seeds_U, found)
-        made = Macrobatch(steps, subgraphs, rows, seed_rows, self._side.mark(), places)
+        copies = None
+        if self.copier is not None:
+            # Not of the macrobatch itself, which then only the collector would end.
+            copies = self.copier.begin(graphs, partial(_picked, rows, seed_rows, places))
+        made = Macrobatch(steps, subgraphs, rows, seed_rows, self._side.mark(), places, copies)
         self.alive.add(made)
         return made
 

@@ -7,7 +7,8 @@ and no rows are copied in between.
 Shapes: V nodes, E edges, M rows with in-edges, L hops.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
@@ -77,6 +78,19 @@ class Subgraph:
     def num_bytes(self) -> int:
         """What it takes."""
         return sum(array.nbytes for array in self.tensors)
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> "Subgraph":
+        """Return the same with what layers read elsewhere; nothing is prepared yet."""
+        assert self.looped is None, "what is prepared stays where it is"
+        return replace(
+            self,
+            indptr=move(self.indptr),
+            index=move(self.index),
+            edges={name: move(column) for name, column in self.edges.items()},
+            removed=None if self.removed is None else move(self.removed),
+            counts=None if self.counts is None else move(self.counts),
+            _inverse={},
+        )
 
     def layer(self, number: int, layers: int, *, looped: bool = False) -> CSR:
         """Return the edges of a layer: rows written are a prefix of the columns, the rows read."""

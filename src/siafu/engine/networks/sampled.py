@@ -194,8 +194,8 @@ class SampledNetwork:
             loss = torch.zeros(())
             if subgraph.num_seeds:
                 with self._drawing(epoch, subgraph.number):
-                    columns = macrobatch.columns_of(subgraph)
-                    total = self.loss(batch, subgraph, columns, step.num_seeds)
+                    graph, columns = macrobatch.given(subgraph)
+                    total = self.loss(batch, graph, columns, step.num_seeds)
                     total.backward()
                     loss = total.detach()
             if not is_alone:
