@@ -4,6 +4,8 @@ What NCCL refuses, this refuses: tags, messages outside of a batch, types it doe
 with gaps or elsewhere than on the device, bytes from odd addresses (which it moves slowly). What is
 started runs as on a stream, one after the other, and between two ranks the n-th message that is
 sent is the n-th that is received: ranks out of step mix rows or wait for ever, as they would.
+
+A second group, of Gloo, may be made beside it, for rows of the host.
 """
 
 from collections import Counter
@@ -51,12 +53,16 @@ class StrictWork:
         return self._done.done()
 
 
+class HostGroup:
+    """A group of Gloo beside that of NCCL; its messages have tags, and go over the same ranks."""
+
+
 class StrictNccl:
     """What stands in for torch.distributed on one rank."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.batches = 0
+        self.batches = self.host_messages = 0
         self.started = ThreadPoolExecutor(1)
         self._sent: Counter[int] = Counter()
         self._received: Counter[int] = Counter()
@@ -105,17 +111,29 @@ class StrictNccl:
         assert async_op, "a sum that is waited for at once can't be watched"
         return StrictWork(self.started.submit(lambda: self._reduce(tensor, group=group)))
 
-    def isend(self, *args: Any, **named: Any) -> None:
-        """Refuse: apart, two ranks that both send first would wait for ever."""
-        raise AssertionError("a message outside of a batch")
+    def isend(self, tensor: Tensor, *, group: Any, **named: Any) -> Any:
+        """Refuse, but from host to host: apart, two ranks that both send first wait for ever."""
+        assert isinstance(group, HostGroup), "a message outside of a batch"
+        self.host_messages += 1
+        return self._send(tensor, group=self.world.group, **named)
 
-    def irecv(self, *args: Any, **named: Any) -> None:
+    def irecv(self, tensor: Tensor, *, group: Any, **named: Any) -> Any:
         """Refuse, as `isend`."""
-        raise AssertionError("a message outside of a batch")
+        assert isinstance(group, HostGroup), "a message outside of a batch"
+        return self._receive(tensor, group=self.world.group, **named)
 
     def get_backend(self, group: Any) -> str:
         """Return what this stands in for."""
-        return "nccl"
+        return "gloo" if isinstance(group, HostGroup) else "nccl"
+
+    def new_group(self, *, timeout: timedelta, backend: str) -> HostGroup:
+        """Return a group for rows of the host."""
+        assert backend == "gloo", "NCCL carries no rows of the host"
+        return HostGroup()
+
+    def destroy_process_group(self, group: Any) -> None:
+        """End such a group; that of NCCL is the pool's."""
+        assert isinstance(group, HostGroup), "the pool's group is not this run's"
 
 
 class StandIn:
@@ -125,6 +143,8 @@ class StandIn:
         # Kept, since calls are told apart by identity.
         self.isend, self.irecv, self.all_reduce = strict.isend, strict.irecv, strict.all_reduce
         self.batch_isend_irecv, self.get_backend = strict.batch_isend_irecv, strict.get_backend
+        self.new_group = strict.new_group
+        self.destroy_process_group = strict.destroy_process_group
 
     def __getattr__(self, name: str) -> Any:
         return getattr(dist, name)

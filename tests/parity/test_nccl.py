@@ -1,6 +1,7 @@
 """Exchanges keep NCCL's rules, and give what they give over Gloo; see strict.py."""
 
 import threading
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +13,9 @@ from siafu.comm import World
 from siafu.comm.halo import start_exchange
 from siafu.comm.overdue import Overdue
 from siafu.errors import CommError
+from siafu.ingest import load
 from siafu.nn import ModelSpec
+from siafu.partitioning import partition_graph
 from siafu.strategy import Strategy, TimeStrategy
 from tests.dynamic.steps import Way
 from tests.dynamic.steps import distributed_steps as steps_in_time
@@ -20,6 +23,7 @@ from tests.dynamic.test_parity import assert_same as assert_same_in_time
 from tests.harness import RankPool
 from tests.parity.steps import assert_same, distributed_steps, single_steps
 from tests.parity.strict import strict_nccl
+from tests.unit.engine.runs import run_engine
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 SPEC = ModelSpec(name="gcn", in_width=6, out_width=3, hidden=8, layers=2, norm="batch")
@@ -42,6 +46,55 @@ def test_steps_over_nccl_equal_one_process(ranks: RankPool, parts_of, name: str)
     want = single_steps(parts_of("hash", 1, True), SPEC)
     got = ranks.run(static_under_nccl, 3, parts_of("hash", 3, True), SPEC, STRATEGIES[name])
     assert_same(got, want, **EXACT)
+
+
+@pytest.mark.parametrize("hosts", ["aab", "aabb"])
+def test_ranks_of_a_host_share_rows_over_nccl(ranks: RankPool, parts_of, hosts: str) -> None:
+    size = len(hosts)
+    want = single_steps(parts_of("hash", 1, True), SPEC)
+    given = (SPEC, Strategy(), hosts)
+    got = ranks.run(static_under_nccl, size, parts_of("hash", size, True), *given)
+    assert_same(got, want, **EXACT)
+
+
+def trained_under_nccl(world: World, *given: Any) -> Any:
+    with strict_nccl(world) as (strict_world, strict):
+        found = run_engine(strict_world, *given)
+    return found, strict.batches, strict.host_messages
+
+
+ENGINES: dict[str, dict[str, Any]] = {
+    "rounded": {"wire": 4},
+    "adaptive": {"strategy": "adaqp", "wire_period": 3},
+    "changes": {"wire": 2, "changes": True},
+    "late": {"staleness": 1},
+    "late changes": {"wire": 4, "changes": True, "staleness": 1},
+    "minibatches": {"strategy": "batchgnn", "batch_size": 20},
+    "minibatches of all": {"strategy": "batchgnn", "batch_size": 20, "seed_order": "global"},
+}
+
+
+@pytest.fixture(scope="module")
+def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nccl") / "3.parts"
+    partition_graph(load("planted:200"), folder, num_parts=3, method="hash")
+    return folder
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_runs_over_nccl_are_those_over_gloo(
+    ranks: RankPool, planted: Path, tmp_path: Path, name: str
+) -> None:
+    settings = {"model": "sage", "hidden": 24, "epochs": 7} | ENGINES[name]
+    want = ranks.run(run_engine, 3, planted, tmp_path / "gloo", False, settings)
+    got = ranks.run(trained_under_nccl, 3, planted, tmp_path / "nccl", False, settings)
+    for (found, batches, host_messages), gloo in zip(got, want, strict=True):
+        assert found["losses"] == gloo["losses"]
+        torch.testing.assert_close(found["last"], gloo["last"], rtol=0, atol=0)
+        assert batches > 0
+        assert (host_messages > 0) is ("minibatches" in name), "samples go from host to host"
+    if name == "adaptive":
+        assert want[0]["summary"]["widths"], "formats were assigned anew"
 
 
 def in_time_under_nccl(world: World, *given: Any) -> Any:
