@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import nn
 from torch.nn import functional
@@ -33,6 +32,7 @@ from siafu.engine import begin
 from siafu.engine.networks.network import model_spec
 from siafu.graph import Graph, graph_from_edges
 from siafu.launch.rank import prepare_process
+from siafu.memory import free_bytes
 from siafu.ops import HUGE_PAGES_VARIABLE, spare_memory
 from siafu.partitioning import write_parts
 from siafu.plan import predict_training_bytes
@@ -139,7 +139,7 @@ def measure_pyg(graph: Graph, model: str) -> dict[str, Any]:
     """Return the peak of PyG's step in this process, or why it was not run."""
     # An edge's message in float32, and the copies seen alive at once.
     need = graph.num_edges * 256 * 4 * (4.5 if model == "gat" else 2.0)
-    free = psutil.virtual_memory().available
+    free = free_bytes()
     row: dict[str, Any] = {"model": model, "ranks": 1, "strategy": "pyg"}
     if need > 0.8 * free:
         return row | {"not_run": f"needs about {need / 1e9:.0f} GB of {free / 1e9:.0f} GB free"}

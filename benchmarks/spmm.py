@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from torch import Tensor
 from torch_geometric.utils import scatter
 
 from benchmarks.measure import Side, append_json, machine, peak_bytes, take_turns
+from siafu.memory import free_bytes
 from siafu.ops import CSR, csr_sum_reference, neighbour_sum, set_threads, spare_page_faults
 from siafu.ops.numba_jit import kernel, line_width, prefetch
 from siafu.ops.threads import run_chunks
@@ -193,7 +193,7 @@ def measure_graph(args: argparse.Namespace) -> dict[str, Any]:
 def _free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.mem_get_info()[0]
-    return psutil.virtual_memory().available
+    return free_bytes()
 
 
 def _in_own_process(args: argparse.Namespace, graph: str, allocator: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import siafu
 
 PACKAGE = Path(siafu.__file__).parent
 LAYERS = [
-    {"errors", "collector", "files"},
+    {"errors", "collector", "files", "memory"},
     {"options", "signals", "record", "ops", "graph"},
     {"ingest", "partitioning", "comm"},
     {"shard", "nn"},

@@ -11,6 +11,7 @@ import typer
 from siafu.cli.show import print_json, print_table, size
 from siafu.errors import CommError
 from siafu.launch.ranks import checked_ranks, under_torchrun
+from siafu.memory import free_bytes, total_bytes
 from siafu.ops import fast_paths
 from siafu.record import environment, installed
 
@@ -35,12 +36,11 @@ def doctor(
         _check_ranks(ranks or 1, device, as_json=json)
         return
     facts = environment()
-    memory = psutil.virtual_memory()
     rows: dict[str, Any] = {
         "python": facts["python"],
         **facts["packages"],
         "cores": f"{facts['cores']} ({len(os.sched_getaffinity(0))} usable)",
-        "memory": f"{size(memory.available)} free of {size(memory.total)}",
+        "memory": f"{size(free_bytes())} free of {size(total_bytes())}",
         "device": _device(),
         **{f"fast path: {name}": state for name, state in fast_paths().items()},
         "PyG models": "on" if installed("torch_geometric") else "off: pip install 'siafu[pyg]'",

@@ -5,12 +5,12 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-import psutil
 
 from siafu.errors import DataError
 from siafu.graph import MASKS, Array, Graph, Ids, IntegerIds, TextIds, draw_split
 from siafu.graph.columns import known_rows
 from siafu.ingest.tables.ids import index_ids
+from siafu.memory import free_bytes
 
 Noted = tuple[Graph, list[str]]
 """A graph, and sentences for the user on what was done to the data."""
@@ -114,7 +114,7 @@ def given_ids(where: Path | str, name: str, array: Array, num_nodes: int) -> Ids
 
 def check_num_nodes(where: Path | str, num_nodes: int) -> None:
     """Raise where the nodes alone would not fit in memory, before anything is made for them."""
-    need, free = _NODE_BYTES * num_nodes, int(psutil.virtual_memory().available)
+    need, free = _NODE_BYTES * num_nodes, free_bytes()
     if need > free:
         raise DataError(
             "The graph has more nodes than fit in memory.",

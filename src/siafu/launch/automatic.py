@@ -9,14 +9,13 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import psutil
-
 from siafu.comm import choose_device
 from siafu.config import RunConfig, check_scopes
 from siafu.engine import check_edge_settings, check_network_settings, check_sampled_settings
 from siafu.errors import ConfigError, SiafuError
 from siafu.graph import folder_kind
 from siafu.launch.foreseen import FAILURES, ON_RAY, setting_of
+from siafu.memory import free_bytes
 from siafu.options import read_bytes
 from siafu.plan import Link, Outlook, Setting, candidates, foresee, shown_bytes, shown_seconds
 from siafu.strategy import AUTO, PRESETS, Strategy
@@ -188,4 +187,4 @@ def _budget(config: RunConfig) -> int | None:
     if config.launcher == "ray" or choose_device(config.device, 0).type != "cpu":
         return None
     here = int(os.environ.get("LOCAL_WORLD_SIZE", config.ranks))
-    return int(psutil.virtual_memory().available) // here
+    return free_bytes() // here

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from siafu.config import RunConfig, check_scopes, read_class_weights, read_metrics, read_threshold
 from siafu.engine import (
     check_edge_settings,
@@ -23,6 +21,7 @@ from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.prepare import check_parts_settings
 from siafu.launch.sinks import check_sinks
+from siafu.memory import free_bytes
 from siafu.strategy import AUTO
 
 
@@ -115,7 +114,7 @@ def check_enough(config: RunConfig, ranks: int) -> None:
 
 def _check_model_size(config: RunConfig) -> None:
     """Raise where the weights between hidden layers alone would not fit in memory."""
-    width, free = config.hidden or 1, int(psutil.virtual_memory().available)
+    width, free = config.hidden or 1, free_bytes()
     # Weights, their gradients and the two moments of Adam.
     need = 4 * 4 * width * width * (config.layers - 1)
     if need > free and ":" not in config.model:

@@ -34,6 +34,7 @@ from siafu.ingest import (
     predict_ingest_bytes,
     with_split,
 )
+from siafu.memory import available_bytes
 from siafu.partitioning import (
     Cut,
     Progress,
@@ -42,7 +43,7 @@ from siafu.partitioning import (
     partition_in_steps,
     with_edge_split,
 )
-from siafu.partitioning.memory import available_bytes, check_cut_fits, predict_peak_bytes
+from siafu.partitioning.memory import check_cut_fits, predict_peak_bytes
 from siafu.partitioning.partition import load_checked_store
 from siafu.partitioning.prepared import ColumnChoices, prepare_in_steps
 from siafu.record import shortened

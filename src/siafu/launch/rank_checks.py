@@ -25,6 +25,7 @@ from siafu.engine.progress import synchronise
 from siafu.errors import CommError
 from siafu.files import write_text_atomically
 from siafu.ingest import load
+from siafu.memory import free_bytes
 from siafu.partitioning import partition_graph
 from siafu.record import RunFolder, environment
 from siafu.shard import open_shard
@@ -48,7 +49,7 @@ def facts_of_ranks(world: World) -> list[dict[str, Any]]:
     mine = {
         "host": socket.gethostname(),
         "interface": os.environ.get("GLOO_SOCKET_IFNAME", "by the host's name"),
-        "memory_free": int(psutil.virtual_memory().available),
+        "memory_free": free_bytes(),
         "disk_free": int(psutil.disk_usage(tempfile.gettempdir()).free),
         "device": str(world.device),
         "gpu": name_of(world.device),

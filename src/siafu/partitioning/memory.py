@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import psutil
 
 from siafu.errors import PartitionError
 from siafu.graph import Graph, graph_facts
+from siafu.memory import held_bytes
 
 # Peak resident bytes of the METIS child (pymetis 2025.2.2, 64-bit indices, 3 constraints), random
 # graphs, neighbours counted in both directions. An idle child has 32 MB.
@@ -71,18 +71,6 @@ def sample_reverse_share(graph: Graph) -> float:
         row = graph.src[graph.indptr[source] : graph.indptr[source + 1]]
         found += bool((row == destination).any())
     return found / _SAMPLED_EDGES
-
-
-def available_bytes(memory_bytes: int | None) -> int:
-    """Return what may be used beyond what runs now: of the allowance, or of what is free."""
-    if memory_bytes is None:
-        return int(psutil.virtual_memory().available)
-    return max(0, memory_bytes - held_bytes())
-
-
-def held_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(psutil.Process().memory_info().rss)
 
 
 def check_cut_fits(predicted: int, available: int, method: str) -> None:

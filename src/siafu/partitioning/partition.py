@@ -17,8 +17,9 @@ from siafu.graph import (
     load_store,
     make_in_steps,
 )
+from siafu.memory import available_bytes, held_bytes
 from siafu.partitioning.assign import assign_contiguous, assign_hash, check_num_parts
-from siafu.partitioning.memory import available_bytes, check_cut_fits, held_bytes, predict_for
+from siafu.partitioning.memory import check_cut_fits, predict_for
 from siafu.partitioning.metis import assign_metis
 from siafu.partitioning.options import Method
 from siafu.partitioning.prepared import ColumnChoices, prepare_in_steps
@@ -161,7 +162,7 @@ def choose_method(graph: Graph, cut: Cut, available: int) -> str:
 def assign(graph: Graph, cut: Cut, progress: Progress | None = None) -> Array:
     """Return part_of: the part of each node of a graph in memory."""
     check_num_parts(cut.num_parts, graph.num_nodes)
-    method = choose_method(graph, cut, available_bytes(None))
+    method = choose_method(graph, cut, available_bytes())
     return _assign(graph, replace(cut, method=method), None, progress or silent)
 
 

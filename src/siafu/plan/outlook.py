@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from siafu.config import RunConfig
+from siafu.memory import free_bytes
 from siafu.minibatch.macrobatch_size import TRIED_ROWS, tried_steps
 from siafu.nn import ModelSpec, layer_widths
 from siafu.nn.precision import BYTES
-from siafu.partitioning.memory import available_bytes
 from siafu.plan.bytes import (
     EpochTraffic,
     LayerTraffic,
@@ -301,7 +301,7 @@ def _in_flight(at: Setting, memory: dict[str, int], ranks: int) -> float:
     """Return the bytes that macrobatches may take, as ranks settle it."""
     if at.memory is not None:
         return max(0.0, at.memory - sum(memory.values())) / BUILDING
-    return math.inf if at.link is not None else FREE_SHARE * available_bytes(None) / ranks
+    return math.inf if at.link is not None else FREE_SHARE * free_bytes() / ranks
 
 
 def _fetched_bytes(at: Setting, cut: CutStatistics) -> float:

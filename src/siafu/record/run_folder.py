@@ -13,8 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from siafu.errors import SiafuError, StoreError
 from siafu.files import (
     read_json,
@@ -24,6 +22,7 @@ from siafu.files import (
     sync_folder,
     write_text_atomically,
 )
+from siafu.memory import total_bytes
 
 _PACKAGES = ("siafu", "torch", "numpy", "numba", "pyarrow", "torch_geometric", "pymetis", "triton")
 
@@ -267,7 +266,7 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "cores": os.cpu_count(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "memory_gib": round(total_bytes() / 2**30, 1),
         "packages": {name: version for name in _PACKAGES if (version := installed(name))},
     }
 

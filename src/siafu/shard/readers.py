@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from siafu.graph import Array, forget
+from siafu.memory import available_bytes
 from siafu.ops import gather_rows
 from siafu.ops.rows.files import read_file_rows
-from siafu.partitioning.memory import available_bytes
 
 _CACHED_SHARE = 0.5
 """Of the memory that is free: files beyond it are read past the page cache."""
@@ -114,7 +114,7 @@ def _opened(array: "np.memmap[Any, Any]") -> tuple[int, bool]:
     What fits into memory is worth keeping there; of more, pages would push each other out.
     """
     name = str(array.filename)
-    if array.nbytes > _CACHED_SHARE * available_bytes(None) and hasattr(os, "O_DIRECT"):
+    if array.nbytes > _CACHED_SHARE * available_bytes() and hasattr(os, "O_DIRECT"):
         with suppress(OSError):
             return os.open(name, os.O_RDONLY | os.O_DIRECT), True
     return os.open(name, os.O_RDONLY), False

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from siafu.config import RunConfig
 from siafu.errors import BudgetError
+from siafu.memory import available_bytes
 from siafu.minibatch import (
     Feed,
     Flow,
@@ -21,7 +22,6 @@ from siafu.minibatch.placement import free_bytes
 from siafu.nn import ModelSpec, layer_widths
 from siafu.ops import warm_up, warm_up_sampling
 from siafu.options import read_bytes
-from siafu.partitioning.memory import available_bytes
 from siafu.plan import layer_rows, memory_in_use, read_fanout, step_bytes
 from siafu.plan.sampled import BUILDING, FREE_SHARE, RUNTIME_BYTES
 from siafu.record import counted
@@ -109,7 +109,7 @@ def _free_bytes(feed: Feed) -> float:
     if feed.place.rows != "host":
         return max(_LEAST_ON_DEVICE, _DEVICE_SHARE * free_bytes(feed.place.device))
     ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", feed.channel.size))
-    mine = FREE_SHARE * available_bytes(None) / ranks_here
+    mine = FREE_SHARE * available_bytes() / ranks_here
     return min(row[0] for row in feed.shard.world.gather_numbers([mine]))
 
 

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable
 
 import numpy as np
-import psutil
 
 from siafu.errors import DataError
 from siafu.graph import Array, Graph, IntegerIds, draw_split, graph_from_edges, index_dtype
+from siafu.memory import free_bytes
 
 _CHUNK = 1 << 20
 _SIZE = re.compile(r"(\d{1,15})([km]?)", re.IGNORECASE)
@@ -194,7 +194,7 @@ def load_builtin(name: str, seed: int = 0) -> Graph:
 
 def check_room(name: str, num_nodes: int, node_bytes: int) -> None:
     """Raise where a built-in graph would not fit in memory, before it is made."""
-    need, free = num_nodes * node_bytes, int(psutil.virtual_memory().available)
+    need, free = num_nodes * node_bytes, free_bytes()
     if need > free:
         raise DataError(
             "The built-in graph would not fit in memory.",

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 
 from siafu.errors import DataError
 from siafu.graph import (
@@ -39,6 +38,7 @@ from siafu.ingest.arrays import (
     labelled_only,
     whole_number,
 )
+from siafu.memory import free_bytes
 
 Arrays = dict[str, Array]
 
@@ -100,7 +100,7 @@ def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
     if len(set(names)) < len(names):
         raise damaged_npz(path, "it has two arrays of one name")
     size, total = path.stat().st_size, sum(entry.file_size for entry in archive.infolist())
-    free = int(psutil.virtual_memory().available)
+    free = free_bytes()
     if total > free:
         raise DataError(
             "The .npz file would not fit in memory.",

@@ -1,0 +1,99 @@
+"""Memory as control groups count it, told from files laid out as the kernel's."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from siafu.memory import Budget, budget_of, free_bytes, held_bytes, total_bytes
+
+MIB = 1 << 20
+_NO_OLD_LIMIT = 9223372036854771712
+
+
+class FakeGroups:
+    """A folder of a process, and the groups that it says it is in."""
+
+    def __init__(self, home: Path) -> None:
+        self.process, self.mount = home / "proc", home / "groups"
+        self.process.mkdir()
+        self.mount.mkdir()
+
+    def join(self, group: str, *, old: bool, root: str = "/") -> None:
+        """Put the process into a group of a tree that is mounted from `root` on."""
+        line = f"4:cpu,memory:{group}" if old else f"0::{group}"
+        (self.process / "cgroup").write_text(f"9:name=systemd:/\n{line}\n")
+        kind = "cgroup cgroup rw,cpu,memory" if old else "cgroup2 cgroup2 rw,nsdelegate"
+        (self.process / "mountinfo").write_text(
+            "22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
+            f"35 31 0:32 {root} {self.mount} rw,relatime shared:2 - {kind}\n"
+        )
+
+    def limit(self, group: str, most: object, used: int, *, files: int = 0, old: bool) -> None:
+        """Set what a group may hold and holds, a part of it pages of files."""
+        folder = self.mount / group
+        folder.mkdir(parents=True, exist_ok=True)
+        names = ("limit_in_bytes", "usage_in_bytes") if old else ("max", "current")
+        for name, value in zip(names, (most, used), strict=True):
+            (folder / f"memory.{name}").write_text(f"{value}\n")
+        prefix = "total_" if old else ""
+        lines = ["anon 5", f"{prefix}inactive_file {files - files // 3}"]
+        lines += [f"{prefix}active_file {files // 3}", "inactive_anon 7"]
+        if old:  # without total_: of this group alone
+            lines += ["inactive_file 1", "active_file 1"]
+        (folder / "memory.stat").write_text("\n".join(lines) + "\n")
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> FakeGroups:
+    return FakeGroups(tmp_path)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["version 2", "version 1"])
+def test_a_group_has_free_what_it_does_not_hold_beside_pages_of_files(groups, old) -> None:
+    groups.join("/mine", old=old)
+    groups.limit("mine", 100 * MIB, 90 * MIB, files=60 * MIB, old=old)
+    assert free_bytes(groups.process) == 70 * MIB
+    assert total_bytes(groups.process) == 100 * MIB
+    groups.limit("mine", 100 * MIB, 190 * MIB, old=old)
+    assert free_bytes(groups.process) == 0
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["version 2", "version 1"])
+def test_groups_above_bind_as_well(groups, old) -> None:
+    groups.join("/outer/inner/mine", old=old)
+    groups.limit("outer", 100 * MIB, 80 * MIB, old=old)
+    groups.limit("outer/inner", _NO_OLD_LIMIT if old else "max", 40 * MIB, old=old)
+    groups.limit("outer/inner/mine", 60 * MIB, 20 * MIB, old=old)
+    assert free_bytes(groups.process) == 20 * MIB
+    assert total_bytes(groups.process) == 60 * MIB
+
+
+def test_the_mount_of_a_container_begins_at_its_own_group(groups) -> None:
+    groups.join("/docker/abc/mine", old=True, root="/docker/abc")
+    groups.limit("mine", 50 * MIB, 10 * MIB, old=True)
+    assert free_bytes(groups.process) == 40 * MIB
+    groups.join("/../elsewhere", old=True, root="/docker/abc")
+    groups.limit(".", 30 * MIB, 10 * MIB, old=True)
+    assert free_bytes(groups.process) == 20 * MIB
+
+
+def test_without_a_limit_it_is_the_machine(groups) -> None:
+    whole = psutil.virtual_memory().total
+    assert total_bytes(groups.process) == whole  # no files at all
+    groups.join("/mine", old=False)
+    assert total_bytes(groups.process) == whole
+    groups.limit("mine", "max", 10, old=False)
+    assert total_bytes(groups.process) == whole
+    assert 0 < free_bytes(groups.process) <= whole
+
+
+def test_a_budget_names_the_least_that_is_enough() -> None:
+    budget = Budget(free=10, held=300 * 10**6)
+    assert budget.fix(400 * 10**6) == "give --memory 730MB or more"
+    assert Budget(free=10, ranks=4).fix(400 * 10**6) == "give --memory 110MB or more"
+    assert "more memory, or wait" in Budget(free=10, is_asked=False).fix(50, "wait")
+    held = held_bytes()
+    assert abs(budget_of(held + 10**9).free - 10**9) < 10**8
+    assert budget_of(1).free == 0
+    assert not budget_of(None).is_asked
