@@ -106,10 +106,14 @@ class RunConfig(
         return self
 
     @property
+    def memory_bytes(self) -> int | None:
+        """What a rank may hold on its device; None where that is not limited."""
+        return None if self.memory is None else read_bytes(self.memory)
+
+    @property
     def chosen(self) -> Strategy:
         """The strategy that is named, with the choices that were made on top of it."""
-        if self.memory is not None:
-            read_bytes(self.memory)
+        _ = self.memory_bytes  # refused where it can't be read
         named = find_strategy(self.strategy)
         if self.memory is None and self.stages == "auto":
             raise ConfigError(

@@ -10,7 +10,6 @@ from siafu.engine.forecast import HELD_SHARE
 from siafu.launch.device_room import check_room
 from siafu.launch.out_of_memory import note_held
 from siafu.ops import num_threads, set_threads
-from siafu.options import read_bytes
 from siafu.shard import Shard, open_shard, part_bytes
 
 _ELEMENTS_A_THREAD = 4_000_000
@@ -26,7 +25,7 @@ def open_part(
         check_room(config, parts, world, say, trains=trains)
     loading = "what was loaded of the part"
     with naming_what_is_held(world.device, config.chosen.unit, dict, rest=loading):
-        shard = open_shard(parts, world, place=place)
+        shard = open_shard(parts, world, place=place, memory_bytes=config.memory_bytes)
     note_held(world)
     if not config.threads:
         # Threads that wait for each other at every small operation only slow it down, all the
@@ -40,8 +39,8 @@ def _place(config: ResolvedConfig, parts: str, world: World) -> Literal["device"
     """Return where a rank's edges and features lie: minibatches read few of them at a time."""
     if config.chosen.unit != "macrobatch":
         return "device"
-    if config.memory is None:
+    if config.memory_bytes is None:
         return "host"
     sizes = [float(part_bytes(parts, world.rank))]
     largest = max(row[0] for row in world.gather_numbers(sizes))
-    return "disk" if largest > HELD_SHARE * read_bytes(config.memory) else "host"
+    return "disk" if largest > HELD_SHARE * config.memory_bytes else "host"

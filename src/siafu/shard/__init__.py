@@ -12,7 +12,8 @@ from siafu.shard.readers import (
     WrittenRows,
     new_rows,
 )
-from siafu.shard.shard import Shard, open_shard, part_bytes, require
+from siafu.shard.required import require
+from siafu.shard.shard import Shard, open_shard, part_bytes
 
 __all__ = [
     "FileRows",

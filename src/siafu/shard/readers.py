@@ -17,7 +17,7 @@ from siafu.ops import gather_rows
 from siafu.ops.rows.files import read_file_rows
 
 _CACHED_SHARE = 0.5
-"""Of the memory that is free: files beyond it are read past the page cache."""
+"""Of the memory that may be taken: files beyond it are read past the page cache."""
 
 
 class RowReader(Protocol):
@@ -73,9 +73,17 @@ class FileRows:
     """Rows of a file, read in the order they lie there, many at once; nothing stays resident."""
 
     def __init__(
-        self, array: Array, dtype: torch.dtype | None = None, *, fd: int | None = None
+        self,
+        array: Array,
+        dtype: torch.dtype | None = None,
+        *,
+        fd: int | None = None,
+        memory_bytes: int | None = None,
     ) -> None:
-        """`array` maps the file; `fd` is that, where it has no name to open it by."""
+        """`array` maps the file; `fd` is that, where it has no name to open it by.
+
+        `memory_bytes` is what this process may hold; None takes what is free.
+        """
         self.array, self.shape = array, array.shape
         self.dtype = dtype or torch.from_numpy(np.empty(0, array.dtype)).dtype
         assert isinstance(array, np.memmap), "of a file"
@@ -84,7 +92,7 @@ class FileRows:
         while isinstance(whole.base, np.memmap):  # of a part of it, or another type of its numbers
             whole = whole.base
         self._first_byte: int = whole.offset + array.ctypes.data - whole.ctypes.data
-        opened = _opened(array) if fd is None else (fd, False)
+        opened = _opened(array, memory_bytes) if fd is None else (fd, False)
         self._fd: int = opened[0]
         self._direct: bool = opened[1]
         weakref.finalize(self, os.close, self._fd)
@@ -100,21 +108,23 @@ class FileRows:
         return out
 
 
-def rows_of_file(array: Array, dtype: torch.dtype | None = None) -> RowReader:
+def rows_of_file(
+    array: Array, dtype: torch.dtype | None = None, memory_bytes: int | None = None
+) -> RowReader:
     """Return the rows of a file; through its map where it has no name to be opened by."""
     if array.size and getattr(array, "filename", None) is not None:
-        return FileRows(array, dtype)
+        return FileRows(array, dtype, memory_bytes=memory_bytes)
     rows = torch.from_numpy(array if array.flags.writeable else np.array(array))
     return HeldRows(rows if dtype is None else rows.to(dtype))
 
 
-def _opened(array: "np.memmap[Any, Any]") -> tuple[int, bool]:
+def _opened(array: "np.memmap[Any, Any]", memory_bytes: int | None) -> tuple[int, bool]:
     """Return the file of a map, and whether reads pass by the page cache: not everywhere they can.
 
     What fits into memory is worth keeping there; of more, pages would push each other out.
     """
     name = str(array.filename)
-    if array.nbytes > _CACHED_SHARE * available_bytes() and hasattr(os, "O_DIRECT"):
+    if array.nbytes > _CACHED_SHARE * available_bytes(memory_bytes) and hasattr(os, "O_DIRECT"):
         with suppress(OSError):
             return os.open(name, os.O_RDONLY | os.O_DIRECT), True
     return os.open(name, os.O_RDONLY), False

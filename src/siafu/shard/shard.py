@@ -5,7 +5,7 @@ Shapes: N owned rows, R halo rows, E edges into owned rows, F features.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike
 from torch import Tensor
 
 from siafu.comm import HaloPlan, World, exchange_halo
-from siafu.errors import DataError, PlanError
+from siafu.errors import PlanError
 from siafu.graph import MASKS, Array, Folder, Ids, SparseFeatures, forget, load_features, load_ids
 from siafu.ops import CSR
 from siafu.partitioning import open_parts
@@ -81,6 +81,8 @@ class Shard:
     """The part that owns each node of the whole graph, memory-mapped."""
     fingerprint: str
     """Hash of the whole graph, the same for every partition of it."""
+    memory_bytes: int | None = None
+    """What this rank may hold on its device; None for what is free."""
     _halo_ids: list[Tensor] = field(default_factory=list)
     _files: dict[str, Array] = field(default_factory=dict)
     """Memory-mapped arrays of a shard that stays on disk."""
@@ -142,7 +144,10 @@ class Shard:
         """Return the rows of `x`, `src`, `edge_weight`, `edge_attr` or `edge_type`, by number."""
         if name in self._files:
             # As in memory: narrower integers would index like a mask.
-            return rows_of_file(self._files[name], torch.int32 if name == "edge_type" else None)
+            dtype = torch.int32 if name == "edge_type" else None
+            # Of a GPU's memory, a budget says nothing about pages of files.
+            budget = self.memory_bytes if self.world.device.type == "cpu" else None
+            return rows_of_file(self._files[name], dtype, budget)
         held = {
             "x": self.x,
             "src": self.csr.index,
@@ -198,12 +203,14 @@ def open_shard(
     *,
     verify: bool = True,
     place: Literal["device", "host", "disk"] = "device",
+    memory_bytes: int | None = None,
 ) -> Shard:
     """Return this rank's shard of a parts folder; there must be one part per rank.
 
     It lies on the rank's device, on its host, or there but for edges and dense features, which stay
     on disk, for work that reads them through `reader`. `verify` reads the part once and checks
-    every checksum and index; without it they are trusted.
+    every checksum and index; without it they are trusted. Files that are small beside
+    `memory_bytes`, or else beside what is free, are read through the page cache.
     """
     parts = open_parts(path)
     if parts.num_parts != world.size:
@@ -216,7 +223,8 @@ def open_shard(
     world.check_agreement("parts folder", folder.facts["graph_fingerprint"])
     device = world.device if place == "device" else torch.device("cpu")
     on_disk = _ON_DISK if place == "disk" else ()
-    return _shard(folder, world, device, on_disk, parts.part_of)
+    shard = _shard(folder, world, device, on_disk, parts.part_of)
+    return replace(shard, memory_bytes=memory_bytes)
 
 
 def part_bytes(path: Path | str, part: int) -> int:
@@ -359,42 +367,3 @@ def _features(
         num_cols=x.width,
         weight=_tensor(x.value, device),
     )
-
-
-def require(shard: Shard, *names: str) -> None:
-    """Raise unless the shard has what training needs of these: x, y, train."""
-    missing: dict[str, tuple[bool, dict[str, str]]] = {
-        "x": (
-            shard.x is None,
-            {
-                "problem": "The graph has no node features.",
-                "fix": "give the node table a column of numbers, text, yes and no or dates (an "
-                ".npz file or PyG data: x); where nothing is known, a column of ones will do",
-            },
-        ),
-        "y": (
-            shard.y is None,
-            {
-                "problem": "The graph has no labels.",
-                "fix": "add --task edge: edges have targets"
-                if shard.edge_y is not None
-                else "name the column of the node table to learn: --label COLUMN (an .npz file or "
-                "PyG data: y)",
-            },
-        ),
-        "train": (
-            shard.mask_totals["train"] == 0,
-            {
-                "problem": "The graph has no training nodes.",
-                "fix": "label some, or draw masks anew from the labels: --split 0.6,0.2",
-            },
-        ),
-    }
-    for name in names:
-        absent, words = missing[name]
-        if absent:
-            raise DataError(
-                words["problem"],
-                seen=f"{shard.name}: {shard.num_nodes} nodes, masks {shard.mask_totals}",
-                fix=words["fix"],
-            )

@@ -69,17 +69,18 @@ def test_features_at_8_bits_are_right_on_average_and_alike_from_disk(tmp_path: P
     assert ((many.mean(0) - x[rows]).abs() < 5 * step / (12 * 400) ** 0.5 + 1e-6).all()
 
 
-@pytest.mark.parametrize("cached", [0.5, 0.0], ids=["cached", "direct"])
+@pytest.mark.parametrize("memory_bytes", [1 << 40, 1], ids=["cached", "direct"])
 @pytest.mark.parametrize("compiled", [True, False])
 def test_rows_of_a_file_come_in_the_order_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compiled: bool, cached: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, compiled: bool, memory_bytes: int
 ) -> None:
-    monkeypatch.setattr("siafu.shard.readers._CACHED_SHARE", cached)
     if not compiled:
         monkeypatch.setattr("siafu.ops.rows.files._pread", None)
     rows = np.arange(500_000, dtype=np.int64).reshape(50_000, 10)
     np.save(tmp_path / "x.npy", rows)
-    reader = FileRows(np.load(tmp_path / "x.npy", mmap_mode="r"))
+    array = np.load(tmp_path / "x.npy", mmap_mode="r")
+    reader = FileRows(array, memory_bytes=memory_bytes)
+    assert not (reader._direct and memory_bytes > 1)
     generator = torch.Generator().manual_seed(0)
     for count in (0, 1, 300, 40_000):  # apart, near each other, all but all
         wanted = torch.randint(0, 50_000, (count,), generator=generator)
