@@ -11,8 +11,8 @@ import psutil
 _PROCESS = Path("/proc/self")
 _STEP = 10_000_000
 """Bytes that a budget is named in."""
-_DRIFT = 24_000_000
-"""Bytes by which a process may hold more when it is started again, measured: up to 9 MB."""
+_DRIFT = 40_000_000
+"""Bytes that a process may hold more when it is started again with more: measured up to 27 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,39 +58,34 @@ def held_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Budget:
-    """What work may take beyond what is held when it begins, and which `--memory` that is of."""
-
-    free: int
-    """Bytes."""
-    held: int = 0
-    """Bytes of the allowance that are taken already."""
-    ranks: int = 1
-    """How many ranks' allowances it is."""
-    is_asked: bool = True
-    """False where it is what the machine has free."""
-
-    def fix(self, need: int, otherwise: str = "") -> str:
-        """Return how so many bytes can be had; `otherwise` is what else can be done."""
-        more = "use a machine, or a control group, with more memory"
-        if self.is_asked:
-            bytes_each = (need + self.held + _DRIFT) / self.ranks
-            more = f"give --memory {math.ceil(bytes_each / _STEP) * _STEP // 10**6}MB or more"
-        return f"{more}, or {otherwise}" if otherwise else more
-
-
-def budget_of(memory_bytes: int | None) -> Budget:
-    """Return what is left of an allowance for this process; without one, of what is free."""
-    if memory_bytes is None:
-        return Budget(free=free_bytes(), is_asked=False)
-    held = held_bytes()
-    return Budget(free=max(0, memory_bytes - held), held=held)
-
-
 def available_bytes(memory_bytes: int | None = None) -> int:
     """Return what may be used beyond what runs now: of the allowance, or of what is free."""
-    return budget_of(memory_bytes).free
+    return free_bytes() if memory_bytes is None else max(0, memory_bytes - held_bytes())
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What this process may hold, and how a user asks for more of it."""
+
+    most: int | None = None
+    """Resident bytes; None for as many as are free."""
+    beside: int = 0
+    """Bytes of these that are not of `--memory`."""
+    ranks: int = 1
+    """How many ranks' `--memory` it is."""
+
+    @property
+    def free(self) -> int:
+        """Bytes that may be taken beyond what is held now."""
+        return available_bytes(self.most)
+
+    def fix(self, need: int, otherwise: str = "") -> str:
+        """Return how so many bytes more can be had; `otherwise` is what else can be done."""
+        more = "use a machine, or a control group, with more memory"
+        if self.most is not None:
+            asked = (need + max(0, held_bytes() - self.beside) + _DRIFT) / self.ranks
+            more = f"give --memory {math.ceil(asked / _STEP) * _STEP // 10**6}MB or more"
+        return f"{more}, or {otherwise}" if otherwise else more
 
 
 def _limits(process: Path) -> Iterator[_Limit]:

@@ -43,7 +43,8 @@ def make_tables(folder: Path) -> None:
 
 def cut(tables: Path, target: Path) -> None:
     """Cut the tables into 3 parts, in pieces so small that every boundary is crossed."""
-    reading = SourceReading(undirected=True, options=TableOptions(bucket_edges=1200))
+    options = TableOptions(bucket_edges=1200, piece_edges=250)
+    reading = SourceReading(undirected=True, options=options)
     cut_source(tables, target, Cut(num_parts=3, method="streaming", seed=1), reading)
 
 
@@ -92,8 +93,8 @@ def main() -> None:
     """Run the chains and print what came out."""
     folder = Path(sys.argv[1])
     partial_module.STEP_SECONDS = partial_module.NOTE_SECONDS = 0.0
-    chunks.EDGES_AT_ONCE, edges._ROWS_AT_ONCE = 600, 250
-    edges._PIECES_AT_ONCE, both_ways._FEWEST_PIECES = 1, 3
+    chunks.EDGES_AT_ONCE, edges._PIECES_AT_ONCE = 600, 1
+    both_ways._FEWEST_PIECES = 3
     make_tables(folder / "tables")
     cut(folder / "tables", folder / "whole" / "x.parts")
     chains = {

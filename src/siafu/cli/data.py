@@ -14,6 +14,7 @@ from siafu.ingest.options import TableColumns
 from siafu.launch.columns import table_options
 from siafu.launch.cut import Allowance, SourceReading, cut_source
 from siafu.launch.learnt import column_choices
+from siafu.memory import Budget
 from siafu.options import read_bytes
 from siafu.partitioning import Cut
 from siafu.partitioning.options import ColumnOptions, Method
@@ -21,6 +22,7 @@ from siafu.record import READING, PhaseProgress
 
 _Json = Annotated[bool, typer.Option("--json", help="one JSON object as the last line")]
 _Quiet = Annotated[bool, typer.Option("--quiet", help="no progress")]
+_Memory = Annotated[str | None, typer.Option(help="memory allowed, e.g. 4GB")]
 _Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing folder")]
 
 
@@ -30,6 +32,7 @@ def ingest(  # noqa: PLR0913 - one flag per option
     undirected: Annotated[bool, typer.Option("--undirected", help="add reverse edges")] = False,
     split: Annotated[str | None, typer.Option(help="draw masks: 0.6,0.2 or 20,30")] = None,
     seed: Annotated[int, typer.Option(help="seed of drawn masks")] = 0,
+    memory: _Memory = None,
     overwrite: _Overwrite = False,
     quiet: _Quiet = False,
     json: _Json = False,
@@ -49,6 +52,7 @@ def ingest(  # noqa: PLR0913 - one flag per option
                 seed=seed,
                 options=options,
                 progress=progress,
+                budget=_budget(memory),
             )
             rows = describe(folder)
     finally:
@@ -64,7 +68,7 @@ def partition(  # noqa: PLR0913 - one flag per option
     parts: Annotated[int, typer.Option(help="how many parts, one per rank", min=1)] = 2,
     method: Annotated[Method, typer.Option(help="how to cut")] = "auto",
     width: Annotated[int, typer.Option(help="row width for the predicted traffic", min=1)] = 64,
-    memory: Annotated[str | None, typer.Option(help="memory allowed, e.g. 4GB")] = None,
+    memory: _Memory = None,
     undirected: Annotated[bool, typer.Option("--undirected", help="add reverse edges")] = False,
     split: Annotated[str | None, typer.Option(help="draw masks: 0.6,0.2 or 20,30")] = None,
     seed: Annotated[int, typer.Option(help="seed of the cut and of drawn masks")] = 0,
@@ -93,7 +97,7 @@ def partition(  # noqa: PLR0913 - one flag per option
                 Cut(num_parts=parts, method=method, seed=seed),
                 reading,
                 Allowance(
-                    memory_bytes=None if memory is None else read_bytes(memory),
+                    budget=_budget(memory),
                     overwrite=overwrite,
                     say=say,
                     progress=progress,
@@ -102,6 +106,10 @@ def partition(  # noqa: PLR0913 - one flag per option
     finally:
         progress.close()
     show(target, quality_rows(quality, width), as_json=json)
+
+
+def _budget(memory: str | None) -> Budget:
+    return Budget(most=None if memory is None else read_bytes(memory))
 
 
 ingest = with_settings(ingest, settings_of(TableColumns))

@@ -42,12 +42,11 @@ from siafu.ingest.load import (
     told_of_tables,
 )
 from siafu.ingest.objects import Given, given_data
+from siafu.ingest.tables.budget import fit_tables, least_ingest_bytes, predict_ingest_bytes
 from siafu.ingest.tables.build import (
     Tables,
     build_store,
     find_tables,
-    fit_buckets,
-    predict_ingest_bytes,
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing
@@ -75,7 +74,7 @@ __all__ = [
     "empty_cache",
     "events_from_npz",
     "find_tables",
-    "fit_buckets",
+    "fit_tables",
     "frames_named",
     "given_data",
     "graph_from_events",
@@ -85,6 +84,7 @@ __all__ = [
     "ingest_to_store",
     "is_dynamic",
     "is_kept_frame",
+    "least_ingest_bytes",
     "list_cache",
     "load",
     "load_as_it_is",

@@ -29,6 +29,7 @@ from siafu.ingest.tables.build import build_store, find_tables
 from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing, table_job
+from siafu.memory import Budget
 from siafu.record import Progress, suggestion
 
 
@@ -86,13 +87,17 @@ def load_as_it_is(
     options: TableOptions | None = None,
     store: Path | str | None = None,
     progress: Progress | None = None,
+    budget: Budget | None = None,
 ) -> Noted:
-    """Return what `load_with_notes` does with the masks of the data alone: none are drawn."""
+    """Return what `load_with_notes` does with the masks of the data alone: none are drawn.
+
+    Reading tables, and graphs that are held in memory, have to fit into the `budget`.
+    """
     tables = as_tables(source)
     if tables is not None:
-        options = _with_direction(options, undirected)
+        options = replace(_with_direction(options, undirected), budget=budget)
         return _through_store(tables, store, options, progress)
-    graph, notes = _open(source, progress)
+    graph, notes = _open(source, progress, budget or Budget())
     if undirected:
         before = graph.num_edges
         graph = add_reverse_edges(graph)
@@ -111,11 +116,14 @@ def ingest_to_store(  # noqa: PLR0913 - the settings of one command
     options: TableOptions | None = None,
     draw_masks: bool = True,
     progress: Progress | None = None,
+    budget: Budget | None = None,
 ) -> list[str]:
     """Write any source as a store and return notes; tables are never held in memory."""
     tables = as_tables(source)
     if tables is None:
-        graph, notes = load_as_it_is(source, undirected=undirected, progress=progress)
+        graph, notes = load_as_it_is(
+            source, undirected=undirected, progress=progress, budget=budget
+        )
         if draw_masks:
             graph, split_notes = with_split(graph, split, seed)
             notes += split_notes
@@ -124,7 +132,7 @@ def ingest_to_store(  # noqa: PLR0913 - the settings of one command
     return _write_tables(
         tables,
         Path(target),
-        options=_with_direction(options, undirected),
+        options=replace(_with_direction(options, undirected), budget=budget),
         drawing=Drawing(split=split, seed=seed) if draw_masks else None,
         overwrite=overwrite,
         progress=progress,
@@ -227,15 +235,15 @@ def is_key(name: str) -> bool:
     return re.fullmatch("[^.]*-[0-9a-f]{16}", name) is not None
 
 
-def _open(source: Any, progress: Progress | None) -> Noted:
+def _open(source: Any, progress: Progress | None, budget: Budget) -> Noted:
     if isinstance(source, Graph):
         return source, []
     if isinstance(source, str) and is_builtin(source):
-        return load_builtin(source), []
+        return load_builtin(source, budget=budget), []
     if isinstance(source, str) and canonical(source) in NAMED:
         return load_named(source, progress)
     if isinstance(source, str | Path):
-        return _open_path(Path(source), progress)
+        return _open_path(Path(source), progress, budget)
     if is_pyg(source):
         return graph_from_pyg_with_notes(source)
     raise DataError(
@@ -255,9 +263,9 @@ def unknown_kind(path: Path) -> DataError:
     return DataError(what, seen=str(path), fix=fix)
 
 
-def _open_path(path: Path, progress: Progress | None) -> Noted:
+def _open_path(path: Path, progress: Progress | None, budget: Budget) -> Noted:
     if path.suffix == ".npz":
-        return graph_from_npz(path)
+        return graph_from_npz(path, budget)
     kind = folder_kind(path)
     if kind == "store":
         return load_store(path), []

@@ -21,6 +21,7 @@ from siafu.launch.run import Run
 from siafu.launch.run_state import existing_run, resume_command
 from siafu.launch.settings import Columns, Settings
 from siafu.launch.signature import with_settings
+from siafu.memory import Budget
 from siafu.options import joined, read_bytes
 from siafu.partitioning import Cut, Parts, open_parts
 from siafu.partitioning.options import Method
@@ -133,7 +134,7 @@ def partition(  # noqa: PLR0913 - one argument per flag
     """
     progress = PhaseProgress(quiet=quiet)
     allowance = Allowance(
-        memory_bytes=None if memory is None else read_bytes(memory),
+        budget=Budget(most=None if memory is None else read_bytes(memory)),
         overwrite=overwrite,
         say=sayer(quiet=quiet),
         progress=progress,

@@ -7,7 +7,7 @@ import numpy as np
 
 from siafu.errors import PartitionError
 from siafu.graph import Graph, graph_facts
-from siafu.memory import held_bytes
+from siafu.memory import Budget, held_bytes
 
 # Peak resident bytes of the METIS child (pymetis 2025.2.2, 64-bit indices, 3 constraints), random
 # graphs, neighbours counted in both directions. An idle child has 32 MB.
@@ -73,16 +73,17 @@ def sample_reverse_share(graph: Graph) -> float:
     return found / _SAMPLED_EDGES
 
 
-def check_cut_fits(predicted: int, available: int, method: str) -> None:
+def check_cut_fits(predicted: int, budget: Budget, method: str) -> None:
     """Raise when cutting the graph would not fit."""
+    available = budget.free
     if predicted <= available:
         return
-    fix = "use a machine with more memory, or raise the allowance if it is too low"
+    otherwise = ""
     if method == "metis":
-        fix = "use `--method streaming` (`--partition` in training), which holds nodes alone"
+        otherwise = "use `--method streaming` (`--partition` in training), which holds nodes alone"
     raise PartitionError(
         "Cutting the graph would not fit in memory.",
         seen=f"{method} needs about {predicted / 2**20:,.0f} MiB ({predicted} bytes) beside the "
         f"{held_bytes() / 2**20:,.0f} MiB that Python holds, {available / 2**20:,.0f} MiB are free",
-        fix=fix,
+        fix=budget.fix(predicted, otherwise),
     )

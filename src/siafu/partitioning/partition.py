@@ -17,7 +17,7 @@ from siafu.graph import (
     load_store,
     make_in_steps,
 )
-from siafu.memory import available_bytes, held_bytes
+from siafu.memory import Budget, available_bytes, held_bytes
 from siafu.partitioning.assign import assign_contiguous, assign_hash, check_num_parts
 from siafu.partitioning.memory import check_cut_fits, predict_for
 from siafu.partitioning.metis import assign_metis
@@ -71,9 +71,8 @@ def partition_graph(  # noqa: PLR0913 - the settings of one command
     cut = Cut(num_parts=num_parts, method=method, seed=seed)
     with make_in_steps(target, "parts", overwrite=overwrite) as partial:
         graph = prepare_in_steps(partial, graph, ColumnChoices(), say or say_nothing)
-        return partition_in_steps(
-            partial, graph, cut, memory_bytes=memory_bytes, progress=progress, say=say
-        )
+        budget = Budget(most=memory_bytes)
+        return partition_in_steps(partial, graph, cut, budget=budget, progress=progress, say=say)
 
 
 def partition_store(  # noqa: PLR0913 - the settings of one command
@@ -96,7 +95,8 @@ def partition_store(  # noqa: PLR0913 - the settings of one command
     with make_in_steps(target, "parts", job=job, overwrite=overwrite) as partial:
         graph = load_checked_store(partial, Path(store_path))
         graph = prepare_in_steps(partial, graph, ColumnChoices(), say_nothing)
-        return partition_in_steps(partial, graph, cut, memory_bytes=memory_bytes, progress=progress)
+        budget = Budget(most=memory_bytes)
+        return partition_in_steps(partial, graph, cut, budget=budget, progress=progress)
 
 
 def load_checked_store(partial: Partial, path: Path) -> Graph:
@@ -113,7 +113,7 @@ def partition_in_steps(
     graph: Graph,
     cut: Cut,
     *,
-    memory_bytes: int | None = None,
+    budget: Budget | None = None,
     progress: Progress | None = None,
     say: Say | None = None,
 ) -> Quality:
@@ -125,7 +125,7 @@ def partition_in_steps(
     if partial.has("assigned"):
         part_of = np.array(partial.load("assigned", "part_of"))
     else:
-        method = _choose_within(partial, graph, cut, memory_bytes, say or say_nothing)
+        method = _choose_within(partial, graph, cut, budget or Budget(), say or say_nothing)
         part_of = _assign(graph, replace(cut, method=method), partial, progress or silent)
         partial.save("assigned", {"part_of": part_of})
     check_assignment(graph, part_of, cut.num_parts)
@@ -133,18 +133,15 @@ def partition_in_steps(
     return write_in_steps(partial, graph, PartRows(part_of, cut.num_parts), how, progress)
 
 
-def _choose_within(
-    partial: Partial, graph: Graph, cut: Cut, memory_bytes: int | None, say: Say
-) -> str:
+def _choose_within(partial: Partial, graph: Graph, cut: Cut, budget: Budget, say: Say) -> str:
     """Return the method, whose predicted memory is told and fits."""
-    available = available_bytes(memory_bytes)
     # What `auto` meant at first holds: another process may find other memory free.
     known = partial.facts("method").get("method")
-    method = str(known or choose_method(graph, cut, available))
+    method = str(known or choose_method(graph, cut, budget.free))
     predicted = predict_for(graph, method, cut.num_parts)
     peak = (predicted + held_bytes()) / 2**20
     say(f"Cutting by {method}: predicted peak memory {peak:,.0f} MiB.")
-    check_cut_fits(predicted, available, method)
+    check_cut_fits(predicted, budget, method)
     if known is None:
         partial.end("method", method=method)
     return method

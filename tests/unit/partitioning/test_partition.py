@@ -1,12 +1,15 @@
 """Whole runs: memory refused beforehand, nothing left behind, folders that belong together."""
 
+import re
 import shutil
 
 import numpy as np
 import pytest
 
 from siafu.errors import PartitionError, StoreError
-from siafu.graph import Graph, graph_from_edges, load_store, save_store
+from siafu.graph import Graph, graph_facts, graph_from_edges, load_store, save_store
+from siafu.memory import held_bytes
+from siafu.options import read_bytes
 from siafu.partitioning import (
     METHODS,
     open_parts,
@@ -61,6 +64,18 @@ def test_too_little_memory_is_refused_with_the_number_and_nothing_is_left(method
     assert str(predicted) in caught.value.seen
     assert ("--method streaming" in caught.value.fix) == (method == "metis")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("method", ["metis", "streaming", "hash", "auto"])
+def test_the_budget_that_a_refusal_names_is_enough(method, tmp_path):
+    graph, target = _graph(), tmp_path / "p"
+    with pytest.raises(PartitionError) as caught:
+        partition_graph(graph, target, num_parts=3, method=method, memory_bytes=held_bytes())
+    named = re.search("give --memory ([0-9]+MB) or more", caught.value.fix)
+    memory = read_bytes(named[1])
+    assert memory < held_bytes() + 2 * predict_peak_bytes(graph_facts(graph), "streaming", 3)
+    partition_graph(graph, target, num_parts=3, method=method, memory_bytes=memory)
+    assert open_parts(target).num_parts == 3
 
 
 def test_metis_is_predicted_to_need_memory_by_the_edge():

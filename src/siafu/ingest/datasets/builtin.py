@@ -10,7 +10,7 @@ import numpy as np
 
 from siafu.errors import DataError
 from siafu.graph import Array, Graph, IntegerIds, draw_split, graph_from_edges, index_dtype
-from siafu.memory import free_bytes
+from siafu.memory import Budget
 
 _CHUNK = 1 << 20
 _SIZE = re.compile(r"(\d{1,15})([km]?)", re.IGNORECASE)
@@ -175,7 +175,7 @@ def is_builtin(name: str) -> bool:
     return name.partition(":")[0] in BUILTINS
 
 
-def load_builtin(name: str, seed: int = 0) -> Graph:
+def load_builtin(name: str, seed: int = 0, budget: Budget | None = None) -> Graph:
     """Return the graph named `planted`, `planted:100000`, `powerlaw:20k`, `powerlaw:3m` ..."""
     kind, colon, size = name.partition(":")
     if not colon:
@@ -188,18 +188,19 @@ def load_builtin(name: str, seed: int = 0) -> Graph:
             fix=f"give the number of nodes, for example {kind}:5000, {kind}:100k or {kind}:2m",
         )
     num_nodes = int(match[1]) * _SUFFIX[match[2].lower()]
-    check_room(name, num_nodes, _NODE_BYTES[kind])
+    check_room(name, num_nodes, _NODE_BYTES[kind], budget)
     return BUILTINS[kind](num_nodes, seed=seed)
 
 
-def check_room(name: str, num_nodes: int, node_bytes: int) -> None:
+def check_room(name: str, num_nodes: int, node_bytes: int, budget: Budget | None = None) -> None:
     """Raise where a built-in graph would not fit in memory, before it is made."""
-    need, free = num_nodes * node_bytes, free_bytes()
+    budget = budget or Budget()
+    need, free = num_nodes * node_bytes, budget.free
     if need > free:
         raise DataError(
             "The built-in graph would not fit in memory.",
             seen=f"{name}: some {need:,} bytes, {free:,} are available",
-            fix=f"ask for at most {free // node_bytes:,} nodes",
+            fix=budget.fix(need, f"ask for at most {free // node_bytes:,} nodes"),
         )
 
 

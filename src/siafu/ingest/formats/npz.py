@@ -38,7 +38,7 @@ from siafu.ingest.arrays import (
     labelled_only,
     whole_number,
 )
-from siafu.memory import free_bytes
+from siafu.memory import Budget
 
 Arrays = dict[str, Array]
 
@@ -55,7 +55,7 @@ _DAMAGE = (
 _SPARSE_KEYS = ("x_indptr", "x_indices", "x_data", "x_shape")
 
 
-def read_arrays(path: Path) -> Arrays:
+def read_arrays(path: Path, budget: Budget | None = None) -> Arrays:
     """Return every array of the file; raise where it is damaged_npz or holds Python objects."""
     if path.exists() and not path.is_file():
         raise damaged_npz(path, "no regular file")
@@ -64,7 +64,7 @@ def read_arrays(path: Path) -> Arrays:
             if file.read(len(_FORMAT.MAGIC_PREFIX)) == _FORMAT.MAGIC_PREFIX:
                 raise damaged_npz(path, "one array, not an archive of named arrays")
             with zipfile.ZipFile(file) as archive:
-                _check_sizes(path, archive)
+                _check_sizes(path, archive, budget or Budget())
                 return {_name(entry): _read(path, archive, entry) for entry in archive.infolist()}
     except FileNotFoundError as error:
         raise DataError("The file does not exist.", seen=str(path), fix="check the path") from error
@@ -94,18 +94,18 @@ def _name(entry: zipfile.ZipInfo) -> str:
     return entry.filename.removesuffix(".npy")
 
 
-def _check_sizes(path: Path, archive: zipfile.ZipFile) -> None:
+def _check_sizes(path: Path, archive: zipfile.ZipFile, budget: Budget) -> None:
     """Raise where the arrays would not fit in memory, or unpack to far more than the file has."""
     names = [entry.filename for entry in archive.infolist()]
     if len(set(names)) < len(names):
         raise damaged_npz(path, "it has two arrays of one name")
     size, total = path.stat().st_size, sum(entry.file_size for entry in archive.infolist())
-    free = free_bytes()
+    free = budget.free
     if total > free:
         raise DataError(
             "The .npz file would not fit in memory.",
             seen=f"{path}: {total:,} bytes unpacked, {free:,} are available",
-            fix="use Parquet or CSV tables, which are read piece by piece",
+            fix=budget.fix(total, "use Parquet or CSV tables, which are read piece by piece"),
         )
     if total > max(_SMALL_BYTES, _MOST_PACKED * size):
         raise DataError(
@@ -136,10 +136,10 @@ def _read(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Array
     return array
 
 
-def graph_from_npz(path: Path | str) -> Noted:
+def graph_from_npz(path: Path | str, budget: Budget | None = None) -> Noted:
     """Return the graph in the file, and sentences on what a user should know about it."""
     path = Path(path)
-    arrays = read_arrays(path)
+    arrays = read_arrays(path, budget)
     _check_layout(path, arrays)
     source, destination = as_int64(path, "edge_index", arrays["edge_index"])
     x, y = features_of_arrays(path, arrays), _labels(path, arrays)

@@ -1,13 +1,13 @@
 """A node table and an edge table, Parquet or CSV, as a store, in bounded, predicted memory."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from siafu.errors import DataError
 from siafu.graph import make_in_steps
 from siafu.ingest.frames import is_kept_frame
-from siafu.ingest.tables.edge_arrays import predicted_record
+from siafu.ingest.tables.budget import fit_tables
 from siafu.ingest.tables.edge_columns import edge_flags
 from siafu.ingest.tables.edges import EdgeTable
 from siafu.ingest.tables.files import MOST_NAMES, TABLE_ENDINGS, Table, table_files
@@ -29,15 +29,6 @@ from siafu.record import Progress, shortened, silent
 
 NODE_NAMES = ("nodes", "node", "vertices")
 _EDGE_NAMES = ("edges", "edge")
-# What is held of a node at the highest: its id twice while they are gathered, where it is in a
-# table of ids, its label, its masks, and their drawing. Text ids are longer and hashed.
-_NODE_BYTES = 64
-_TEXT_BYTES = 64
-# Row groups of a table that are decoded, and eight pieces of 256 k edges made into records.
-_PIECE_BYTES = 320 << 20
-# A bucket is held as it was read and as it is sorted, beside keys and an order.
-_SORTING_BYTES = 24
-_FEWEST_BUCKET_EDGES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -148,6 +139,7 @@ def build_store(
     job = table_job(tables.edges.files + (tables.nodes.files if tables.nodes else ()), options)
     job |= drawing_job(drawing)
     options, told = find_columns(tables, options)
+    options = fit_tables(options, None if tables.nodes is None else tables.nodes.num_rows())
     with make_in_steps(target, "store", job=job, overwrite=overwrite) as partial:
         problems = Problems()
         builder = StoreBuilder(partial, tables.name, drawing, told, id_columns(tables, options))
@@ -251,22 +243,3 @@ def _swapped(edges: Table, nodes: Table, options: TableOptions) -> list[DataErro
             + ("" if is_kept_frame(str(file)) else f": {other} --nodes {file}"),
         )
     ]
-
-
-def predict_ingest_bytes(num_nodes: int, options: TableOptions) -> int:
-    """Return the predicted peak memory of ingesting tables, beyond what runs now."""
-    record = predicted_record(num_nodes, options)
-    node = _NODE_BYTES + (_TEXT_BYTES if options.id_type == "text" else 0)
-    edge = 2 * record.itemsize + _SORTING_BYTES
-    return node * num_nodes + edge * options.bucket_edges + _PIECE_BYTES
-
-
-def fit_buckets(options: TableOptions, num_nodes: int, available: int) -> TableOptions:
-    """Return the options with the largest buckets that fit, or the smallest that are of use."""
-    edges = options.bucket_edges
-    while edges > _FEWEST_BUCKET_EDGES:
-        smaller = replace(options, bucket_edges=edges)
-        if predict_ingest_bytes(num_nodes, smaller) <= available:
-            break
-        edges //= 2
-    return replace(options, bucket_edges=edges)

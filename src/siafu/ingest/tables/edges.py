@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 from siafu.errors import DataError
 from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
 from siafu.ingest.tables.buckets import Buckets, record_type
+from siafu.ingest.tables.budget import bucket_edges, edge_pieces, fit_tables
 from siafu.ingest.tables.classes import NO_LABEL
 from siafu.ingest.tables.columns import as_float32, number_block
-from siafu.ingest.tables.edge_arrays import EdgeArrays, predicted_record
+from siafu.ingest.tables.edge_arrays import EdgeArrays
 from siafu.ingest.tables.edge_columns import Dropped, choose_edge_columns
 from siafu.ingest.tables.features import place_categories, read_block
 from siafu.ingest.tables.files import MixedTypesError, Piece, Table
@@ -35,7 +36,6 @@ from siafu.ingest.tables.store_builder import WrittenEdges, WrittenNodes
 from siafu.ops.threads import in_order, num_threads
 from siafu.record import Progress
 
-_ROWS_AT_ONCE = 1 << 18
 _AHEAD, _PIECES_AT_ONCE = 8, 64
 """Pieces worked on (and buckets sorted) at once; pieces between two notes."""
 _CSV_ROW_BYTES = 12
@@ -125,6 +125,7 @@ class EdgeTable:
 
     def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
         """Write indptr, src and the edge data into the folder and return how many edges it has."""
+        self.options = fit_tables(self.options, num_nodes)
         self._scan_targets()
         buckets = self._buckets(partial, num_nodes)
         if not partial.has(_READ):
@@ -286,10 +287,7 @@ class EdgeTable:
         return (np.int64,) if labels.kind == "class" else (np.float32, (len(labels.described()),))
 
     def _bucket_edges(self, num_nodes: int) -> int:
-        """Return the edges sorted at once: fewer where a record is wider than was foreseen."""
-        foreseen = predicted_record(num_nodes, self.options).itemsize
-        record = self._record_type(num_nodes).itemsize
-        return max(1, self.options.bucket_edges * min(foreseen, record) // record)
+        return bucket_edges(self.options, num_nodes, self._record_type(num_nodes).itemsize)
 
     def _pieces(
         self, phase: str, columns: Sequence[str], start: tuple[int, int] = (0, 0)
@@ -297,7 +295,8 @@ class EdgeTable:
         total, done = self.table.num_rows(), self.table.rows_before(start)
         self.progress(phase, done, total)
         names = list(dict.fromkeys(columns))
-        for piece in self.table.pieces(names, rows=_ROWS_AT_ONCE, start=start):
+        limits = edge_pieces(self.options, len(names) + self.columns.attr_width())
+        for piece in self.table.pieces(names, start=start, **limits):
             yield piece
             done += piece.batch.num_rows
             self.progress(phase, done, total)

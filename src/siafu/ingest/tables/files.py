@@ -164,14 +164,22 @@ class Table:
         return sum(sizes) // bytes_a_row
 
     def pieces(
-        self, columns: Sequence[str], *, rows: int, start: tuple[int, int] = (0, 0)
+        self,
+        columns: Sequence[str],
+        *,
+        rows: int,
+        start: tuple[int, int] = (0, 0),
+        decoded_bytes: int = _DECODED_BYTES,
     ) -> Iterator[Piece]:
-        """Yield the rows in order, at most `rows` at a time, from a row of a file on."""
+        """Yield the rows in order, at most `rows` at a time, from a row of a file on.
+
+        Row groups of Parquet files are decoded side by side up to `decoded_bytes`.
+        """
         for number in range(start[0], len(self.files)):
             file, first_row = self.files[number], 0
             skipped = start[1] if number == start[0] else 0
             try:
-                for batch in self._batches(file, columns, rows):
+                for batch in self._batches(file, columns, rows, decoded_bytes):
                     left = batch.slice(max(0, skipped - first_row))
                     at = first_row + batch.num_rows - left.num_rows
                     if left.num_rows:
@@ -196,9 +204,11 @@ class Table:
         except _READ_ERRORS as error:
             raise _unreadable(file, error) from error
 
-    def _batches(self, file: Path, columns: Sequence[str], rows: int) -> Iterator[pa.RecordBatch]:
+    def _batches(
+        self, file: Path, columns: Sequence[str], rows: int, decoded_bytes: int
+    ) -> Iterator[pa.RecordBatch]:
         if not _is_csv(file):
-            yield from self._parquet_batches(file, columns, rows)
+            yield from self._parquet_batches(file, columns, rows, decoded_bytes)
             return
         with self.open_csv(file, columns) as reader:
             for block in reader:
@@ -206,11 +216,11 @@ class Table:
                     yield block.slice(start, rows)
 
     def _parquet_batches(
-        self, file: Path, columns: Sequence[str], rows: int
+        self, file: Path, columns: Sequence[str], rows: int, decoded_bytes: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a file; row groups are decoded side by side where several fit."""
         with self._open_parquet(file) as reader:
-            ahead = _groups_at_once(reader.metadata, columns)
+            ahead = _groups_at_once(reader.metadata, columns, decoded_bytes)
             if ahead < 2:
                 yield from reader.iter_batches(batch_size=rows, columns=list(columns))
                 return
@@ -251,7 +261,9 @@ class Table:
         )
 
 
-def _groups_at_once(metadata: pa_parquet.FileMetaData, columns: Sequence[str]) -> int:
+def _groups_at_once(
+    metadata: pa_parquet.FileMetaData, columns: Sequence[str], decoded_bytes: int
+) -> int:
     """Return how many row groups to decode at once, by threads and by memory."""
     largest, wanted = 1, set(columns)
     for number in range(metadata.num_row_groups):
@@ -263,7 +275,7 @@ def _groups_at_once(metadata: pa_parquet.FileMetaData, columns: Sequence[str]) -
             if one.path_in_schema.split(".")[0] in wanted
         )
         largest = max(largest, size)
-    return min(num_threads(), metadata.num_row_groups, _DECODED_BYTES // largest)
+    return min(num_threads(), metadata.num_row_groups, decoded_bytes // largest)
 
 
 @lru_cache(maxsize=256)

@@ -9,6 +9,7 @@ import pyarrow as pa
 from siafu.errors import DataError
 from siafu.graph import MASKS, Array, FeatureColumn, FolderWriter, Ids, TargetColumn
 from siafu.graph.array_stream import ArrayStream
+from siafu.ingest.tables.budget import node_pieces
 from siafu.ingest.tables.choosing import choose_features
 from siafu.ingest.tables.classes import ClassName
 from siafu.ingest.tables.features import place_categories, read_block
@@ -29,8 +30,6 @@ from siafu.ingest.tables.store_builder import WrittenNodes
 from siafu.ingest.tables.targets import Target, target_reader
 from siafu.ingest.tables.told import Line, feature_lines, target_lines, told_table
 from siafu.record import Progress
-
-_ROWS_AT_ONCE = 1 << 15
 
 
 def label_columns(schema: pa.Schema, options: TableOptions) -> tuple[str, ...]:
@@ -279,7 +278,9 @@ class NodeTable:
 
     def _pieces(self, phase: str, names: Sequence[str]) -> Iterator[Piece]:
         total, done = self.table.num_rows(), 0
-        for piece in self.table.pieces(list(dict.fromkeys(names)), rows=_ROWS_AT_ONCE):
+        names = list(dict.fromkeys(names))
+        width = len(names) + sum(reader.width for reader in self.features.readers)
+        for piece in self.table.pieces(names, **node_pieces(self.options, width)):
             yield piece
             done += piece.batch.num_rows
             self.progress(phase, done, total)

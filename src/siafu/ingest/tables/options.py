@@ -1,10 +1,11 @@
 """Which columns of a node table and an edge table mean what."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from siafu.errors import ConfigError
+from siafu.memory import Budget
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -90,6 +91,17 @@ class TableOptions:
 
     bucket_edges: int = 1 << 23
     """Edges sorted at once in memory."""
+
+    piece_edges: int = field(default=1 << 18, repr=False)
+    """Edges of a piece that is read at once, of which sixteen are on their way."""
+
+    budget: Budget | None = field(default=None, repr=False)
+    """What reading may take: fewer edges are sorted and read at once where it is little."""
+
+    @property
+    def of_memory(self) -> tuple[str, ...]:
+        """The settings that change how much is held, and nothing that is made."""
+        return ("bucket_edges", "piece_edges", "budget")
 
     def __post_init__(self) -> None:
         if self.bucket_edges < 1:

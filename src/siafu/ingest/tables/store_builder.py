@@ -81,8 +81,8 @@ class WrittenEdges:
 def table_job(files: Sequence[Path], options: TableOptions) -> JobFacts:
     """Return what makes the store of these files the same again."""
     settings = asdict(options) | {"nodes": None if options.nodes is None else str(options.nodes)}
-    # Memory set anew changes no edge.
-    del settings["bucket_edges"]
+    for name in options.of_memory:  # set anew it changes no edge
+        del settings[name]
     return {"rules": _RULES, "options": settings, "files": file_facts(*files)}
 
 

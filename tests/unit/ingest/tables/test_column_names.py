@@ -90,7 +90,7 @@ def test_an_index_may_be_the_id_or_a_feature_that_is_asked_for(tmp_path):
 
 
 def test_lists_that_change_their_lengths_together_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("siafu.ingest.tables.nodes._ROWS_AT_ONCE", 3)
+    monkeypatch.setattr("siafu.ingest.tables.nodes.node_pieces", lambda *_: {"rows": 3})
     short, long = [[1.0, 2.0]] * 3, [[1.0, 2.0, 3.0]] * 3
     source = write(tmp_path / "tables", nodes(p=short + long, q=long + short))
     with pytest.raises(DataError, match="column 'p': 2 numbers at first, 3 in"):

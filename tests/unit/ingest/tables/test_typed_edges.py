@@ -180,7 +180,7 @@ def test_numbers_and_text_do_not_mix(tmp_path):
 @pytest.mark.parametrize("rows", [1 << 20, 1])
 def test_a_column_of_too_many_values_is_refused(tmp_path, monkeypatch, rows):
     monkeypatch.setattr(classes, "MOST_TYPES", 2)
-    monkeypatch.setattr("siafu.ingest.tables.edges._ROWS_AT_ONCE", rows)
+    monkeypatch.setattr("siafu.ingest.tables.edges.edge_pieces", lambda *_: {"rows": rows})
     with pytest.raises(DataError, match="too many types"):
         _build(tmp_path, _tables(tmp_path, type=WORDS))
 
