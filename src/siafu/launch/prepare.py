@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from siafu.comm import World
 from siafu.config import RunConfig
 from siafu.engine import Counts, check_before_cut, make_spec, minibatch_remedy
@@ -29,7 +31,9 @@ from siafu.launch.learnt import (
     reads_edges,
     schema_of_parts,
 )
+from siafu.launch.ranks import under_torchrun
 from siafu.launch.reuse import cut_key, note_cut, take_cut
+from siafu.memory import Budget, held_bytes
 from siafu.minibatch import hold_out_edges
 from siafu.nn.cards import CARDS, cards_that
 from siafu.partitioning import Cut, Quality, open_parts
@@ -84,6 +88,7 @@ def prepare_parts(  # noqa: PLR0913 - what is asked, where, whom to tell
             cut,
             reading,
             Allowance(
+                budget=_budget(config),
                 go_on=go_on,
                 tells_memory=False,
                 say=say,
@@ -98,6 +103,23 @@ def prepare_parts(  # noqa: PLR0913 - what is asked, where, whom to tell
     if config.ranks > 1:
         _tell_cut(target, quality, say)
     return target
+
+
+def _budget(config: RunConfig) -> Budget:
+    """Return what this process may hold while it reads and cuts the data of a run.
+
+    Ranks on this machine start when the data is cut: until then nobody has what they all may take,
+    and the process that starts them holds its libraries beside it, as it does later. Under torchrun
+    it is a rank itself, and others wait beside it; on Ray they are elsewhere: one rank's memory.
+    """
+    memory = config.memory_bytes
+    on_gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+    if memory is None or on_gpu:  # a GPU's memory is another
+        return Budget()
+    if under_torchrun():
+        return Budget(most=memory)
+    held, ranks = held_bytes(), 1 if config.launcher == "ray" else config.ranks
+    return Budget(most=held + ranks * memory, beside=held, ranks=ranks)
 
 
 def _tell_cut(parts: Path, quality: Quality, say: Say) -> None:
@@ -201,6 +223,7 @@ def _without_held_out(
         undirected=config.undirected,
         options=config.table_options(config.task),
         progress=progress,
+        budget=_budget(config),
     )
     graph, held = hold_out_edges(graph, config.split, config.seed)
     held.save(target)
