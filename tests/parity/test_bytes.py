@@ -141,6 +141,25 @@ def test_stages_send_the_same_bytes_and_attention_half_as_many_again(
         assert got["backward"]["halo_refetch"][0] == (there if name == "attend" else 0)
 
 
+def rows_again(world: World, folder: Path, strategy: Strategy) -> dict[str, Any]:
+    """Return what an attention counts, and how many rows each stage sends."""
+    got = one_operation(world, folder, "attend", 6, torch.float32, strategy)
+    reach = BlockNeighbours(open_shard(folder, world), Draws(), strategy).reach
+    return got | {"by_stage": [len(block.plan.send_rows) for block in reach.stages]}
+
+
+@pytest.mark.parametrize("share", [0.3, 1 / 3, 0.5, 2 / 3])
+def test_rows_of_the_first_stages_alone_come_again(ranks: RankPool, parts, share: float) -> None:
+    strategy = Strategy(stages=4, recompute=share)
+    row_bytes = 4 * (6 + HEADS)
+    for got in ranks.run(rows_again, 4, parts["hash", 4], strategy):
+        again = {0.3: 1, 1 / 3: 1, 0.5: 2, 2 / 3: 2}[share]
+        assert len(got["by_stage"]) == 3, "one for each peer"
+        assert got["forward"]["halo_forward"][0] == sum(got["by_stage"]) * row_bytes
+        assert got["backward"]["halo_refetch"][0] == sum(got["by_stage"][:again]) * row_bytes
+        assert got["backward"]["halo_backward"][0] == got["halo_rows"] * row_bytes
+
+
 def one_step(world: World, folder: Path, spec: ModelSpec) -> dict[str, Any]:
     """Return the halo bytes of each layer's forward, of the whole backward, of evaluation."""
     shard, draws = open_shard(folder, world), Draws()

@@ -52,6 +52,7 @@ STAGES = {
     "two": Strategy(stages=2, recompute=True),
     "two-kept": Strategy(stages=2),
     "each-peer": Strategy(stages=4, recompute=True),
+    "some-kept": Strategy(stages=4, recompute=0.5),
 }
 WORLDS = [
     ("each-peer", "hash", 1),
@@ -59,6 +60,10 @@ WORLDS = [
     ("two-kept", "hash", 3),
     ("two", "gap", 4),
     ("each-peer", "hash", 4),
+    ("some-kept", "hash", 1),
+    ("some-kept", "hash", 2),
+    ("some-kept", "metis", 3),
+    ("some-kept", "hash", 4),
 ]
 """Only 4 ranks have more rounds than two stages; with fewer every peer has a stage."""
 
@@ -77,6 +82,15 @@ def test_stages_change_nothing(ranks: RankPool, parts_of, model, stages, kind, s
 def test_user_messages_equal_one_process(ranks: RankPool, parts_of, reduce, stages, size) -> None:
     want = single_steps(parts_of("hash", 1, True), reduce)
     strategy = Strategy(stages=stages, recompute=stages > 1)
+    got = ranks.run(distributed_steps, size, parts_of("hash", size, True), reduce, strategy)
+    assert_same(got, want, **EXACT)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("reduce", ["sum", "max", "softmax"])
+def test_messages_with_some_rows_kept(ranks: RankPool, parts_of, reduce, size) -> None:
+    want = single_steps(parts_of("hash", 1, True), reduce)
+    strategy = Strategy(stages=4, recompute=0.5, overlap=size != 3)
     got = ranks.run(distributed_steps, size, parts_of("hash", size, True), reduce, strategy)
     assert_same(got, want, **EXACT)
 

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.models import OptionInfo
@@ -44,7 +44,8 @@ def option_of(name: str, *, panel: str, hidden: bool = False) -> Any:
         hidden=hidden,
         rich_help_panel=panel,
     )
-    annotation: Any = field.annotation
+    # A switch is one on the command line, whatever else files may say.
+    annotation: Any = bool if bool in get_args(field.annotation) else field.annotation
     return Annotated[annotation | None, option]
 
 

@@ -204,6 +204,8 @@ def _told(choices: dict[str, Any]) -> str:
         for name, value in choices.items()
         if value is True and name != "changes"
     ]
+    if 0 < choices.get("recompute", 0) < 1:
+        told.append(f"{choices['recompute']:.0%} of rows fetched again in backward")
     what = "changes of rows" if choices.get("changes") else "messages"
     if "wire_bits" in choices:
         told.append(f"{what} quantised to {choices['wire_bits']:g} bits on average ({wire})")

@@ -129,8 +129,9 @@ class Settings(Columns, total=False):
     """memory per rank while training, as 4GB; sets stages to auto."""
     stages: str | None
     """groups of peers fetched one after another: 1 to the ranks, or auto."""
-    recompute: bool | None
-    """fetch rows again in backward instead of keeping them."""
+    recompute: bool | float | None
+    """fetch rows again in backward instead of keeping them; in files and Python also from 0 to 1:
+    those of that share of the stages."""
     input_cache: bool
     """aggregate the constant first-layer input once."""
     prune: bool

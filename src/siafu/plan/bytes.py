@@ -149,7 +149,8 @@ def full_graph_traffic(
     spec: ModelSpec, halo_rows: int, ranks: int, strategy: Strategy, *, sparse: bool = False
 ) -> EpochTraffic:
     """Return the bytes of one epoch over the whole graph."""
-    fetched = spec.card.refetches and strategy.recompute and not strategy.staleness
+    refetches = spec.card.refetches and not strategy.staleness
+    share = _share_again(strategy, ranks) if refetches else 0.0
     layers, evaluation, once = [], 0, 0
     for number in range(spec.layers):
         parts = _sent_parts(spec, number, sparse)
@@ -164,7 +165,7 @@ def full_graph_traffic(
             once += halo_rows * strategy.item_bytes * spec.in_width
             continue
         home = sent if returns_gradients(spec, number, sparse=sparse) else 0
-        layers.append(LayerTraffic(sent, again if fetched else 0, home))
+        layers.append(LayerTraffic(sent, round(again * share), home))
         evaluation += plain
     if spec.card.aggregation == "normalised_sum":
         once += halo_rows * 8  # degrees
@@ -177,6 +178,12 @@ def full_graph_traffic(
         evaluation=evaluation,
         once=once,
     )
+
+
+def _share_again(strategy: Strategy, ranks: int) -> float:
+    """Return the share of rows that are fetched a second time, stages being alike."""
+    stages = max(1, min(strategy.stages_of(ranks), ranks - 1))
+    return 1 - strategy.kept_stages(stages) / stages
 
 
 def _sent_parts(spec: ModelSpec, number: int, sparse: bool) -> tuple[int, ...]:

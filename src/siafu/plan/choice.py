@@ -1,6 +1,7 @@
 """From the settings of a run to a strategy with every choice made."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 
 import psutil
@@ -11,7 +12,7 @@ from siafu.config import RunConfig
 from siafu.errors import BudgetError, ConfigError
 from siafu.nn import ModelSpec
 from siafu.options import read_bytes
-from siafu.plan.memory import measure_sizes, predict_bytes
+from siafu.plan.memory import Sizes, measure_sizes, predict_bytes
 from siafu.record import counted
 from siafu.shard import Shard
 from siafu.strategy import Strategy
@@ -78,13 +79,12 @@ def candidates(named: Strategy, config: RunConfig, ranks: int) -> list[Strategy]
         # Its own edges for every layer may take more than the rows that it leaves out.
         whole = candidates(named.with_choices(prune=False), config, ranks)
         return [choice.with_choices(prune=True) for choice in whole] + whole
-    if named.stages != "auto":
-        return [named]
-    if config.recompute is not None:
-        return [named.with_choices(stages=count) for count in range(1, ranks + 1)]
-    lean = [named.with_choices(stages=count, recompute=True) for count in range(1, ranks + 1)]
+    counts = range(1, ranks + 1) if named.stages == "auto" else [named.stages]
+    if config.recompute is not None or named.by_columns or named.unit != "graph":
+        return [named.with_choices(stages=count) for count in counts]
+    lean = [named.with_choices(stages=count, recompute=True) for count in counts]
     # What is kept needs no second fetch, if there is room for it.
-    return [named.with_choices(stages=1, recompute=False), *lean]
+    return [named.with_choices(stages=counts[0], recompute=False), *lean]
 
 
 def _within_budget(
@@ -101,15 +101,20 @@ def _within_budget(
         for size, candidate in zip(sizes, possible, strict=True)
     ]
     worst = [max(column) for column in zip(*shard.world.gather_numbers(needs), strict=True)]
-    for candidate, need, count in zip(possible, worst, counts, strict=True):
+    for candidate, size, need in zip(possible, sizes, worst, strict=True):
         if need <= budget:
-            without_prune = named.prune and not candidate.prune
+            chosen = candidate
+            if config.recompute is None:
+                chosen = _keeping_most(spec, size, candidate, budget - base, shard.world)
+                found = shard.world.gather_numbers([base + predict_bytes(spec, size, chosen)])
+                need = max(row[0] for row in found)
+            without_prune = named.prune and not chosen.prune
             say(
-                f"Planned {counted(count, 'stage')}: a rank is predicted to need "
+                f"Planned {_told(chosen, size)}: a rank is predicted to need "
                 f"{need / 1e9:.2f} GB at its peak, of --memory {config.memory}."
                 + (" --prune is left out: it would take more." if without_prune else "")
             )
-            return candidate
+            return chosen
     raise BudgetError(
         "The memory budget is too small for this model on so many ranks.",
         seen=f"--memory {config.memory}; a rank needs {min(worst) / 1e9:.2f} GB at least, "
@@ -117,6 +122,36 @@ def _within_budget(
         fix=f"give --memory {math.ceil(1.05 * min(worst) / 1e7) / 100:.2f}GB, use more ranks, "
         "or a narrower model",
     )
+
+
+def _keeping_most(
+    spec: ModelSpec, sizes: Sizes, lean: Strategy, room: int, world: World
+) -> Strategy:
+    """Return the strategy with rows of as many stages kept for backward as all ranks have room for.
+
+    What one rank fetches again another sends again, so ranks agree on a number.
+    """
+    if not lean.recompute or not spec.card.refetches or lean.keeps_rows:
+        return lean
+
+    def keeping(kept: int) -> Strategy:
+        return lean.with_choices(recompute=1 - kept / sizes.stages if kept else True)
+
+    def fits(kept: int) -> bool:
+        return predict_bytes(spec, sizes, keeping(kept)) <= room
+
+    # Not all of them: that was tried before.
+    most = bisect_right(range(1, sizes.stages), False, key=lambda kept: not fits(kept))
+    return keeping(int(min(row[0] for row in world.gather_numbers([float(most)]))))
+
+
+def _told(strategy: Strategy, sizes: Sizes) -> str:
+    """Return the stages, and how many of them are not fetched again."""
+    stages = counted(strategy.stages_of(sizes.ranks), "stage")
+    kept = strategy.kept_stages(sizes.stages)
+    if not strategy.recompute or not kept:
+        return stages
+    return f"{stages}, rows of {kept} in {sizes.stages} fetches kept for backward"
 
 
 def predict_training_bytes(config: RunConfig, spec: ModelSpec, shard: Shard) -> int:

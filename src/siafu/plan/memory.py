@@ -100,8 +100,8 @@ def predict_kinds(
     most, rows_kept, fetched = (0, 0, 0, 0), 0, 0
     for layer in layers:
         rows_kept += layer.kept * sizes.rows
-        if refetches and not strategy.recompute and not strategy.keeps_rows:
-            fetched += layer.travels * sizes.read
+        if refetches and not strategy.keeps_rows:
+            fetched += layer.travels * _rows_kept(sizes, strategy)
         now = layer.backward * sizes.rows, _travelling(layer, sizes, refetches, strategy)
         most = max(most, (rows_kept, fetched, *now), key=sum)
     extra = 0
@@ -120,6 +120,13 @@ def predict_kinds(
         BLOCKS: _edge_bytes(spec, sizes),
         OTHER: extra,
     }
+
+
+def _rows_kept(sizes: Sizes, strategy: Strategy) -> int:
+    """Return the most rows of others that stay until backward: of some stages, or all there are."""
+    if not strategy.recompute:
+        return sizes.read
+    return min(sizes.read, strategy.kept_stages(sizes.stages) * sizes.largest_stage)
 
 
 def _kept_by_ends(spec: ModelSpec, sizes: Sizes, strategy: Strategy, item: int) -> int:

@@ -126,7 +126,10 @@ class Outlook:
         """What to add to `siafu train`."""
         flags = f"--strategy {self.name} --ranks {self.ranks}"
         if self.name == "halo" and self.strategy.stages != 1:
-            flags += f" --stages {self.strategy.stages} --recompute"
+            flags += f" --stages {self.strategy.stages}"
+            if self.strategy.recompute == 1 or self.budget is None:
+                return f"{flags} --recompute"
+            flags += f" --memory {self.budget // 10**6}MB"  # which keeps as many rows as fit
         return flags
 
     def as_dict(self) -> dict[str, Any]:
@@ -351,6 +354,6 @@ def _inferred_bytes(at: Setting, first: float) -> float:
     return first + sum(beside + BYTES[at.config.precision] * width for width in later)
 
 
-def with_stages(strategy: Strategy, count: int) -> Strategy:
-    """Return the strategy with so many stages, rows of others fetched again in backward."""
-    return replace(strategy, stages=count, recompute=True)
+def with_stages(strategy: Strategy, count: int, kept: int = 0) -> Strategy:
+    """Return the strategy with so many stages, the rows of `kept` of which stay for backward."""
+    return replace(strategy, stages=count, recompute=1 - kept / count if kept else True)

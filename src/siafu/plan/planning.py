@@ -170,7 +170,10 @@ def plan_choices(
 
 
 def _between(setting: Setting, ranks: int, found: list[Outlook]) -> list[Outlook]:
-    """Return halo with the fewest stages that fit, where one stage does not and all do."""
+    """Return halo with the fewest stages that fit, where one stage does not and all do.
+
+    Rows of as many of them are kept for backward as fit, too.
+    """
     here = {one.name: one for one in found if one.ranks == ranks}
     if "sar" not in here or "halo" not in here or here["halo"].fits or not here["sar"].fits:
         return []
@@ -181,7 +184,12 @@ def _between(setting: Setting, ranks: int, found: list[Outlook]) -> list[Outlook
         low, high = (low, middle) if fits else (middle, high)
     if high >= ranks - 1:
         return []
-    return [foresee(setting, "halo", with_stages(here["halo"].strategy, high), ranks)]
+    refetches = setting.spec.card.refetches
+    keeping = (
+        foresee(setting, "halo", with_stages(here["halo"].strategy, high, kept), ranks)
+        for kept in range(high - 1 if refetches else 0, -1, -1)
+    )
+    return [next(one for one in keeping if one.fits)]
 
 
 def rank_counts(most: int) -> list[int]:

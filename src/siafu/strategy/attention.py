@@ -94,7 +94,7 @@ class AttentionCall:
     counts: tuple[int, int, int, int]
     """How many tensors are sources, rows, shared, and captured by the edges' function."""
     keep: bool
-    """Whether fetched rows stay for backward."""
+    """Whether there is a backward, for which rows stay as `reach` says."""
     dropout: EdgeDropout | None = None
     edges: EdgeOperand | None = None
 
@@ -137,7 +137,7 @@ class _Attend(torch.autograd.Function):
                 fold_into(call.kind, csr, arrived, ends, shared, part, edge=edge, drop=drop)
                 for tensor, changed in zip(state.flat(), part.flat(), strict=True):
                     block.put(tensor, span, changed)
-            if call.keep and block is not call.reach.own:
+            if call.keep and call.reach.keeps(block):
                 ctx.kept.append(arrived)
 
         visit(call.reach, sources, fold, exchange)
@@ -173,8 +173,7 @@ class _Attend(torch.autograd.Function):
                 home = (grad.to(tensor.dtype) for grad, tensor in zip(grads, arrived, strict=True))
                 homeward.send(block, tuple(home), tuple(own))
 
-        kept = ctx.kept if call.keep else None
-        visit_again(call.reach, sources, give_back, ctx.exchange, kept)
+        visit_again(call.reach, sources, give_back, ctx.exchange, ctx.kept)
         homeward.settle(tuple(own))
         grads = (*own, *into.rows, *into.shared, *into.captured)
         return None, None, *(g.to(t.dtype) for g, t in zip(grads, tensors, strict=True))

@@ -168,6 +168,12 @@ class Reach:
     """Rounds what travels; None sends rows as they are."""
     overlap: bool = True
     """Whether owned rows are worked on while others travel."""
+    num_kept: int = 0
+    """Of how many stages, the last ones, rows stay for backward where it needs them."""
+
+    def keeps(self, block: Block) -> bool:
+        """Return whether the rows of a block stay for backward; owned rows are there anyway."""
+        return block in self.stages[len(self.stages) - self.num_kept :]
 
     @property
     def blocks(self) -> tuple[Block, ...]:

@@ -123,7 +123,9 @@ class BlockNeighbours:
         view = self.view
         stages = self.strategy.stages_of(view.world.size)
         reach = build_reach(view.csr, view.plan, view.world, stages, self._shared_ids)
-        return replace(reach, rounding=self._rounding, overlap=self.strategy.overlap)
+        num_kept = self.strategy.kept_stages(len(reach.stages))
+        overlap = self.strategy.overlap
+        return replace(reach, rounding=self._rounding, overlap=overlap, num_kept=num_kept)
 
     @ComputedOnce
     def _looped(self) -> Reach:
@@ -133,11 +135,6 @@ class BlockNeighbours:
     def _typed(self) -> TypedReach:
         assert self.edge_type is not None, "layers with relations are made for typed graphs"
         return TypedReach.build(self.reach, self.edge_type, self.shard.num_edge_types)
-
-    @property
-    def _keeps_rows(self) -> bool:
-        """Whether fetched rows stay for backward instead of being fetched again."""
-        return not self.strategy.recompute and torch.is_grad_enabled()
 
     def _cached(self, name: str, dtype: torch.dtype, make: Callable[[], Any]) -> Any:
         if (name, dtype) not in self._by_dtype:
@@ -263,7 +260,7 @@ class BlockNeighbours:
             attention,
             reach,
             (len(sources), len(rows), len(shared), len(captured)),
-            keep=self._keeps_rows,
+            keep=torch.is_grad_enabled(),
             dropout=dropout,
             edges=edges,
         )
@@ -301,7 +298,7 @@ class BlockNeighbours:
             reduce,
             reach,
             (len(src), len(dst), len(edge)),
-            keep=self._keeps_rows,
+            keep=torch.is_grad_enabled(),
             column_ids=self.view.column_ids,
             row_ids=self.view.out_ids,
         )
@@ -325,7 +322,9 @@ class BlockNeighbours:
     def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
         """Return the sum over edge types of the mapped mean over their in-edges."""
         x_ND = as_rows(x_ND)
-        return staged_relations(x_ND, map_TDO.to(x_ND.dtype), self._typed, keep=self._keeps_rows)
+        return staged_relations(
+            x_ND, map_TDO.to(x_ND.dtype), self._typed, keep=torch.is_grad_enabled()
+        )
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""

@@ -65,8 +65,11 @@ class StrategyOptions(Options):
     stages: str | None = setting(
         None, "groups of peers fetched one after another: 1 to the ranks, or auto", STATIC
     )
-    recompute: bool | None = setting(
-        None, "fetch rows again in backward instead of keeping them", STATIC
+    recompute: bool | float | None = setting(
+        None,
+        "fetch rows again in backward instead of keeping them; in files and Python also from 0 to "
+        "1: those of that share of the stages",
+        STATIC,
     )
     input_cache: bool = setting(
         False, "aggregate the constant first-layer input once", STATIC, NO_PIPELINE

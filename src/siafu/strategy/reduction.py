@@ -49,6 +49,7 @@ class ReductionCall:
     counts: tuple[int, int, int]
     """How many tensors have a row a source, a row a destination, a row per edge."""
     keep: bool
+    """Whether there is a backward, for which rows stay as `reach` says."""
     column_ids: Tensor
     row_ids: Tensor
 
@@ -298,7 +299,7 @@ class _Reduced(torch.autograd.Function):
             for piece in _pieces(call, block, (*src, *dst, *edge)):
                 rows = piece.gather(arrived, dst, edge)
                 reduction.fold(piece, _wide(call.function(rows, piece.ends(call))))
-            if call.keep and block is not call.reach.own:
+            if call.keep and call.reach.keeps(block):
                 ctx.kept.append(arrived)
 
         visit(call.reach, src, fold, exchange)
@@ -329,7 +330,7 @@ class _Reduced(torch.autograd.Function):
             if block is not call.reach.own and sends:
                 homeward.send(block, tuple(totals[n].to(src[n].dtype) for n in sends), own)
 
-        visit_again(call.reach, src, give_back, ctx.exchange, ctx.kept if call.keep else None)
+        visit_again(call.reach, src, give_back, ctx.exchange, ctx.kept)
         homeward.settle(own)
         found = (into[n].to(t.dtype) if n in into else None for n, t in enumerate(tensors))
         return None, None, *found

@@ -84,14 +84,14 @@ class _Relations(torch.autograd.Function):
     ) -> Tensor:
         kind, num_rows = sum_type(x_ND.dtype), typed.reach.own.csr.num_rows
         out_MO = x_ND.new_zeros(num_rows, map_TDO.size(2), dtype=kind)
-        ctx.typed, ctx.keep, ctx.kept, ctx.exchange = typed, keep, [], exchange
+        ctx.typed, ctx.kept, ctx.exchange = typed, [], exchange
 
         def add(block: Block, arrived: Rows) -> None:
             for part in typed.by_block[block]:
                 mean_QD = _mean(part, arrived[0])
                 # Rows of one type are distinct, so adding to them has one order.
                 out_MO.index_add_(0, part.rows_Q, (mean_QD @ map_TDO[part.type]).to(kind))
-            if keep and block is not typed.reach.own:
+            if keep and typed.reach.keeps(block):
                 ctx.kept.append(arrived)
 
         visit(typed.reach, (x_ND,), add, exchange)
@@ -124,8 +124,7 @@ class _Relations(torch.autograd.Function):
             else:
                 homeward.send(block, (grad_KD.to(x_ND.dtype),), tuple(own))
 
-        kept = ctx.kept if ctx.keep else None
-        visit_again(typed.reach, (x_ND,), give_back, ctx.exchange, kept)
+        visit_again(typed.reach, (x_ND,), give_back, ctx.exchange, ctx.kept)
         homeward.settle(tuple(own))
         grad_ND = own[0].to(x_ND.dtype) if own else None
         return grad_ND, map_grad_TDO.to(map_TDO.dtype), None, None, None

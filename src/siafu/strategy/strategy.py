@@ -1,5 +1,6 @@
 """How an epoch is cut up, how neighbours are reached, and what may be lost: one frozen value."""
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -10,6 +11,8 @@ Exactness = Literal["exact", "rounded", "unbiased", "bounded"]
 
 _WIRES = (32, 16, 8, 4, 2, 1, 0, "adaptive", "random")
 
+_SLACK = 1e-9
+"""A share k / n of n stages is k of them, whatever division leaves over."""
 EVERY_PEER = 1 << 30
 """More stages than there are ranks: one for each peer."""
 
@@ -26,8 +29,9 @@ class Strategy:
     stages: int | Literal["auto"] = 1
     """Groups of peers whose rows are fetched one after another: 1 fetches all at once, as many as
     there are ranks one peer at a time; `auto` takes the fewest that a memory budget allows."""
-    recompute: bool = False
-    """Fetch rows again in backward where the gradient needs them, instead of keeping them."""
+    recompute: bool | float = False
+    """Fetch rows again in backward where the gradient needs them, instead of keeping them. Between
+    0 and 1: those of this share of the stages, rounded up."""
     input_cache: bool = False
     """Aggregate the constant input of the first layer once."""
     prune: bool = False
@@ -80,6 +84,12 @@ class Strategy:
         self._check_intervals()
         self._check_macrobatch()
         self._check_precision()
+        if not 0 <= self.recompute <= 1:
+            raise ConfigError(
+                "The share of stages whose rows are fetched again can't be used.",
+                seen=f"recompute={self.recompute}",
+                fix="use true (all), false (none), or a number from 0 to 1",
+            )
         if self.stages != "auto" and (not isinstance(self.stages, int) or self.stages < 1):
             raise ConfigError(
                 "The number of stages can't be used.",
@@ -91,7 +101,7 @@ class Strategy:
         why = {
             "unit": (self.unit != "graph", "the whole graph is worked on at once"),
             "stages": (self.stages != 1, "no rows of peers are fetched"),
-            "recompute": (self.recompute, "no rows of peers are kept or fetched again"),
+            "recompute": (self.recompute > 0, "no rows of peers are kept or fetched again"),
             "wire": (self.wire != 32, "rows are not rounded on their way to columns"),
             "staleness": (self.staleness > 0, "no rows of peers are kept for another epoch"),
             "no-overlap": (not self.overlap, "nothing is worked on while columns travel"),
@@ -122,7 +132,7 @@ class Strategy:
                 seen=f"--macrobatch {self.macrobatch}",
                 fix="add --strategy batchgnn, or leave --macrobatch out",
             )
-        others = {"stages": self.stages != 1, "recompute": self.recompute, "prune": self.prune}
+        others = {"stages": self.stages != 1, "recompute": self.recompute > 0, "prune": self.prune}
         others["wire"] = self.wire != 32
         asked = [name for name, is_asked in others.items() if is_asked]
         if self.unit == "macrobatch" and asked:
@@ -141,7 +151,7 @@ class Strategy:
                 seen=f"pool_bits={self.pool_bits}",
                 fix="use 32, 16, 8 or 4",
             )
-        others = {"stages": self.stages != 1, "recompute": self.recompute, "prune": self.prune}
+        others = {"stages": self.stages != 1, "recompute": self.recompute > 0, "prune": self.prune}
         others["wire"] = self.wire != 32
         asked = [name for name, is_asked in others.items() if is_asked]
         if self.unit == "interval" and asked:
@@ -254,6 +264,10 @@ class Strategy:
         """Return the number of stages as it counts: one for each rank at most."""
         assert self.stages != "auto", "the plan settles that"
         return min(self.stages, ranks)
+
+    def kept_stages(self, stages: int) -> int:
+        """Return of how many of these stages, the last ones, rows stay for backward."""
+        return stages - math.ceil(self.recompute * stages - _SLACK)
 
     def choices(self, ranks: int) -> dict[str, int | float | str]:
         """Return the choices by name, as a run reports them."""

@@ -5,7 +5,6 @@ is asked for: at most two stages are held. There is no barrier; ranks drift apar
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -78,21 +77,32 @@ def visit(
     *,
     purpose: str = "halo_forward",
     begun: list[PendingRows] | None = None,
+    kept: list[Rows] | None = None,
 ) -> None:
     """Call `use` with each block and its rows: the owned rows, then what each stage fetches.
 
-    `begun` are the rows of the first stage, where they are on their way already.
+    `begun` are the rows of the first stage, where they are on their way already. `kept` are those
+    of the last stages, which are here: used first, and taken from the list.
     """
     rows = tuple(tensor.contiguous() for tensor in rows)
-    start = partial(start_stage, reach, rows=rows, exchange=exchange, purpose=purpose)
+    held = kept or []
+    fetched = reach.stages[: len(reach.stages) - len(held)]
+
+    def start(number: int) -> list[PendingRows]:
+        return start_stage(reach, number, rows, exchange, purpose) if number < len(fetched) else []
 
     def wait(coming: list[PendingRows]) -> Rows:
         return tuple(pending.wait(reach.world, "fetching halo rows") for pending in coming)
 
     coming = start(0) if begun is None else begun
     first = None if reach.overlap else wait(coming)
+    here = reach.stages[len(fetched) :]
+    for block in here[:1]:  # its gradients travel during the own block
+        use(block, held.pop(0))
     use(reach.own, rows)
-    for number, block in enumerate(reach.stages):
+    for block in here[1:]:
+        use(block, held.pop(0))
+    for number, block in enumerate(fetched):
         arrived = wait(coming) if first is None else first
         coming = start(number + 1)
         first = None if reach.overlap else wait(coming)
@@ -110,22 +120,14 @@ def _fetch(
 
 
 def visit_again(
-    reach: Reach, rows: Rows, use: Use, exchange: Exchange | None, kept: list[Rows] | None
+    reach: Reach, rows: Rows, use: Use, exchange: Exchange | None, kept: list[Rows]
 ) -> None:
-    """Do as `visit` did in forward, from the rows it kept or by fetching them once more.
+    """Do as `visit` did in forward, from rows of the last stages that it kept; others come again.
 
-    Of kept rows the first stage comes first, so that its gradients travel during the own block.
+    The first of those travel while kept rows are worked on.
     """
-    if kept is None:
-        visit(reach, rows, use, exchange, purpose=_AGAIN)
-        return
     held = kept.copy() if graph_is_kept() else kept
-    for number, block in enumerate(reach.stages):
-        use(block, held.pop(0))
-        if number == 0:
-            use(reach.own, tuple(tensor.contiguous() for tensor in rows))
-    if not reach.stages:
-        use(reach.own, tuple(tensor.contiguous() for tensor in rows))
+    visit(reach, rows, use, exchange, purpose=_AGAIN, kept=held)
 
 
 def zeros_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from siafu.nn import CARDS, Draws, ModelSpec
 from siafu.options import read_bytes
 from siafu.partitioning import partition_graph
 from siafu.plan import Sizes, choose_strategy, measure_sizes, predict_bytes
+from siafu.plan.bytes import full_graph_traffic
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy, group_rounds, smallest_piece
 from tests.harness import RankPool
@@ -110,6 +112,18 @@ def test_prediction_falls_when_rows_are_not_kept(model: str) -> None:
     assert predict_bytes(spec, sizes, fetched) < predict_bytes(spec, sizes, kept)
 
 
+def test_rows_kept_of_more_stages_take_more_and_send_less() -> None:
+    spec, sizes = spec_of("gat"), even_sizes(9, 8)
+    strategies = [Strategy(stages=8, recompute=share) for share in (1, 0.75, 0.5, 0.25)]
+    needs = [predict_bytes(spec, sizes, strategy) for strategy in strategies]
+    steps = [after - before for before, after in pairwise(needs)]
+    assert min(steps) == max(steps) > 0
+    sent = [full_graph_traffic(spec, 1000, 9, strategy) for strategy in strategies]
+    again = [sum(layer.again for layer in traffic.layers) for traffic in sent]
+    first = sum(layer.forward for layer in sent[0].layers)
+    assert again == [first, first * 3 // 4, first // 2, first // 4]
+
+
 def sizes_and_stages(world: World, parts: Path, stages: int) -> tuple[Sizes, list[int], int]:
     """Return the measured sizes, the rows of each real stage, and the halo."""
     with pytest.MonkeyPatch.context() as patch:
@@ -163,6 +177,18 @@ def test_smaller_budgets_take_more_stages_until_none_fits(ranks: RankPool, parts
     assert len(found) < len(budgets)
 
 
+def test_budgets_in_between_keep_rows_of_some_stages(ranks: RankPool, parts) -> None:
+    budgets = [int(2e7 * 0.97**n) for n in range(100)]
+    settings = {"model": "gat", "hidden": 256, "layers": 3, "stages": "4"}
+    by_rank = ranks.run(choices, 4, parts[4], budgets, 0, settings)
+    assert all(got == by_rank[0] for got in by_rank), "ranks choose alike"
+    found = [got.recompute for got in by_rank[0] if isinstance(got, Strategy)]
+    assert found == sorted(found), "less memory, more rows that come again"
+    assert (found[0], found[-1]) == (False, True)
+    assert len(set(found)) > 3
+    assert len(found) < len(budgets)
+
+
 @pytest.mark.parametrize("base", [0, 123_456_789, 5 * 10**9 + 7])
 def test_budget_that_is_too_small_names_one_that_works(ranks: RankPool, parts, base: int) -> None:
     (told, *_) = ranks.run(choices, 2, parts[2], [base + 10], base, {"model": "gat"})[0]
@@ -176,10 +202,10 @@ def test_budget_that_is_too_small_names_one_that_works(ranks: RankPool, parts, b
 
 
 def test_recompute_that_is_asked_for_is_kept(ranks: RankPool, parts) -> None:
-    for recompute in (True, False):
+    for recompute in (True, 0.5, False):
         settings = {"model": "gat", "recompute": recompute}
         (got,) = ranks.run(choices, 2, parts[2], [10**9], 0, settings)[0]
-        assert got.recompute is recompute
+        assert got.recompute == recompute
 
 
 def test_what_a_rank_is_predicted_to_need_is_said(parts, monkeypatch) -> None:

@@ -54,6 +54,8 @@ def test_choices_say_what_is_quantised() -> None:
         ({"by_columns": True, "stages": 2}, "--stages with --by-columns"),
         ({"by_columns": True, "stages": "auto"}, "--stages with --by-columns"),
         ({"by_columns": True, "recompute": True}, "--recompute with --by-columns"),
+        ({"recompute": 1.5}, "recompute=1.5"),
+        ({"recompute": -0.1}, "recompute=-0.1"),
         ({"by_columns": True, "wire": 8}, "not rounded"),
         ({"by_columns": True, "overlap": False}, "--no-overlap with --by-columns"),
         ({"by_columns": True, "unit": "interval"}, "unit=interval"),
