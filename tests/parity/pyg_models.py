@@ -1,5 +1,7 @@
 """PyG models as their users write them; nothing here knows of siafu."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
@@ -300,6 +302,37 @@ class OwnSoftmax(pyg.GATConv):
         return softmax(torch.tanh(alpha_j + alpha_i), index)
 
 
+class Weighed(pyg.MessagePassing):
+    """Messages times a softmax of scores of their own, some of them dropped."""
+
+    def __init__(self, width: int, classes: int, p: float = 0.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.map, self.score = nn.Linear(width, classes), nn.Linear(2 * width + 1, 2)
+        self.drop = nn.Dropout(p)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.propagate(edge_index, x=x, scale=x.mean(dim=1, keepdim=True))
+
+    def message(self, x_i: Tensor, x_j: Tensor, scale_j: Tensor, index: Tensor) -> Tensor:
+        scores = self.score(torch.cat([self.drop(x_i), x_j, scale_j], dim=1))
+        weights = self.drop(softmax(30 * scores, index)).sum(dim=1, keepdim=True)
+        return torch.tanh(weights * self.map(x_j) + 0.1 * weights.square())
+
+
+class SourceSoftmax(Weighed):
+    """Weighs edges among those that start together."""
+
+    def message(self, x_i: Tensor, x_j: Tensor, edge_index_j: Tensor) -> Tensor:
+        return self.map(x_j) * softmax(x_i.sum(dim=1, keepdim=True), edge_index_j)
+
+
+class TwoSoftmaxes(Weighed):
+    """Weighs edges by two softmaxes."""
+
+    def message(self, x_j: Tensor, index: Tensor) -> Tensor:
+        return softmax(self.map(x_j), index) * softmax(self.map(-x_j), index)
+
+
 class Turned(nn.Module):
     """Sends messages against the direction of edges."""
 
@@ -370,10 +403,27 @@ def aggregating(name: str) -> nn.Module:
     return model
 
 
-WHOLE = {
+SOFTMAXES = {
     "AGNNConv": lambda: OneLayer(pyg.AGNNConv()),
+    "SuperGATConv without its loss": lambda: OneLayer(pyg.SuperGATConv(6, 3).eval()),
+    "SuperGATConv of products": lambda: OneLayer(
+        pyg.SuperGATConv(6, 3, heads=2, concat=False, attention_type="SD").eval()
+    ),
+    "GeneralConv additive": lambda: OneLayer(pyg.GeneralConv(6, 3, attention=True, heads=2)),
+    "GeneralConv of products": lambda: OneLayer(
+        pyg.GeneralConv(6, 3, attention=True, attention_type="dot_product", aggr="mean")
+    ),
+    "own": lambda: OneLayer(Weighed(6, 3)),
+    "own maximum": lambda: OneLayer(Weighed(6, 3, aggr="max")),
+    "own of two": lambda: OneLayer(Weighed(6, 3, aggr=["std", "mean"])),
+    "own dropped": lambda: OneLayer(Weighed(6, 3, p=0.4)),
+}
+"""Layers whose message takes a softmax over in-edges."""
+
+WHOLE = {
     "SuperGATConv": lambda: OneLayer(pyg.SuperGATConv(6, 3, heads=2)),
-    "GeneralConv attention": lambda: OneLayer(pyg.GeneralConv(6, 3, attention=True)),
+    "SourceSoftmax": lambda: OneLayer(SourceSoftmax(6, 3)),
+    "TwoSoftmaxes": lambda: OneLayer(TwoSoftmaxes(6, 3)),
     "EGConv": lambda: OneLayer(pyg.EGConv(6, 4, num_heads=2)),
     "SAGEConv median": lambda: OneLayer(pyg.SAGEConv(6, 3, aggr="median")),
     "GATConv weights": lambda: OneLayer(pyg.GATConv(6, 3), return_attention_weights=True),

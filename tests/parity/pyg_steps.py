@@ -46,7 +46,8 @@ def make(kind: str) -> nn.Module:
             return pyg_models.TwoEdgeLayers(kind, 6, 3).double()
         if kind in pyg_models.AGGREGATIONS:
             return pyg_models.aggregating(kind).double()
-        return (WHOLE[kind]() if kind in WHOLE else OWN[kind](6, 3)).double()
+        layers = WHOLE | pyg_models.SOFTMAXES
+        return (layers[kind]() if kind in layers else OWN[kind](6, 3)).double()
 
 
 def edge_inputs(model: nn.Module, shard: Shard) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """Exchanges keep NCCL's rules, and give what they give over Gloo; see strict.py."""
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -95,6 +96,13 @@ def test_runs_over_nccl_are_those_over_gloo(
         assert (host_messages > 0) is ("minibatches" in name), "samples go from host to host"
     if name == "adaptive":
         assert want[0]["summary"]["widths"], "formats were assigned anew"
+
+
+def test_rows_kept_of_some_stages_over_nccl(ranks: RankPool, parts_of) -> None:
+    spec, strategy = replace(SPEC, name="gat", heads=2), Strategy(stages=4, recompute=0.5)
+    want = single_steps(parts_of("hash", 1, True), spec)
+    got = ranks.run(static_under_nccl, 3, parts_of("hash", 3, True), spec, strategy)
+    assert_same(got, want, **EXACT)
 
 
 def in_time_under_nccl(world: World, *given: Any) -> Any:

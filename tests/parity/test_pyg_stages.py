@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch_geometric.nn import EdgeConv, GATConv, GCNConv, SAGEConv
+from torch_geometric.nn import AGNNConv, EdgeConv, GATConv, GCNConv, SAGEConv
 
 from siafu.comm import World
 from siafu.shard import open_shard
 from siafu.strategy import Strategy, parallelize
 from tests.harness import RankPool
-from tests.parity.pyg_models import AGGREGATIONS, CONVS, EDGE_CONVS, FEW, WHOLE, OneLayer
+from tests.parity.pyg_models import AGGREGATIONS, CONVS, EDGE_CONVS, FEW, SOFTMAXES, WHOLE, OneLayer
 from tests.parity.pyg_steps import check, plain_step, refused, spread_step
 
 REFUSED = {"EdgeConv-normed": "batch norm"}
@@ -64,7 +64,19 @@ def test_layers_with_edge_features_in_stages_equal_pyg_alone(
     check(got, plain_step(folder(parts_of, 1, True), conv))
 
 
-@pytest.mark.parametrize("kind", ["attention", "message-dropout"])
+SPREAD = [(kind, 4, EVERY) for kind in SOFTMAXES if kind != "own dropped"]
+SPREAD += [("own", 1, EVERY), ("own", 2, EVERY), ("own", 3, TWO), ("AGNNConv", 3, TWO)]
+
+
+@pytest.mark.parametrize(("kind", "size", "strategy"), SPREAD)
+def test_softmax_inside_a_message_equals_pyg_alone(
+    ranks: RankPool, parts_of: PartsOf, kind: str, size: int, strategy: Strategy
+) -> None:
+    got = ranks.run(spread_step, size, folder(parts_of, size, False), kind, strategy)
+    check(got, plain_step(folder(parts_of, 1, False), kind))
+
+
+@pytest.mark.parametrize("kind", ["attention", "message-dropout", "own dropped"])
 def test_dropout_depends_neither_on_ranks_nor_on_stages(
     ranks: RankPool, parts_of: PartsOf, kind: str
 ) -> None:
@@ -88,6 +100,12 @@ def test_convolution_that_cannot_be_split_is_refused_on_every_rank(
 @pytest.mark.parametrize("kind", WHOLE)
 def test_what_needs_all_edges_at_once_is_refused_by_name(parts_of: PartsOf, kind: str) -> None:
     assert_refused(refused(World(), folder(parts_of, 1, False), kind, TWO), kind.split()[0])
+
+
+def test_softmax_of_rounded_rows_is_refused(ranks: RankPool, parts_of: PartsOf) -> None:
+    strategy = Strategy(stages=2, wire=8)
+    for text in ranks.run(refused, 3, folder(parts_of, 3, False), "AGNNConv", strategy):
+        assert_refused(text, "AGNNConv", "--wire 32")
 
 
 @pytest.mark.parametrize("kind", ["turned", "reversed"])
@@ -118,10 +136,13 @@ LAYERS = {
     "sage": lambda: SAGEConv(6, 5, aggr="max"),
     "gat": lambda: GATConv(6, 4, heads=2),
     "edge": lambda: EdgeConv(nn.Linear(12, 5)),
+    "softmax": lambda: AGNNConv(),
 }
 PURPOSES = ("halo_forward", "halo_refetch", "halo_backward")
 WIDTHS = {"gcn": (5 + 1, 0, 5), "sage": (6, 0, 6), "gat": (10, 10, 10), "edge": (6, 6, 6)}
-"""Columns that cross, by purpose: GCN's inverse degrees once, GAT's scores beside its rows."""
+WIDTHS["softmax"] = (2 * 12, 2 * 12, 2 * 12)
+"""Columns that cross, by purpose: GCN's inverse degrees once, GAT's scores beside its rows, rows
+and their directions once for AGNN's softmax and once for its messages."""
 
 
 @pytest.mark.parametrize("size", [3, 4])

@@ -22,8 +22,9 @@ from siafu.nn.precision import as_rows
 from siafu.ops import Attention, DrawKey, dropout_rows, sum_type
 from siafu.shard import Shard
 from siafu.strategy import attention as staged
-from siafu.strategy import reduction
 from siafu.strategy.blocks import Reach, build_reach
+from siafu.strategy.joins import Joining, ReductionCall
+from siafu.strategy.reduction import staged_reduce
 from siafu.strategy.relations import TypedReach, staged_relations
 from siafu.strategy.rounding import Rounding, WidthBook
 from siafu.strategy.strategy import Strategy
@@ -289,11 +290,11 @@ class BlockNeighbours:
         return self.reduce_over(self.reach, function, (src, dst, edge), reduce)
 
     def reduce_over(
-        self, reach: Reach, function: EdgeFunction, rows: tuple[Rows, Rows, Rows], reduce: Reduce
+        self, reach: Reach, function: EdgeFunction, rows: tuple[Rows, Rows, Rows], reduce: Joining
     ) -> Tensor:
         """Return a function joined over given edges; `rows` are of sources, rows and edges."""
         src, dst, edge = rows
-        call = reduction.ReductionCall(
+        call = ReductionCall(
             function,
             reduce,
             reach,
@@ -302,7 +303,7 @@ class BlockNeighbours:
             column_ids=self.view.column_ids,
             row_ids=self.view.out_ids,
         )
-        return reduction.staged_reduce(call, (*src, *dst, *edge))
+        return staged_reduce(call, (*src, *dst, *edge))
 
     def _check_rows(self, src: Rows, dst: Rows, edge: Rows) -> None:
         wanted = {

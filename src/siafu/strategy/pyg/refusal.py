@@ -157,8 +157,8 @@ def softmax_refusal(layer: nn.Module) -> PlanError:
     """Return what to raise where a message looks beyond its own edge."""
     return refusal(
         layer,
-        "its message works on all in-edges of a node at once, as a softmax over them does",
-        instead="GATConv, GATv2Conv or TransformerConv, whose softmax is split",
+        "its message works on all in-edges of a node at once, otherwise than by one `softmax`",
+        instead="import softmax from torch_geometric.utils and call it once in `message`",
     )
 
 

@@ -34,6 +34,15 @@ from siafu.strategy.pyg.refusal import (
     refusal,
     softmax_refusal,
 )
+from siafu.strategy.pyg.softmax import (
+    Answer,
+    FoundScoresError,
+    InEdges,
+    as_they_are,
+    leave,
+    watch_softmax,
+    weights_of,
+)
 from siafu.strategy.sums import Departure, Scales, staged_max, staged_sum
 from siafu.strategy.walk import Rows
 
@@ -42,6 +51,7 @@ from siafu.strategy.walk import Rows
 class _Inputs:
     """What a message takes, by argument; tensors have their rows first."""
 
+    in_edges: InEdges
     src: dict[str, Tensor] = field(default_factory=dict)
     dst: dict[str, Tensor] = field(default_factory=dict)
     edge: dict[str, Tensor] = field(default_factory=dict)
@@ -59,6 +69,8 @@ class StagedLayers:
     def __init__(self, module: nn.Module, neighbours: BlockNeighbours) -> None:
         self._neighbours = neighbours
         self._layers = [layer for layer in module.modules() if message_passing_class(layer)]
+        for layer in self._layers:
+            watch_softmax(layer)
         self._edges = EdgeSets(neighbours)
         self._of_edges: dict[tuple[nn.Module, tuple[str, ...]], set[str]] = {}
         _ = neighbours.view.column_ids  # fetched now, by every rank together
@@ -114,12 +126,14 @@ class StagedLayers:
         return out.movedim(0, layer.node_dim)
 
     def _inputs(self, layer: Any, edges: EdgeSet, kwargs: dict[str, Any]) -> _Inputs:
-        inputs = _Inputs()
+        inputs = _Inputs(InEdges(layer))
         names = layer.inspector.get_param_names("message")
         of_edges = self._edge_arguments(layer, names, edges.num_edges, kwargs)
         for name in names:
             if name in ("ptr", "adj_t"):
                 inputs.rest[name] = None  # as PyG gives them with edges in a [2, E] tensor
+            elif name in ("index", "edge_index_i"):
+                inputs.rest[name] = inputs.in_edges
             elif name in layer.special_args:
                 inputs.rest[name] = WholeOnly(layer)
             elif name[-2:] in ("_i", "_j") and name[:-2] in kwargs:
@@ -174,23 +188,45 @@ class _Joined:
         self._layer, self._inputs, self._edges = layer, inputs, edges
         self._neighbours, self._mode = neighbours, mode
         self._site: int | None = None
+        self._lse: Tensor | None = None
+        """The log-sum-exp of scores that a softmax in the message needs, once it is there."""
 
     def __call__(self, change: Callable[[Tensor], Any] | None, reduce: Reduce) -> Tensor:
         """Return the joined messages, rows first."""
         plain = self._plain() if change is None and reduce != "mul" else None
         if plain is not None and (reduce in ("sum", "mean") or plain.weight_S is None):
             return self._without_refetch(plain, reduce)
+        message = self._message if change is None else lambda *rows: change(self._message(*rows))
+        function = self._function(message)
+        if self._lse is None and self._inputs.in_edges.num_asked:
+            self._lse = self._log_sum_exp()
+            function = self._function(message)
+        return self._neighbours.reduce_over(self._edges.reach, function, self._rows, reduce)
+
+    @property
+    def _rows(self) -> tuple[Rows, Rows, Rows]:
+        src, dst, edge = self._inputs.rows
+        return src, dst if self._lse is None else (*dst, self._lse), edge
+
+    def _log_sum_exp(self) -> Tensor:
+        """Return that of the message's scores, a row per node."""
+        reach = self._edges.reach
+        if reach.rounding is not None:
+            raise refusal(
+                self._layer,
+                "its message takes a softmax, whose two walks would read rows rounded differently",
+                instead="--wire 32",
+            )
         return self._neighbours.reduce_over(
-            self._edges.reach, self._function(change), self._inputs.rows, reduce
+            reach, self._function(self._scores), self._rows, "logsumexp"
         )
 
-    def _function(self, change: Callable[[Tensor], Any] | None) -> EdgeFunction:
+    def _function(self, message: Callable[..., Any]) -> EdgeFunction:
         draws = self._neighbours.draws
-        message = self._message if change is None else lambda *rows: change(self._message(*rows))
         try:
-            function = EdgeFunction.watch(message, tuple(chain(*self._inputs.rows)), draws)
+            function = EdgeFunction.watch(message, tuple(chain(*self._rows)), draws)
         except TypeError as error:
-            if WholeOnly.__name__ not in str(error):
+            if not any(kind.__name__ in str(error) for kind in (WholeOnly, InEdges)):
                 raise
             raise softmax_refusal(self._layer) from error
         except PlanError as error:
@@ -205,8 +241,22 @@ class _Joined:
             self._site = self._mode.take_sites(draws.take_sites(0) - function.first_site)
         return replace(function, first_site=self._site)
 
+    def _scores(self, *rows: Tensor) -> Tensor:
+        """Return what the message takes a softmax of."""
+        try:
+            self._called(rows, leave)
+        except FoundScoresError as found:
+            return found.scores.to(sum_type(found.scores.dtype))
+        raise refusal(self._layer, "its message takes a softmax on some calls only")
+
     def _message(self, *rows: Tensor) -> Tensor:
-        """Call the layer's message; rows come and go with the edges first."""
+        """Return the layer's message; rows come and go with the edges first."""
+        if self._lse is None:
+            return self._called(rows, as_they_are)
+        at = len(self._inputs.src) + len(self._inputs.dst)
+        return self._called((*rows[:at], *rows[at + 1 :]), weights_of(rows[at]))
+
+    def _called(self, rows: Rows, softmax: Answer) -> Tensor:
         node_dim = self._layer.node_dim
         ends = [*self._inputs.src, *self._inputs.dst]
         given = {
@@ -214,7 +264,8 @@ class _Joined:
             for name, tensor in zip(ends, rows[: len(ends)], strict=True)
         }
         given |= zip(self._inputs.edge, rows[len(ends) :], strict=True)
-        out: Tensor = self._layer.message(**given, **self._inputs.rest)
+        with self._inputs.in_edges.answering(softmax):
+            out: Tensor = self._layer.message(**given, **self._inputs.rest)
         return out.movedim(node_dim, 0)
 
     def _plain(self) -> PlainMessage | None:
