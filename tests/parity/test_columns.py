@@ -63,7 +63,9 @@ def test_pruned_columns_change_nothing(ranks: RankPool, parts_of, model, kind, s
     assert_same(got, want, **EXACT)
 
 
-@pytest.mark.parametrize("model", cards_that(lambda card: card.input_aggregation is not None))
+@pytest.mark.parametrize(
+    "model", [*cards_that(lambda card: card.input_aggregation is not None), "rgcn"]
+)
 def test_cached_input_changes_nothing(ranks: RankPool, parts_of, model) -> None:
     spec = replace(spec_of(model, "plain"), input_dropout=0.0)
     want = single_steps(parts_of("hash", 1, True), spec)

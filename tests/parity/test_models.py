@@ -116,8 +116,14 @@ def test_pruning_changes_nothing(ranks: RankPool, parts_of, model, stages, size)
     assert_same(got, want, **EXACT)
 
 
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("model", cards_that(lambda card: card.input_aggregation is not None))
+CACHED = [
+    (model, size)
+    for model in cards_that(lambda card: card.input_aggregation is not None)
+    for size in (1, 3)
+] + [("rgcn", size) for size in (1, 2, 3, 4)]
+
+
+@pytest.mark.parametrize(("model", "size"), CACHED)
 def test_cached_input_changes_nothing(ranks: RankPool, parts_of, model, size) -> None:
     spec = replace(spec_of(model, "plain"), input_dropout=0.0)
     want = single_steps(parts_of("hash", 1, True), spec)

@@ -61,6 +61,11 @@ class ModelSpec:
         return CARDS[self.name]
 
     @property
+    def cached_width(self) -> int:
+        """Columns of a row that the first layer's constant input is aggregated to: by type, all."""
+        return self.in_width * (self.num_types if self.card.aggregation == "relations" else 1)
+
+    @property
     def drops_with_relu(self) -> bool:
         """Whether nothing but the next layer's dropout reads what the activation makes."""
         is_alone = self.jk == "none" and not self.residual

@@ -161,6 +161,9 @@ class RGCNLayer(nn.Module):
         """Return out_MO."""
         own_MO = own_map(x, neighbours, self.own.weight, self.own.bias)
         (bases, width, out), types = self.basis.shape, len(self.mixture)
+        if isinstance(x, CachedRows):  # means of all types, side by side
+            map_TDO = torch.einsum("tb,bdo->tdo", self.mixture, self.basis)
+            return own_MO + x.aggregate @ map_TDO.flatten(0, 1).to(x.aggregate.dtype)
         if bases * out < width and neighbours.maps_first(width, bases * out):
             rows = project(x, self.basis.transpose(1, 2).reshape(bases * out, width))
             one_OO = torch.eye(out, dtype=self.mixture.dtype, device=self.mixture.device)

@@ -162,7 +162,7 @@ def full_graph_traffic(
             again = halo_rows * strategy.item_bytes * narrow
         if number == 0 and strategy.input_cache:
             layers.append(LayerTraffic(0, 0, 0))
-            once += halo_rows * strategy.item_bytes * spec.in_width
+            once += halo_rows * strategy.item_bytes * spec.cached_width
             continue
         home = sent if returns_gradients(spec, number, sparse=sparse) else 0
         layers.append(LayerTraffic(sent, round(again * share), home))

@@ -98,15 +98,16 @@ def predict_kinds(
     layers = [layer_rows(spec, number) for number in range(spec.layers)]
     refetches = spec.card.refetches
     most, rows_kept, fetched = (0, 0, 0, 0), 0, 0
-    for layer in layers:
+    for number, layer in enumerate(layers):
         rows_kept += layer.kept * sizes.rows
-        if refetches and not strategy.keeps_rows:
+        is_cached = number == 0 and strategy.input_cache
+        if refetches and not strategy.keeps_rows and not is_cached:
             fetched += layer.travels * _rows_kept(sizes, strategy)
         now = layer.backward * sizes.rows, _travelling(layer, sizes, refetches, strategy)
         most = max(most, (rows_kept, fetched, *now), key=sum)
     extra = 0
     if strategy.input_cache:
-        extra += item * spec.in_width * sizes.rows  # what is aggregated once
+        extra += item * spec.cached_width * sizes.rows  # what is aggregated once
     if strategy.prune:
         extra += spec.layers * sizes.edges * (2 * _EDGE_BYTES + _POINTER_BYTES)  # at most
     if strategy.assigns_widths:
@@ -184,7 +185,7 @@ def _kinds_by_columns(
         GRADIENTS: item * most[1],
         TRAVELLING: item * most[2],
         BLOCKS: edges + views * _edge_bytes(spec, whole),
-        OTHER: item * spec.in_width * sizes.rows if strategy.input_cache else 0,
+        OTHER: item * spec.cached_width * sizes.rows if strategy.input_cache else 0,
     }
 
 

@@ -12,7 +12,7 @@ import torch
 
 import siafu
 from siafu.errors import ConfigError
-from siafu.nn import Draws, LocalNeighbours, ModelSpec, cache_input
+from siafu.nn import Draws, LocalNeighbours, ModelSpec, cache_input, check_input_cache
 from siafu.ops import CSR
 from siafu.record import read_trace
 
@@ -119,6 +119,19 @@ def test_input_cache_is_refused_with_dropout_on_the_input(here: Path, settings) 
     assert "can't be aggregated once" in error.problem
     assert f"dropout of {p:g} on the input" in error.seen
     assert "input_dropout=0" in error.fix
+
+
+def test_means_of_many_types_are_not_kept() -> None:
+    few, many = (
+        ModelSpec(name="rgcn", in_width=16, out_width=2, num_types=types, input_dropout=0.0)
+        for types in (8, 9)
+    )
+    check_input_cache(few)
+    error = refused(lambda: check_input_cache(many))
+    assert "9 types of edges: 576 bytes of means per node, beside 64" in error.seen
+    assert "up to 8 types" in error.fix
+    error = refused(lambda: check_input_cache(few, sampled=True))
+    assert "on minibatches" in error.seen
 
 
 def test_input_cache_is_refused_for_an_input_that_is_trained() -> None:

@@ -82,6 +82,7 @@ def test_bytes_of_every_model_are_predicted(
         {"hidden": 200, "wire": "8"},
         {"hidden": 16, "wire": "4", "model": "gat"},
         {"model": "sage", "input_cache": True, "input_dropout": 0.0},
+        {"model": "rgcn", "input_cache": True, "input_dropout": 0.0},
         {"memory": "2GB", "model": "gat"},
     ],
 )

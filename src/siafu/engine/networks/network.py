@@ -326,7 +326,7 @@ def check_strategy(strategy: Strategy, spec: ModelSpec | None) -> None:
             )
         return
     if strategy.input_cache:
-        check_input_cache(spec)
+        check_input_cache(spec, sampled=strategy.unit == "macrobatch")
     if strategy.prune and spec.norm == "batch":
         raise ConfigError(
             "Batch norm needs the rows of all nodes, so none can be left out.",
