@@ -134,9 +134,9 @@ class Block:
         most_edges = max(1, _PIECE_ELEMENTS // max(1, width))
         most_edges = 1 << (most_edges.bit_length() - 1)  # so that like widths share their pieces
         if most_edges not in self._pieces:
-            csr, numbers_E = self.csr, self.edges_E
+            csr, numbers_E, at = self.csr, self.edges_E, self.csr.indptr
             self._pieces[most_edges] = [
-                (slice(lo, hi), csr.slice_rows(lo, hi), numbers_E[_edges_of(csr, lo, hi)])
+                (slice(lo, hi), csr.slice_rows(lo, hi), numbers_E[int(at[lo]) : int(at[hi])])
                 for lo, hi in csr.row_spans(most_edges)
             ]
         return self._pieces[most_edges]
@@ -202,8 +202,7 @@ class Reach:
             weight = None if weight_E is None else weight_E.index_select(0, block.edges_E)
             return replace(block, csr=replace(block.csr, weight=weight))
 
-        stages = tuple(weighted(block) for block in self.stages)
-        return replace(self, own=weighted(self.own), stages=stages)
+        return replace(self, own=weighted(self.own), stages=tuple(map(weighted, self.stages)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,8 +398,3 @@ def _rows_of(row_E: Tensor, num_rows: int, *, is_own: bool) -> tuple[Tensor | No
     indptr = torch.zeros(len(degree) + 1, dtype=torch.int64, device=row_E.device)
     torch.cumsum(degree, 0, out=indptr[1:])
     return None if is_most else rows_Q, indptr
-
-
-def _edges_of(csr: CSR, lo: int, hi: int) -> slice:
-    """Return where the edges of the rows from `lo` to `hi` stand."""
-    return slice(int(csr.indptr[lo]), int(csr.indptr[hi]))
