@@ -1,13 +1,18 @@
 """A step over several ranks equals one process: loss, every gradient, weights after three steps."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from siafu.comm import World
 from siafu.nn import CARDS, ModelSpec, cards_that
-from siafu.strategy import Strategy
+from siafu.strategy import BlockNeighbours, Strategy
+from siafu.strategy.dropping import LateDropout
 from tests.harness import RankPool
-from tests.parity.steps import assert_same, distributed_steps, single_steps
+from tests.parity.steps import STEPS, assert_same, distributed_steps, single_steps
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 """float64 steps, so only summation order may differ."""
@@ -84,6 +89,39 @@ def test_user_messages_equal_one_process(ranks: RankPool, parts_of, reduce, stag
     strategy = Strategy(stages=stages, recompute=stages > 1)
     got = ranks.run(distributed_steps, size, parts_of("hash", size, True), reduce, strategy)
     assert_same(got, want, **EXACT)
+
+
+def steps_boundary_first(world: World, drops_early: bool, *given: Any) -> dict[str, Any]:
+    """Return a rank's steps with rows that others need taken apart, and how many left early."""
+    written, write = [0], LateDropout.write
+
+    def counted(late: LateDropout, rows: Tensor) -> Tensor:
+        written[0] += len(rows)
+        return write(late, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("siafu.strategy.neighbours._MOST_NEEDED", 2.0)
+        patch.setattr(LateDropout, "write", counted)
+        if not drops_early:
+            patch.setattr(BlockNeighbours, "_leaves_early", False)
+        return distributed_steps(world, *given) | {"written": written[0]}
+
+
+@pytest.mark.parametrize("option", ["plain", "batch-residual", "layer-jk-cat"])
+@pytest.mark.parametrize(("hidden", "size"), [(8, 2), (4, 3), (8, 4)])
+@pytest.mark.parametrize("model", cards_that(lambda card: card.input_aggregation is not None))
+def test_dropping_what_others_need_first_changes_no_bit(
+    ranks: RankPool, parts_of, model, hidden, size, option
+) -> None:
+    spec = replace(spec_of(model, option), hidden=hidden)
+    given = parts_of("hash", size, True), spec, Strategy(stages=1 if size < 4 else 4)
+    early, late = (ranks.run(steps_boundary_first, size, early, *given) for early in (True, False))
+    for one, other in zip(early, late, strict=True):
+        assert one["written"] == len(one["rows"]) * spec.layers * STEPS
+        assert other["written"] == 0
+        assert one["losses"] == other["losses"]
+        assert all(torch.equal(one["grads"][name], other["grads"][name]) for name in one["grads"])
+    assert_same(early, single_steps(parts_of("hash", 1, True), spec), **EXACT)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])

@@ -21,6 +21,8 @@ class Dropout:
     """Of attention weights: which head is the first, where others are somewhere else."""
     relu: bool = False
     """Values are those of max(x, 0), in the same pass, dropped or not."""
+    departs: bool = False
+    """Nothing reads the rows before `Neighbours.depart`, so they may be dropped there."""
 
 
 @dataclass(slots=True)

@@ -83,7 +83,9 @@ class GNN(nn.Module):
         self, x: Rows, number: int, neighbours: Neighbours, draws: Draws, *, relu: bool = False
     ) -> Rows:
         p = self.spec.input_dropout if number == 0 else None
-        dropout = Dropout(self.spec.dropout if p is None else p, 2 * number, relu=relu)
+        departs = self.spec.card.input_aggregation is not None  # sums depart first of all
+        p = self.spec.dropout if p is None else p
+        dropout = Dropout(p, 2 * number, relu=relu, departs=departs)
         if isinstance(x, Tensor):
             return neighbours.dropout(as_rows(x), dropout)
         if isinstance(x, SparseRows):

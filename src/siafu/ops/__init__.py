@@ -27,6 +27,7 @@ from siafu.ops.numbering import Numbering, union
 from siafu.ops.random.draws import (
     DrawKey,
     HeldKey,
+    dropout_grad,
     dropout_pairs,
     dropout_rows,
     uniform_pairs,
@@ -100,6 +101,7 @@ __all__ = [
     "decode_into",
     "delta_of",
     "draw_positions",
+    "dropout_grad",
     "dropout_pairs",
     "dropout_rows",
     "edge_delta",

@@ -23,6 +23,7 @@ from siafu.ops import Attention, DrawKey, dropout_rows, sum_type
 from siafu.shard import Shard
 from siafu.strategy import attention as staged
 from siafu.strategy.blocks import Reach, build_reach
+from siafu.strategy.dropping import Dropping
 from siafu.strategy.joins import Joining, ReductionCall
 from siafu.strategy.reduction import staged_reduce
 from siafu.strategy.relations import TypedReach, staged_relations
@@ -58,6 +59,7 @@ class BlockNeighbours:
         self._by_dtype: dict[tuple[str, torch.dtype], Any] = {}
         self._departure: Departure | None = None
         """An exchange that has begun, until its sum is asked for."""
+        self._dropping = Dropping()
 
     @property
     def num_nodes(self) -> int:
@@ -179,8 +181,19 @@ class BlockNeighbours:
             return None
         return is_needed.nonzero()[:, 0], (~is_needed).nonzero()[:, 0]
 
+    @property
+    def _leaves_early(self) -> bool:
+        """Whether rows that others need are worked on before the rest."""
+        reach = self.reach
+        is_plain = self._rounding is None and bool(reach.stages) and reach.overlap
+        return is_plain and self._needed is not None
+
     def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
         """Return x W^T, or x, rows that others need being on their way."""
+        late = self._dropping.take(x_ND)
+        if late is not None and as_rows(x_ND) is not x_ND:
+            late.finish()
+            late = None
         x_ND, reach = as_rows(x_ND), self._weighted(as_rows(x_ND).dtype)
         if not reach.stages or not reach.overlap:
             return mapped(x_ND, weight_OD)
@@ -189,7 +202,7 @@ class BlockNeighbours:
             weight_OD = weight_OD.to(x_ND.dtype)
             like = x_ND.new_empty(1, device="meta").expand(len(x_ND), len(weight_OD))
         self._departure = Departure(reach, self._scales(how, x_ND.dtype), like)
-        return depart(x_ND, weight_OD, self._needed, self._departure)
+        return depart(x_ND, weight_OD, self._needed, self._departure, late)
 
     def _summed(self, x_ND: Tensor, how: Summing) -> Tensor:
         x_ND, (departure, self._departure) = as_rows(x_ND), (self._departure, None)
@@ -336,6 +349,8 @@ class BlockNeighbours:
         if not self.draws.training:
             return x_ND
         key = self.draws.any_key(dropout.site)
+        if dropout.departs and dropout.p > 0 and self._leaves_early:
+            return self._dropping.begin(x_ND, self.view.in_ids, key, dropout.p, relu=relu)
         dropped_ND = dropout_rows(x_ND, self.view.in_ids, key, dropout.p, relu=relu)
         if self._rounding is not None and dropout.p > 0:
             self._rounding.note_dropped(dropped_ND, x_ND, self.draws.key(dropout.site), dropout.p)

@@ -19,6 +19,7 @@ from siafu.comm import PendingRows
 from siafu.ops import CSR, fold_max, max_gradients, max_with_argument, sum_into, sum_type
 from siafu.ops.csr.matrix import edge_dtype
 from siafu.strategy.blocks import Block, Reach
+from siafu.strategy.dropping import LateDropout
 from siafu.strategy.rounding import Exchange, square_sums
 from siafu.strategy.walk import Homeward, Rows, begin_exchange, start_stage, visit
 
@@ -83,17 +84,34 @@ class _Depart(torch.autograd.Function):
     """x as it is; its rows leave, and their gradients come home."""
 
     @staticmethod
-    def forward(ctx: Any, x_ND: Tensor, departure: Departure) -> Tensor:
+    def forward(
+        ctx: Any,
+        x_ND: Tensor,
+        departure: Departure,
+        needed: Needed | None,
+        late: LateDropout | None,
+    ) -> Tensor:
         ctx.departure = departure
+        parts = needed if late is not None and needed is not None else ()
+        for rows in parts[:1]:
+            _write(late, rows)
         departure.start(x_ND.contiguous())
+        for rows in parts[1:]:
+            _write(late, rows)
         return x_ND.view_as(x_ND)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad_ND: Tensor) -> tuple[Tensor, None, None, None]:
         wide_ND = grad_ND.to(sum_type(grad_ND.dtype)).contiguous()
         ctx.departure.settle(wide_ND)
-        return wide_ND.to(grad_ND.dtype), None
+        return wide_ND.to(grad_ND.dtype), None, None, None
+
+
+def _write(late: LateDropout | None, rows: Tensor) -> None:
+    for some in rows.split(_ROWS_AT_ONCE):
+        if late is not None:
+            late.write(some)
 
 
 class _MapAhead(torch.autograd.Function):
@@ -101,14 +119,20 @@ class _MapAhead(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_ND: Tensor, weight_OD: Tensor, departure: Departure, needed: Needed
+        ctx: Any,
+        x_ND: Tensor,
+        weight_OD: Tensor,
+        departure: Departure,
+        needed: Needed,
+        late: LateDropout | None,
     ) -> Tensor:
         ctx.departure, ctx.needed = departure, needed
         ctx.save_for_backward(x_ND, weight_OD)
         out_NO = x_ND.new_empty(len(x_ND), len(weight_OD))
         for number, rows in enumerate(needed):
             for some in rows.split(_ROWS_AT_ONCE):
-                part_SO = functional.linear(x_ND.index_select(0, some), weight_OD)
+                x_SD = x_ND.index_select(0, some) if late is None else late.write(some)
+                part_SO = functional.linear(x_SD, weight_OD)
                 out_NO.index_copy_(0, some, part_SO)
             if number == 0:
                 departure.start(out_NO)
@@ -116,7 +140,9 @@ class _MapAhead(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(
+        ctx: Any, grad_NO: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, None, None, None]:
         x_ND, weight_OD = ctx.saved_tensors
         needs_x, needs_weight, *_ = ctx.needs_input_grad
         kind, wide = weight_OD.dtype, sum_type(weight_OD.dtype)
@@ -132,21 +158,29 @@ class _MapAhead(torch.autograd.Function):
                     grad_ND.index_copy_(0, some, part_SO @ weight_OD)
                 if grad_OD is not None:
                     grad_OD += part_SO.t() @ x_ND.index_select(0, some)
-        return grad_ND, None if grad_OD is None else grad_OD.to(kind), None, None
+        return grad_ND, None if grad_OD is None else grad_OD.to(kind), None, None, None
 
 
 def depart(
-    x_ND: Tensor, weight_OD: Tensor | None, needed: Needed | None, departure: Departure
+    x_ND: Tensor,
+    weight_OD: Tensor | None,
+    needed: Needed | None,
+    departure: Departure,
+    late: LateDropout | None,
 ) -> Tensor:
     """Return x W^T, or x, the rows of the first stage being on their way.
 
-    `needed` are the rows that others need, and the rest; None maps all rows at once.
+    `needed` are the rows that others need, and the rest; None maps all rows at once. With `late`
+    the rows of x are not written yet.
     """
+    if late is not None and needed is None:
+        late.finish()
+        late = None
     if weight_OD is not None and needed is not None:
-        mapped_NO: Tensor = _MapAhead.apply(x_ND, weight_OD, departure, needed)
+        mapped_NO: Tensor = _MapAhead.apply(x_ND, weight_OD, departure, needed, late)
         return departure.note(mapped_NO)
     rows_ND = x_ND if weight_OD is None else functional.linear(x_ND, weight_OD)
-    sent_ND: Tensor = _Depart.apply(rows_ND, departure)
+    sent_ND: Tensor = _Depart.apply(rows_ND, departure, needed, late)
     return departure.note(sent_ND)
 
 

@@ -108,6 +108,15 @@ def dropout_rows(
     return _dropout(x_ND, Draw(key.row_words(), _ids(ids_N)), p, relu=relu)
 
 
+def dropout_grad(
+    grad_ND: Tensor, ids_N: Tensor, key: DrawKey | HeldKey, p: float, dropped_ND: Tensor | None
+) -> Tensor:
+    """Return the gradient of what `dropout_rows` was given; its result is needed with `relu`."""
+    if dropped_ND is not None:
+        return _relu_grad(dropped_ND, grad_ND, 1 / (1 - p))
+    return dropout_rows(grad_ND, ids_N, key, p)
+
+
 def dropout_pairs(
     x_ED: Tensor, first_E: Tensor, second_E: Tensor, key: DrawKey | HeldKey, p: float
 ) -> Tensor:
@@ -178,11 +187,15 @@ def _save_result(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _relu_backward(call: Callable[..., Tensor], ctx: Any, grad_ND: Tensor) -> tuple[Any, ...]:
     (dropped_ND,) = ctx.saved_tensors
+    return _relu_grad(dropped_ND, grad_ND, ctx.scale), None, None, None, None, None, None
+
+
+def _relu_grad(dropped_ND: Tensor, grad_ND: Tensor, scale: float) -> Tensor:
     kernels = random_kernels(dropped_ND.device)
     wide_ND, given_ND = widened(kernels, dropped_ND), widened(kernels, grad_ND).contiguous()
     out_ND = torch.empty_like(wide_ND)
-    kernels.relu_grad_into(wide_ND, given_ND, out_ND, scale=ctx.scale)
-    return out_ND.to(grad_ND.dtype), None, None, None, None, None, None
+    kernels.relu_grad_into(wide_ND, given_ND, out_ND, scale=scale)
+    return out_ND.to(grad_ND.dtype)
 
 
 _quick_relu_dropout = quick(
