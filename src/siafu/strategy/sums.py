@@ -166,7 +166,7 @@ def depart(
     weight_OD: Tensor | None,
     needed: Needed | None,
     departure: Departure,
-    late: LateDropout | None,
+    late: LateDropout | None = None,
 ) -> Tensor:
     """Return x W^T, or x, the rows of the first stage being on their way.
 
