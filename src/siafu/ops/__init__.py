@@ -3,6 +3,12 @@
 Knows tensors, not graphs or ranks.
 """
 
+from siafu.ops.activation.activate import (
+    Activated,
+    activate_rows,
+    activated_own_and_sum,
+    can_activate,
+)
 from siafu.ops.attention.attend import attend, fold_backward, fold_into
 from siafu.ops.attention.kinds import Attention, DotProduct, Gat, GatV2, attend_reference
 from siafu.ops.attention.softmax import EdgeDraw, SoftmaxState, delta_of, finish
@@ -71,6 +77,7 @@ from siafu.ops.wire.rows import (
 __all__ = [
     "CSR",
     "HUGE_PAGES_VARIABLE",
+    "Activated",
     "Attention",
     "DeltaLayout",
     "DeltaStream",
@@ -88,11 +95,14 @@ __all__ = [
     "Requests",
     "SoftmaxState",
     "WireLayout",
+    "activate_rows",
+    "activated_own_and_sum",
     "apply_delta",
     "apply_delta_reference",
     "attend",
     "attend_reference",
     "bad_row",
+    "can_activate",
     "csr_max_reference",
     "csr_sum_reference",
     "decode",

@@ -150,6 +150,51 @@ class RandomKernels(Protocol):
         """Write grad * scale where `dropout_into` with `relu` has left more than 0, else 0."""
 
 
+class ActivationKernels(Protocol):
+    """Bias, ReLU and dropout in one pass, and back; a mask has a bit for each entry.
+
+    It is int32, W / 32 words rounded up for a row, column c in bit c % 32 of word c // 32.
+    """
+
+    DTYPES: frozenset[torch.dtype]
+    """Types of rows that the implementation takes."""
+
+    def activate_into(
+        self,
+        draw: Draw,
+        z_NW: Tensor,
+        bias_W: Tensor,
+        out_NW: Tensor,
+        mask_NB: Tensor,
+        *,
+        threshold: int,
+        scale: float,
+    ) -> None:
+        """Write (z + bias) * scale where that is above 0 and drawn to be kept, else 0.
+
+        A word keeps an entry if it is at least `threshold`; `out_NW` may be z. NaN counts as above.
+        """
+
+    def grad_into(self, mask_NB: Tensor, grad_NW: Tensor, bias_W: Tensor, *, scale: float) -> None:
+        """Multiply the gradient by `scale` where the mask is set, else make it 0; sum its columns.
+
+        Sums are the same for any number of threads.
+        """
+
+    def sum_grad_into(
+        self,
+        edges: Edges,
+        x_CW: Tensor,
+        own_MW: Tensor | None,
+        mask_NB: Tensor,
+        grad_NW: Tensor,
+        bias_W: Tensor,
+        *,
+        scale: float,
+    ) -> None:
+        """Write `CsrKernels.sum_into` of x, its first rows plus `own_MW`; then `grad_into`."""
+
+
 class Wire(NamedTuple):
     """Encoded rows: uint8 payload; for each row bits per entry, and first byte (multiple of 4)."""
 

@@ -5,8 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from siafu.ops.activation import reference as activation_reference
 from siafu.ops.attention import reference as attention_reference
 from siafu.ops.contract import (
+    ActivationKernels,
     AttentionKernels,
     CsrKernels,
     DeltaKernels,
@@ -24,6 +26,7 @@ from siafu.ops.sample import reference as sample_reference
 from siafu.ops.wire import reference as wire_reference
 
 try:
+    from siafu.ops.activation import numba as activation_numba
     from siafu.ops.attention import numba as attention_numba
     from siafu.ops.csr import numba as csr_numba
     from siafu.ops.delta import numba as delta_numba
@@ -62,6 +65,7 @@ class Kernels(NamedTuple):
     sample: SampleKernels = sample_reference
     delta: DeltaKernels = delta_reference
     rows: RowKernels = row_reference
+    activation: ActivationKernels = activation_reference
 
 
 PLAIN = Kernels(csr_reference, random_reference)
@@ -71,7 +75,13 @@ fast: dict[str, Kernels] = {}
 
 if numba_missing is None:
     fast["cpu"] = Kernels(
-        csr_numba, random_numba, attention_numba, wire_numba, sample_numba, delta_numba
+        csr_numba,
+        random_numba,
+        attention_numba,
+        wire_numba,
+        sample_numba,
+        delta_numba,
+        activation=activation_numba,
     )
 if triton_missing is None:
     fast["cuda"] = Kernels(
@@ -110,6 +120,11 @@ def random_kernels(device: torch.device) -> RandomKernels:
 def attention_kernels(device: torch.device) -> AttentionKernels:
     """Return the kernels of attention for tensors on `device`."""
     return fast.get(device.type, PLAIN).attention
+
+
+def activation_kernels(device: torch.device) -> ActivationKernels | None:
+    """Return what does bias, ReLU and dropout in one pass; None where others do as well."""
+    return fast["cpu"].activation if device.type == "cpu" and "cpu" in fast else None
 
 
 def wire_kernels(device: torch.device) -> WireKernels:

@@ -30,7 +30,7 @@ LOADS_ALL = """
 import siafu.ops.csr.numba as kernels
 from siafu.ops import warm_up
 warm_up()
-stats = kernels._sum_rows.stats
+stats = kernels.sum_rows.stats
 assert stats.cache_hits and not stats.cache_misses, stats
 """
 

@@ -45,13 +45,13 @@ def sum_into(
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
     weight, row_scale, col_scale = (_array(t) for t in edges[2:])
     bounds = equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
-    parts, tiles = _cut(x_CD.size(1))
-    x, out = _narrow(x_CD, parts), _narrow(out_MD, parts)
+    parts, tiles = cut_width(x_CD.size(1))
+    x, out = narrow(x_CD, parts), narrow(out_MD, parts)
     for part in range(parts):
 
         def work(lo: int, hi: int, part: int = part) -> None:
             span = (lo, hi, parts, part)
-            _sum_rows(indptr, index, weight, row_scale, col_scale, x, out, accumulate, span, tiles)
+            sum_rows(indptr, index, weight, row_scale, col_scale, x, out, accumulate, span, tiles)
 
         run_chunks(work, bounds)
 
@@ -60,8 +60,8 @@ def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> Non
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
     bounds = equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
-    parts, tiles = _cut(x_CD.size(1))
-    x, out, edge = _narrow(x_CD, parts), _narrow(out_MD, parts), _narrow(edge_MD, parts)
+    parts, tiles = cut_width(x_CD.size(1))
+    x, out, edge = narrow(x_CD, parts), narrow(out_MD, parts), narrow(edge_MD, parts)
     for part in range(parts):
 
         def work(lo: int, hi: int, part: int = part) -> None:
@@ -81,8 +81,8 @@ def max_fold_into(
     """See `contract.CsrKernels`."""
     indptr, index, number = edges.indptr.numpy(), edges.index.numpy(), number_E.numpy()
     bounds = equal_edges(indptr, num_chunks(len(index) * x_CD.size(1)))
-    parts, tiles = _cut(x_CD.size(1))
-    x, value, edge = (_narrow(tensor, parts) for tensor in (x_CD, value_MD, edge_MD))
+    parts, tiles = cut_width(x_CD.size(1))
+    x, value, edge = (narrow(tensor, parts) for tensor in (x_CD, value_MD, edge_MD))
     rows = _array(rows_M)
     for part in range(parts):
 
@@ -151,7 +151,7 @@ def _array(tensor: Tensor | None) -> Array | None:
     return None if tensor is None else tensor.detach().numpy()
 
 
-def _cut(width: int) -> tuple[int, tuple[int, ...] | None]:
+def cut_width(width: int) -> tuple[int, tuple[int, ...] | None]:
     """Return how many equal parts rows are taken in, and a tuple that tells the compiler the width.
 
     The tuple's length is part of its type. An integer's value is not, and a closure over the width
@@ -164,7 +164,7 @@ def _cut(width: int) -> tuple[int, tuple[int, ...] | None]:
     return parts, (0,) * (width // parts // TILE) if is_whole else None
 
 
-def _narrow(rows_ND: Tensor, parts: int) -> Array:
+def narrow(rows_ND: Tensor, parts: int) -> Array:
     """Return row n as rows n * parts and following.
 
     Kernels never add an offset to a column: the sum of two signed numbers may be negative, and
@@ -216,7 +216,7 @@ def _factor(
 
 
 @kernel
-def _sum_rows(  # noqa: PLR0913 - flat, so that Numba drops the branches of absent factors
+def sum_rows(  # noqa: PLR0913 - flat, so that Numba drops the branches of absent factors
     indptr: Array,
     index: Array,
     weight: Array | None,
@@ -228,6 +228,7 @@ def _sum_rows(  # noqa: PLR0913 - flat, so that Numba drops the branches of abse
     span: tuple[int, int, int, int],
     tiles: tuple[int, ...] | None,
 ) -> None:
+    """Sum the rows from span[0] to span[1]."""
     row_lo, row_hi, parts, part = span
     width = x.shape[1] if tiles is None else len(tiles) * TILE
     last, one = len(index) - 1, x.dtype.type(1)

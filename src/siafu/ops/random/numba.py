@@ -26,7 +26,7 @@ HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 def uniform_into(draw: Draw, out_NW: Tensor) -> None:
     """See `contract.RandomKernels`."""
-    out, (first, second, key) = out_NW.numpy(), _arrays(draw)
+    out, (first, second, key) = out_NW.numpy(), draw_arrays(draw)
     run_chunks(lambda lo, hi: _uniform_rows(key, first, second, out, lo, hi), _bounds(out_NW))
 
 
@@ -40,7 +40,7 @@ def dropout_into(
     relu: bool = False,
 ) -> None:
     """See `contract.RandomKernels`."""
-    x, out, (first, second, key) = x_NW.detach().numpy(), out_NW.numpy(), _arrays(draw)
+    x, out, (first, second, key) = x_NW.detach().numpy(), out_NW.numpy(), draw_arrays(draw)
     # nothing lies below minus infinity
     keep = (np.uint64(threshold), x.dtype.type(scale), x.dtype.type(0 if relu else -np.inf))
     run_chunks(
@@ -56,7 +56,8 @@ def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale
     run_chunks(lambda lo, hi: _relu_grad(dropped, grad, out, factor, lo, hi), bounds)
 
 
-def _arrays(draw: Draw) -> tuple[Array, Array | None, tuple[Any, Any]]:
+def draw_arrays(draw: Draw) -> tuple[Array, Array | None, tuple[Any, Any]]:
+    """Return ids and key as kernels take them."""
     second = None if draw.second_N is None else draw.second_N.numpy()
     low, high = reference.key_of(draw)
     return draw.first_N.numpy(), second, (np.uint32(low), np.uint32(high))

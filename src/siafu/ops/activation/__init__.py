@@ -1,0 +1,1 @@
+"""Bias, ReLU and dropout in one pass, forward and backward."""
