@@ -7,6 +7,7 @@ Shapes: N rows read, M rows written, D input width, O output width, T edge types
 """
 
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,21 @@ from torch.nn import functional
 
 from siafu.nn.neighbours import Neighbours, Summing
 from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense, project
+
+
+@runtime_checkable
+class EndsWithBias(Protocol):
+    """A layer that adds a bias last, and may leave that to who activates what it made."""
+
+    @property
+    def last_bias(self) -> Tensor:
+        """The bias."""
+        ...
+
+    def before_bias(self, x: Rows, neighbours: Neighbours) -> Tensor:
+        """Return out_MO without the bias, in memory that nobody else reads."""
+        ...
+
 
 MOST_BASES = 8
 """Of R-GCN's maps, however many types of edges there are."""
@@ -90,6 +106,15 @@ class GCNLayer(nn.Module):
         """Return out_MO."""
         return mapped_sum(x, self.linear.weight, neighbours, "normalised_sum")(self.bias)
 
+    @property
+    def last_bias(self) -> Tensor:
+        """The bias."""
+        return self.bias
+
+    def before_bias(self, x: Rows, neighbours: Neighbours) -> Tensor:
+        """Return out_MO without the bias."""
+        return mapped_sum(x, self.linear.weight, neighbours, "normalised_sum")(None)
+
 
 class SAGELayer(nn.Module):
     """Hamilton et al., 2017: out = W_self x + W_neigh reduce(in-neighbours of x)."""
@@ -105,12 +130,24 @@ class SAGELayer(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
+        return self._out(x, neighbours, self.own.bias)
+
+    @property
+    def last_bias(self) -> Tensor:
+        """The bias."""
+        return self.own.bias
+
+    def before_bias(self, x: Rows, neighbours: Neighbours) -> Tensor:
+        """Return out_MO without the bias."""
+        return self._out(x, neighbours, None)
+
+    def _out(self, x: Rows, neighbours: Neighbours, bias_O: Tensor | None) -> Tensor:
         if self.pool is not None:
-            own_MO = own_map(x, neighbours, self.own.weight, self.own.bias)
+            own_MO = own_map(x, neighbours, self.own.weight, bias_O)
             pooled_NO = torch.relu(project(x, self.pool.weight, self.pool.bias))
             return own_MO + self.neigh(neighbours.max(pooled_NO))
         mean = mapped_sum(x, self.neigh.weight, neighbours, "mean")
-        return mean(own_map(x, neighbours, self.own.weight, self.own.bias))
+        return mean(own_map(x, neighbours, self.own.weight, bias_O))
 
 
 class GINLayer(nn.Module):
@@ -124,6 +161,18 @@ class GINLayer(nn.Module):
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
+        return self.second(self._hidden(x, neighbours))
+
+    @property
+    def last_bias(self) -> Tensor:
+        """The bias."""
+        return self.second.bias
+
+    def before_bias(self, x: Rows, neighbours: Neighbours) -> Tensor:
+        """Return out_MO without the bias."""
+        return functional.linear(self._hidden(x, neighbours), self.second.weight)
+
+    def _hidden(self, x: Rows, neighbours: Neighbours) -> Tensor:
         if isinstance(x, CachedRows):
             hidden_MO = self.first((1 + self.eps) * neighbours.own(x.rows) + x.aggregate)
         elif maps_first(x, self.first.out_features, neighbours):
@@ -136,7 +185,7 @@ class GINLayer(nn.Module):
             rows_ND = neighbours.depart(x, None, "sum")
             own_MD = (1 + self.eps) * neighbours.own(x)
             hidden_MO = self.first(own_MD + neighbours.sum(rows_ND))
-        return self.second(torch.relu(hidden_MO))
+        return torch.relu(hidden_MO)
 
 
 class RGCNLayer(nn.Module):

@@ -31,9 +31,13 @@ from siafu.nn.normalisation import (
 from siafu.nn.precision import as_rows
 from siafu.ops import (
     CSR,
+    Activated,
     Attention,
     Gat,
+    activate_rows,
+    activated_own_and_sum,
     attend,
+    can_activate,
     dropout_rows,
     neighbour_max,
     neighbour_sum,
@@ -98,6 +102,8 @@ class LocalNeighbours:
         """Rows whose sum is asked for next."""
         self._summed: tuple[Tensor, Summing, Tensor] | None = None
         """Rows whose own were asked for before, how they are summed, and their sum."""
+        self._activated: Activated | None = None
+        """Rows that were made last, whose sum may take their gradient along."""
 
     @property
     def num_nodes(self) -> int:
@@ -112,6 +118,8 @@ class LocalNeighbours:
     def depart(self, x_ND: Tensor, weight_OD: Tensor | None, how: Summing) -> Tensor:
         """Return x W^T, or x: nothing travels ahead here."""
         rows_NO = mapped(x_ND, weight_OD)
+        if weight_OD is not None:
+            self._activated = None
         self._departed = (rows_NO, how) if torch.is_grad_enabled() else None
         return rows_NO
 
@@ -119,12 +127,23 @@ class LocalNeighbours:
         """Return the rows that are written, the first of those read."""
         departed, self._departed = self._departed, None
         if departed is None or departed[0] is not x_ND or departed[1] == "normalised_sum":
+            self._activated = None
             return x_ND[: self.csr.num_rows]
         # Their sum comes next: together, rows get one gradient instead of two that are added.
         scale_M = self._sum_scale(x_ND.dtype, departed[1])
-        own_MD, total_MD = own_and_sum(self._csr(x_ND.dtype), x_ND, row_scale_M=scale_M)
+        own_MD, total_MD = self._own_and_sum(self._csr(x_ND.dtype), x_ND, scale_M)
         self._summed = x_ND, departed[1], total_MD
         return own_MD
+
+    def _own_and_sum(
+        self, csr: CSR, x_ND: Tensor, row_scale_M: Tensor | None, col_scale_C: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return both; where x was activated last, backward of that is part of theirs."""
+        activated, self._activated = self._activated, None
+        scales = {"row_scale_M": row_scale_M, "col_scale_C": col_scale_C}
+        if activated is not None and activated.rows_ND is x_ND:
+            return activated_own_and_sum(csr, activated, **scales)
+        return own_and_sum(csr, x_ND, **scales)
 
     def _sum_scale(self, dtype: torch.dtype, how: Summing) -> Tensor | None:
         """Return what sums or means of rows are multiplied by."""
@@ -202,7 +221,7 @@ class LocalNeighbours:
         csr, scales = self._csr(x_ND.dtype), self._gcn(x_ND.dtype)
         root_N = scales.root_C
         scale_M = self._scaled_up(root_N[: csr.num_rows], x_ND.dtype)
-        own_MD, total_MD = own_and_sum(csr, x_ND, row_scale_M=scale_M, col_scale_C=root_N)
+        own_MD, total_MD = self._own_and_sum(csr, x_ND, scale_M, root_N)
         return torch.addcmul(total_MD, scales.own_N1, own_MD)
 
     def max(self, x_ND: Tensor) -> Tensor:
@@ -299,6 +318,18 @@ class LocalNeighbours:
             return torch.relu(x_ND) if dropout.relu else x_ND
         key = self.draws.any_key(dropout.site)
         return dropout_rows(x_ND, self.ids_N, key, dropout.p, relu=dropout.relu)
+
+    def activates(self, x: Tensor) -> bool:
+        """Return whether `activate` takes what is made of such rows."""
+        is_cast = torch.is_autocast_enabled(x.device.type)
+        is_known = self.draws.training and self.draws.held is None and not is_cast
+        return is_known and torch.is_grad_enabled() and can_activate(x.device, x.dtype)
+
+    def activate(self, z_ND: Tensor, bias_D: Tensor, dropout: Dropout) -> Tensor:
+        """Return what `dropout` makes of max(z + bias, 0); z is used up."""
+        key = self.draws.key(dropout.site)
+        self._activated = activate_rows(z_ND, bias_D, self.ids_N, key, dropout.p, overwrite=True)
+        return self._activated.rows_ND
 
     def total(self, x_ND: Tensor) -> Tensor:
         """Return the column sums."""

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from siafu.nn.cards import LayerPlace, ModelSpec, layer_widths
 from siafu.nn.draws import Draws, Dropout
-from siafu.nn.neighbours import Neighbours
+from siafu.nn.layers import EndsWithBias
+from siafu.nn.neighbours import Activating, Neighbours
 from siafu.nn.norm import GraphBatchNorm
 from siafu.nn.precision import as_rows
 from siafu.nn.sparse import CachedRows, Rows, SparseRows
@@ -49,14 +50,28 @@ class GNN(nn.Module):
         return self.read_out(hidden)
 
     def _forward_in_one_pass(self, x: Rows, every: list[Neighbours], draws: Draws) -> Tensor:
-        """Return the same, each activation in one pass with the dropout that follows it."""
-        rows: Rows = x
-        for number, at in enumerate(every):
-            dropped = self._drop(rows, number, at, draws, relu=number > 0)
-            out_MD: Tensor = self.layers[number](dropped, at)
-            rows = self._normed(out_MD, number, at) if number < len(self.norms) else out_MD
-        assert isinstance(rows, Tensor)
-        return rows
+        """Return the same, each activation in one pass with the dropout that follows it.
+
+        And with the bias before it, where the next layer's neighbours do that.
+        """
+        dropped = self._drop(x, 0, every[0], draws)
+        for number, at in enumerate(every[:-1]):
+            layer: object = self.layers[number]
+            after = every[number + 1]
+            if (
+                self.spec.norm == "none"
+                and isinstance(layer, EndsWithBias)
+                and isinstance(after, Activating)
+                and after.activates(layer.last_bias)
+            ):
+                dropout = Dropout(self.spec.dropout, 2 * (number + 1))
+                z_MD = layer.before_bias(dropped, at)
+                dropped = after.activate(z_MD, layer.last_bias, dropout)
+            else:
+                out_MD = self._normed(self.layers[number](dropped, at), number, at)
+                dropped = self._drop(out_MD, number + 1, after, draws, relu=True)
+        logits: Tensor = self.layers[-1](dropped, every[-1])
+        return logits
 
     def run_layer(self, number: int, x: Rows, neighbours: Neighbours, draws: Draws) -> Tensor:
         """Return what one layer makes of its input: dropout, layer, norm and activation."""

@@ -6,7 +6,7 @@ columns of a row, H heads, E in-edges of the M rows.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 from torch.nn import functional
@@ -139,6 +139,19 @@ class Neighbours(Protocol):
 
     def total(self, x_ND: Tensor) -> Tensor:
         """Return the column sums over all nodes of the graph."""
+        ...
+
+
+@runtime_checkable
+class Activating(Protocol):
+    """Neighbours that add a bias, activate and drop in one pass."""
+
+    def activates(self, x: Tensor) -> bool:
+        """Return whether `activate` takes what is made of such rows."""
+        ...
+
+    def activate(self, z_ND: Tensor, bias_D: Tensor, dropout: Dropout) -> Tensor:
+        """Return what `Neighbours.dropout` makes of max(z + bias, 0); z is used up."""
         ...
 
 

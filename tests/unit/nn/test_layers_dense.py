@@ -202,3 +202,32 @@ def test_every_model_of_any_depth_gives_logits_and_embeddings(name, layers, jk) 
 def test_heads_that_do_not_divide_are_refused() -> None:
     with pytest.raises(ConfigError, match="multiple of the heads"):
         GNN(ModelSpec(name="gat", in_width=D, out_width=3, hidden=10, heads=4))
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin"])
+@pytest.mark.parametrize("width", [4, 40])
+def test_a_bias_in_the_same_pass_changes_nothing(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = ModelSpec(name=name, in_width=D, out_width=3, hidden=width, layers=3, dropout=0.4)
+    model, found = GNN(spec).double(), []
+    for parameter in model.parameters():
+        nn.init.normal_(parameter)
+    for joins in (True, False):
+        at, taken = neighbours(), []
+        kept = at.activate
+
+        def activate(*given: object, kept=kept, taken=taken) -> Tensor:  # type: ignore[no-untyped-def]
+            taken.append(True)
+            return kept(*given)
+
+        monkeypatch.setattr(at, "activate", activate)
+        if not joins:
+            monkeypatch.setattr(at, "activates", lambda x: False)
+        model.zero_grad()
+        out = model(rows(), at, at.draws)
+        out.square().sum().backward()
+        assert len(taken) == (2 if joins else 0)
+        found.append([out.detach(), *(p.grad.clone() for p in model.parameters())])
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)
