@@ -1,6 +1,7 @@
 """What does a training step on a sampled minibatch take over its dense products?
 
 Run: python -m benchmarks.step [--json FILE] [--model sage] [--repeats 7] [--nodes 300000]
+     [--label WORDS]
 
 One process, one thread: 3 layers of 256 hidden, dropout 0.5, fan-out 15,10,5, minibatches of 1000
 on a graph like ogbn-products (100 features). A step is the forward pass, the loss, the backward
@@ -166,6 +167,7 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     found = in_turns(sides, args.repeats)
     row: dict[str, Any] = {
         "benchmark": "step",
+        "label": args.label,
         "model": args.model,
         "nodes": args.nodes,
         "reached": reached,
@@ -187,6 +189,7 @@ def main() -> None:
     parser.add_argument("--model", default="sage", choices=["sage", "gcn", "gin"])
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--nodes", type=int, default=300_000)
+    parser.add_argument("--label", default="", help="what tells this row from others")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="siafu-step-") as scratch:
         row = measure(args, Path(scratch) / "graph.parts")
