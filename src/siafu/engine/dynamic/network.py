@@ -96,7 +96,7 @@ def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws:
         width = num_inputs(graph, features, lags)
         events = EventScale(graph, task.train_steps) if config.edge_features else None
         width += 0 if events is None else 2 * graph.num_event_features
-        if isinstance(task, EdgeTask):
+        if isinstance(task, EdgeTask | LinkTask):
             task.event_scale = events
         model = _make_model(config, width)
         head, table = task.make_head(model.out_width), None

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from siafu.engine.dynamic.event_features import EventScale
 from siafu.engine.tasks.all_pairs import Scored, among, kept, rank_true, without_loops
 from siafu.engine.tasks.edges import head_width
 from siafu.engine.tasks.model_free import MODEL_FREE, ModelFree
@@ -72,6 +73,8 @@ class LinkTask:
     """
 
     name, metric, lower_is_better = "link", "map", False
+    event_scale: EventScale | None = None
+    """Where histories have the features of a pair's events too: their scale."""
 
     def __init__(self, given: TaskInput) -> None:
         graph, config = given.graph, given.config
@@ -91,22 +94,39 @@ class LinkTask:
         self.num_steps = graph.num_snapshots - 1
         self.train_steps = len(self.splits["train"])
         self.reach = config.history or REACH
-        self.met, self.met_by_step = _order_of_meeting(graph.event_starts, self._ends())
+        met, self.met_by_step = _order_of_meeting(graph.event_starts, self._ends())
+        self.met = met.to(self.device)
         self._true: dict[int, tuple[Tensor, Tensor]] = {}
         self._active: dict[int, Tensor] = {}
         self._free: dict[int, list[float]] = {}
         counts = (len(self._positives(step)[0]) for step in range(self.train_steps))
         self.total = max(1, sum(counts))
         ranks_all = self.eval_negatives is None
-        self.history = PairHistory(graph, self.reach, given.share, of_all=ranks_all)
         self.reads_history = config.pair_history
+        features = config.edge_features and self.reads_history
+        self.history = PairHistory(
+            graph, self.reach, given.share, of_all=ranks_all, features=features
+        )
 
     def _ends(self) -> tuple[Array, Array]:
         return np.asarray(self.graph.event_src), np.asarray(self.graph.event_dst)
 
     def make_head(self, width: int) -> nn.Module:
-        """Return a head that scores pairs."""
-        return PairHead(width, 1, self.hidden, self.history.width if self.reads_history else 0)
+        """Return a head that scores pairs, by their histories too."""
+        known = self.history.width
+        if self.event_scale is not None:
+            known += self.graph.num_event_features * (1 if self.graph.symmetric else 2)
+        return PairHead(width, 1, self.hidden, known if self.reads_history else 0)
+
+    def _known(self, step: int, source_E: Tensor, target_E: Tensor) -> Tensor | None:
+        """Return [E, P] of pairs: 0 for those that never met."""
+        if not self.reads_history:
+            return None
+        found = self.history.numbers(step, source_E, target_E)
+        if self.event_scale is None:
+            return found
+        mean_EF = self.history.features(step, source_E, target_E, self.event_scale)
+        return torch.cat([found.to(mean_EF.dtype), mean_EF], dim=1)
 
     def _positives(self, step: int) -> tuple[Array, Array]:
         """Return the pairs that meet in the snapshot after `step`, each once.
@@ -149,7 +169,7 @@ class LinkTask:
     def _drawn(self, step: int, key: DrawKey, negatives: Negatives) -> Iterator[Tensor]:
         """Yield pairs, some at a time: a rank may keep few of them."""
         true_sources, _ = self._true_pairs(step)
-        known = self.met[: self.met_by_step[step + 1]].to(self.device)
+        known = self.met[: self.met_by_step[step + 1]]
         pool = self._recent(step) if negatives.kind == "history" else known
         pool = pool if len(pool) else known
         count = len(true_sources) * negatives.count
@@ -175,9 +195,8 @@ class LinkTask:
 
     def _judged(self, head: nn.Module, step: int, rows_nD: Tensor, pairs: Candidates) -> Tensor:
         """Return the scores of pairs of this rank's sources."""
-        known_EP = None
-        if self.reads_history:
-            known_EP = self.history.numbers(step, pairs.source, pairs.target).to(rows_nD.dtype)
+        known_EP = self._known(step, pairs.source, pairs.target)
+        known_EP = None if known_EP is None else known_EP.to(rows_nD.dtype)
         return judge(head, self.share, rows_nD, pairs.source, pairs.target, known_EP)[:, 0]
 
     def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
@@ -211,10 +230,10 @@ class LinkTask:
         if not pairs.num_met:
             return None
         mine = self._judged(head, step, rows_nD, pairs).double()
-        is_new = step not in self._free
-        free = ModelFree(self.graph, self.history, step, self.device)
-        ranked = [free.scores(kind, pairs.source, pairs.target) for kind in MODEL_FREE]
-        columns = [mine, *(ranked if is_new else [])]
+        columns = [mine]
+        if step not in self._free:
+            free = ModelFree(self.graph, self.history, step, self.device)
+            columns += [free.scores(kind, pairs.source, pairs.target) for kind in MODEL_FREE]
         source, truth = (self.share.gather(each) for each in (pairs.source, pairs.truth))
         scores = [self.share.gather(each) for each in columns]
         if not self.share.speaks:
@@ -249,7 +268,7 @@ class LinkTask:
     def _both_ways(self, step: int, scored: Scored) -> list[float]:
         """Return MAP and MRR among pairs of nodes met so far, and among all pairs of all nodes."""
         source, target = self._true_pairs(step)
-        known = self.met[: self.met_by_step[step + 1]].to(self.device)
+        known = self.met[: self.met_by_step[step + 1]]
         others = source != target
         near = rank_true(without_loops(among(scored, known)), source[others], target[others])
         return [*near, *rank_true(scored, source, target)]
@@ -272,9 +291,9 @@ class LinkTask:
         source_X, target_X = self.history.until(step)
         if not self.reads_history:
             source_X, target_X = source_X[:0], target_X[:0]
-        known_XP = self.history.numbers(step, source_X, target_X).to(rows_nD.dtype)
-        sum_XH = halves[0][source_X] + halves[1][target_X]
-        score_X = head.joined(sum_XH, known_XP if self.reads_history else None)[:, 0]
+        known_XP = self._known(step, source_X, target_X)
+        known_XP = None if known_XP is None else known_XP.to(rows_nD.dtype)
+        score_X = head.joined(halves[0][source_X] + halves[1][target_X], known_XP)[:, 0]
         made = kept(pieces, len(rows_C))
         return Scored(class_N, made, len(rows_C), source_X, target_X, score_X)
 
