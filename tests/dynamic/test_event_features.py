@@ -160,6 +160,7 @@ def test_an_event_is_judged_by_its_own_features() -> None:
         losses.append(functional.cross_entropy(logits, torch.tensor(int(label))))
     want = torch.stack(losses).sum() / task.total
     torch.testing.assert_close(task.loss(head, step, rows), want, rtol=1e-9, atol=0)
+    assert task._labelled(step) is task._labelled(step), "made once"
 
 
 @pytest.mark.parametrize(

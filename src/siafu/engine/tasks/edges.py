@@ -36,7 +36,7 @@ class _Asked(NamedTuple):
     target: Tensor
     label: Tensor
     attr: Tensor | None
-    """[E, F], on the scale of the network, where features are read."""
+    """[E, F], where features are read."""
 
     def where(self, is_kept_E: Tensor) -> "_Asked":
         """Return some of them."""
@@ -78,6 +78,7 @@ class EdgeTask:
                 seen=f"{self.train_steps} training snapshots of {graph.name}",
                 fix="train on more of them with --split, or check the labels",
             )
+        self._asked: dict[int, _Asked] = {}
         self.rarest = int(np.argmin(np.where(count_C > 0, count_C, np.iinfo(np.int64).max)))
         weight_C = class_weights(given.config.class_weights or "balanced", count_C)
         self.weight_C = torch.from_numpy(weight_C).to(self.device)
@@ -102,12 +103,14 @@ class EdgeTask:
         )
         attr_EF = None
         if self.event_scale is not None:
-            attr_EF = self.event_scale(torch.from_numpy(np.array(events.attr)).to(self.device))
+            attr_EF = torch.from_numpy(np.array(events.attr)).to(self.device)
         return _Asked(source, target, label, attr_EF).where(self.share.is_mine(source))
 
     def _judged(self, head: nn.Module, rows_nD: Tensor, asked: _Asked) -> Tensor:
-        """Return logits_EC of events."""
-        attr = None if asked.attr is None else asked.attr.to(rows_nD.dtype)
+        """Return logits_EC of events, whose features are brought to the network's scale."""
+        attr = None
+        if self.event_scale is not None and asked.attr is not None:
+            attr = self.event_scale(asked.attr).to(rows_nD.dtype)
         return judge(head, self.share, rows_nD, asked.source, asked.target, attr)
 
     def _times(self, step: int, count: int) -> pa.Array:
@@ -119,8 +122,11 @@ class EdgeTask:
         return as_times(self.graph, events.time[self.share.is_mine(source).cpu().numpy()])
 
     def _labelled(self, step: int) -> _Asked:
-        asked = self._events(step)
-        return asked.where(asked.label >= 0)
+        """Return those of them that have a class, made once for each snapshot of this rank."""
+        if step not in self._asked:
+            asked = self._events(step)
+            self._asked[step] = asked.where(asked.label >= 0)
+        return self._asked[step]
 
     def loss(self, head: nn.Module, step: int, rows_nD: Tensor) -> Tensor | None:
         """Return the weighted loss of the events of a snapshot over the weight of all."""

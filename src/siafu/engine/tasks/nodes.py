@@ -48,6 +48,7 @@ class NodeTask:
             )
         self.graph, self.share, self._ids_n = graph, given.share, given.share.ids_n.cpu()
         self.num_classes, self.num_steps = graph.num_classes, graph.num_snapshots
+        self._known: dict[tuple[int, str], tuple[Tensor, Tensor]] = {}
         self.is_fixed = graph.y.ndim == 1
         self.splits = split_steps(self.num_steps, None if self.is_fixed else split)
         self.train_steps = self.num_steps if self.is_fixed else len(self.splits["train"])
@@ -93,11 +94,13 @@ class NodeTask:
         return is_asked_N, y_N
 
     def _rows(self, step: int, split: str) -> tuple[Tensor, Tensor]:
-        """Return this rank's rows of a split in a snapshot, and their labels."""
-        is_asked_N, y_N = self._asked(step, split)
-        rows = is_asked_N[self._ids_n].nonzero().squeeze(1)
-        device = self.share.world.device
-        return rows.to(device), y_N[self._ids_n[rows]].to(device)
+        """Return this rank's rows of a split in a snapshot, and their labels; made once."""
+        if (step, split) not in self._known:
+            is_asked_N, y_N = self._asked(step, split)
+            rows = is_asked_N[self._ids_n].nonzero().squeeze(1)
+            device = self.share.world.device
+            self._known[step, split] = rows.to(device), y_N[self._ids_n[rows]].to(device)
+        return self._known[step, split]
 
     def make_head(self, width: int) -> nn.Module:
         """Return a head over nodes."""
