@@ -209,7 +209,24 @@ class DynamicGraph:
     def edge_events(self, t: int) -> EdgeEvents:
         """Return the events of window t themselves, unsmoothed and one direction each."""
         self._check_time(t)
-        span = slice(*self.event_starts[t : t + 2])
+        return self._events_of(slice(*self.event_starts[t : t + 2]))
+
+    def events_between(self, start: float, stop: float) -> EdgeEvents:
+        """Return the events from time `start` to before `stop`, whatever windows they lie in.
+
+        Times are the data's own numbers (dates: seconds of 1970).
+        """
+        if self.event_time is None or self.overlapping:
+            what = "an event is in several windows" if self.overlapping else "times are not kept"
+            raise DataError(
+                "The events can't be read by time.",
+                seen=f"{what} in {self.name}",
+                fix="make the graph anew from its events, with a stride as long as the window",
+            )
+        low, high = np.searchsorted(self.event_time, [start, max(start, stop)])
+        return self._events_of(slice(low, high))
+
+    def _events_of(self, span: slice) -> EdgeEvents:
         src, dst = np.asarray(self.event_src[span]), np.asarray(self.event_dst[span])
         label = None if self.event_label is None else np.asarray(self.event_label[span])
         weight = self.event_weight

@@ -87,3 +87,19 @@ def test_contradictions_are_named(graph, change, problem):
 def test_a_moving_average_of_nothing_is_refused(graph):
     with pytest.raises(ConfigError, match="at least one"):
         next(smooth(graph.iterate(), 0))
+
+
+def test_events_are_read_by_time(graph, tmp_path):
+    attr = np.arange(graph.num_events, dtype=np.float32)[:, None]
+    save_dynamic(replace(graph, event_attr=attr), tmp_path / "store")
+    for each in (replace(graph, event_attr=attr), load_dynamic_store(tmp_path / "store")):
+        for start, stop in [(3, 5), (2.5, 4), (-9, 0.5), (4, 4), (5, 3), (7, 1e9)]:
+            inside = np.flatnonzero((graph.event_time >= start) & (graph.event_time < stop))
+            found = each.events_between(start, stop)
+            assert np.array_equal(found.attr[:, 0], inside)
+            assert np.array_equal(found.time, graph.event_time[inside])
+            assert np.array_equal(found.src, graph.event_src[inside])
+            assert np.array_equal(found.label, graph.event_label[inside])
+    for unfit in (replace(graph, event_time=None), replace(graph, overlapping=True)):
+        with pytest.raises(DataError, match="read by time"):
+            unfit.events_between(0, 1)
