@@ -180,6 +180,8 @@ def _window_notes(events: Events, windows: Windows) -> list[str]:
     left = int(np.count_nonzero(~is_in))
     filled = int(np.count_nonzero(np.bincount(windows.window, minlength=windows.count)))
     notes = []
+    if windows.count == 1 and events.num_events > 1 and events.time[0] == events.time[-1]:
+        notes.append("All events have one time: there is one snapshot.")
     if windows.count > 1:
         notes.append(f"{windows.count:,} snapshots, one for {windows.text}.")
     if left:

@@ -42,6 +42,7 @@ _SPELLINGS = {
     "label": ("label", "edge_label", "class", "y", "state_label"),
 }
 _OPTION = "--columns {0}=COLUMN (EventOptions({0}=COLUMN) in Python)"
+_ATTR_OPTION = "add it to that file, or leave it out of {0} (EventOptions(attr=...) in Python)"
 _EVENT_NAMES = ("events", "event", "edges", "edge")
 _NEEDED = ("src", "dst", "time")
 _HEADERS = {3: ("src", "dst", "time"), 4: ("src", "dst", "weight", "time")}
@@ -110,6 +111,7 @@ def find_rows(piece: Piece, name: str, rows: IdRows, kind: IdKind) -> Array:
 def events_from_tables(path: Path, options: EventOptions, progress: Progress) -> NotedEvents:
     """Return the events of a file, or of a folder of files, and sentences for the user."""
     table, node_table = _find_tables(path, options)
+    _check_attr_everywhere(table, options)
     names = _columns(table, options)
     kind = options.id_type or column_kind(table, names["src"])
     nodes = None if node_table is None else read_nodes(node_table, options.id_type, progress)
@@ -169,6 +171,13 @@ def _find_tables(path: Path, options: EventOptions) -> tuple[Table, Table | None
     if nodes is None:
         return table, None
     return table, Table("node table", table_files(nodes, "node table"))
+
+
+def _check_attr_everywhere(table: Table, options: EventOptions) -> None:
+    """Raise where a feature that the first file has is missing in another one."""
+    present = table.schema().names
+    known = {name: "--edge-attr" for name in options.attr if name in present}
+    table.check_columns(known, _ATTR_OPTION)
 
 
 def _attr_columns(table: Table, options: EventOptions, names: dict[str, str]) -> list[str]:

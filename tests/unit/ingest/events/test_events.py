@@ -1,6 +1,7 @@
 """Events from files and objects as dynamic graphs, and what is said about the data."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 
 from siafu.errors import DataError
 from siafu.graph import IntegerIds
-from siafu.ingest import EventOptions, drifting, is_dynamic, load_dynamic
+from siafu.ingest import (
+    EventOptions,
+    Events,
+    drifting,
+    graph_from_events,
+    is_dynamic,
+    load_dynamic,
+)
 
 DATA = os.environ.get("SIAFU_DATA")
 
@@ -243,3 +251,30 @@ def test_public_sets_have_as_many_windows_as_published(name, settings, snapshots
     for got in graph.iterate(last // 2, last // 2 + 3):
         assert np.all(np.diff(got.keys()) > 0)
     assert got.equals(graph.snapshot(last // 2 + 2))
+
+
+def test_events_of_one_time_are_told() -> None:
+    at_once = Events(
+        name="once",
+        ids=IntegerIds(np.arange(3)),
+        src=np.array([0, 1]),
+        dst=np.array([1, 2]),
+        time=np.array([7, 7]),
+    )
+    graph, notes = graph_from_events(at_once)
+    assert graph.num_snapshots == 1
+    assert "All events have one time: there is one snapshot." in notes
+    for other in (replace(at_once, time=np.array([7, 8])), replace(at_once, num_steps=9)):
+        assert not any("one time" in note for note in graph_from_events(other)[1])
+
+
+@pytest.mark.parametrize("name", ["fee", "amount"])
+def test_a_feature_missing_in_one_file_of_two(tmp_path: Path, name: str) -> None:
+    """Also where its name is that of a weight."""
+    (tmp_path / "a.csv").write_text(f"src,dst,t,{name}\na,b,1,2\nb,c,2,3\n")
+    (tmp_path / "b.csv").write_text("src,dst,t\na,b,3\nb,c,4\n")
+    with pytest.raises(DataError, match=f"no column '{name}'") as refused:
+        load_dynamic(tmp_path, window=1, options=EventOptions(attr=(name,)))
+    assert "b.csv" in str(refused.value)
+    assert "leave it out of --edge-attr" in str(refused.value)
+    assert "--columns" not in str(refused.value)
