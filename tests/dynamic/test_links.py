@@ -1,5 +1,6 @@
 """Links over time: histories of pairs, negatives, rankings, and losses, each by hand too."""
 
+import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -16,7 +17,7 @@ from siafu.config import make_config
 from siafu.engine.dynamic.node_features import random_rows, read_node_features
 from siafu.engine.tasks.all_pairs import Scored, among, rank_true, without_loops
 from siafu.engine.tasks.links import LinkTask
-from siafu.engine.tasks.model_free import ModelFree
+from siafu.engine.tasks.model_free import MODEL_FREE, ModelFree
 from siafu.engine.tasks.pair_history import FADE, PairHistory
 from siafu.engine.tasks.scores import average_precision, mean_reciprocal_rank
 from siafu.engine.tasks.task import TaskInput
@@ -24,6 +25,7 @@ from siafu.errors import ConfigError
 from siafu.graph import DynamicGraph, save_dynamic
 from siafu.nn import Draws
 from siafu.shard import NodeShare
+from tests.command import Command
 from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
 from tests.dynamic.runs import run_engine
 from tests.harness import RankPool
@@ -277,3 +279,15 @@ def test_a_step_per_block_resumes_bit_for_bit(store: Path, tmp_path: Path) -> No
     resumed = run_engine(World(), store, tmp_path / "broken", True, settings)
     assert resumed["result"]["losses"] == straight["result"]["losses"]
     assert resumed["result"]["scores"] == straight["result"]["scores"]
+
+
+def test_scores_without_a_model_are_printed(command: Command) -> None:
+    """Beside those of the model, and in the run's result."""
+    flags = ["--task", "link", "--model", "gcrn", "--epochs", 1, "--hidden", 4]
+    answer = command("train", "drifting:60", *flags, "--out", "run")
+    assert answer.code == 0
+    told = json.loads(Path("run/result.json").read_text())["scores"]["test"]
+    for kind in MODEL_FREE:
+        for name in ("map", "mrr"):
+            assert 0 < told[f"{name} of {kind}"] <= 1
+            assert f"{name} of {kind}" in answer.out
