@@ -25,6 +25,7 @@ from siafu.ops.csr.maximum import (
 from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, own_and_sum, sum_into
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
+from siafu.ops.delta.window import GRAIN, WindowStream, sums_are_exact, window_means, with_loops
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
 from siafu.ops.group_numbering import GroupNumbering, NewKeys
 from siafu.ops.kernels import has_fast_kernels
@@ -76,6 +77,7 @@ from siafu.ops.wire.rows import (
 
 __all__ = [
     "CSR",
+    "GRAIN",
     "HUGE_PAGES_VARIABLE",
     "Activated",
     "Attention",
@@ -94,6 +96,7 @@ __all__ = [
     "Numbering",
     "Requests",
     "SoftmaxState",
+    "WindowStream",
     "WireLayout",
     "activate_rows",
     "activated_own_and_sum",
@@ -145,6 +148,7 @@ __all__ = [
     "spare_page_faults",
     "sum_into",
     "sum_type",
+    "sums_are_exact",
     "telling_compilation",
     "uniform_pairs",
     "uniform_reference",
@@ -153,5 +157,7 @@ __all__ = [
     "warm_up",
     "warm_up_sampling",
     "warm_up_wire",
+    "window_means",
     "wire_bytes",
+    "with_loops",
 ]

@@ -20,6 +20,7 @@ AROUND = (
     "left_alone",
     "below_a_step",
     "least_weights",
+    "there_and_back",
 )
 CASES = " and not ".join(["triton", *AROUND])
 """What is around the kernels, or follows from bytes equal to the reference's, is left out: the
@@ -36,6 +37,7 @@ FILES = (
     "test_attention.py",
     "test_attention_blocks.py",
     "test_attention_weights.py",
+    "test_window.py",
     "test_wire.py",
 )
 

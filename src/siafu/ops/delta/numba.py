@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.ops.contract import Changes, SortedEdges
+from siafu.ops.contract import Changes, Slid, SortedEdges
 from siafu.ops.delta.reference import next_indptr
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import num_chunks, run_chunks
@@ -59,6 +59,51 @@ def move(
         run_chunks(work, bounds)
         moved.append(out)
     return next_indptr(indptr, delta), tuple(moved)
+
+
+def slide(
+    window: Slid, joins: SortedEdges, oldest: SortedEdges | None, keep: int, now: int
+) -> Slid:
+    """See `contract.DeltaKernels`. Rows are counted first, so that each knows its place."""
+    held = (window.indptr.numpy(), window.columns.numpy(), window.last.numpy())
+    new = _arrays(joins)
+    empty = (np.zeros(len(held[0]), np.int64), held[1][:0], _NONE)
+    old = empty if oldest is None else _arrays(oldest)
+    num_rows, edges = len(held[0]) - 1, len(held[1]) + len(new[1])
+    bounds = _equal(num_rows, min(num_chunks(edges), max(num_rows, 1)))
+    indptr = np.zeros(num_rows + 1, np.int64)
+
+    def count(low: int, high: int) -> None:
+        _count_union(held, new, (low, high), keep, indptr)
+
+    run_chunks(count, bounds)
+    np.cumsum(indptr, out=indptr)
+    size = int(indptr[-1])
+    index, last = np.empty(size, held[1].dtype), np.empty(size, held[2].dtype)
+    columns = np.empty(size, np.float32), np.empty(size, np.float32)
+
+    def fill(low: int, high: int) -> None:
+        _fill_union((held, new, old), (low, high), (keep, now), (indptr, index, last, *columns))
+
+    run_chunks(fill, bounds)
+    return Slid(*(torch.from_numpy(array) for array in (indptr, index, last, *columns)))
+
+
+def add_normalised(
+    edges: SortedEdges, root_N: Tensor, sums_K: Tensor, sign: int, steps: int
+) -> tuple[Tensor, Tensor | None]:
+    """See `contract.DeltaKernels`."""
+    indptr, index, weight = _arrays(edges)
+    sums = torch.empty_like(sums_K)
+    mean = torch.empty(len(sums_K) if steps else 0, dtype=torch.float32)
+    arrays = (indptr, index, weight, root_N.numpy(), sums_K.numpy(), sums.numpy(), mean.numpy())
+    num_rows = len(indptr) - 1
+
+    def work(low: int, high: int) -> None:
+        _add_normalised(arrays, low, high, float(sign), steps)
+
+    run_chunks(work, _equal(num_rows, min(num_chunks(len(index)), max(num_rows, 1))))
+    return sums, mean if steps else None
 
 
 def _equal(total: int, chunks: int) -> list[int]:
@@ -118,3 +163,62 @@ def _move(arrays: Any, lo: int, hi: int) -> None:
             born += 1
         else:
             out[place] = values[place - born + gone]
+
+
+@strict_kernel
+def _count_union(held: Any, new: Any, rows: Any, keep: int, counts: Any) -> None:
+    """Write how many edges each row has behind its number: those still held, and the new."""
+    indptr, index, last = held
+    new_indptr, new_index, _ = new
+    for row in range(rows[0], rows[1]):
+        j, j_stop = new_indptr[row], new_indptr[row + 1]
+        count = j_stop - j
+        for i in range(indptr[row], indptr[row + 1]):
+            if last[i] >= keep:
+                while j < j_stop and new_index[j] < index[i]:
+                    j += 1
+                if j == j_stop or new_index[j] != index[i]:
+                    count += 1
+        counts[row + 1] = count
+
+
+@strict_kernel
+def _fill_union(sides: Any, rows: Any, times: Any, out: Any) -> None:
+    """Write the edges of some rows, and what they are in the latest and the first snapshot."""
+    (indptr, index, last), (new_indptr, new_index, new_weight), old = sides
+    old_indptr, old_index, old_weight = old
+    starts, out_index, out_last, joined, oldest = out
+    keep, now = times
+    for row in range(rows[0], rows[1]):
+        i, i_stop = indptr[row], indptr[row + 1]
+        j, j_stop = new_indptr[row], new_indptr[row + 1]
+        k, k_stop = old_indptr[row], old_indptr[row + 1]
+        for place in range(starts[row], starts[row + 1]):
+            while i < i_stop and last[i] < keep:
+                i += 1
+            is_held = i < i_stop and (j == j_stop or index[i] <= new_index[j])
+            is_new = j < j_stop and (i == i_stop or new_index[j] <= index[i])
+            column = new_index[j] if is_new else index[i]
+            out_index[place] = column
+            out_last[place] = now if is_new else last[i]
+            joined[place] = new_weight[j] if is_new else np.float32(0)
+            while k < k_stop and old_index[k] < column:
+                k += 1
+            has_old = k < k_stop and old_index[k] == column
+            oldest[place] = old_weight[k] if has_old else np.float32(0)
+            i += is_held
+            j += is_new
+
+
+@strict_kernel
+def _add_normalised(arrays: Any, low: int, high: int, sign: float, steps: int) -> None:
+    """Write the sums, and their means, of some rows."""
+    indptr, index, weight, roots, sums, out, mean = arrays
+    for row in range(low, high):
+        root = roots[row]
+        for edge in range(indptr[row], indptr[row + 1]):
+            value = np.float32(np.float64(weight[edge]) * (root * roots[index[edge]]))
+            total = sums[edge] + sign * np.float64(value)
+            out[edge] = total
+            if steps:
+                mean[edge] = np.float32(total / steps)

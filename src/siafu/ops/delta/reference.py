@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siafu.ops.contract import Changes, SortedEdges
+from siafu.ops.contract import Changes, Slid, SortedEdges
 
 
 def changes(now: SortedEdges, following: SortedEdges, num_cols: int) -> Changes:
@@ -62,6 +62,50 @@ def next_indptr(indptr: Tensor, delta: Changes) -> Tensor:
     growth.index_add_(0, delta.born_dst + 1, one.expand(len(delta.born_dst)))
     growth.index_add_(0, row + 1, one.expand(gone), alpha=-1)
     return indptr + growth.cumsum(0)
+
+
+def slide(
+    window: Slid, joins: SortedEdges, oldest: SortedEdges | None, keep: int, now: int
+) -> Slid:
+    """See `contract.DeltaKernels`."""
+    num_rows = len(window.indptr) - 1
+    # Columns may be more than rows; any number above all of them tells rows apart.
+    parts = [part for part in (window.columns, joins[1]) if len(part)]
+    base = 1 + max((int(part.max()) for part in parts), default=0)
+    stays = window.last >= keep
+    old = _keys((window.indptr, window.columns, None), base)[stays]
+    new = _keys(joins, base)
+    keys = torch.cat([old, new]).unique()
+    last = torch.full((len(keys),), now, dtype=window.last.dtype)
+    last[torch.searchsorted(keys, old)] = window.last[stays]
+    last[torch.searchsorted(keys, new)] = now
+    counts = torch.bincount(torch.div(keys, base, rounding_mode="floor"), minlength=num_rows)
+    indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    columns = []
+    for edges in (joins, oldest):
+        column = torch.zeros(len(keys), dtype=torch.float32)
+        if edges is not None:
+            weight = edges[2]
+            assert weight is not None, "snapshots of a window have weights"
+            column[torch.searchsorted(keys, _keys(edges, base))] = weight
+        columns.append(column)
+    return Slid(indptr, (keys % base).to(window.columns.dtype), last, *columns)
+
+
+def add_normalised(
+    edges: SortedEdges, root_N: Tensor, sums_K: Tensor, sign: int, steps: int
+) -> tuple[Tensor, Tensor | None]:
+    """See `contract.DeltaKernels`."""
+    indptr, index, weight = edges
+    assert weight is not None, "snapshots of a window have weights"
+    rows = torch.arange(len(indptr) - 1, device=index.device)
+    rows = rows.repeat_interleave(indptr.diff(), output_size=len(index))
+    value = weight.double() * (root_N[rows] * root_N.index_select(0, index))
+    sums = torch.add(sums_K, value.float().double(), alpha=sign)
+    if not steps:
+        return sums, None
+    # By a tensor: CUDA multiplies by the inverse of a number, which rounds twice.
+    return sums, (sums / torch.full((), steps, dtype=sums.dtype, device=sums.device)).float()
 
 
 def _keys(edges: SortedEdges, num_cols: int) -> Tensor:

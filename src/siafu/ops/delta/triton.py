@@ -18,10 +18,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from siafu.ops.contract import Changes
+from siafu.ops.contract import Changes, SortedEdges
 from siafu.ops.delta import reference
 
 changes = reference.changes  # found on the host
+slide = reference.slide  # so is this
 
 jit: Callable[[Any], Any] = triton.jit
 
@@ -64,6 +65,37 @@ def move(
             indptr, born_dst, stood_at, next_indptr, born, gone, len(indptr), **blocks
         )
     return next_indptr, moved
+
+
+def add_normalised(
+    edges: SortedEdges, root_N: Tensor, sums_K: Tensor, sign: int, steps: int
+) -> tuple[Tensor, Tensor | None]:
+    """See `contract.DeltaKernels`."""
+    indptr, index, weight = edges
+    count = len(index)
+    sums = torch.empty_like(sums_K)
+    mean = torch.empty(count if steps else 0, dtype=torch.float32, device=sums.device)
+    if count:
+        tiles = triton.cdiv(count, TILE_PLACES)
+        first = torch.arange(tiles + 1, device=indptr.device).mul_(TILE_PLACES)
+        row = torch.searchsorted(indptr, first.clamp_(max=count - 1), right=True, out_int32=True)
+        with torch.cuda.device_of(indptr):
+            _add_normalised[(tiles,)](
+                indptr,
+                index,
+                weight,
+                root_N,
+                sums_K,
+                sums,
+                mean,
+                row,
+                count,
+                steps,
+                ADDS=sign > 0,
+                HAS_MEAN=steps > 0,
+                P=TILE_PLACES,
+            )
+    return sums, mean if steps else None
 
 
 @jit
@@ -220,3 +252,51 @@ def _starts(
         tl.maximum(num_born, num_gone),
     )
     tl.store(out + row_B, start_B + born_B - gone_B, mask=inside_B)
+
+
+@jit
+def _add_normalised(
+    indptr: tl.tensor,
+    index: tl.tensor,
+    weight: tl.tensor,
+    roots: tl.tensor,
+    sums: tl.tensor,
+    out: tl.tensor,
+    mean: tl.tensor,
+    rows: tl.tensor,
+    count: tl.tensor,
+    steps: tl.tensor,
+    ADDS: tl.constexpr,
+    HAS_MEAN: tl.constexpr,
+    P: tl.constexpr,
+) -> None:
+    """Write the sums of a tile, and their means; `rows` has one more than a tile's first row."""
+    tile = tl.program_id(0)
+    place_P = tile * P + tl.arange(0, P)
+    inside_P = place_P < count
+    total_P = tl.load(sums + place_P, mask=inside_P, other=0)
+    weight_P = tl.load(weight + place_P, mask=inside_P, other=0)
+    # Most edges of a window are not in the snapshot that joins or leaves: no root is read then.
+    is_there_P = inside_P & (weight_P != 0)
+    low, high = tl.load(rows + tile), tl.load(rows + tile + 1)
+    none_P = tl.zeros([P], dtype=tl.int32)
+    row_P, _ = _search(
+        indptr,
+        none_P + low,
+        none_P + high,
+        place_P + 1,
+        indptr,
+        none_P,
+        none_P,
+        place_P,
+        high - low,
+    )
+    column_P = tl.load(index + place_P, mask=is_there_P, other=0)
+    root_P = tl.load(roots + row_P - 1, mask=is_there_P, other=0)
+    other_P = tl.load(roots + column_P, mask=is_there_P, other=0)
+    value_P = weight_P.to(tl.float64) * (root_P * other_P)
+    value_P = value_P.to(tl.float32).to(tl.float64)
+    total_P = total_P + value_P if ADDS else total_P - value_P
+    tl.store(out + place_P, total_P, mask=inside_P)
+    if HAS_MEAN:
+        tl.store(mean + place_P, (total_P / steps).to(tl.float32), mask=inside_P)
