@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -30,12 +31,23 @@ from siafu.nn import (
 )
 from siafu.nn.local import AtHand
 from siafu.nn.sparse import dense
-from siafu.ops import CSR, DeltaStream
+from siafu.ops import (
+    CSR,
+    GRAIN,
+    DeltaStream,
+    WindowStream,
+    sums_are_exact,
+    window_means,
+    with_loops,
+)
 from siafu.shard import NodeShare
 
 MOST_EDGES_KEPT = 100_000_000
-"""Edges of all its snapshots together that a rank keeps ready on its device; above, it keeps deltas
-and makes each block's snapshots from them."""
+"""Edges of all its snapshots together that a rank keeps ready in the host's memory; above, it keeps
+deltas and makes each block's snapshots from them. 0.8 GB, or 1.6 with transposes."""
+KEPT_SHARE = 8
+"""Of a GPU's free memory, kept snapshots take at most one part in so many: as many edges on a card
+of 12 GB, and where they fit nothing travels at all. Inputs take half of what is left."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +62,9 @@ class Reading:
     """Past values of a signal among the features."""
     outward: bool = False
     """Whether a node sums over those that its edges lead to, not those they come from."""
-    most_edges_kept: int = MOST_EDGES_KEPT
+    most_edges_kept: int | None = None
+    """Of all snapshots together that stay on the device; None: `MOST_EDGES_KEPT` on the CPU, on a
+    GPU what fits an eighth of its free memory."""
     most_input_bytes: float | None = None
     """Of all input rows and their first aggregates that stay on the device; above, they stay on the
     host, and those of a block are brought when it is run. None: half of what is free on a GPU."""
@@ -93,14 +107,16 @@ class Snapshots:
         if self.band:  # a mean holds the edges of all its snapshots, at most, and every loop
             edges = self.band * edges + self.num_nodes * len(steps)
         # Ranks that share a snapshot make it anew at the same times, or never.
-        edges = int(max(row[0] for row in share.world.gather_numbers([float(edges)])))
+        above = float(edges - self._most_edges(reading.most_edges_kept))
+        keeps = max(row[0] for row in share.world.gather_numbers([above])) <= 0
+        self._counts = self._are_counts()
         self._num_steps, self._most_input_bytes = len(steps), reading.most_input_bytes
         self.inputs_on_host = False
         self._inputs: dict[int, Rows] = {}
         self._graphs: dict[int, StepGraph] = {}
-        self._streams: list[tuple[range, DeltaStream]] = []
+        self._streams: list[tuple[range, DeltaStream | WindowStream]] = []
         for span in _runs(steps):
-            if edges <= reading.most_edges_kept:
+            if keeps:
                 self._keep(span)
             else:
                 self._streams.append((span, self._stream(span)))
@@ -165,16 +181,51 @@ class Snapshots:
             self._graphs[step] = self._step_graph(csr.to(self.device), step)
             self._note_input(step, x_NF, self._graphs[step])
 
-    def _stream(self, span: range) -> DeltaStream:
+    def _most_edges(self, given: int | None) -> int:
+        if given is not None:
+            return given
+        if self.device.type != "cuda":
+            return MOST_EDGES_KEPT
+        free = torch.cuda.mem_get_info(self.device)[0] / self.share.world.ranks_here
+        per_edge = 8 if self.graph.symmetric or self._shards is not None else 16
+        return int(free / KEPT_SHARE / per_edge)
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes of snapshots handed over to the device so far, where they are not kept there."""
+        return sum(stream.sent_bytes for _, stream in self._streams)
+
+    def _stream(self, span: range) -> DeltaStream | WindowStream:
+        if self._counts and len(span) > 1:
+            return self._window_stream(span)
+
         def noted() -> Iterator[CSR]:
             for step, csr, x_NF in self._made(span):
                 self._note_input(step, x_NF, self._step_graph(csr.to(self.device), step))
                 yield csr
 
-        transpose: Literal["none", "same", "sent"] = "none"
-        if self.device.type == "cuda" and self._shards is None:
-            transpose = "same" if self.graph.symmetric and not self.band else "sent"
-        return DeltaStream(noted(), device=self.device, transpose=transpose, first=span.start)
+        how = self._transpose
+        return DeltaStream(noted(), device=self.device, transpose=how, first=span.start)
+
+    def _window_stream(self, span: range) -> WindowStream:
+        """Return a stream of means that the device makes from counts, so that none is sent."""
+        stream = WindowStream(
+            self._looped(span),
+            band=self.band,
+            device=self.device,
+            transpose=self._transpose,
+            first=span.start,
+        )
+        rows = self._inputs_of(span)
+        for (step, csr), x_NF in zip(stream.read(span), rows, strict=True):
+            self._note_input(step, x_NF, self._step_graph(csr, step, stream.has_loops))
+        return stream
+
+    @property
+    def _transpose(self) -> Literal["none", "same", "sent"]:
+        if self.device.type != "cuda" or self._shards is not None:
+            return "none"
+        return "same" if self.graph.symmetric and (self._counts or not self.band) else "sent"
 
     @torch.no_grad()
     def _note_input(self, step: int, x_NF: Tensor, at: StepGraph) -> None:
@@ -200,27 +251,63 @@ class Snapshots:
 
     def _made(self, span: range) -> Iterator[tuple[int, CSR, Tensor]]:
         """Yield each snapshot, on the CPU, and its features on the device."""
-        for step, snapshot, x_NF in self._averaged(span) if self.band else self._plain(span):
-            indptr, src, weight = (torch.from_numpy(np.array(a)) for a in snapshot.arrays())
-            yield step, CSR(indptr, src, snapshot.num_nodes, weight), x_NF
+        found = self._averaged(span) if self.band else map(_matrix, self._plain(span))
+        yield from zip(span, found, self._inputs_of(span), strict=True)
 
-    def _plain(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
-        for step, snapshot in zip(span, self._edges.iterate(span.start, span.stop), strict=True):
-            yield step, self._directed(snapshot), self._features(step)
+    def _plain(self, span: range) -> Iterator[Snapshot]:
+        return map(self._directed, self._edges.iterate(span.start, span.stop))
 
-    def _averaged(self, span: range) -> Iterator[tuple[int, Snapshot, Tensor]]:
-        """Yield snapshots averaged over the band and, where the model begins so, features too."""
-        reach = max(0, span.start - self.band + 1)
+    def _averaged(self, span: range) -> Iterator[CSR]:
+        """Yield snapshots averaged over the band."""
+        reach = self._reach(span)
+        if self._counts:
+            found = window_means(self._looped(span), self.band)
+        else:
+            normalise = normalised if self._shards is None else self._shards.normalise
+            directed = self._plain(range(reach, span.stop))
+            found = map(_matrix, smooth(directed, self.band, normalise))
+        yield from islice(found, span.start - reach, None)
+
+    def _looped(self, span: range) -> Iterator[CSR]:
+        """Yield all snapshots that the band of some reaches, each node with its loop."""
+        directed = self._plain(range(self._reach(span), span.stop))
+        return (with_loops(_matrix(snapshot)) for snapshot in directed)
+
+    def _reach(self, span: range) -> int:
+        return max(0, span.start - self.band + 1) if self.band else span.start
+
+    def _inputs_of(self, span: range) -> Iterator[Tensor]:
+        """Yield features and, where the model begins so, their means over the band."""
+        if not self.starts_transformed:
+            yield from map(self._features, span)
+            return
         recent: deque[Tensor] = deque(maxlen=self.band)
-        directed = map(self._directed, self._edges.iterate(reach, span.stop))
-        normalise = normalised if self._shards is None else self._shards.normalise
-        for step, mean in enumerate(smooth(directed, self.band, normalise), start=reach):
+        for step in range(self._reach(span), span.stop):
             recent.append(self._features(step))
-            if step in span and self.starts_transformed:
+            if step in span:
                 known = torch.stack(list(recent))
-                yield step, mean, banded_mean(known, len(known) - 1, self.band)[0]
-            elif step in span:
-                yield step, mean, recent[-1]
+                yield banded_mean(known, len(known) - 1, self.band)[0]
+
+    def _are_counts(self) -> bool:
+        """Return whether means over the band follow exactly from whole weights.
+
+        Ranks that share snapshots know the degrees of their own nodes alone, and take the values.
+        """
+        if self.band < 2 or self._shards is not None:
+            return False
+        base, deltas = self._edges.base, self._edges.deltas
+        parts = (base.weight, deltas.added_weight, deltas.changed_weight)
+        weights = [np.asarray(part) for part in parts if len(part)]
+        least = min((float(part.min()) for part in weights), default=1.0)
+        most = max((float(part.max()) for part in weights), default=1.0)
+        if least <= 0 or any((part / GRAIN % 1).any() for part in weights):
+            return False
+        keys, num_nodes = np.asarray(deltas.added), self.graph.num_nodes
+        own_E, added = (base.src, keys % num_nodes) if self._turned else (None, keys // num_nodes)
+        count_N = np.diff(base.indptr) if own_E is None else np.bincount(own_E, minlength=num_nodes)
+        count_N = count_N + np.bincount(added, minlength=num_nodes)
+        degree = most * float(count_N.max(initial=0)) + 1
+        return sums_are_exact(least, most, degree, self.band)
 
     def _directed(self, snapshot: Snapshot) -> Snapshot:
         """Return the snapshot with a row for each node that sums."""
@@ -248,6 +335,11 @@ class Snapshots:
         at_hand = AtHand(has_loops=has_loops)
         neighbours = LocalNeighbours(csr, ids_N, self.draws, at_hand=at_hand)
         return StepGraph(neighbours, active)
+
+
+def _matrix(snapshot: Snapshot) -> CSR:
+    indptr, src, weight = (torch.from_numpy(np.array(a)) for a in snapshot.arrays())
+    return CSR(indptr, src, snapshot.num_nodes, weight)
 
 
 def _moved(rows: Rows, move: Callable[[Tensor], Tensor]) -> Rows:
