@@ -36,7 +36,7 @@ def cut(task: Path, hosts: int, folder: Path) -> None:
     graph = dgl.graph((held["src"].long(), held["dst"].long()), num_nodes=len(held["y"]))
     graph.ndata["y"], graph.ndata["train"] = held["y"].long(), held["train"].bool()
     graph.ndata["x"] = held["x"]
-    partition = importlib.import_module("dgl.distributed.partition")
+    partition: Any = importlib.import_module("dgl.distributed.partition")
     partition.metis_partition_assignment = lambda *_, **__: held["part"].long()
     partition.partition_graph(
         graph, NAME, hosts, str(folder), num_hops=1, part_method="metis", graph_formats=["csc"]

@@ -322,14 +322,18 @@ class Weighed(pyg.MessagePassing):
 class SourceSoftmax(Weighed):
     """Weighs edges among those that start together."""
 
-    def message(self, x_i: Tensor, x_j: Tensor, edge_index_j: Tensor) -> Tensor:
+    def message(  # type: ignore[override]
+        self, x_i: Tensor, x_j: Tensor, edge_index_j: Tensor
+    ) -> Tensor:
         return self.map(x_j) * softmax(x_i.sum(dim=1, keepdim=True), edge_index_j)
 
 
 class TwoSoftmaxes(Weighed):
     """Weighs edges by two softmaxes."""
 
-    def message(self, x_j: Tensor, index: Tensor) -> Tensor:
+    def message(  # type: ignore[override]
+        self, x_j: Tensor, index: Tensor
+    ) -> Tensor:
         return softmax(self.map(x_j), index) * softmax(self.map(-x_j), index)
 
 

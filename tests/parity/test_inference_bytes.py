@@ -18,7 +18,7 @@ from tests.harness import RankPool
 
 BASE = {"strategy": "batchgnn", "fanout": "3,2", "batch_size": 4, "macrobatch": "1", "hidden": 8}
 WIDTH, HIDDEN = 6, 8
-SMALL = {"_ROWS_AT_ONCE": 2, "_EDGES_AT_ONCE": 5, "_PIECES_BETWEEN": 2}
+SMALL: dict[str, Any] = {"_ROWS_AT_ONCE": 2, "_EDGES_AT_ONCE": 5, "_PIECES_BETWEEN": 2}
 
 
 def inferred(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:

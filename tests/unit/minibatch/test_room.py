@@ -112,7 +112,7 @@ def test_inference_takes_what_the_budget_leaves(
 
 def peak_of_pass(world: World, parts: Path, budget: int) -> dict[str, Any]:
     """Return the bytes alive in a pass over all nodes, and whether its rows went to a file."""
-    limits = {"memory_in_use": lambda world: 0, "RUNTIME_BYTES": 0}
+    limits: dict[str, Any] = {"memory_in_use": lambda world: 0, "RUNTIME_BYTES": 0}
     with (
         mock.patch.multiple("siafu.engine.networks.sampled_memory", **limits),
         mock.patch("siafu.minibatch.feed._READING_BYTES", 0),
