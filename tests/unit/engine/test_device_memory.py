@@ -135,7 +135,7 @@ def test_a_gpu_without_memory_names_features_edges_and_weights(
 def test_minibatches_without_memory_name_macrobatches_and_hot_rows(
     tmp_path: Path, little_memory: None
 ) -> None:
-    given = {"model": "sage", "hidden": 4096, "layers": 3, "strategy": "batchgnn", "epochs": 1}
+    given = {"model": "sage", "hidden": 2048, "layers": 3, "strategy": "batchgnn", "epochs": 1}
     given |= {"batch_size": 20_000, "fanout": "15,15,15", "rows_on": "pinned", "macrobatch": 1}
     with pytest.raises(BudgetError, match="no memory left") as told:
         siafu.fit("planted:50k", **given, device="cuda", out=str(tmp_path / "run"))
