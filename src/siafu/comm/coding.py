@@ -100,9 +100,9 @@ class Coding:
     sent: Callable[[], WireLayout]
     """Where rows lie in the message, made when it is written."""
     received: Callable[[], WireLayout]
-    sent_bytes: tuple[int, ...]
-    """Of the rows for each peer."""
-    received_bytes: tuple[int, ...]
+    sent_bytes: dict[int, int]
+    """Of the rows for each peer that gets any."""
+    received_bytes: dict[int, int]
     ids: Callable[[], Tensor]
     """Returns int64 [S]: numbers in the whole graph of the rows sent."""
     key: DrawKey

@@ -7,7 +7,7 @@ rows: F of the halo rows come first hand, V second hand.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, pairwise
@@ -27,6 +27,8 @@ from siafu.ops import CSR, sum_into
 
 Codings = tuple[Coding, Coding]
 """Of rows on their way out, and of their gradients on the way home."""
+Counts = Sequence[int] | Mapping[int, int]
+"""Rows for each rank, or for those that have any, in order."""
 WITHIN_HOST = "host"
 """The purpose of rows and gradients that ranks of one host give each other."""
 Span = tuple[int, int, int]
@@ -182,21 +184,22 @@ def _note_travel(world: World, operation: str, peer: int, started: float) -> Non
 
 def start_exchange(
     rows_SD: Tensor,
-    send_counts: tuple[int, ...],
-    recv_counts: tuple[int, ...],
+    send_counts: Counts,
+    recv_counts: Counts,
     world: World,
     purpose: str,
 ) -> PendingRows:
     """Send each peer its slice of `rows_SD`, start receiving theirs; skip empty slices."""
     rows_SD, through_host = rows_SD.contiguous(), world.stages_through_host
+    comes, goes = _spans(recv_counts), _spans(send_counts)
+    num_received = comes[-1][2] if comes else 0
     if through_host:
-        rows_SD, received = to_host(rows_SD), room_on_host(rows_SD, sum(recv_counts))
+        rows_SD, received = to_host(rows_SD), room_on_host(rows_SD, num_received)
     else:
-        received = rows_SD.new_empty(sum(recv_counts), *rows_SD.shape[1:])
+        received = rows_SD.new_empty(num_received, *rows_SD.shape[1:])
     if world.size == 1:
         return PendingRows(received, [], rows_SD)
     tag = world.next_tag(f"{purpose} {rows_SD.dtype} {tuple(rows_SD.shape[1:])}")
-    comes, goes = _spans(recv_counts), _spans(send_counts)
     for peer, lo, hi in goes:
         world.meter.count(purpose, rows_SD[lo:hi].nbytes, 1, world.group_rank(peer))
     if world.backend == "nccl" and rows_SD.dtype == torch.uint8:
@@ -242,9 +245,10 @@ def _aligned(like: Tensor, spans: list[Span]) -> list[Tensor]:
     ]
 
 
-def _spans(counts: tuple[int, ...]) -> list[Span]:
+def _spans(counts: Counts) -> list[Span]:
     """Return the ranks that have any rows, and where these begin and end."""
-    some = [(peer, count) for peer, count in enumerate(counts) if count]
+    pairs = counts.items() if isinstance(counts, Mapping) else enumerate(counts)
+    some = [(peer, count) for peer, count in pairs if count]
     ends = accumulate((count for _, count in some), initial=0)
     return [(peer, lo, hi) for (peer, _), (lo, hi) in zip(some, pairwise(ends), strict=True)]
 
@@ -257,7 +261,7 @@ def start_fetch(
         pending = start_coded(x_ND, plan.send_rows, world, purpose, coding)
     else:
         rows_SD = x_ND.index_select(0, plan.send_rows)
-        pending = start_exchange(rows_SD, plan.send_counts, plan.recv_counts, world, purpose)
+        pending = start_exchange(rows_SD, plan.sends, plan.reads, world, purpose)
     return pending if plan.sharing is None else plan.sharing.spread(pending, world)
 
 
@@ -269,7 +273,7 @@ def start_return(
         grad_RD = plan.sharing.add_up(grad_RD, world)
     if coding is not None:
         return start_coded(grad_RD, None, world, purpose, coding)
-    return start_exchange(grad_RD, plan.recv_counts, plan.send_counts, world, purpose)
+    return start_exchange(grad_RD, plan.reads, plan.sends, world, purpose)
 
 
 def start_coded(

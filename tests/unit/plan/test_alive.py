@@ -1,14 +1,9 @@
 """What is alive at the peak of a training step is what was predicted."""
 
-import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from siafu.comm import World
 from siafu.config import make_config
@@ -19,6 +14,7 @@ from siafu.partitioning import partition_graph
 from siafu.plan import predict_training_bytes
 from siafu.shard import open_shard
 from tests.harness import RankPool
+from tests.unit.alive import Alive
 
 
 @pytest.fixture(scope="module")
@@ -29,34 +25,6 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     for size, folder in folders.items():
         partition_graph(graph, folder, num_parts=size, method="hash")
     return folders
-
-
-class Alive(TorchDispatchMode):
-    """Counts the bytes of tensors made since it began, and their peak."""
-
-    def __init__(self, before: list[Tensor]) -> None:
-        super().__init__()
-        self._known = {tensor.untyped_storage()._cdata for tensor in before}
-        self._now = self.peak = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for made in tree_leaves(out):
-            if isinstance(made, Tensor):
-                self._note(made.untyped_storage())
-        return out
-
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        if key not in self._known:
-            self._known.add(key)
-            self._now += size
-            self.peak = max(self.peak, self._now)
-            weakref.finalize(storage, self._freed, key, size)
-
-    def _freed(self, key: int, size: int) -> None:
-        self._known.remove(key)
-        self._now -= size
 
 
 def alive_and_predicted(world: World, parts: Path, settings: dict[str, Any]) -> tuple[int, int]:

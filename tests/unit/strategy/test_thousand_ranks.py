@@ -6,8 +6,9 @@ The others are stood in for: all have as many rows and edges as this one, and wh
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,9 @@ from siafu.ops import CSR, Gat
 from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from siafu.strategy import BlockNeighbours, Strategy
+from siafu.strategy.rounding import book
 from siafu.strategy.strategy import EVERY_PEER
+from tests.unit.alive import Alive
 
 NODES, DEGREE, WIDTH, HEADS, TYPES = 1 << 17, 8, 16, 2, 3
 RANKS = (8, 64, 256, 1024)
@@ -42,10 +45,14 @@ class StandIn(World):
 def others_send_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every exchange end at once."""
 
-    def start(rows: Tensor, sent: tuple, received: tuple, world: World, purpose: str) -> Any:
-        return PendingRows(rows.new_zeros(sum(received), *rows.shape[1:]), [], rows[:0])
+    def start(rows: Tensor, sent: dict, received: dict, world: World, purpose: str) -> Any:
+        # Of formats, those that are sent; of rows, 0.
+        fill = 8 if purpose == "control" and rows.dtype == torch.uint8 else 0
+        shape = (sum(received.values()), *rows.shape[1:])
+        return PendingRows(rows.new_full(shape, fill), [], rows[:0])
 
-    monkeypatch.setattr(halo, "start_exchange", start)
+    for module in (halo, book):
+        monkeypatch.setattr(module, "start_exchange", start)
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +107,14 @@ def held_bytes(*roots: Any, besides: tuple[Tensor, ...] = ()) -> int:
             todo.extend(thing.values())
         elif isinstance(thing, list | tuple):
             todo.extend(thing)
-        elif hasattr(thing, "__dict__"):
-            todo.extend(vars(thing).values())
+        elif isinstance(thing, partial):
+            todo.extend((thing.func, thing.args, thing.keywords))
+        elif isinstance(thing, FunctionType):
+            todo.extend(cell.cell_contents for cell in thing.__closure__ or ())
+        elif not isinstance(thing, type | ModuleType):
+            todo.extend(vars(thing).values() if hasattr(thing, "__dict__") else ())
+            names = [name for one in type(thing).__mro__ for name in getattr(one, "__slots__", ())]
+            todo.extend(getattr(thing, name, None) for name in names)
     return found
 
 
@@ -176,3 +189,50 @@ def test_a_rank_holds_and_does_its_share(small: Shard, name: str) -> None:
         assert found.held < 1.3 * share * few.held + STAGE_BYTES * found.stages
         factor, extra = (1.3, MAP_NUMBERS) if name == "relations" else (1.3, 0)
         assert found.work < factor * share * few.work + (STAGE_NUMBERS + extra) * found.stages
+
+
+WIRES: dict[str, dict[str, Any]] = {
+    "wire 4": {"wire": 4},
+    "adaptive": {"wire": "adaptive", "wire_period": 3},
+    "changes": {"wire": 4, "changes": True},
+    "staleness": {"staleness": 1},
+}
+
+
+def wire_of(small: Shard, choice: str, ranks: int) -> SimpleNamespace:
+    """Return what one rank holds for rows on their way, and what it needs beside that."""
+    shard, draws = shard_of(small, ranks), Draws(seed=0)
+    neighbours = BlockNeighbours(shard, draws, replace(SAR, **WIRES[choice]))
+    x = torch.ones(shard.num_owned, WIDTH, requires_grad=True)
+    draws.training = False
+    neighbours.mean(x).sum().backward()  # what is made once, and rounds nothing
+    draws.training = True
+    given = (shard.csr.indptr, shard.csr.index, shard.row_ids, shard.plan.send_rows)
+    before = held_bytes(neighbours, besides=given)
+    with Alive([x]) as alive:
+        # Widths are assigned by epoch 3 and in use in epoch 6.
+        for draws.epoch in range(3, 7 if choice == "adaptive" else 5):
+            neighbours.mean(x).sum().backward()
+    return SimpleNamespace(
+        held=held_bytes(neighbours, besides=given) - before,
+        peak=alive.peak,
+        stages=len(neighbours.reach.stages),
+        ends=shard.plan.num_halo + len(shard.plan.send_rows),
+        owned=shard.num_owned,
+    )
+
+
+ROW_BYTES = {"wire 4": 4, "adaptive": 11, "changes": 4 + 2 * 4 * WIDTH, "staleness": 4 + 4 * WIDTH}
+"""Of a row read or sent: half an id; with widths 7 for formats, ranges and how rows count; with
+changes the row in both directions, late in one."""
+
+
+@pytest.mark.parametrize("choice", WIRES)
+def test_rows_on_their_way_take_what_their_peers_need(small: Shard, choice: str) -> None:
+    few, many = (wire_of(small, choice, ranks) for ranks in (64, 1024))
+    assert many.stages == 1023
+    for found in (few, many):
+        own = 8 * found.owned + ROW_BYTES[choice] * found.ends
+        assert found.held < 1.1 * own + 1500 * found.stages
+    share = (many.ends + many.owned) / (few.ends + few.owned)
+    assert many.peak < 1.3 * share * few.peak + 8 * many.stages

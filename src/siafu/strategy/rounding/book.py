@@ -289,7 +289,7 @@ class WidthBook:
 
 def _check_rows(known: _Known, channel: RowChannel) -> None:
     rows, kept = len(known.codes_K2), known.kept_RD
-    wanted = sum(channel.received.rows), channel.form.width
+    wanted = sum(channel.received.rows.values()), channel.form.width
     is_kept = kept is None or (
         channel.kept is not None and (kept.shape, kept.dtype) == (wanted, channel.form.dtype)
     )

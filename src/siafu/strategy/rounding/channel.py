@@ -6,7 +6,7 @@ a row, or a group of neighbouring rows. What is traced and assigned is kept from
 Shapes: S rows sent, K messages, rows or groups of rows.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -48,26 +48,31 @@ def _row_sizes(width: int, item_bytes: int, device: torch.device) -> Tensor:
 
 
 class RowFormats:
-    """The formats of rows that go one way, peer after peer, and where they lie in the message."""
+    """The formats of rows that go one way, peer after peer, and where they lie in the message.
+
+    Only peers that have any rows are known: in most stages of many ranks that is one.
+    """
+
+    __slots__ = ("_form", "bytes", "codes_K", "counts", "rows", "rows_K")
 
     def __init__(
-        self, rows: Sequence[int], form: RowForm, groups: Sequence[Tensor] | None = None
+        self, rows: Mapping[int, int], form: RowForm, groups: Mapping[int, Tensor] | None = None
     ) -> None:
         """`rows` go to each peer; `groups` has, for each peer, how many of them share a format.
 
         Without groups each row has its own.
         """
-        self._form, self.rows = form, tuple(rows)
+        self._form, self.rows = form, rows
         self.rows_K: Tensor | None = None
         """Rows of each message; None: one."""
-        self.counts = self.rows if form.assigned else ()
+        self.counts: Mapping[int, int] = rows if form.assigned else {}
         """Messages for each peer; none where all rows have one format."""
         if groups is not None:
-            groups = groups if form.assigned else ()
-            self.counts = tuple(len(rows_K) for rows_K in groups)
+            groups = groups if form.assigned else {}
+            self.counts = {peer: len(rows_K) for peer, rows_K in groups.items()}
             none = torch.empty(0, dtype=torch.int64)
-            self.rows_K = torch.cat([none, *groups]).to(form.device)
-        self.set_codes(form.format.codes(sum(self.counts), form.device))
+            self.rows_K = torch.cat([none, *groups.values()]).to(form.device)
+        self.set_codes(form.format.codes(sum(self.counts.values()), form.device))
 
     def set_codes(self, codes_K: Tensor) -> None:
         """Give each message a format, by its code."""
@@ -75,21 +80,22 @@ class RowFormats:
         if form.assigned:
             size_K = form.row_sizes()[codes_K.long()]
             size_K = size_K if self.rows_K is None else size_K * self.rows_K
-            sums = [part.sum() for part in size_K.split(self.counts)]
-            self.bytes = tuple(torch.stack(sums).tolist())
+            sums = [part.sum() for part in size_K.split(list(self.counts.values()))]
+            told = torch.stack(sums).tolist() if sums else []
+            self.bytes = dict(zip(self.counts, told, strict=True))
         else:
             each = form.format.row_bytes(form.width, form.dtype.itemsize)
-            self.bytes = tuple(rows * each for rows in self.rows)
+            self.bytes = {peer: rows * each for peer, rows in self.rows.items()}
 
     def layout(self) -> Callable[[], WireLayout]:
         """Return what finds where each row lies in a message in the formats of now.
 
         It is found anew for every message: 9 bytes per row that nobody has to hold.
         """
-        return partial(self._find_layout, self.codes_K, sum(self.bytes))
+        return partial(self._find_layout, self.codes_K, sum(self.bytes.values()))
 
     def _find_layout(self, codes_S: Tensor, num_bytes: int) -> WireLayout:
-        form, count = self._form, sum(self.rows)
+        form, count = self._form, sum(self.rows.values())
         if not form.assigned:
             codes_S = form.format.codes(count, form.device)
         elif self.rows_K is not None:

@@ -189,16 +189,16 @@ class Rounding:
         view_ids, column_ids, columns_K = view.in_ids, view.column_ids, plan.first_hand(columns_K)
         there = RowChannel(
             form,
-            RowFormats(plan.send_counts, form),
-            RowFormats(plan.recv_counts, form),
+            RowFormats(plan.sends, form),
+            RowFormats(plan.reads, form),
             ids=lambda: view_ids.index_select(0, plan.send_rows),
             squares=lambda: squares_S,
             name_row=lambda place: self._name(int(plan.send_rows[place])),
         )
         back = RowChannel(
             form,
-            RowFormats(plan.recv_counts, form),
-            RowFormats(plan.send_counts, form),
+            RowFormats(plan.reads, form),
+            RowFormats(plan.sends, form),
             ids=lambda: column_ids.index_select(0, columns_K),
             squares=lambda: torch.ones(len(columns_K)),
             name_row=lambda place: (

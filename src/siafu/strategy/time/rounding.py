@@ -220,8 +220,10 @@ class TimeRounding:
 
 
 def _formats_of(patches: Patches, form: RowForm) -> RowFormats:
-    rows = [patch.num_rows for patch in patches]
-    return RowFormats(rows, form, [patch.groups() for patch in patches if form.assigned])
+    some = {rank: patch for rank, patch in enumerate(patches) if patch.num_rows}
+    rows = {rank: patch.num_rows for rank, patch in some.items()}
+    groups = {rank: patch.groups() for rank, patch in some.items() if form.assigned}
+    return RowFormats(rows, form, groups)
 
 
 def _plain(patches: Patches) -> Patches:
