@@ -24,6 +24,7 @@ def width_counts(book: WidthBook, world: World) -> list[dict[str, Any]]:
         {
             "epoch": entry.epoch,
             "exchange": entry.exchange,
+            "name": entry.name,
             "direction": entry.direction,
             "rows": {str(each): next(total) for each in book.choices},
         }
@@ -39,7 +40,13 @@ def kept_counts(book: WidthBook, world: World) -> list[dict[str, Any]]:
     numbers = [float(number) for each in mine for number in (each.rows, each.num_bytes)]
     totals = torch.tensor(world.gather_numbers(numbers), dtype=torch.float64).sum(dim=0).long()
     return [
-        {"exchange": each.exchange, "direction": each.direction, "rows": rows, "bytes": size}
+        {
+            "exchange": each.exchange,
+            "name": each.name,
+            "direction": each.direction,
+            "rows": rows,
+            "bytes": size,
+        }
         for each, (rows, size) in zip(mine, totals.view(-1, 2).tolist(), strict=True)
     ]
 

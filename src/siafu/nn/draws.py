@@ -55,6 +55,8 @@ class Draws:
     training: bool = True
     held: HeldKeys | None = None
     """While a step is recorded, whose keys are read when it is replayed."""
+    layer: int | None = None
+    """The layer of a built-in model that is run, for reports."""
     _sites_taken: tuple[int, int] = field(default=(-1, 0), repr=False)
     """The epoch, and how many message sites it has used."""
     _exchanges_taken: tuple[int, int] = field(default=(-1, 0), repr=False)

@@ -97,6 +97,7 @@ class GNN(nn.Module):
     def _drop(
         self, x: Rows, number: int, neighbours: Neighbours, draws: Draws, *, relu: bool = False
     ) -> Rows:
+        draws.layer = number
         p = self.spec.input_dropout if number == 0 else None
         departs = self.spec.card.input_aggregation is not None  # sums depart first of all
         p = self.spec.dropout if p is None else p

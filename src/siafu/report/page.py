@@ -254,28 +254,45 @@ def _budget(run: ToldRun) -> float | None:
         return None
 
 
+_WAYS = {"there": "rows", "back": "gradients"}
+
+
+def _places(found: Sequence[dict[str, Any]]) -> dict[tuple[int, str], str]:
+    """Return what to call each exchange and direction: its layer, where that is known."""
+    ways = {(one["exchange"], one["direction"]): one.get("name", "") for one in found}
+    places = {}
+    for (exchange, direction), name in ways.items():
+        same = [key for key, other in ways.items() if other == name and key[1] == direction]
+        number = f"exchange {exchange + 1}"
+        called = f"{name}, {number}" if name and len(same) > 1 else name or number
+        places[exchange, direction] = f"{called}, {_WAYS.get(direction, direction)}"
+    return places
+
+
 def _widths(found: Sequence[dict[str, Any]]) -> str:
-    """Return how many rows travelled at which width, by exchange."""
+    """Return how many rows travelled at which width, by layer, direction and epoch."""
+    places = _places(found)
     rows = {
-        f"{one['exchange']} {one['direction']}": {
+        f"epoch {one['epoch']}: {places[one['exchange'], one['direction']]}": {
             f"{b} bits": float(n) for b, n in one["rows"].items()
         }
         for one in found
     }
-    return stacked_bars(rows, title="Rows by width and exchange", x_name="rows") if rows else ""
+    return stacked_bars(rows, title="Rows by width and layer", x_name="rows") if rows else ""
 
 
 def _kept(found: Sequence[dict[str, Any]]) -> str:
     """Return the rows that both ends of exchanges keep, of all ranks."""
+    places = _places(found)
     rows = [
         [
-            f"{one['exchange']} {one['direction']}",
+            places[one["exchange"], one["direction"]],
             f"{one['rows']:,}",
             f"{one['bytes'] / _MIB:.1f} MiB",
         ]
         for one in found
     ]
-    return table(["exchange", "rows", "memory of all ranks"], rows) if rows else ""
+    return table(["layer", "rows", "memory of all ranks"], rows) if rows else ""
 
 
 def _cut(run: ToldRun, *, named: bool) -> str:

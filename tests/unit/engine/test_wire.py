@@ -50,6 +50,7 @@ def test_rows_kept_for_changes_are_told(ranks: RankPool, parts: Path, tmp_path: 
     halo = sum(open_parts(parts).facts["quality"]["halo_rows"])
     there = [entry for entry in summary["kept"] if entry["direction"] == "there"]
     assert [entry["exchange"] for entry in there] == list(range(len(there)))
+    assert [entry["name"] for entry in there] == [f"layer {n + 1}" for n in range(len(there))]
     assert [entry["rows"] for entry in there] == [2 * halo] * len(there), "at both ends"
     assert there[-1]["bytes"] == 2 * halo * 32 * 4
 

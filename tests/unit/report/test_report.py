@@ -101,12 +101,23 @@ def test_runs_over_several_ranks_show_who_sends_what(
 
 def test_widths_of_messages_are_drawn(runs: list[Path], tmp_path: Path) -> None:
     folder = RunFolder(shutil.copytree(runs[0], tmp_path / "run"))
-    widths = [{"epoch": 8, "exchange": 0, "direction": "there", "rows": {"2": 20, "4": 9}}]
-    kept = [{"exchange": 0, "direction": "there", "rows": 1234, "bytes": 3 << 20}]
+    widths = [
+        {"epoch": epoch, "exchange": 0, "name": "layer 2", "direction": way, "rows": {"2": 20}}
+        for epoch in (8, 53)
+        for way in ("there", "back")
+    ]
+    two = {"direction": "there", "name": "layer 2", "bytes": 3 << 20}
+    kept = [{"exchange": 0, "rows": 1234, **two}, {"exchange": 1, "rows": 5, **two}]
+    kept += [{"exchange": 2, "direction": "back", "rows": 6, "bytes": 0}]  # of an earlier version
     folder.write_result(folder.read_result() | {"widths": widths, "kept": kept})
     text = _page(folder.path, tmp_path)
-    assert "Rows by width and exchange" in Page(text).images
+    assert "Rows by width and layer" in Page(text).images
+    for epoch in (8, 53):
+        assert f"epoch {epoch}: layer 2, rows" in text
+        assert f"epoch {epoch}: layer 2, gradients" in text
     assert "<td>1,234</td><td>3.0 MiB</td>" in text
+    assert "layer 2, exchange 1, rows<" in text
+    assert "exchange 3, gradients<" in text
 
 
 def test_page_needs_nothing_from_elsewhere(runs: list[Path], tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ class Widths:
     exchange: int
     direction: str
     rows: dict[Format, int]
+    name: str
+    """Where in the model rows travel, if that is known."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +73,7 @@ class Kept:
     direction: str
     rows: int
     num_bytes: int
+    name: str
 
 
 class WidthBook:
@@ -189,7 +192,8 @@ class WidthBook:
         for (number, direction), group in self._all():
             if any(channel in due for channel in group):
                 rows = _rows_by_format(group)
-                self.history.append(Widths(epoch, number, _DIRECTIONS[direction], rows))
+                name = self._channels[number].name
+                self.history.append(Widths(epoch, number, _DIRECTIONS[direction], rows, name))
         for channel in due:
             channel.next_codes_K = None
 
@@ -216,7 +220,8 @@ class WidthBook:
             ends = [end for one in group if one.kept is not None for end in one.kept.held()]
             if ends:
                 rows, size = sum(map(len, ends)), sum(end.nbytes for end in ends)
-                found.append(Kept(number, _DIRECTIONS[direction], rows, size))
+                name = self._channels[number].name
+                found.append(Kept(number, _DIRECTIONS[direction], rows, size, name))
         return found
 
     def kept_tensors(self) -> list[Tensor]:

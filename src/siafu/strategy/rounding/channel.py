@@ -193,6 +193,8 @@ class Channels:
     dtype: torch.dtype
     there: tuple[RowChannel, ...]
     back: tuple[RowChannel, ...]
+    name: str = ""
+    """Where in the model rows travel, if that is known."""
 
     def fits(self, plans: tuple[HaloPlan, ...], width: int, dtype: torch.dtype) -> bool:
         """Return whether rows of this width travel by these plans here."""

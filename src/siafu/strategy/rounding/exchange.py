@@ -172,7 +172,9 @@ class Rounding:
         def make() -> Channels:
             pairs = [self._pair(stage, form, partial(squares, n)) for n, stage in enumerate(stages)]
             there, back = tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
-            return Channels(plans, form.width, form.dtype, there, back)
+            layer = self._draws.layer
+            name = "" if layer is None else f"layer {layer + 1}"
+            return Channels(plans, form.width, form.dtype, there, back, name)
 
         return self._book.channels(number, (plans, form.width, form.dtype), make)
 

@@ -201,7 +201,7 @@ class TimeRounding:
         back = tuple(
             self._channel(form, _plain(received), sent, "gradient") for sent, received in pairs
         )
-        return Channels((), route.width, dtype, there, back)
+        return Channels((), route.width, dtype, there, back, route.name)
 
     def _channel(self, form: RowForm, sent: Patches, received: Patches, what: str) -> RowChannel:
         """Return a channel that keeps nothing for each row; `what` rows are, for errors."""
