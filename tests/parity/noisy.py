@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from siafu.comm import Format
 from siafu.nn import Draws, Dropout, LocalNeighbours, Summing, mapped
 from siafu.ops import Attention, DrawKey, WireLayout, decode, dropout_rows, encode, encode_changes
 from siafu.strategy import Strategy
@@ -45,7 +46,7 @@ class Reader:
     def _rounded(self, x_ND: Tensor, slot: tuple[int, int]) -> Tensor:
         strategy, is_narrow = self._strategy, x_ND.size(1) < LEAST_WIDTH
         bits = _FULL if is_narrow else strategy.wire or _RENEWED
-        codes = torch.full((len(x_ND),), bits).byte()
+        codes = Format.of_wire(bits).codes(len(x_ND))
         changes = strategy.changes and not is_narrow
         layout = WireLayout.build(codes, x_ND.size(1), x_ND.dtype, changes=changes)
         key = self._draws.key(FIRST + (slot[0] << 21) + 1 + slot[1])

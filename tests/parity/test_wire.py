@@ -62,6 +62,18 @@ def spec_of(model: str) -> ModelSpec:
     )
 
 
+@pytest.mark.parametrize(
+    ("wire", "model", "stages", "size"), [("bf16", "sage", 4, 3), ("fp8", "gat", 1, 2)]
+)
+def test_steps_with_narrower_floats_equal_one_process_that_rounds_so(
+    ranks: RankPool, parts, wire: str, model: str, stages: int, size: int
+) -> None:
+    want = noisy_steps(parts["hash", 1], "hash", size, spec_of(model), Strategy(wire=wire))
+    strategy = Strategy(wire=wire, stages=stages, recompute=stages > 1)
+    got = ranks.run(distributed_steps, size, parts["hash", size], spec_of(model), strategy)
+    assert_same(got, want, **EXACT)
+
+
 def noisy_steps(
     folder: Path, kind: str, size: int, spec: ModelSpec, strategy: Strategy | int
 ) -> dict[str, Any]:

@@ -187,7 +187,11 @@ def _told_of_rows(choices: dict[str, Any]) -> str:
         )
     if "wire_bits" in choices:
         return f", rows quantised to {choices['wire_bits']:g} bits on average ({choices['wire']})"
-    return f", rows quantised to {choices['wire']} bits"
+    return f", rows {_width(choices['wire'])}"
+
+
+def _width(wire: int | str) -> str:
+    return f"as {wire}" if isinstance(wire, str) else f"quantised to {counted(wire, 'bit')}"
 
 
 def _told(choices: dict[str, Any]) -> str:
@@ -212,7 +216,7 @@ def _told(choices: dict[str, Any]) -> str:
     elif wire == 0:
         told.append(f"rows of others renewed every {counted(choices['wire_period'], 'epoch')}")
     elif wire != 32:
-        told.append(f"{what} quantised to {counted(wire, 'bit')}")
+        told.append(f"{what} {_width(wire)}")
     if choices.get("staleness"):
         told.append("rows of others an epoch old")
     return ", ".join(told)

@@ -25,12 +25,16 @@ _CODES: dict[tuple[FormatKind, int], int] = {
     ("rounded", 1): 1,
     ("rounded", 2): 2,
     ("rounded", 4): 4,
+    ("float", 8): 9,
     ("rounded", 8): 8,
+    ("float", 16): 17,
     ("rounded", 16): 16,
     ("float", 32): 32,
 }
 """The byte that stands for each (kind, bits): in tensors of rows, in kernels, among ranks and in
 checkpoints, so none may change. A new format has a row here and its way through `ops`."""
+
+_WORDS: dict[tuple[FormatKind, int], str] = {("float", 8): "fp8", ("float", 16): "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +42,9 @@ class Format:
     """How the entries of a row are written."""
 
     kind: FormatKind
-    """`float` is unchanged, float64 too; `rounded` is right on average, between two scales, but for
-    one bit, which is the nearer value; `kept` sends nothing. The latter two are of changes."""
+    """`float` is the nearest float of so many bits: FP8 with a scale for the row, bfloat16, or the
+    row unchanged, float64 too. `rounded` is right on average, between two scales, but for one bit,
+    which is the nearer value; `kept` sends nothing. The latter two are of changes."""
     bits: int
     """Of an entry."""
 
@@ -54,7 +59,12 @@ class Format:
 
     def __str__(self) -> str:
         """Return what settings and summaries call it."""
-        return str(self.bits)
+        return _WORDS.get((self.kind, self.bits), str(self.bits))
+
+    @classmethod
+    def of_wire(cls, wire: int | str) -> "Format":
+        """Return what a format is in the settings: bits, or the name of a float."""
+        return next((each for each in FORMATS if str(each) == str(wire)), UNCHANGED)
 
     @classmethod
     def of_bits(cls, bits: int) -> "Format":
@@ -73,12 +83,19 @@ class Format:
         return _CODES[self.kind, self.bits]
 
     @property
+    def is_cast(self) -> bool:
+        """Whether entries are floats of fewer bits."""
+        return self.kind == "float" and self.bits < UNCHANGED.bits
+
+    @property
     def variance(self) -> float:
         """Of an entry, relative to rounding it to the ends of its row's range."""
         if self.bits < 2:
             # Errors within a quarter of the range; a change that is as far from 0 as it is wide.
             return 1 / 8 if self.bits else 2.0
-        return 0.0 if self.kind == "float" else (2.0**self.bits - 1) ** -2
+        if self.kind == "float":
+            return 0.0 if self.bits == UNCHANGED.bits else 2.0**-self.bits
+        return (2.0**self.bits - 1) ** -2
 
     def row_bytes(self, width: int, element_size: int = 4) -> int:
         """Return the bytes of a row; `element_size` is that of its entries before."""

@@ -199,8 +199,8 @@ def row_bytes_sent(width: int, strategy: Strategy) -> float:
         return strategy.item_bytes * width
     if strategy.wire == 0:
         return FIRST_FORMAT.row_bytes(width) / strategy.wire_period
-    if isinstance(strategy.wire, int):
-        return Format.of_bits(strategy.wire).row_bytes(width)
+    if not strategy.assigns_widths:
+        return Format.of_wire(strategy.wire).row_bytes(width)
     return _HEADER_BYTES + width * strategy.wire_bits / 8
 
 

@@ -86,6 +86,7 @@ def what_was_lossy(run: ToldRun) -> str:
         f"{what} at {wire} bits"
         if isinstance(wire := choices.get("wire"), int) and wire != 32
         else "",
+        f"{what} as {wire}" if wire in ("bf16", "fp8") else "",
         f"rows up to {choices['staleness']} epochs old" if choices.get("staleness") else "",
         "neighbours are drawn" if run.result.get("sampling") else "",
         "rows and products rounded to bf16" if choices.get("precision") == "bf16" else "",

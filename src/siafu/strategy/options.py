@@ -99,7 +99,8 @@ class StrategyOptions(Options):
     )
     wire: str | None = setting(
         None,
-        "bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random; with --changes 1, 0",
+        "bits per entry between ranks: 32, 16, 8, 4, 2, bf16, fp8, adaptive or random; with "
+        "--changes 1, 0",
         UNCUT_ROWS,
     )
     changes: bool | None = setting(

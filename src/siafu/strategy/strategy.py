@@ -9,7 +9,7 @@ from siafu.nn.precision import BYTES, Precision
 
 Exactness = Literal["exact", "rounded", "unbiased", "bounded"]
 
-_WIRES = (32, 16, 8, 4, 2, 1, 0, "adaptive", "random")
+_WIRES = (32, 16, 8, 4, 2, 1, 0, "bf16", "fp8", "adaptive", "random")
 
 _SLACK = 1e-9
 """A share k / n of n stages is k of them, whatever division leaves over."""
@@ -40,9 +40,10 @@ class Strategy:
     """Each rank works on all nodes and a slice of their columns, instead of on its nodes and the
     rows they read: what travels does not depend on how the graph is cut."""
 
-    wire: Literal[32, 16, 8, 4, 2, 1, 0, "adaptive", "random"] = 32
+    wire: Literal[32, 16, 8, 4, 2, 1, 0, "bf16", "fp8", "adaptive", "random"] = 32
     """Bits of an entry on its way between ranks while training; 32 sends floats unchanged. Below,
     rows are rounded up or down at random, right on average, and gradients of weights at 16 bits.
+    `bf16` and `fp8` are the nearest floats of 16 and 8 bits, fp8 with a scale for each row.
     `adaptive` gives rows that matter more bits than others, `random` any rows, for comparison.
     With `changes` there are 1 and 0 too: the nearer of two values, and the row that was there,
     renewed at 8 bits every `wire_period` epochs."""
@@ -191,6 +192,12 @@ class Strategy:
                 seen=f"--wire {self.wire} without --changes",
                 fix="add --changes, or use --wire 2 or more",
             )
+        if self.changes and self.wire in ("bf16", "fp8"):
+            raise ConfigError(
+                "Changes are rounded between two scales, not to floats.",
+                seen=f"--changes with --wire {self.wire}",
+                fix=f"use --wire {16 if self.wire == 'bf16' else 8}, or leave --changes out",
+            )
         if self.changes and self.wire == 32:
             raise ConfigError(
                 "Rows that travel whole need no changes.",
@@ -231,11 +238,14 @@ class Strategy:
 
     @property
     def exactness(self) -> Exactness:
-        """Whether a step equals one process, one in bfloat16, does so on average, or is off."""
+        """Whether a step equals one process, up to the nearest float of fewer bits (`rounded`), on
+        average, or is off."""
         if self.staleness or self.gather == "latest":
             return "bounded"
         if self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2):
             return "bounded"
+        if self.wire in ("bf16", "fp8"):
+            return "rounded"
         if self.wire != 32 or self.pool_bits != 32:
             return "unbiased"
         return "rounded" if self.precision == "bf16" else "exact"

@@ -42,7 +42,7 @@ def encode_into(
     """See `contract.WireKernels`."""
     for bits, where_G in _groups(wire.bits_S, x_ND.size(1)):
         chosen_GD = x_ND.index_select(0, where_G if rows_S is None else rows_S[where_G])
-        low_G, high_G = _ends(chosen_GD)
+        low_G, high_G = ends_of(chosen_GD)
         top_G = torch.maximum(low_G.abs(), high_G.abs())
         # written so that NaN is bad
         good_G = top_G <= LARGEST if bits == RAW else top_G < LIMIT
@@ -88,7 +88,7 @@ def encode_changes(
         row_GD = x_ND.index_select(0, where_G if rows_S is None else rows_S[where_G])
         kept_GD = kept_SD[where_G]
         change_GD = (row_GD - kept_GD).float()
-        (low_G, high_G), (low_row_G, high_row_G) = _ends(change_GD), _ends(row_GD)
+        (low_G, high_G), (low_row_G, high_row_G) = ends_of(change_GD), ends_of(row_GD)
         is_row_G = high_row_G - low_row_G < high_G - low_G
         if bits == RAW:
             is_row_G = torch.ones_like(is_row_G)
@@ -197,7 +197,8 @@ def _pack(q_GD: Tensor, bits: int) -> Tensor:
     return words_GW.to(torch.int32).view(torch.uint8)
 
 
-def _ends(chosen_GD: Tensor) -> tuple[Tensor, Tensor]:
+def ends_of(chosen_GD: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the least and the largest entry of each row, float32."""
     if not chosen_GD.size(1):
         zero_G = torch.zeros(len(chosen_GD), device=chosen_GD.device)
         return zero_G, zero_G

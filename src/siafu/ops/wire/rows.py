@@ -13,6 +13,7 @@ step 0 and decodes exactly. One bit is left out: for D / 8 bytes less it has 9 t
 2 bits; a byte saved so costs 17 times what it costs from 4 to 2, so a budget must be below 2 first.
 
 float64 rows are quantised from their float32 values; at 32 bits they travel as all 8 bytes.
+Floats of fewer bits are in `floats`.
 
 Of changes (`encode_changes`) both ends keep each row as the receiver last had it, and what is
 encoded is the difference to it, or the row itself where that has the smaller range: then the sign
@@ -24,7 +25,7 @@ Shapes: N rows of x, S rows in the message, D width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -35,14 +36,18 @@ from siafu.errors import DataError, PlanError
 from siafu.ops.contract import Draw, Wire
 from siafu.ops.kernels import wire_kernels
 from siafu.ops.random.draws import DrawKey
+from siafu.ops.wire.floats import FLOATS, decode_floats, encode_floats, float_bytes
 from siafu.ops.wire.reference import CHANGE_WIDTHS, DTYPES, RAW, WIDTHS
 
 HEADER_BYTES = 8
+_ALL = (*CHANGE_WIDTHS, *FLOATS)
 
 
 def row_bytes(bits: int, width: int, element_size: int = 4) -> int:
     """Return the bytes of one encoded row; `element_size` is that of its entries before."""
-    _check_widths({bits})
+    _check_widths({bits}, _ALL)
+    if bits in FLOATS:
+        return float_bytes(bits, width)
     if bits in (0, RAW):
         return width * element_size if bits else 0
     return HEADER_BYTES + 4 * -(-width * bits // 32)
@@ -51,8 +56,8 @@ def row_bytes(bits: int, width: int, element_size: int = 4) -> int:
 def wire_bytes(bits_S: Tensor, width: int, element_size: int = 4) -> int:
     """Return the bytes of a message whose rows have these widths in bits."""
     counts = torch.bincount(bits_S.long(), minlength=RAW + 1).tolist()
-    _check_widths({bits for bits, count in enumerate(counts) if count})
-    return sum(counts[bits] * row_bytes(bits, width, element_size) for bits in CHANGE_WIDTHS)
+    _check_widths({bits for bits, count in enumerate(counts) if count}, _ALL)
+    return sum(counts[bits] * row_bytes(bits, width, element_size) for bits in _ALL)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +79,9 @@ class WireLayout:
     num_bytes: int
     """Of the whole payload."""
 
+    floats: int | None = None
+    """One of `FLOATS`, where that is the format of all rows."""
+
     @classmethod
     def build(
         cls,
@@ -90,13 +98,15 @@ class WireLayout:
                 seen=f"rows of {dtype}, widths {bits_S.dtype} {tuple(bits_S.shape)}",
                 fix="use float32 or float64 rows and uint8 [S] widths",
             )
-        _check_widths(set(bits_S.unique().tolist()), CHANGE_WIDTHS if changes else WIDTHS)
+        seen = set(bits_S.unique().tolist())
+        floats = seen.pop() if len(seen) == 1 and seen <= set(FLOATS) else None
+        _check_widths(seen, CHANGE_WIDTHS if changes else WIDTHS)
         sizes = torch.zeros(RAW + 1, dtype=torch.int64)
-        for bits in CHANGE_WIDTHS:
+        for bits in _ALL:
             sizes[bits] = row_bytes(bits, width, dtype.itemsize)
         start_S = torch.zeros(len(bits_S) + 1, dtype=torch.int64, device=bits_S.device)
         torch.cumsum(sizes.to(bits_S.device)[bits_S.long()], 0, out=start_S[1:])
-        return cls(bits_S.contiguous(), start_S, width, dtype, int(start_S[-1]))
+        return cls(bits_S.contiguous(), start_S, width, dtype, int(start_S[-1]), floats)
 
     @property
     def num_rows(self) -> int:
@@ -117,8 +127,7 @@ class WireLayout:
 
     def to(self, device: torch.device | str) -> "WireLayout":
         """Return the same layout on another device."""
-        bits_S, start_S = self.bits_S.to(device), self.start_S.to(device)
-        return WireLayout(bits_S, start_S, self.width, self.dtype, self.num_bytes)
+        return replace(self, bits_S=self.bits_S.to(device), start_S=self.start_S.to(device))
 
 
 class Encoded(NamedTuple):
@@ -163,13 +172,16 @@ def encode(
     payload = x_ND.new_empty(layout.num_bytes, dtype=torch.uint8) if out is None else out
     _check_payload(payload, layout)
     range_S = torch.empty(layout.num_rows, dtype=torch.float32, device=x_ND.device)
-    wire_kernels(x_ND.device).encode_into(
-        x_ND.detach().contiguous(),
-        None if rows_S is None else rows_S.contiguous(),
-        Draw(key.row_words(), ids_S.contiguous()),
-        Wire(payload, layout.bits_S, layout.start_S),
-        range_S,
-    )
+    if layout.floats is not None:
+        encode_floats(x_ND.detach(), rows_S, layout.floats, payload, range_S)
+    else:
+        wire_kernels(x_ND.device).encode_into(
+            x_ND.detach().contiguous(),
+            None if rows_S is None else rows_S.contiguous(),
+            Draw(key.row_words(), ids_S.contiguous()),
+            Wire(payload, layout.bits_S, layout.start_S),
+            range_S,
+        )
     encoded = Encoded(payload, range_S)
     if check and (bad := encoded.first_bad()) is not None:
         raise bad_row(f"row of node {int(ids_S[bad])}")
@@ -187,6 +199,9 @@ def decode_into(payload: Tensor, layout: WireLayout, out_SD: Tensor) -> None:
     """Write the rows of a message to `out_SD`, which may be consecutive rows of a larger tensor."""
     _check_payload(payload, layout)
     _check_kept(out_SD, layout)
+    if layout.floats is not None:
+        decode_floats(payload, layout.floats, out_SD.detach())
+        return
     wire = Wire(payload, layout.bits_S, layout.start_S)
     wire_kernels(payload.device).decode_into(wire, out_SD.detach())
 
@@ -205,6 +220,12 @@ def encode_changes(
     """
     _check_rows(x_ND, rows_S, layout, ids_S)
     _check_kept(kept_SD, layout)
+    if layout.floats is not None:
+        raise PlanError(
+            "Changes are not written as floats of fewer bits.",
+            seen=f"format {layout.floats}",
+            fix=f"use one of {', '.join(map(str, CHANGE_WIDTHS))} bits",
+        )
     payload = x_ND.new_empty(layout.num_bytes, dtype=torch.uint8)
     range_S = torch.empty(layout.num_rows, dtype=torch.float32, device=x_ND.device)
     wire_kernels(x_ND.device).encode_changes(

@@ -11,8 +11,8 @@ features) need no more. Here is what only strategies need:
 - `exchange` (`Rounding`) numbers the exchanges of an epoch and gives each its codings;
 - `strategy.time.rounding` does the same along time.
 
-A new format, such as FP8, is a row of the table in `comm/coding.py`, its encoding and decoding in
-`ops`, and where it is to be assigned, a member of `assignment.CHOICES`.
+A new format is a row of the table in `comm/coding.py`, its encoding and decoding in `ops`, and where
+it is to be assigned, a member of `assignment.CHOICES`.
 """
 
 from siafu.strategy.rounding.assignment import CHOICES

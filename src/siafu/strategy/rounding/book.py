@@ -94,7 +94,7 @@ class WidthBook:
         """What rows begin with."""
         wire = self.strategy.wire
         # Where most epochs send nothing, one that does sends what lasts.
-        return FIRST_FORMAT if isinstance(wire, str) or wire == 0 else Format.of_bits(wire)
+        return FIRST_FORMAT if self.strategy.assigns_widths or wire == 0 else Format.of_wire(wire)
 
     @property
     def choices(self) -> tuple[Format, ...]:

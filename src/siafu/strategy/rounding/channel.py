@@ -103,7 +103,8 @@ class RowFormats:
         # The total is known, so the device need not wait for it as in `WireLayout.build`.
         start_S = torch.zeros(count + 1, dtype=torch.int64, device=form.device)
         torch.cumsum(form.row_sizes()[codes_S.long()], 0, out=start_S[1:])
-        return WireLayout(codes_S, start_S, form.width, form.dtype, num_bytes)
+        floats = None if form.assigned or not form.format.is_cast else form.format.code
+        return WireLayout(codes_S, start_S, form.width, form.dtype, num_bytes, floats)
 
 
 class RowChannel:

@@ -35,6 +35,7 @@ from siafu.strategy.rounding import (
     RowFormats,
     WidthBook,
 )
+from siafu.strategy.strategy import Exactness
 from siafu.strategy.time.banded import Pieces, halo_steps, pieces_of, used_by
 from siafu.strategy.time.exchanges import CodingsOf, exactly
 from siafu.strategy.time.strategy import TimeStrategy
@@ -127,6 +128,11 @@ class TimeRounding:
     def rounded(self) -> list[str]:
         """What is rounded while training, by part of the model."""
         return [route.name for route in self._routes.values() if self._world.size > 1]
+
+    @property
+    def exactness(self) -> Exactness | None:
+        """What rounding makes of the run; None: nothing is rounded."""
+        return self._rounding.exactness if self.rounded else None
 
     def begin(self, dtype: torch.dtype, *, training: bool) -> None:
         """Begin a pass over the blocks; all ranks call this together."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from siafu.comm import Format
 from siafu.errors import ConfigError
 from siafu.strategy.strategy import Strategy
 
@@ -37,8 +38,9 @@ class TimeStrategy:
     @property
     def mean_bits(self) -> float:
         """Bits of an entry on its way, on average."""
-        wire = self.rounding.wire
-        return self.rounding.wire_bits if isinstance(wire, str) else wire
+        if self.rounding.assigns_widths:
+            return self.rounding.wire_bits
+        return Format.of_wire(self.rounding.wire).bits
 
     def num_chunks(self, num_nodes: int, num_ranks: int) -> int:
         """Return the groups of nodes of a hand-over: the more, the less ranks wait."""
