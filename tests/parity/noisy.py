@@ -14,6 +14,8 @@ from siafu.comm import Format
 from siafu.nn import Draws, Dropout, LocalNeighbours, Summing, mapped
 from siafu.ops import Attention, DrawKey, WireLayout, decode, dropout_rows, encode, encode_changes
 from siafu.strategy import Strategy
+from siafu.strategy.rounding.exchange import LOT
+from siafu.strategy.rounding.lot import is_drawn
 
 FIRST, LEAST_WIDTH = 1 << 40, 10
 _FULL, _RENEWED = 32, 8
@@ -35,6 +37,9 @@ class Reader:
         if is_silent and slot in self._kept:
             return self._kept[slot].view_as(x_ND).clone()
         fresh_ND = self._rounded(x_ND.detach().flatten(1), slot).view_as(x_ND)
+        if (share := strategy.boundary) < 1:
+            drawn_N = is_drawn(self._ids_N, self._draws.key(LOT), share)
+            fresh_ND = torch.where(_as_rows(drawn_N, x_ND), fresh_ND / share, 0)
         if not strategy.staleness:
             return fresh_ND
         before_ND = self._late.get(slot)
@@ -93,7 +98,9 @@ class NoisyNeighbours:
         """Return the rows of each part, computed from what it sees of the sources."""
         numbers = [
             self._draws.take_exchange()
-            if x_ND[0].numel() >= LEAST_WIDTH or self._strategy.staleness
+            if x_ND[0].numel() >= LEAST_WIDTH
+            or self._strategy.staleness
+            or self._strategy.boundary < 1
             else None
             for x_ND in sources
         ]

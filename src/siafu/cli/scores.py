@@ -217,6 +217,8 @@ def _told(choices: dict[str, Any]) -> str:
         told.append(f"rows of others renewed every {counted(choices['wire_period'], 'epoch')}")
     elif wire != 32:
         told.append(f"{what} {_width(wire)}")
+    if "boundary" in choices:
+        told.append(f"{100 * choices['boundary']:g} % of the rows of others, drawn by lot")
     if choices.get("staleness"):
         told.append("rows of others an epoch old")
     return ", ".join(told)

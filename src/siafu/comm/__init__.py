@@ -3,7 +3,7 @@
 The only user of torch.distributed.
 """
 
-from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format
+from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format, Lot
 from siafu.comm.columns import Turn, share_rows, to_columns, to_rows
 from siafu.comm.dealing import Dealing
 from siafu.comm.devices import choose_device
@@ -70,6 +70,7 @@ __all__ = [
     "Inquiry",
     "Keeping",
     "KeptRows",
+    "Lot",
     "Mail",
     "Mailbox",
     "MakeCodings",

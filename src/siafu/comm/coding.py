@@ -111,6 +111,19 @@ UNCHANGED = Format("float", 32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Lot:
+    """Which rows travel, where only some do; others are 0 for who reads them."""
+
+    sent: Tensor
+    """int64: their places among the rows sent."""
+    received: Tensor
+    num_received: int
+    """R, those that do not travel included."""
+    scale: float
+    """Of rows that have come."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Coding:
     """Formats of what is sent and received, and the draws that round it."""
 
@@ -135,14 +148,19 @@ class Coding:
     """Done to rows once they are here, such as dropping entries."""
     is_silent: bool = False
     """Whether nothing travels, and what was kept is read."""
+    lot: Lot | None = None
+    """Which rows travel; None: all. Layouts and bytes are of these."""
 
     def encode(self, x_ND: Tensor, rows_S: Tensor | None) -> Encoded:
         """Return rows x[rows_S] as a message."""
-        x_ND = (x_ND if self.before is None else self.before).flatten(1)
+        x_ND, ids_S = (x_ND if self.before is None else self.before).flatten(1), self.ids()
+        if self.lot is not None:
+            some, ids_S = self.lot.sent, ids_S[self.lot.sent]
+            rows_S = some if rows_S is None else rows_S[some]
         if self.kept is not None and self.kept.keeping.changes:
-            encoded = self.kept.encode(x_ND, rows_S, self.sent(), self.key, self.ids())
+            encoded = self.kept.encode(x_ND, rows_S, self.sent(), self.key, ids_S)
         else:
-            encoded = encode(x_ND, rows_S, self.sent(), self.key, self.ids(), check=False)
+            encoded = encode(x_ND, rows_S, self.sent(), self.key, ids_S, check=False)
         if self.trace is not None:
             self.trace(encoded.range_S)
         return encoded
@@ -153,7 +171,11 @@ class Coding:
             self.take(payload, encoded)
             return self.read(shape)
         self._check_sent(encoded)
-        return self.finished(decode(payload, self.received()), shape)
+        rows_RD = decode(payload, self.received())
+        if (lot := self.lot) is not None:
+            whole_RD = rows_RD.new_zeros(lot.num_received, rows_RD.size(1))
+            rows_RD = whole_RD.index_copy_(0, lot.received, rows_RD.mul_(lot.scale))
+        return self.finished(rows_RD, shape)
 
     def take(self, payload: Tensor, encoded: Encoded) -> Tensor:
         """Keep the rows received."""
@@ -166,7 +188,7 @@ class Coding:
         if looks_later(encoded):
             return  # noted when it was encoded
         if (bad := encoded.first_bad()) is not None:
-            raise bad_row(self.name_row(bad))
+            raise bad_row(self.name_row(bad if self.lot is None else int(self.lot.sent[bad])))
 
     def read(self, shape: torch.Size) -> Tensor:
         """Return the rows that are kept here."""

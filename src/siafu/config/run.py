@@ -168,7 +168,7 @@ class RunConfig(
         named = PRESETS.get(self.strategy)
         by_name = named is not None and named.wire != 32
         is_asked = by_name if self.wire is None else self.wire != "32"
-        return is_asked and self.ranks > 1
+        return (is_asked or (self.boundary or 1) < 1) and self.ranks > 1
 
 
 class ResolvedConfig(RunConfig):

@@ -146,9 +146,13 @@ class Settings(Columns, total=False):
     """float32, float64, or bf16: rows and products in bfloat16, sums, weights and losses in
     float32; half the bytes between ranks, and less memory."""
     wire: str | None
-    """bits per entry between ranks: 32, 16, 8, 4, 2, adaptive or random; with --changes 1, 0."""
+    """bits per entry between ranks: 32, 16, 8, 4, 2, bf16, fp8, adaptive or random; with --changes
+    1, 0."""
     changes: bool | None
     """send what changed of rows since the last epoch, rounded by --wire; both ends keep them."""
+    boundary: float | None
+    """share of the rows between ranks that travel in an epoch, drawn by lot and scaled, for sums of
+    neighbours (default: 1)."""
     wire_bits: float | None
     """mean bits per entry, 2 to 8, for adaptive (default: 4); with --changes from 0.5."""
     wire_period: int | None

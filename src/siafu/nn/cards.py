@@ -148,6 +148,11 @@ class ModelCard:
         return self.aggregation in ("normalised_sum", "mean", "sum")
 
     @property
+    def adds_up(self) -> bool:
+        """Whether what neighbours give is a sum, up to factors that do not depend on rows."""
+        return self.aggregation in ("normalised_sum", "mean", "sum", "relations")
+
+    @property
     def attends(self) -> bool:
         """Whether neighbours are weighed by attention."""
         return self.aggregation == "attention"

@@ -196,11 +196,11 @@ def _sent_parts(spec: ModelSpec, number: int, sparse: bool) -> tuple[int, ...]:
 def row_bytes_sent(width: int, strategy: Strategy) -> float:
     """Return the bytes of a row on its way, on average where widths differ."""
     if strategy.wire == 32 or width < LEAST_WIDTH:
-        return strategy.item_bytes * width
+        return strategy.boundary * strategy.item_bytes * width
     if strategy.wire == 0:
         return FIRST_FORMAT.row_bytes(width) / strategy.wire_period
     if not strategy.assigns_widths:
-        return Format.of_wire(strategy.wire).row_bytes(width)
+        return strategy.boundary * Format.of_wire(strategy.wire).row_bytes(width)
     return _HEADER_BYTES + width * strategy.wire_bits / 8
 
 

@@ -88,6 +88,9 @@ def what_was_lossy(run: ToldRun) -> str:
         else "",
         f"{what} as {wire}" if wire in ("bf16", "fp8") else "",
         f"rows up to {choices['staleness']} epochs old" if choices.get("staleness") else "",
+        f"{100 * choices['boundary']:g} % of the rows of others, drawn by lot"
+        if "boundary" in choices
+        else "",
         "neighbours are drawn" if run.result.get("sampling") else "",
         "rows and products rounded to bf16" if choices.get("precision") == "bf16" else "",
     ]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from siafu.comm import HaloPlan, StageRows, exchange_halo, stage_plans, sum_over_ranks
 from siafu.comm.once import ComputedOnce
-from siafu.errors import PlanError
+from siafu.errors import ConfigError, PlanError
 from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce, Summing, mapped
 from siafu.nn.neighbours import as_tuple
 from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
@@ -54,7 +54,7 @@ class BlockNeighbours:
         self.strategy = strategy or Strategy()
         self.view = view or whole_view(shard)
         self.book = book or WidthBook(self.strategy, shard.world, draws.seed)
-        is_rounded = shard.world.size > 1 and (self.strategy.wire != 32 or self.strategy.keeps_rows)
+        is_rounded = shard.world.size > 1 and self.strategy.codes_rows
         self._rounding = Rounding(shard, self.view, draws, self.book) if is_rounded else None
         self._by_dtype: dict[tuple[str, torch.dtype], Any] = {}
         self._departure: Departure | None = None
@@ -100,6 +100,8 @@ class BlockNeighbours:
         x_ND = as_rows(x_ND) if x_ND.dim() > 1 else x_ND  # a number per row is no row
         plan, rounding = self._plan_of_all, self._rounding
         codings = None if rounding is None else rounding.codings_of_all(x_ND, plan)
+        if codings is not None:
+            self._check_lot("a model of your own")
         return torch.cat([x_ND, exchange_halo(x_ND, plan, self.view.world, codings)])
 
     @property
@@ -227,6 +229,7 @@ class BlockNeighbours:
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""
+        self._check_lot("a maximum")
         return staged_max(as_rows(x_ND), self.reach)
 
     def attend(
@@ -263,6 +266,7 @@ class BlockNeighbours:
         first_head: int = 0,
     ) -> Tensor:
         """Return an attention over given edges; `operands` are sources, rows and shared."""
+        self._check_lot("attention")
         sources, rows = (tuple(map(as_rows, group)) for group in operands[:2])
         shared = operands[2]
         captured = () if edges is None else edges.function.captured
@@ -306,6 +310,7 @@ class BlockNeighbours:
         self, reach: Reach, function: EdgeFunction, rows: tuple[Rows, Rows, Rows], reduce: Joining
     ) -> Tensor:
         """Return a function joined over given edges; `rows` are of sources, rows and edges."""
+        self._check_lot("a function of edges")
         src, dst, edge = rows
         call = ReductionCall(
             function,
@@ -332,6 +337,15 @@ class BlockNeighbours:
                         seen=f"shape {tuple(tensor.shape)}, {count} rows wanted",
                         fix="see Neighbours.reduce for the order of its arguments",
                     )
+
+    def _check_lot(self, what: str) -> None:
+        """Raise where rows that were not drawn would count as rows of 0."""
+        if self.strategy.boundary < 1:
+            raise ConfigError(
+                "Only sums of neighbours are right on average where rows are drawn.",
+                seen=f"--boundary {self.strategy.boundary:g} with {what}",
+                fix="use a model that adds rows up (gcn, sage, gin, rgcn), or leave --boundary out",
+            )
 
     def relations(self, x_ND: Tensor, map_TDO: Tensor) -> Tensor:
         """Return the sum over edge types of the mapped mean over their in-edges."""

@@ -4,6 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator
 
+from siafu.nn import CARDS
 from siafu.nn.options import TEMPORAL
 from siafu.nn.precision import Precision
 from siafu.options import OVER_TIME, STATIC, Options, Scope, setting
@@ -18,6 +19,11 @@ PERIODS = Scope(
     lambda kind: kind.assigns_widths or kind.config.wire == "0",
     "where rows travel alike in every epoch",
     "add --wire adaptive",
+)
+SUMS = Scope(
+    lambda kind: kind.config.model in CARDS and CARDS[kind.config.model].adds_up,
+    "where neighbours are not simply added up",
+    "use --model gcn, sage, gin or rgcn",
 )
 CHOOSING = Scope(
     lambda kind: kind.config.strategy == AUTO,
@@ -107,6 +113,15 @@ class StrategyOptions(Options):
         None,
         "send what changed of rows since the last epoch, rounded by --wire; both ends keep them",
         STATIC,
+    )
+    boundary: float | None = setting(
+        None,
+        "share of the rows between ranks that travel in an epoch, drawn by lot and scaled, for sums"
+        " of neighbours (default: 1)",
+        STATIC,
+        SUMS,
+        gt=0,
+        le=1,
     )
     wire_bits: float | None = setting(
         None,

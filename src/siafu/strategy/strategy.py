@@ -49,6 +49,9 @@ class Strategy:
     renewed at 8 bits every `wire_period` epochs."""
     changes: bool = False
     """Both ends keep rows as they were last read, and what is rounded is the change since then."""
+    boundary: float = 1.0
+    """Share of the rows between ranks that travel in an epoch, drawn by lot and scaled up; others
+    are 0. Only for sums, means and relations."""
     wire_bits: float = 4
     """Mean bits of an entry where widths differ."""
     wire_period: int = 50
@@ -80,6 +83,7 @@ class Strategy:
     def __post_init__(self) -> None:
         self._check_wire()
         self._check_changes()
+        self._check_boundary()
         self._check_staleness()
         self._check_columns()
         self._check_intervals()
@@ -205,6 +209,29 @@ class Strategy:
                 fix="add --wire 4 (or 8, 2, 1, 0, adaptive), or leave --changes out",
             )
 
+    def _check_boundary(self) -> None:
+        if not 0 < self.boundary <= 1:
+            raise ConfigError(
+                "The share of rows that travel can't be used.",
+                seen=f"--boundary {self.boundary:g}",
+                fix="use a share above 0, to 1",
+            )
+        beside = {
+            f"--wire {self.wire}": isinstance(self.wire, str) or self.wire in (0, 1),
+            "--changes": self.changes,
+            f"--staleness {self.staleness}": self.staleness > 0,
+            "--by-columns": self.by_columns,
+            f"--precision {self.precision}": self.precision == "bf16",
+            f"unit={self.unit}": self.unit != "graph",
+        }
+        asked = [words for words, is_asked in beside.items() if is_asked]
+        if self.boundary < 1 and asked:
+            raise ConfigError(
+                "Rows drawn by lot are whole ones of this epoch, or rounded alike.",
+                seen=f"--boundary {self.boundary:g} with {asked[0]}",
+                fix="leave --boundary out, or add it to --strategy halo or sar, --wire 2 to 32",
+            )
+
     def _check_precision(self) -> None:
         twice = {
             "--wire": self.wire != 32,
@@ -246,7 +273,7 @@ class Strategy:
             return "bounded"
         if self.wire in ("bf16", "fp8"):
             return "rounded"
-        if self.wire != 32 or self.pool_bits != 32:
+        if self.wire != 32 or self.pool_bits != 32 or self.boundary < 1:
             return "unbiased"
         return "rounded" if self.precision == "bf16" else "exact"
 
@@ -264,6 +291,11 @@ class Strategy:
     def assigns_widths(self) -> bool:
         """True where rows have widths of their own."""
         return self.wire in ("adaptive", "random")
+
+    @property
+    def codes_rows(self) -> bool:
+        """True where not all rows travel as they are."""
+        return self.wire != 32 or self.keeps_rows or self.boundary < 1
 
     @property
     def keeps_rows(self) -> bool:
@@ -314,6 +346,7 @@ class Strategy:
             **(mean if self.assigns_widths else {}),
             **({"wire_period": self.wire_period} if self.wire == 0 else {}),
             **({"changes": True} if self.changes else {}),
+            **({"boundary": self.boundary} if self.boundary < 1 else {}),
             **({"staleness": self.staleness} if self.staleness else {}),
             **({"smoothing": self.smoothing} if self.smoothing else {}),
             "overlap": self.overlap,

@@ -138,6 +138,7 @@ OTHERS: dict[str, Other] = {
     "ray_address": Other("local"),
     "precision": Other("float64", ("plan",)),
     "wire": Other("4", ("bytes",)),
+    "boundary": Other(0.5, ("bytes",)),
     "wire_bits": Other(3.0, ("plan",)),
     "wire_period": Other(3, ("plan",)),
     "changes": Other(True, ("plan",), beside={"wire": "4"}),
@@ -199,7 +200,7 @@ IDLE: dict[str, str] = {
     "pool_workers": "how many tasks at once, not what they compute",
 }
 """Settings without an effect on what a run learns, sends or writes; why."""
-IDLE_ALONE = ("stages", "seed_order", "wire", "hot_rows", "partition")
+IDLE_ALONE = ("stages", "seed_order", "wire", "boundary", "hot_rows", "partition")
 """Settings about other ranks: one has nobody to send to; the same command on more uses them."""
 NOT_RUN: dict[str, str] = {
     "exact_from": "which rows lag until then is a matter of timing: tests/unit/engine",

@@ -8,11 +8,12 @@ features) need no more. Here is what only strategies need:
 - `channel` keeps the formats of rows that travel one way in one stage of an exchange, and the rows
   themselves (`comm.KeptRows`) where their changes travel, or they are read an epoch late;
 - `book` (`WidthBook`) has the channels of all exchanges of a run, and assigns their formats anew;
+- `lot` draws the rows that travel at all, where only some do;
 - `exchange` (`Rounding`) numbers the exchanges of an epoch and gives each its codings;
 - `strategy.time.rounding` does the same along time.
 
-A new format is a row of the table in `comm/coding.py`, its encoding and decoding in `ops`, and where
-it is to be assigned, a member of `assignment.CHOICES`.
+A new format is a row of the table in `comm/coding.py`, its encoding and decoding in `ops`, and
+where it is to be assigned, a member of `assignment.CHOICES`.
 """
 
 from siafu.strategy.rounding.assignment import CHOICES

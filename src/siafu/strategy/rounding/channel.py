@@ -126,7 +126,7 @@ class RowChannel:
         a row with; it is asked where formats are assigned.
         """
         self.form, self.sent, self.received = form, sent, received
-        self._ids, self._squares, self._name_row = ids, squares, name_row
+        self.ids, self._squares, self._name_row = ids, squares, name_row
         self.kept = None if form.keeping is None else KeptRows(form.keeping)
         """What both ends have of the rows, where they keep anything."""
         self.times = 0
@@ -159,7 +159,7 @@ class RowChannel:
             self.received.layout(),
             self.sent.bytes,
             self.received.bytes,
-            self._ids,
+            self.ids,
             key,
             self._name_row,
             self._trace if self.form.assigned else None,

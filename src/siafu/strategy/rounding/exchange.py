@@ -23,10 +23,13 @@ from siafu.ops import CSR, DrawKey, dropout_rows, sum_into
 from siafu.shard import Shard
 from siafu.strategy.rounding.book import WidthBook
 from siafu.strategy.rounding.channel import Channels, RowChannel, RowForm, RowFormats
+from siafu.strategy.rounding.lot import drawn_codings
 from siafu.strategy.view import View
 
 _FIRST_PURPOSE = 1 << 40
 """Draws of exchanges, apart from those of layers."""
+LOT = _FIRST_PURPOSE - 1
+"""Draws of the rows that travel at all: the same in every exchange of an epoch."""
 _DIRECTIONS = 1 << 21
 """Purposes of one exchange: the way out, and the way home from each rank."""
 LEAST_WIDTH = 10
@@ -107,6 +110,11 @@ class Rounding:
             number = self._draws.take_exchange()
             channels = self._channels(number, stages, form, squares)
             out, home = self._key(number, 0), self._key(number, 1 + self._view.world.rank)
+            if self._book.strategy.boundary < 1:
+                pair = self._drawn(channels, out, home)
+                there.append(pair[0])
+                back.append(pair[1])
+                continue
             is_silent = self._book.is_silent(self._draws.epoch)
             codings = [replace(at.coding(out), is_silent=is_silent) for at in channels.there]
             there.append(tuple(self._before_dropout(tensor, stages, codings)))
@@ -114,11 +122,23 @@ class Rounding:
             back.append(tuple(replace(coding, is_silent=is_silent) for coding in homeward))
         return Exchange(tuple(there), tuple(back))
 
+    def _drawn(
+        self, channels: Channels, out: DrawKey, home: DrawKey
+    ) -> tuple[tuple[Coding, ...], tuple[Coding, ...]]:
+        """Return codings of the rows that are drawn by lot in this epoch, there and back."""
+        share, lot = self._book.strategy.boundary, self._draws.key(LOT)
+        pairs = [
+            drawn_codings(one, other, (out, home), lot, share)
+            for one, other in zip(channels.there, channels.back, strict=True)
+        ]
+        return tuple(pair[0] for pair in pairs), tuple(pair[1] for pair in pairs)
+
     def _form(self, rows: Tensor) -> RowForm | None:
         """Return how rows are written; None where they travel as they are."""
         strategy, width = self._book.strategy, math.prod(rows.shape[1:])
         is_narrow, late = width < LEAST_WIDTH, strategy.staleness > 0
-        if not rows.is_floating_point() or (is_narrow and not late):
+        is_whole = is_narrow and not late and strategy.boundary == 1
+        if not rows.is_floating_point() or is_whole:
             return None
         changes = strategy.changes and not is_narrow
         keeping = Keeping(changes, late, strategy.smoothing) if changes or late else None
