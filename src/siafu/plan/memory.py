@@ -192,8 +192,11 @@ def _kinds_by_columns(
 def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strategy) -> int:
     """Return numbers of rows on their way, or just come: forward and backward are alike."""
     if sizes.stages <= 1:
-        return layer.travels * (sizes.read + sizes.sent)
+        # Late rows are read while those that replace them are written, and others travel.
+        late = max(sizes.read, sizes.sent) if strategy.staleness else 0
+        return layer.travels * (sizes.read + sizes.sent + late)
     held = 6 if refetches and strategy.recompute else 3
+    held += 2 * strategy.codes_rows  # messages, beside the rows they are written from and become
     return held * layer.travels * sizes.largest_stage
 
 

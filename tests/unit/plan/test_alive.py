@@ -10,6 +10,7 @@ from siafu.config import make_config
 from siafu.engine import begin
 from siafu.engine.networks.network import model_spec
 from siafu.ingest import load
+from siafu.nn import CARDS
 from siafu.partitioning import partition_graph
 from siafu.plan import predict_training_bytes
 from siafu.shard import open_shard
@@ -35,17 +36,58 @@ def alive_and_predicted(world: World, parts: Path, settings: dict[str, Any]) -> 
     with Alive([shard.x, shard.csr.index, shard.csr.indptr]) as alive:
         training = begin(config, shard)
         weights = sum(p.nbytes for p in training.workload.network.module.parameters())
-        training.step()
-    return alive.peak - 2 * weights, predicted  # these and their gradients
+        for training.progress.epochs in range(3):  # what is kept or late is there from the second
+            training.step()
+    return alive.peak - 4 * weights, predicted  # these, their gradients and what Adam keeps
+
+
+MODELS = [name for name, card in CARDS.items() if card.aggregation != "relations"]
+MODELS.remove("typed-gat")
+WIRES: dict[str, dict[str, Any]] = {
+    "4 bits": {"wire": "4"},
+    "fp8": {"wire": "fp8"},
+    "changes": {"wire": "4", "changes": True},
+    "late": {"staleness": 1},
+    "adaptive": {"wire": "adaptive"},
+}
+NEAR = (0.97, 1.15)
+LOOSE = {
+    "sage-max halo": 1.22,
+    "sage-max columns": 1.31,
+    "gin halo": 1.24,
+    "gin columns": 1.18,
+    "gat halo": 1.2,
+    "transformer columns": 1.34,
+    "sage halo 4 bits": 1.19,
+    "sage halo changes": 1.17,
+    "gat halo 4 bits": 1.27,
+    "gat halo fp8": 1.27,
+    "gat halo changes": 1.17,
+    # What sorting needs while widths are assigned are no tensors, so not seen here.
+    **{f"{model} {way} adaptive": 1.78 for model in ("sage", "gat") for way in ("halo", "sar")},
+}
+"""Where more is counted than is needed: rows that travel in one stage as if none were freed."""
+
+
+def check(ranks: RankPool, parts, settings: dict[str, Any], wire: str = "") -> None:
+    # Compiles the kernels here, where nothing waits for four ranks to do so at once.
+    alive_and_predicted(World(), parts[1], settings)
+    found = ranks.run(alive_and_predicted, 4, parts[4], settings)
+    case = f"{settings['model']} {settings['strategy']} {wire}".strip()
+    for alive, predicted in found:
+        assert NEAR[0] < predicted / alive < LOOSE.get(case, NEAR[1]), case
 
 
 @pytest.mark.parametrize("strategy", ["halo", "sar", "columns"])
-@pytest.mark.parametrize("model", ["sage", "sage-max", "gat"])
+@pytest.mark.parametrize("model", MODELS)
 def test_peak_of_a_step_is_near_the_prediction(ranks: RankPool, parts, model, strategy) -> None:
-    settings = {"model": model, "strategy": strategy}
-    # Compiles the kernels here, where nothing waits for four ranks to do so at once.
-    alive_and_predicted(World(), parts[1], settings)
-    for alive, predicted in ranks.run(alive_and_predicted, 4, parts[4], settings):
-        # A little more than is alive: what kernels make for themselves is not seen here.
-        # By columns a maximum needs less than is counted: 1.29.
-        assert alive < predicted < 1.31 * alive
+    check(ranks, parts, {"model": model, "strategy": strategy})
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("strategy", ["halo", "sar"])
+@pytest.mark.parametrize("model", ["sage", "gat"])
+def test_peak_with_rounded_or_kept_rows_is_too(
+    ranks: RankPool, parts, model, strategy, wire
+) -> None:
+    check(ranks, parts, {"model": model, "strategy": strategy, **WIRES[wire]}, wire)
