@@ -34,16 +34,15 @@ lint: setup
 
 PYTEST = $(BIN)/python -m pytest -p tests.lanes -n $(LANES) --dist loadfile --no-loadscope-reorder
 # Tests that start whole programs: the documents' commands, notebooks, faults, a wheel, mypy, Ray.
-PROGRAMS := tests/faults tests/ray $(patsubst %,tests/docs/test_%.py, \
-    commands fraud lambda_image notebooks pages types wheel)
+PAGES := $(patsubst %,tests/docs/test_%.py,commands fraud lambda_image notebooks pages types wheel)
 
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) $(addprefix --ignore=,$(PROGRAMS))
+	$(PYTEST) $(patsubst %,tests/%,unit property golden parity dynamic docs) $(addprefix --ignore=,$(PAGES))
 
 test-programs: setup .emulator/.ready
-	$(PYTEST) $(PROGRAMS)
+	$(PYTEST) tests/faults tests/ray $(PAGES)
 
 # The oldest torch that pyproject.toml promises: import and unit tests, in an environment of its own.
 .venv-oldest/.ready: pyproject.toml constraints.txt
