@@ -6,7 +6,8 @@ As `benchmarks.delta_transfer`, but that everything is the engine's: `Snapshots`
 reads in time blocks, the first layer's aggregate made once, losses, Adam. What differs is what
 stands for the stream of snapshots:
 
-- deltas: the engine's own; of TM-GCN, whose snapshots are means over a band, counts alone travel;
+- deltas: the engine's own; of TM-GCN, whose snapshots are means over a band, counts alone travel,
+  as the engine has it where copies are slow;
 - coo64: whole snapshots as int64 rows and columns with float32 weights, 20 bytes per edge;
 - csr32: int32 row starts and columns with a byte for a weight, 5 bytes per edge; of means float32
   values, 8 bytes;
@@ -185,13 +186,13 @@ def begin(
 
     # Few enough edges would be kept on the device.
     engine, kind = vars(engine_snapshots), "WindowStream" if model == "tm-gcn" else "DeltaStream"
-    own = engine[kind], vars(engine_network)["Reading"]
-    engine[kind] = kept
+    own = engine[kind], vars(engine_network)["Reading"], engine["copies_are_slow"]
+    engine[kind], engine["copies_are_slow"] = kept, lambda device: True
     vars(engine_network)["Reading"] = partial(engine_snapshots.Reading, most_edges_kept=0)
     try:
         training = begin_dynamic(config, graph, World(device=torch.device(device)))
     finally:
-        engine[kind], vars(engine_network)["Reading"] = own
+        engine[kind], vars(engine_network)["Reading"], engine["copies_are_slow"] = own
     assert streams, "the engine has asked for no stream"
     return training, streams
 

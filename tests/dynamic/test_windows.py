@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from siafu.comm import World
+from siafu.engine.dynamic import snapshots
 from siafu.engine.dynamic.snapshots import KEPT_SHARE, MOST_EDGES_KEPT, Reading, Snapshots
 from siafu.engine.dynamic.step_shards import make_grid
 from siafu.graph import DynamicGraph, smooth
@@ -58,11 +59,12 @@ def matrices(found: Snapshots, steps: range) -> list[CSR]:
     ("factor", "kind"),
     [(1.0, WindowStream), (0.5, WindowStream), (3.0, WindowStream), (0.3, DeltaStream)],
 )
-def test_means_are_those_of_the_definition(device, outward, factor, kind):
+def test_means_are_those_of_the_definition(device, outward, factor, kind, monkeypatch):
+    monkeypatch.setattr(snapshots, "copies_are_slow", lambda device: True)
     graph = weighted(factor)
     band = make_model("tm-gcn").band
-    snapshots = list(graph.iterate())
-    want = list(smooth((s.transposed() for s in snapshots) if outward else snapshots, band))
+    plain = list(graph.iterate())
+    want = list(smooth((s.transposed() for s in plain) if outward else plain, band))
     for most_edges in (0, 10**6):
         found = snapshots_of(graph, device, Reading(outward=outward, most_edges_kept=most_edges))
         assert [type(stream) for _, stream in found._streams] == [kind] * (most_edges == 0)
@@ -87,3 +89,14 @@ def test_snapshots_are_kept_where_they_fit(device):
     else:
         assert most * 16 * KEPT_SHARE <= torch.cuda.mem_get_info()[1]
     assert found._most_edges(7) == 7
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_values_travel_where_copies_are_quick(device, monkeypatch):
+    graph, means = awkward_dynamic(), {}
+    for slow, kind in ((True, WindowStream), (False, DeltaStream)):
+        monkeypatch.setattr(snapshots, "copies_are_slow", lambda device, slow=slow: slow)
+        found = snapshots_of(graph, device, Reading(most_edges_kept=0))
+        assert [type(stream) for _, stream in found._streams] == [kind]
+        means[slow] = [csr.weight.clone() for csr in matrices(found, range(5))]
+    assert all(torch.equal(*pair) for pair in zip(*means.values(), strict=True))

@@ -25,7 +25,14 @@ from siafu.ops.csr.maximum import (
 from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, own_and_sum, sum_into
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
-from siafu.ops.delta.window import GRAIN, WindowStream, sums_are_exact, window_means, with_loops
+from siafu.ops.delta.window import (
+    GRAIN,
+    WindowStream,
+    copies_are_slow,
+    sums_are_exact,
+    window_means,
+    with_loops,
+)
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
 from siafu.ops.group_numbering import GroupNumbering, NewKeys
 from siafu.ops.kernels import has_fast_kernels
@@ -106,6 +113,7 @@ __all__ = [
     "attend_reference",
     "bad_row",
     "can_activate",
+    "copies_are_slow",
     "csr_max_reference",
     "csr_sum_reference",
     "decode",

@@ -11,7 +11,6 @@ from siafu.ops.contract import (
     ActivationKernels,
     AttentionKernels,
     CsrKernels,
-    DeltaKernels,
     RandomKernels,
     RowKernels,
     SampleKernels,
@@ -20,6 +19,7 @@ from siafu.ops.contract import (
 )
 from siafu.ops.csr import reference as csr_reference
 from siafu.ops.delta import reference as delta_reference
+from siafu.ops.delta.contract import DeltaKernels
 from siafu.ops.random import reference as random_reference
 from siafu.ops.rows import reference as row_reference
 from siafu.ops.sample import reference as sample_reference

@@ -15,8 +15,8 @@ from siafu.ops import (
     window_means,
     with_loops,
 )
-from siafu.ops.contract import Slid
 from siafu.ops.delta import reference
+from siafu.ops.delta.contract import Slid
 
 
 def history(seed, num_nodes, num_steps, *, grain=1.0, symmetric=False) -> list[Snapshot]:

@@ -36,6 +36,7 @@ from siafu.ops import (
     GRAIN,
     DeltaStream,
     WindowStream,
+    copies_are_slow,
     sums_are_exact,
     window_means,
     with_loops,
@@ -196,7 +197,7 @@ class Snapshots:
         return sum(stream.sent_bytes for _, stream in self._streams)
 
     def _stream(self, span: range) -> DeltaStream | WindowStream:
-        if self._counts and len(span) > 1:
+        if self._counts and len(span) > 1 and copies_are_slow(self.device):
             return self._window_stream(span)
 
         def noted() -> Iterator[CSR]:

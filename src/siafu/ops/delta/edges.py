@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from siafu.errors import PlanError
-from siafu.ops.contract import Changes
 from siafu.ops.csr.matrix import CSR, INT32_MAX
+from siafu.ops.delta.contract import Changes
 from siafu.ops.kernels import delta_kernels
 
 _MOST_PLACES = INT32_MAX - 4096

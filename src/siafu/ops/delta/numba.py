@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from siafu.ops.contract import Changes, Slid, SortedEdges
+from siafu.ops.delta.contract import Changes, Slid, SortedEdges
 from siafu.ops.delta.reference import next_indptr
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import num_chunks, run_chunks

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from siafu.ops.contract import Changes, Slid, SortedEdges
+from siafu.ops.delta.contract import Changes, Slid, SortedEdges
 
 
 def changes(now: SortedEdges, following: SortedEdges, num_cols: int) -> Changes:

@@ -18,8 +18,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from siafu.ops.contract import Changes, SortedEdges
 from siafu.ops.delta import reference
+from siafu.ops.delta.contract import Changes, SortedEdges
 
 changes = reference.changes  # found on the host
 slide = reference.slide  # so is this

@@ -16,15 +16,16 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from siafu.errors import PlanError
-from siafu.ops.contract import Changes, Slid
 from siafu.ops.csr.matrix import CSR
 from siafu.ops.csr.sum import neighbour_sum
+from siafu.ops.delta.contract import Changes, Slid
 from siafu.ops.delta.edges import EdgeDelta, edge_delta
 from siafu.ops.delta.stream import Transpose
 from siafu.ops.delta.walk import Encoder, Walk
@@ -32,8 +33,30 @@ from siafu.ops.kernels import delta_kernels
 
 GRAIN = 0.5
 """Weights are whole multiples of it: counts, and counts of a graph made symmetric by halves."""
+_TRIED_BYTES = 1 << 26
+_QUICK_COPIES = 36e9
+"""Bytes per second. An H200 (46e9) takes 144 ms for an epoch over 16 M edges with counts, and 127
+with values, of which 6.9 times as many bytes travel; a slot of PCIe 4 has 26e9 at best."""
 _MOST_DEGREE = 1 << 22
 """Sums of a row's weights are exact in float32, and roots of all degrees fit a table of 64 MB."""
+
+
+@cache
+def copies_are_slow(device: torch.device) -> bool:
+    """Return whether counts are worth it: values take longer to arrive than to be made there."""
+    if device.type != "cuda":
+        return True
+    sent = torch.empty(_TRIED_BYTES, dtype=torch.uint8, pin_memory=True)
+    arrived = torch.empty_like(sent, device=device)
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    seconds = []
+    for _ in range(3):
+        begun.record()
+        arrived.copy_(sent, non_blocking=True)
+        ended.record()
+        ended.synchronize()
+        seconds.append(begun.elapsed_time(ended) / 1e3)
+    return _TRIED_BYTES / min(seconds) < _QUICK_COPIES
 
 
 def sums_are_exact(least: float, most: float, degree: float, band: int) -> bool:
