@@ -260,8 +260,8 @@ class SampledNetwork:
         """
         kept, whole = self._kept(), self._whole
         if kept.logits is None:
-            logits = self._infer_all(embed=False) if whole is None else _held(whole.logits())
-            kept.logits = logits
+            held = None if whole is None else HeldRows(whole.logits().cpu())
+            kept.logits = held or self._infer_all(embed=False)
         return kept.logits
 
     @torch.no_grad()
@@ -269,8 +269,8 @@ class SampledNetwork:
         """Return the rows of `embeddings`, likewise; `logit_rows` goes on from their layer."""
         kept, whole = self._kept(), self._whole
         if kept.embeddings is None:
-            rows = self._infer_all(embed=True) if whole is None else _held(whole.embeddings())
-            kept.embeddings = rows
+            held = None if whole is None else HeldRows(whole.embeddings().cpu())
+            kept.embeddings = held or self._infer_all(embed=True)
         return kept.embeddings
 
     def _kept(self) -> Inferred:
@@ -376,13 +376,12 @@ class SampledNetwork:
         for low in range(0, len(rows_R), step):
             some = rows_R[low : low + step]
             high = low + len(some)
-            rows = [
-                (layer.read(some) if isinstance(layer, PickedRows) else layer.slice(low, high))
+            picked = (
+                layer.read(some) if isinstance(layer, PickedRows) else layer.slice(low, high)
                 for layer in hidden
-            ]
-            rows = [layer.to(device) for layer in rows]
+            )
             with self._computing():
-                read_out = self.module.read_out(rows)
+                read_out = self.module.read_out([rows.to(device) for rows in picked])
             out.write(low, read_out.cpu())
         return out if only is None else PickedRows(rows_R, out, num_owned)
 
@@ -395,10 +394,6 @@ class SampledNetwork:
             out = self.module.run_layer(number, x, neighbours, self._draws)
         is_last = number == self.module.spec.layers - 1
         return out.to(sum_type(out.dtype)) if is_last else out
-
-
-def _held(rows: Tensor) -> HeldRows:
-    return HeldRows(rows.cpu())
 
 
 def _all_rows(rows: WrittenRows) -> Tensor:
