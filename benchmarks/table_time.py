@@ -119,11 +119,13 @@ def _scaling(model: str, result: Row) -> str:
         for ranks in sorted({row["ranks"] for row in rows if row["ranks"] > 1})
     ]
     ranks = ",".join(str(count) for count in sorted({row["ranks"] for row in rows}))
+    remade = "" if best(1).get("kept", True) else " (its snapshots made anew from deltas)"
     nodes = "" if result["nodes"] == 20_000 else f"--nodes {result['nodes']} "
     band = "" if result.get("band", 20) == 20 else f"--band {result['band']} "
     return (
         f"| epoch over {result['snapshots']} snapshots of {result['nodes']:,} nodes, {model}, a "
-        f"core per rank | 1 rank {one:.2f} s, {best(1)['peak_mb']:.0f} MB; {'; '.join(told)} each "
+        f"core per rank | 1 rank {one:.2f} s{remade}, {best(1)['peak_mb']:.0f} MB; "
+        f"{'; '.join(told)} each "
         f"| `benchmarks.time_parallel {nodes}--ranks {ranks} --steps {result['snapshots']} {band}"
         f"--blocks 0 --node-parts 1 --overlap on,off` |"
     )
