@@ -17,6 +17,7 @@ from benchmarks.table_precision import precision_lines
 from benchmarks.table_sampled import (
     billion_lines,
     cold_lines,
+    distdgl_lines,
     reach_lines,
     sampled_accuracy_lines,
     sampled_gpu_lines,
@@ -322,7 +323,7 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
     (
         "Sampled minibatches",
         "",
-        (sampling_lines, sampled_gpu_lines, reach_lines, sampled_accuracy_lines),
+        (sampling_lines, distdgl_lines, sampled_gpu_lines, reach_lines, sampled_accuracy_lines),
     ),
     ("Graphs larger than memory", "", (ingest_lines, billion_lines, cold_lines)),
     ("Graphs over time", "", (delta_lines, time_parallel_lines, scaling_lines, overlap_lines)),

@@ -24,6 +24,24 @@ def sampling_lines() -> list[str]:
     return lines
 
 
+def distdgl_lines() -> list[str]:
+    """Return what a sampled epoch over links takes beside DistDGL."""
+    lines = []
+    for result in rows_of("distdgl"):
+        rows = result["rows"]
+        peers = [1e3 * row["seconds"] for name, row in rows.items() if name.startswith("DistDGL")]
+        ours, turn = (1e3 * rows[name]["seconds"] for name in ("k=32", "k=1, in turn"))
+        lines.append(
+            f"| sampled epoch, 3 x 256 SAGE, fan-out 15,10,5, {result['steps']} minibatches per "
+            f"host, {result['nodes'] / 1e6:.0f} M nodes, {result['hosts']} hosts of "
+            f"{result['threads']} core at {result['mbit'] / 1e3:.0f} Gbit/s "
+            f"| {ms(ours)}, {faster(ours, min(peers), 'DistDGL')}, "
+            f"{faster(ours, turn, 'a minibatch at a time')} "
+            f"| `benchmarks.distdgl --dgl-python P --hosts {result['hosts']}` |"
+        )
+    return lines
+
+
 def sampled_gpu_lines() -> list[str]:
     """Return what a sampled epoch takes on one GPU, by where rows lie."""
     lines = []
