@@ -32,7 +32,8 @@ def inferred(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, A
     for at_once, room in rooms:
         network._inferred = None
         network.feed.room = lambda *given, room=room, **more: room
-        few = mock.patch.object(Room, "fetched_at_once", lambda *_, most=at_once: most)
+        most = at_once + world.rank  # ranks need not have room for as many rows
+        few = mock.patch.object(Room, "fetched_at_once", lambda *_, most=most: most)
         with few, mock.patch.multiple(layerwise, **SMALL):
             rows = network.logit_rows() if flow is None else network.flow_rows(flow)
             asked = torch.arange(shard.num_owned) if flow is None else flow.rows[-1]

@@ -80,7 +80,11 @@ def fetch_near(
 
 
 def _rounds(counts: list[int], channel: World, at_once: int) -> int:
-    """Return in how many rounds all ranks fetch so many rows of each other."""
-    table = tell([float(count) for count in counts], channel, "control")
+    """Return in how many rounds all ranks fetch so many rows of each other.
+
+    Ranks may have room for other numbers of rows at once; all go by the least.
+    """
+    told = tell([float(number) for number in (at_once, *counts)], channel, "control")
+    at_once, table = int(min(row[0] for row in told)), [row[1:] for row in told]
     asked, answered = [sum(row) for row in table], [sum(row) for row in zip(*table, strict=True)]
     return math.ceil(max(*asked, *answered) / at_once)

@@ -275,7 +275,9 @@ class Feed:
     def left(self) -> int:
         """Return the bytes that every rank may still take; all call this together."""
         assert self._left is not None, "memory is limited"
-        return self._left() - (0 if self._hot is None else self._hot.free_bytes)
+        mine = self._left() - (0 if self._hot is None else self._hot.free_bytes)
+        # What hot rows will take differs by rank; rounds of fetching and places of rows may not.
+        return int(min(row[0] for row in tell([float(mine)], self.channel, "control")))
 
     @property
     def is_ahead(self) -> bool:

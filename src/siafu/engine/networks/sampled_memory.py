@@ -131,9 +131,10 @@ def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float
         return 0.0
     degree = feed.shard.csr.degree()
     most = float(degree.max()) if len(degree) else 0.0
-    most = max(row[0] for row in feed.shard.world.gather_numbers([most]))
     width = max(layer_rows(spec, number).widest for number in range(spec.layers))
-    return most * node_bytes(4 * width + 32, width, feed.is_ahead)
+    # A rank of few rows has one thread, and nothing is made ready beside others.
+    mine = most * node_bytes(4 * width + 32, width, feed.is_ahead)
+    return max(row[0] for row in feed.shard.world.gather_numbers([mine]))
 
 
 def _too_small(config: RunConfig, held: int, training: float, inferring: float) -> BudgetError:
