@@ -184,11 +184,15 @@ class Coding:
         self.kept.take(payload, self.received())
         return self.kept.rows
 
+    def name_sent(self, place: int) -> str:
+        """Return what an error says of the row that stands there among those that were sent."""
+        return self.name_row(place if self.lot is None else int(self.lot.sent[place]))
+
     def _check_sent(self, encoded: Encoded) -> None:
         if looks_later(encoded):
             return  # noted when it was encoded
         if (bad := encoded.first_bad()) is not None:
-            raise bad_row(self.name_row(bad if self.lot is None else int(self.lot.sent[bad])))
+            raise bad_row(self.name_sent(bad))
 
     def read(self, shape: torch.Size) -> Tensor:
         """Return the rows that are kept here."""

@@ -286,7 +286,7 @@ def start_coded(
     is_late = kept is not None and kept.keeping.late and not kept.is_new
     encoded = coding.encode(x_ND, rows_S)
     if looks_later(encoded):
-        world.bad_rows.note(encoded, coding.name_row)
+        world.bad_rows.note(encoded, coding.name_sent)
     counts = coding.sent_bytes, coding.received_bytes
     pending = start_exchange(encoded.payload, *counts, world, purpose)
     if kept is None or not is_late:

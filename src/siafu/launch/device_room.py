@@ -95,7 +95,7 @@ def _of_part(parts: str, rank: int) -> Kinds:
 
 def _remedies(config: ResolvedConfig, *, trains: bool) -> list[str]:
     if not trains:
-        return ["infer on more ranks", "hide the GPU: CUDA_VISIBLE_DEVICES= siafu infer ..."]
+        return ["the host's memory: CUDA_VISIBLE_DEVICES= in front of the command"]
     is_own, more = ":" in config.model, 2 * config.ranks
     found = [] if config.precision == "bf16" else [_LESS_ROWS]
     found.append(_MINIBATCHES)
