@@ -94,7 +94,9 @@ def sum_grad_into(
     def work(lo: int, hi: int) -> None:
         span = (lo, hi, parts)
         matrix = indptr, index, weight, row_scale, col_scale
-        _sum_blocks(*matrix, x, out, own, mask, grad, sums, factor, span, tiles)
+        # A constant in the kernel would have `sum_rows` compiled for it, and a process that did so
+        # would add in another order than one that loads the kernel from disk.
+        _sum_blocks(*matrix, x, out, own, mask, grad, sums, factor, span, False, tiles)
 
     run_chunks(work, _block_bounds(grad, sums))
     bias_W.copy_(torch.from_numpy(sums.sum(axis=0)))
@@ -182,13 +184,14 @@ def _sum_blocks(  # noqa: PLR0913 - flat, so that Numba drops the branches of ab
     sums: Array,
     by: Any,
     span: tuple[int, int, int],
+    adds: bool,
     tiles: tuple[int, ...] | None,
 ) -> None:
     for at in range(span[0], span[1]):
         low, high = at * BLOCK, min((at + 1) * BLOCK, len(grad))
         for part in range(span[2]):
             place = (low, high, span[2], part)
-            sum_rows(indptr, index, weight, row_scale, col_scale, x, out, False, place, tiles)
+            sum_rows(indptr, index, weight, row_scale, col_scale, x, out, adds, place, tiles)
         for n in range(low, min(high, len(own))):
             for f in range(grad.shape[1]):
                 grad[n, f] += own[n, f]
