@@ -33,16 +33,18 @@ lint: setup
 	$(BIN)/mypy
 
 PYTEST = $(BIN)/python -m pytest -p tests.lanes -n $(LANES) --dist loadfile --no-loadscope-reorder
-# Tests that start whole programs: the documents' commands, notebooks, faults, a wheel, mypy, Ray.
-PAGES := $(patsubst %,tests/docs/test_%.py,commands fraud lambda_image notebooks pages types wheel)
+# Tests that start or run whole programs: the documents' commands, notebooks, faults, a wheel, mypy,
+# Ray, every setting in every engine.
+PROGRAMS := tests/unit/launch/test_settings_walk.py $(patsubst %,tests/docs/test_%.py, \
+    commands fraud lambda_image notebooks pages types wheel)
 
 test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(PYTEST) $(patsubst %,tests/%,unit property golden parity dynamic docs) $(addprefix --ignore=,$(PAGES))
+	$(PYTEST) $(patsubst %,tests/%,unit property golden parity dynamic docs) $(addprefix --ignore=,$(PROGRAMS))
 
 test-programs: setup .emulator/.ready
-	$(PYTEST) tests/faults tests/ray $(PAGES)
+	$(PYTEST) tests/faults tests/ray $(PROGRAMS)
 
 # The oldest torch that pyproject.toml promises: import and unit tests, in an environment of its own.
 .venv-oldest/.ready: pyproject.toml constraints.txt
