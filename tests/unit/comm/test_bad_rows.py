@@ -12,6 +12,7 @@ from torch import Tensor
 
 from siafu.comm import Coding, World, reduce_gradients
 from siafu.comm.bad_rows import BadRows
+from siafu.comm.coding import Lot
 from siafu.config import make_config
 from siafu.engine import begin
 from siafu.errors import DataError
@@ -44,6 +45,13 @@ def test_the_first_bad_row_of_the_first_bad_message_is_named(bad: int) -> None:
     with pytest.raises(DataError, match=f"row {bad} of message 1"):
         rows.check()
     rows.check()  # what was told is told once
+
+
+def test_rows_that_are_drawn_by_lot_have_their_own_names() -> None:
+    lot = Lot(torch.tensor([2, 4]), torch.empty(0, dtype=torch.int64), 0, 2.0)
+    none, rows = (lambda: torch.empty(0)), torch.arange(5)
+    coding = Coding(none, none, (), (), lambda: rows, KEY, lambda at: f"row {at}", lot=lot)
+    assert [coding.name_sent(place) for place in (0, 1)] == ["row 2", "row 4"]
 
 
 def test_rows_that_nobody_looks_at_are_looked_at_in_the_end() -> None:

@@ -137,6 +137,24 @@ def test_rows_of_other_ranks_take_what_the_budget_leaves(
     assert all(one["peak"] < budget for one in told)
 
 
+def left_beside_hot_rows(world: World, parts: Path) -> tuple[int, int]:
+    """Return what is left where hot rows will take 1 kB more on each next rank, and without any."""
+    network, _ = network_of(parts, world, memory="4GB", model="sage")
+    with mock.patch.object(network.feed, "_left", return_value=10_000):
+        without = network.feed.left()
+        kept = mock.Mock(free_bytes=1000 * (world.rank + 1))
+        with mock.patch.object(network.feed, "_hot", kept):
+            left = network.feed.left()
+    network.close()
+    return left, without
+
+
+def test_ranks_agree_on_what_is_left(ranks: RankPool, tmp_path: Path) -> None:
+    partition_graph(load("planted:400"), tmp_path / "3.parts", num_parts=3, method="hash")
+    told = ranks.run(left_beside_hot_rows, 3, tmp_path / "3.parts")
+    assert told == [(7_000, 10_000)] * 3
+
+
 @pytest.mark.usefixtures("only_tensors")
 def test_budget_too_small_for_a_minibatch_names_one_that_works(parts: Path) -> None:
     with pytest.raises(BudgetError, match="too small to train") as caught:
