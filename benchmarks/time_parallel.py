@@ -49,7 +49,6 @@ from benchmarks.ranks import answer, run_module
 from siafu.comm import BACKWARD, FORWARD, World
 from siafu.config import make_config
 from siafu.engine import Trainer, begin_dynamic, peak_bytes
-from siafu.engine.dynamic import snapshots
 from siafu.engine.dynamic.workload import DynamicWorkload
 from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
 from siafu.ingest import drifting, graph_from_events
@@ -79,10 +78,9 @@ def measure_rank(job: dict[str, Any]) -> None:
     set_threads(1)  # a core a rank, so that ranks compare
     with World.join(device=job["device"]) as world:
         rows = []
-        with patch.object(snapshots, "MOST_EDGES_KEPT", job["most_edges_kept"]):
-            for _, alike in itertools.groupby(job["runs"], key=_prepared_as):
-                gc.collect()
-                rows += _measure_alike(world, list(alike), job["least_group"])
+        for _, alike in itertools.groupby(job["runs"], key=_prepared_as):
+            gc.collect()
+            rows += _measure_alike(world, list(alike), job["least_group"])
     told = {"rows": rows}
     answer(told) if "SIAFU_ANSWER" in os.environ else print(json.dumps(told))
 
@@ -189,12 +187,7 @@ def measure(
     ranks: int, runs: list[dict[str, Any]], args: argparse.Namespace
 ) -> list[dict[str, Any]]:
     """Return the figures of all combinations on so many ranks, which are started once."""
-    job = {
-        "device": args.device,
-        "runs": runs,
-        "least_group": args.least_group,
-        "most_edges_kept": args.most_edges_kept,
-    }
+    job = {"device": args.device, "runs": runs, "least_group": args.least_group}
     if args.mbit is None or ranks == 1:
         found = run_module("benchmarks.time_parallel", ranks, job)
     else:
@@ -365,12 +358,6 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--band", type=int, default=BAND, help="snapshots of TM-GCN's means")
     parser.add_argument("--least-group", type=int, default=256, help="nodes that travel alone")
-    parser.add_argument(
-        "--most-edges-kept",
-        type=int,
-        default=snapshots.MOST_EDGES_KEPT,
-        help="of all snapshots of a rank; more, and one rank keeps them ready as many do",
-    )
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--rank")
     args = parser.parse_args()
@@ -389,7 +376,6 @@ def main() -> None:
         "mbit": args.mbit,
         "band": args.band,
         "least_group": args.least_group,
-        "most_edges_kept": args.most_edges_kept,
     }
     with tempfile.TemporaryDirectory(prefix="siafu-time-") as folder:
         stores = stores_of(graph, numbers(args.node_parts), Path(folder))

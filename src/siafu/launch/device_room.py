@@ -13,7 +13,7 @@ from siafu.comm import World
 from siafu.comm.devices import name_of
 from siafu.config import ResolvedConfig
 from siafu.engine import num_embedded
-from siafu.engine.dynamic.snapshots import MOST_EDGES_KEPT
+from siafu.engine.dynamic.snapshots import KEPT_SHARE
 from siafu.errors import BudgetError
 from siafu.graph import DynamicGraph
 from siafu.launch.foreseen import FAILURES, outlook_of, setting_of
@@ -68,7 +68,9 @@ def check_room_over_time(
     rows = -(-graph.num_nodes // config.node_parts) * at_once
     edges = graph.edges_per_snapshot().astype(np.int64)
     mine = int(edges.sum()) // world.size
-    kept = mine if mine <= MOST_EDGES_KEPT else int(edges.max(initial=0)) // config.node_parts
+    kept = (
+        mine if 8 * mine <= free // KEPT_SHARE else int(edges.max(initial=0)) // config.node_parts
+    )
     item = BYTES[config.precision]
     kinds = {
         GRAPH: 8 * kept,

@@ -19,6 +19,7 @@ from siafu.engine.dynamic.event_features import EventScale, event_means
 from siafu.engine.dynamic.node_features import NodeFeatures, window_degrees
 from siafu.engine.dynamic.step_shards import StepShards
 from siafu.graph import Array, DynamicGraph, Snapshot, group_graph, normalised, smooth
+from siafu.memory import free_bytes
 from siafu.nn import (
     BandedMean,
     CachedRows,
@@ -43,12 +44,10 @@ from siafu.ops import (
 )
 from siafu.shard import NodeShare
 
-MOST_EDGES_KEPT = 100_000_000
-"""Edges of all its snapshots together that a rank keeps ready in the host's memory; above, it keeps
-deltas and makes each block's snapshots from them. 0.8 GB, or 1.6 with transposes."""
 KEPT_SHARE = 8
-"""Of a GPU's free memory, kept snapshots take at most one part in so many: as many edges on a card
-of 12 GB, and where they fit nothing travels at all. Inputs take half of what is left."""
+"""Of the memory that is free, a GPU's or the host's, kept snapshots of all ranks there take at most
+one part in so many; a rank with more keeps deltas and makes each block's snapshots from them. On a
+GPU nothing travels where they fit. Inputs take half of what is left."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,8 +63,8 @@ class Reading:
     outward: bool = False
     """Whether a node sums over those that its edges lead to, not those they come from."""
     most_edges_kept: int | None = None
-    """Of all snapshots together that stay on the device; None: `MOST_EDGES_KEPT` on the CPU, on a
-    GPU what fits an eighth of its free memory."""
+    """Of all snapshots together that stay on the device; None: what fits an
+    eighth of its free memory."""
     most_input_bytes: float | None = None
     """Of all input rows and their first aggregates that stay on the device; above, they stay on the
     host, and those of a block are brought when it is run. None: half of what is free on a GPU."""
@@ -185,11 +184,10 @@ class Snapshots:
     def _most_edges(self, given: int | None) -> int:
         if given is not None:
             return given
-        if self.device.type != "cuda":
-            return MOST_EDGES_KEPT
-        free = torch.cuda.mem_get_info(self.device)[0] / self.share.world.ranks_here
+        on_gpu = self.device.type == "cuda"
+        free = torch.cuda.mem_get_info(self.device)[0] if on_gpu else free_bytes()
         per_edge = 8 if self.graph.symmetric or self._shards is not None else 16
-        return int(free / KEPT_SHARE / per_edge)
+        return int(free / self.share.world.ranks_here / KEPT_SHARE / per_edge)
 
     @property
     def sent_bytes(self) -> int:
