@@ -165,7 +165,8 @@ def _cell(rows: list[Row], name: tuple[int, int, str, str], ranks: int) -> str:
 def _of_run(rows: list[Row], run: str) -> Row | None:
     """Return the row of that run, else the newest."""
     same = [row for row in rows if row["run"] == run]
-    return (same or rows or [None])[-1]
+    found = same or rows
+    return found[-1] if found else None
 
 
 def _asked(row: Row) -> str:
