@@ -115,6 +115,50 @@ def test_features_of_tables(tmp_path: Path) -> None:
         load_dynamic(temporal_data(), window=4, options=options)
 
 
+@pytest.mark.parametrize(
+    ("later", "problem"),
+    [
+        ({}, "no column 'fee'"),
+        ({"fee": ["1", "x"]}, "should hold numbers"),
+        ({"fee": [[1.0, 2.0], [3.0, 4.0]]}, "width of the features"),
+        ({"fee": [1.0, None]}, "A number is missing"),
+        ({"fee": [1.0, float("inf")]}, "infinite"),
+    ],
+)
+def test_features_that_change_from_file_to_file(tmp_path: Path, later: dict, problem: str) -> None:
+    rows = {"src": ["a", "b"], "dst": ["b", "c"], "t": [2, 1]}
+    pq.write_table(pa.table(rows | {"fee": [0.5, 0.25]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table(rows | later), tmp_path / "2.parquet")
+    with pytest.raises(DataError, match=problem):
+        load_dynamic(tmp_path, window=1, options=EventOptions(attr=("fee",)))
+
+
+def test_the_order_of_events_of_one_time_changes_nothing(tmp_path: Path) -> None:
+    """Several on one pair and some out of order: a node's and an edge's means have no order."""
+    draw = np.random.default_rng(3)
+    columns = {"src": draw.integers(0, 6, 60), "dst": draw.integers(0, 6, 60)}
+    columns |= {"t": draw.integers(0, 5, 60), "fee": draw.integers(0, 9, 60)}
+    columns |= {"label": draw.integers(0, 2, 60)}
+    losses = []
+    for number in range(2):
+        order = np.arange(60) if number == 0 else draw.permutation(60)
+        rows = {name: values[order] for name, values in columns.items()}
+        pq.write_table(pa.table(rows), tmp_path / f"{number}.parquet")
+        run = siafu.fit(
+            tmp_path / f"{number}.parquet",
+            out=tmp_path / f"run{number}",
+            window="each",
+            edge_attr="fee",
+            edge_features=True,
+            model="tm-gcn",
+            bandwidth=2,
+            epochs=3,
+            quiet=True,
+        )
+        losses.append(run.result["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_features_of_arrays_and_their_store(tmp_path: Path) -> None:
     arrays = {"src": [0, 1], "dst": [1, 0], "t": [3, 1]}
     np.savez(tmp_path / "e.npz", **arrays, msg=[[1.0, 2.0], [3.0, 4.0]])
@@ -284,5 +328,7 @@ def test_events_whose_class_is_a_feature_are_learnt(tmp_path: Path) -> None:
     told = siafu.infer(run, data=unknown, out=tmp_path / "unknown")
     assert told["score"].equals(again["score"])
     assert told["label"].null_count == count
+    with pytest.raises(ConfigError, match="have no features"):
+        siafu.infer(run, data=replace(events, attr=None), out=tmp_path / "missing")
     with pytest.raises(SiafuError, match="features do not fit"):
         siafu.infer(run, data=replace(events, attr=events.attr[:, :1]), out=tmp_path / "narrow")
