@@ -2,9 +2,6 @@
 
 from benchmarks.beside import Row, faster, ms, rows_of, times
 
-_MOST_RANKS = 8
-"""That a run over time must have tried before it tells how epochs fall with ranks."""
-
 
 def dynamic_lines() -> list[str]:
     """Return one line for each set and score, the newest run of each on one rank."""
@@ -80,55 +77,102 @@ def time_parallel_lines() -> list[str]:
     ]
 
 
-def runs_of(name: str) -> list[Row]:
-    """Return the runs of a file whose lines have some number of ranks each, all rows together."""
-    found: dict[str, Row] = {}
-    for number, line in enumerate(rows_of(name)):
-        run = found.setdefault(line.get("run", str(number)), {**line, "rows": []})
-        run["rows"] = [*run["rows"], *line["rows"]]
-    return list(found.values())
+def scaling_table() -> str:
+    """Return how epochs over time fall with ranks that have a core each, and what that needs.
 
-
-def scaling_lines() -> list[str]:
-    """Return how epochs over time fall with ranks that have a core each, by the newest runs."""
-    wide = [
-        run
-        for run in runs_of("time_parallel-xeon")
-        if max(row["ranks"] for row in run["rows"]) >= _MOST_RANKS
+    Each figure is the newest; how much faster it is than one rank, by one rank of the same run
+    where that has one.
+    """
+    rows = _scaling_rows()
+    if not rows:
+        return ""
+    counts = sorted({row["ranks"] for row in rows})
+    names = dict.fromkeys(_row_name(row) for row in rows if row["ranks"] > 1)
+    body = [
+        "| "
+        + " | ".join(
+            [f"{name[0]:,}", str(name[1]), *name[2:], *(_cell(rows, name, n) for n in counts)]
+        )
+        + " |"
+        for name in sorted(names)
     ]
-    newest = {(run["nodes"], run["snapshots"]): run for run in wide}
-    return [
-        _scaling(model, run)
-        for run in newest.values()
-        for model in ("tm-gcn", "cd-gcn")
-        if any(row["model"] == model for row in run["rows"])
-    ]
-
-
-def _scaling(model: str, result: Row) -> str:
-    rows = [row for row in result["rows"] if row["model"] == model]
-
-    def best(ranks: int) -> Row:
-        found = [row for row in rows if row["ranks"] == ranks]
-        return min(found, key=lambda row: float(row["epoch_seconds"]))
-
-    one = float(best(1)["epoch_seconds"])
-    told = [
-        f"{ranks} {best(ranks)['epoch_seconds']:.2f} s ({best(ranks)['exchange']}, "
-        f"{times(one / float(best(ranks)['epoch_seconds']))}, {best(ranks)['peak_mb']:.0f} MB)"
-        for ranks in sorted({row["ranks"] for row in rows if row["ranks"] > 1})
-    ]
-    ranks = ",".join(str(count) for count in sorted({row["ranks"] for row in rows}))
-    remade = "" if best(1).get("kept", True) else " (its snapshots made anew from deltas)"
-    nodes = "" if result["nodes"] == 20_000 else f"--nodes {result['nodes']} "
-    band = "" if result.get("band", 20) == 20 else f"--band {result['band']} "
-    return (
-        f"| epoch over {result['snapshots']} snapshots of {result['nodes']:,} nodes, {model}, a "
-        f"core per rank | 1 rank {one:.2f} s{remade}, {best(1)['peak_mb']:.0f} MB; "
-        f"{'; '.join(told)} each "
-        f"| `benchmarks.time_parallel {nodes}--ranks {ranks} --steps {result['snapshots']} {band}"
-        f"--blocks 0 --node-parts 1 --overlap on,off` |"
+    ranks = [f"{n} rank{'s' * (n > 1)}" for n in counts]
+    head = ["nodes", "snapshots", "model", "exchange", *ranks]
+    commands = [f"`benchmarks.time_parallel {text}`" for text in dict.fromkeys(map(_asked, rows))]
+    starred = any("*" in line for line in body)
+    return "\n".join(
+        [
+            "Ranks with a core each of a 16-core Intel Xeon: median seconds of an epoch, peak "
+            "memory per rank, how many times faster than one rank. `overlap`: groups of nodes "
+            f"travel while others are worked on. {' and '.join(commands)}, with `--ranks`:",
+            "",
+            "| " + " | ".join(head) + " |",
+            "|---" * len(head) + "|",
+            *body,
+            *(["", _STARRED] if starred else []),
+        ]
     )
+
+
+_STARRED = (
+    "\\* More edges than a rank keeps ready: it makes snapshots anew from deltas in every epoch. "
+    "Ranks that keep theirs look faster beside it than ranks alone make them; in brackets they "
+    "stand beside the fewest ranks that keep theirs."
+)
+
+
+def _scaling_rows() -> list[Row]:
+    """Return the rows of all runs that note whether snapshots stay ready, the newest last."""
+    about = ("run", "nodes", "snapshots", "band")
+    return [
+        {**row, **{key: line[key] for key in about}}
+        for line in rows_of("time_parallel-xeon")
+        if "run" in line
+        for row in line["rows"]
+        if (row["block"], row["node_parts"], row["wire"]) == (0, 1, "32")
+    ]
+
+
+def _row_name(row: Row) -> tuple[int, int, str, str]:
+    """Return what a line of the table is about: nodes, snapshots, model, exchange."""
+    model = f"{row['model']}, band {row['band']}" if row["model"] == "tm-gcn" else row["model"]
+    exchange = "nothing travels" if row["exchange"] == "auto" else row["exchange"]
+    if exchange == "all-to-all":
+        exchange += ", overlap" if row["overlap"] == "on" else ", no overlap"
+    return row["nodes"], row["snapshots"], model, exchange
+
+
+def _cell(rows: list[Row], name: tuple[int, int, str, str], ranks: int) -> str:
+    alone = (*name[:3], "nothing travels")
+    wanted = alone if ranks == 1 else name
+    found = [r for r in rows if (_row_name(r), r["ranks"]) == (wanted, ranks)]
+    if not found:
+        return "-"
+    row = found[-1]
+    told = f"{row['epoch_seconds']:.2f} s{'' if row['kept'] else '*'}, {row['peak_mb']:,.0f} MB"
+    one = _of_run([r for r in rows if (_row_name(r), r["ranks"]) == (alone, 1)], row["run"])
+    if one is None or ranks == 1:
+        return told
+    told += f", {times(one['epoch_seconds'] / row['epoch_seconds'])} faster"
+    alike = [r for r in rows if (_row_name(r), r["run"]) == (name, row["run"]) and r["kept"]]
+    first = min(alike, key=lambda r: int(r["ranks"]), default=row)
+    if one["kept"] or not row["kept"] or first is row:
+        return told
+    beside = times(first["epoch_seconds"] / row["epoch_seconds"])
+    return f"{told} ({beside} faster than {first['ranks']})"
+
+
+def _of_run(rows: list[Row], run: str) -> Row | None:
+    """Return the row of that run, else the newest."""
+    same = [row for row in rows if row["run"] == run]
+    found = same or rows
+    return found[-1] if found else None
+
+
+def _asked(row: Row) -> str:
+    nodes = "" if row["nodes"] == 20_000 else f"--nodes {row['nodes']} "
+    band = "" if row["band"] == 20 else f"--band {row['band']} "
+    return f"{nodes}--steps {row['snapshots']} {band}--blocks 0 --node-parts 1 --overlap on,off"
 
 
 def overlap_lines() -> list[str]:

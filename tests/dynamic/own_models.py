@@ -30,3 +30,11 @@ class OwnNet(DynamicGNN):
     def __init__(self, in_channels: int, hidden_channels: int) -> None:
         first, second = SnapshotGCN(in_channels, hidden_channels), SnapshotGCN(hidden_channels, 5)
         super().__init__([first, Fading(hidden_channels), second, Fading(5)], out_width=5)
+
+
+class EdgeNet(DynamicGNN):
+    """One whose second layer alone reads the features of edges."""
+
+    def __init__(self, in_channels: int, edge_dim: int = 2) -> None:
+        second = SnapshotGCN(6, 5, edge_width=edge_dim)
+        super().__init__([SnapshotGCN(in_channels, 6), second, Fading(5)], out_width=5)

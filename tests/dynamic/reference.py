@@ -3,7 +3,7 @@
 They read the parameters of the real model by name, and nothing else of it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -56,12 +56,16 @@ class Walk:
     """A row a source, so that a node sums over those that its edges lead to."""
     history: int = 0
     """Not 0: every snapshot's recurrences begin anew so many snapshots back."""
+    train: int = 0
+    """Not 0: features of events are read, on the scale of so many snapshots."""
     inputs: Tensor | None = None
     """Rows in the place of the features of all snapshots."""
     span: range | None = None
     """The only snapshots asked for."""
     states: States = field(default_factory=dict)
     """What the span before left, without gradients."""
+    edges: list[Tensor] = field(default_factory=list)
+    """What the features of each snapshot's edges add up to, as wide as they are."""
 
 
 def embed(name: str, model: DynamicGNN, graph: DynamicGraph, walk: Walk | None = None) -> Tensor:
@@ -69,20 +73,76 @@ def embed(name: str, model: DynamicGNN, graph: DynamicGraph, walk: Walk | None =
     walk, weights = walk or Walk(), dict(model.named_parameters())
     span = walk.span or range(graph.num_snapshots)
     matrices = [dense_matrix(s) for s in graph.iterate()]
-    matrices = [normalised_matrix(a.t() if walk.outward else a) for a in matrices]
+    plain = [a.t() if walk.outward else a for a in matrices]
+    matrices = [normalised_matrix(a) for a in plain]
+    edges = None
+    if walk.train:  # loops that are added have no features
+        alive = [torch.where(p == 0, 0, a) for p, a in zip(plain, matrices, strict=True)]
+        edges = _edge_sums(graph, alive, walk)
     if name == "tm-gcn":
         matrices = averaged_matrices(matrices, model.band)
+        edges = None if edges is None else m_transform(edges, model.band)
     matrices = [matrices[t] for t in span]
+    edges = [torch.zeros(graph.num_nodes, 0)] * len(span) if edges is None else edges
+    walk = replace(walk, edges=[edges[t] for t in span])
     if walk.inputs is not None:
         rows = [walk.inputs] * len(span)
     else:
         rows = [torch.from_numpy(graph.features(t)).double() for t in span]
+    if walk.train:
+        means = [_event_means(graph, t, walk.train) for t in span]
+        rows = [torch.cat(pair, dim=1) for pair in zip(rows, means, strict=True)]
     if name == "tm-gcn":
         return _tm_gcn(weights, matrices, rows, model, walk)
     if name.startswith("evolvegcn"):
         snapshots = [s for t, s in enumerate(graph.iterate()) if t in span]
         return _evolve(weights, matrices, rows, snapshots, (name[-1], len(model.parts)), walk)
     return _recurrent(weights, matrices, rows, (name, len(model.parts) // 2), walk)
+
+
+def _scaled(graph: DynamicGraph, train: int) -> list[np.ndarray]:
+    """Return the features of each window's events, (a - mean) / deviation of the first windows."""
+    seen = graph.event_attr[: graph.event_starts[train]].astype(np.float64)
+    mean, deviation = seen.mean(0), np.sqrt(np.square(seen - seen.mean(0)).mean(0))
+    deviation[deviation == 0] = 1
+    mean, deviation = mean.astype(np.float32), deviation.astype(np.float32)
+    windows = [graph.edge_events(t).attr.astype(np.float64) for t in range(graph.num_snapshots)]
+    return [(attr - mean) / deviation for attr in windows]
+
+
+def _event_means(graph: DynamicGraph, t: int, train: int) -> Tensor:
+    """Return the means of the features of each node's incoming and outgoing events."""
+    attr, events = _scaled(graph, train)[t], graph.edge_events(t)
+    rows = np.zeros((graph.num_nodes, 2, attr.shape[1]))
+    for v in range(graph.num_nodes):
+        for side, ends in enumerate((events.dst, events.src)):
+            if (ends == v).any():
+                rows[v, side] = attr[ends == v].mean(0)
+    return torch.from_numpy(rows.reshape(graph.num_nodes, -1))
+
+
+def _edge_sums(graph: DynamicGraph, matrices: list[Tensor], walk: Walk) -> list[Tensor]:
+    """Return sum_j A_ij e_ij of each snapshot; e_ij of the newest window in which the pair met."""
+    scaled, known, found = _scaled(graph, walk.train), {}, []
+    for t, matrix in enumerate(matrices):
+        events, now = graph.edge_events(t), {}
+        for u, v, attr in zip(events.src.tolist(), events.dst.tolist(), scaled[t], strict=True):
+            pairs = {(u, v), (v, u)} if graph.symmetric else {(u, v) if walk.outward else (v, u)}
+            for pair in pairs:
+                now.setdefault(pair, []).append(attr)
+        known |= {pair: np.mean(attrs, axis=0) for pair, attrs in now.items()}
+        total = np.zeros((graph.num_nodes, graph.event_attr.shape[1]))
+        for (i, j), attr in known.items():
+            total[i] += float(matrix[i, j]) * attr
+        found.append(torch.from_numpy(total))
+    return found
+
+
+def _edge_term(weights: Parameters, name: str, walk: Walk) -> list[Any]:
+    """Return what a layer adds for the features of edges in each snapshot."""
+    if name not in weights:
+        return [0] * len(walk.edges)
+    return [s @ weights[name].t() for s in walk.edges]
 
 
 def _tm_gcn(
@@ -99,7 +159,8 @@ def _tm_gcn(
         before = [] if layer == 0 and walk.inputs is not None else states.get(layer, [])
         states[layer] = [x.detach() for x in [*before, *rows]][1 - model.band :]
         rows = m_transform([*before, *rows], model.band)[len(before) :]
-        rows = [a @ x @ weight.t() for a, x in zip(matrices, rows, strict=True)]
+        more = _edge_term(weights, f"parts.{2 * layer + 1}.edges.weight", walk)
+        rows = [a @ x @ weight.t() + e for a, x, e in zip(matrices, rows, more, strict=True)]
         if layer < layers - 1:
             rows = [torch.selu(x) for x in rows]
     return torch.stack(rows)
@@ -118,7 +179,9 @@ def _recurrent(
         gcn = f"parts.{2 * layer}.gcn."
         cell = f"parts.{2 * layer + 1}.{'layer.' if history else ''}cell."
         linear, bias = weights[gcn + "linear.weight"], weights[gcn + "bias"]
-        mixed = [torch.relu(a @ x @ linear.t() + bias) for a, x in zip(matrices, rows, strict=True)]
+        more = _edge_term(weights, f"parts.{2 * layer}.edges.weight", walk)
+        triples = zip(matrices, rows, more, strict=True)
+        mixed = [torch.relu(a @ x @ linear.t() + bias + e) for a, x, e in triples]
         if name == "cd-gcn":
             mixed = [torch.cat([x, m], dim=1) for x, m in zip(rows, mixed, strict=True)]
         rows = []
@@ -168,7 +231,8 @@ def _evolve(
         prefix = f"parts.{layer}."
         own = {k.removeprefix(prefix): v for k, v in weights.items() if k.startswith(prefix)}
         q, found = states.get(layer, own["first"]), []
-        for t, (a, x) in enumerate(zip(matrices, rows, strict=True)):
+        more = _edge_term(own, "edges.weight", walk)
+        for t, (a, x, e) in enumerate(zip(matrices, rows, more, strict=True)):
             past = range(t, t + 1)
             if history:
                 q = own["first"]
@@ -176,7 +240,7 @@ def _evolve(
             for k in past:
                 s = q if variant == "o" else _summary(rows[k], own["scorer"], snapshots[k], q)
                 q = _next_weight(own, s, q)
-            out = a @ (x @ q)
+            out = a @ (x @ q) + e
             found.append(torch.where(out > 0, out, out * 0.2291666))
         states[layer] = q.detach()
         rows = found

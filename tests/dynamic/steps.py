@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
+from siafu.engine.dynamic.event_features import EventScale
+from siafu.engine.dynamic.node_features import NodeFeatures
 from siafu.engine.dynamic.snapshots import Reading, Snapshots
 from siafu.engine.dynamic.step_shards import Grid, make_grid
 from siafu.graph import DynamicGraph
@@ -18,7 +20,13 @@ from siafu.nn import DYNAMIC_CARDS, Draws, DynamicGNN, DynamicSpec, build_dynami
 from siafu.partitioning import TimeBlock, plan_time
 from siafu.strategy import TimeRunner, TimeStrategy
 from siafu.strategy.time.strategy import TimeExchange
-from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
+from tests.dynamic.graphs import (
+    EVENT_WIDTH,
+    NUM_NODES,
+    NUM_STEPS,
+    awkward_dynamic,
+    featured_dynamic,
+)
 from tests.dynamic.reference import Walk, embed
 
 STEPS = 3
@@ -39,6 +47,14 @@ class Way:
     """A step after each block, whose gradients end at its start."""
     learned: bool = False
     """A row for each node is learnt in the place of features."""
+    edges: bool = False
+    """Features of events are read, by the input and by every spatial layer."""
+    symmetric: bool = False
+    """Each snapshot equals its transpose."""
+
+    def graph(self) -> DynamicGraph:
+        """Return what is trained on."""
+        return featured_dynamic(self.symmetric) if self.edges else awkward_dynamic()
 
 
 PLAIN = Way()
@@ -46,7 +62,11 @@ PLAIN = Way()
 
 def make_model(name: str, hidden: int = 4, way: Way = PLAIN) -> DynamicGNN:
     """Return the model, always with the same weights; rows of nodes that are learnt are a part."""
-    spec = DynamicSpec(name=name, in_width=3, hidden=hidden, layers=2, band=4)
+    width = EVENT_WIDTH if way.edges else 0
+    in_width = 3 + 2 * width
+    spec = DynamicSpec(
+        name=name, in_width=in_width, hidden=hidden, layers=2, band=4, edge_width=width
+    )
     with _SEEDING:  # ranks may be threads, and the seed is everyone's
         torch.manual_seed(5)
         model = build_dynamic(spec).double()
@@ -82,6 +102,7 @@ def runner_on(
     strategy: TimeStrategy,
     most_edges: int,
     outward: bool = False,
+    events: EventScale | None = None,
 ) -> TimeRunner:
     """Return the model on this rank's snapshots."""
     costs = [int(e) + graph.num_nodes for e in graph.edges_per_snapshot()]
@@ -89,8 +110,14 @@ def runner_on(
     plan = plan_time(costs, times.size, train_steps=TRAIN, block_steps=strategy.block)
     # Where snapshots are made anew, their inputs are brought anew too.
     room = None if most_edges else 0.0
-    reading = Reading(outward=outward, most_edges_kept=most_edges, most_input_bytes=room)
     steps, table = plan.owned(times.rank), getattr(model, "table", None)
+    reading = Reading(
+        features=None if table is None else NodeFeatures("learned", table.size(1)),
+        outward=outward,
+        most_edges_kept=most_edges,
+        most_input_bytes=room,
+        events=events,
+    )
     source = Snapshots(graph, steps, model, Draws(), grid.share, reading, table)
     return TimeRunner(model, source, plan, times, strategy)
 
@@ -110,11 +137,12 @@ def distributed_steps(
     nodes, one after another.
     """
     strategy, way = strategy if isinstance(strategy, tuple) else (strategy, PLAIN)
-    model, graph = make_model(name, hidden, way).to(world.device), awkward_dynamic()
+    model, graph = make_model(name, hidden, way).to(world.device), way.graph()
+    events = EventScale(graph, TRAIN).to(world.device).double() if way.edges else None
     if groups:
         graph = replace(graph, part_of=np.resize(np.array(groups, np.int32), graph.num_nodes))
     grid = make_grid(world, graph, max(groups, default=0) + 1)
-    runner = runner_on(grid, model, graph, strategy, most_edges, name in OUTWARD)
+    runner = runner_on(grid, model, graph, strategy, most_edges, name in OUTWARD, events)
     for (number, carrier), exchange in zip(runner._exchanges.items(), exchanges, strict=False):
         runner.strategy = replace(strategy, exchange=exchange)
         runner._exchanges[number] = runner._make_exchange(number, carrier.part)
@@ -166,10 +194,11 @@ def distributed_steps(
 @cache
 def reference_steps(name: str, way: Way = PLAIN, block: int = 0) -> dict[str, Any]:
     """Return the truth, from dense matrices and one snapshot after another."""
-    model, graph = make_model(name, way=way), awkward_dynamic()
+    model, graph = make_model(name, way=way), way.graph()
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05, eps=1e-3)
     losses, grads = [], {}
     walk = Walk(outward=name in OUTWARD, history=way.history, inputs=model.table)
+    walk.train = TRAIN if way.edges else 0
     blocks = plan_time([1] * NUM_STEPS, 1, train_steps=TRAIN, block_steps=block).blocks
     spans = [range(b.start, b.stop) for b in blocks if b.stop <= TRAIN]
     for _ in range(STEPS):

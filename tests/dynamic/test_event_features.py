@@ -1,6 +1,7 @@
 """Features of events: read from every source, kept in order, used by inputs and heads."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -9,33 +10,32 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn import functional
 
 import siafu
 from siafu.comm import World
 from siafu.config import make_config
+from siafu.engine.dynamic import workload
 from siafu.engine.dynamic.event_features import EventScale, event_means
+from siafu.engine.dynamic.network import make_network
 from siafu.engine.tasks.edges import EdgeTask
 from siafu.engine.tasks.task import TaskInput
 from siafu.errors import ConfigError, DataError, SiafuError
-from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
+from siafu.graph import load_dynamic_store, save_dynamic
 from siafu.ingest import EventOptions, Events, load_dynamic
 from siafu.nn import Draws
 from siafu.shard import NodeShare
-from tests.dynamic.graphs import NUM_NODES, NUM_STEPS, awkward_dynamic
+from siafu.strategy import TimeStrategy
+from tests.dynamic.graphs import EVENT_WIDTH, NUM_NODES, NUM_STEPS, featured_dynamic
 from tests.dynamic.runs import run_engine
+from tests.dynamic.steps import MODELS, Way, distributed_steps
+from tests.dynamic.test_parity import CASES, assert_same
+from tests.dynamic.threads import run_threads
 from tests.harness import RankPool
 
-WIDTH = 3
+OWN_MODELS = Path(__file__).with_name("own_models.py").absolute()
 TRAIN = 9
-
-
-def with_features() -> DynamicGraph:
-    """Return the awkward graph; the second feature is the same for all events."""
-    graph = awkward_dynamic()
-    attr = np.random.default_rng(4).normal(5, 3, (graph.num_events, WIDTH)).astype(np.float32)
-    attr[:, 1] = 7
-    return replace(graph, event_attr=attr)
 
 
 def temporal_data(**more) -> SimpleNamespace:
@@ -115,6 +115,50 @@ def test_features_of_tables(tmp_path: Path) -> None:
         load_dynamic(temporal_data(), window=4, options=options)
 
 
+@pytest.mark.parametrize(
+    ("later", "problem"),
+    [
+        ({}, "no column 'fee'"),
+        ({"fee": ["1", "x"]}, "should hold numbers"),
+        ({"fee": [[1.0, 2.0], [3.0, 4.0]]}, "width of the features"),
+        ({"fee": [1.0, None]}, "A number is missing"),
+        ({"fee": [1.0, float("inf")]}, "infinite"),
+    ],
+)
+def test_features_that_change_from_file_to_file(tmp_path: Path, later: dict, problem: str) -> None:
+    rows = {"src": ["a", "b"], "dst": ["b", "c"], "t": [2, 1]}
+    pq.write_table(pa.table(rows | {"fee": [0.5, 0.25]}), tmp_path / "1.parquet")
+    pq.write_table(pa.table(rows | later), tmp_path / "2.parquet")
+    with pytest.raises(DataError, match=problem):
+        load_dynamic(tmp_path, window=1, options=EventOptions(attr=("fee",)))
+
+
+def test_the_order_of_events_of_one_time_changes_nothing(tmp_path: Path) -> None:
+    """Several on one pair and some out of order: a node's and an edge's means have no order."""
+    draw = np.random.default_rng(3)
+    columns = {"src": draw.integers(0, 6, 60), "dst": draw.integers(0, 6, 60)}
+    columns |= {"t": draw.integers(0, 5, 60), "fee": draw.integers(0, 9, 60)}
+    columns |= {"label": draw.integers(0, 2, 60)}
+    losses = []
+    for number in range(2):
+        order = np.arange(60) if number == 0 else draw.permutation(60)
+        rows = {name: values[order] for name, values in columns.items()}
+        pq.write_table(pa.table(rows), tmp_path / f"{number}.parquet")
+        run = siafu.fit(
+            tmp_path / f"{number}.parquet",
+            out=tmp_path / f"run{number}",
+            window="each",
+            edge_attr="fee",
+            edge_features=True,
+            model="tm-gcn",
+            bandwidth=2,
+            epochs=3,
+            quiet=True,
+        )
+        losses.append(run.result["losses"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 def test_features_of_arrays_and_their_store(tmp_path: Path) -> None:
     arrays = {"src": [0, 1], "dst": [1, 0], "t": [3, 1]}
     np.savez(tmp_path / "e.npz", **arrays, msg=[[1.0, 2.0], [3.0, 4.0]])
@@ -129,7 +173,7 @@ def test_features_of_arrays_and_their_store(tmp_path: Path) -> None:
 
 
 def test_means_of_a_nodes_events_by_hand() -> None:
-    graph = with_features()
+    graph = featured_dynamic()
     scale = EventScale(graph, TRAIN)
     seen = np.concatenate([graph.edge_events(t).attr for t in range(TRAIN)]).astype(np.float64)
     deviation = np.where(seen.std(0) > 0, seen.std(0), 1)
@@ -139,13 +183,49 @@ def test_means_of_a_nodes_events_by_hand() -> None:
         for v in range(NUM_NODES):
             for number, ends in enumerate((events.dst, events.src)):
                 mine = scaled[ends == v]
-                want = mine.mean(0) if len(mine) else np.zeros(WIDTH)
-                part = got[v, number * WIDTH : (number + 1) * WIDTH].numpy()
+                want = mine.mean(0) if len(mine) else np.zeros(EVENT_WIDTH)
+                part = got[v, number * EVENT_WIDTH : (number + 1) * EVENT_WIDTH].numpy()
                 np.testing.assert_allclose(part, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "block"), [(1, 4), (2, 0), (3, 4), (4, 4)])
+@pytest.mark.parametrize(("model", "exchange"), CASES)
+def test_layers_that_read_edges_equal_the_reference(ranks, model, exchange, size, block) -> None:
+    """Edges live for two snapshots, pairs meet several times in one, and some are loops."""
+    strategy, way = TimeStrategy(block=block, exchange=exchange, chunks=3), Way(edges=True)
+    assert_same(ranks.run(distributed_steps, size, model, (strategy, way)), model, way)
+
+
+@pytest.mark.parametrize(("size", "groups"), [(2, (0, 0, 1)), (3, (0, 2)), (4, (1, 0, 0))])
+@pytest.mark.parametrize("model", MODELS)
+def test_layers_that_read_edges_on_a_grid(ranks: RankPool, model: str, size: int, groups) -> None:
+    """Groups of nodes, one of them empty; kept, and made anew from deltas with inputs brought."""
+    strategy, way = TimeStrategy(block=4), Way(edges=True)
+    for most in (0, 1000):
+        got = ranks.run(distributed_steps, size, model, (strategy, way), most, (), 4, groups)
+        assert_same(got, model, way)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "most", "way"),
+    [
+        *((model, 2, 0, Way(edges=True)) for model in MODELS),
+        *((model, 3, 1000, Way(edges=True, symmetric=True)) for model in MODELS),
+        *((model, 3, 1000, Way(edges=True, by_block=True)) for model in MODELS),
+        ("tm-gcn", 2, 0, Way(edges=True, symmetric=True)),
+        ("gcrn", 3, 1000, Way(edges=True, history=3)),
+        ("evolvegcn-h", 2, 1000, Way(edges=True, history=3)),
+        ("wd-gcn", 2, 0, Way(edges=True, learned=True)),
+        ("tm-gcn", 3, 1000, Way(edges=True, learned=True)),
+    ],
+)
+def test_layers_that_read_edges_in_other_ways(model: str, size: int, most: int, way: Way) -> None:
+    got = run_threads(distributed_steps, size, model, (TimeStrategy(block=4), way), most)
+    assert_same(got, model, way, 4)
+
+
 def test_an_event_is_judged_by_its_own_features() -> None:
-    graph, step = with_features(), 6
+    graph, step = featured_dynamic(), 6
     config = make_config(data="awkward", model="gcrn", hidden=4, class_weights="none").resolved()
     share = NodeShare(NUM_NODES, World())
     task = EdgeTask(TaskInput(graph=graph, config=config, draws=Draws(), share=share))
@@ -175,7 +255,7 @@ def test_runs_with_event_features_do_not_depend_on_ranks(
     ranks: RankPool, tmp_path: Path, model: str, task: str, size: int, more: dict
 ) -> None:
     groups = np.resize(np.array([1, 0, 0], np.int32), NUM_NODES)
-    save_dynamic(replace(with_features(), part_of=groups), tmp_path / "store")
+    save_dynamic(replace(featured_dynamic(), part_of=groups), tmp_path / "store")
     settings = {"model": model, "task": task, "epochs": 3, "hidden": 4, "bandwidth": 4}
     settings |= {"edge_features": True, "checkpoint_every": 0, **more}
     alone = {**settings, "node_parts": 1}
@@ -187,6 +267,40 @@ def test_runs_with_event_features_do_not_depend_on_ranks(
     without = {**alone, "edge_features": False}
     plain = run_engine(World(), tmp_path / "store", tmp_path / "plain", False, without)
     assert plain["result"]["losses"] != one["result"]["losses"]
+
+
+def test_a_resumed_run_reads_edges_as_before(ranks: RankPool, tmp_path: Path) -> None:
+    save_dynamic(featured_dynamic(), tmp_path / "store")
+    settings = {"model": "tm-gcn", "epochs": 4, "hidden": 4, "bandwidth": 4, "time_block": 3}
+    settings |= {"edge_features": True, "checkpoint_every": 2}
+    straight = ranks.run(run_engine, 2, tmp_path / "store", tmp_path / "a", False, settings)[0]
+    ranks.run(run_engine, 2, tmp_path / "store", tmp_path / "b", False, {**settings, "epochs": 2})
+    again = ranks.run(run_engine, 2, tmp_path / "store", tmp_path / "b", True, settings)[0]
+    assert again["result"]["losses"] == straight["result"]["losses"]
+    for name, tensor in straight["weights"].items():
+        assert torch.equal(again["weights"][name], tensor), name
+    assert "model.parts.3.edges.weight" in straight["weights"]
+
+
+def test_a_model_of_ones_own_reads_edges_in_the_layers_it_likes(tmp_path: Path) -> None:
+    save_dynamic(featured_dynamic(), tmp_path / "store")
+    settings = {"model": f"{OWN_MODELS}:EdgeNet", "epochs": 2, "checkpoint_every": 0}
+    named = {**settings, "edge_features": True}
+    found = run_engine(World(), tmp_path / "store", tmp_path / "run", False, named)
+    assert found["weights"]["model.parts.1.edges.weight"].shape == (5, EVENT_WIDTH)
+    with pytest.raises(ConfigError, match="not given"):
+        run_engine(World(), tmp_path / "store", tmp_path / "no", False, settings)
+
+
+def test_weights_of_before_layers_read_edges_still_infer(tmp_path: Path, monkeypatch) -> None:
+    save_dynamic(featured_dynamic(), tmp_path / "store")
+    settings = {"model": "gcrn", "task": "node", "epochs": 2, "edge_features": True}
+    with monkeypatch.context() as before:
+        before.setattr(workload, "make_network", partial(make_network, edges_in_layers=False))
+        run = siafu.fit(tmp_path / "store", out=tmp_path / "run", quiet=True, **settings)
+    assert not any("edges" in name for name in load_file(tmp_path / "run" / "weights.safetensors"))
+    told = siafu.infer(run, out=tmp_path / "told")
+    assert told.num_rows == run.predictions.num_rows
 
 
 def test_events_whose_class_is_a_feature_are_learnt(tmp_path: Path) -> None:
@@ -214,5 +328,7 @@ def test_events_whose_class_is_a_feature_are_learnt(tmp_path: Path) -> None:
     told = siafu.infer(run, data=unknown, out=tmp_path / "unknown")
     assert told["score"].equals(again["score"])
     assert told["label"].null_count == count
+    with pytest.raises(ConfigError, match="have no features"):
+        siafu.infer(run, data=replace(events, attr=None), out=tmp_path / "missing")
     with pytest.raises(SiafuError, match="features do not fit"):
         siafu.infer(run, data=replace(events, attr=events.attr[:, :1]), out=tmp_path / "narrow")

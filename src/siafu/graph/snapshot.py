@@ -174,6 +174,15 @@ def normalised(
     Of a part of a graph, `own_n` are the nodes whose rows are here, and `completed` fills in the
     degrees of the others.
     """
+    return snapshot_from_keys(*normalised_entries(snapshot, own_n, completed), snapshot.num_nodes)
+
+
+def normalised_entries(
+    snapshot: Snapshot,
+    own_n: Array | None = None,
+    completed: Callable[[Array], Array] | None = None,
+) -> tuple[Array, Array]:
+    """Return the rising keys of `normalised` and its entries in float64."""
     num_nodes, dst_E, weight_E = snapshot.num_nodes, snapshot.dst(), snapshot.weight
     bare = np.zeros(num_nodes, bool)
     bare[slice(None) if own_n is None else own_n] = True
@@ -189,7 +198,7 @@ def normalised(
     value_E *= root_N[dst_E] * root_N[src_E]
     key_E = dst_E * num_nodes + src_E
     order = np.argsort(key_E, kind="stable")
-    return snapshot_from_keys(key_E[order], value_E[order], num_nodes)
+    return key_E[order], value_E[order]
 
 
 def smooth(

@@ -1,7 +1,8 @@
 """Models of dynamic graphs: spatial layers, each inside one snapshot, temporal ones between, and
 heads that turn embeddings into answers about nodes or pairs of them.
 
-Shapes: T snapshots in a row, N nodes, E pairs, D input width, O output width.
+Shapes: T snapshots in a row, N nodes, E pairs, D input width, O output width, F features of an
+edge.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,6 +25,8 @@ from siafu.nn.temporal import (
     NodeGRU,
     NodeLSTM,
     TemporalLayer,
+    edge_map,
+    with_edges,
 )
 
 
@@ -39,6 +42,9 @@ class StepGraph:
     find_active: Callable[[], Tensor]
     gather: Callable[[Tensor], Tensor] = _alone
     """Joins what the ranks that share the snapshot have found, each in its own nodes."""
+    edge_sum_NF: Tensor | None = None
+    """Features of the edges that each node sums over, times what those are normalised to, added up;
+    averaged over the band as the adjacencies are. None where features of edges are not read."""
 
     @cached_property
     def active_N(self) -> Tensor:
@@ -47,11 +53,21 @@ class StepGraph:
 
 
 class SpatialLayer(Protocol):
-    """A layer inside one snapshot: rows and neighbours in, rows out. Any layer of siafu is one."""
+    """A layer inside one snapshot: rows and neighbours in, rows out. Any layer of siafu is one.
+
+    One whose `reads_edges` is true is given `StepGraph.edge_sum_NF` as a third argument.
+    """
 
     def __call__(self, x: Tensor, neighbours: Neighbours) -> Tensor:
         """Return out_NO."""
         ...
+
+
+def run_spatial(part: nn.Module, x: Rows, at: StepGraph) -> Tensor:
+    """Return what a spatial layer makes of one snapshot."""
+    if getattr(part, "reads_edges", False):
+        return part(x, at.neighbours, at.edge_sum_NF)
+    return part(x, at.neighbours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,47 +81,71 @@ class DynamicSpec:
     band: int = 20
     """Snapshots that TM-GCN averages over."""
     dropout: float = 0.0
+    edge_width: int = 0
+    """F, where every spatial layer reads the features of edges."""
 
 
 class SnapshotGCN(nn.Module):
-    """GCN in each snapshot: act(A_t X_t W + b), or [X_t | act(A_t X_t W + b)] with `skip`."""
+    """GCN in each snapshot: act(A_t X_t W + b), or [X_t | act(A_t X_t W + b)] with `skip`.
+
+    With features of edges messages are W x_j + V e_ij, so that S_t V is added, S_t being the sum of
+    a node's e_ij times the entries of A_t.
+    """
 
     input_aggregation = "normalised_sum"
 
     def __init__(
-        self, in_width: int, out_width: int, *, skip: bool = False, dropout: Dropout | None = None
+        self,
+        in_width: int,
+        out_width: int,
+        *,
+        skip: bool = False,
+        dropout: Dropout | None = None,
+        edge_width: int = 0,
     ) -> None:
         super().__init__()
         self.gcn = GCNLayer(in_width, out_width)
+        self.edges, self.reads_edges = edge_map(edge_width, out_width), edge_width > 0
         self.skip, self.dropout = skip, dropout or Dropout(0.0, 0)
         self.out_width = out_width + (in_width if skip else 0)
 
-    def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
+    def forward(self, x: Rows, neighbours: Neighbours, edge_sum_NF: Tensor | None = None) -> Tensor:
         """Return out_NO."""
         if not isinstance(x, CachedRows):
             x = neighbours.dropout(dense(x), self.dropout)
-        out_NO = torch.relu(self.gcn(x, neighbours))
+        out_NO = torch.relu(with_edges(self.gcn(x, neighbours), self.edges, edge_sum_NF))
         return torch.cat([dense(x), out_NO], dim=1) if self.skip else out_NO
 
 
 class TransformedGCN(nn.Module):
-    """TM-GCN's facewise product: act(A~_t X~_t W), A~ the banded mean of normalised adjacencies."""
+    """TM-GCN's facewise product: act(A~_t X~_t W), A~ the banded mean of normalised adjacencies.
+
+    With features of edges act(A~_t X~_t W + S~_t V), S~ the banded mean of their sums.
+    """
 
     input_aggregation = "sum"
 
     def __init__(
-        self, in_width: int, out_width: int, *, bend: bool, dropout: Dropout | None = None
+        self,
+        in_width: int,
+        out_width: int,
+        *,
+        bend: bool,
+        dropout: Dropout | None = None,
+        edge_width: int = 0,
     ) -> None:
         super().__init__()
         self.linear = nn.Linear(in_width, out_width, bias=False)
         nn.init.xavier_uniform_(self.linear.weight)
+        self.edges, self.reads_edges = edge_map(edge_width, out_width), edge_width > 0
         self.out_width, self.bend, self.dropout = out_width, bend, dropout or Dropout(0.0, 0)
 
-    def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
+    def forward(self, x: Rows, neighbours: Neighbours, edge_sum_NF: Tensor | None = None) -> Tensor:
         """Return out_NO; `neighbours` sums with the entries of A~ as edge weights."""
         if not isinstance(x, CachedRows):
             x = neighbours.dropout(dense(x), self.dropout)
         out_NO = mapped_sum(x, self.linear.weight, neighbours, "sum")(None)
+        out_NO = with_edges(out_NO, self.edges, edge_sum_NF)
         return torch.selu(out_NO) if self.bend else out_NO
 
 
@@ -133,10 +173,13 @@ class DynamicGNN(nn.Module):
             elif isinstance(part, EvolvingGCN):
                 summary = summaries(part, rows, graphs)
                 weights, _ = part.evolve(summary, part.begin(), len(rows))
-                pairs = zip(rows, graphs, weights, strict=True)
-                rows = [part.apply_weight(x, at.neighbours, q_DO) for x, at, q_DO in pairs]
+                triples = zip(rows, graphs, weights, strict=True)
+                rows = [
+                    part.apply_weight(x, at.neighbours, q_DO, at.edge_sum_NF)
+                    for x, at, q_DO in triples
+                ]
             else:
-                rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
+                rows = [run_spatial(part, x, at) for x, at in zip(rows, graphs, strict=True)]
         return torch.stack([dense(x) for x in rows])
 
 
@@ -173,7 +216,9 @@ def _recurrent(
     width = spec.in_width
     for number in range(spec.layers):
         drop = Dropout(spec.dropout, 2 * number)
-        spatial = SnapshotGCN(width, spec.hidden, skip=skip, dropout=drop)
+        spatial = SnapshotGCN(
+            width, spec.hidden, skip=skip, dropout=drop, edge_width=spec.edge_width
+        )
         parts += [spatial, temporal(spatial.out_width, spec.hidden)]
         width = spec.hidden
     return parts
@@ -184,7 +229,9 @@ def _tm_gcn(spec: DynamicSpec) -> list[nn.Module]:
     width = spec.in_width
     for number in range(spec.layers):
         drop, bend = Dropout(spec.dropout, 2 * number), number < spec.layers - 1
-        spatial = TransformedGCN(width, spec.hidden, bend=bend, dropout=drop)
+        spatial = TransformedGCN(
+            width, spec.hidden, bend=bend, dropout=drop, edge_width=spec.edge_width
+        )
         parts += [BandedMean(width, spec.band), spatial]
         width = spec.hidden
     return parts
@@ -192,7 +239,7 @@ def _tm_gcn(spec: DynamicSpec) -> list[nn.Module]:
 
 def _evolving(spec: DynamicSpec, variant: Literal["o", "h"]) -> list[nn.Module]:
     widths = [spec.in_width, *[spec.hidden] * spec.layers]
-    return [EvolvingGCN(a, b, variant) for a, b in pairwise(widths)]
+    return [EvolvingGCN(a, b, variant, spec.edge_width) for a, b in pairwise(widths)]
 
 
 @dataclass(frozen=True, kw_only=True)

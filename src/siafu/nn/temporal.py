@@ -1,6 +1,7 @@
 """How rows change along time, each node by itself (means over a band, LSTM, GRU), or weights do.
 
-Shapes: T snapshots in a row, N nodes, D input width, O output width, B snapshots of a band.
+Shapes: T snapshots in a row, N nodes, D input width, O output width, B snapshots of a band, F
+features of an edge.
 """
 
 from abc import ABC, abstractmethod
@@ -168,6 +169,23 @@ class LookingBack(TemporalLayer):
         return torch.cat(results), (kept,)
 
 
+def edge_map(edge_width: int, out_width: int) -> nn.Linear | None:
+    """Return what a spatial layer maps the features of edges with; None for no features."""
+    if not edge_width:
+        return None
+    linear = nn.Linear(edge_width, out_width, bias=False)
+    nn.init.xavier_uniform_(linear.weight)
+    return linear
+
+
+def with_edges(out_NO: Tensor, edges: nn.Linear | None, edge_sum_NF: Tensor | None) -> Tensor:
+    """Return out + S V^T, or out where the layer reads no features of edges."""
+    if edges is None:
+        return out_NO
+    assert edge_sum_NF is not None, "a layer that reads features of edges is given their sums"
+    return out_NO + edges(edge_sum_NF)
+
+
 class EvolvingGCN(nn.Module):
     """Pareja et al., 2020 (EvolveGCN): H_t = act(A_t X_t Q_t), where Q_t is a GRU's state.
 
@@ -176,13 +194,16 @@ class EvolvingGCN(nn.Module):
     Q_{t-1} itself (`o`), or the O rows of X_t with the highest scores X_t p / |p|, each times the
     tanh of its score (`h`); nodes without edges have no score. The state is as large as a
     weight, however many nodes there are. With a `history` of k the weight of each snapshot evolves
-    k times from the first one (`h`: over the last k snapshots, fewer at the start).
+    k times from the first one (`h`: over the last k snapshots, fewer at the start). With features
+    of edges H_t = act(A_t X_t Q_t + S_t V), S_t being their sums; V does not evolve.
     """
 
     history: int = 0
     """0: the weight runs on from the first snapshot."""
 
-    def __init__(self, in_width: int, out_width: int, variant: Literal["o", "h"]) -> None:
+    def __init__(
+        self, in_width: int, out_width: int, variant: Literal["o", "h"], edge_width: int = 0
+    ) -> None:
         super().__init__()
         self.in_width, self.out_width, self.variant = in_width, out_width, variant
         self.first = nn.Parameter(torch.empty(in_width, out_width))
@@ -194,6 +215,7 @@ class EvolvingGCN(nn.Module):
             nn.init.xavier_uniform_(matrix)
         if self.scorer is not None:
             nn.init.uniform_(self.scorer, -(in_width**-0.5), in_width**-0.5)
+        self.edges, self.reads_edges = edge_map(edge_width, out_width), edge_width > 0
 
     def nominate(self, x: Rows, active_N: Tensor) -> Tensor:
         """Return [O, 1 + D], the O nodes with the highest scores: score and row of each.
@@ -259,7 +281,9 @@ class EvolvingGCN(nn.Module):
         candidate = torch.tanh(inputs_3DO[2] + self.state_maps[2] @ (reset * q_DO))
         return (1 - update) * q_DO + update * candidate
 
-    def apply_weight(self, x: Rows, neighbours: Neighbours, q_DO: Tensor) -> Tensor:
+    def apply_weight(
+        self, x: Rows, neighbours: Neighbours, q_DO: Tensor, edge_sum_NF: Tensor | None = None
+    ) -> Tensor:
         """Return out_NO of one snapshot."""
         if isinstance(x, CachedRows):
             out_NO = x.aggregate @ q_DO
@@ -267,4 +291,4 @@ class EvolvingGCN(nn.Module):
             out_NO = neighbours.normalised_sum(dense(x) @ q_DO)
         else:
             out_NO = neighbours.normalised_sum(dense(x)) @ q_DO
-        return nn.functional.leaky_relu(out_NO, _SLOPE)
+        return nn.functional.leaky_relu(with_edges(out_NO, self.edges, edge_sum_NF), _SLOPE)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import elsewhere
-from benchmarks.table_time import runs_of
+from benchmarks.table_time import scaling_table
 from benchmarks.time_parallel import checked, predictions_of
 from siafu.ingest import drifting, graph_from_events
 
@@ -47,7 +47,46 @@ def test_figures_count_only_with_the_gradient_of_one_rank() -> None:
         checked({**row, "gradient": 0.51}, truth)
 
 
-def test_lines_of_a_run_are_put_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = [{"run": "a", "rows": [1]}, {"rows": [2]}, {"run": "a", "rows": [3]}, {"rows": [4]}]
+def line(run: str, nodes: int, *rows: tuple[str, str, int, str, float, bool]) -> dict:
+    """Return a line of the benchmark's file: model, exchange, ranks, overlap, seconds, kept."""
+    usual = {"block": 0, "node_parts": 1, "wire": "32", "peak_mb": 100.4}
+    names = ("model", "exchange", "ranks", "overlap", "epoch_seconds", "kept")
+    told = [{**usual, **dict(zip(names, row, strict=True))} for row in rows]
+    return {"run": run, "nodes": nodes, "snapshots": 32, "band": 20, "rows": told}
+
+
+def test_ranks_of_both_sizes_stand_in_one_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        {"nodes": 20_000, "snapshots": 32, "rows": []},
+        line("a", 20_000, ("tm-gcn", "auto", 1, "on", 8.0, False)),
+        line("a", 20_000, ("tm-gcn", "all-to-all", 2, "on", 2.0, True)),
+        line("a", 20_000, ("tm-gcn", "all-to-all", 2, "off", 4.0, True)),
+        line("a", 20_000, ("tm-gcn", "all-to-all", 8, "on", 0.5, True)),
+        line("b", 20_000, ("tm-gcn", "auto", 1, "on", 6.0, False)),
+        line("b", 20_000, ("tm-gcn", "all-to-all", 16, "on", 0.25, True)),
+        line("c", 200_000, ("cd-gcn", "auto", 1, "on", 9.0, True)),
+        line("c", 200_000, ("cd-gcn", "wavefront", 2, "on", 6.0, True)),
+    ]
     monkeypatch.setattr("benchmarks.table_time.rows_of", lambda name: lines)
-    assert [run["rows"] for run in runs_of("any")] == [[1, 3], [2], [4]]
+    rows = [text.split(" | ") for text in scaling_table().splitlines() if text.startswith("| 2")]
+    assert [row[:4] for row in rows] == [
+        ["| 20,000", "32", "tm-gcn, band 20", "all-to-all, no overlap"],
+        ["| 20,000", "32", "tm-gcn, band 20", "all-to-all, overlap"],
+        ["| 200,000", "32", "cd-gcn", "wavefront"],
+    ]
+    # Of one rank the newest; what others are beside it is by their own run.
+    assert rows[0][4:] == ["6.00 s*, 100 MB", "4.00 s, 100 MB, 2.0 x faster", "-", "- |"]
+    assert rows[1][4:6] == ["6.00 s*, 100 MB", "2.00 s, 100 MB, 4.0 x faster"]
+    assert rows[1][6:] == [
+        "0.50 s, 100 MB, 16 x faster (4.0 x faster than 2)",
+        "0.25 s, 100 MB, 24 x faster |",
+    ]
+    assert rows[2][4:6] == ["9.00 s, 100 MB", "6.00 s, 100 MB, 1.50 x faster"]
+    assert "anew from deltas" in scaling_table()
+
+
+def test_the_table_of_ranks_takes_what_was_measured() -> None:
+    text = scaling_table()
+    assert "| 20,000 | 32 | cd-gcn | wavefront |" in text
+    assert "overlap |" in text
+    assert len({line.count("|") for line in text.splitlines() if line.startswith("|")}) == 1

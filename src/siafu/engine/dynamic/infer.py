@@ -21,7 +21,7 @@ from siafu.engine.weights import WeightFacts, Weights, check_names, write_weight
 from siafu.errors import StoreError
 from siafu.files import replacing
 from siafu.graph import DynamicGraph, writing
-from siafu.nn import Draws
+from siafu.nn import DYNAMIC_CARDS, Draws
 from siafu.nn.precision import usable
 from siafu.strategy import TimeRunner
 
@@ -120,7 +120,7 @@ def infer_dynamic(
     """Write the predictions of trained weights for a dynamic graph, or its embeddings."""
     weights = Weights(file)
     facts = weights.facts(_Facts)
-    # Runs of before histories were read have no part for them.
+    # Runs of before histories, or features of edges in layers, were read have no part for them.
     knows_pairs = "head.known.weight" in weights.tensors
     told = {"task": facts.task or config.task, "pair_history": knows_pairs}
     told |= {"precision": usable(config.precision, grid.world.device)}
@@ -128,7 +128,9 @@ def infer_dynamic(
     draws = Draws(seed=config.seed, training=False)
     if config.task == "edge" and not graph.num_edge_classes:
         graph = _unlabelled(graph, facts, weights)
-    made = make_network(config, graph, grid, draws)
+    is_own = config.model not in DYNAMIC_CARDS
+    in_layers = is_own or any(name.endswith(".edges.weight") for name in weights.tensors)
+    made = make_network(config, graph, grid, draws, edges_in_layers=in_layers)
     task, network = made.task, made.network
     check_names(graph.feature_names, facts.feature_names, "features", graph.name)
     named = _class_names(task, graph)

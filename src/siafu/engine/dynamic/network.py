@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig
 from siafu.engine.dynamic.event_features import EventScale
-from siafu.engine.dynamic.node_features import NodeFeatures, read_node_features
-from siafu.engine.dynamic.snapshots import Reading, Snapshots, num_inputs
+from siafu.engine.dynamic.node_features import NodeFeatures, num_inputs, read_node_features
+from siafu.engine.dynamic.snapshots import Reading, Snapshots
 from siafu.engine.dynamic.step_shards import Grid
-from siafu.engine.networks.own_model import own_model
+from siafu.engine.networks.own_model import EdgeFacts, own_model
 from siafu.engine.tasks.edges import EdgeTask
 from siafu.engine.tasks.links import LinkTask
 from siafu.engine.tasks.nodes import NodeTask, SignalTask
@@ -84,8 +84,18 @@ class Made(NamedTuple):
         return num_inputs(graph, self.features, self.lags) + events
 
 
-def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws: Draws) -> Made:
-    """Return the task and the network with weights drawn from the seed."""
+def make_network(
+    config: ResolvedConfig,
+    graph: DynamicGraph,
+    grid: Grid,
+    draws: Draws,
+    *,
+    edges_in_layers: bool = True,
+) -> Made:
+    """Return the task and the network with weights drawn from the seed.
+
+    Without `edges_in_layers` built-in layers read no features of edges, as in runs of before.
+    """
     check_precision(config.precision, grid.world.device)
     given = TaskInput(graph=graph, config=config, draws=draws, share=grid.share)
     task = TASKS[config.task or default_task(graph)](given)
@@ -98,7 +108,8 @@ def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws:
         width += 0 if events is None else 2 * graph.num_event_features
         if isinstance(task, EdgeTask | LinkTask):
             task.event_scale = events
-        model = _make_model(config, width)
+        edge_width = graph.num_event_features if config.edge_features and edges_in_layers else 0
+        model = _make_model(config, width, edge_width)
         head, table = task.make_head(model.out_width), None
         if features.is_learned:
             table = torch.randn(graph.num_nodes, features.width) / features.width**0.5
@@ -109,7 +120,7 @@ def make_network(config: ResolvedConfig, graph: DynamicGraph, grid: Grid, draws:
     return Made(task, network, features, lags)
 
 
-def _make_model(config: ResolvedConfig, in_width: int) -> DynamicGNN:
+def _make_model(config: ResolvedConfig, in_width: int, edge_width: int) -> DynamicGNN:
     if config.model in DYNAMIC_CARDS:
         spec = DynamicSpec(
             name=config.model,
@@ -118,14 +129,21 @@ def _make_model(config: ResolvedConfig, in_width: int) -> DynamicGNN:
             layers=config.layers,
             band=config.bandwidth,
             dropout=config.dropout or 0.0,
+            edge_width=edge_width,
         )
         return build_dynamic(spec)
-    model = own_model(config, in_width, config.hidden)
+    model = own_model(config, in_width, config.hidden, EdgeFacts(width=edge_width))
     if not isinstance(model, DynamicGNN):
         raise ConfigError(
             "The model is not one for dynamic graphs.",
             seen=f"{config.model} is a {type(model).__name__}",
             fix="derive it from siafu.nn.DynamicGNN, or use one of " + ", ".join(DYNAMIC_CARDS),
+        )
+    if not config.edge_features and any(getattr(p, "reads_edges", False) for p in model.parts):
+        raise ConfigError(
+            "The model reads features of edges that it is not given.",
+            seen=f"a part of {config.model} has reads_edges, --edge-features was not asked for",
+            fix="add --edge-features",
         )
     return model
 

@@ -112,3 +112,31 @@ def random_rows(num_nodes: int, width: int, seed: int) -> Array:
     key = DrawKey(seed=seed, epoch=0, purpose=_SITE)
     rows = uniform_rows(key, torch.arange(num_nodes), width, dtype=torch.float64)
     return ((2 * rows - 1) * (3 / width) ** 0.5).float().numpy()
+
+
+def num_inputs(graph: DynamicGraph, features: NodeFeatures, lags: int) -> int:
+    """Return F as a model sees it but for events: features of nodes, behind the signal's past."""
+    if not lags:
+        return features.width
+    assert graph.signal is not None
+    return features.width + lags * int(graph.signal.shape[-1])
+
+
+def input_rows(graph: DynamicGraph, step: int, features: NodeFeatures | None, lags: int) -> Array:
+    """Return float32 [N, F] of a snapshot: the signal now and before, 0 before its start, then
+    features of the nodes; where those are learnt, nothing."""
+    if features is not None and features.is_learned:
+        return np.zeros((graph.num_nodes, 0), np.float32)
+    own = [] if features is not None and not features.width else [_own(graph, step, features)]
+    if not lags:
+        return own[0]
+    assert graph.signal is not None
+    zero = np.zeros(graph.signal.shape[1:], np.float32)
+    past = [graph.signal[step - k] if step >= k else zero for k in range(lags)]
+    return np.concatenate([*past, *own], axis=1).astype(np.float32)
+
+
+def _own(graph: DynamicGraph, step: int, features: NodeFeatures | None) -> Array:
+    if features is not None:
+        return features.rows(graph, step)
+    return window_degrees(graph, step) if graph.x is None else graph.features(step)

@@ -6,7 +6,7 @@ Shapes: N nodes, n of them this rank's (all, where it shares no snapshot), F fea
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal
 
@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from siafu.comm.staging import to_device, to_host
-from siafu.engine.dynamic.event_features import EventScale, event_means
-from siafu.engine.dynamic.node_features import NodeFeatures, window_degrees
+from siafu.engine.dynamic.event_features import EdgeReading, EventScale, event_means
+from siafu.engine.dynamic.node_features import NodeFeatures, input_rows
 from siafu.engine.dynamic.step_shards import StepShards
 from siafu.graph import Array, DynamicGraph, Snapshot, group_graph, normalised, smooth
+from siafu.graph.snapshot import normalised_entries
 from siafu.memory import free_bytes
 from siafu.nn import (
     BandedMean,
@@ -113,6 +114,9 @@ class Snapshots:
         self._num_steps, self._most_input_bytes = len(steps), reading.most_input_bytes
         self.inputs_on_host = False
         self._inputs: dict[int, Rows] = {}
+        self._edge_sums: dict[int, Tensor] = {}
+        reads_edges = any(getattr(part, "reads_edges", False) for part in model.parts)
+        self._edge_scale = reading.events if reads_edges else None
         self._graphs: dict[int, StepGraph] = {}
         self._streams: list[tuple[range, DeltaStream | WindowStream]] = []
         for span in _runs(steps):
@@ -120,6 +124,7 @@ class Snapshots:
                 self._keep(span)
             else:
                 self._streams.append((span, self._stream(span)))
+            self._note_edge_sums(span)
 
     @property
     def num_nodes(self) -> int:
@@ -144,10 +149,11 @@ class Snapshots:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """Input rows that are kept, and their first aggregates."""
+        """Input rows that are kept, their first aggregates, and sums of the edges' features."""
         cached = [rows for rows in self._inputs.values() if isinstance(rows, CachedRows)]
         plain = [rows for rows in self._inputs.values() if isinstance(rows, Tensor)]
-        return [*plain, *(one for rows in cached for one in (rows.rows, rows.aggregate))]
+        aggregates = [one for rows in cached for one in (rows.rows, rows.aggregate)]
+        return [*plain, *aggregates, *self._edge_sums.values()]
 
     @property
     def edges(self) -> list[CSR]:
@@ -169,12 +175,21 @@ class Snapshots:
             rows = [own] * len(steps)
             if self._event_scale is not None:
                 rows = [torch.cat([own, dense(self._input(step))], dim=1) for step in steps]
+        return rows, [self._with_edges(step, at) for step, at in self._read_graphs(steps)]
+
+    def _read_graphs(self, steps: range) -> list[tuple[int, StepGraph]]:
         if self._graphs or not steps:
-            return rows, [self._graphs[step] for step in steps]
+            return [(step, self._graphs[step]) for step in steps]
         stream = next(stream for span, stream in self._streams if steps.start in span)
         loops = stream.has_loops
         found = {step: self._step_graph(csr, step, loops) for step, csr in stream.read(steps)}
-        return rows, [found[step] for step in steps]
+        return [(step, found[step]) for step in steps]
+
+    def _with_edges(self, step: int, at: StepGraph) -> StepGraph:
+        if self._edge_scale is None:
+            return at
+        sum_nF = to_device(self._edge_sums[step], self.device)
+        return replace(at, edge_sum_NF=sum_nF, find_active=lambda: at.active_N)
 
     def _keep(self, span: range) -> None:
         for step, csr, x_NF in self._made(span):
@@ -233,6 +248,8 @@ class Snapshots:
             rows = CachedRows(x_NF, getattr(at.neighbours, self._aggregation)(x_NF))
         if not self._inputs:
             size = x_NF.nbytes + (rows.aggregate.nbytes if isinstance(rows, CachedRows) else 0)
+            if self._edge_scale is not None:
+                size += self.num_nodes * self.graph.num_event_features * x_NF.element_size()
             self.inputs_on_host = size * self._num_steps > self._room()
         self._inputs[step] = _moved(rows, to_host) if self.inputs_on_host else rows
 
@@ -277,15 +294,38 @@ class Snapshots:
 
     def _inputs_of(self, span: range) -> Iterator[Tensor]:
         """Yield features and, where the model begins so, their means over the band."""
-        if not self.starts_transformed:
+        if self.starts_transformed:
+            yield from self._means(span, map(self._features, range(self._reach(span), span.stop)))
+        else:
             yield from map(self._features, span)
-            return
+
+    def _means(self, span: range, rows: Iterator[Tensor]) -> Iterator[Tensor]:
+        """Yield the means over the band; `rows` begin with the first that it reaches."""
         recent: deque[Tensor] = deque(maxlen=self.band)
-        for step in range(self._reach(span), span.stop):
-            recent.append(self._features(step))
+        for step, rows_NF in enumerate(rows, self._reach(span)):
+            recent.append(rows_NF)
             if step in span:
                 known = torch.stack(list(recent))
                 yield banded_mean(known, len(known) - 1, self.band)[0]
+
+    def _note_edge_sums(self, span: range) -> None:
+        """Add up the features of edges once, averaged as the adjacencies are."""
+        if self._edge_scale is None:
+            return
+        steps = range(self._reach(span), span.stop)
+        sums = map(self._edge_sum, steps, self._plain(steps))
+        for step, sum_nF in zip(span, self._means(span, sums) if self.band else sums, strict=True):
+            found = sum_nF.to(self.dtype)
+            self._edge_sums[step] = to_host(found) if self.inputs_on_host else found.to(self.device)
+
+    def _edge_sum(self, step: int, snapshot: Snapshot) -> Tensor:
+        """Return float64 [n, F] on the host; ranks that share the snapshot call this together."""
+        assert self._edge_scale is not None
+        edges = EdgeReading(self.graph, self._edge_scale, outward=self._turned)
+        if self._shards is None:
+            return edges.sums(step, snapshot, normalised_entries(snapshot))
+        part, entries = self._shards.part, self._shards.normalised_entries(snapshot)
+        return edges.sums(step, snapshot, entries, part.nodes_C)[torch.from_numpy(part.own_n)]
 
     def _are_counts(self) -> bool:
         """Return whether means over the band follow exactly from whole weights.
@@ -347,34 +387,6 @@ def _moved(rows: Rows, move: Callable[[Tensor], Tensor]) -> Rows:
         return CachedRows(move(rows.rows), move(rows.aggregate))
     assert isinstance(rows, Tensor), "inputs of snapshots are dense"
     return move(rows)
-
-
-def num_inputs(graph: DynamicGraph, features: NodeFeatures, lags: int) -> int:
-    """Return F as a model sees it but for events: features of nodes, behind the signal's past."""
-    if not lags:
-        return features.width
-    assert graph.signal is not None
-    return features.width + lags * int(graph.signal.shape[-1])
-
-
-def input_rows(graph: DynamicGraph, step: int, features: NodeFeatures | None, lags: int) -> Array:
-    """Return float32 [N, F] of a snapshot: the signal now and before, 0 before its start, then
-    features of the nodes; where those are learnt, nothing."""
-    if features is not None and features.is_learned:
-        return np.zeros((graph.num_nodes, 0), np.float32)
-    own = [] if features is not None and not features.width else [_own(graph, step, features)]
-    if not lags:
-        return own[0]
-    assert graph.signal is not None
-    zero = np.zeros(graph.signal.shape[1:], np.float32)
-    past = [graph.signal[step - k] if step >= k else zero for k in range(lags)]
-    return np.concatenate([*past, *own], axis=1).astype(np.float32)
-
-
-def _own(graph: DynamicGraph, step: int, features: NodeFeatures | None) -> Array:
-    if features is not None:
-        return features.rows(graph, step)
-    return window_degrees(graph, step) if graph.x is None else graph.features(step)
 
 
 def _runs(steps: Sequence[int]) -> Iterator[range]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from siafu.comm import HaloPlan, World, exchange_halo, gather_steps, start_return
 from siafu.errors import ConfigError
 from siafu.graph import Array, DynamicGraph, GroupGraph, Snapshot, normalised
+from siafu.graph.snapshot import normalised_entries
 from siafu.nn import Draws, StepGraph
 from siafu.ops import CSR
 from siafu.shard import NodeShare, Shard
@@ -43,6 +44,10 @@ class StepShards:
     def normalise(self, snapshot: Snapshot) -> Snapshot:
         """Return the group's rows of the normalised adjacency."""
         return normalised(snapshot, self.part.own_n, self._completed)
+
+    def normalised_entries(self, snapshot: Snapshot) -> tuple[Array, Array]:
+        """Return its keys and entries."""
+        return normalised_entries(snapshot, self.part.own_n, self._completed)
 
     def _completed(self, degree_C: Array) -> Array:
         degrees = torch.from_numpy(degree_C).to(self._own_n.device)

@@ -140,7 +140,7 @@ def events_from_tables(path: Path, options: EventOptions, progress: Progress) ->
         weight = number_block(piece, [names["weight"]])[:, 0] if "weight" in names else None
         columns.add(found, read_times(piece, names["time"]), weight)
         if attr:
-            columns.attr.append(number_block(piece, attr))
+            columns.attr.append(_features(piece, attr))
         if label is not None:
             label.scan(piece)
     classes = _labels(table, label, progress)
@@ -199,6 +199,18 @@ def _attr_columns(table: Table, options: EventOptions, names: dict[str, str]) ->
                 fix="turn it into numbers, or leave it out of --edge-attr",
             )
     return asked
+
+
+def _features(piece: Piece, attr: list[str]) -> Array:
+    """Return float32 [B, F], a number of each column; a later file may have lists instead."""
+    found = number_block(piece, attr)
+    if found.shape[1] != len(attr):
+        raise DataError(
+            "Files differ in the width of the features of events.",
+            seen=f"{found.shape[1]} numbers per event in {piece.where(0)}, {len(attr)} before",
+            fix=f"give every file one number in each of {', '.join(map(repr, attr))}",
+        )
+    return found
 
 
 def _notes(table: Table, names: dict[str, str], attr: list[str]) -> list[str]:

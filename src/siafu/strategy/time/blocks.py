@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from siafu.comm import World
 from siafu.errors import ConfigError
 from siafu.nn import BandedMean, Draws, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
+from siafu.nn.dynamic import run_spatial
 from siafu.nn.precision import computing
 from siafu.nn.sparse import dense
 from siafu.partitioning import TimeBlock, TimePlan
@@ -236,7 +237,7 @@ class TimeRunner:
                 rows = exchange.forward(stacked, block, returns=returns).unbind()
             elif returns:
                 with self._computing():
-                    rows = [part(x, at.neighbours) for x, at in zip(rows, graphs, strict=True)]
+                    rows = [run_spatial(part, x, at) for x, at in zip(rows, graphs, strict=True)]
                 rows = widened(rows)
         return self._stacked(rows, self.model.out_width, len(self.model.parts))
 

@@ -262,7 +262,10 @@ class Evolution:
         mine = [weights[step - block.start] for step in block.owned(self.world.rank)]
         triples = zip(rows, graphs, mine, strict=True)
         with self._computing():
-            made = [self.part.apply_weight(x, at.neighbours, q_DO) for x, at, q_DO in triples]
+            made = [
+                self.part.apply_weight(x, at.neighbours, q_DO, at.edge_sum_NF)
+                for x, at, q_DO in triples
+            ]
         return widened(made)
 
     def roots(self) -> list[Root]:
