@@ -47,11 +47,14 @@ PAPER_MODES = (*tuple(MODES)[:6], "4 bits overlap")
 ACCURACY_MODES = ("fp32 overlap", "4 bits overlap", "adaptive overlap", "random overlap")
 """Widths are compared alike in all else: overlap, and once per host."""
 
+ALIKE = {"boundary first": "fp32", "once per host": "fp32", "all": "changes"}
+"""Modes that compute what another does, so that one of them tells the epochs of both."""
+
 
 def settings(job: dict[str, Any], model: str, mode: str) -> dict[str, Any]:
     """Return the settings of one contestant."""
     chosen = MODES[mode]
     extra = {"wire_period": job["period"]} if chosen.get("strategy") == "adaqp" else {}
     threads = {"threads": job.get("threads", COMMON["threads"])}
-    common = {**COMMON, "dropout": job["dropout"]}
+    common = {**COMMON, "dropout": job["dropout"], "lr": job["lr"]}
     return {"data": job["parts"], "model": model, **common, **threads, **chosen, **extra}

@@ -31,7 +31,7 @@ import numpy as np
 from benchmarks.hosts import hosts
 from benchmarks.measure import append_json, machine
 from benchmarks.ranks import answer, run_module
-from benchmarks.slow_modes import ACCURACY_MODES, PAPER_MODES, PLAIN, settings
+from benchmarks.slow_modes import ACCURACY_MODES, ALIKE, PAPER_MODES, PLAIN, settings
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import Trainer, begin
@@ -87,6 +87,7 @@ def reddit_like(nodes: int, degree: int, seed: int = 0) -> Graph:
 def cut(graph: Graph, size: int, folder: Path) -> Path:
     """Write the graph in METIS parts and return their folder."""
     target = folder / f"{graph.num_nodes}-{size}.parts"
+    folder.mkdir(parents=True, exist_ok=True)
     if not target.exists():
         part_of = assign_metis(graph, size, seed=0)
         write_parts(graph, part_of, target, num_parts=size, method="metis", seed=0)
@@ -214,6 +215,7 @@ def time_hosts(
         "modes": modes,
         "period": PERIOD,
         "dropout": args.dropout,
+        "lr": args.lr,
         "threads": max(1, args.cores // args.ranks),
         "timed": args.timed,
         "log": f"{args.json}.part" if args.cores and args.json else "",
@@ -252,17 +254,19 @@ def time_hosts(
 
 def measure_accuracy(parts: Path, size: int, models: list[str], args: argparse.Namespace) -> Any:
     """Return mean and spread of test accuracy for each model and mode."""
+    modes = args.modes if args.curves else ",".join(ACCURACY_MODES)
     job = {
         "kind": "accuracy",
         "parts": str(parts),
         "models": models,
-        "modes": (args.modes if args.curves else args.accuracy_modes).split(","),
+        "modes": (args.accuracy_modes or modes).split(","),
         "threads": args.threads,
         "device": args.device,
         "period": 10,
         "seeds": args.seeds,
         "epochs": args.epochs,
         "dropout": args.dropout,
+        "lr": args.lr,
         "curves": args.curves,
         "every": args.every,
     }
@@ -296,6 +300,7 @@ def reached(found: dict[str, Any], model: str, args: argparse.Namespace) -> list
             "model": model,
             "mode": mode,
             "dropout": args.dropout,
+            "lr": args.lr,
             "target_val": round(100 * float(target), 2),
             "epochs_to_target": int(there[0] + 1) * args.every if len(there) else None,
             "val": round(100 * float(curve[-1]), 2),
@@ -311,7 +316,8 @@ def reached(found: dict[str, Any], model: str, args: argparse.Namespace) -> list
 def add_seconds(times: list[dict[str, Any]], accuracy: list[dict[str, Any]]) -> None:
     """Note in each row of times what reaching fp32's accuracy takes, evaluations counted."""
     for row in times:
-        same = [one for one in accuracy if all(one[k] == row[k] for k in ("model", "mode"))]
+        alike = {row["mode"], ALIKE.get(row["mode"])}
+        same = [one for one in accuracy if one["model"] == row["model"] and one["mode"] in alike]
         epochs = same[0]["epochs_to_target"] if same else None
         if epochs is not None:
             scored = -(-epochs // SCORED_EVERY) * row["evaluation_seconds"]
@@ -335,16 +341,18 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--degree", type=int, default=50)
     parser.add_argument("--data", default="", help="a named data set instead of the synthetic one")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--accuracy-modes", default=",".join(ACCURACY_MODES))
+    parser.add_argument("--accuracy-modes", help="default with --curves: those of --modes")
     parser.add_argument("--modes", default=",".join(PAPER_MODES), help="fp32 first")
     parser.add_argument("--curves", action="store_true", help="epochs to fp32's accuracy")
     parser.add_argument("--every", type=int, default=2, help="epochs between points of a curve")
     parser.add_argument("--dropout", type=float, default=0.5)
+    parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--threads", type=int, default=1, help="of a rank, for accuracy")
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--ranks", type=int, default=1, help="per host")
     parser.add_argument("--cores", type=int, default=0, help="of each host; 0: they share all")
     parser.add_argument("--timed", type=int, default=TIMED_EPOCHS, help="epochs of each mode")
+    parser.add_argument("--cuts", type=Path, help="where parts are kept, and taken from")
     parser.add_argument("--accuracy-ranks", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="for accuracy")
     parser.add_argument("--rank")
@@ -365,14 +373,15 @@ def main() -> None:
         small = reddit_like(args.nodes // 3, args.degree)
     times: list[dict[str, Any]] = []
     accuracy: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(prefix="siafu-slow-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="siafu-slow-") as made:
+        scratch = args.cuts or Path(made)
         for size in (int(text) for text in args.hosts.split(",") if text):
-            parts = cut(graph, size * args.ranks, Path(scratch))
+            parts = cut(graph, size * args.ranks, scratch)
             for mbit in (float(text) for text in args.mbit.split(",")):
                 times += time_hosts(parts, size, mbit, models, args)
         if args.seeds:
             size = args.accuracy_ranks
-            accuracy = measure_accuracy(cut(small, size, Path(scratch)), size, models, args)
+            accuracy = measure_accuracy(cut(small, size, scratch), size, models, args)
         if args.curves:
             add_seconds(times, accuracy)
     facts = {

@@ -51,6 +51,8 @@ class HaloPlan:
     """T x S: adds the rows that come back to the owned rows they were sent from."""
     rows_T: Tensor | None
     """int64: which owned rows these are; None: all of them, where most are sent."""
+    is_once: bool = False
+    """Whether every row is sent to one rank alone, as in a stage of one peer."""
     sharing: "Sharing | None" = None
     """How ranks of this host share rows; None: all come from their owners. All else is about those
     that do."""
@@ -62,6 +64,7 @@ class HaloPlan:
         """Return the plan for these lists; `scatter` is derived."""
         sorted_S, order = torch.sort(send_rows, stable=True)
         rows_T, counts = sorted_S.unique_consecutive(return_counts=True)
+        is_once = len(rows_T) == len(send_rows)
         if 2 * len(rows_T) > num_owned:
             rows_T, counts = None, torch.bincount(send_rows, minlength=num_owned)
         indptr = torch.zeros(len(counts) + 1, dtype=torch.int64, device=send_rows.device)
@@ -69,7 +72,8 @@ class HaloPlan:
         scatter = CSR(indptr=indptr, index=order.to(torch.int32), num_cols=send_rows.numel())
         sends = {peer: count for peer, count in enumerate(send_counts) if count}
         reads = {peer: count for peer, count in enumerate(recv_counts) if count}
-        return cls(send_rows, sends, reads, len(send_counts), num_owned, scatter, rows_T)
+        ranks = len(send_counts)
+        return cls(send_rows, sends, reads, ranks, num_owned, scatter, rows_T, is_once)
 
     @property
     def send_counts(self) -> tuple[int, ...]:
@@ -321,6 +325,10 @@ def add_returned(grad_SD: Tensor, plan: HaloPlan, grad_ND: Tensor) -> None:
     """Add each returned gradient to the owned row it belongs to, in place."""
     width = math.prod(grad_ND.shape[1:])  # named, since -1 is ambiguous for no rows
     flat_ND = grad_ND.view(grad_ND.size(0), width)
+    if plan.is_once:
+        part_SD = flat_ND.index_select(0, plan.send_rows).add_(grad_SD.reshape(-1, width))
+        flat_ND.index_copy_(0, plan.send_rows, part_SD)
+        return
     rows_T = plan.rows_T
     part_TD = flat_ND if rows_T is None else flat_ND.index_select(0, rows_T)
     sum_into(plan.scatter, grad_SD.reshape(-1, width), part_TD, accumulate=True)

@@ -106,10 +106,12 @@ class CsrKernels(Protocol):
         *,
         first: int = 0,
         rows_M: Tensor | None = None,
+        indptr: Tensor | None = None,
     ) -> None:
         """Add each grad_MD entry to the source its edge reads; grad_CD arrives zeroed.
 
-        Of the edges from number `first` on, as many as `index` has, and of the rows in `rows_M`.
+        Of the edges from number `first` on, as many as `index` has, and of the rows in `rows_M`;
+        `indptr` tells where the edges of each begin, where that is known.
         """
 
     def transpose(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from siafu.ops import CSR, csr_max_reference, max_with_argument, neighbour_max
+from siafu.ops import CSR, csr_max_reference, max_gradients, max_with_argument, neighbour_max
 from siafu.ops.csr import reference
 from siafu.ops.csr.maximum import csr_max, csr_max_grad
 
@@ -74,6 +74,26 @@ def test_gradient_of_many_rows_is_the_same_on_any_number_of_threads(threads):
         torch.set_num_threads(count)
         results.append(torch.autograd.grad(neighbour_max(csr, x), x, grad)[0])
     assert all(torch.equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("width", [1, 20, 64])
+@pytest.mark.parametrize("degree", [1, 3, 9])
+def test_gradient_of_a_block_is_the_same_by_edges_and_by_entries(degree, width):
+    generator = torch.Generator().manual_seed(4)
+    rows_M = torch.randperm(900, generator=generator)[:300].sort().values
+    index = torch.randint(0, 50, (300 * degree,), generator=generator, dtype=torch.int32)
+    csr, first = CSR(torch.arange(0, 300 * degree + 1, degree), index, 50), 70
+    among = torch.randint(0, degree, (300, width), generator=generator)
+    held = torch.arange(300)[:, None] * degree + among
+    place = torch.randint(0, first, (900, width), generator=generator).int()  # of other blocks
+    is_here = torch.rand(300, width, generator=generator) < 0.5
+    place[rows_M] = torch.where(is_here, first + held.int(), place[rows_M])
+    grad = torch.randn(900, width, generator=generator)
+    grad[rows_M[0]] = torch.inf  # of no harm to sources whose maximum is elsewhere
+    got = max_gradients(csr, place, grad, first=first, rows_M=rows_M)
+    want = torch.zeros(50, width)
+    reference.max_grad_into(index, place, grad, want, first=first, rows_M=rows_M)
+    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
 
 
 def test_ops_are_registered_correctly(uneven):

@@ -73,7 +73,8 @@ def max_gradients(
 
     `first` is the place of the block's first edge, `rows_M` as in `fold_max`.
     """
-    return _max_grads(csr.index, place_MD, grad_MD, csr.num_cols, first=first, rows_M=rows_M)
+    options = {"first": first, "rows_M": rows_M, "indptr": csr.indptr}
+    return _max_grads(csr.index, place_MD, grad_MD, csr.num_cols, **options)
 
 
 def _max_grads(

@@ -4,6 +4,7 @@ Shapes: M destination rows, C source columns, E edges, D width. A thread owns th
 that it writes, so results do not depend on the number of threads.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,9 @@ TILE = 16
 
 WIDEST = 320
 """Columns taken at a time where the width divides: rows in flight must fit in level-1 cache."""
+
+_FEW_EDGES = 4
+"""Edges per row up to which whole rows are looked at once per edge, not entry by entry."""
 
 AHEAD = 8
 """Edges between the row asked for and the row used."""
@@ -101,6 +105,7 @@ def max_grad_into(
     *,
     first: int = 0,
     rows_M: Tensor | None = None,
+    indptr: Tensor | None = None,
 ) -> None:
     """Threads share out columns, not rows: two rows may add to one source, two columns never."""
     arrays = index.numpy(), edge_MD.numpy(), grad_MD.numpy(), grad_CD.numpy(), _array(rows_M), first
@@ -108,6 +113,10 @@ def max_grad_into(
     entries = grad_MD.numel() if rows_M is None else len(rows_M) * width
     chunks = min(num_chunks(entries), num_threads(), max(1, width // TILE))
     bounds = [width * number // chunks for number in range(chunks + 1)]
+    if indptr is not None and len(index) * width < _FEW_EDGES * entries:
+        starts = indptr.numpy()
+        run_chunks(lambda lo, hi: _max_grad_edges(starts, *arrays, lo, hi), bounds)
+        return
     run_chunks(lambda lo, hi: _max_grad_columns(*arrays, lo, hi), bounds)
 
 
@@ -151,6 +160,7 @@ def _array(tensor: Tensor | None) -> Array | None:
     return None if tensor is None else tensor.detach().numpy()
 
 
+@lru_cache(maxsize=256)
 def cut_width(width: int) -> tuple[int, tuple[int, ...] | None]:
     """Return how many equal parts rows are taken in, and a tuple that tells the compiler the width.
 
@@ -329,16 +339,20 @@ def _fold_max_rows(  # noqa: PLR0913 - flat, as above
         if e == end:
             continue
         to = _part_row(i if rows is None else rows[i], parts, part)
-        while e < end:
-            pair = e + 1 if e + 1 < end else e  # an odd edge is compared with itself
+        while e + 1 < end:  # in pairs, which halves the stores
             _ask_row(x, _part_row(index[min(e + AHEAD, last)], parts, part), width)
             _ask_row(x, _part_row(index[min(e + AHEAD + 1, last)], parts, part), width)
-            j0, j1 = _part_row(index[e], parts, part), _part_row(index[pair], parts, part)
-            n0, n1 = edge.dtype.type(number[e]), edge.dtype.type(number[pair])
+            j0, j1 = _part_row(index[e], parts, part), _part_row(index[e + 1], parts, part)
+            n0, n1 = edge.dtype.type(number[e]), edge.dtype.type(number[e + 1])
             for f in range(width):
                 best, where = _better_or_earlier(x[j0, f], n0, out[to, f], edge[to, f])
                 out[to, f], edge[to, f] = _better_or_earlier(x[j1, f], n1, best, where)
             e += 2
+        if e < end:  # in a small stage of many, most rows have one edge
+            _ask_row(x, _part_row(index[min(e + AHEAD, last)], parts, part), width)
+            j0, n0 = _part_row(index[e], parts, part), edge.dtype.type(number[e])
+            for f in range(width):
+                out[to, f], edge[to, f] = _better_or_earlier(x[j0, f], n0, out[to, f], edge[to, f])
 
 
 @callee
@@ -367,6 +381,32 @@ def _max_grad_columns(  # noqa: PLR0913 - flat, as above
             e = edge[i, f] - first
             if (e >= 0) & (e < count):
                 out[np.uint64(index[e]), f] += grad[i, f]
+
+
+@strict_kernel
+def _max_grad_edges(  # noqa: PLR0913 - flat, as above
+    indptr: Array,
+    index: Array,
+    edge: Array,
+    grad: Array,
+    out: Array,
+    rows: Array | None,
+    first: int,
+    column_lo: int,
+    column_hi: int,
+) -> None:
+    """Add the same in the same order: no branch, so that entries of a row are looked at together.
+
+    Sums begin at 0, so adding 0 where another edge held the maximum leaves every bit as it is.
+    """
+    nothing = out.dtype.type(0)
+    lo, hi = np.uint64(column_lo), np.uint64(column_hi)  # a sign would need a look per entry
+    for q in range(len(indptr) - 1):
+        i = np.uint64(q if rows is None else rows[q])
+        for e in range(indptr[q], indptr[q + 1]):
+            j, place = np.uint64(index[e]), edge.dtype.type(first + e)
+            for f in range(lo, hi):
+                out[j, f] += grad[i, f] if edge[i, f] == place else nothing
 
 
 @kernel

@@ -110,6 +110,7 @@ def max_grad_into(
     *,
     first: int = 0,
     rows_M: Tensor | None = None,
+    indptr: Tensor | None = None,
 ) -> None:
     """`index_put_` sorts before it adds on CUDA, so the order of additions is fixed there too."""
     if len(index) == 0:
