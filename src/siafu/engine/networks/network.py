@@ -32,11 +32,13 @@ from siafu.ops import CSR, sum_type
 from siafu.plan import choose_strategy
 from siafu.shard import Shard, WrittenRows, moved_shard
 from siafu.strategy import (
+    Offload,
     Strategy,
     View,
     WidthBook,
     check_forward,
     edge_arguments,
+    leaving,
     message_flow,
     neighbours_of,
     parallelize,
@@ -101,6 +103,8 @@ class BuiltInNetwork(RowsInMemory):
                 neighbours_of(shard, draws, strategy, view=view, book=self.book)
                 for view in self._views
             ]
+        read = [self._x_pruned] if self._views else []
+        self._offload = _offload_of(strategy, shard, [module, self._x, *read])
 
     def training_logits(self) -> Tensor:
         """Return logits of the training nodes."""
@@ -118,9 +122,27 @@ class BuiltInNetwork(RowsInMemory):
 
     def _computed(self, call: Callable[..., Tensor], x: Rows, neighbours: Any) -> Tensor:
         """Return rows in the type of weights, whatever they are computed in."""
-        with computing(self.strategy.precision, self._shard.world.device):
+        with computing(self.strategy.precision, self._shard.world.device), leaving(self._offload):
             out = call(x, neighbours, self._draws)
         return out.to(sum_type(out.dtype))
+
+
+def _offload_of(strategy: Strategy, shard: Shard, stays: list[Any]) -> Offload | None:
+    """Return what has rows in the host's memory until backward; None where none are to be."""
+    if not strategy.offload:
+        return None
+    constant: list[Tensor] = []
+    for thing in [*stays, shard.csr, shard.edge_attr, shard.x]:
+        if isinstance(thing, nn.Module):
+            constant += [*thing.parameters(), *thing.buffers()]
+        elif isinstance(thing, CachedRows):
+            constant += [thing.rows, thing.aggregate]
+        elif isinstance(thing, CSR | SparseRows):
+            csr = thing.csr if isinstance(thing, SparseRows) else thing
+            constant += [one for one in (csr.indptr, csr.index, csr.weight) if one is not None]
+        elif thing is not None:
+            constant.append(thing)
+    return Offload(strategy.offload, shard.world.device, constant)
 
 
 def _needed(x: Rows, views: list[View]) -> Rows:
@@ -149,6 +171,7 @@ class OwnNetwork(RowsInMemory):
         self._parallel = parallelize(module, shard, strategy, draws=draws, reduce_gradients=False)
         self.book = self._parallel.book
         self._x, self._train = x, shard.train
+        self._offload = _offload_of(strategy, shard, [module, x])
 
     def training_logits(self) -> Tensor:
         """Return logits of the training nodes."""
@@ -156,7 +179,9 @@ class OwnNetwork(RowsInMemory):
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
-        return self.wanted.checked(self._parallel(self._x), len(self._x), self.module)
+        with leaving(self._offload):
+            rows = self._parallel(self._x)
+        return self.wanted.checked(rows, len(self._x), self.module)
 
     def embeddings(self) -> Tensor:
         """Return logits_NO: which rows of a foreign model are its embedding is unknown."""
