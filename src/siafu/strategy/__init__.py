@@ -3,7 +3,7 @@
 from siafu.strategy.blocks import group_rounds, smallest_piece
 from siafu.strategy.columns import ColumnNeighbours, neighbours_of
 from siafu.strategy.neighbours import BlockNeighbours
-from siafu.strategy.offload import IN_HAND, Offload, leaving
+from siafu.strategy.offload import IN_HAND, Offload, leaving, offload_of
 from siafu.strategy.pyg import (
     ParallelModel,
     as_given,
@@ -42,6 +42,7 @@ __all__ = [
     "leaving",
     "message_flow",
     "neighbours_of",
+    "offload_of",
     "parallelize",
     "smallest_piece",
     "unread_of_edges",

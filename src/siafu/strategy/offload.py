@@ -16,8 +16,13 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+
+from siafu.nn import CachedRows, SparseRows
+from siafu.ops import CSR
+from siafu.shard import Shard
+from siafu.strategy.strategy import Strategy
 
 IN_HAND = 2
 """Storages that have left, or will, and are on the device all the same."""
@@ -246,6 +251,24 @@ class Offload:
             ahead.fetch()
         storage = flat.untyped_storage()
         return torch.empty(0, dtype=dtype, device=flat.device).set_(storage, offset, size, stride)
+
+
+def offload_of(strategy: Strategy, shard: Shard, stays: list[Any]) -> Offload | None:
+    """Return what has rows in the host's memory until backward; None where none are to be."""
+    if not strategy.offload:
+        return None
+    constant: list[Tensor] = []
+    for thing in [*stays, shard.csr, shard.edge_attr, shard.x]:
+        if isinstance(thing, nn.Module):
+            constant += [*thing.parameters(), *thing.buffers()]
+        elif isinstance(thing, CachedRows):
+            constant += [thing.rows, thing.aggregate]
+        elif isinstance(thing, CSR | SparseRows):
+            csr = thing.csr if isinstance(thing, SparseRows) else thing
+            constant += [one for one in (csr.indptr, csr.index, csr.weight) if one is not None]
+        elif thing is not None:
+            constant.append(thing)
+    return Offload(strategy.offload, shard.world.device, constant)
 
 
 def leaving(offload: Offload | None) -> AbstractContextManager[object]:

@@ -32,7 +32,6 @@ from siafu.ops import CSR, sum_type
 from siafu.plan import choose_strategy
 from siafu.shard import Shard, WrittenRows, moved_shard
 from siafu.strategy import (
-    Offload,
     Strategy,
     View,
     WidthBook,
@@ -41,6 +40,7 @@ from siafu.strategy import (
     leaving,
     message_flow,
     neighbours_of,
+    offload_of,
     parallelize,
 )
 
@@ -104,7 +104,7 @@ class BuiltInNetwork(RowsInMemory):
                 for view in self._views
             ]
         read = [self._x_pruned] if self._views else []
-        self._offload = _offload_of(strategy, shard, [module, self._x, *read])
+        self._offload = offload_of(strategy, shard, [module, self._x, *read])
 
     def training_logits(self) -> Tensor:
         """Return logits of the training nodes."""
@@ -125,24 +125,6 @@ class BuiltInNetwork(RowsInMemory):
         with computing(self.strategy.precision, self._shard.world.device), leaving(self._offload):
             out = call(x, neighbours, self._draws)
         return out.to(sum_type(out.dtype))
-
-
-def _offload_of(strategy: Strategy, shard: Shard, stays: list[Any]) -> Offload | None:
-    """Return what has rows in the host's memory until backward; None where none are to be."""
-    if not strategy.offload:
-        return None
-    constant: list[Tensor] = []
-    for thing in [*stays, shard.csr, shard.edge_attr, shard.x]:
-        if isinstance(thing, nn.Module):
-            constant += [*thing.parameters(), *thing.buffers()]
-        elif isinstance(thing, CachedRows):
-            constant += [thing.rows, thing.aggregate]
-        elif isinstance(thing, CSR | SparseRows):
-            csr = thing.csr if isinstance(thing, SparseRows) else thing
-            constant += [one for one in (csr.indptr, csr.index, csr.weight) if one is not None]
-        elif thing is not None:
-            constant.append(thing)
-    return Offload(strategy.offload, shard.world.device, constant)
 
 
 def _needed(x: Rows, views: list[View]) -> Rows:
@@ -171,7 +153,7 @@ class OwnNetwork(RowsInMemory):
         self._parallel = parallelize(module, shard, strategy, draws=draws, reduce_gradients=False)
         self.book = self._parallel.book
         self._x, self._train = x, shard.train
-        self._offload = _offload_of(strategy, shard, [module, x])
+        self._offload = offload_of(strategy, shard, [module, x])
 
     def training_logits(self) -> Tensor:
         """Return logits of the training nodes."""
