@@ -19,7 +19,8 @@ from siafu.nn import (
     cache_input,
 )
 from siafu.shard import Shard, open_shard
-from siafu.strategy import Strategy, message_flow, neighbours_of
+from siafu.strategy import Offload, Strategy, leaving, message_flow, neighbours_of
+from siafu.strategy.offload import HostCopier
 from tests.parity.message_models import MessageNet
 
 STEPS = 3
@@ -32,6 +33,44 @@ def make_model(plan: Plan) -> nn.Module:
     """Return the model of the steps, always with the same weights."""
     torch.manual_seed(0)
     return (MessageNet(plan) if isinstance(plan, str) else GNN(plan)).double()
+
+
+class LateCopier(HostCopier):
+    """Copies that happen when they are waited for, and not before, in the order they were begun."""
+
+    def __init__(self) -> None:
+        self._hosts: set[int] = set()
+        self._begun: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._count = 0
+
+    def room(self, nbytes: int) -> Tensor:
+        """Return memory that counts as the host's."""
+        found = super().room(nbytes)
+        self._hosts.add(found.untyped_storage().data_ptr())
+        return found
+
+    def copy(self, pairs: list[tuple[Tensor, Tensor]]) -> Any:
+        """Note them; what a device is going to have is no number until then."""
+        for _, target in pairs:
+            if target.untyped_storage().data_ptr() not in self._hosts:
+                target.fill_(255)
+        self._count += 1
+        self._begun[self._count] = pairs
+        return self._count
+
+    def wait(self, ticket: Any) -> None:
+        """Copy up to what is waited for."""
+        for number in [number for number in self._begun if number <= ticket]:
+            for source, target in self._begun.pop(number):
+                target.copy_(source)
+
+
+def offload_of(strategy: Strategy, stays: list[Tensor]) -> Offload | None:
+    """Return what has small rows leave too, to a device's host that is the host itself."""
+    if not strategy.offload:
+        return None
+    more: dict[str, Any] = {"copier": LateCopier(), "least_bytes": 64, "chunk_bytes": 48}
+    return Offload(strategy.offload, torch.device("cpu"), stays, **more)
 
 
 def run_steps(
@@ -54,18 +93,20 @@ def run_steps(
         layers = plan.layers if isinstance(plan, ModelSpec) else 2
         views = message_flow(shard, shard.train, layers)
         flow = [neighbours_of(shard, draws, strategy, view=view) for view in views]
+    away = offload_of(strategy, [*model.parameters(), x])
     losses: list[float] = []
     grads: dict[str, Tensor] = {}
     for step in range(STEPS):
         draws.epoch = first_epoch + step
         optimiser.zero_grad()
-        if flow:
-            picked = model(x[flow[0].view.read_rows_N], flow, draws)
-        elif strategy.input_cache:
-            picked = model(cache_input(x.detach(), neighbours, plan), neighbours, draws)
-            picked = picked[shard.train]
-        else:
-            picked = model(x, neighbours, draws)[shard.train]
+        with leaving(away):
+            if flow:
+                picked = model(x[flow[0].view.read_rows_N], flow, draws)
+            elif strategy.input_cache:
+                picked = model(cache_input(x.detach(), neighbours, plan), neighbours, draws)
+                picked = picked[shard.train]
+            else:
+                picked = model(x, neighbours, draws)[shard.train]
         loss = training_loss(picked, shard)
         loss.backward()
         reduce_gradients(list(model.parameters()), shard.world)
@@ -78,7 +119,9 @@ def run_steps(
         optimiser.step()
         losses.append(sum(row[0] for row in shard.world.gather_numbers([float(loss.detach())])))
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-    return {"losses": losses, "grads": grads, "weights": weights, "rows": shard.row_ids}
+    left = 0 if away is None else away.step_bytes
+    found = {"losses": losses, "grads": grads, "weights": weights, "rows": shard.row_ids}
+    return found | ({"left": left} if left else {})
 
 
 def distributed_steps(

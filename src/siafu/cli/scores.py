@@ -210,6 +210,8 @@ def _told(choices: dict[str, Any]) -> str:
     ]
     if 0 < choices.get("recompute", 0) < 1:
         told.append(f"{choices['recompute']:.0%} of rows fetched again in backward")
+    if "offload" in choices:
+        told.append(f"{choices['offload'] / 1e9:.2f} GB of rows in the host's memory")
     what = "changes of rows" if choices.get("changes") else "messages"
     if "wire_bits" in choices:
         told.append(f"{what} quantised to {choices['wire_bits']:g} bits on average ({wire})")

@@ -129,6 +129,7 @@ class RunConfig(
         wire = int(self.wire) if self.wire is not None and self.wire.isdigit() else self.wire
         plain = set(Strategy.__dataclass_fields__) - {"unit", "stages", "macrobatch", "wire"}
         choices = {name: getattr(self, name) for name in plain}
+        choices["offload"] = None if self.offload is None else read_bytes(self.offload, "offload")
         strategy = named.with_choices(stages=stages, macrobatch=macrobatch, wire=wire, **choices)
         if strategy.unit == "interval" and self.device == "cuda":
             raise ConfigError(

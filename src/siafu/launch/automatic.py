@@ -17,7 +17,16 @@ from siafu.graph import folder_kind
 from siafu.launch.foreseen import FAILURES, ON_RAY, setting_of
 from siafu.memory import free_bytes
 from siafu.options import read_bytes
-from siafu.plan import Link, Outlook, Setting, candidates, foresee, shown_bytes, shown_seconds
+from siafu.plan import (
+    Link,
+    Outlook,
+    Setting,
+    candidates,
+    foresee,
+    offloaded,
+    shown_bytes,
+    shown_seconds,
+)
 from siafu.strategy import AUTO, PRESETS, Strategy
 
 _USUAL = "halo"
@@ -172,7 +181,8 @@ def _foreseen(at: Setting, name: str, config: RunConfig) -> Outlook:
         tried.append(foresee(at, _preset(strategy, name), strategy, config.ranks))
         if tried[-1].fits:
             return tried[-1]
-    return min(tried, key=lambda one: one.memory_bytes)
+    least = min(tried, key=lambda one: one.memory_bytes)
+    return offloaded(at, least) or least
 
 
 def _preset(strategy: Strategy, name: str) -> str:

@@ -17,14 +17,17 @@ from siafu.engine.dynamic.snapshots import KEPT_SHARE
 from siafu.errors import BudgetError
 from siafu.graph import DynamicGraph
 from siafu.launch.foreseen import FAILURES, outlook_of, setting_of
+from siafu.memory import free_bytes as host_bytes
 from siafu.minibatch.placement import free_bytes
 from siafu.nn.precision import BYTES
 from siafu.options import read_bytes
 from siafu.partitioning import open_parts
 from siafu.plan import shown_bytes
+from siafu.plan.choice import OF_HOST, SURE
 from siafu.plan.memory import FEATURES, GRAPH, PROCESS
 from siafu.plan.outlook import FREED
 
+_ALL = "1000TB"
 Say = Callable[[str], None]
 Kinds = dict[str, int]
 _REFUSED = 1.25
@@ -48,12 +51,16 @@ def check_room(config: ResolvedConfig, parts: str, world: World, say: Say, *, tr
     """
     if (free := device_room(world)) is None:
         return
-    kinds = _of_part(parts, world.rank)
+    kinds, away = _of_part(parts, world.rank), 0
     with suppress(*FAILURES):  # nobody is kept from training by a forecast that fails
         if trains and (at := setting_of(config, Path(parts), rank=world.rank)):
             memory = outlook_of(at, config).memory
+            if config.chosen.unit == "graph":
+                # Rows that wait in the host's memory are found when the part is there.
+                least = outlook_of(at, config.model_copy(update={"offload": _ALL})).memory
+                away = sum(memory.values()) - sum(least.values())
             kinds |= {kind: size for kind, size in memory.items() if kind not in kinds}
-    _refuse_or_say(kinds, free, world, say, _remedies(config, trains=trains))
+    _refuse_or_say(kinds, free, world, say, _remedies(config, trains=trains), away)
 
 
 def check_room_over_time(
@@ -110,10 +117,15 @@ def _remedies(config: ResolvedConfig, *, trains: bool) -> list[str]:
     return [*found, "--device cpu"]
 
 
-def _refuse_or_say(kinds: Kinds, free: int, world: World, say: Say, remedies: list[str]) -> None:
+def _refuse_or_say(
+    kinds: Kinds, free: int, world: World, say: Say, remedies: list[str], away: int = 0
+) -> None:
+    """Raise, say something, or nothing; `away` may leave the GPU for the host's memory."""
     mine = sum(kinds.values())
     needs = _on_this_gpu(mine, world)
     if sum(needs) <= free:
+        return
+    if away and mine - away <= SURE * free / len(needs) and away <= OF_HOST * host_bytes():
         return
     told = ", ".join(f"{name} {shown_bytes(size)}" for name, size in kinds.items() if size)
     shared = f"; {len(needs)} ranks share the GPU" if len(needs) > 1 else ""

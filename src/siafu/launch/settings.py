@@ -132,6 +132,9 @@ class Settings(Columns, total=False):
     recompute: bool | float | None
     """fetch rows again in backward instead of keeping them; in files and Python also from 0 to 1:
     those of that share of the stages."""
+    offload: str | None
+    """rows kept for backward that wait in the host's memory, as 4GB, with a GPU; by default what
+    --memory, or the GPU's own, asks for."""
     input_cache: bool
     """aggregate the constant first-layer input once."""
     prune: bool

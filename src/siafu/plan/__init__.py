@@ -24,7 +24,7 @@ from siafu.plan.memory import (
     predict_bytes,
     predict_kinds,
 )
-from siafu.plan.outlook import Outlook, Setting, foresee
+from siafu.plan.outlook import Outlook, Setting, foresee, offloaded
 from siafu.plan.planning import (
     EXACT,
     Plan,
@@ -86,6 +86,7 @@ __all__ = [
     "measure_sizes",
     "measured_link",
     "memory_in_use",
+    "offloaded",
     "plan_choices",
     "pool_usage",
     "predict_bytes",

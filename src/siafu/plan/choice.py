@@ -1,6 +1,7 @@
 """From the settings of a run to a strategy with every choice made."""
 
 import math
+import socket
 from bisect import bisect_right
 from collections.abc import Callable
 
@@ -8,11 +9,14 @@ import psutil
 import torch
 
 from siafu.comm import World
+from siafu.comm.devices import name_of
 from siafu.config import RunConfig
 from siafu.errors import BudgetError, ConfigError
+from siafu.memory import free_bytes
+from siafu.minibatch.placement import free_bytes as device_bytes
 from siafu.nn import ModelSpec
 from siafu.options import read_bytes
-from siafu.plan.memory import Sizes, measure_sizes, predict_bytes
+from siafu.plan.memory import Sizes, least_offload, measure_sizes, predict_bytes
 from siafu.record import counted
 from siafu.shard import Shard
 from siafu.strategy import Strategy
@@ -20,6 +24,10 @@ from siafu.strategy import Strategy
 RUNTIME_BYTES = 120 * 10**6
 """What a process takes beyond tensors once it trains, evaluates and writes: compiled kernels, the
 sockets' buffers, the writer of Parquet. 80 to 110 MB were seen."""
+OF_HOST = 0.5
+"""Of the host's free memory that rows of its GPUs may take."""
+SURE = 0.9
+"""Of a GPU's free memory, what is planned with where it is short: predictions are not exact."""
 Say = Callable[[str], None]
 
 
@@ -47,12 +55,25 @@ def choose_strategy(
         check_budget(
             config, strategy
         )  # else a resumed run has chosen, by an earlier version's rules
-    if config.memory is None or strategy.unit == "macrobatch" or spec is None:
+    check_offload(strategy, shard.world)
+    if strategy.unit == "macrobatch" or spec is None:
         return strategy
+    if config.memory is None:
+        return _within_device(spec, shard, strategy, say)
     try:
         return _within_budget(config, spec, shard, strategy, say)
     except BudgetError as error:
         raise BudgetError(error.problem, seen=error.seen, fix=remedy() + error.fix) from None
+
+
+def check_offload(strategy: Strategy, world: World) -> None:
+    """Raise where rows are asked to leave a device that has none but the host's memory."""
+    if strategy.offload and world.device.type == "cpu":
+        raise ConfigError(
+            "Rows are in the host's memory already.",
+            seen=f"--offload {strategy.offload / 1e9:g}GB on a CPU",
+            fix="leave --offload out, or use a GPU; for less memory use --memory",
+        )
 
 
 def check_budget(config: RunConfig, strategy: Strategy) -> None:
@@ -115,6 +136,14 @@ def _within_budget(
                 + (" --prune is left out: it would take more." if without_prune else "")
             )
             return chosen
+    for candidate, size in zip(possible, sizes, strict=True):
+        away = _offloaded(spec, size, candidate, budget - base, shard.world)
+        if away is not None:
+            say(
+                f"Planned {_told(away, size)}, {_told_away(away)}, to stay within --memory "
+                f"{config.memory}."
+            )
+            return away
     raise BudgetError(
         "The memory budget is too small for this model on so many ranks.",
         seen=f"--memory {config.memory}; a rank needs {min(worst) / 1e9:.2f} GB at least, "
@@ -122,6 +151,58 @@ def _within_budget(
         fix=f"give --memory {math.ceil(1.05 * min(worst) / 1e7) / 100:.2f}GB, use more ranks, "
         "or a narrower model",
     )
+
+
+def _within_device(spec: ModelSpec, shard: Shard, named: Strategy, say: Say) -> Strategy:
+    """Return the strategy with rows in the host's memory where a GPU has no room for all of them.
+
+    Where that would not be enough, it is left as it is: what there is no room for is told before.
+    """
+    world = shard.world
+    if not _may_offload(named, world) or named.offload:
+        return named
+    size = measure_sizes(shard, [named.stages_of(world.size)])[0]
+    on_gpu, _ = _beside(world)
+    room = device_bytes(world.device) / on_gpu
+    needs = world.gather_numbers([predict_bytes(spec, size, named) / max(1.0, room)])
+    if max(row[0] for row in needs) <= 1:
+        return named
+    away = _offloaded(spec, size, named, SURE * room, world)
+    if away is not None:
+        say(f"{_told_away(away).capitalize()}: the GPU has no room for all that is kept.")
+    return away or named
+
+
+def _offloaded(
+    spec: ModelSpec, sizes: Sizes, strategy: Strategy, room: float, world: World
+) -> Strategy | None:
+    """Return the strategy with rows in the host's memory, so many that all ranks have room.
+
+    None where there is no GPU, or no number of rows is enough, or the host has no room for them.
+    """
+    if not _may_offload(strategy, world):
+        return None
+    found = least_offload(spec, sizes, strategy, room)
+    host = OF_HOST * free_bytes() / _beside(world)[1]
+    needed = math.inf if found is None or found.offload > host else float(found.offload)
+    most = max(row[0] for row in world.gather_numbers([needed]))
+    return None if math.isinf(most) else strategy.with_choices(offload=int(most))
+
+
+def _beside(world: World) -> tuple[int, int]:
+    """Return how many ranks have this rank's GPU, and its host; every rank calls this together."""
+    host = socket.gethostname()
+    found = world.gather_texts(f"{host} {name_of(world.device)}")
+    mine = found[world.rank]
+    return found.count(mine), sum(text.startswith(f"{host} ") for text in found)
+
+
+def _may_offload(strategy: Strategy, world: World) -> bool:
+    return strategy.unit == "graph" and world.device.type == "cuda"
+
+
+def _told_away(strategy: Strategy) -> str:
+    return f"{strategy.offload / 1e9:.2f} GB of rows in the host's memory until backward"
 
 
 def _keeping_most(

@@ -6,12 +6,13 @@ docs/strategies.md writes the formula out, and benchmarks/memory_scaling.py comp
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import returns_gradients, row_bytes_sent
 from siafu.shard import Shard
-from siafu.strategy import Strategy, group_rounds, smallest_piece
+from siafu.strategy import IN_HAND, Strategy, group_rounds, smallest_piece
 
 PROCESS, GRAPH, FEATURES = "process", "graph", "features"
 KEPT, FETCHED, GRADIENTS = "rows kept", "rows of others kept", "gradients of rows"
@@ -22,6 +23,8 @@ PROCESS_BYTES = 360 * 10**6
 ROW_BYTES = 56
 """An owned row beside its features: offsets, numbers, label, who it is sent to, its degrees."""
 _EDGE_BYTES = 4
+_SLICES = 64
+"""Of rows kept for backward, as many of which wait in the host's memory as must."""
 _POINTER_BYTES = 8
 _WIDTH_BYTES = 360
 """Of a halo row in each layer while widths are assigned: 14 for ranges, formats and how much it
@@ -88,6 +91,26 @@ def predict_bytes(
     return sum(predict_kinds(spec, sizes, strategy, item=item).values())
 
 
+def least_offload(
+    spec: ModelSpec, sizes: Sizes, strategy: Strategy, room: float
+) -> Strategy | None:
+    """Return the strategy with as few bytes in the host's memory as `room` for a step asks for.
+
+    None where no number of them is enough.
+    """
+    kept = predict_kinds(spec, sizes, strategy.with_choices(offload=0))[KEPT]
+    slices = range(_SLICES + 1)
+
+    def sliced(number: int) -> Strategy:
+        return strategy.with_choices(offload=-(-kept * number // _SLICES))
+
+    def fits(number: int) -> bool:
+        return predict_bytes(spec, sizes, sliced(number)) <= room
+
+    least = bisect_left(slices, True, key=fits)
+    return sliced(least) if least < len(slices) else None
+
+
 def predict_kinds(
     spec: ModelSpec, sizes: Sizes, strategy: Strategy, *, item: int | None = None
 ) -> dict[str, int]:
@@ -97,6 +120,7 @@ def predict_kinds(
         return _kinds_by_columns(spec, sizes, strategy, item)
     layers = [layer_rows(spec, number) for number in range(spec.layers)]
     refetches = spec.card.refetches
+    in_hand = IN_HAND * max(layer.widest for layer in layers) * sizes.rows
     most, rows_kept, fetched = (0, 0, 0, 0), 0, 0
     for number, layer in enumerate(layers):
         rows_kept += layer.kept * sizes.rows
@@ -104,7 +128,8 @@ def predict_kinds(
         if refetches and not strategy.keeps_rows and not is_cached:
             fetched += layer.travels * _rows_kept(sizes, strategy)
         now = layer.backward * sizes.rows, _travelling(layer, sizes, refetches, strategy)
-        most = max(most, (rows_kept, fetched, *now), key=sum)
+        away = min(strategy.offload // item, max(0, rows_kept - in_hand))
+        most = max(most, (rows_kept - away, fetched, *now), key=sum)
     extra = 0
     if strategy.input_cache:
         extra += item * spec.cached_width * sizes.rows  # what is aggregated once

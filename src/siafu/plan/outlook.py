@@ -32,6 +32,8 @@ from siafu.plan.memory import (
     TRAVELLING,
     Sizes,
     held_kinds,
+    least_offload,
+    predict_bytes,
     predict_kinds,
 )
 from siafu.plan.minibatch_seconds import MinibatchEpoch
@@ -130,6 +132,8 @@ class Outlook:
             if self.strategy.recompute == 1 or self.budget is None:
                 return f"{flags} --recompute"
             flags += f" --memory {self.budget // 10**6}MB"  # which keeps as many rows as fit
+        elif self.strategy.offload:
+            flags += f" --offload {math.ceil(self.strategy.offload / 1e6)}MB"
         return flags
 
     def as_dict(self) -> dict[str, Any]:
@@ -352,6 +356,23 @@ def _inferred_bytes(at: Setting, first: float) -> float:
     beside = _REQUEST_BYTES + _ID_BYTES + (_DEGREES_BYTES if spec.card.scales_sampled else 0)
     later = [layer_widths(spec, number).into for number in range(1, spec.layers)]
     return first + sum(beside + BYTES[at.config.precision] * width for width in later)
+
+
+def offloaded(at: Setting, one: Outlook) -> Outlook | None:
+    """Return a choice that does not fit a GPU with as many rows in the host's memory as must.
+
+    None where it fits, where there is no GPU or budget, or where that would not be enough.
+    """
+    if one.fits or at.memory is None or at.machine.is_cpu or one.strategy.unit != "graph":
+        return None
+    cut = at.statistics.at(one.ranks)
+    sizes = replace(
+        sizes_of(cut, one.strategy), nodes=at.statistics.nodes, all_edges=at.statistics.edges
+    )
+    spec = _stored_spec(at)
+    beside = one.memory_bytes - predict_bytes(spec, sizes, one.strategy)
+    away = least_offload(spec, sizes, one.strategy, at.memory - beside)
+    return None if away is None else foresee(at, one.name, away, one.ranks)
 
 
 def with_stages(strategy: Strategy, count: int, kept: int = 0) -> Strategy:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from siafu.errors import ConfigError
-from siafu.plan.outlook import Outlook, Setting, foresee, with_stages
+from siafu.plan.outlook import Outlook, Setting, foresee, offloaded, with_stages
 from siafu.record import counted
 from siafu.strategy import PRESETS
 
@@ -166,7 +166,8 @@ def plan_choices(
             strategy = PRESETS[name].with_choices(precision=precision)
             found.append(foresee(setting, name, strategy, ranks))
         found += _between(setting, ranks, found)
-    return Plan(setting=setting, outlooks=tuple(found))
+    # Stages come before: of sums they send nothing more, and copies to the host take seconds.
+    return Plan(setting=setting, outlooks=tuple(offloaded(setting, one) or one for one in found))
 
 
 def _between(setting: Setting, ranks: int, found: list[Outlook]) -> list[Outlook]:

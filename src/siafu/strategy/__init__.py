@@ -3,6 +3,7 @@
 from siafu.strategy.blocks import group_rounds, smallest_piece
 from siafu.strategy.columns import ColumnNeighbours, neighbours_of
 from siafu.strategy.neighbours import BlockNeighbours
+from siafu.strategy.offload import IN_HAND, Offload, leaving, offload_of
 from siafu.strategy.pyg import (
     ParallelModel,
     as_given,
@@ -19,10 +20,12 @@ from siafu.strategy.view import View, message_flow
 
 __all__ = [
     "AUTO",
+    "IN_HAND",
     "PRESETS",
     "BlockNeighbours",
     "ColumnNeighbours",
     "LossOf",
+    "Offload",
     "ParallelModel",
     "StepSource",
     "Strategy",
@@ -36,8 +39,10 @@ __all__ = [
     "edge_arguments",
     "find_strategy",
     "group_rounds",
+    "leaving",
     "message_flow",
     "neighbours_of",
+    "offload_of",
     "parallelize",
     "smallest_piece",
     "unread_of_edges",

@@ -29,6 +29,7 @@ from siafu.ops import (
     fold_into,
 )
 from siafu.strategy.blocks import Block, Reach
+from siafu.strategy.offload import again, kept
 from siafu.strategy.rounding import Exchange
 from siafu.strategy.walk import (
     Homeward,
@@ -145,7 +146,7 @@ class _Attend(torch.autograd.Function):
         out_MHD = out_MHD.to(sources[0].dtype)
         ctx.call, ctx.exchange = call, exchange
         # Not saved as others are: backward lets go of it before it fetches any rows.
-        ctx.out_MHD = out_MHD.detach()
+        ctx.out_MHD = kept(out_MHD.detach())
         ctx.version = out_MHD._version
         ctx.save_for_backward(*tensors, lse_MH)
         return out_MHD
@@ -155,10 +156,12 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, grad_MHD: Tensor) -> tuple[Any, ...]:
         call = ctx.call
         *tensors, lse_MH = ctx.saved_tensors
-        assert ctx.out_MHD._version == ctx.version, "an attention's output was changed in place"
+        is_here = isinstance(ctx.out_MHD, Tensor)
+        unchanged = not is_here or ctx.out_MHD._version == ctx.version
+        assert unchanged, "an attention's output was changed in place"
         sources, rows, shared, captured = call.split(tuple(tensors))
         grad_MHD = grad_MHD.contiguous()
-        after = _After(lse_MH, grad_MHD, delta_of(grad_MHD, ctx.out_MHD))
+        after = _After(lse_MH, grad_MHD, delta_of(grad_MHD, again(ctx.out_MHD)))
         if not graph_is_kept():
             ctx.out_MHD = None
         into = _Into(call.reach, rows, shared, captured)

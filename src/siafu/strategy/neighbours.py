@@ -363,7 +363,9 @@ class BlockNeighbours:
         if not self.draws.training:
             return x_ND
         key = self.draws.any_key(dropout.site)
-        if dropout.departs and dropout.p > 0 and self._leaves_early:
+        # Rows that leave for the host's memory do so when they are saved, so they are whole then.
+        departs = dropout.departs and not self.strategy.offload
+        if departs and dropout.p > 0 and self._leaves_early:
             return self._dropping.begin(x_ND, self.view.in_ids, key, dropout.p, relu=relu)
         dropped_ND = dropout_rows(x_ND, self.view.in_ids, key, dropout.p, relu=relu)
         if self._rounding is not None and dropout.p > 0:

@@ -77,6 +77,14 @@ class StrategyOptions(Options):
         "1: those of that share of the stages",
         STATIC,
     )
+    offload: str | None = setting(
+        None,
+        "rows kept for backward that wait in the host's memory, as 4GB, with a GPU; by default what"
+        " --memory, or the GPU's own, asks for",
+        STATIC,
+        NO_MINIBATCHES,
+        NO_PIPELINE,
+    )
     input_cache: bool = setting(
         False, "aggregate the constant first-layer input once", STATIC, NO_PIPELINE
     )

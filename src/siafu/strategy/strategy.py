@@ -32,6 +32,9 @@ class Strategy:
     recompute: bool | float = False
     """Fetch rows again in backward where the gradient needs them, instead of keeping them. Between
     0 and 1: those of this share of the stages, rounded up."""
+    offload: int = 0
+    """Bytes of rows kept for backward that wait in the host's memory, those of the first layers; a
+    memory budget may choose it."""
     input_cache: bool = False
     """Aggregate the constant input of the first layer once."""
     prune: bool = False
@@ -335,7 +338,8 @@ class Strategy:
             }
         if self.by_columns:
             caches = {"input_cache": self.input_cache, "prune": self.prune}
-            return {"by_columns": True, **caches}
+            away = {"offload": self.offload} if self.offload else {}
+            return {"by_columns": True, **caches, **away}
         mean = {"wire_bits": self.wire_bits, "wire_period": self.wire_period}
         return {
             "stages": self.stages_of(ranks),
@@ -349,6 +353,7 @@ class Strategy:
             **({"boundary": self.boundary} if self.boundary < 1 else {}),
             **({"staleness": self.staleness} if self.staleness else {}),
             **({"smoothing": self.smoothing} if self.smoothing else {}),
+            **({"offload": self.offload} if self.offload else {}),
             "overlap": self.overlap,
             **({} if self.once_per_host else {"once_per_host": False}),
         }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import siafu
+from siafu.strategy import Offload, leaving
 
 ROOT = Path(__file__).parents[3]
 pytestmark = [
@@ -111,3 +112,57 @@ def test_own_loop_runs_on_the_gpu(tmp_path: Path) -> None:
         [*torchrun, *example], cwd=tmp_path, check=True, timeout=120, capture_output=True, text=True
     )
     assert done.stdout.count("loss") == 4
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("model", ["sage", "gcn", "gat", "sage-max"])
+def test_rows_in_the_hosts_memory_change_no_loss(tmp_path: Path, model: str, ranks: int) -> None:
+    more = {"model": model, "hidden": 256, "layers": 4, "epochs": 3, "strategy": "halo"}
+    more |= {"ranks": ranks, "device": "cuda", "eval_every": 3}
+    # A budget leaves recordings out, which have memory of their own.
+    want = siafu.fit("planted:20k", **more, memory="40GB", out=str(tmp_path / "whole"))
+    got = siafu.fit("planted:20k", **more, offload="10GB", out=str(tmp_path / "away"))
+    assert got.result["choices"]["offload"] == 10 * 10**9
+    assert got.result["losses"] == pytest.approx(want.result["losses"], rel=1e-6)
+    peaks = [max(run.result["peak_mb"]) for run in (got, want)]
+    assert peaks[0] < 0.9 * peaks[1]
+
+
+def test_a_step_with_rows_in_the_hosts_memory_has_the_same_bits() -> None:
+    device, most = torch.device("cuda"), 1 << 40
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        *(part for _ in range(6) for part in (torch.nn.Linear(256, 256), torch.nn.Tanh()))
+    ).to(device)
+    x_ND = torch.randn(40_000, 256, device=device)
+    offload = Offload(most, device, [*model.parameters(), x_ND])
+    found = []
+    for away in (None, offload, offload):
+        model.zero_grad()
+        torch.cuda.reset_peak_memory_stats()
+        with leaving(away):
+            loss = model(x_ND).square().mean()
+        loss.backward()
+        peak = torch.cuda.max_memory_allocated()
+        found.append((loss.item(), [one.grad.clone() for one in model.parameters()], peak))
+        del loss
+    whole, *others = found
+    for loss, grads, peak in others:
+        assert loss == whole[0]
+        assert all(torch.equal(one, want) for one, want in zip(grads, whole[1], strict=True))
+        assert peak < 0.75 * whole[2]
+    assert offload.step_bytes == 6 * x_ND.nbytes
+
+
+def test_a_budget_has_rows_leave(tmp_path: Path) -> None:
+    more = {"model": "sage", "hidden": 512, "layers": 8, "epochs": 2, "device": "cuda"}
+    want = siafu.fit("planted:20k", **more, memory="40GB", out=str(tmp_path / "whole"))
+    assert "offload" not in want.result["choices"]
+    for share in (0.9, 0.8, 0.7, 0.6):
+        room = round(share * max(want.result["peak_mb"]) * 2**20)
+        got = siafu.fit("planted:20k", **more, memory=f"{room}", out=str(tmp_path / f"{share}"))
+        if "offload" in got.result["choices"]:
+            break
+    assert got.result["choices"]["offload"] > 0
+    assert got.result["losses"] == pytest.approx(want.result["losses"], rel=1e-6)
+    assert max(got.result["peak_mb"]) * 2**20 <= room

@@ -17,6 +17,7 @@ from siafu.graph import load_dynamic_store, save_dynamic
 from siafu.ingest import load, load_dynamic
 from siafu.launch import device_room, opening
 from siafu.launch.device_room import check_room, check_room_over_time, held_to_budget
+from siafu.launch.foreseen import outlook_of, setting_of
 from siafu.partitioning import partition_graph
 from tests.harness import RankPool
 
@@ -77,6 +78,22 @@ def test_what_fits_passes_and_what_may_fit_is_said(ranks: RankPool, parts: str) 
         low, high = (free, high) if refused else (low, free)
     assert "may not fit" in ranks.run(told, 2, parts, high, SAGE, True)[0]
     assert ranks.run(told, 2, parts, round(1.3 * high), SAGE, True) == ["", ""]
+
+
+def test_rows_that_can_leave_for_the_host_are_no_reason_to_refuse(
+    ranks: RankPool, parts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = SAGE | {"layers": 12}
+    low, high = 1000, 100 * GB
+    while high - low > low // 100:  # the least of which nothing is said
+        free = (low + high) // 2
+        low, high = (free, high) if told(World(), parts, free, deep, True) else (low, free)
+    config = make_config(data=parts, **deep).resolved()
+    at = setting_of(config, Path(parts), rank=0)
+    assert at is not None
+    assert high < 0.8 * outlook_of(at, config).memory_bytes
+    monkeypatch.setattr(device_room, "host_bytes", lambda: 1000)
+    assert "not fit on its GPU" in told(World(), parts, high, deep, True)
 
 
 def test_a_run_is_refused_before_its_part_is_opened(

@@ -93,6 +93,7 @@ OTHERS: dict[str, Other] = {
     "stages": Other("2", PLANNED, {"sar": "1"}),
     "memory": Other("1MB"),
     "recompute": Other(True, PLANNED, {"sar": False}),
+    "offload": Other("1MB"),
     "prune": Other(True, PLANNED),
     "keep": Other("loss", ("scores", "bytes", "predictions"), beside={"epochs": 6, "lr": 0.3}),
     "inference": Other("none", ("files",)),

@@ -16,8 +16,9 @@ from siafu.ingest import load
 from siafu.nn import CARDS, Draws, ModelSpec
 from siafu.options import read_bytes
 from siafu.partitioning import partition_graph
-from siafu.plan import Sizes, choose_strategy, measure_sizes, predict_bytes
+from siafu.plan import Sizes, choice, choose_strategy, measure_sizes, predict_bytes
 from siafu.plan.bytes import full_graph_traffic
+from siafu.plan.memory import KEPT, least_offload, predict_kinds
 from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy, group_rounds, smallest_piece
 from tests.harness import RankPool
@@ -256,3 +257,64 @@ def test_names_and_choices_make_a_strategy() -> None:
     changed = make_config(data="planted", **settings).chosen
     assert changed == Strategy(stages=2, prune=True)
     assert make_config(data="planted", memory="4GB").chosen.stages == "auto"
+
+
+@pytest.mark.parametrize("model", CARDS)
+def test_rows_in_the_hosts_memory_are_as_few_as_the_room_asks_for(model: str) -> None:
+    sizes, spec = even_sizes(1, 1), replace(spec_of(model), layers=6)
+    whole = predict_bytes(spec, sizes, Strategy())
+    for share in (1.0, 0.9, 0.8):
+        found = least_offload(spec, sizes, Strategy(), share * whole)
+        assert found is not None
+        assert predict_bytes(spec, sizes, found) <= share * whole
+        assert bool(found.offload) is (share < 1)
+    assert least_offload(spec, sizes, Strategy(), 0.01 * whole) is None
+    most = predict_kinds(spec, sizes, Strategy(offload=1 << 60))
+    kept = predict_kinds(spec, sizes, Strategy())
+    assert 0 < most[KEPT] < kept[KEPT], "what is in hand stays"
+
+
+def chosen_with_room(world: World, folder: Path, shares: list[float], **more: Any) -> list[Any]:
+    """Return what is chosen where a GPU has so many times the room that a step needs."""
+    config = make_config(data="planted", ranks=world.size, model="sage", layers=6, **more)
+    config, shard, found = config.resolved(), open_shard(folder, world), []
+    spec = model_spec(config, shard)
+    need = predict_bytes(spec, measure_sizes(shard, [1])[0], Strategy())
+    worst = max(row[0] for row in world.gather_numbers([float(need)]))
+    may, there = choice._may_offload, choice.device_bytes
+    choice._may_offload = lambda strategy, world: strategy.unit == "graph"
+    try:
+        for share in shares:
+            room = round(share * worst * world.size)  # which all ranks share
+            choice.device_bytes = lambda device, room=room: room
+            said: list[str] = []
+            strategy = choose_strategy(config, spec, shard, say=said.append)
+            fits = predict_bytes(spec, measure_sizes(shard, [1])[0], strategy)
+            found.append((strategy, said, fits <= room / world.size))
+    finally:
+        choice._may_offload, choice.device_bytes = may, there
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_rows_leave_a_gpu_that_is_too_small_alike_on_all_ranks(
+    ranks: RankPool, parts: dict[int, Path], size: int
+) -> None:
+    told = ranks.run(chosen_with_room, size, parts[size], [1.01, 0.9, 0.01])
+    for enough, short, hopeless in told:
+        assert enough[0] == hopeless[0] == Strategy()
+        assert not enough[1]
+        assert short[0].offload > 0
+        assert short[0].choices(size)["offload"] == short[0].offload
+        assert short[2]
+        assert "host's memory until backward" in short[1][0]
+    assert len({one[1][0] for one in told}) == 1
+
+
+def test_rows_of_a_cpu_do_not_leave(parts: dict[int, Path]) -> None:
+    config = make_config(data="planted", offload="1GB").resolved()
+    shard = open_shard(parts[1], World())
+    with pytest.raises(ConfigError, match="host's memory already"):
+        choose_strategy(config, model_spec(config, shard), shard)
+    with pytest.raises(ConfigError, match="can't be read"):
+        _ = make_config(data="planted", offload="much").chosen

@@ -37,8 +37,10 @@ from siafu.strategy import (
     WidthBook,
     check_forward,
     edge_arguments,
+    leaving,
     message_flow,
     neighbours_of,
+    offload_of,
     parallelize,
 )
 
@@ -101,6 +103,8 @@ class BuiltInNetwork(RowsInMemory):
                 neighbours_of(shard, draws, strategy, view=view, book=self.book)
                 for view in self._views
             ]
+        read = [self._x_pruned] if self._views else []
+        self._offload = offload_of(strategy, shard, [module, self._x, *read])
 
     def training_logits(self) -> Tensor:
         """Return logits of the training nodes."""
@@ -118,7 +122,7 @@ class BuiltInNetwork(RowsInMemory):
 
     def _computed(self, call: Callable[..., Tensor], x: Rows, neighbours: Any) -> Tensor:
         """Return rows in the type of weights, whatever they are computed in."""
-        with computing(self.strategy.precision, self._shard.world.device):
+        with computing(self.strategy.precision, self._shard.world.device), leaving(self._offload):
             out = call(x, neighbours, self._draws)
         return out.to(sum_type(out.dtype))
 
@@ -149,6 +153,7 @@ class OwnNetwork(RowsInMemory):
         self._parallel = parallelize(module, shard, strategy, draws=draws, reduce_gradients=False)
         self.book = self._parallel.book
         self._x, self._train = x, shard.train
+        self._offload = offload_of(strategy, shard, [module, x])
 
     def training_logits(self) -> Tensor:
         """Return logits of the training nodes."""
@@ -156,7 +161,9 @@ class OwnNetwork(RowsInMemory):
 
     def logits(self) -> Tensor:
         """Return logits_NO."""
-        return self.wanted.checked(self._parallel(self._x), len(self._x), self.module)
+        with leaving(self._offload):
+            rows = self._parallel(self._x)
+        return self.wanted.checked(rows, len(self._x), self.module)
 
     def embeddings(self) -> Tensor:
         """Return logits_NO: which rows of a foreign model are its embedding is unknown."""
