@@ -4,6 +4,7 @@ import hashlib
 import math
 import mmap
 import os
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, cast
@@ -14,6 +15,8 @@ from numpy.lib import format as npy_format
 from siafu.graph.manifest import ArrayEntry, Dtype, damaged
 
 CHUNK_BYTES = 1 << 24
+_HASHED_ALONE = 1 << 20
+"""Bytes from which the checksum is taken by a thread beside the one that writes."""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -61,10 +64,17 @@ class ArrayStream:
         rows = np.ascontiguousarray(rows, dtype=self.dtype)
         assert rows.shape[1:] == self.shape[1:], f"rows of {self._path.name} changed shape"
         view = rows.reshape(-1).view(np.uint8)
-        for start in range(0, view.size, CHUNK_BYTES):
-            piece = view[start : start + CHUNK_BYTES].data
-            self._hash.update(piece)
-            self._file.write(piece)
+        if view.size < _HASHED_ALONE:
+            self._hash.update(view.data)
+            self._file.write(view.data)
+        else:  # neither holds the lock of Python's
+            hashing = threading.Thread(target=self._hash.update, args=(view.data,))
+            hashing.start()
+            try:
+                for start in range(0, view.size, CHUNK_BYTES):
+                    self._file.write(view[start : start + CHUNK_BYTES].data)
+            finally:
+                hashing.join()
         self.written_rows += len(rows)
 
     def flush(self) -> None:

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import shutil
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -202,9 +203,13 @@ class Folder:
         # Read, not mapped: mapped pages would count as this process's memory.
         with self._opened(name) as file:
             while piece := file.read(CHUNK_BYTES):
-                digest.update(piece)
-                if check is not None:
-                    check.see(np.frombuffer(piece, dtype))
+                hashing = threading.Thread(target=digest.update, args=(piece,))
+                hashing.start()
+                try:
+                    if check is not None:
+                        check.see(np.frombuffer(piece, dtype))
+                finally:
+                    hashing.join()
         if digest.hexdigest() != entry.sha256:
             seen = f"sha256 {digest.hexdigest()[:12]}..., manifest says {entry.sha256[:12]}..."
             raise self.damaged(f"{name}.npy", f"wrong checksum: {seen}")

@@ -14,7 +14,7 @@ from siafu.graph import Array, Graph, Partial, forget
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import in_order, num_threads, run_chunks
 from siafu.partitioning import chunks
-from siafu.partitioning.chunks import per_thread, read, windows
+from siafu.partitioning.chunks import append_each, per_thread, read, windows
 from siafu.partitioning.memory import sample_reverse_share
 
 _STEP = "out-edges"
@@ -42,8 +42,8 @@ class RowPiece:
         """Return rows, from 0 on, that divide the piece for threads."""
         total = sum(offsets for offsets, _ in self.sides) + np.arange(len(self.ends) + 1)
         wanted = np.linspace(0, total[-1], 8 * num_threads() + 1)[1:-1]
-        inner = np.unique(np.searchsorted(total, wanted)).tolist() if num_threads() > 1 else []
-        return [0, *(row for row in inner if 0 < row < len(self.ends)), len(self.ends)]
+        inner = set(np.searchsorted(total, wanted).tolist()) if num_threads() > 1 else set()
+        return [0, *sorted(row for row in inner if 0 < row < len(self.ends)), len(self.ends)]
 
 
 class BothWays:
@@ -99,11 +99,10 @@ def _some_rows(
     offsets: Array, entries: Array, low: int, high: int, step: int
 ) -> tuple[Array, Array]:
     """Return the offsets, from 0 on, and entries of some rows; of a single huge row every k-th."""
-    bounds = np.array(offsets[low : high + 1])
+    bounds = read(offsets, low, high + 1)
     first, last = int(bounds[0]), int(bounds[-1])
     stride = max(1, (last - first) // step) if high - low == 1 else 1
-    found = np.array(entries[first:last:stride])
-    forget(entries)
+    found = read(entries, first, last, stride)
     return (bounds - first if stride == 1 else np.array([0, len(found)])), found
 
 
@@ -142,8 +141,7 @@ def _write_out_edges(graph: Graph, folder: Path, offsets_file: Path, out_file: P
     try:
         for bounds, pairs in in_order(deal, windows(graph.indptr, step), ahead=num_threads()):
             sizes += np.diff(bounds)
-            for bucket, handle in enumerate(handles):
-                pairs[bounds[bucket] : bounds[bucket + 1]].tofile(handle)
+            append_each(handles, bounds, pairs)
     finally:
         for handle in handles:
             handle.close()

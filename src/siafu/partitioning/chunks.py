@@ -1,12 +1,16 @@
 """Walking a memory-mapped graph piece by piece, so that only the piece is resident."""
 
-from collections.abc import Iterator
+import mmap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
 
 import numpy as np
 
+from siafu.files import open_regular
 from siafu.graph import Array, Graph, forget
-from siafu.ops.threads import num_threads
+from siafu.ops.threads import CHUNKS_A_THREAD, num_threads, run_chunks
 
 EDGES_AT_ONCE = 1 << 22
 BYTES_AT_ONCE = 1 << 26
@@ -29,11 +33,36 @@ def per_thread(step: int) -> int:
     return max(1, step // (2 * num_threads() if num_threads() > 1 else 1))
 
 
-def read(array: Array, low: int, high: int) -> Array:
+def read(array: Array, low: int, high: int, stride: int = 1) -> Array:
     """Return a copy of the rows low..high, leaving none of the mapped file resident."""
-    piece = np.array(array[low:high])
+    if stride == 1 and isinstance(array, np.memmap) and _is_whole_file(array):
+        # Read, not copied from the map: threads that fault pages in and drop them wait in turn.
+        with open_regular(Path(str(array.filename)), follow=False) as file:
+            row = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
+            low, high = min(low, len(array)), min(high, len(array))
+            file.seek(array.offset + low * row)
+            piece = np.fromfile(file, array.dtype, max(0, high - low) * (row // array.itemsize))
+        return piece.reshape(-1, *array.shape[1:])
+    piece = np.array(array[low:high:stride])
     forget(array)
     return piece
+
+
+def _is_whole_file(array: np.memmap[Any, Any]) -> bool:
+    """Return whether an array is what a file holds, and no slice of it, changed or not."""
+    is_whole = isinstance(array.base, mmap.mmap) and array.flags.c_contiguous
+    return is_whole and array.mode == "r" and array.filename is not None and array.size > 0
+
+
+def append_each(files: Sequence[IO[bytes]], bounds: Array, rows: Array) -> None:
+    """Append rows[bounds[k] : bounds[k + 1]] to the k-th file, several files side by side."""
+
+    def append(first: int, beyond: int) -> None:
+        for k in range(first, beyond):
+            rows[bounds[k] : bounds[k + 1]].tofile(files[k])
+
+    count = min(len(files), CHUNKS_A_THREAD * num_threads())
+    run_chunks(append, np.linspace(0, len(files), count + 1).astype(int).tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from siafu.graph import Array, FolderWriter, index_dtype
 from siafu.ops.numba_jit import strict_kernel
-from siafu.ops.threads import in_order, num_threads
+from siafu.ops.threads import in_order, num_threads, run_chunks
 from siafu.partitioning import chunks
 from siafu.partitioning.chunks import Window, per_thread, ranges, read, rows_at_once, windows
 
@@ -96,8 +96,7 @@ def split_rows(rows: PartRows, writers: list[FolderWriter], name: str, column: A
 
     pieces = ranges(len(column), per_thread(rows_at_once(column)))
     for dealt in in_order(deal, pieces, ahead=num_threads()):
-        for stream, found in zip(streams, dealt, strict=True):
-            stream.append(found)
+        _append_all(streams, dealt)
     for writer in writers:
         writer.close(name)
 
@@ -152,5 +151,14 @@ def deal_entries(rows: PartRows, offsets: Array, column: Array, sinks: Sequence[
 
     step = per_thread(min(chunks.EDGES_AT_ONCE, rows_at_once(column)))
     for dealt in in_order(deal, windows(offsets, step), ahead=num_threads()):
-        for sink, piece in zip(sinks, dealt, strict=True):
+        _append_all(sinks, dealt)
+
+
+def _append_all(sinks: Sequence[Sink], dealt: list[Array]) -> None:
+    """Append to each sink what was dealt to it, several sinks side by side."""
+
+    def append(first: int, beyond: int) -> None:
+        for sink, piece in zip(sinks[first:beyond], dealt[first:beyond], strict=True):
             sink.append(piece)
+
+    run_chunks(append, list(range(len(sinks) + 1)))

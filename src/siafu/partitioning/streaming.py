@@ -169,10 +169,19 @@ class _Sweep:
 
     def weigh(self, group: Array, num_groups: int) -> Array:
         """Return nodes, in-edges and training nodes of each group."""
-        weight_G3 = np.zeros((num_groups, 3))
-        for low, high in ranges(len(group), _ROWS_AT_ONCE):
+
+        def weigh(piece: tuple[int, int]) -> Array:
+            low, high = piece
             offsets = read(self.graph.indptr, low, high + 1)
-            _add_weights(group[low:high], offsets, self.train[low:high], weight_G3)
+            # Whole numbers, so that sums of sums are the same to the bit.
+            sums_G3 = np.zeros((num_groups, 3)) if num_groups <= _FEW_PARTS else weight_G3
+            _add_weights(group[low:high], offsets, self.train[low:high], sums_G3)
+            return sums_G3
+
+        weight_G3 = np.zeros((num_groups, 3))
+        ahead = num_threads() if num_groups <= _FEW_PARTS else 1
+        for sums_G3 in in_order(weigh, ranges(len(group), _ROWS_AT_ONCE), ahead=ahead):
+            weight_G3 += sums_G3 if sums_G3 is not weight_G3 else 0
         return weight_G3
 
     def least_cut(self, candidates: list[Array]) -> Array:

@@ -7,7 +7,7 @@ came out too large is scattered again into smaller ranges.
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,11 +17,13 @@ import numpy as np
 
 from siafu.graph import Array
 from siafu.ops.numba_jit import strict_kernel
-from siafu.ops.threads import in_order, num_threads
+from siafu.ops.threads import CHUNKS_A_THREAD, in_order, num_threads, run_chunks
 
 # Each bucket is an open file while records are scattered, and systems allow about a thousand.
 _MOST_BUCKETS = 512
 _RECORDS_AT_ONCE = 1 << 20
+_WRITTEN_AT_ONCE = 4
+"""Pieces written together, so that a thread has more to do than it takes to wake it."""
 
 
 @strict_kernel
@@ -100,6 +102,21 @@ def record_type(
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """Records that have both ends so far; how many lead from a node to itself."""
+
+    records: Array
+    loops: int
+
+
+def begin_records(ends: Sequence[Array], record: Any) -> Begun:
+    """Return a record for each edge, given the rows of its source and destination."""
+    records = np.empty(len(ends[0]), dtype=record)
+    records["src"], records["dst"] = ends
+    return Begun(records, int((ends[0] == ends[1]).sum()))
+
+
+@dataclass(frozen=True, slots=True)
 class SortedRows:
     """The edges of the rows from `low` on: how many each row has, and their records in order."""
 
@@ -168,17 +185,32 @@ class Buckets:
         """Append each record to the file of its destination."""
         self.write(self.deal(records))
 
+    def add_all(self, pieces: Iterable[Array], *, ahead: int) -> None:
+        """Append the records of all pieces, in their order; some are dealt side by side."""
+        dealt = list[tuple[Array, Array]]()
+        for one in in_order(self.deal, pieces, ahead=ahead):
+            dealt.append(one)
+            if len(dealt) == _WRITTEN_AT_ONCE:
+                self.write(*dealt)
+                dealt.clear()
+        self.write(*dealt)
+
     def deal(self, records: Array) -> tuple[Array, Array]:
         """Return where each bucket's records start, and the records in that order."""
         bucket_of_record = self._bucket_of(records["dst"] - self._rows.start)
         starts, order = order_by_key(bucket_of_record, self.num_buckets)
         return starts, np.take(records, order)
 
-    def write(self, dealt: tuple[Array, Array]) -> None:
-        """Append to each file what `deal` found for it."""
-        starts, records = dealt
-        for bucket, file in enumerate(self._files):
-            _write_all(file, records[starts[bucket] : starts[bucket + 1]])
+    def write(self, *dealt: tuple[Array, Array]) -> None:
+        """Append to each file what `deal` found for it, one after another; files side by side."""
+
+        def write(first: int, beyond: int) -> None:
+            for bucket in range(first, beyond):
+                for starts, records in dealt:
+                    _write_all(self._files[bucket], records[starts[bucket] : starts[bucket + 1]])
+
+        chunks = min(len(self._files), CHUNKS_A_THREAD * num_threads())
+        run_chunks(write, np.linspace(0, len(self._files), chunks + 1).astype(int).tolist())
 
     def all_sorted(
         self, first: int, *, most_records: int, type_of_code: Array | None = None

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from siafu.errors import DataError
 from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
-from siafu.ingest.tables.buckets import Buckets, record_type
+from siafu.ingest.tables.buckets import Begun, Buckets, begin_records, record_type
 from siafu.ingest.tables.budget import bucket_edges, edge_pieces, fit_tables
 from siafu.ingest.tables.classes import NO_LABEL
 from siafu.ingest.tables.columns import as_float32, number_block
@@ -176,13 +176,13 @@ class EdgeTable:
             }
 
         position = tuple(so_far.get("position", (0, 0)))
-        found = self._looked_up(rows, position)
+        found = self._looked_up(rows, record, position)
 
         def records() -> Iterator[Array]:
             nonlocal position, found
             for _ in range(_PIECES_AT_ONCE):
                 try:
-                    piece, ends = next(found)
+                    piece, begun = next(found)
                 except StopIteration:
                     return
                 except MixedTypesError:
@@ -190,35 +190,34 @@ class EdgeTable:
                         raise
                     self._as_text = True
                     self.read_ids_as(self.kind)
-                    found = self._looked_up(rows, position)
+                    found = self._looked_up(rows, record, position)
                     continue
-                yield self._records(piece, rows, record, ends)
+                yield self._records(piece, rows, record, begun)
                 position = (piece.file_number, piece.first_row + piece.batch.num_rows)
 
         before = None
         while position != before:
             before = position
-            for dealt in in_order(buckets.deal, records(), ahead=_AHEAD):
-                buckets.write(dealt)
+            buckets.add_all(records(), ahead=_AHEAD)
             if position != before and partial.is_due:
                 partial.note(_READ, **facts())
         partial.end(_READ, **facts())
 
     def _looked_up(
-        self, rows: IdRows, position: tuple[int, int]
-    ) -> Iterator[tuple[Piece, list[Array] | None]]:
-        """Yield the pieces from here on with the rows of both ends, looked up by threads.
+        self, rows: IdRows, record: Any, position: tuple[int, int]
+    ) -> Iterator[tuple[Piece, Begun | None]]:
+        """Yield the pieces from here on with records that threads looked the ends up for.
 
-        Nothing instead of rows says that an id is missing or not known, which is counted in order.
+        Nothing instead says that an id is missing or not known, which is counted in order.
         """
         names = (self.columns.src, self.columns.dst)
 
-        def look_up(piece: Piece) -> tuple[Piece, list[Array] | None]:
+        def look_up(piece: Piece) -> tuple[Piece, Begun | None]:
             if any(empty_ids(piece, name) is not None for name in names):
                 return piece, None
             ends = [rows.find(id_column(piece, name, self.kind)) for name in names]
             known = all(not len(end) or end.min() >= 0 for end in ends)
-            return piece, ends if known else None
+            return piece, begin_records(ends, record) if known else None
 
         pieces = self._pieces("reading edges", self.columns.names(), position)
         return in_order(look_up, pieces, ahead=_AHEAD)
@@ -319,16 +318,16 @@ class EdgeTable:
                 piece = piece.only(~is_empty)
         return piece
 
-    def _records(self, piece: Piece, rows: IdRows, record: Any, ends: list[Array] | None) -> Array:
+    def _records(self, piece: Piece, rows: IdRows, record: Any, begun: Begun | None) -> Array:
         """Return one record per edge and, for undirected graphs, one for its reverse after it."""
         columns = self.columns
         first_row = columns.dropped.rows
         columns.dropped.rows += piece.batch.num_rows
-        if ends is None:
+        if begun is None:
             piece, ends = self._with_known_ends(self._without_empty(piece), rows)
-        records = np.empty(piece.batch.num_rows, dtype=record)
-        records["src"], records["dst"] = ends
-        columns.dropped.loops += int((ends[0] == ends[1]).sum())
+            begun = begin_records(ends, record)
+        records = begun.records
+        columns.dropped.loops += begun.loops
         if "weight" in record.names:
             records["weight"] = self._weights(piece)
         if columns.features.readers:

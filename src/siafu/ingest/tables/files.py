@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -175,18 +175,16 @@ class Table:
 
         Row groups of Parquet files are decoded side by side up to `decoded_bytes`.
         """
-        for number in range(start[0], len(self.files)):
-            file, first_row = self.files[number], 0
+        current, first_row = start[0], 0
+        for number, batch in self._batches(start[0], columns, rows, decoded_bytes):
+            if number != current:
+                current, first_row = number, 0
             skipped = start[1] if number == start[0] else 0
-            try:
-                for batch in self._batches(file, columns, rows, decoded_bytes):
-                    left = batch.slice(max(0, skipped - first_row))
-                    at = first_row + batch.num_rows - left.num_rows
-                    if left.num_rows:
-                        yield Piece(file, at, left, number, self.types)
-                    first_row += batch.num_rows
-            except _READ_ERRORS as error:
-                raise _unreadable(file, error) from error
+            left = batch.slice(max(0, skipped - first_row))
+            at = first_row + batch.num_rows - left.num_rows
+            if left.num_rows:
+                yield Piece(self.files[number], at, left, number, self.types)
+            first_row += batch.num_rows
 
     def rows_before(self, start: tuple[int, int]) -> int:
         """Return how many rows come before a row of a file; of CSV files only that file's."""
@@ -205,37 +203,64 @@ class Table:
             raise _unreadable(file, error) from error
 
     def _batches(
-        self, file: Path, columns: Sequence[str], rows: int, decoded_bytes: int
-    ) -> Iterator[pa.RecordBatch]:
-        if not _is_csv(file):
-            yield from self._parquet_batches(file, columns, rows, decoded_bytes)
-            return
-        with self.open_csv(file, columns) as reader:
-            for block in reader:
-                for start in range(0, block.num_rows, rows):
-                    yield block.slice(start, rows)
+        self, first: int, columns: Sequence[str], rows: int, decoded_bytes: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the rows of each file with its number; row groups are decoded side by side."""
+        counts, largest = list[int](), 1
+        for file in self.files[first:]:
+            found = (0, 0) if _is_csv(file) else self._groups(file, columns)
+            counts.append(found[0])
+            largest = max(largest, found[1])
+        ahead = min(num_threads(), sum(counts), decoded_bytes // largest)
+        groups = [
+            (number, group)
+            for number, count in enumerate(counts, first)
+            for group in (range(count) if count and ahead > 1 else [None])
+        ]
 
-    def _parquet_batches(
-        self, file: Path, columns: Sequence[str], rows: int, decoded_bytes: int
+        def decode(item: tuple[int, int | None]) -> tuple[int, Iterable[pa.RecordBatch]]:
+            number, group = item
+            if group is None:  # read when its turn has come, by the caller
+                return number, self._one_after_another(self.files[number], columns, rows)
+            return number, self._decoded(self.files[number], group, columns, rows)
+
+        for number, batches in in_order(decode, groups, ahead=ahead):
+            for batch in batches:
+                yield number, batch
+
+    def _one_after_another(
+        self, file: Path, columns: Sequence[str], rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file; row groups are decoded side by side where several fit."""
-        with self._open_parquet(file) as reader:
-            ahead = _groups_at_once(reader.metadata, columns, decoded_bytes)
-            if ahead < 2:
-                yield from reader.iter_batches(batch_size=rows, columns=list(columns))
+        try:
+            if not _is_csv(file):
+                with self._open_parquet(file) as reader:
+                    yield from reader.iter_batches(batch_size=rows, columns=list(columns))
                 return
-            groups = range(reader.metadata.num_row_groups)
+            with self.open_csv(file, columns) as reader:
+                for block in reader:
+                    for start in range(0, block.num_rows, rows):
+                        yield block.slice(start, rows)
+        except _READ_ERRORS as error:
+            raise _unreadable(file, error) from error
 
-        def decode(group: int) -> list[pa.RecordBatch]:
-            with self._open_parquet(file) as one:
+    def _decoded(
+        self, file: Path, group: int, columns: Sequence[str], rows: int
+    ) -> list[pa.RecordBatch]:
+        """Return the rows of one row group."""
+        try:
+            with self._open_parquet(file) as reader:
                 return list(
-                    one.iter_batches(
+                    reader.iter_batches(
                         rows, row_groups=[group], columns=list(columns), use_threads=False
                     )
                 )
+        except _READ_ERRORS as error:
+            raise _unreadable(file, error) from error
 
-        for batches in in_order(decode, groups, ahead=ahead):
-            yield from batches
+    def _groups(self, file: Path, columns: Sequence[str]) -> tuple[int, int]:
+        """Return how many row groups a Parquet file has, and about the bytes of the largest."""
+        with self._open_parquet(file) as reader:
+            return reader.metadata.num_row_groups, _largest_group(reader.metadata, columns)
 
     def _open_parquet(self, file: Path) -> pa_parquet.ParquetFile:
         try:
@@ -261,10 +286,8 @@ class Table:
         )
 
 
-def _groups_at_once(
-    metadata: pa_parquet.FileMetaData, columns: Sequence[str], decoded_bytes: int
-) -> int:
-    """Return how many row groups to decode at once, by threads and by memory."""
+def _largest_group(metadata: pa_parquet.FileMetaData, columns: Sequence[str]) -> int:
+    """Return about how many bytes the largest row group takes, decoded."""
     largest, wanted = 1, set(columns)
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -275,7 +298,7 @@ def _groups_at_once(
             if one.path_in_schema.split(".")[0] in wanted
         )
         largest = max(largest, size)
-    return min(num_threads(), metadata.num_row_groups, decoded_bytes // largest)
+    return largest
 
 
 @lru_cache(maxsize=256)
