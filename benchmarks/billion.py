@@ -11,7 +11,7 @@ training nodes, one in a hundred, with the scores that are the default and predi
 With `--enforce` cutting and training, all their processes together, run in a control group of that
 size with cold caches. With `--budget-run` the features alone are four times the
 memory that all ranks together may use. Everything made is removed at the end,
-but for the parts and their figures that `--keep` asks for.
+but for the parts and the figures so far that `--keep` asks for, from which the next run goes on.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 
 from benchmarks.cgroup import drop_caches, limited
 from benchmarks.measure import append_json, machine
@@ -46,10 +47,12 @@ class Bench:
 
     def __init__(self, folder: Path, args: argparse.Namespace) -> None:
         self.folder, self.args = folder, args
-        self.source, self.parts = folder / "graph", args.keep or folder / "graph.parts"
+        self.parts = args.keep or folder / "graph.parts"
+        self.source, self.figures = (self.parts.with_suffix(end) for end in (".graph", ".json"))
         path = f"{_ROOT}:{_ROOT / 'src'}:{os.environ.get('PYTHONPATH', '')}"
         self.env = os.environ | {"PYTHONPATH": path, "SIAFU_CACHE": str(folder / "cache")}
-        self.phases: dict[str, Any] = {}
+        is_begun = self.figures.exists()
+        self.phases: dict[str, Any] = json.loads(self.figures.read_text()) if is_begun else {}
 
     def phase(self, name: str, *command: object) -> dict[str, Any]:
         """Run one phase, print its figures and keep them."""
@@ -67,23 +70,23 @@ class Bench:
         return {"said": said, **figures}
 
     def make(self) -> None:
-        """Write the graph, as a store or as tables."""
+        """Write the graph, as a store or as tables, unless it is there or cut already."""
+        if "make" in self.phases:
+            return
         sizes = [self.args.nodes, self.args.edges, self.args.features]
         kind = self.args.source
         self.phase("make", "benchmarks.billion", "--task", kind, *sizes, "--target", self.source)
+        self.figures.write_text(json.dumps(self.phases))
 
     def cut(self) -> dict[str, Any]:
         """Cut it by streaming, check the parts, and return the quality of the cut."""
-        figures = self.parts.with_suffix(".json")
-        if self.parts.exists():
-            self.phases |= json.loads(figures.read_text())
-        else:
+        if "cut" not in self.phases:
             settings = ["--parts", PARTS, "--method", "streaming", "--memory", self.args.memory]
             self.phase("cut", "siafu", "partition", self.source, self.parts, *settings, "--quiet")
             if self.args.source == "store":
                 gate(self.source, self.parts)
             shutil.rmtree(self.source)
-            figures.write_text(json.dumps(self.phases))
+            self.figures.write_text(json.dumps(self.phases))
         quality = open_parts(self.parts).quality
         return {
             "cut_fraction": round(quality.cut_fraction, 4),
@@ -101,9 +104,14 @@ class Bench:
         metrics = (run / "metrics.jsonl").read_text().splitlines()
         result: dict[str, Any] = json.loads(metrics[-1])
         told = json.loads((run / "result.json").read_text())
-        files = [file for file in run.rglob("*") if file.is_file() and "predict" in str(file)]
+        files = list((run / "predictions").glob("*.parquet"))
         size = sum(file.stat().st_size for file in files)
-        return result | {"score": told.get("score"), "prediction_bytes": size}
+        nodes = sum(pq.read_metadata(file).num_rows for file in files)
+        assert nodes == self.args.nodes, "each node has a prediction"
+        more = {name: told[name] for name in ("score", "evaluation", "sampling", "peak_mb")}
+        phases = [json.loads(line) for line in (run / "phases.jsonl").read_text().splitlines()]
+        more |= {"run_seconds": phases[-1]["seconds"], "predicted_nodes": nodes}
+        return result | more | {"prediction_bytes": size}
 
 
 def gate(store: Path, parts_path: Path) -> None:
@@ -135,8 +143,7 @@ def measure(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
         "memory": args.memory,
         "enforced": args.enforce,
     }
-    if not bench.parts.exists():
-        bench.make()
+    bench.make()
     if args.until != "make":
         row["quality"] = bench.cut()
     if args.until == "train":

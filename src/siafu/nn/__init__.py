@@ -26,7 +26,7 @@ from siafu.nn.models import GNN
 from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce, Summing, mapped
 from siafu.nn.norm import GraphBatchNorm, batch_statistics
 from siafu.nn.plain import PlainGNN
-from siafu.nn.sparse import CachedRows, Rows, SparseRows, project, rows_to_sum_one
+from siafu.nn.sparse import CachedRows, MappedRows, Rows, SparseRows, project, rows_to_sum_one
 from siafu.nn.temporal import (
     BandedMean,
     EvolvingGCN,
@@ -58,6 +58,7 @@ __all__ = [
     "HeldKeys",
     "LocalNeighbours",
     "LookingBack",
+    "MappedRows",
     "ModelCard",
     "ModelSpec",
     "Neighbours",

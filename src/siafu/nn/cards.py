@@ -71,6 +71,12 @@ class ModelSpec:
         is_alone = self.jk == "none" and not self.residual
         return is_alone and self.dropout > 0 and self.card.activation is torch.relu
 
+    @property
+    def maps_ahead(self) -> bool:
+        """Whether rows before the last layer, a sum, are narrower once its maps were applied."""
+        is_narrower = self.card.maps_first == "narrower" and self.out_width < self.hidden
+        return is_narrower and self.layers > 1 and self.jk == "none"
+
 
 @dataclass(frozen=True, slots=True)
 class LayerPlace:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from siafu.nn.neighbours import Neighbours, Summing
-from siafu.nn.sparse import CachedRows, Rows, SparseRows, dense, project
+from siafu.nn.sparse import CachedRows, MappedRows, Rows, SparseRows, dense, project
 
 
 @runtime_checkable
@@ -31,6 +31,15 @@ class EndsWithBias(Protocol):
         ...
 
 
+@runtime_checkable
+class MapsAhead(Protocol):
+    """A layer that sums what a linear map made of rows, so that they can be mapped before."""
+
+    def map_ahead(self, x_ND: Tensor) -> MappedRows:
+        """Return what the layer takes in place of these rows, for all of them."""
+        ...
+
+
 MOST_BASES = 8
 """Of R-GCN's maps, however many types of edges there are."""
 
@@ -39,13 +48,16 @@ def maps_first(x: Rows, out_width: int, neighbours: Neighbours) -> bool:
     """Return True when the linear map should come before the aggregation."""
     if isinstance(x, CachedRows):
         return False
-    return isinstance(x, SparseRows) or neighbours.maps_first(x.shape[1], out_width)
+    return isinstance(x, SparseRows | MappedRows) or neighbours.maps_first(x.shape[1], out_width)
 
 
 def own_map(
     x: Rows, neighbours: Neighbours, weight_OD: Tensor, bias_O: Tensor | None = None
 ) -> Tensor:
     """Return x W^T + b for the rows that are written."""
+    if isinstance(x, MappedRows):
+        assert x.own is not None, "the layer made it"
+        return x.own
     if isinstance(x, SparseRows):
         rows_M = neighbours.own(torch.arange(len(x.ids_N), device=x.ids_N.device))
         return project(x if len(rows_M) == len(x.ids_N) else x.select(rows_M), weight_OD, bias_O)
@@ -57,6 +69,8 @@ def _dense(x: Rows, weight_OD: Tensor) -> tuple[Tensor, Tensor | None]:
     """Return rows and the map that is left to do: none for sparse rows, which need it done."""
     if isinstance(x, SparseRows):
         return project(x, weight_OD), None
+    if isinstance(x, MappedRows):
+        return x.mapped, None
     assert isinstance(x, Tensor)
     return x, weight_OD
 
@@ -106,6 +120,10 @@ class GCNLayer(nn.Module):
         """Return out_MO."""
         return mapped_sum(x, self.linear.weight, neighbours, "normalised_sum")(self.bias)
 
+    def map_ahead(self, x_ND: Tensor) -> MappedRows:
+        """Return x W^T."""
+        return MappedRows(functional.linear(x_ND, self.linear.weight), None)
+
     @property
     def last_bias(self) -> Tensor:
         """The bias."""
@@ -131,6 +149,11 @@ class SAGELayer(nn.Module):
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
         return self._out(x, neighbours, self.own.bias)
+
+    def map_ahead(self, x_ND: Tensor) -> MappedRows:
+        """Return both maps of x; a maximum has three, which are wider."""
+        assert self.pool is None, "no sum, and not narrower"
+        return MappedRows(functional.linear(x_ND, self.neigh.weight), self.own(x_ND))
 
     @property
     def last_bias(self) -> Tensor:

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from siafu.nn.cards import LayerPlace, ModelSpec, layer_widths
 from siafu.nn.draws import Draws, Dropout
-from siafu.nn.layers import EndsWithBias
+from siafu.nn.layers import EndsWithBias, MapsAhead
 from siafu.nn.neighbours import Activating, Neighbours
 from siafu.nn.norm import GraphBatchNorm
 from siafu.nn.precision import as_rows
-from siafu.nn.sparse import CachedRows, Rows, SparseRows
+from siafu.nn.sparse import CachedRows, MappedRows, Rows, SparseRows
 
 
 class GNN(nn.Module):
@@ -78,6 +78,12 @@ class GNN(nn.Module):
         out_MD: Tensor = self.layers[number](self._drop(x, number, neighbours, draws), neighbours)
         return self._finish(out_MD, x, number, neighbours) if number < len(self.norms) else out_MD
 
+    def map_ahead(self, hidden_ND: Tensor) -> MappedRows:
+        """Return what the last layer takes in place of hidden rows."""
+        last = self.layers[-1]
+        assert isinstance(last, MapsAhead), "where `spec.maps_ahead`"
+        return last.map_ahead(as_rows(hidden_ND))
+
     def read_out(self, hidden: list[Tensor]) -> Tensor:
         """Return logits_MO from the rows of all layers (jumping knowledge)."""
         assert self.readout is not None, "without jumping knowledge the last layer's rows are it"
@@ -106,6 +112,9 @@ class GNN(nn.Module):
             return neighbours.dropout(as_rows(x), dropout)
         if isinstance(x, SparseRows):
             return x.dropped(draws, dropout)
+        if isinstance(x, MappedRows):
+            assert not draws.training, "rows are dropped before they are mapped"
+            return x
         assert dropout.p == 0.0, "a cached input is constant"
         return x
 

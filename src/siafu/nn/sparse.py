@@ -61,14 +61,30 @@ class CachedRows:
         return self.rows.size(0), self.rows.size(1)
 
 
-Rows = Tensor | SparseRows | CachedRows
-"""What a first layer may be given."""
+@dataclass(frozen=True)
+class MappedRows:
+    """Rows as a layer's own linear maps made them (`MapsAhead`), while nothing is trained."""
+
+    mapped: Tensor
+    """Of all nodes that are read: what is gathered."""
+    own: Tensor | None
+    """Of the nodes that are written, with the bias; None where the layer takes `mapped` again."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns of what is gathered."""
+        return self.mapped.size(0), self.mapped.size(1)
+
+
+Rows = Tensor | SparseRows | CachedRows | MappedRows
+"""What a layer may be given: a first one sparse or cached rows, a last one mapped ones."""
 
 
 def dense(x: Rows) -> Tensor:
     """Return the rows with their zeros written out."""
     if isinstance(x, SparseRows):
         return x.dense()
+    assert not isinstance(x, MappedRows), "what was mapped is no input"
     return x.rows if isinstance(x, CachedRows) else x
 
 

@@ -350,11 +350,12 @@ def _sampled_traffic(
 def _inferred_bytes(at: Setting, first: float) -> float:
     """Return what a halo row costs in a pass over all nodes, whose first layer reads so much of it.
 
-    Each layer fetches its input once.
+    Each layer fetches its input once, the last one what its map has made of that.
     """
     spec = at.spec
     beside = _REQUEST_BYTES + _ID_BYTES + (_DEGREES_BYTES if spec.card.scales_sampled else 0)
     later = [layer_widths(spec, number).into for number in range(1, spec.layers)]
+    later[-1:] = [spec.out_width] if spec.maps_ahead else later[-1:]
     return first + sum(beside + BYTES[at.config.precision] * width for width in later)
 
 

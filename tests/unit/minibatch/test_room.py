@@ -14,6 +14,7 @@ import torch
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin, write_predictions
+from siafu.engine.networks.layer_pass import LayerPass
 from siafu.engine.networks.sampled import SampledNetwork
 from siafu.errors import BudgetError
 from siafu.graph import graph_from_edges
@@ -28,6 +29,8 @@ from tests.harness import RankPool
 from tests.unit.plan.test_alive import Alive
 
 SAMPLED = {"strategy": "batchgnn", "batch_size": 16, "fanout": "2,2", "hidden": 64}
+DEEP = {"layers": 3, "fanout": "2,2,2"}
+"""Rows between the first two layers are wide; those before the last are mapped by it ahead."""
 EDGES = 2_000_000
 
 
@@ -90,7 +93,9 @@ class AtOnce:
 
 @pytest.mark.usefixtures("only_tensors")
 @pytest.mark.parametrize("ahead", [False, True])
-@pytest.mark.parametrize("settings", [{"model": "gcn"}, {"model": "gat", "heads": 2, "jk": "cat"}])
+@pytest.mark.parametrize(
+    "settings", [DEEP | {"model": "gcn"}, {"model": "gat", "heads": 2, "jk": "cat"}]
+)
 def test_inference_takes_what_the_budget_leaves(
     parts: Path, monkeypatch, settings: dict[str, Any], ahead: bool
 ) -> None:
@@ -119,7 +124,7 @@ def peak_of_pass(world: World, parts: Path, budget: int) -> dict[str, Any]:
         mock.patch.object(layerwise, "ThreadPoolExecutor", AtOnce),
         mock.patch.object(Feed, "is_ahead", True),
     ):
-        network, shard = network_of(parts, world, memory=str(budget), model="sage")
+        network, shard = network_of(parts, world, memory=str(budget), model="sage", **DEEP)
         held = [shard.x, shard.csr.index, shard.csr.indptr, *network.module.parameters()]
         with Alive([*held, network.feed.whole.served.address_C]) as alive:
             rows = network.logit_rows()
@@ -201,9 +206,9 @@ def test_embeddings_beside_predictions_take_one_pass(
 ) -> None:
     network, shard = network_of(parts, layers=layers, fanout="2,2,2"[: 2 * layers - 1], **settings)
     want = network.logits(), network.embeddings()
-    run, one_layer = [], SampledNetwork._one_layer
+    run, one_layer = [], LayerPass._one_layer
     monkeypatch.setattr(
-        SampledNetwork,
+        LayerPass,
         "_one_layer",
         lambda self, number, *given: run.append(number) or one_layer(self, number, *given),
     )

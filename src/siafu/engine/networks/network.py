@@ -18,6 +18,7 @@ from siafu.nn import (
     GNN,
     CachedRows,
     Draws,
+    MappedRows,
     ModelSpec,
     Neighbours,
     Rows,
@@ -134,6 +135,7 @@ def _needed(x: Rows, views: list[View]) -> Rows:
     if isinstance(x, CachedRows):
         written = read if views[0].own_rows_M is None else read[views[0].own_rows_M]
         return CachedRows(x.rows[read], x.aggregate[written])
+    assert not isinstance(x, MappedRows), "these are no input"
     return x.select(read) if isinstance(x, SparseRows) else x[read]
 
 

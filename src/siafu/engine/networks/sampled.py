@@ -6,7 +6,6 @@ Shapes: N owned rows, O classes, T minibatches of a step.
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +13,9 @@ from torch import Tensor, nn
 from siafu.comm import sum_in_order, tell
 from siafu.engine.links import link_loss
 from siafu.engine.networks.inferred import Inferred
+from siafu.engine.networks.layer_pass import LayerPass, on_device
 from siafu.engine.networks.own_model import WholeNetwork
 from siafu.engine.networks.recorded import RecordedSteps, can_record_minibatches
-from siafu.engine.networks.sampled_memory import layer_room
 from siafu.engine.networks.step_state import StepsTaken, StepState
 from siafu.engine.networks.trimming import hops_for
 from siafu.engine.workload import OnStep, no_step
@@ -27,18 +26,16 @@ from siafu.minibatch import (
     Flow,
     Macrobatch,
     Minibatch,
-    Room,
     Sampling,
     Step,
     Subgraph,
     epoch_of_draws,
-    map_rows,
 )
-from siafu.nn import GNN, Draws, Neighbours, Rows, layer_widths
+from siafu.nn import GNN, Draws, Neighbours, Rows
 from siafu.nn.losses import total_loss
 from siafu.nn.precision import computing
 from siafu.ops import sum_type
-from siafu.shard import HeldRows, PickedRows, RowReader, Shard, WrittenRows, new_rows
+from siafu.shard import HeldRows, PickedRows, RowReader, Shard, WrittenRows
 from siafu.strategy import Strategy, WidthBook, as_given
 
 
@@ -76,7 +73,7 @@ class SampledNetwork:
 
     def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
         """Return a row of scores for each seed of a minibatch."""
-        columns = self._on_device(columns)
+        columns = on_device(self.feed, columns)
         with self._computing():
             if isinstance(self.module, GNN):
                 logits = self._gnn_logits(subgraph, columns)
@@ -113,10 +110,6 @@ class SampledNetwork:
         out = self.module(x_VF, subgraph.edge_index().to(x_VF.device), **given, **hops)
         count = subgraph.reached[1] if hops else len(x_VF)
         return self._whole.wanted.checked(out, count, self.module)
-
-    def _on_device(self, columns: Columns) -> Columns:
-        device = self._shard.world.device
-        return {name: rows.to(device) for name, rows in self.feed.decoded(columns).items()}
 
     def loss(
         self, batch: Minibatch, subgraph: Subgraph, columns: Columns, num_seeds: int
@@ -331,69 +324,9 @@ class SampledNetwork:
         self.module.eval()
         self._draws.training = False
         assert isinstance(self.module, GNN)
-        module, served = self.module, self.feed.whole.served.node_columns
-        facts = ("facts",) if self.feed.needs.facts else ()
-        num_layers = len(module.norms) if embed and len(module.norms) else module.spec.layers
+        layers = LayerPass(self.module, self.feed, self._draws, self.strategy.precision)
         before = Inferred([]) if flow is not None or self._inferred is None else self._inferred
-        first, hidden, goes_on = before.layers, before.hidden, embed and before.logits is None
-        # Jumping knowledge reads the rows of all layers, others the last one's.
-        keeps_all = module.readout is not None
-        count = num_layers + 1 if keeps_all else 2
-        room = layer_room(self.feed, module.spec, num_layers, count, flow)
-        if hidden:
-            served["hidden"] = hidden[-1]
-        for number in range(first, num_layers):
-            name = self.feed.rows_name if number == 0 else "hidden"
-            width = layer_widths(module.spec, number)
-            made = map_rows(
-                self.feed.whole if flow is None else flow.relays[number],
-                (name, "id", *facts),
-                partial(self._one_layer, number),
-                room,
-                width=max(width.into, width.out),
-                number=number,
-                only=None if flow is None else flow.some(number),
-            )
-            served["hidden"] = made
-            hidden = [*hidden, made] if keeps_all else [made]
-        served.pop("hidden", None)
-        before.hidden, before.layers = (hidden, num_layers) if goes_on else ([], 0)
-        if keeps_all and not embed:
-            return self._read_out(hidden, room, None if flow is None else flow.rows[-1])
-        last = hidden[-1]
-        return last.to(torch.device("cpu")) if isinstance(last, HeldRows | PickedRows) else last
-
-    def _read_out(
-        self, hidden: list[WrittenRows | PickedRows], room: Room, only: Tensor | None
-    ) -> WrittenRows | PickedRows:
-        """Return what jumping knowledge makes of the rows of all layers, or of some of them."""
-        assert isinstance(self.module, GNN)
-        device, num_owned = self._shard.world.device, self._shard.num_owned
-        rows_R = torch.arange(num_owned) if only is None else only
-        shape, dtype = (len(rows_R), self.module.spec.out_width), sum_type(hidden[0].dtype)
-        out = new_rows(shape, dtype, on_disk=room.on_disk)
-        step = room.rows_at_once(4 * sum(layer.shape[1] for layer in hidden) + shape[1])
-        for low in range(0, len(rows_R), step):
-            some = rows_R[low : low + step]
-            high = low + len(some)
-            picked = (
-                layer.read(some) if isinstance(layer, PickedRows) else layer.slice(low, high)
-                for layer in hidden
-            )
-            with self._computing():
-                read_out = self.module.read_out([rows.to(device) for rows in picked])
-            out.write(low, read_out.cpu())
-        return out if only is None else PickedRows(rows_R, out, num_owned)
-
-    def _one_layer(self, number: int, piece: Subgraph, found: Columns) -> Tensor:
-        columns = self._on_device(found)
-        x = columns["hidden"] if number else self.feed.input_of(columns)
-        neighbours = self.feed.neighbours(piece, columns, 0, 1)
-        assert isinstance(self.module, GNN)
-        with self._computing():
-            out = self.module.run_layer(number, x, neighbours, self._draws)
-        is_last = number == self.module.spec.layers - 1
-        return out.to(sum_type(out.dtype)) if is_last else out
+        return layers.run(before, embed=embed, flow=flow)
 
 
 def _all_rows(rows: WrittenRows) -> Tensor:

@@ -113,16 +113,22 @@ def _free_bytes(feed: Feed) -> float:
     return min(row[0] for row in feed.shard.world.gather_numbers([mine]))
 
 
-def layer_room(feed: Feed, spec: ModelSpec, layers: int, count: int, flow: Flow | None) -> Room:
+def layer_room(
+    feed: Feed, spec: ModelSpec, layers: int, count: int, flow: Flow | None, *, ahead: bool = False
+) -> Room:
     """Return the room for `count` times the rows that layers make of all nodes, or of a flow's.
 
-    Every rank calls this together.
+    `ahead`: those before the last layer are what its two maps made of them. Every rank calls this
+    together.
     """
     widths = [layer_widths(spec, number) for number in range(layers)]
+    read, made = [at.into for at in widths], [at.out for at in widths]
+    if ahead:
+        read[-1], made[-2] = spec.out_width, min(made[-2], 2 * spec.out_width)
     far = (feed.whole.served.far_R,) * layers if flow is None else flow.far
-    far_bytes = max(feed.far_bytes(at.into, of) for at, of in zip(widths, far, strict=True))
+    far_bytes = max(feed.far_bytes(at, of) for at, of in zip(read, far, strict=True))
     most = None if flow is None else max(map(len, flow.rows))
-    return feed.room(max(at.out for at in widths), count, most, far_bytes=far_bytes)
+    return feed.room(max(made), count, most, far_bytes=far_bytes)
 
 
 def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float:
