@@ -152,8 +152,6 @@ class Feed:
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot, self.links
         )
-        # Minibatches that wait for their rows take memory, too.
-        self.sampler.looks_ahead &= not self.is_limited
         if self.place.rows == "host" and shard.world.device.type == "cuda":
             self.sampler.copier = Copier(shard.world.device, self.decoded)
         if self.place.rows != "host":
