@@ -153,11 +153,16 @@ def billion_lines() -> list[str]:
             f"{name} {phases[name]['seconds']:.0f} s in {phases[name]['peak_gib']:.1f} GiB"
             for name in ("make", "cut", "train")
         )
+        is_whole = "predicted_nodes" in row["last_epoch"]
+        also = "scores, predictions of all" if is_whole else "no scores"
+        command = f"--edges {row['edges']} " if row["edges"] != 10**9 else ""
+        command += f"--memory {row['memory']}"
+        command += f" --enforce {row['enforced']}" if row.get("enforced") else ""
         lines.append(
             f"| {row['edges'] / 1e9:g} billion edges, {row['nodes'] / 1e6:g} M nodes, 2 "
-            "parts, an epoch of SAGE over 1 % of them, no scores, 2 ranks "
+            f"parts, an epoch of SAGE over 1 % of them, {also}, 2 ranks "
             f"| {told} (all processes) "
-            "| `benchmarks.billion --memory 4GB` |"
+            f"| `benchmarks.billion {command}` |"
         )
     for row in rows_of("billion-budget")[-1:]:
         train = row["phases"]["train"]

@@ -24,6 +24,8 @@ _SHORTER = 4
 """Times shorter than a row written out, without which a dense product is quicker."""
 _FADING = 0.9
 """What a use counts for one macrobatch later."""
+_COMING = 1e6
+"""What it counts for to be read by the next macrobatch: more than any number of uses."""
 FetchRows = Callable[[Tensor], dict[str, Tensor]]
 
 
@@ -150,7 +152,8 @@ class HotRows:
 
     The start has the halo rows that most edges here read; after that a row's score is the number of
     macrobatches that used it, old ones counting less, and the lowest scores make room for higher
-    ones. What is kept changes how many bytes travel, never what is computed.
+    ones; what the next macrobatch reads, where that is known, comes before all of these. What is
+    kept changes how many bytes travel, never what is computed.
     Shapes: U distinct nodes asked for, K nodes kept.
     """
 
@@ -180,8 +183,13 @@ class HotRows:
         rows = (kept[: self.capacity - self.num_kept] for kept in self._rows.values())
         return sum(part.nbytes for part in rows)
 
-    def get(self, addresses_U: Tensor, fetch: FetchRows) -> dict[str, Tensor]:
-        """Return the rows of these addresses, which rise; every rank calls this together."""
+    def get(
+        self, addresses_U: Tensor, fetch: FetchRows, coming: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        """Return the rows of these addresses, which rise; every rank calls this together.
+
+        `coming` are those that will be asked for next.
+        """
         known, slots = self._known(addresses_U)
         is_missing_U = torch.ones(len(addresses_U), dtype=torch.bool)
         is_missing_U[known] = False
@@ -196,7 +204,7 @@ class HotRows:
             found[name] = out.index_copy_(0, missing, rows)
         self._score_K *= _FADING
         self._score_K[slots] += 1
-        self._learn(addresses_U[missing], fetched)
+        self._learn(addresses_U[missing], fetched, addresses_U[:0] if coming is None else coming)
         return found
 
     def _known(self, addresses_U: Tensor) -> tuple[Tensor, Tensor]:
@@ -208,17 +216,22 @@ class HotRows:
         known = (self._sorted_K[place_U] == addresses_U).nonzero().squeeze(1)
         return known, self._slots_K[place_U[known]]
 
-    def _learn(self, addresses: Tensor, rows: dict[str, Tensor]) -> None:
-        """Keep new rows in free places, then in those whose score is lower than theirs."""
+    def _learn(self, addresses: Tensor, rows: dict[str, Tensor], coming: Tensor) -> None:
+        """Keep new rows in free places, then in those that are worth less than they are."""
         free = min(self.capacity - self.num_kept, len(addresses))
-        weak = (self._score_K < 1).nonzero().squeeze(1)
-        weak = weak[self._score_K[weak].argsort(stable=True)][: len(addresses) - free]
+        worth = 1 + _COMING * torch.isin(addresses, coming)
+        order = worth.argsort(descending=True, stable=True)
+        worth_K = self._score_K + _COMING * torch.isin(self._kept_K, coming)
+        weak = worth_K.argsort(stable=True)[: len(addresses) - free]
+        # The ones fall and the others rise, so those that give way come first.
+        weak = weak[worth_K[weak] < worth[order[free : free + len(weak)]]]
         slots = torch.cat([torch.arange(self.num_kept, self.num_kept + free), weak])
         if not len(slots):
             return
+        taken = order[: len(slots)]
         for name, kept in self._rows.items():
-            kept.index_copy_(0, slots, rows[name][: len(slots)])
+            kept.index_copy_(0, slots, rows[name].index_select(0, taken))
         self._score_K = torch.cat([self._score_K, torch.ones(free)])
-        self._kept_K = torch.cat([self._kept_K, addresses[:free]])
-        self._score_K[weak], self._kept_K[weak] = 1.0, addresses[free : len(slots)]
+        self._kept_K = torch.cat([self._kept_K, addresses[taken[:free]]])
+        self._score_K[weak], self._kept_K[weak] = 1.0, addresses[taken[free:]]
         self._sorted_K, self._slots_K = self._kept_K.sort()

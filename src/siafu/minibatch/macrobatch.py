@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -127,6 +128,7 @@ def _picked(
     return rows.of(subgraph.addresses, places.get(subgraph.number)) | seed_rows.of(seeds)
 
 
+_Drawn = tuple[list[Step], list[Subgraph]]
 _Start = tuple[Macrobatch, list[list[Step]]]
 
 
@@ -163,6 +165,11 @@ class MacrobatchSampler:
         self._is_abandoned = False
         self.alive: weakref.WeakSet[Macrobatch] = weakref.WeakSet()
         """Those that somebody has: the one trained on, and the one ahead."""
+        self.looks_ahead = hot is not None
+        """Whether minibatches are drawn one macrobatch before their rows are fetched, so that hot
+        rows are those that come next."""
+        self._drawn: tuple[int, Step, _Drawn] | None = None
+        """Epoch and first step of what was drawn so, and that."""
 
     def macrobatches(
         self, epoch: int, size: int, *, goes_on: bool = False, first: int = 0
@@ -176,13 +183,13 @@ class MacrobatchSampler:
         try:
             ready, groups = coming.result()
             self._side.hand_over(ready)
-            for group in groups[1:]:
+            for group, after in zip_longest(groups[1:], groups[2:], fillvalue=[]):
                 if self.is_ahead:
-                    coming = self._submit(self.build, epoch, group)
+                    coming = self._submit(self.build, epoch, group, after)
                     yield ready
                 else:
                     yield ready
-                    coming = self._submit(self.build, epoch, group)
+                    coming = self._submit(self.build, epoch, group, after)
                 ready = self._side.hand_over(coming.result())
             if goes_on and self.is_ahead:
                 self._begun = (epoch + 1, size, self._submit(self._begin, epoch + 1, size))
@@ -209,7 +216,7 @@ class MacrobatchSampler:
         """Return the first macrobatch of an epoch from a step on, and the steps of all."""
         steps = self.schedule.steps(epoch)[first:]
         groups = [steps[low : low + size] for low in range(0, len(steps), size)]
-        return self.build(epoch, groups[0]), groups
+        return self.build(epoch, groups[0], groups[1] if len(groups) > 1 else []), groups
 
     def _submit(self, work: Callable[..., _Made], *given: Any) -> Future[_Made]:
         if self._thread is None:
@@ -256,14 +263,35 @@ class MacrobatchSampler:
         """Return the steps with seeds to sample from, also where edges were dealt."""
         return steps if self.links is None else self.links.expand(epoch, steps)
 
-    def build(self, epoch: int, steps: list[Step]) -> Macrobatch:
-        """Return the macrobatch of these steps; every rank calls this together."""
+    def _draw(self, epoch: int, steps: list[Step]) -> _Drawn:
+        """Return steps with seeds and their sub-graphs, which may have been drawn before."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None and drawn[0] == epoch and drawn[1] is steps[0]:
+            return drawn[2]
         steps = self.seeded(epoch, steps)
         flat = [batch for step in steps for batch in step.mine]
         graphs = self.relay.sample(epoch, flat)
         if self.links is not None:
             pairs = zip(flat, graphs, strict=True)
             graphs = [self.links.without_targets(batch, graph) for batch, graph in pairs]
+        return steps, graphs
+
+    def _look_ahead(self, epoch: int, after: list[Step]) -> Tensor | None:
+        """Draw what comes next, and return the addresses it reads."""
+        if not (self.looks_ahead and after):
+            return None
+        drawn = self._draw(epoch, after)
+        self._drawn = epoch, after[0], drawn
+        return torch.cat([graph.addresses for graph in drawn[1]]).unique()
+
+    def build(self, epoch: int, steps: list[Step], after: list[Step] | None = None) -> Macrobatch:
+        """Return the macrobatch of these steps; every rank calls this together.
+
+        `after` are the steps of the next one.
+        """
+        steps, graphs = self._draw(epoch, steps)
+        flat = [batch for step in steps for batch in step.mine]
+        coming = self._look_ahead(epoch, after or [])
         drawn = iter(self.finish(graphs))
         subgraphs = [[next(drawn) for _ in step.mine] for step in steps]
         rows: RowSource
@@ -274,7 +302,7 @@ class MacrobatchSampler:
         else:
             addresses = torch.cat([graph.addresses for graph in graphs])
             addresses_U, place = addresses.unique(return_inverse=True)
-            rows = FetchedRows(addresses_U, self._rows(addresses_U))
+            rows = FetchedRows(addresses_U, self._rows(addresses_U, coming))
             found_at = place.split([len(graph.addresses) for graph in graphs])
             places = {graph.number: at for graph, at in zip(graphs, found_at, strict=True)}
         if self.relay.device.type != "cpu" or self.relay.holds_rows:
@@ -291,7 +319,7 @@ class MacrobatchSampler:
         self.alive.add(made)
         return made
 
-    def _rows(self, addresses_U: Tensor) -> dict[str, Tensor]:
+    def _rows(self, addresses_U: Tensor, coming: Tensor | None) -> dict[str, Tensor]:
         if self.hot is None:
             return self.relay.fetch(addresses_U, self.columns)
         # They rise, so those of this rank stand together.
@@ -299,7 +327,8 @@ class MacrobatchSampler:
         low = sum(counts[: self.relay.channel.rank])
         high = low + counts[self.relay.channel.rank]
         own = rows_of(addresses_U[low:high])
-        far = self.hot.get(torch.cat([addresses_U[:low], addresses_U[high:]]), self._fetch_far)
+        others_U = torch.cat([addresses_U[:low], addresses_U[high:]])
+        far = self.hot.get(others_U, self._fetch_far, coming)
         readers = self.relay.served.node_columns
         return {
             name: torch.cat([rows[:low], readers[name].read(own), rows[low:]])

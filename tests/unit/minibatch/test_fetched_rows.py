@@ -1,5 +1,7 @@
 """Rows that are kept, or packed: what comes back is what others hold, whichever are read."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -40,6 +42,30 @@ def test_rows_used_often_stay_and_are_not_asked_for_again() -> None:
     far.asked.clear()
     hot.get(torch.tensor([7, 8, 99]), far.fetch)
     assert far.asked == [99]
+
+
+def test_rows_that_come_next_stay_before_those_used_often() -> None:
+    far = Far()
+    hot = HotRows(2, torch.tensor([1, 2]), far.fetch)
+    for _ in range(5):
+        hot.get(torch.tensor([1, 2]), far.fetch)
+    hot.get(torch.tensor([1, 7, 8, 9]), far.fetch, coming=torch.tensor([1, 8]))
+    far.asked.clear()
+    got = hot.get(torch.tensor([1, 8]), far.fetch)["x"]
+    assert far.asked == []
+    assert got[:, 0].tolist() == [1.0, 8.0]
+
+
+def test_knowing_what_comes_next_never_asks_for_more() -> None:
+    generator, far = torch.Generator().manual_seed(0), Far()
+    turns = [torch.randint(0, 60, (20,), generator=generator).unique() for _ in range(40)]
+    blind, seeing = (HotRows(15, torch.arange(15), far.fetch) for _ in range(2))
+    for turn, after in pairwise(turns):
+        blind.get(turn, far.fetch)
+        got = seeing.get(turn, far.fetch, after)["x"]
+        assert torch.equal(got[:, 0], turn.float())
+        assert seeing.num_kept <= 15
+    assert seeing.misses < 0.9 * blind.misses
 
 
 def test_free_places_are_filled_first() -> None:

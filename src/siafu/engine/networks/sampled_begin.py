@@ -55,6 +55,8 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     else:
         needs = needs_of(config, spec, strategy)
     feed = Feed(shard, sampling, batching, needs, draws, memory_left(config, shard))
+    # Minibatches that wait for their rows take memory, too.
+    feed.sampler.looks_ahead &= not feed.is_limited
     if feed.place.told:
         say(feed.place.told)
     network = SampledNetwork(module, feed, shard, draws, strategy, whole)
