@@ -264,7 +264,7 @@ def _sum_into(
 ) -> None:
     kernels = csr_kernels(x_CD.device)
     edges, x_CD = edges.contiguous(), widened(kernels, x_CD).contiguous()
-    more = {"long_rows": long_rows, "own_K": own_K}
+    more: dict[str, Any] = {"long_rows": long_rows, "own_K": own_K}
     if out_MD.is_contiguous() and out_MD.dtype in kernels.DTYPES:
         kernels.sum_into(edges, x_CD, out_MD, accumulate=accumulate, **more)
         return
