@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World
-from siafu.nn import CARDS, ModelSpec, cards_that
-from siafu.strategy import BlockNeighbours, Strategy
+from siafu.nn import CARDS, ModelSpec, cards_that, local
+from siafu.strategy import BlockNeighbours, Strategy, neighbours
 from siafu.strategy.dropping import LateDropout
 from tests.harness import RankPool
 from tests.parity.steps import STEPS, assert_same, distributed_steps, single_steps
@@ -168,3 +168,17 @@ def test_cached_input_changes_nothing(ranks: RankPool, parts_of, model, size) ->
     strategy = Strategy(input_cache=True)
     got = ranks.run(distributed_steps, size, parts_of("hash", size, True), spec, strategy)
     assert_same(got, want, **EXACT)
+
+
+@pytest.mark.parametrize("option", ["plain", "wide", "batch-residual"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_loops_that_sums_take_along_change_nothing(
+    parts_of, monkeypatch: pytest.MonkeyPatch, option: str, weighted: bool
+) -> None:
+    """As a GPU does it, whose kernels add a row's own term: `ops.sum_with_own`."""
+    parts, spec = parts_of("hash", 1, weighted), spec_of("gcn", option)
+    want = single_steps(parts, spec)
+    for module in (local, neighbours):
+        monkeypatch.setattr(module, "adds_own", lambda device: True)
+    assert_same([distributed_steps(World(), parts, spec)], want, **EXACT)
+    assert_same([single_steps.__wrapped__(parts, spec)], want, **EXACT)

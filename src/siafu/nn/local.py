@@ -36,6 +36,7 @@ from siafu.ops import (
     Gat,
     activate_rows,
     activated_own_and_sum,
+    adds_own,
     attend,
     can_activate,
     dropout_rows,
@@ -43,6 +44,7 @@ from siafu.ops import (
     neighbour_sum,
     own_and_sum,
     sum_type,
+    sum_with_own,
 )
 from siafu.ops import gcn_scales as scales_of_edges
 
@@ -221,6 +223,9 @@ class LocalNeighbours:
         csr, scales = self._csr(x_ND.dtype), self._gcn(x_ND.dtype)
         root_N = scales.root_C
         scale_M = self._scaled_up(root_N[: csr.num_rows], x_ND.dtype)
+        if adds_own(x_ND.device):
+            own_M, by = scales.own_N1[:, 0], {"row_scale_M": scale_M, "col_scale_C": root_N}
+            return sum_with_own(csr, x_ND, own_M, **by)
         own_MD, total_MD = self._own_and_sum(csr, x_ND, scale_M, root_N)
         return torch.addcmul(total_MD, scales.own_N1, own_MD)
 

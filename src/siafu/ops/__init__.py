@@ -22,7 +22,13 @@ from siafu.ops.csr.maximum import (
     max_with_argument,
     neighbour_max,
 )
-from siafu.ops.csr.sum import csr_sum_reference, neighbour_sum, own_and_sum, sum_into
+from siafu.ops.csr.sum import (
+    csr_sum_reference,
+    neighbour_sum,
+    own_and_sum,
+    sum_into,
+    sum_with_own,
+)
 from siafu.ops.delta.edges import EdgeDelta, apply_delta, apply_delta_reference, edge_delta
 from siafu.ops.delta.stream import DeltaStream
 from siafu.ops.delta.window import (
@@ -35,7 +41,7 @@ from siafu.ops.delta.window import (
 )
 from siafu.ops.delta.wire import DeltaLayout, decode_delta, encode_delta
 from siafu.ops.group_numbering import GroupNumbering, NewKeys
-from siafu.ops.kernels import has_fast_kernels
+from siafu.ops.kernels import adds_own, has_fast_kernels
 from siafu.ops.numba_jit import load_compiler
 from siafu.ops.numbering import Numbering, union
 from siafu.ops.random.draws import (
@@ -107,6 +113,7 @@ __all__ = [
     "WireLayout",
     "activate_rows",
     "activated_own_and_sum",
+    "adds_own",
     "apply_delta",
     "apply_delta_reference",
     "attend",
@@ -156,6 +163,7 @@ __all__ = [
     "spare_page_faults",
     "sum_into",
     "sum_type",
+    "sum_with_own",
     "sums_are_exact",
     "telling_compilation",
     "uniform_pairs",

@@ -74,10 +74,12 @@ class CsrKernels(Protocol):
         *,
         accumulate: bool,
         long_rows: LongRows | None = None,
+        own_K: Tensor | None = None,
     ) -> None:
         """Write, or add, row_scale[i] * sum of weight[e] * col_scale[j] * x[j] over row i.
 
-        `long_rows` are what `cut_rows` found, where it was asked.
+        `long_rows` are what `cut_rows` found, where it was asked. With `own_K` own[i] * x[i] is
+        part of the first K rows.
         """
 
     def cut_rows(self, indptr: Tensor) -> LongRows:

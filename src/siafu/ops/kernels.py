@@ -112,6 +112,11 @@ def csr_kernels(device: torch.device) -> CsrKernels:
     return fast.get(device.type, PLAIN).csr
 
 
+def adds_own(device: torch.device) -> bool:
+    """Return whether a sum takes a row's own term along for less than a pass of its own takes."""
+    return device.type == "cuda" and "cuda" in fast
+
+
 def random_kernels(device: torch.device) -> RandomKernels:
     """Return the drawing kernels for tensors on `device`."""
     return fast.get(device.type, PLAIN).random

@@ -19,7 +19,7 @@ from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce, Summing, ma
 from siafu.nn.neighbours import as_tuple
 from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
 from siafu.nn.precision import as_rows
-from siafu.ops import Attention, DrawKey, dropout_rows, sum_type
+from siafu.ops import Attention, DrawKey, adds_own, dropout_rows, sum_type, sum_with_own
 from siafu.shard import Shard
 from siafu.strategy import attention as staged
 from siafu.strategy.blocks import Reach, build_reach
@@ -224,8 +224,13 @@ class BlockNeighbours:
     def normalised_sum(self, x_ND: Tensor) -> Tensor:
         """Return GCN's normalised sum, with degrees of the whole graph."""
         x_ND = as_rows(x_ND)
+        reach, (scales, own_M1) = self.reach, self._gcn(x_ND.dtype)
+        if not reach.stages and self.view.own_rows_M is None and adds_own(x_ND.device):
+            csr, self._departure = self._weighted(x_ND.dtype).own.csr, None
+            by = {"row_scale_M": scales.row_M, "col_scale_C": scales.of(reach.own)}
+            return sum_with_own(csr, x_ND, own_M1[:, 0], **by)
         total_MD = self._summed(x_ND, "normalised_sum")
-        return torch.addcmul(total_MD, self._gcn(x_ND.dtype)[1], self.own(x_ND))
+        return torch.addcmul(total_MD, own_M1, self.own(x_ND))
 
     def max(self, x_ND: Tensor) -> Tensor:
         """Return the element-wise maximum of in-neighbours' rows."""

@@ -4,7 +4,15 @@ import pytest
 import torch
 
 from siafu.errors import PlanError
-from siafu.ops import CSR, csr_sum_reference, neighbour_sum, own_and_sum, set_threads, sum_into
+from siafu.ops import (
+    CSR,
+    csr_sum_reference,
+    neighbour_sum,
+    own_and_sum,
+    set_threads,
+    sum_into,
+    sum_with_own,
+)
 from siafu.ops.csr import reference
 from siafu.ops.csr.sum import csr_sum
 
@@ -211,3 +219,29 @@ def test_own_rows_and_their_sum_give_one_gradient(device, asked, weighted):
         results.append((own, total, rows.grad))
     for got, want in zip(*results, strict=True):
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("width", [3, 70])
+@pytest.mark.parametrize("name", ["single", "uneven", "hub"])
+def test_a_sum_with_own_rows_is_both_each_way(device, make, name, width):
+    csr = make(name, weighted=True).to(device)
+    own = torch.rand(csr.num_rows, dtype=torch.float64, device=device)
+    factors, found = scales(csr), []
+    for fused in (True, False):
+        x = features(csr, width).requires_grad_()
+        for _ in range(2):  # long rows are known when a matrix is used again
+            if fused:
+                out = sum_with_own(csr, x, own, **factors)
+            else:
+                out = csr_sum_reference(csr, x, **factors) + own[:, None] * x[: csr.num_rows]
+        (grad,) = torch.autograd.grad(
+            out, x, torch.linspace(-1, 1, out.numel()).to(out).view_as(out)
+        )
+        found.append((out.detach(), grad))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, **FLOAT64)
+
+
+def test_own_rows_must_be_the_first_columns(uneven):
+    with pytest.raises(PlanError, match="own weights"):
+        sum_with_own(uneven, features(uneven, 3), torch.ones(3, device=uneven.device))

@@ -44,6 +44,7 @@ def sum_into(
     *,
     accumulate: bool,
     long_rows: LongRows | None = None,
+    own_K: Tensor | None = None,
 ) -> None:
     """See `contract.CsrKernels`."""
     indptr, index = edges.indptr.numpy(), edges.index.numpy()
@@ -58,6 +59,7 @@ def sum_into(
             sum_rows(indptr, index, weight, row_scale, col_scale, x, out, accumulate, span, tiles)
 
         run_chunks(work, bounds)
+    reference.add_own(x_CD.detach(), out_MD.detach(), own_K)
 
 
 def max_into(edges: Edges, x_CD: Tensor, out_MD: Tensor, edge_MD: Tensor) -> None:

@@ -26,6 +26,7 @@ def sum_into(
     *,
     accumulate: bool,
     long_rows: LongRows | None = None,
+    own_K: Tensor | None = None,
 ) -> None:
     """See `contract.CsrKernels`."""
     if not accumulate:
@@ -40,6 +41,13 @@ def sum_into(
         if edges.row_scale_M is not None:
             message *= edges.row_scale_M.index_select(0, row)[:, None]
         out_MD.index_add_(0, row, message)
+    add_own(x_CD, out_MD, own_K)
+
+
+def add_own(x_CD: Tensor, out_MD: Tensor, own_K: Tensor | None) -> None:
+    """Add own[i] * x[i] to the first K rows."""
+    if own_K is not None:
+        out_MD[: len(own_K)].addcmul_(own_K[:, None].to(x_CD.dtype), x_CD[: len(own_K)])
 
 
 def cut_rows(indptr: Tensor) -> LongRows:

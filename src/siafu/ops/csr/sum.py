@@ -136,6 +136,50 @@ class _OwnAndSum(torch.autograd.Function):
         return grad_CD, None, None
 
 
+def sum_with_own(
+    csr: CSR,
+    x_CD: Tensor,
+    own_M: Tensor,
+    *,
+    row_scale_M: Tensor | None = None,
+    col_scale_C: Tensor | None = None,
+) -> Tensor:
+    """Return `neighbour_sum` + own[i] * x[i], in one pass each way; rows are the first columns.
+
+    GCN's loops are that: see `gcn_scales`.
+    """
+    edges = Edges(csr.indptr, csr.index, csr.weight, row_scale_M, col_scale_C)
+    _check(csr, x_CD, edges)
+    if own_M.shape != (csr.num_rows,) or csr.num_rows > csr.num_cols:
+        raise PlanError(
+            "Rows and their own weights do not fit.",
+            seen=f"own {tuple(own_M.shape)}, matrix {csr.num_rows} x {csr.num_cols}",
+            fix="pass a weight for each row; rows must be the first columns",
+        )
+    out_MD: Tensor = _SumWithOwn.apply(x_CD, own_M.contiguous(), csr, edges)
+    return out_MD
+
+
+class _SumWithOwn(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, own: Tensor, csr: CSR, edges: Edges) -> Tensor:
+        out_MD = x.new_empty(csr.num_rows, x.size(1))
+        long_rows = csr.long_rows()
+        _sum_into(edges, x.detach(), out_MD, accumulate=False, long_rows=long_rows, own_K=own)
+        ctx.csr, ctx.edges, ctx.own = csr, edges, own
+        return out_MD
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_MD: Tensor) -> tuple[Tensor, None, None, None]:
+        edges, back = ctx.edges, ctx.csr.transpose()
+        grad_CD = grad_MD.new_empty(back.num_rows, grad_MD.size(1))
+        turned = Edges(back.indptr, back.index, back.weight, *edges[:2:-1])
+        long_rows = back.long_rows()
+        _sum_into(turned, grad_MD, grad_CD, accumulate=False, long_rows=long_rows, own_K=ctx.own)
+        return grad_CD, None, None, None
+
+
 @guarded_late
 @torch.library.custom_op("siafu::csr_sum", mutates_args=())
 def csr_sum(  # noqa: PLR0913 - an op's schema is flat
@@ -216,14 +260,16 @@ def _sum_into(
     *,
     accumulate: bool,
     long_rows: LongRows | None = None,
+    own_K: Tensor | None = None,
 ) -> None:
     kernels = csr_kernels(x_CD.device)
     edges, x_CD = edges.contiguous(), widened(kernels, x_CD).contiguous()
+    more: dict[str, Any] = {"long_rows": long_rows, "own_K": own_K}
     if out_MD.is_contiguous() and out_MD.dtype in kernels.DTYPES:
-        kernels.sum_into(edges, x_CD, out_MD, accumulate=accumulate, long_rows=long_rows)
+        kernels.sum_into(edges, x_CD, out_MD, accumulate=accumulate, **more)
         return
     part_MD = torch.empty(out_MD.shape, dtype=x_CD.dtype, device=x_CD.device)
-    kernels.sum_into(edges, x_CD, part_MD, accumulate=False, long_rows=long_rows)
+    kernels.sum_into(edges, x_CD, part_MD, accumulate=False, **more)
     if accumulate:
         out_MD += part_MD
     else:

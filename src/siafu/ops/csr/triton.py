@@ -64,6 +64,7 @@ def sum_into(
     *,
     accumulate: bool,
     long_rows: LongRows | None = None,
+    own_K: Tensor | None = None,
 ) -> None:
     """See `contract.CsrKernels`.
 
@@ -76,6 +77,7 @@ def sum_into(
     tile = min(WIDEST_TILE, max(4, triton.next_power_of_2(width)))
     rows, tiles = max(1, GROUP_ELEMENTS // tile), triton.cdiv(width, tile)
     shape = {"accumulate": accumulate, "width": width, "T": tile}
+    own = (None, 0) if own_K is None or not len(own_K) else (own_K, len(own_K))
     bounds_P = None if long_rows is None else long_rows.bounds_P2
     pieces = 0 if bounds_P is None else len(bounds_P)
     part_PD = out_MD if bounds_P is None else _parts(x_CD, pieces, width)
@@ -89,6 +91,7 @@ def sum_into(
             part_PD,
             num_rows,
             pieces,
+            *own,
             long_row=PIECE_EDGES if pieces else LONG_ROW,
             R=rows,
             S=GROUP_STEPS,
@@ -104,6 +107,7 @@ def sum_into(
                 out_MD,
                 num_rows,
                 searches,
+                *own,
                 long_row=LONG_ROW,
                 B=HUB_SEARCH_ROWS,
                 S=TILE_ELEMENTS // tile * HUB_WARPS,
@@ -114,7 +118,16 @@ def sum_into(
             row_H, first_H = long_rows.row_H, long_rows.first_H
             assert row_H is not None, "pieces are of rows"
             _sum_pieces[(len(row_H), tiles)](
-                row_H, first_H, part_PD, edges.row_scale_M, out_MD, S=8, num_warps=1, **shape
+                row_H,
+                first_H,
+                part_PD,
+                edges.row_scale_M,
+                x_CD,
+                out_MD,
+                *own,
+                S=8,
+                num_warps=1,
+                **shape,
             )
 
 
@@ -148,6 +161,8 @@ def _sum_rows(
     parts: tl.tensor,
     num_rows: tl.tensor,
     pieces: tl.tensor,
+    own: tl.tensor,
+    num_own: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     long_row: tl.constexpr,
@@ -171,6 +186,8 @@ def _sum_rows(
             out,
             column_T,
             num_rows,
+            own,
+            num_own,
             accumulate,
             width,
             long_row,
@@ -194,6 +211,8 @@ def _sum_rows(
             out,
             column_T,
             num_rows,
+            own,
+            num_own,
             accumulate,
             width,
             long_row,
@@ -204,7 +223,7 @@ def _sum_rows(
 
 
 @jit
-def _sum_group(
+def _sum_group(  # noqa: PLR0915 - a kernel is one piece
     group: tl.tensor,
     indptr: tl.tensor,
     index: tl.tensor,
@@ -215,6 +234,8 @@ def _sum_group(
     out: tl.tensor,
     column_T: tl.tensor,
     num_rows: tl.tensor,
+    own: tl.tensor,
+    num_own: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     long_row: tl.constexpr,
@@ -259,6 +280,12 @@ def _sum_group(
         total_RT *= scale_R[:, None]
     place_RT = out + row_R[:, None] * width + column_T[None, :]
     mask_RT = here_R[:, None] & inside_T[None, :]
+    if own is not None:
+        owned_R = here_R & (row_R < num_own)
+        factor_R = tl.load(own + row_R, mask=owned_R, other=0.0).to(wide)
+        mine_RT = x + row_R[:, None] * width + column_T[None, :]
+        mine_RT = tl.load(mine_RT, mask=owned_R[:, None] & inside_T[None, :], other=0.0).to(wide)
+        total_RT += factor_R[:, None] * mine_RT
     if accumulate:
         total_RT += tl.load(place_RT, mask=mask_RT, other=0.0).to(wide)
     tl.store(place_RT, total_RT, mask=mask_RT)
@@ -270,7 +297,10 @@ def _sum_pieces(
     firsts: tl.tensor,
     parts: tl.tensor,
     row_scale: tl.tensor,
+    x: tl.tensor,
     out: tl.tensor,
+    own: tl.tensor,
+    num_own: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     S: tl.constexpr,
@@ -291,6 +321,8 @@ def _sum_pieces(
     total_T = tl.sum(total_ST, axis=0)
     if row_scale is not None:
         total_T *= tl.load(row_scale + row).to(total_T.dtype)
+    if own is not None:
+        total_T = _with_own(total_T, own, num_own, x, row, column_T, width)
     place_T = out + row * width + column_T
     if accumulate:
         total_T += tl.load(place_T, mask=inside_T, other=0.0).to(total_T.dtype)
@@ -308,6 +340,8 @@ def _sum_hubs(
     out: tl.tensor,
     num_rows: tl.tensor,
     searches: tl.tensor,
+    own: tl.tensor,
+    num_own: tl.tensor,
     accumulate: tl.constexpr,
     width: tl.constexpr,
     long_row: tl.constexpr,
@@ -325,10 +359,29 @@ def _sum_hubs(
                 total_T = _sum_span(start, end, index, weight, col_scale, x, column_T, width, S, T)
                 if row_scale is not None:
                     total_T *= tl.load(row_scale + row).to(total_T.dtype)
+                if own is not None:
+                    total_T = _with_own(total_T, own, num_own, x, row, column_T, width)
                 place_T = out + row * width + column_T
                 if accumulate:
                     total_T += tl.load(place_T, mask=inside_T, other=0.0).to(total_T.dtype)
                 tl.store(place_T, total_T, mask=inside_T)
+
+
+@jit
+def _with_own(
+    total_T: tl.tensor,
+    own: tl.tensor,
+    num_own: tl.tensor,
+    x: tl.tensor,
+    row: tl.tensor,
+    column_T: tl.tensor,
+    width: tl.constexpr,
+) -> tl.tensor:
+    """Return a row's sum with own[row] * x[row], where it has one."""
+    factor = tl.load(own + tl.minimum(row, num_own - 1)).to(total_T.dtype)
+    mask_T = (column_T < width) & (column_T * 0 + row < num_own)
+    mine_T = tl.load(x + row * width + column_T, mask=mask_T, other=0.0)
+    return total_T + factor * mine_T.to(total_T.dtype)
 
 
 @jit

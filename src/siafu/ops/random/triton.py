@@ -24,6 +24,7 @@ keyed: Callable[[Any], Any] = triton.jit(do_not_specialize=["key"])
 UNIT_24, UNIT_32 = tl.constexpr(2.0**-24), tl.constexpr(2.0**-32)
 
 BLOCKS_A_PROGRAM = 1024
+GRAD_ENTRIES = 1024
 
 
 def uniform_into(draw: Draw, out_NW: Tensor) -> None:
@@ -46,8 +47,13 @@ def dropout_into(
 
 
 def relu_grad_into(dropped_NW: Tensor, grad_NW: Tensor, out_NW: Tensor, *, scale: float) -> None:
-    """See `contract.RandomKernels`; two passes that torch has."""
-    torch.mul(grad_NW, scale, out=out_NW).masked_fill_(dropped_NW <= 0, 0)
+    """See `contract.RandomKernels`."""
+    count = out_NW.numel()
+    if count:
+        with torch.cuda.device_of(out_NW):
+            _relu_grad[(triton.cdiv(count, GRAD_ENTRIES),)](
+                dropped_NW, grad_NW, out_NW, count, scale=scale, B=GRAD_ENTRIES
+            )
 
 
 def _launch(kernel: Any, tensors: tuple[Tensor | None, ...], draw: Draw, **options: float) -> None:
@@ -113,6 +119,22 @@ def _dropout(
     kept_RW = x_RW * scale
     # compared in 64 bits, since a threshold near 1 rounds up to 2^32
     tl.store(out + at_RW, tl.where(word_RW.to(tl.int64) >= threshold, kept_RW, 0.0), mask=inside_RW)
+
+
+@jit
+def _relu_grad(
+    dropped: tl.tensor,
+    grad: tl.tensor,
+    out: tl.tensor,
+    count: tl.tensor,
+    scale: tl.constexpr,
+    B: tl.constexpr,
+) -> None:
+    at_B = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
+    inside_B = at_B < count
+    dropped_B = tl.load(dropped + at_B, mask=inside_B, other=0.0)
+    passed_B = tl.load(grad + at_B, mask=inside_B, other=0.0) * scale
+    tl.store(out + at_B, tl.where(dropped_B <= 0, 0.0, passed_B), mask=inside_B)
 
 
 @jit
