@@ -83,7 +83,7 @@ def embed(name: str, model: DynamicGNN, graph: DynamicGraph, walk: Walk | None =
         matrices = averaged_matrices(matrices, model.band)
         edges = None if edges is None else m_transform(edges, model.band)
     matrices = [matrices[t] for t in span]
-    edges = [torch.zeros(graph.num_nodes, 0)] * len(span) if edges is None else edges
+    edges = edges or [torch.zeros(graph.num_nodes, 0)] * graph.num_snapshots
     walk = replace(walk, edges=[edges[t] for t in span])
     if walk.inputs is not None:
         rows = [walk.inputs] * len(span)
