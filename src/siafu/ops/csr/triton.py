@@ -99,36 +99,51 @@ def sum_into(
             num_warps=1,
             **shape,
         )
-        if long_rows is None:
-            searches = triton.cdiv(num_rows, HUB_SEARCH_ROWS)
-            _sum_hubs[(searches, tiles)](
-                *edges,
-                x_CD,
-                out_MD,
-                num_rows,
-                searches,
-                *own,
-                long_row=LONG_ROW,
-                B=HUB_SEARCH_ROWS,
-                S=TILE_ELEMENTS // tile * HUB_WARPS,
-                num_warps=HUB_WARPS,
-                **shape,
-            )
-        elif pieces:
-            row_H, first_H = long_rows.row_H, long_rows.first_H
-            assert row_H is not None, "pieces are of rows"
-            _sum_pieces[(len(row_H), tiles)](
-                row_H,
-                first_H,
-                part_PD,
-                edges.row_scale_M,
-                x_CD,
-                out_MD,
-                *own,
-                S=8,
-                num_warps=1,
-                **shape,
-            )
+        _sum_long(edges, x_CD, out_MD, part_PD, long_rows, own, shape)
+
+
+def _sum_long(
+    edges: Edges,
+    x_CD: Tensor,
+    out_MD: Tensor,
+    part_PD: Tensor,
+    long_rows: LongRows | None,
+    own: tuple[Tensor | None, int],
+    shape: dict[str, int],
+) -> None:
+    """Sum the rows that the first launch has left: by their pieces, or by a search for them."""
+    (num_rows, width), tile = out_MD.shape, shape["T"]
+    tiles = triton.cdiv(width, tile)
+    if long_rows is None:
+        searches = triton.cdiv(num_rows, HUB_SEARCH_ROWS)
+        _sum_hubs[(searches, tiles)](
+            *edges,
+            x_CD,
+            out_MD,
+            num_rows,
+            searches,
+            *own,
+            long_row=LONG_ROW,
+            B=HUB_SEARCH_ROWS,
+            S=TILE_ELEMENTS // tile * HUB_WARPS,
+            num_warps=HUB_WARPS,
+            **shape,
+        )
+    elif long_rows.bounds_P2 is not None and len(long_rows.bounds_P2):
+        row_H, first_H = long_rows.row_H, long_rows.first_H
+        assert row_H is not None, "pieces are of rows"
+        _sum_pieces[(len(row_H), tiles)](
+            row_H,
+            first_H,
+            part_PD,
+            edges.row_scale_M,
+            x_CD,
+            out_MD,
+            *own,
+            S=8,
+            num_warps=1,
+            **shape,
+        )
 
 
 def _parts(x_CD: Tensor, pieces: int, width: int) -> Tensor:
