@@ -9,10 +9,12 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
+from siafu.comm import UNCHANGED
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import returns_gradients, row_bytes_sent
 from siafu.shard import Shard
 from siafu.strategy import IN_HAND, Strategy, group_rounds, smallest_piece
+from siafu.strategy.rounding import LEAST_WIDTH
 
 PROCESS, GRAPH, FEATURES = "process", "graph", "features"
 KEPT, FETCHED, GRADIENTS = "rows kept", "rows of others kept", "gradients of rows"
@@ -26,9 +28,9 @@ _EDGE_BYTES = 4
 _SLICES = 64
 """Of rows kept for backward, as many of which wait in the host's memory as must."""
 _POINTER_BYTES = 8
-_WIDTH_BYTES = 360
-"""Of a halo row in each layer while widths are assigned: 14 for ranges, formats and how much it
-counts, the rest for sorting what the assignment may do, for a moment."""
+_MESSAGE_BYTES, _STEP_BYTES = 40, 46
+"""Of a row sent while widths are assigned: 8 for its range, formats and how it counts, the rest
+for a moment while an assignment is made; and of each step from one width to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class LayerRows:
     """Of those kept, what dropout makes of the input."""
     backward: int
     """Columns of gradients: that which comes in, that which goes out, and one on the way."""
+    handed_down: int
+    """Of these, what is made of the own rows once gradients of others' rows have come and gone."""
 
 
 def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
@@ -74,9 +78,11 @@ def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
     leaves = 0 if is_last and spec.jk == "none" else width.out
     kept = entered + card.keeps(width) + norms + leaves
     # The input of the first layer is given no gradient.
-    ways = 2 if card.reads_own_row else 1  # from other rows alone, or from the own one too
-    backward = width.out + ways * (width.into if number else width.out)
-    return LayerRows(kept, card.sends(width), max(width.into, width.out), entered, backward)
+    below = width.into if number else width.out
+    handed_down = below if card.reads_own_row else 0  # from other rows alone, or the own one too
+    backward = width.out + below + handed_down
+    widest = max(width.into, width.out)
+    return LayerRows(kept, card.sends(width), widest, entered, backward, handed_down)
 
 
 def _drops(spec: ModelSpec, number: int) -> bool:
@@ -127,7 +133,10 @@ def predict_kinds(
         is_cached = number == 0 and strategy.input_cache
         if refetches and not strategy.keeps_rows and not is_cached:
             fetched += layer.travels * _rows_kept(sizes, strategy)
-        now = layer.backward * sizes.rows, _travelling(layer, sizes, refetches, strategy)
+        columns = layer.backward
+        if sizes.stages == 1 and not (strategy.codes_rows or strategy.staleness):
+            columns -= layer.handed_down
+        now = columns * sizes.rows, _travelling(layer, sizes, refetches, strategy)
         away = min(strategy.offload // item, max(0, rows_kept - in_hand))
         most = max(most, (rows_kept - away, fetched, *now), key=sum)
     extra = 0
@@ -136,7 +145,7 @@ def predict_kinds(
     if strategy.prune:
         extra += spec.layers * sizes.edges * (2 * _EDGE_BYTES + _POINTER_BYTES)  # at most
     if strategy.assigns_widths:
-        extra += spec.layers * sizes.read * _WIDTH_BYTES
+        extra += _assigning(spec, sizes, strategy)
     kept, fetched, gradients, travelling = (item * numbers for numbers in most)
     return {
         KEPT: kept,
@@ -146,6 +155,16 @@ def predict_kinds(
         BLOCKS: _edge_bytes(spec, sizes),
         OTHER: extra,
     }
+
+
+def _assigning(spec: ModelSpec, sizes: Sizes, strategy: Strategy) -> int:
+    """Return what widths of all messages take: rows on their way out, and their gradients home."""
+    messages = 0
+    for number in range(spec.layers):
+        if layer_rows(spec, number).travels >= LEAST_WIDTH:  # narrower ones are sent whole
+            messages += sizes.sent + returns_gradients(spec, number) * sizes.read
+    steps = 4 if strategy.wire_bits < 2 else 2  # from the narrowest width to the widest
+    return messages * (_MESSAGE_BYTES + _STEP_BYTES * steps)
 
 
 def _rows_kept(sizes: Sizes, strategy: Strategy) -> int:
@@ -219,6 +238,13 @@ def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strat
     if sizes.stages <= 1:
         # Late rows are read while those that replace them are written, and others travel.
         late = max(sizes.read, sizes.sent) if strategy.staleness else 0
+        rounds = strategy.assigns_widths or strategy.wire in range(UNCHANGED.bits)
+        if rounds and not late:
+            # Rows are rounded as they are picked, and messages are small.
+            first = replace(strategy, wire=8) if strategy.assigns_widths else strategy
+            messages = row_bytes_sent(layer.travels, first) / strategy.item_bytes
+            ends = sizes.read + sizes.sent
+            return round(layer.travels * max(sizes.read, sizes.sent) + ends * messages)
         return layer.travels * (sizes.read + sizes.sent + late)
     held = 6 if refetches and strategy.recompute else 3
     held += 2 * strategy.codes_rows  # messages, beside the rows they are written from and become

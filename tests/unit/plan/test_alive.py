@@ -1,5 +1,8 @@
 """What is alive at the peak of a training step is what was predicted."""
 
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from siafu.nn import CARDS
 from siafu.partitioning import partition_graph
 from siafu.plan import predict_training_bytes
 from siafu.shard import open_shard
+from siafu.strategy.rounding import book
 from tests.harness import RankPool
 from tests.unit.alive import Alive
 
@@ -28,17 +32,46 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     return folders
 
 
+@contextmanager
+def assignments() -> Iterator[list[Any]]:
+    """Yield a list of what widths are assigned from, beside training."""
+    found: list[Any] = []
+    assign = book.assign_bytes
+
+    def noted(*arguments: Any) -> Any:
+        found.append(arguments)
+        return assign(*arguments)
+
+    book.assign_bytes = noted
+    try:
+        yield found
+    finally:
+        book.assign_bytes = assign
+
+
+def assigning_bytes(arguments: Any) -> int:
+    """Return what an assignment takes that no tensor tells: made again, with nothing beside it."""
+    tracemalloc.start()
+    book.assign_bytes(*arguments)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return peak
+
+
 def alive_and_predicted(world: World, parts: Path, settings: dict[str, Any]) -> tuple[int, int]:
     """Return one rank's bytes in a step: what was alive at the peak, what was predicted."""
     config = make_config(data="planted", hidden=128, layers=3, **settings).resolved()
     shard = open_shard(parts, world)
     predicted = predict_training_bytes(config, model_spec(config, shard), shard)
-    with Alive([shard.x, shard.csr.index, shard.csr.indptr]) as alive:
+    # What is kept or late is there from the second epoch on, widths are assigned after the fifth.
+    epochs = 8 if config.chosen.assigns_widths else 3
+    with assignments() as beside, Alive([shard.x, shard.csr.index, shard.csr.indptr]) as alive:
         training = begin(config, shard)
         weights = sum(p.nbytes for p in training.workload.network.module.parameters())
-        for training.progress.epochs in range(3):  # what is kept or late is there from the second
+        for training.progress.epochs in range(epochs):
             training.step()
-    return alive.peak - 4 * weights, predicted  # these, their gradients and what Adam keeps
+    # Less the weights, their gradients and what Adam keeps.
+    return alive.peak - 4 * weights + max(map(assigning_bytes, beside), default=0), predicted
 
 
 MODELS = [name for name, card in CARDS.items() if card.aggregation != "relations"]
@@ -53,19 +86,12 @@ WIRES: dict[str, dict[str, Any]] = {
 NEAR = (0.97, 1.15)
 """Late rows and fp8 in stages take up to 2.4 % more than is counted."""
 LOOSE = {
-    "sage-max halo": 1.22,
     "sage-max columns": 1.31,
-    "gin halo": 1.24,
+    "gin halo": 1.18,
     "gin columns": 1.18,
-    "gat halo": 1.2,
     "transformer columns": 1.34,
-    "sage halo 4 bits": 1.19,
-    "sage halo changes": 1.17,
-    "gat halo 4 bits": 1.27,
     "gat halo fp8": 1.27,
-    "gat halo changes": 1.17,
-    # Widths are assigned after these steps, and sorting for it makes no tensors: not seen here.
-    **{f"{model} {way} adaptive": 1.78 for model in ("sage", "gat") for way in ("halo", "sar")},
+    "gat halo adaptive": 1.23,
 }
 """Where more is counted than is needed: as measured, rounded up; why is not known for each."""
 

@@ -182,33 +182,35 @@ class FormatSteps:
         """Return the steps of these messages."""
         beta_K, rows_K = messages.beta_K, messages.counts()
         many = int(rows_K.max(initial=0)) + 1
-        shapes, chain_K = np.unique(messages.width_K * many + rows_K, return_inverse=True)
-        chains = []
-        for width, rows in (divmod(int(shape), many) for shape in shapes):
+        shape_K = messages.width_K * many + rows_K
+        shapes = np.unique(shape_K)
+        chain_K = np.searchsorted(shapes, shape_K).astype(np.int32)
+        chains, least = [], 0
+        # Of a step its message, kind and gain; the rest depends on the kind. There are two or more
+        # for each message of a run, so their types are as small as they can be.
+        parts: list[tuple[Array, ...]] = [
+            (np.zeros(0, np.int32), np.zeros(0, np.int32), beta_K[:0])
+        ]
+        kinds: list[tuple[int, int]] = []
+        for number, (width, rows) in enumerate(divmod(int(shape), many) for shape in shapes):
             codes, sizes, factors = chain_of(width, choices)
-            chains.append((codes, [rows * size for size in sizes], factors))
-        parts: list[tuple[Array, ...]] = [(np.zeros(0, np.int64),) * 4 + (np.zeros(0),)]
-        kind = 0
-        for number, (_, sizes, factors) in enumerate(chains):
-            members = np.flatnonzero((chain_K == number) & (beta_K > 0))
+            chains.append(codes)
+            least += rows * sizes[0] * int((chain_K == number).sum())
+            members = np.flatnonzero((chain_K == number) & (beta_K > 0)).astype(np.int32)
             for level in range(1, len(sizes)):
-                added, taken = sizes[level] - sizes[level - 1], factors[level - 1] - factors[level]
-                full = np.full(len(members), level)
-                parts.append((members, full, full * 0 + kind, full * 0 + added))
-                parts[-1] += (beta_K[members] * taken,)
-                kind += 1
-        message, level_, kind_, added_, gain = (np.concatenate(p) for p in zip(*parts, strict=True))
-        order = np.lexsort((level_, -gain / np.maximum(added_, 1)))
-        least = np.array([sizes[0] for _, sizes, _ in chains] or [0])[chain_K]
-        return cls(
-            message[order],
-            kind_[order],
-            added_[order],
-            gain[order],
-            [codes for codes, _, _ in chains],
-            chain_K,
-            int(least.sum()),
-        )
+                kind_J = np.full(len(members), len(kinds), np.int32)
+                taken = factors[level - 1] - factors[level]
+                parts.append((members, kind_J, beta_K[members] * taken))
+                kinds.append((level, rows * (sizes[level] - sizes[level - 1])))
+        message_J, kind_J, gain_J = (np.concatenate(p) for p in zip(*parts, strict=True))
+        del parts
+        level_of, bytes_of = np.array(kinds or [(0, 0)], np.int64).T
+        worth_J = -gain_J / np.maximum(bytes_of, 1)[kind_J]
+        order = np.lexsort((level_of.astype(np.int8)[kind_J], worth_J))
+        del worth_J
+        kind_J = kind_J[order]
+        gain_J, message_J = gain_J[order], message_J[order]
+        return cls(message_J, kind_J, bytes_of[kind_J], gain_J, chains, chain_K, least)
 
     def fill(self, room: float) -> Array:
         """Return which steps to take within `room` bytes beyond the least."""
@@ -255,8 +257,8 @@ def best_counts(kind_J: Array, bytes_J: Array, gain_J: Array, room: float) -> Ar
     taken_J = np.cumsum(bytes_J) <= room
     if taken_J.all():
         return taken_J
-    kinds, kind_J = np.unique(kind_J, return_inverse=True)
-    places = [np.flatnonzero(kind_J == kind) for kind in range(len(kinds))]
+    kinds = np.flatnonzero(np.bincount(kind_J))
+    places = [np.flatnonzero(kind_J == kind) for kind in kinds]
     places.sort(key=lambda place: -bytes_J[place[0]])
     sizes = np.array([bytes_J[place[0]] for place in places])
     gains = [np.concatenate([[0.0], np.cumsum(gain_J[place])]) for place in places]
