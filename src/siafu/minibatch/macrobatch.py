@@ -183,7 +183,8 @@ class MacrobatchSampler:
         try:
             ready, groups = coming.result()
             self._side.hand_over(ready)
-            for group, after in zip_longest(groups[1:], groups[2:], fillvalue=[]):
+            none: list[int] = []
+            for group, after in zip_longest(groups[1:], groups[2:], fillvalue=none):
                 if self.is_ahead:
                     coming = self._submit(self.build, epoch, group, after)
                     yield ready
