@@ -82,6 +82,6 @@ def with_reverses(records: Array, target: str | None) -> Array:
     if target is not None:
         reverses["target"] = NO_LABEL if target == "class" else np.nan
     for name, nothing in (("row", -1), ("split", 0)):
-        if name in records.dtype.names:
+        if name in (records.dtype.names or ()):
             reverses[name] = nothing
     return np.concatenate([records, reverses])

@@ -14,7 +14,7 @@ from siafu.ingest.tables.columns import as_float32, number_block
 from siafu.ingest.tables.edge_arrays import EdgeArrays, with_reverses
 from siafu.ingest.tables.edge_columns import Dropped, choose_edge_columns
 from siafu.ingest.tables.features import place_categories, read_block
-from siafu.ingest.tables.files import MixedTypesError, Piece, Place, Table
+from siafu.ingest.tables.files import MixedTypesError, Piece, Table
 from siafu.ingest.tables.ids import (
     IdKind,
     IdRows,
@@ -28,6 +28,7 @@ from siafu.ingest.tables.known_ends import with_known_ends, without_empty
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
 from siafu.ingest.tables.repeated import empty_ids
+from siafu.ingest.tables.row_groups import Place
 from siafu.ingest.tables.shared_edges import (
     READ,
     SORTED,
@@ -164,8 +165,7 @@ class EdgeTable:
         return self.table.spans(partial.crew.size)
 
     def _scan_targets(self) -> None:
-        labels = self.columns.labels
-        if labels is not None:
+        if (labels := self.columns.labels) is not None:
             labels.begin()
             for piece in self._pieces("finding classes of edges", labels.columns):
                 labels.scan(piece)
@@ -295,8 +295,8 @@ class EdgeTable:
         return {"most_records": self._bucket_edges(num_nodes), "type_of_code": types}
 
     def _place(self, rows: SortedRows) -> None:
-        if self.columns.features.categories:
-            place_categories(rows.records["attr"], self.columns.features.readers)
+        if (features := self.columns.features).categories:
+            place_categories(rows.records["attr"], features.readers)
 
     def array_types(self, num_nodes: int) -> dict[str, np.dtype[Any]]:
         """Return the dtype of each field of a record as the store has it."""

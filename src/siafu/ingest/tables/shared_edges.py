@@ -18,8 +18,8 @@ from siafu.graph import Array, Crew, FolderWriter, Help, Partial, Told, load_ids
 from siafu.graph.partial import NOTE_SECONDS
 from siafu.ingest.tables.buckets import Buckets, SortedRows
 from siafu.ingest.tables.edge_columns import join_states
-from siafu.ingest.tables.files import Place
 from siafu.ingest.tables.ids import IdKind, IdRows, PaddedIdError, SeenIds, load_rows
+from siafu.ingest.tables.row_groups import Place
 from siafu.ops.threads import num_threads
 
 if TYPE_CHECKING:
