@@ -1,8 +1,9 @@
-"""How fast does a big edge table become a store, then parts, by threads, and in how much memory?
+"""How fast does a big edge table become a store, then parts, by threads and ranks, in what memory?
 
-Run: python -m benchmarks.ingest [--edges 100000000] [--threads 1,16] [--json FILE]
+Run: python -m benchmarks.ingest [--edges 100000000] [--threads 1,16] [--ranks 4,16] [--json FILE]
 Build and partition run in fresh processes, so that their peak resident memory is their own; stores
-and parts have to be the same to the byte whatever the number of threads.
+and parts have to be the same to the byte whatever the number of threads and ranks. Ranks divide the
+cores among them; seconds count from when all of them are there.
 """
 
 import argparse
@@ -14,17 +15,23 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.measure import append_json, machine
-from siafu.graph import Graph, load_store, open_folder
+from siafu.graph import Crew, Graph, Help, load_store, open_folder
 from siafu.ingest import TableOptions, build_store, find_tables
-from siafu.partitioning import open_parts, partition_store
+from siafu.ingest.tables.build import table_helps
+from siafu.launch.crew import crew_of_ranks
+from siafu.launch.cut import Allowance, SourceReading, cut_helps, cut_source
+from siafu.memory import Budget
+from siafu.partitioning import Cut, open_parts
 
 _FILE_EDGES = 10_000_000
 _GATE_ROWS = 20
@@ -71,27 +78,61 @@ def gate(folder: Path, store: Path) -> Graph:
     return graph
 
 
-def child(task: str, source: Path, target: Path, threads: int) -> dict[str, float]:
-    """Return seconds and peak resident GiB of one task in a fresh process."""
+def child(task: str, source: Path, target: Path, threads: int, ranks: int) -> dict[str, Any]:
+    """Return seconds and peak resident GiB of one task in a fresh process, or in several."""
     env = os.environ | {"OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "benchmarks.ingest", "--task", task]
+    if ranks > 1:
+        started = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [sys.executable, "-m", *started, *command[1:]]
+        env.setdefault("GLOO_SOCKET_IFNAME", "lo")
     command += ["--source", str(source), "--target", str(target)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    (figures,) = (row for row in told if "seconds" in row)
+    return figures | {
+        "peak_gib": max(row["peak_gib"] for row in told),
+        "all_gib": sum(row["peak_gib"] for row in told),
+    }
+
+
+class _Phases:
+    """Seconds of each phase, told by whoever tells how far it is."""
+
+    def __init__(self) -> None:
+        self.seconds, self._now, self._since = dict[str, float](), "start", time.perf_counter()
+
+    def __call__(self, phase: str, done: int, total: int | None) -> None:
+        """Note that a phase goes on."""
+        del done, total
+        now = time.perf_counter()
+        self.seconds[self._now] = self.seconds.get(self._now, 0.0) + now - self._since
+        self._now, self._since = phase, now
 
 
 def run_task(task: str, source: Path, target: Path) -> None:
-    """Do one task and print its seconds and peak memory."""
-    idle_gib = _peak_gib()
-    start = time.perf_counter()
-    if task == "build":
-        build_store(find_tables(source, TableOptions()), target)
-    else:
-        partition_store(source, target, num_parts=_NUM_PARTS, method="streaming")
-    seconds = time.perf_counter() - start
-    figures = {"seconds": seconds, "peak_gib": _peak_gib(), "idle_gib": idle_gib}
-    print(json.dumps(figures))
+    """Do one task, or a rank's share of it, and print its seconds and peak memory."""
+    idle_gib, options = _peak_gib(), TableOptions()
+    figures: dict[str, Any] = {"idle_gib": idle_gib}
+
+    def helps(crew: Crew) -> Mapping[str, Help]:
+        if task == "build":
+            return table_helps(source, options)
+        return cut_helps(source, SourceReading(), Budget(), crew)
+
+    with crew_of_ranks(f"{task} {source}", helps) as crew:
+        if crew is not None:
+            phases, start = _Phases(), time.perf_counter()
+            if task == "build":
+                build_store(find_tables(source, options), target, progress=phases, crew=crew)
+            else:
+                cut = Cut(num_parts=_NUM_PARTS, method="streaming")
+                allowance = Allowance(crew=crew, progress=phases)
+                cut_source(source, target, cut, allowance=allowance)
+            figures["seconds"] = time.perf_counter() - start
+            phases("end", 0, None)
+            figures["phases"] = {name: round(t, 2) for name, t in phases.seconds.items()}
+    print(json.dumps(figures | {"peak_gib": _peak_gib()}), flush=True)
 
 
 def _peak_gib() -> float:
@@ -105,32 +146,42 @@ def _peak_gib() -> float:
 
 
 def measure(
-    folder: Path, *, num_edges: int, num_nodes: int, weights: bool, threads: list[int]
+    folder: Path,
+    *,
+    num_edges: int,
+    num_nodes: int,
+    weights: bool,
+    layouts: list[tuple[int, int]],
 ) -> dict[str, object]:
-    """Return the figures of one run, its files in `folder`."""
+    """Return the figures of all layouts, (ranks, threads of each), its files in `folder`."""
     source = folder / "tables"
     make_tables(source, num_edges=num_edges, num_nodes=num_nodes, weights=weights)
     rows: list[dict[str, object]] = []
     seen = set[tuple[str, str]]()
-    for count in threads:
+    for ranks, count in layouts:
         store, parts = folder / "store", folder / "parts"
-        built = child("build", source, store, count)
+        built = child("build", source, store, count, ranks)
         if not rows:
             gate(source, store)
-        parted = child("partition", store, parts, count)
+        parted = child("partition", store, parts, count, ranks)
         both = built["seconds"] + parted["seconds"]
         quality = open_parts(parts).quality
         rows.append(
             {
+                "ranks": ranks,
                 "threads": count,
                 "build_seconds": round(built["seconds"], 2),
                 "build_edges_per_second": round(num_edges / built["seconds"]),
                 "build_peak_gib": round(built["peak_gib"], 3),
+                "build_all_ranks_gib": round(built["all_gib"], 3),
                 "build_idle_gib": round(built["idle_gib"], 3),
+                "build_phases": built["phases"],
                 "partition_parts": _NUM_PARTS,
                 "partition_seconds": round(parted["seconds"], 2),
                 "partition_edges_per_second": round(num_edges / parted["seconds"]),
                 "partition_peak_gib": round(parted["peak_gib"], 3),
+                "partition_all_ranks_gib": round(parted["all_gib"], 3),
+                "partition_phases": parted["phases"],
                 "edges_per_second": round(num_edges / both),
                 "cut_fraction": round(quality.cut_fraction, 4),
             }
@@ -139,7 +190,7 @@ def measure(
         seen.add((open_folder(store, "store").fingerprint, open_folder(parts, "parts").fingerprint))
         for made in (store, parts):
             shutil.rmtree(made)
-    assert len(seen) == 1, "threads change the bytes"
+    assert len(seen) == 1, "threads or ranks change the bytes"
     sizes = {"benchmark": "ingest", "edges": num_edges, "nodes": num_nodes}
     return sizes | {"rows": rows} | machine()
 
@@ -156,18 +207,22 @@ def main() -> None:
     parser.add_argument("--source", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--target", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--threads", default=str(os.cpu_count()), help="one run for each")
+    parser.add_argument("--ranks", default="", help="one run for each, which divide the cores")
     args = parser.parse_args()
     if args.task:
         run_task(args.task, args.source, args.target)
         return
     num_nodes = args.nodes or max(10, args.edges // 10)
+    layouts = [(1, int(count)) for count in args.threads.split(",")]
+    cores = os.cpu_count() or 1
+    layouts += [(int(n), max(1, cores // int(n))) for n in args.ranks.split(",") if n]
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         row = measure(
             Path(folder),
             num_edges=args.edges,
             num_nodes=num_nodes,
             weights=args.weights,
-            threads=[int(count) for count in args.threads.split(",")],
+            layouts=layouts,
         )
     if args.json:
         append_json(args.json, row)

@@ -1,5 +1,6 @@
 """`siafu ingest` and `siafu partition`: graphs on disk."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -8,11 +9,12 @@ from siafu.cli.flags import given_flags, with_settings
 from siafu.cli.inspect import describe, quality_rows, show
 from siafu.cli.show import say
 from siafu.config import make_columns, settings_of
-from siafu.graph import made_for
-from siafu.ingest import ingest_to_store
+from siafu.graph import Crew, Help, at_hand, made_for
+from siafu.ingest import as_tables, ingest_helps, ingest_to_store
 from siafu.ingest.options import TableColumns
 from siafu.launch.columns import table_options
-from siafu.launch.cut import Allowance, SourceReading, cut_source
+from siafu.launch.crew import crew_of_ranks
+from siafu.launch.cut import Allowance, SourceReading, cut_helps, cut_source
 from siafu.launch.learnt import column_choices
 from siafu.memory import Budget
 from siafu.options import read_bytes
@@ -40,23 +42,36 @@ def ingest(  # noqa: PLR0913 - one flag per option
 ) -> None:
     """Turn foreign files into a store, once, in bounded memory."""
     options = table_options(source, make_columns(**given_flags(columns)))
-    progress = PhaseProgress(quiet=quiet, spans={READING: (0.0, 1.0)})
-    try:
-        with made_for(target, overwrite=overwrite) as folder:
-            remarks = ingest_to_store(
-                source,
-                folder,
-                overwrite=overwrite,
-                undirected=undirected,
-                split=split,
-                seed=seed,
-                options=options,
-                progress=progress,
-                budget=_budget(memory),
-            )
-            rows = describe(folder)
-    finally:
-        progress.close()
+    budget = _budget(memory)
+
+    def helps(crew: Crew) -> Mapping[str, Help]:
+        del crew
+        tables = as_tables(at_hand(source))
+        if tables is None:
+            return {}
+        return ingest_helps(tables, undirected=undirected, options=options, budget=budget)
+
+    with crew_of_ranks(f"ingest {source} {undirected} {options}", helps) as crew:
+        if crew is None:
+            return
+        progress = PhaseProgress(quiet=quiet, spans={READING: (0.0, 1.0)})
+        try:
+            with made_for(target, overwrite=overwrite) as folder:
+                remarks = ingest_to_store(
+                    source,
+                    folder,
+                    overwrite=overwrite,
+                    undirected=undirected,
+                    split=split,
+                    seed=seed,
+                    options=options,
+                    progress=progress,
+                    budget=budget,
+                    crew=crew,
+                )
+                rows = describe(folder)
+        finally:
+            progress.close()
     for remark in remarks:
         say(remark)
     show(target, rows, as_json=json)
@@ -88,23 +103,32 @@ def partition(  # noqa: PLR0913 - one flag per option
         options=table_options(data, told),
         columns=column_choices(told),
     )
-    progress = PhaseProgress(quiet=quiet)
-    try:
-        with made_for(target, overwrite=overwrite) as folder:
-            quality = cut_source(
-                data,
-                folder,
-                Cut(num_parts=parts, method=method, seed=seed),
-                reading,
-                Allowance(
-                    budget=_budget(memory),
-                    overwrite=overwrite,
-                    say=say,
-                    progress=progress,
-                ),
-            )
-    finally:
-        progress.close()
+    budget = _budget(memory)
+
+    def helps(crew: Crew) -> Mapping[str, Help]:
+        return cut_helps(at_hand(data), reading, budget, crew)
+
+    with crew_of_ranks(f"partition {data} {parts} {reading}", helps) as crew:
+        if crew is None:
+            return
+        progress = PhaseProgress(quiet=quiet)
+        try:
+            with made_for(target, overwrite=overwrite) as folder:
+                quality = cut_source(
+                    data,
+                    folder,
+                    Cut(num_parts=parts, method=method, seed=seed),
+                    reading,
+                    Allowance(
+                        budget=budget,
+                        overwrite=overwrite,
+                        say=say,
+                        progress=progress,
+                        crew=crew,
+                    ),
+                )
+        finally:
+            progress.close()
     show(target, quality_rows(quality, width), as_json=json)
 
 

@@ -5,6 +5,7 @@ The only user of torch.distributed.
 
 from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format, Lot
 from siafu.comm.columns import Turn, share_rows, to_columns, to_rows
+from siafu.comm.crew import RankCrew
 from siafu.comm.dealing import Dealing
 from siafu.comm.devices import choose_device
 from siafu.comm.doing import Deed, Doing, read_deed
@@ -76,6 +77,7 @@ __all__ = [
     "MakeCodings",
     "Meter",
     "PendingRows",
+    "RankCrew",
     "Redistribution",
     "StageRows",
     "Turn",

@@ -17,6 +17,7 @@ from siafu.graph.columns import (
     read_facts,
     verify_columns,
 )
+from siafu.graph.crew import ALONE, Crew, Help, Told
 from siafu.graph.dynamic import (
     DegreeScale,
     Deltas,
@@ -84,11 +85,13 @@ from siafu.graph.snapshot import (
 from siafu.graph.split import add_reverse_edges, draw_split, parse_split
 
 __all__ = [
+    "ALONE",
     "MASKS",
     "REMOTE",
     "Array",
     "Column",
     "Count",
+    "Crew",
     "DegreeScale",
     "Delta",
     "Deltas",
@@ -103,6 +106,7 @@ __all__ = [
     "Graph",
     "GraphFacts",
     "GroupGraph",
+    "Help",
     "Ids",
     "IntegerIds",
     "JobFacts",
@@ -115,6 +119,7 @@ __all__ = [
     "SparseFeatures",
     "TargetColumn",
     "TextIds",
+    "Told",
     "add_reverse_edges",
     "at_hand",
     "check_columns",

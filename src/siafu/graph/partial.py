@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from pydantic import BaseModel
 
-from siafu.errors import SiafuError, StoreError
+from siafu.errors import CommError, SiafuError, StoreError
 from siafu.files import (
     LockedError,
     clear_unheld,
@@ -29,6 +29,7 @@ from siafu.files import (
     write_text_atomically,
 )
 from siafu.graph.array_stream import Array
+from siafu.graph.crew import ALONE, Crew
 from siafu.graph.folder import FolderWriter, check_free, unwritable
 from siafu.graph.manifest import ArrayEntry
 
@@ -70,8 +71,8 @@ class _State(BaseModel):
 class Partial:
     """The steps of one job, and the writer of the folder they make."""
 
-    def __init__(self, path: Path, kind: str, job: JobFacts | None) -> None:
-        self.path, self.scratch = path, path / "scratch"
+    def __init__(self, path: Path, kind: str, job: JobFacts | None, crew: Crew = ALONE) -> None:
+        self.path, self.scratch, self.crew = path, path / "scratch", crew
         self._job, self._steps = job, dict[str, Any]()
         self._written = time.monotonic()
         self._unsynced = list[Path]()
@@ -201,12 +202,13 @@ def make_in_steps(
     job: JobFacts | None = None,
     overwrite: bool = False,
     go_on: str = "run the same command again",
+    crew: Crew = ALONE,
 ) -> Iterator[Partial]:
     """Yield the steps so far; on success the folder appears at `target` at once.
 
     With a job, what was done stays in `X.partial` when the process is killed, stopped or can't
     write, and goes when the data turns out wrong. Without one nothing ever stays. `go_on` tells the
-    user how to go on with what stayed.
+    user how to go on with what stayed. Others of a `crew` write into it what they are told to.
     """
     target = Path(target)
     kept = None if job is None else partial_path(target)
@@ -217,25 +219,28 @@ def make_in_steps(
         check_free(target, overwrite)
         path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            yield from _steps(target, path, kind, job, overwrite)
+            crew.check_sees(path)
+            yield from _steps(target, path, kind, job, overwrite, crew)
     except OSError as error:
         how = None if kept is None else f"{go_on}: it goes on from {kept.name}"
         raise unwritable(target, error, go_on=how) from error
 
 
 def _steps(
-    target: Path, path: Path, kind: str, job: JobFacts | None, overwrite: bool
+    target: Path, path: Path, kind: str, job: JobFacts | None, overwrite: bool, crew: Crew
 ) -> Iterator[Partial]:
     partial = None
     try:
-        partial = _begin(path, kind, job, overwrite)
+        partial = _begin(path, kind, job, overwrite, crew)
         yield partial
         partial.writer.finish()
         publish(path / "new", target)
         shutil.rmtree(path, ignore_errors=True)
     except BaseException as error:
-        # What could not be written may be written later; wrong data stays wrong.
-        spoilt = isinstance(error, SiafuError) and not isinstance(error.__cause__, OSError)
+        # What could not be written may be written later, also by ranks that are there again; wrong
+        # data stays wrong.
+        spoilt = isinstance(error, SiafuError) and not isinstance(error, CommError)
+        spoilt = spoilt and not isinstance(error.__cause__, OSError)
         if partial is not None:
             partial.writer.abandon()
             with suppress(OSError):  # the disk may be full; then an earlier state stands
@@ -245,7 +250,7 @@ def _steps(
         raise
 
 
-def _begin(path: Path, kind: str, job: JobFacts | None, overwrite: bool) -> Partial:
+def _begin(path: Path, kind: str, job: JobFacts | None, overwrite: bool, crew: Crew) -> Partial:
     state = _read_state(path)
     job = None if job is None else json.loads(json.dumps(job))
     if state is not None and state["job"] != job:
@@ -256,7 +261,7 @@ def _begin(path: Path, kind: str, job: JobFacts | None, overwrite: bool) -> Part
         for inside in path.iterdir():
             if inside.name != _LOCK:
                 shutil.rmtree(inside) if inside.is_dir() else inside.unlink()
-    partial = Partial(path, kind, job)
+    partial = Partial(path, kind, job, crew)
     if state is not None:
         partial.take_up(state)
     return partial

@@ -11,7 +11,17 @@ import pyarrow as pa
 
 from siafu.errors import DataError
 from siafu.files import cache_folder
-from siafu.graph import Graph, add_reverse_edges, folder_kind, load_store, open_folder, save_store
+from siafu.graph import (
+    ALONE,
+    Crew,
+    Graph,
+    Help,
+    add_reverse_edges,
+    folder_kind,
+    load_store,
+    open_folder,
+    save_store,
+)
 from siafu.ingest.arrays import Noted, with_split
 from siafu.ingest.datasets.builtin import BUILTINS, is_builtin, load_builtin
 from siafu.ingest.datasets.drifting import NAME as DRIFTING
@@ -25,7 +35,7 @@ from siafu.ingest.datasets.named import (
 from siafu.ingest.formats.npz import graph_from_npz
 from siafu.ingest.formats.ogb import build_ogb_store, find_ogb
 from siafu.ingest.formats.pyg_hetero import graph_from_pyg_with_notes, is_pyg
-from siafu.ingest.tables.build import build_store, find_tables
+from siafu.ingest.tables.build import build_store, find_tables, table_helps
 from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing, table_job
@@ -117,8 +127,12 @@ def ingest_to_store(  # noqa: PLR0913 - the settings of one command
     draw_masks: bool = True,
     progress: Progress | None = None,
     budget: Budget | None = None,
+    crew: Crew = ALONE,
 ) -> list[str]:
-    """Write any source as a store and return notes; tables are never held in memory."""
+    """Write any source as a store and return notes; tables are never held in memory.
+
+    The edges of tables are read and sorted by all of a `crew`.
+    """
     tables = as_tables(source)
     if tables is None:
         graph, notes = load_as_it_is(
@@ -136,7 +150,15 @@ def ingest_to_store(  # noqa: PLR0913 - the settings of one command
         drawing=Drawing(split=split, seed=seed) if draw_masks else None,
         overwrite=overwrite,
         progress=progress,
+        crew=crew,
     )
+
+
+def ingest_helps(
+    source: Path, *, undirected: bool, options: TableOptions | None, budget: Budget | None
+) -> dict[str, Help]:
+    """Return what ranks beside the first do of `ingest_to_store` of tables."""
+    return table_helps(source, replace(_with_direction(options, undirected), budget=budget))
 
 
 def _with_direction(options: TableOptions | None, undirected: bool) -> TableOptions:
@@ -164,6 +186,7 @@ def _write_tables(
     drawing: Drawing | None,
     overwrite: bool,
     progress: Progress | None,
+    crew: Crew = ALONE,
 ) -> list[str]:
     settings: dict[str, Any] = {
         "options": options,
@@ -175,7 +198,7 @@ def _write_tables(
     try:
         if ogb is not None:
             return build_ogb_store(ogb, target, name=source.name, **settings)
-        return build_store(find_tables(source, options), target, **settings)
+        return build_store(find_tables(source, options), target, crew=crew, **settings)
     finally:
         # Arrow keeps what it freed, in a pool that nothing else can use.
         pa.default_memory_pool().release_unused()

@@ -12,8 +12,11 @@ from typing import Any
 
 from siafu.errors import PartitionError
 from siafu.graph import (
+    ALONE,
     Array,
+    Crew,
     Graph,
+    Help,
     Partial,
     at_hand,
     class_rows,
@@ -28,6 +31,7 @@ from siafu.ingest import (
     as_tables,
     count_nodes,
     has_cached_store,
+    ingest_helps,
     ingest_to_store,
     least_ingest_bytes,
     load_as_it_is,
@@ -36,8 +40,10 @@ from siafu.ingest import (
 from siafu.memory import Budget
 from siafu.partitioning import (
     Cut,
+    CutHelps,
     Progress,
     Quality,
+    open_on_ranks,
     open_parts,
     partition_in_steps,
     with_edge_split,
@@ -94,6 +100,8 @@ class Allowance:
     progress: Progress | None = None
     check: Callable[[Graph], None] = lambda graph: None
     """Raises where there is no use in cutting the graph."""
+    crew: Crew = ALONE
+    """Who cuts stores and tables."""
 
 
 def cut_source(
@@ -118,6 +126,8 @@ def cut_source(
         return _cut_store(Path(source), Path(target), cut, reading, allowance)
     if is_store:
         _check_reversing(Path(source), allowance)
+    if allowance.crew.size > 1:
+        allowance.say("One rank does all: ranks share the work on tables and stores alone.")
     graph = _loaded(source, reading, allowance)
     with make_in_steps(target, "parts", overwrite=allowance.overwrite) as partial:
         return _cut_graph(partial, graph, cut, reading, allowance)
@@ -128,7 +138,12 @@ def _in_steps(target: Path, job: dict[str, Any], allowance: Allowance) -> Iterat
     kept = None if allowance.go_on is None else job
     again = allowance.go_on or ""
     with make_in_steps(
-        target, "parts", job=kept, overwrite=allowance.overwrite, go_on=again
+        target,
+        "parts",
+        job=kept,
+        overwrite=allowance.overwrite,
+        go_on=again,
+        crew=allowance.crew,
     ) as partial:
         if partial.ended:
             done = ", ".join(partial.ended)
@@ -153,7 +168,8 @@ def _cut_store(
 ) -> Quality:
     job = {"store": file_facts(store), **asdict(cut), **reading.facts()}
     with _in_steps(target, job, allowance) as partial:
-        return _cut_graph(partial, load_checked_store(partial, store), cut, reading, allowance)
+        graph = load_checked_store(partial, store)
+        return _cut_graph(partial, graph, cut, reading, allowance, store)
 
 
 def _cut_tables(
@@ -165,6 +181,7 @@ def _cut_tables(
     job = {"files": file_facts(*roots), **asdict(cut), **reading.facts()}
     with _in_steps(target, job, allowance) as partial:
         is_made = has_cached_store(source, options, undirected=reading.undirected)
+        is_made = is_made and allowance.crew.size == 1  # all ranks open the store of the target
         if reading.through_cache or (is_made and not partial.has("ingest")):
             partial.hold()
             graph = _loaded(source, reading, allowance)
@@ -183,15 +200,21 @@ def _cut_tables(
                 draw_masks=reading.draws_masks,
                 progress=allowance.progress,
                 budget=allowance.budget,
+                crew=allowance.crew,
             )
             _say_all(allowance, notes)
             partial.end("ingest")
         graph, is_drawn = load_store(store, verify=is_old), replace(reading, draws_masks=False)
-        return _cut_graph(partial, graph, cut, is_drawn, allowance)
+        return _cut_graph(partial, graph, cut, is_drawn, allowance, store)
 
 
 def _cut_graph(
-    partial: Partial, graph: Graph, cut: Cut, reading: SourceReading, allowance: Allowance
+    partial: Partial,
+    graph: Graph,
+    cut: Cut,
+    reading: SourceReading,
+    allowance: Allowance,
+    store: Path | None = None,
 ) -> Quality:
     if reading.draws_masks:
         graph, notes = with_split(graph, reading.split, cut.seed)
@@ -202,6 +225,8 @@ def _cut_graph(
         _say_all(allowance, notes)
     graph = prepare_in_steps(partial, graph, reading.columns, allowance.say)
     allowance.check(graph)
+    if store is not None:
+        open_on_ranks(partial, store, graph)
     return partition_in_steps(
         partial,
         graph,
@@ -209,6 +234,17 @@ def _cut_graph(
         budget=allowance.budget,
         progress=allowance.progress,
         say=allowance.say if allowance.tells_memory else None,
+    )
+
+
+def cut_helps(source: Any, reading: SourceReading, budget: Budget, crew: Crew) -> dict[str, Help]:
+    """Return what ranks beside the first do of `cut_source`."""
+    tables = as_tables(source)
+    helps = CutHelps(crew).helps()
+    if tables is None:
+        return helps
+    return helps | ingest_helps(
+        tables, undirected=reading.undirected, options=reading.options, budget=budget
     )
 
 

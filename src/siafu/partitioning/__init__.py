@@ -2,6 +2,7 @@
 
 from siafu.partitioning.assign import assign_contiguous, assign_hash
 from siafu.partitioning.edge_split import edge_sides, with_edge_split
+from siafu.partitioning.helping import CutHelps, open_on_ranks
 from siafu.partitioning.memory import predict_peak_bytes
 from siafu.partitioning.metis import assign_metis
 from siafu.partitioning.partition import (
@@ -29,6 +30,7 @@ from siafu.record import Progress
 __all__ = [
     "METHODS",
     "Cut",
+    "CutHelps",
     "Parts",
     "Progress",
     "Quality",
@@ -42,6 +44,7 @@ __all__ = [
     "assign_streaming",
     "balanced_cuts",
     "edge_sides",
+    "open_on_ranks",
     "open_parts",
     "partition_graph",
     "partition_in_steps",

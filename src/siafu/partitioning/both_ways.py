@@ -10,14 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from siafu.graph import Array, Graph, Partial, forget
+from siafu.graph import ALONE, Array, Crew, Graph, Partial, Told
 from siafu.ops.numba_jit import strict_kernel
-from siafu.ops.threads import in_order, num_threads, run_chunks
+from siafu.ops.threads import in_order, num_threads
 from siafu.partitioning import chunks
 from siafu.partitioning.chunks import append_each, per_thread, read, windows
 from siafu.partitioning.memory import sample_reverse_share
 
 _STEP = "out-edges"
+DEAL, SORT = "deal out-edges", "sort out-edges"
 _ENOUGH_REVERSES = 0.9
 """Share of edges with a reverse from which the in-edges tell of all neighbours."""
 _FEWEST_PIECES = 32
@@ -37,6 +38,8 @@ class RowPiece:
     sides: tuple[tuple[Array, Array], tuple[Array, Array]]
     ends: Array
     """How many edges each row has, all of them."""
+    whole: tuple[int, int]
+    """The rows of the piece that this is a rank's share of."""
 
     def in_chunks(self) -> list[int]:
         """Return rows, from 0 on, that divide the piece for threads."""
@@ -49,12 +52,16 @@ class RowPiece:
 class BothWays:
     """All neighbours of the nodes of one graph, read a piece at a time."""
 
-    def __init__(self, graph: Graph, folder: Path, partial: Partial | None) -> None:
+    def __init__(
+        self, graph: Graph, folder: Path, partial: Partial | None, crew: Crew = ALONE
+    ) -> None:
+        """Of a crew each rank has a share of every piece; others than the first find all sorted."""
         self.graph, self.num_nodes = graph, graph.num_nodes
+        self.crew = crew if partial is None else partial.crew
         self._in = (graph.indptr, graph.src)
         self._out: tuple[Array, Array] | None = None
         if graph.num_edges and sample_reverse_share(graph) < _ENOUGH_REVERSES:
-            self._out = _out_edges(graph, folder, partial)
+            self._out = _out_edges(graph, folder, partial, is_made=self.crew.rank > 0)
         self.num_ends = graph.num_edges * (1 if self._out is None else 2)
 
     def ends(self, low: int, high: int) -> Array:
@@ -74,8 +81,11 @@ class BothWays:
             first, last = (middle, last) if self._before(middle) <= most else (first, middle - 1)
         return first
 
-    def pieces(self, start: int = 0) -> Iterator[RowPiece]:
-        """Yield all rows from `start` on; the next piece is read while one is worked on."""
+    def pieces(self, start: int = 0, *, shared: bool = False) -> Iterator[RowPiece]:
+        """Yield all rows from `start` on; the next piece is read while one is worked on.
+
+        Where they are shared, of each piece the rows that this rank looks at: an even part of ends.
+        """
         step = min(chunks.EDGES_AT_ONCE, self.num_ends // _FEWEST_PIECES + 1)
 
         def bounds() -> Iterator[tuple[int, int]]:
@@ -85,14 +95,35 @@ class BothWays:
                 yield low, high
                 low = high
 
-        return in_order(lambda piece: self._read(*piece, step), bounds(), ahead=2)
+        def read(piece: tuple[int, int]) -> RowPiece:
+            low, high = self._share(*piece) if shared else piece
+            return self._read(low, high, step, piece)
 
-    def _read(self, low: int, high: int, step: int) -> RowPiece:
+        return in_order(read, bounds(), ahead=2)
+
+    def _share(self, low: int, high: int) -> tuple[int, int]:
+        """Return the rows of low..high that this rank looks at."""
+        first, last = self._before(low), self._before(high)
+        rank, size = self.crew.rank, self.crew.size
+
+        def at(rank: int) -> int:
+            if rank in (0, size):
+                return high if rank else low
+            most = first + (last - first) * rank // size
+            inner = low + int(np.searchsorted(self._in[0][low : high + 1], most))
+            if self._out is not None:
+                both = self._in[0][low : high + 1] + self._out[0][low : high + 1]
+                inner = low + int(np.searchsorted(both, most))
+            return min(inner, high)
+
+        return at(rank), at(rank + 1)
+
+    def _read(self, low: int, high: int, step: int, whole: tuple[int, int]) -> RowPiece:
         inside = _some_rows(*self._in, low, high, step)
         outside = (np.zeros(high - low + 1, np.int64), np.empty(0, inside[1].dtype))
         if self._out is not None:
             outside = _some_rows(*self._out, low, high, step)
-        return RowPiece(low, high, (inside, outside), self.ends(low, high))
+        return RowPiece(low, high, (inside, outside), self.ends(low, high), whole)
 
 
 def _some_rows(
@@ -106,7 +137,9 @@ def _some_rows(
     return (bounds - first if stride == 1 else np.array([0, len(found)])), found
 
 
-def _out_edges(graph: Graph, folder: Path, partial: Partial | None) -> tuple[Array, Array]:
+def _out_edges(
+    graph: Graph, folder: Path, partial: Partial | None, *, is_made: bool
+) -> tuple[Array, Array]:
     """Return (offsets, destinations) by source: the transpose, in memory where it is one piece."""
     if graph.num_edges <= chunks.EDGES_AT_ONCE:
         offsets = np.zeros(graph.num_nodes + 1, np.int64)
@@ -116,53 +149,85 @@ def _out_edges(graph: Graph, folder: Path, partial: Partial | None) -> tuple[Arr
         _sort_by_source(src, rows, 0, offsets, out)
         return offsets, out
     offsets_file, out_file = folder / "out_offsets.npy", folder / "out.npy"
-    if partial is None or not partial.has(_STEP):
-        _write_out_edges(graph, folder, offsets_file, out_file)
+    if not is_made and (partial is None or not partial.has(_STEP)):
+        _write_out_edges(graph, folder, offsets_file, out_file, partial)
         if partial is not None:
             partial.sync(offsets_file, out_file)
             partial.end(_STEP)
     return np.load(offsets_file, mmap_mode="r"), np.load(out_file, mmap_mode="r")
 
 
-def _write_out_edges(graph: Graph, folder: Path, offsets_file: Path, out_file: Path) -> None:
-    shift = max(0, (graph.num_nodes - 1).bit_length() - (_BUCKETS - 1).bit_length())
-    width, kind = 1 << shift, graph.src.dtype
-    files = [folder / f"out{bucket}" for bucket in range(-(-graph.num_nodes // width))]
-    for file in files:
-        file.unlink(missing_ok=True)
-    step = per_thread(chunks.EDGES_AT_ONCE)
+def _write_out_edges(
+    graph: Graph, folder: Path, offsets_file: Path, out_file: Path, partial: Partial | None
+) -> None:
+    crew = ALONE if partial is None else partial.crew
+    told: Told = {"folder": str(folder.absolute()), "spans": crew.size}
+
+    def deal(told: Told, span: int) -> list[int]:
+        return deal_out_edges(graph, told, span)
+
+    def sort(told: Told, bucket: int) -> None:
+        sort_out_edges(graph, told, bucket)
+
+    sizes = np.array(list(crew.share(DEAL, deal, told, range(crew.size))))
+    starts = np.concatenate([[0], np.cumsum(sizes.sum(axis=0))])
+    np.lib.format.open_memmap(out_file, "w+", graph.src.dtype, (graph.num_edges,)).flush()
+    np.lib.format.open_memmap(offsets_file, "w+", np.int64, (graph.num_nodes + 1,)).flush()
+    told |= {"starts": starts.tolist(), "files": [str(offsets_file), str(out_file)]}
+    for _ in crew.share(SORT, sort, told, range(sizes.shape[1]), at_once=num_threads()):
+        pass
+
+
+def _bucket_shift(graph: Graph) -> int:
+    return max(0, (graph.num_nodes - 1).bit_length() - (_BUCKETS - 1).bit_length())
+
+
+def deal_out_edges(graph: Graph, told: Told, span: int) -> list[int]:
+    """Write some edges into files by bucket of their source; return how many each has."""
+    shift, folder, spans = _bucket_shift(graph), Path(told["folder"]), told["spans"]
+    count = -(-graph.num_nodes >> shift)
+    low, high = (graph.num_edges * at // spans for at in (span, span + 1))
 
     def deal(window: chunks.Window) -> tuple[Array, Array]:
         src = read(graph.src, window.low, window.high)
-        return _by_bucket(window.rows, src, shift, len(files))
+        return _by_bucket(window.rows, src, shift, count)
 
-    sizes = np.zeros(len(files), np.int64)
-    handles = [file.open("wb", buffering=0) for file in files]
+    sizes = np.zeros(count, np.int64)
+    handles = [(folder / f"out{span}.{k}").open("wb", buffering=0) for k in range(count)]
     try:
-        for bounds, pairs in in_order(deal, windows(graph.indptr, step), ahead=num_threads()):
+        pieces = windows(graph.indptr, per_thread(chunks.EDGES_AT_ONCE), low, high)
+        for bounds, pairs in in_order(deal, pieces, ahead=num_threads()):
             sizes += np.diff(bounds)
             append_each(handles, bounds, pairs)
     finally:
         for handle in handles:
             handle.close()
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    offsets = np.zeros(graph.num_nodes + 1, np.int64)
-    out = np.lib.format.open_memmap(out_file, "w+", kind, (graph.num_edges,))
+    return [int(size) for size in sizes]
 
-    def sort(first: int, beyond: int) -> None:
-        for bucket in range(first, beyond):
-            pairs, low = np.fromfile(files[bucket], kind).reshape(-1, 2), bucket * width
-            here = np.zeros(min(width, graph.num_nodes - low) + 1, np.int64)
-            made = np.empty(len(pairs), kind)
-            _sort_by_source(pairs[:, 0], pairs[:, 1], low, here, made)
-            offsets[low + 1 : low + len(here)] = starts[bucket] + here[1:]
-            out[starts[bucket] : starts[bucket + 1]] = made
-            files[bucket].unlink()
-            forget(out)
 
-    run_chunks(sort, list(range(len(files) + 1)))
-    out.flush()
-    np.save(offsets_file, offsets)
+def sort_out_edges(graph: Graph, told: Told, bucket: int) -> None:
+    """Write the destinations of the sources of one bucket, and where those of each start."""
+    kind, low = graph.src.dtype, bucket << _bucket_shift(graph)
+    width, starts = 1 << _bucket_shift(graph), told["starts"]
+    files = [Path(told["folder"]) / f"out{span}.{bucket}" for span in range(told["spans"])]
+    pairs = np.concatenate([np.fromfile(file, kind) for file in files]).reshape(-1, 2)
+    here = np.zeros(min(width, graph.num_nodes - low) + 1, np.int64)
+    made = np.empty(len(pairs), kind)
+    _sort_by_source(pairs[:, 0], pairs[:, 1], low, here, made)
+    offsets_file, out_file = map(Path, told["files"])
+    _write_at(offsets_file, low + 1, starts[bucket] + here[1:])
+    _write_at(out_file, starts[bucket], made)
+    for file in files:
+        file.unlink()
+
+
+def _write_at(file: Path, first: int, rows: Array) -> None:
+    """Write rows of an array's file: a map would write whole pages, also of other hosts' rows."""
+    mapped = np.load(file, mmap_mode="r")
+    assert isinstance(mapped, np.memmap)
+    with file.open("r+b") as opened:
+        opened.seek(mapped.offset + first * rows.itemsize)
+        rows.tofile(opened)
 
 
 @strict_kernel

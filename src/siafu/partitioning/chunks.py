@@ -85,9 +85,9 @@ class Window:
         return self.offsets, self.first_row, self.low
 
 
-def windows(offsets: Array, step: int, start: int = 0) -> Iterator[Window]:
-    """Yield windows over all entries, `step` at a time, from the entry `start` on."""
-    for low, high in ranges(int(offsets[-1]), step, start):
+def windows(offsets: Array, step: int, start: int = 0, stop: int | None = None) -> Iterator[Window]:
+    """Yield windows over all entries, `step` at a time, or over those from `start` to `stop`."""
+    for low, high in ranges(int(offsets[-1]) if stop is None else stop, step, start):
         first = 0 if low == 0 else int(np.searchsorted(offsets, low, side="right")) - 1
         beyond = int(np.searchsorted(offsets, high, side="right"))
         yield Window(low, high, first, read(offsets, first, beyond + 1))

@@ -65,7 +65,7 @@ def prepare_in_steps(partial: Partial, graph: Graph, how: ColumnChoices, say: Sa
     fitted = Schema.from_dict(partial.facts("columns")["schema"])
     for line in told(fitted, edges=how.tells_edges):
         say(line)
-    return _prepared(graph, fitted)
+    return prepared_as_fitted(graph, fitted)
 
 
 def fit_schema(graph: Graph, how: ColumnChoices) -> Schema:
@@ -160,7 +160,7 @@ class PreparedRows:
         return prepared
 
 
-def _prepared(graph: Graph, fitted: Schema, say: Say | None = None) -> Graph:
+def prepared_as_fitted(graph: Graph, fitted: Schema, say: Say | None = None) -> Graph:
     """Return the graph with the columns of a fitted schema, found by name."""
     x, feature_names = _prepared_table(graph, fitted, "nodes", say)
     edge_attr, edge_attr_names = _prepared_table(graph, fitted, "edges", say)
@@ -200,7 +200,7 @@ def _prepared_as_learnt(graph: Graph, learnt: Schema, say: Say) -> Graph:
     """Return the graph with the columns of a run, found by name."""
     assert graph.schema is not None
     if learnt.nodes or learnt.edges or not (graph.schema.nodes or graph.schema.edges):
-        return _prepared(_weighted_alike(graph, learnt, say), learnt, say)
+        return prepared_as_fitted(_weighted_alike(graph, learnt, say), learnt, say)
     # The run took its columns as they were.
     odd = [
         column.name

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from siafu.graph import Array
+from siafu.graph import ALONE, Array, Crew
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import run_chunks
 from siafu.partitioning.both_ways import RowPiece
@@ -26,35 +26,50 @@ _HALF = np.uint64(33)
 
 
 def grow_clusters(
-    piece: RowPiece, cluster: Array, weight: Array, own: int, largest: int, salt: int
+    piece: RowPiece,
+    cluster: Array,
+    weight: Array,
+    mass: Array,
+    largest: int,
+    salt: int,
+    crew: Crew = ALONE,
 ) -> int:
     """Let the rows of a piece join clusters that have room; return how many moved.
 
-    A row weighs its edges and `own`; `weight` has the sum of each cluster.
+    `mass` is what the rows of the whole piece weigh; `weight` has the sum of each cluster.
     """
     want = np.empty(piece.high - piece.low, cluster.dtype)
-    mass = piece.ends + own
+    mine = mass[piece.low - piece.whole[0] : piece.high - piece.whole[0]]
 
     def propose(low: int, high: int) -> None:
         _propose_clusters(
-            low, high, piece.low, piece.sides, mass, cluster, weight, largest, salt, want
+            low, high, piece.low, piece.sides, mine, cluster, weight, largest, salt, want
         )
 
     run_chunks(propose, piece.in_chunks())
-    return int(_join(piece.low, want, mass, cluster, weight, largest))
+    return int(_join(piece.whole[0], crew.joined(want), mass, cluster, weight, largest))
 
 
 def move_rows(
-    piece: RowPiece, weight_R3: Array, part_of: Array, load_P3: Array, room: Array
+    piece: RowPiece,
+    weight_R3: Array,
+    part_of: Array,
+    load_P3: Array,
+    room: Array,
+    crew: Crew = ALONE,
 ) -> int:
-    """Let the rows of a piece change to better parts that have room; return how many moved."""
+    """Let the rows of a piece change to better parts that have room; return how many moved.
+
+    `weight_R3` is of the rows of the whole piece.
+    """
     want = np.empty(piece.high - piece.low, part_of.dtype)
+    mine = weight_R3[piece.low - piece.whole[0] : piece.high - piece.whole[0]]
 
     def propose(low: int, high: int) -> None:
-        _propose_parts(low, high, piece.low, piece.sides, weight_R3, part_of, load_P3, room, want)
+        _propose_parts(low, high, piece.low, piece.sides, mine, part_of, load_P3, room, want)
 
     run_chunks(propose, piece.in_chunks())
-    return int(_move(piece.low, want, weight_R3, part_of, load_P3, room))
+    return int(_move(piece.whole[0], crew.joined(want), weight_R3, part_of, load_P3, room))
 
 
 @strict_kernel

@@ -3,8 +3,7 @@
 Rows or edges are sorted by part by one counting sort, which keeps their order within each.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -76,59 +75,68 @@ class PartRows:
         return [int(count) for count in np.diff(self._bounds)]
 
 
-def _in_parts(piece: Array, order: Array, bounds: Array) -> list[Array]:
-    """Return the rows of each part, taken by a function that holds no lock of Python's."""
-    return [np.take(piece, order[low:high], axis=0) for low, high in pairwise(bounds)]
+Writers = Mapping[int, FolderWriter]
+"""Of some parts, or all."""
 
 
-def split_rows(rows: PartRows, writers: list[FolderWriter], name: str, column: Array) -> None:
+def _in_parts(piece: Array, order: Array, bounds: Array, parts: Iterable[int]) -> list[Array]:
+    """Return the rows of these parts, taken by a function that holds no lock of Python's."""
+    return [np.take(piece, order[bounds[part] : bounds[part + 1]], axis=0) for part in parts]
+
+
+def split_rows(rows: PartRows, writers: Writers, name: str, column: Array) -> None:
     """Write to each part the rows it owns of a column with one row per node."""
+    counts = rows.counts()
     streams = [
-        writer.stream(name, (count, *column.shape[1:]), column.dtype)
-        for count, writer in zip(rows.counts(), writers, strict=True)
+        writer.stream(name, (counts[part], *column.shape[1:]), column.dtype)
+        for part, writer in writers.items()
     ]
 
     def deal(piece: tuple[int, int]) -> list[Array]:
         low, high = piece
         order, bounds = group_by_part(rows.part_of[low:high], rows.num_parts)
         found = read(column, low, high)
-        return _in_parts(found, order, bounds)
+        return _in_parts(found, order, bounds, writers)
 
     pieces = ranges(len(column), per_thread(rows_at_once(column)))
     for dealt in in_order(deal, pieces, ahead=num_threads()):
         _append_all(streams, dealt)
-    for writer in writers:
+    for writer in writers.values():
         writer.close(name)
 
 
-def split_offsets(rows: PartRows, writers: list[FolderWriter], name: str, offsets: Array) -> None:
+def split_offsets(rows: PartRows, writers: Writers, name: str, offsets: Array) -> None:
     """Write to each part where the entries of its rows start."""
-    streams = [
-        writer.stream(name, (count + 1,), np.int64)
-        for count, writer in zip(rows.counts(), writers, strict=True)
-    ]
+    counted = rows.counts()
+    streams = {
+        part: writer.stream(name, (counted[part] + 1,), np.int64)
+        for part, writer in writers.items()
+    }
     ends = np.zeros((rows.num_parts, 1), np.int64)
-    for stream in streams:
+    for stream in streams.values():
         stream.append(ends[0])
     for low, high in ranges(len(offsets) - 1, rows_at_once(offsets)):
         counts = np.diff(read(offsets, low, high + 1))
         order, bounds = group_by_part(rows.part_of[low:high], rows.num_parts)
-        for part, stream in enumerate(streams):
+        for part, stream in streams.items():
             mine = order[bounds[part] : bounds[part + 1]]
             starts = ends[part] + np.cumsum(counts[mine])
             stream.append(starts)
             ends[part] = starts[-1] if len(starts) else ends[part]
-    for writer in writers:
+    for writer in writers.values():
         writer.close(name)
 
 
 def split_entries(
-    rows: PartRows, writers: list[FolderWriter], name: str, offsets: Array, column: Array
+    rows: PartRows, writers: Writers, name: str, offsets: Array, column: Array
 ) -> None:
     """Write to each part the entries of its rows, where row v has offsets[v]..offsets[v + 1]."""
-    streams = [writer.stream(name, (-1, *column.shape[1:]), column.dtype) for writer in writers]
+    streams = {
+        part: writer.stream(name, (-1, *column.shape[1:]), column.dtype)
+        for part, writer in writers.items()
+    }
     deal_entries(rows, offsets, column, streams)
-    for writer in writers:
+    for writer in writers.values():
         writer.close(name)
 
 
@@ -139,7 +147,7 @@ class Sink(Protocol):
         """Take rows."""
 
 
-def deal_entries(rows: PartRows, offsets: Array, column: Array, sinks: Sequence[Sink]) -> None:
+def deal_entries(rows: PartRows, offsets: Array, column: Array, sinks: Mapping[int, Sink]) -> None:
     """Append each entry to the sink of the part that owns its row, in the store's order."""
 
     def deal(window: Window) -> list[Array]:
@@ -147,11 +155,11 @@ def deal_entries(rows: PartRows, offsets: Array, column: Array, sinks: Sequence[
         entry_part = part_of_entries(window.offsets, rows.part_of, window.first_row, low, high)
         order, bounds = group_by_part(entry_part, rows.num_parts)
         piece = read(column, low, high)
-        return _in_parts(piece, order, bounds)
+        return _in_parts(piece, order, bounds, sinks)
 
     step = per_thread(min(chunks.EDGES_AT_ONCE, rows_at_once(column)))
     for dealt in in_order(deal, windows(offsets, step), ahead=num_threads()):
-        _append_all(sinks, dealt)
+        _append_all(list(sinks.values()), dealt)
 
 
 def _append_all(sinks: Sequence[Sink], dealt: list[Array]) -> None:

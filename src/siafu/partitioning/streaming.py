@@ -8,12 +8,14 @@ rows are taken instead where they cut less; comparing costs one more read.
 Loads are [P, 3]: nodes, in-edges and training nodes of each part.
 """
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from siafu.graph import Array, Graph, Partial, index_dtype, scratch_folder
+from siafu.graph import Array, Crew, Graph, Partial, Told, index_dtype, scratch_folder
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import in_order, num_threads
 from siafu.partitioning.assign import assign_contiguous, check_num_parts
@@ -29,6 +31,7 @@ _CLUSTER_SHARE = 0.01
 """Largest cluster, of a part's share of nodes and edge ends: METIS evens out what is smaller."""
 _SMALL_CLUSTER = 64
 """Edge ends that a cluster of a small graph may have, up to five times that share."""
+PASS = "pass over the edges"
 ROUNDS = 4
 """Of clusters, and most of moving nodes."""
 _FEW_MOVES = 0.001
@@ -71,16 +74,48 @@ def assign_streaming(
 
 
 class _Sweep:
-    """Passes over the edges of one graph."""
+    """Passes over the edges of one graph, each by all ranks of a crew in step."""
 
     def __init__(
-        self, rows: BothWays, num_parts: int, seed: int, progress: Progress, partial: Partial | None
+        self,
+        rows: BothWays,
+        num_parts: int,
+        seed: int = 0,
+        progress: Progress = silent,
+        partial: Partial | None = None,
     ) -> None:
-        self.rows, self.graph = rows, rows.graph
+        self.rows, self.graph, self.crew = rows, rows.graph, rows.crew
         self.num_parts, self.seed = num_parts, seed
         self.progress, self.partial = progress, partial
         none = self.graph.train is None
         self.train = np.zeros(rows.num_nodes, bool) if none else np.array(self.graph.train)
+
+    @contextmanager
+    def _led(self, **told: Any) -> Iterator[None]:
+        """Have the other ranks pass over the edges as well; arrays they find in files."""
+        if self.crew.size == 1:
+            yield
+            return
+        assert self.partial is not None, "ranks share a folder"
+        folder = self.partial.scratch / "passing"
+        folder.mkdir(exist_ok=True)
+        for name, array in told["state"].items():
+            np.save(folder / f"{name}.npy", array)
+        told |= {"state": list(told["state"]), "folder": str(folder.absolute())}
+        with self.crew.together(PASS, told | {"parts": self.num_parts}):
+            yield
+
+    def follow(self, told: Told) -> None:
+        """Do what the first rank does in a pass, on arrays of its own."""
+        folder = Path(told["folder"])
+        state = {name: np.load(folder / f"{name}.npy") for name in told["state"]}
+        start = told["start"]
+        if told["step"] == "compare":
+            self._count_cut(list(state.values()))
+            return
+        work = self._join(state, **told["with"]) if "cluster" in state else self._moving(state)
+        for piece in self.rows.pieces(start, shared=True):
+            work(piece)
 
     def once(self, step: str, make: Callable[[], Array]) -> Array:
         """Return what an earlier process made in this step, else make and save it."""
@@ -92,10 +127,12 @@ class _Sweep:
         assert made is not None
         return np.array(made)
 
-    def run(self, step: str, state: dict[str, Array], work: Callable[[RowPiece], int]) -> int:
+    def run(
+        self, step: str, state: dict[str, Array], work: Callable[[RowPiece], int], **how: int
+    ) -> int:
         """Do `work` on every piece of rows and return the sum of what it returns.
 
-        It changes `state`, which survives a kill.
+        It changes `state`, which survives a kill. `how` is what other ranks have to know of it.
         """
         start, total = 0, 0
         if self.partial is not None and (noted := self.partial.facts(step)):
@@ -104,11 +141,13 @@ class _Sweep:
                 array[...] = self.partial.load(step, name)
         if self.partial is not None and self.partial.has(step):
             return total
-        for piece in self.rows.pieces(start):
-            total += work(piece)
-            self.progress(step, piece.high, self.rows.num_nodes)
-            if self.partial is not None and self.partial.is_due:
-                self.partial.save(step, state, ended=False, position=piece.high, total=total)
+        with self._led(step=step, state=state, start=start, **{"with": how}):
+            for piece in self.rows.pieces(start, shared=True):
+                total += work(piece)
+                at = piece.whole[1]
+                self.progress(step, at, self.rows.num_nodes)
+                if self.partial is not None and self.partial.is_due:
+                    self.partial.save(step, state, ended=False, position=at, total=total)
         if self.partial is not None:
             self.partial.save(step, state, position=self.rows.num_nodes, total=total)
         return total
@@ -145,27 +184,39 @@ class _Sweep:
         for number in range(1, ROUNDS + 1):
             if self.partial is not None and self.partial.facts(f"cluster {number + 1}"):
                 continue  # what this round ended with is needed no more, and may be gone
-
-            def join(piece: RowPiece, salt: int = number * n) -> int:
-                return grow_clusters(piece, cluster, weight, own, int(largest), salt)
-
-            self.run(f"cluster {number}", state, join)
+            how = {"own": own, "largest": int(largest), "salt": number * n}
+            self.run(f"cluster {number}", state, self._join(state, **how), **how)
             if self.partial is not None:
                 self.partial.forget(f"cluster {number - 1}")
         return cluster
 
+    def _join(
+        self, state: dict[str, Array], own: int, largest: int, salt: int
+    ) -> Callable[[RowPiece], int]:
+        def join(piece: RowPiece) -> int:
+            mass = self.rows.ends(*piece.whole) + own
+            cluster, weight = state["cluster"], state["weight"]
+            return grow_clusters(piece, cluster, weight, mass, largest, salt, self.crew)
+
+        return join
+
     def move(self, step: str, part_of: Array) -> tuple[Array, int]:
         """Return each node's part after those moved that cut fewer edges elsewhere."""
-        load_P3 = self.weigh(part_of, self.num_parts)
+        state = {"part_of": part_of, "loads": self.weigh(part_of, self.num_parts)}
+        return part_of, self.run(step, state, self._moving(state))
+
+    def _moving(self, state: dict[str, Array]) -> Callable[[RowPiece], int]:
+        part_of, load_P3 = state["part_of"], state["loads"]
         room = _room(load_P3.sum(axis=0) / self.num_parts)
 
         def move(piece: RowPiece) -> int:
-            weight_R3 = np.ones((piece.high - piece.low, 3))
-            weight_R3[:, 1] = np.diff(self.graph.indptr[piece.low : piece.high + 1])
-            weight_R3[:, 2] = self.train[piece.low : piece.high]
-            return move_rows(piece, weight_R3, part_of, load_P3, room)
+            low, high = piece.whole
+            weight_R3 = np.ones((high - low, 3))
+            weight_R3[:, 1] = np.diff(self.graph.indptr[low : high + 1])
+            weight_R3[:, 2] = self.train[low:high]
+            return move_rows(piece, weight_R3, part_of, load_P3, room, self.crew)
 
-        return part_of, self.run(step, {"part_of": part_of, "loads": load_P3}, move)
+        return move
 
     def weigh(self, group: Array, num_groups: int) -> Array:
         """Return nodes, in-edges and training nodes of each group."""
@@ -190,15 +241,29 @@ class _Sweep:
         if len(even) < 2:
             return even[0] if even else candidates[-1]
 
-        def count(piece: RowPiece) -> tuple[int, list[int]]:
-            cut = [_cut_edges(piece.low, *piece.sides[0], part_of) for part_of in even]
-            return piece.high, cut
+        state = {f"candidate {number}": part_of for number, part_of in enumerate(even)}
+        with self._led(step="compare", state=state, start=0, **{"with": {}}):
+            cut = self._count_cut(even)
+        return even[int(cut.argmin())]
 
-        cut = np.zeros(len(even), np.int64)
-        for high, found in in_order(count, self.rows.pieces(), ahead=num_threads()):
+    def _count_cut(self, candidates: list[Array]) -> Array:
+        """Return how many edges each candidate cuts."""
+
+        def count(piece: RowPiece) -> tuple[int, list[int]]:
+            cut = [_cut_edges(piece.low, *piece.sides[0], part_of) for part_of in candidates]
+            return piece.whole[1], cut
+
+        cut = np.zeros(len(candidates), np.int64)
+        for high, found in in_order(count, self.rows.pieces(shared=True), ahead=num_threads()):
             cut += found
             self.progress("compare", high, self.rows.num_nodes)
-        return even[int(cut.argmin())]
+        return self.crew.added(cut)
+
+
+def follow_pass(graph: Graph, crew: Crew, told: Told) -> None:
+    """Take part in a pass over the edges that the first rank of a crew leads."""
+    rows = BothWays(graph, Path(told["folder"]).parent, None, crew)
+    _Sweep(rows, told["parts"]).follow(told)
 
 
 def _is_even(load_P3: Array) -> bool:

@@ -3,6 +3,8 @@
 Memory is O(N) and a piece: edges and features only pass through.
 """
 
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from siafu.graph import (
     IntegerIds,
     Partial,
     SparseFeatures,
+    Told,
     fingerprint_graph,
     graph_facts,
     index_dtype,
@@ -31,6 +34,7 @@ from siafu.partitioning.chunks import Window, per_thread, ranges, windows
 from siafu.partitioning.quality import Quality, count_training
 from siafu.partitioning.split import (
     PartRows,
+    Writers,
     deal_entries,
     group_by_part,
     split_entries,
@@ -38,6 +42,8 @@ from siafu.partitioning.split import (
     split_rows,
 )
 from siafu.record import Progress, silent
+
+WRITE = "write parts"
 
 
 def write_parts(  # noqa: PLR0913 - every argument is a fact the folder records
@@ -65,36 +71,155 @@ def write_in_steps(
     how: dict[str, Any],
     progress: Progress | None = None,
 ) -> Quality:
-    """Write the parts, step by step; `how` they came about is kept as facts."""
+    """Write the parts, step by step, by all of a crew; `how` they came about is kept as facts."""
     progress, writer = progress or silent, partial.writer
-    writers = [writer.child(f"part{part}", "part") for part in range(rows.num_parts)]
+    writers = {part: writer.child(f"part{part}", "part") for part in range(rows.num_parts)}
     facts = graph_facts(graph)
     fingerprint = _fingerprint(partial, graph, progress)
-    for part, child in enumerate(writers):
+    for part, child in writers.items():
         child.facts |= facts | {
             "part": part,
             "num_parts": rows.num_parts,
             "num_owned": len(rows.owned(part)),
             "graph_fingerprint": fingerprint,
         }
-    write_edges(graph, rows, writers, partial, progress)
-    if not partial.has("sends"):
-        write_sends(rows, writers)
-        for part, child in enumerate(writers):
-            child.save("rows", rows.owned(part), dtype=np.int64)
-        partial.end("sends")
-    _write_nodes(graph, rows, writers, partial, progress)
+    shared = _Shared(PartsOf(graph, rows, writers, partial.scratch), partial)
+    progress("edges", 0, None)
+    for step in ("edges", *(f"edges {name}" for name, _ in graph.edge_arrays() if name != "src")):
+        shared.do(step)
+    shared.do_parts(progress)
+    shared.do("sends")
+    columns = _node_columns(graph)
+    for done, (name, *_) in enumerate(columns):
+        progress("nodes", done, len(columns))
+        shared.do(f"nodes {name}")
+    progress("nodes", len(columns), len(columns))
     if not partial.has("whole"):
         writer.save("part_of", rows.part_of)
         graph.ids.save(writer)
         partial.end("whole")
-    quality = _quality(partial, graph, rows, writers)
+    quality = _quality(partial, graph, rows, list(writers.values()))
     writer.facts |= how | {
         "num_parts": rows.num_parts,
         "graph": facts | {"fingerprint": fingerprint},
         "quality": quality.to_facts(),
     }
     return quality
+
+
+class PartsOf:
+    """The parts of one graph on their way to the disk, and the steps they are written in."""
+
+    def __init__(
+        self, graph: Graph, rows: PartRows, writers: dict[int, FolderWriter], scratch: Path
+    ) -> None:
+        self.graph, self.rows, self.writers, self.scratch = graph, rows, writers, scratch
+
+    def write(self, step: str, parts: list[int]) -> list[int]:
+        """Do a step for some parts; of that which finds the halo return how many edges are cut."""
+        what, _, name = step.partition(" ")
+        graph, some = self.graph, {part: self.writers[part] for part in parts}
+        if step == "edges":
+            files = {part: self._file(part) for part in parts}
+            split_offsets(self.rows, some, "indptr", graph.indptr)
+            for file in files.values():
+                file.path.unlink(missing_ok=True)
+            deal_entries(self.rows, graph.indptr, graph.src, files)
+        elif what == "edges":
+            column = as_stored(name, dict(graph.edge_arrays())[name])
+            split_entries(self.rows, some, name, graph.indptr, column)
+        elif what == "part":
+            return [_write_part(self.rows, p, some[p], self._file(p)) for p in parts]
+        elif step == "sends":
+            write_sends(self.rows, self.writers, parts)
+            for part, writer in some.items():
+                writer.save("rows", self.rows.owned(part), dtype=np.int64)
+        else:
+            assert what == "nodes", f"nobody writes {step}"
+            columns = {found: (split, arrays) for found, split, *arrays in _node_columns(graph)}
+            split, arrays = columns[name]
+            split(self.rows, some, name, *arrays)
+        return []
+
+    def _file(self, part: int) -> "_ScratchFile":
+        return _ScratchFile(self.scratch / f"src{part}", self.graph.src.dtype)
+
+
+class _Shared:
+    """Steps of writing parts, each done by the ranks that draw a part, or by this one."""
+
+    def __init__(self, parts: PartsOf, partial: Partial) -> None:
+        self._parts, self._partial, self._crew = parts, partial, partial.crew
+        self._all = list(parts.writers)
+        if self._crew.size > 1:
+            np.save(partial.scratch / "part_of.npy", parts.rows.part_of)
+
+    def do(self, step: str) -> None:
+        """Do a step for all parts at once, or for an even share of them on each rank."""
+        if self._partial.has(step):
+            return
+        shares = [self._all[rank :: self._crew.size] for rank in range(self._crew.size)]
+        for _ in self._done(step, [share for share in shares if share]):
+            pass
+        if step == "edges":
+            files = (self._partial.scratch / f"src{part}" for part in self._all)
+            self._partial.sync(*(file for file in files if file.exists()))
+        self._partial.end(step)
+
+    def do_parts(self, progress: Progress) -> None:
+        """Write the edges and the halo of each part."""
+        left = [part for part in self._all if not self._partial.has(f"part {part}")]
+        for part, found in zip(left, self._done("part", [[p] for p in left]), strict=True):
+            self._partial.discard(self._partial.scratch / f"src{part}")
+            self._partial.end(f"part {part}", cut_edges=found[0])
+            progress("parts", part + 1, len(self._all))
+
+    def _done(self, step: str, shares: list[list[int]]) -> Iterator[list[int]]:
+        parts = self._parts
+        told: Told = {"step": step, "num_parts": len(self._all)}
+        if self._crew.size > 1:
+            told |= {
+                "folder": str(self._partial.writer.path.absolute()),
+                "scratch": str(self._partial.scratch.absolute()),
+                "states": {part: writer.state() for part, writer in parts.writers.items()},
+            }
+
+        def write(told: Told, share: list[int]) -> Any:
+            found = parts.write(told["step"], share)
+            return [self._states(share), found]
+
+        for states, found in self._crew.share(WRITE, write, told, shares):
+            for part, state in states:
+                parts.writers[part].restore(state)
+            yield found
+
+    def _states(self, share: list[int]) -> list[Any]:
+        if self._crew.size == 1:
+            return []
+        return [(part, self._parts.writers[part].state()) for part in share]
+
+
+def write_told_parts(graph: Graph, told: Told, share: list[int]) -> Any:
+    """Do a step for some parts, as another rank tells, and return what is whole of them then."""
+    folder, scratch = Path(told["folder"]), Path(told["scratch"])
+    rows = _rows_of(scratch / "part_of.npy", told["num_parts"])
+    writers = dict[int, FolderWriter]()
+    for part, state in told["states"].items():
+        writers[int(part)] = FolderWriter(folder / f"part{part}", "part")
+        writers[int(part)].restore(state)
+    parts = PartsOf(graph, rows, writers, scratch)
+    try:
+        found = parts.write(told["step"], share)
+    except BaseException:
+        for writer in writers.values():
+            writer.abandon()
+        raise
+    return [[(part, writers[part].state()) for part in share], found]
+
+
+@lru_cache(maxsize=1)
+def _rows_of(file: Path, num_parts: int) -> PartRows:
+    return PartRows(np.load(file), num_parts)
 
 
 def _fingerprint(partial: Partial, graph: Graph, progress: Progress) -> str:
@@ -129,23 +254,6 @@ def check_assignment(graph: Graph, part_of: Array, num_parts: int) -> None:
             f"and {num_parts} parts",
             fix=f"give each node a part from 0 to {num_parts - 1}",
         )
-
-
-def _write_nodes(
-    graph: Graph,
-    rows: PartRows,
-    writers: list[FolderWriter],
-    partial: Partial,
-    progress: Progress,
-) -> None:
-    """Write what has one row per node; each array is a step."""
-    columns = _node_columns(graph)
-    for done, (name, split, *arrays) in enumerate(columns):
-        progress("nodes", done, len(columns))
-        if not partial.has(f"nodes {name}"):
-            split(rows, writers, name, *arrays)
-            partial.end(f"nodes {name}")
-    progress("nodes", len(columns), len(columns))
 
 
 def _node_columns(graph: Graph) -> list[tuple[Any, ...]]:
@@ -188,38 +296,6 @@ class _ScratchFile:
         """Return the entries low..high."""
         offset = low * self._dtype.itemsize
         return np.fromfile(self.path, self._dtype, high - low, offset=offset)
-
-
-def write_edges(
-    graph: Graph,
-    rows: PartRows,
-    writers: list[FolderWriter],
-    partial: Partial,
-    progress: Progress,
-) -> None:
-    """Write each part's CSR and halo; the edges are dealt out once, whatever the parts."""
-    files = [
-        _ScratchFile(partial.scratch / f"src{part}", graph.src.dtype)
-        for part in range(rows.num_parts)
-    ]
-    if not partial.has("edges"):
-        progress("edges", 0, None)
-        split_offsets(rows, writers, "indptr", graph.indptr)
-        for file in files:
-            file.path.unlink(missing_ok=True)
-        deal_entries(rows, graph.indptr, graph.src, files)
-        partial.sync(*(file.path for file in files))
-        partial.end("edges")
-    for name, column in graph.edge_arrays():
-        if name != "src" and not partial.has(f"edges {name}"):
-            split_entries(rows, writers, name, graph.indptr, as_stored(name, column))
-            partial.end(f"edges {name}")
-    for part, (writer, file) in enumerate(zip(writers, files, strict=True)):
-        if not partial.has(f"part {part}"):
-            cut_edges = _write_part(rows, part, writer, file)
-            partial.discard(file.path)
-            partial.end(f"part {part}", cut_edges=cut_edges)
-        progress("parts", part + 1, rows.num_parts)
 
 
 def _write_part(rows: PartRows, part: int, writer: FolderWriter, file: _ScratchFile) -> int:
@@ -291,11 +367,13 @@ def _mark_boundary(rows: tuple[Array, int, int], columns: Array, boundary: Array
     return cut
 
 
-def write_sends(rows: PartRows, writers: list[FolderWriter]) -> None:
-    """Write which owned rows each part sends, by receiver, in the order of its halo."""
-    halos = [writer.load("halo") for writer in writers]
-    starts = [np.concatenate([[0], np.cumsum(writer.load("halo_counts"))]) for writer in writers]
-    for part, writer in enumerate(writers):
+def write_sends(rows: PartRows, writers: Writers, parts: Iterable[int]) -> None:
+    """Write which owned rows these parts send, by receiver, in the order of its halo."""
+    others = [writers[part] for part in range(rows.num_parts)]
+    halos = [writer.load("halo") for writer in others]
+    starts = [np.concatenate([[0], np.cumsum(writer.load("halo_counts"))]) for writer in others]
+    for part in parts:
+        writer = writers[part]
         bounds = [(int(start[part]), int(start[part + 1])) for start in starts]
         counts = [high - low for low, high in bounds]
         stream = writer.stream("send_rows", (sum(counts),), np.int64)

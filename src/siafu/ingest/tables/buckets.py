@@ -7,7 +7,7 @@ came out too large is scattered again into smaller ranges.
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -122,25 +122,28 @@ class SortedRows:
 
     low: int
     counts: Array
-    records: Array
+    records: Array | Mapping[str, Array]
+    """By field, where they were sorted elsewhere."""
 
 
 class Buckets:
     """Records scattered over files by destination; a context in which records may be added.
 
-    With `sizes` the files are there already: so many bytes of each stay.
+    With `sizes` the files are there already: so many bytes of each stay. Those who read it may be
+    given several folders, whose records follow one another.
     """
 
     def __init__(
         self,
-        folder: Path,
+        folder: Path | Sequence[Path],
         rows: range,
         record: Any,
         *,
         most_buckets: int,
         sizes: Sequence[int] = (),
     ) -> None:
-        self._folder, self._rows, self._record = folder, rows, np.dtype(record)
+        self._folders = [folder] if isinstance(folder, Path) else list(folder)
+        self._folder, self._rows, self._record = self._folders[0], rows, np.dtype(record)
         self._shift = 0
         while self._bucket_of(len(rows) - 1) >= max(1, min(most_buckets, _MOST_BUCKETS)):
             self._shift += 1
@@ -153,7 +156,7 @@ class Buckets:
     def __enter__(self) -> Self:
         if not self._kept:
             shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.mkdir()
+            self._folder.mkdir(parents=True)
         for bucket in range(self.num_buckets):
             mode = "r+b" if self._kept else "wb"
             self._files.append(self.path(bucket).open(mode, buffering=0))
@@ -174,6 +177,14 @@ class Buckets:
     def path(self, bucket: int) -> Path:
         """Return the file of a bucket."""
         return self._folder / f"{bucket}.bin"
+
+    def first_row(self, bucket: int) -> int:
+        """Return the first row whose edges are in a bucket."""
+        return self._rows.start + (bucket << self._shift)
+
+    def paths(self, bucket: int) -> list[Path]:
+        """Return the files of a bucket, in the order of their records."""
+        return [folder / f"{bucket}.bin" for folder in self._folders]
 
     def sizes(self) -> list[int]:
         """Return the bytes of each file, all of them on the disk by then."""
@@ -235,7 +246,7 @@ class Buckets:
         yield from in_order(sort, left, ahead=min(ahead, num_threads()))
 
     def _num_records(self, bucket: int) -> int:
-        return self.path(bucket).stat().st_size // self._record.itemsize
+        return sum(path.stat().st_size for path in self.paths(bucket)) // self._record.itemsize
 
     def sorted_rows(
         self, bucket: int, *, most_records: int, type_of_code: Array | None = None
@@ -245,14 +256,14 @@ class Buckets:
         More than `most_records` at once are held only for a single row that has them all. Types
         come out as `type_of_code` has them, known only once all records were added.
         """
-        low = self._rows.start + (bucket << self._shift)
+        low = self.first_row(bucket)
         rows = range(low, min(low + (1 << self._shift), self._rows.stop))
-        path = self.path(bucket)
-        num_records = self._num_records(bucket)
+        paths, num_records = self.paths(bucket), self._num_records(bucket)
         if num_records <= most_records or len(rows) == 1:
-            yield _sort(np.fromfile(path, dtype=self._record), rows, type_of_code)
+            records = [np.fromfile(path, dtype=self._record) for path in paths]
+            yield _sort(np.concatenate(records), rows, type_of_code)
             return
-        inner = self._smaller(path, rows, max(2, 2 * num_records // most_records))
+        inner = self._smaller(paths, rows, max(2, 2 * num_records // most_records))
         for piece in range(inner.num_buckets):
             yield from inner.sorted_rows(
                 piece, most_records=most_records, type_of_code=type_of_code
@@ -260,12 +271,14 @@ class Buckets:
             inner.path(piece).unlink()
         inner._folder.rmdir()
 
-    def _smaller(self, path: Path, rows: range, pieces: int) -> "Buckets":
-        """Return the records of a file scattered again, over about this many files."""
-        inner = Buckets(path.with_suffix(""), rows, self._record, most_buckets=pieces)
-        with inner, path.open("rb") as file:
-            while len(records := np.fromfile(file, self._record, _RECORDS_AT_ONCE)):
-                inner.add(records)
+    def _smaller(self, paths: Sequence[Path], rows: range, pieces: int) -> "Buckets":
+        """Return the records of some files scattered again, over about this many files."""
+        inner = Buckets(paths[0].with_suffix(""), rows, self._record, most_buckets=pieces)
+        with inner:
+            for path in paths:
+                with path.open("rb") as file:
+                    while len(records := np.fromfile(file, self._record, _RECORDS_AT_ONCE)):
+                        inner.add(records)
         return inner
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from siafu.errors import DataError
-from siafu.graph import make_in_steps
+from siafu.graph import ALONE, Crew, Help, make_in_steps
 from siafu.ingest.frames import is_kept_frame
 from siafu.ingest.tables.budget import fit_tables
 from siafu.ingest.tables.edge_columns import edge_flags
@@ -20,10 +20,11 @@ from siafu.ingest.tables.finding import (
     lost_zeros,
     spelled,
 )
-from siafu.ingest.tables.ids import RepeatedIdError
+from siafu.ingest.tables.ids import IdKind, RepeatedIdError
 from siafu.ingest.tables.nodes import NodeTable, node_flags
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
+from siafu.ingest.tables.shared_edges import EdgeHelps
 from siafu.ingest.tables.store_builder import Drawing, StoreBuilder, drawing_job, table_job
 from siafu.record import Progress, shortened, silent
 
@@ -133,6 +134,7 @@ def build_store(
     drawing: Drawing | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    crew: Crew = ALONE,
 ) -> list[str]:
     """Write the tables as a store at `target`, whole or not at all; return notes for the user."""
     options, report = options or TableOptions(), progress or silent
@@ -140,13 +142,13 @@ def build_store(
     job |= drawing_job(drawing)
     options, told = find_columns(tables, options)
     options = fit_tables(options, None if tables.nodes is None else tables.nodes.num_rows())
-    with make_in_steps(target, "store", job=job, overwrite=overwrite) as partial:
+    with make_in_steps(target, "store", job=job, overwrite=overwrite, crew=crew) as partial:
         problems = Problems()
         builder = StoreBuilder(partial, tables.name, drawing, told, id_columns(tables, options))
         if tables.nodes is None:
             edges = EdgeTable(tables.edges, options, report, problems=problems)
             problems.raise_any()
-            builder.take_nodes(edges.write_seen_ids)
+            builder.take_nodes(lambda writer: edges.write_seen_ids(writer, partial))
             builder.take_edges(edges)
             return builder.finish()
         nodes = NodeTable(tables.nodes, options, report, problems)
@@ -162,6 +164,18 @@ def build_store(
             builder.take_nodes(nodes.write_once_each, again=True)
             builder.take_edges(edges)
         return builder.finish()
+
+
+def table_helps(source: Path, options: TableOptions) -> dict[str, Help]:
+    """Return what ranks beside the first do of `build_store`."""
+
+    def open_table(kind: IdKind) -> EdgeTable:
+        tables = find_tables(source, options)
+        found, _ = find_columns(tables, options)
+        found = fit_tables(found, None if tables.nodes is None else tables.nodes.num_rows())
+        return EdgeTable(tables.edges, found, silent, kind)
+
+    return EdgeHelps(open_table).helps()
 
 
 def id_columns(tables: Tables, options: TableOptions) -> dict[str, str]:

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from siafu.graph import FolderWriter, index_dtype
+from siafu.graph import Array, FolderWriter, index_dtype
 from siafu.ingest.tables.buckets import SortedRows, record_type
+from siafu.ingest.tables.classes import NO_LABEL
 from siafu.ingest.tables.options import TableOptions
 
 _ARRAY_OF_FIELD = {name: f"edge_{name}" for name in ("weight", "attr", "type", "split", "row")} | {
@@ -43,7 +44,7 @@ class EdgeArrays:
         self._indptr.append(self._edges + np.cumsum(rows.counts))
         for name, stream in self._streams.items():
             stream.append(rows.records[name])
-        self._edges += len(rows.records)
+        self._edges += int(rows.counts.sum())
 
     def flushed(self) -> dict[str, int]:
         """Return how far the arrays are, all of it on the disk by then."""
@@ -67,3 +68,20 @@ def predicted_record(num_nodes: int, options: TableOptions) -> Any:
         attr=len(options.edge_attr or ()),
         typed=True,
     )
+
+
+def with_reverses(records: Array, target: str | None) -> Array:
+    """Return the records and, after them, their reverses, which are not asked about again.
+
+    `target` is the kind of what is predicted of edges.
+    """
+    records["reverse"] = False
+    reverses = records.copy()
+    reverses["reverse"] = True
+    reverses["src"], reverses["dst"] = records["dst"], records["src"]
+    if target is not None:
+        reverses["target"] = NO_LABEL if target == "class" else np.nan
+    for name, nothing in (("row", -1), ("split", 0)):
+        if name in (records.dtype.names or ()):
+            reverses[name] = nothing
+    return np.concatenate([records, reverses])

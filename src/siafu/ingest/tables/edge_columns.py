@@ -1,5 +1,6 @@
 """Which columns of an edge table mean what, and what is counted while they are read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,6 +180,11 @@ class EdgeColumns:
         if self.types is not None:
             self.types.take_up(state["types"])
 
+    @property
+    def may_be_read_apart(self) -> bool:
+        """Whether spans of the table can be read side by side: nothing is numbered as met."""
+        return self.types is None and self.labels is None and not self.features.categories
+
     def check(self, problems: Problems, drop: bool | None) -> None:
         """Note what is wrong with the table, once it was read."""
         self.dropped.check(problems, drop)
@@ -203,6 +209,33 @@ class EdgeColumns:
         lines += [Line(name, "split", "split") for name in self.masks.columns] if self.masks else []
         lines += edge_feature_lines(self.features)
         return [*notes, told_edges(shown, lines)]
+
+
+def join_states(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return what `EdgeColumns.state` is after spans that were read apart, in their order."""
+    dropped = [state["dropped"] for state in states]
+    names = Dropped.__slots__
+    whole = {name: _first_or_sum([one[name] for one in dropped]) for name in names}
+    # The two tell of the same id.
+    told = next((one for one in dropped if one["first_unknown"]), dropped[0])
+    whole["written_otherwise"] = told["written_otherwise"]
+    readers = [
+        {
+            name: _first_or_sum([one[name] for one in of_spans])
+            for name in ("rows", "odd", "first", "lost")
+        }
+        | {"gaps": np.sum([one["gaps"] for one in of_spans], axis=0).tolist(), "met": []}
+        for of_spans in zip(*(state["readers"] for state in states), strict=True)
+    ]
+    weight = _first_or_sum([state["weight"] for state in states])
+    return {"dropped": whole, "weight": weight, "readers": readers, "types": []}
+
+
+def _first_or_sum(found: Sequence[Any]) -> Any:
+    """Return the sum of numbers, and of texts the first that is one."""
+    if isinstance(found[0], str):
+        return next((text for text in found if text), "")
+    return sum(found)
 
 
 def choose_edge_columns(table: Table, options: TableOptions, problems: Problems) -> EdgeColumns:

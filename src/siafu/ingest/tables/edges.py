@@ -5,16 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from siafu.errors import DataError
 from siafu.graph import Array, FolderWriter, Partial, edge_type_dtype, index_dtype
-from siafu.ingest.tables.buckets import Begun, Buckets, begin_records, record_type
+from siafu.ingest.tables.buckets import Begun, Buckets, SortedRows, begin_records, record_type
 from siafu.ingest.tables.budget import bucket_edges, edge_pieces, fit_tables
-from siafu.ingest.tables.classes import NO_LABEL
 from siafu.ingest.tables.columns import as_float32, number_block
-from siafu.ingest.tables.edge_arrays import EdgeArrays
+from siafu.ingest.tables.edge_arrays import EdgeArrays, with_reverses
 from siafu.ingest.tables.edge_columns import Dropped, choose_edge_columns
 from siafu.ingest.tables.features import place_categories, read_block
 from siafu.ingest.tables.files import MixedTypesError, Piece, Table
@@ -26,11 +23,24 @@ from siafu.ingest.tables.ids import (
     column_kind,
     id_column,
     with_types,
-    written_otherwise,
 )
+from siafu.ingest.tables.known_ends import with_known_ends, without_empty
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.problems import Problems
 from siafu.ingest.tables.repeated import empty_ids
+from siafu.ingest.tables.row_groups import Place
+from siafu.ingest.tables.shared_edges import (
+    READ,
+    SORTED,
+    WHOLE,
+    Span,
+    SpanNotes,
+    bucket_folders,
+    read_apart,
+    seen_apart,
+    sorted_apart,
+    spans_of,
+)
 from siafu.ingest.tables.splits import split_codes
 from siafu.ingest.tables.store_builder import WrittenEdges, WrittenNodes
 from siafu.ops.threads import in_order, num_threads
@@ -39,7 +49,6 @@ from siafu.record import Progress
 _AHEAD, _PIECES_AT_ONCE = 8, 64
 """Pieces worked on (and buckets sorted) at once; pieces between two notes."""
 _CSV_ROW_BYTES = 12
-_READ, _SORTED = "edges read", "edges sorted"
 
 
 class EdgeTable:
@@ -99,13 +108,16 @@ class EdgeTable:
             notes=[*([apart] if delimiter else []), *columns.notes(shown)],
         )
 
-    def write_seen_ids(self, writer: FolderWriter) -> WrittenNodes:
+    def write_seen_ids(self, writer: FolderWriter, partial: Partial) -> WrittenNodes:
         """Write all ids that edges name, sorted: the nodes where there is no node table."""
+        seen, notes = None, list[str]()
+        if partial.crew.size > 1:
+            seen = seen_apart(self, partial.scratch, partial.crew)
         try:
-            seen, notes = self._see_ids(), []
+            seen = seen or self.see_ids()
         except PaddedIdError as padded:
             self.read_ids_as("text")
-            seen, notes = self._see_ids(), [padded.note()]
+            seen, notes = self.see_ids(), [padded.note()]
         ids = seen.finish()
         if not len(ids):
             self.columns.check(self.problems, drop=False)
@@ -113,11 +125,12 @@ class EdgeTable:
         ids.save(writer)
         return WrittenNodes(notes=notes)
 
-    def _see_ids(self) -> SeenIds:
+    def see_ids(self, span: Span = WHOLE) -> SeenIds:
+        """Return the ids that a span of the table names."""
         seen = SeenIds(self.kind)
         columns = (self.columns.src, self.columns.dst)
-        for piece in self._pieces("finding nodes", columns):
-            kept = self._without_empty(piece)
+        for piece in self._pieces("finding nodes", columns, *span):
+            kept = without_empty(piece, self.columns)
             for name in columns:
                 seen.add(id_column(kept, name, self.kind, makes_nodes=True))
         self.columns.dropped = Dropped()  # counted when the edges are read
@@ -125,46 +138,65 @@ class EdgeTable:
 
     def write(self, partial: Partial, rows: Callable[[], IdRows], num_nodes: int) -> int:
         """Write indptr, src and the edge data into the folder and return how many edges it has."""
-        self.options = fit_tables(self.options, num_nodes)
+        self.fit(num_nodes)
         self._scan_targets()
-        buckets = self._buckets(partial, num_nodes)
-        if not partial.has(_READ):
+        buckets = self._buckets(partial, spans := self._spans(partial), num_nodes)
+        if not partial.has(READ) and len(spans) > 1:
+            read_apart(self, partial, rows, spans, num_nodes, buckets.num_buckets)
+        elif not partial.has(READ):
             with buckets:
-                self._scatter(partial, buckets, rows(), num_nodes)
-        self.columns.take_up(partial.facts(_READ).get("columns", {}))
+                self.scatter(partial, buckets, rows(), num_nodes)
+        self.columns.take_up(partial.facts(READ).get("columns", {}))
         self.columns.check(self.problems, self.options.drop_unknown)
         self.problems.raise_any()
-        if not partial.has(_SORTED):
+        if not partial.has(SORTED):
             self._sort(partial, buckets, num_nodes)
-        return int(partial.facts(_SORTED)["num_edges"])
+        return int(partial.facts(SORTED)["num_edges"])
+
+    def fit(self, num_nodes: int) -> None:
+        """Take pieces that fit, now that the number of nodes is known."""
+        self.options = fit_tables(self.options, num_nodes)
+
+    def _spans(self, partial: Partial) -> list[Span]:
+        """Return the spans that ranks read, as they were when reading began."""
+        so_far = partial.facts(READ)
+        if so_far or partial.crew.size == 1 or not self.columns.may_be_read_apart:
+            return spans_of(so_far)
+        return self.table.spans(partial.crew.size)
 
     def _scan_targets(self) -> None:
-        labels = self.columns.labels
-        if labels is not None:
+        if (labels := self.columns.labels) is not None:
             labels.begin()
             for piece in self._pieces("finding classes of edges", labels.columns):
                 labels.scan(piece)
             labels.class_names()
 
-    def _buckets(self, partial: Partial, num_nodes: int) -> Buckets:
+    def _buckets(self, partial: Partial, spans: list[Span], num_nodes: int) -> Buckets:
         """Return the buckets as they were cut when reading began: memory may be set anew since."""
-        so_far = partial.facts(_READ)
+        so_far = partial.facts(READ)
         expected = self.table.estimate_rows(bytes_a_row=_CSV_ROW_BYTES)
         expected *= 2 if self.options.undirected else 1
         at_once = 2 * min(_AHEAD, num_threads())
         most = 2 * expected // self._bucket_edges(num_nodes) * at_once + at_once
         most = so_far.get("most_buckets", most)
         return Buckets(
-            partial.scratch / "buckets",
+            bucket_folders(partial.scratch, spans),
             range(num_nodes),
-            self._record_type(num_nodes),
+            self.record_type(num_nodes),
             most_buckets=most,
             sizes=so_far.get("sizes", ()),
         )
 
-    def _scatter(self, partial: Partial, buckets: Buckets, rows: IdRows, num_nodes: int) -> None:
-        """Read the edges into the buckets, from where the last note was made."""
-        record, so_far = self._record_type(num_nodes), partial.facts(_READ)
+    def scatter(
+        self,
+        partial: Partial | SpanNotes,
+        buckets: Buckets,
+        rows: IdRows,
+        num_nodes: int,
+        span: Span = WHOLE,
+    ) -> None:
+        """Read the edges of a span into the buckets, from where the last note was made."""
+        record, so_far = self.record_type(num_nodes), partial.facts(READ)
         self.columns.take_up(so_far.get("columns", {}))
 
         def facts() -> dict[str, Any]:
@@ -175,8 +207,8 @@ class EdgeTable:
                 "columns": self.columns.state(),
             }
 
-        position = tuple(so_far.get("position", (0, 0)))
-        found = self._looked_up(rows, record, position)
+        position = tuple(so_far.get("position", span[0]))
+        found = self._looked_up(rows, record, position, span[1])
 
         def records() -> Iterator[Array]:
             nonlocal position, found
@@ -190,7 +222,7 @@ class EdgeTable:
                         raise
                     self._as_text = True
                     self.read_ids_as(self.kind)
-                    found = self._looked_up(rows, record, position)
+                    found = self._looked_up(rows, record, position, span[1])
                     continue
                 yield self._records(piece, rows, record, begun)
                 position = (piece.file_number, piece.first_row + piece.batch.num_rows)
@@ -200,11 +232,11 @@ class EdgeTable:
             before = position
             buckets.add_all(records(), ahead=_AHEAD)
             if position != before and partial.is_due:
-                partial.note(_READ, **facts())
-        partial.end(_READ, **facts())
+                partial.note(READ, **facts())
+        partial.end(READ, **facts())
 
     def _looked_up(
-        self, rows: IdRows, record: Any, position: tuple[int, int]
+        self, rows: IdRows, record: Any, position: Place, stop: Place | None
     ) -> Iterator[tuple[Piece, Begun | None]]:
         """Yield the pieces from here on with records that threads looked the ends up for.
 
@@ -219,36 +251,56 @@ class EdgeTable:
             known = all(not len(end) or end.min() >= 0 for end in ends)
             return piece, begin_records(ends, record) if known else None
 
-        pieces = self._pieces("reading edges", self.columns.names(), position)
+        pieces = self._pieces("reading edges", self.columns.names(), position, stop)
         return in_order(look_up, pieces, ahead=_AHEAD)
 
     def _sort(self, partial: Partial, buckets: Buckets, num_nodes: int) -> None:
         """Sort one bucket after another into the arrays, from where the last note was made."""
-        so_far = partial.facts(_SORTED)
-        arrays = EdgeArrays(partial.writer, self._array_types(num_nodes), num_nodes, so_far)
-        type_of_code = None if self.types is None else self.types.type_of_code()
+        so_far = partial.facts(SORTED)
+        arrays = EdgeArrays(partial.writer, self.array_types(num_nodes), num_nodes, so_far)
         done = int(so_far.get("buckets", 0))
-        for bucket, found in buckets.all_sorted(
-            done, most_records=self._bucket_edges(num_nodes), type_of_code=type_of_code
-        ):
+        for bucket, found in self._all_sorted(partial, buckets, done, num_nodes):
             # A bucket that comes in pieces has ended when the next one begins.
             if bucket > done:
-                partial.discard(*(buckets.path(old) for old in range(done, bucket)))
+                partial.discard(*(p for old in range(done, bucket) for p in buckets.paths(old)))
                 done = bucket
                 if partial.is_due:
-                    partial.note(_SORTED, buckets=done, **arrays.flushed())
+                    partial.note(SORTED, buckets=done, **arrays.flushed())
             for rows in found:
-                if self.columns.features.categories:
-                    place_categories(rows.records["attr"], self.columns.features.readers)
                 arrays.append(rows)
                 self.progress("sorting edges", rows.low + len(rows.counts), num_nodes)
         num_edges = arrays.close()
         partial.discard(partial.scratch / "buckets")
-        partial.end(_SORTED, num_edges=num_edges)
+        partial.end(SORTED, num_edges=num_edges)
 
-    def _array_types(self, num_nodes: int) -> dict[str, np.dtype[Any]]:
+    def _all_sorted(
+        self, partial: Partial, buckets: Buckets, done: int, num_nodes: int
+    ) -> Iterator[tuple[int, list[SortedRows]]]:
+        if partial.crew.size > 1:
+            yield from sorted_apart(self, partial, buckets, done, num_nodes)
+            return
+        for bucket, found in buckets.all_sorted(done, **self._sorting(num_nodes)):
+            for rows in found:
+                self._place(rows)
+            yield bucket, found
+
+    def sorted_bucket(self, buckets: Buckets, bucket: int, num_nodes: int) -> Iterator[SortedRows]:
+        """Yield the rows of one bucket in order, as the store has them."""
+        for rows in buckets.sorted_rows(bucket, **self._sorting(num_nodes)):
+            self._place(rows)
+            yield rows
+
+    def _sorting(self, num_nodes: int) -> dict[str, Any]:
+        types = None if self.types is None else self.types.type_of_code()
+        return {"most_records": self._bucket_edges(num_nodes), "type_of_code": types}
+
+    def _place(self, rows: SortedRows) -> None:
+        if (features := self.columns.features).categories:
+            place_categories(rows.records["attr"], features.readers)
+
+    def array_types(self, num_nodes: int) -> dict[str, np.dtype[Any]]:
         """Return the dtype of each field of a record as the store has it."""
-        record, left_out = self._record_type(num_nodes), {"dst", "reverse"}
+        record, left_out = self.record_type(num_nodes), {"dst", "reverse"}
         if self.columns.weights.why_not:
             left_out.add("weight")
         types = {name: record[name] for name in record.names if name not in left_out}
@@ -256,7 +308,8 @@ class EdgeTable:
             types["type"] = edge_type_dtype(len(self.types))
         return types
 
-    def _record_type(self, num_nodes: int) -> Any:
+    def record_type(self, num_nodes: int) -> Any:
+        """Return the dtype of what is kept of an edge until edges are sorted."""
         return record_type(
             index_dtype(num_nodes),
             undirected=self.options.undirected,
@@ -286,16 +339,20 @@ class EdgeTable:
         return (np.int64,) if labels.kind == "class" else (np.float32, (len(labels.described()),))
 
     def _bucket_edges(self, num_nodes: int) -> int:
-        return bucket_edges(self.options, num_nodes, self._record_type(num_nodes).itemsize)
+        return bucket_edges(self.options, num_nodes, self.record_type(num_nodes).itemsize)
 
     def _pieces(
-        self, phase: str, columns: Sequence[str], start: tuple[int, int] = (0, 0)
+        self,
+        phase: str,
+        columns: Sequence[str],
+        start: Place = WHOLE[0],
+        stop: Place | None = None,
     ) -> Iterator[Piece]:
         total, done = self.table.num_rows(), self.table.rows_before(start)
         self.progress(phase, done, total)
         names = list(dict.fromkeys(columns))
         limits = edge_pieces(self.options, len(names) + self.columns.attr_width())
-        for piece in self.table.pieces(names, start=start, **limits):
+        for piece in self.table.pieces(names, start=start, stop=stop, **limits):
             yield piece
             done += piece.batch.num_rows
             self.progress(phase, done, total)
@@ -306,25 +363,14 @@ class EdgeTable:
                 fix="check that the export was complete",
             )
 
-    def _without_empty(self, piece: Piece) -> Piece:
-        """Return the piece without edges that have no id at one end, which are counted."""
-        for name in (self.columns.src, self.columns.dst):
-            is_empty = empty_ids(piece, name)
-            if is_empty is not None:
-                dropped = self.columns.dropped
-                dropped.empty += int(is_empty.sum())
-                where = f"column {name!r}, {piece.where(int(np.argmax(is_empty)))}"
-                dropped.first_empty = dropped.first_empty or where
-                piece = piece.only(~is_empty)
-        return piece
-
     def _records(self, piece: Piece, rows: IdRows, record: Any, begun: Begun | None) -> Array:
         """Return one record per edge and, for undirected graphs, one for its reverse after it."""
         columns = self.columns
         first_row = columns.dropped.rows
         columns.dropped.rows += piece.batch.num_rows
         if begun is None:
-            piece, ends = self._with_known_ends(self._without_empty(piece), rows)
+            kept = without_empty(piece, columns)
+            piece, ends = with_known_ends(kept, rows, columns, self.kind)
             begun = begin_records(ends, record)
         records = begun.records
         columns.dropped.loops += begun.loops
@@ -340,21 +386,9 @@ class EdgeTable:
             records["row"] = first_row + piece.rows_kept()
         if columns.masks is not None:
             records["split"] = split_codes(columns.masks.read(piece), records["target"])
-        return self._with_reverses(records) if self.options.undirected else records
-
-    def _with_reverses(self, records: Array) -> Array:
-        """Return the records and, after them, their reverses, which are not asked about again."""
-        records["reverse"] = False
-        reverses = records.copy()
-        reverses["reverse"] = True
-        reverses["src"], reverses["dst"] = records["dst"], records["src"]
-        labels = self.columns.labels
-        if labels is not None:
-            reverses["target"] = NO_LABEL if labels.kind == "class" else np.nan
-        for name, nothing in (("row", -1), ("split", 0)):
-            if name in dict(self._other_fields()):
-                reverses[name] = nothing
-        return np.concatenate([records, reverses])
+        if not self.options.undirected:
+            return records
+        return with_reverses(records, None if columns.labels is None else columns.labels.kind)
 
     def _weights(self, piece: Piece) -> Array:
         weights = self.columns.weights
@@ -364,35 +398,3 @@ class EdgeTable:
         values = as_float32(piece.column(weights.column))
         weights.check(piece, values)
         return values
-
-    def _rows_of(self, column: pa.Array, rows: IdRows) -> Array:
-        """Return the rows of ids, -1 where there is none; blanks around an unknown one are none."""
-        found = rows.find(column)
-        if self.kind == "text" and len(found) and found.min() < 0:
-            lost = np.flatnonzero(found < 0)
-            again = rows.find(pc.utf8_trim_whitespace(column.take(pa.array(lost))))
-            found[lost] = again
-            self.columns.dropped.trimmed += int((again >= 0).sum())
-        return found
-
-    def _with_known_ends(self, piece: Piece, rows: IdRows) -> tuple[Piece, list[Array]]:
-        """Return the edges whose two nodes are known, with the rows of those."""
-        names = (self.columns.src, self.columns.dst)
-        columns = [id_column(piece, name, self.kind) for name in names]
-        ends = [self._rows_of(column, rows) for column in columns]
-        lost = [end < 0 if len(end) and end.min() < 0 else None for end in ends]
-        if lost[0] is None and lost[1] is None:
-            return piece, ends
-        dropped = self.columns.dropped
-        unknown = np.zeros(piece.batch.num_rows, bool)
-        for name, column, is_lost in zip(names, columns, lost, strict=True):
-            if is_lost is not None:
-                row = int(np.argmax(is_lost))
-                if not dropped.first_unknown:
-                    text = str(column[row].as_py())
-                    shown = f"id {column[row].as_py()!r} in column {name!r}, {piece.where(row)}"
-                    dropped.first_unknown = shown
-                    dropped.written_otherwise = written_otherwise(text, rows, self.kind)
-                unknown |= is_lost
-        dropped.unknown += int(unknown.sum())
-        return piece.only(~unknown), [end[~unknown] for end in ends]

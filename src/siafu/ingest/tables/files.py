@@ -1,6 +1,5 @@
 """Parquet and CSV files read as one table, in pieces that know where they came from."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,15 @@ from siafu.errors import DataError
 from siafu.graph import Array
 from siafu.ingest.frames import is_kept_frame
 from siafu.ingest.tables.cells import NULL_CELLS
+from siafu.ingest.tables.csv_marks import (
+    CSV_ENDINGS,
+    decimal_point,
+    delimiter,
+    is_csv,
+    is_packed,
+    usual_delimiter,
+)
+from siafu.ingest.tables.row_groups import Place, even_starts, largest_group
 from siafu.ops.threads import in_order, num_threads
 from siafu.record import shortened, suggestion
 
@@ -24,8 +32,6 @@ MOST_NAMES = 12
 """Columns that a note or an error lists by name."""
 
 PARQUET_ENDINGS = (".parquet", ".pq")
-TAB_ENDINGS = (".tsv", ".tsv.gz")
-CSV_ENDINGS = (".csv", ".csv.gz", ".csv.zst", ".csv.bz2", *TAB_ENDINGS)
 TABLE_ENDINGS = PARQUET_ENDINGS + CSV_ENDINGS
 
 _BLOCK_BYTES = 1 << 23
@@ -33,9 +39,6 @@ _BLOCK_BYTES = 1 << 23
 _BUFFER_BYTES = 1 << 20
 _DECODED_BYTES = 1 << 27
 """Row groups that are decoded side by side, all together."""
-_OTHER_DELIMITERS = (";", "\t", "|")
-"""What separates the columns of CSV files whose header has no comma."""
-
 Types = Mapping[str, pa.DataType]
 _READ_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
@@ -115,8 +118,8 @@ class Table:
     def delimiter(self) -> str | None:
         """Return what separates the columns of the first CSV file, None where it is as usual."""
         first = self.files[0]
-        found = _delimiter(first) if _is_csv(first) else None
-        return None if found in (None, _usual_delimiter(first)) else found
+        found = delimiter(first) if is_csv(first) else None
+        return None if found in (None, usual_delimiter(first)) else found
 
     def check_columns(self, flag_of: Mapping[str, str], fix: str = _NAME_IT) -> None:
         """Raise unless every file has these columns; each comes with the flag that names it."""
@@ -147,11 +150,11 @@ class Table:
     @property
     def is_csv(self) -> bool:
         """Whether the first file's types are a guess from its first rows."""
-        return _is_csv(self.files[0])
+        return is_csv(self.files[0])
 
     def num_rows(self) -> int | None:
         """Return the number of rows where the files tell it without being read."""
-        if any(_is_csv(file) for file in self.files):
+        if any(is_csv(file) for file in self.files):
             return None
         return sum(self._open_parquet(file).metadata.num_rows for file in self.files)
 
@@ -160,7 +163,7 @@ class Table:
         known = self.num_rows()
         if known is not None:
             return known
-        sizes = [file.stat().st_size * (4 if _is_packed(file) else 1) for file in self.files]
+        sizes = [file.stat().st_size * (4 if is_packed(file) else 1) for file in self.files]
         return sum(sizes) // bytes_a_row
 
     def pieces(
@@ -168,17 +171,19 @@ class Table:
         columns: Sequence[str],
         *,
         rows: int,
-        start: tuple[int, int] = (0, 0),
+        start: Place = (0, 0),
+        stop: Place | None = None,
         decoded_bytes: int = _DECODED_BYTES,
     ) -> Iterator[Piece]:
         """Yield the rows in order, at most `rows` at a time, from a row of a file on.
 
-        Row groups of Parquet files are decoded side by side up to `decoded_bytes`.
+        Row groups of Parquet files are decoded side by side up to `decoded_bytes`; none that begins
+        at `stop` or later is read.
         """
-        current, first_row = start[0], 0
-        for number, batch in self._batches(start[0], columns, rows, decoded_bytes):
+        current, first_row = -1, 0
+        for number, begins, batch in self._batches((start, stop), columns, rows, decoded_bytes):
             if number != current:
-                current, first_row = number, 0
+                current, first_row = number, begins
             skipped = start[1] if number == start[0] else 0
             left = batch.slice(max(0, skipped - first_row))
             at = first_row + batch.num_rows - left.num_rows
@@ -186,16 +191,32 @@ class Table:
                 yield Piece(self.files[number], at, left, number, self.types)
             first_row += batch.num_rows
 
+    def spans(self, count: int) -> list[tuple[Place, Place | None]]:
+        """Return where up to so many pieces of about as many rows begin and end, at row groups.
+
+        Of files that are not all Parquet, it is all in one.
+        """
+        whole: list[tuple[Place, Place | None]] = [((0, 0), None)]
+        if not self.num_rows():
+            return whole
+        starts = even_starts([self._rows_of_groups(file) for file in self.files], count)
+        return list(zip(starts, [*starts[1:], None], strict=True))
+
+    def _rows_of_groups(self, file: Path) -> list[int]:
+        with self._open_parquet(file) as reader:
+            groups = range(reader.metadata.num_row_groups)
+            return [reader.metadata.row_group(group).num_rows for group in groups]
+
     def rows_before(self, start: tuple[int, int]) -> int:
         """Return how many rows come before a row of a file; of CSV files only that file's."""
         before = self.files[: start[0]]
-        if any(_is_csv(file) for file in before):
+        if any(is_csv(file) for file in before):
             return start[1]
         return start[1] + sum(self._open_parquet(file).metadata.num_rows for file in before)
 
     def _schema_of(self, file: Path) -> pa.Schema:
         try:
-            if _is_csv(file):
+            if is_csv(file):
                 state = file.stat()
                 return _csv_schema(self, file, (state.st_mtime_ns, state.st_size))
             return self._open_parquet(file).schema_arrow
@@ -203,38 +224,56 @@ class Table:
             raise _unreadable(file, error) from error
 
     def _batches(
-        self, first: int, columns: Sequence[str], rows: int, decoded_bytes: int
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield the rows of each file with its number; row groups are decoded side by side."""
-        counts, largest = list[int](), 1
-        for file in self.files[first:]:
-            found = (0, 0) if _is_csv(file) else self._groups(file, columns)
-            counts.append(found[0])
-            largest = max(largest, found[1])
-        ahead = min(num_threads(), sum(counts), decoded_bytes // largest)
-        groups = [
-            (number, group)
-            for number, count in enumerate(counts, first)
-            for group in (range(count) if count and ahead > 1 else [None])
+        self,
+        span: tuple[Place, Place | None],
+        columns: Sequence[str],
+        rows: int,
+        decoded_bytes: int,
+    ) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Yield (file, first row of it that is read, rows); row groups are decoded side by side."""
+        (first, skipped), (last, beyond) = span[0], span[1] or (len(self.files), 0)
+        found, largest, count = list[tuple[int, int, list[int]]](), 1, 0
+        for number in range(first, min(last + (beyond > 0), len(self.files))):
+            if is_csv(self.files[number]):
+                found.append((number, 0, []))
+                continue
+            ends = np.cumsum([0, *self._rows_of_groups(self.files[number])])
+            low = skipped if number == first else 0
+            high = beyond if number == last else ends[-1]
+            groups = [g for g in range(len(ends) - 1) if ends[g + 1] > low and ends[g] < high]
+            if groups:
+                found.append((number, int(ends[groups[0]]), groups))
+                count += len(groups)
+                largest = max(largest, self._largest(self.files[number], columns))
+        ahead = min(num_threads(), count, decoded_bytes // largest)
+        items = [
+            (number, begins, some)
+            for number, begins, groups in found
+            for some in ([[group] for group in groups] if groups and ahead > 1 else [groups])
         ]
 
-        def decode(item: tuple[int, int | None]) -> tuple[int, Iterable[pa.RecordBatch]]:
-            number, group = item
-            if group is None:  # read when its turn has come, by the caller
-                return number, self._one_after_another(self.files[number], columns, rows)
-            return number, self._decoded(self.files[number], group, columns, rows)
+        def decode(
+            item: tuple[int, int, list[int]],
+        ) -> tuple[int, int, Iterable[pa.RecordBatch]]:
+            number, begins, groups = item
+            file = self.files[number]
+            if ahead <= 1 or not groups:  # read when its turn has come, by the caller
+                return number, begins, self._one_after_another(file, columns, rows, groups)
+            return number, begins, self._decoded(file, groups[0], columns, rows)
 
-        for number, batches in in_order(decode, groups, ahead=ahead):
+        for number, begins, batches in in_order(decode, items, ahead=ahead):
             for batch in batches:
-                yield number, batch
+                yield number, begins, batch
 
     def _one_after_another(
-        self, file: Path, columns: Sequence[str], rows: int
+        self, file: Path, columns: Sequence[str], rows: int, groups: list[int]
     ) -> Iterator[pa.RecordBatch]:
         try:
-            if not _is_csv(file):
+            if not is_csv(file):
                 with self._open_parquet(file) as reader:
-                    yield from reader.iter_batches(batch_size=rows, columns=list(columns))
+                    yield from reader.iter_batches(
+                        batch_size=rows, row_groups=groups, columns=list(columns)
+                    )
                 return
             with self.open_csv(file, columns) as reader:
                 for block in reader:
@@ -257,10 +296,10 @@ class Table:
         except _READ_ERRORS as error:
             raise _unreadable(file, error) from error
 
-    def _groups(self, file: Path, columns: Sequence[str]) -> tuple[int, int]:
-        """Return how many row groups a Parquet file has, and about the bytes of the largest."""
+    def _largest(self, file: Path, columns: Sequence[str]) -> int:
+        """Return about the bytes of the largest row group of a Parquet file."""
         with self._open_parquet(file) as reader:
-            return reader.metadata.num_row_groups, _largest_group(reader.metadata, columns)
+            return largest_group(reader.metadata, columns)
 
     def _open_parquet(self, file: Path) -> pa_parquet.ParquetFile:
         try:
@@ -276,29 +315,14 @@ class Table:
         return pa_csv.open_csv(
             file,
             read_options=pa_csv.ReadOptions(block_size=_BLOCK_BYTES, column_names=self.header),
-            parse_options=pa_csv.ParseOptions(delimiter=_delimiter(file)),
+            parse_options=pa_csv.ParseOptions(delimiter=delimiter(file)),
             convert_options=pa_csv.ConvertOptions(
-                decimal_point=_decimal_point(file),
+                decimal_point=decimal_point(file),
                 column_types=dict(self.types),
                 null_values=NULL_CELLS,
                 include_columns=None if columns is None else list(columns),
             ),
         )
-
-
-def _largest_group(metadata: pa_parquet.FileMetaData, columns: Sequence[str]) -> int:
-    """Return about how many bytes the largest row group takes, decoded."""
-    largest, wanted = 1, set(columns)
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        chunks = (group.column(place) for place in range(group.num_columns))
-        size = sum(
-            max(one.total_uncompressed_size, 8 * one.num_values)
-            for one in chunks
-            if one.path_in_schema.split(".")[0] in wanted
-        )
-        largest = max(largest, size)
-    return largest
 
 
 @lru_cache(maxsize=256)
@@ -310,36 +334,6 @@ def _csv_schema(table: Table, file: Path, state: tuple[int, int]) -> pa.Schema:
         return schema
 
 
-def _is_csv(file: Path) -> bool:
-    return file.name.lower().endswith(CSV_ENDINGS)
-
-
-def _usual_delimiter(file: Path) -> str:
-    return "\t" if file.name.lower().endswith(TAB_ENDINGS) else ","
-
-
-def _delimiter(file: Path) -> str:
-    """Return what separates the columns: the first usual mark that the first line has."""
-    usual = _usual_delimiter(file)
-    with pa.input_stream(file) as stream:
-        line = stream.read(_BUFFER_BYTES).split(b"\n", 1)[0]
-    marks = (usual, *_OTHER_DELIMITERS)
-    return next((mark for mark in marks if mark.encode() in line), usual)
-
-
-_COMMA = re.compile(rb"[;\t|]\s*-?\d+,\d+\s*(?=[;\t|\r\n])")
-_POINT = re.compile(rb"[;\t|]\s*-?\d+\.\d+\s*(?=[;\t|\r\n])")
-
-
-def _decimal_point(file: Path) -> str:
-    """Return the mark before fractions: a comma where the first rows have such and no points."""
-    if _delimiter(file) == ",":
-        return "."
-    with pa.input_stream(file) as stream:
-        rows = stream.read(_BUFFER_BYTES)
-    return "," if _COMMA.search(rows) and not _POINT.search(rows) else "."
-
-
 def _refuse_twins(file: Path, names: Sequence[str]) -> None:
     twins = [name for name, count in Counter(names).items() if count > 1]
     if twins:
@@ -348,10 +342,6 @@ def _refuse_twins(file: Path, names: Sequence[str]) -> None:
             seen=f"{shortened(list(map(repr, twins)), MOST_NAMES)} in {file}",
             fix="rename one of them, or take it out of the table",
         )
-
-
-def _is_packed(file: Path) -> bool:
-    return not file.name.lower().endswith((".csv", ".tsv"))
 
 
 def _unreadable(file: Path, error: Exception) -> DataError:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from siafu.errors import DataError
-from siafu.graph import Array, Ids, IntegerIds, TextIds, index_dtype
+from siafu.graph import Array, FolderWriter, Ids, IntegerIds, TextIds, index_dtype, load_ids
 from siafu.ingest.tables.cells import BLANKS
 from siafu.ingest.tables.columns import is_text
 from siafu.ingest.tables.files import Piece, Table
@@ -270,6 +270,12 @@ def index_ids(ids: Ids) -> IdRows:
         return TextRows(ids)
     span = int(ids.values.max()) - int(ids.values.min())
     return IntegerRows(ids) if span < 4 * len(ids) + 1024 else ScatteredIntegerRows(ids)
+
+
+def load_rows(writer: FolderWriter) -> IdRows:
+    """Return where the nodes of a store on its way are, held in memory."""
+    ids = load_ids(writer)
+    return index_ids(type(ids)(*(np.array(getattr(ids, name)) for name in ids.__slots__)))
 
 
 def written_otherwise(text: str, rows: IdRows, kind: IdKind) -> str:
