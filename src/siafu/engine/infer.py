@@ -3,7 +3,8 @@
 Shapes: N owned rows, O classes, D hidden width.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +14,14 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
+from siafu.comm import World
 from siafu.engine.metrics import said_of
 from siafu.engine.networks.network import Network
+from siafu.engine.networks.sampled import SampledNetwork
 from siafu.files import replacing
 from siafu.graph import MASKS, Array, writing
 from siafu.graph.columns import known_rows
+from siafu.minibatch import Keeper
 from siafu.nn import Draws
 from siafu.shard import Objective, Shard
 
@@ -41,6 +45,20 @@ def node_targets(shard: Shard) -> Targets:
     names = shard.target_names if shard.num_targets else shard.class_names
     classes = 0 if shard.num_targets else shard.num_classes
     return Targets(classes, shard.multi_label, tuple(names))
+
+
+@contextmanager
+def keeping_passes(network: object, folder: Path, world: World) -> Iterator[None]:
+    """Have a pass over all nodes that is cut short inside be gone on with by the next process.
+
+    At the end what is kept goes; after a failure or a kill it stays in `folder`.
+    """
+    keeper = Keeper(folder / f"rank{world.rank}of{world.size}")
+    nodes = getattr(network, "nodes", network)  # of a model of edges
+    if isinstance(nodes, SampledNetwork):
+        nodes.keeper = keeper
+    yield
+    keeper.discard()
 
 
 @torch.no_grad()

@@ -23,6 +23,7 @@ from siafu.config import ResolvedConfig, RunConfig, make_config, read_run_config
 from siafu.engine import Trainer, begin, load_network, write_embeddings, write_predictions
 from siafu.engine.device_memory import held_by_shard, naming_what_is_held
 from siafu.engine.edges import EdgeNetwork, write_edges
+from siafu.engine.infer import keeping_passes
 from siafu.engine.pairs import write_pairs
 from siafu.engine.workload import Workload
 from siafu.errors import BudgetError, SiafuError, StoreError, Terminated
@@ -184,6 +185,7 @@ def _train_on(trainer: Trainer, folder: RunFolder, job: Job, on_epoch: OnEpoch |
         _watched(trainer, folder, line) as watch,
         telling_compilation(_say_nothing if said_before else line.say, watch.compiling),
         open_sinks(config, folder, trainer.progress.epochs, line.warn, is_first=is_first) as sinks,
+        keeping_passes(workload.network, folder.inference, world),
     ):
         losses, paces = _loss_watch(trainer), PaceWatch(world.named)
         if ":" in config.model and not trainer.progress.epochs:
@@ -290,6 +292,13 @@ def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
 def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, shard: Shard) -> None:
     draws = Draws(seed=config.seed, training=False)
     network, shard = load_network(config, shard, draws, folder.weights)
+    with keeping_passes(network, folder.inference, shard.world):
+        _write_answers(config, job, network, shard, draws)
+
+
+def _write_answers(
+    config: ResolvedConfig, job: Job, network: Any, shard: Shard, draws: Draws
+) -> None:
     if job.pairs:
         ids = open_parts(job.parts).ids
         write_pairs(network, shard, draws, ids, Path(job.pairs), Path(job.target))

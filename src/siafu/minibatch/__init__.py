@@ -6,7 +6,8 @@ from siafu.minibatch.feed import Batching, Columns, Feed, Needs
 from siafu.minibatch.fetched_rows import HotRows
 from siafu.minibatch.flow import Flow, plan_flow
 from siafu.minibatch.held_out import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
-from siafu.minibatch.layerwise import Room, map_rows, node_bytes
+from siafu.minibatch.kept_rows import Keeper, KeptRows, digest_of
+from siafu.minibatch.layerwise import Room, first_row_of, map_rows, node_bytes
 from siafu.minibatch.link_seeds import (
     Directory,
     LinkBatching,
@@ -31,6 +32,8 @@ __all__ = [
     "Flow",
     "HeldOut",
     "HotRows",
+    "Keeper",
+    "KeptRows",
     "LinkBatching",
     "LinkSeeds",
     "Macrobatch",
@@ -49,7 +52,9 @@ __all__ = [
     "Subgraph",
     "Trial",
     "choose_macrobatch",
+    "digest_of",
     "epoch_of_draws",
+    "first_row_of",
     "has_held_out",
     "hold_out_edges",
     "hold_out_of_shard",

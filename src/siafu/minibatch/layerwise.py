@@ -18,7 +18,9 @@ from torch import Tensor
 
 from siafu.comm import World, tell
 from siafu.minibatch.far_rows import fetch_near
+from siafu.minibatch.kept_rows import ROWS, KeptRows
 from siafu.minibatch.relay import Relay
+from siafu.minibatch.served import rows_of
 from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import sum_type
 from siafu.shard import PickedRows, RowReader, WrittenRows
@@ -56,6 +58,8 @@ class Room:
     """How many times larger pieces are than a host's, where memory is not limited."""
     ahead: bool = False
     """Whether a piece is made ready while the one before it is computed."""
+    kept: KeptRows | None = None
+    """The files of the rows that come out, where they outlast the process."""
 
     def spans(self, indptr: Tensor, row_bytes: int, width: int) -> list[tuple[int, int]]:
         """Return pieces that read rows of so many bytes and compute with rows `width` wide."""
@@ -116,14 +120,21 @@ def map_rows(
 
     The relay draws one hop, keyed by `number` where that is not of all in-edges. `width` is that of
     the widest rows that `compute` makes. Each row of other ranks travels once, before any piece.
+    Where the room keeps rows, pieces that are there already are not computed again.
     """
     served, room = relay.served, room or Room()
+    kept = room.kept
     row_bytes = sum(_row_bytes(served.node_columns[name]) for name in columns)
     indptr, far_R = served.shard.csr.indptr, served.far_R
     if only is not None:
         degree, far_R = drawn_degree(relay, only.rows_M), only.far_R
         indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
     spans = room.spans(indptr, row_bytes, width)
+    first = 0 if kept is None else kept.begin(spans, relay.channel)
+    out: WrittenRows | None = None if kept is None else kept.found(ROWS)
+    meetings = _Meetings(relay.channel, len(spans) - first)
+    if out is not None and meetings.are_over:
+        return out
     at_once = room.fetched_at_once(row_bytes)
     near = fetch_near(relay, columns, far_R, at_once, on_disk=room.on_disk)
 
@@ -133,18 +144,23 @@ def map_rows(
         piece = relay.sample_own(number, rows_M)
         return piece, near.of(piece.addresses)
 
-    out: WrittenRows | None = None
-    num_owned, meetings = served.shard.num_owned, _Meetings(relay.channel, len(spans))
-    made = _in_turn(ready, len(spans), ahead=room.ahead)
-    for (low, _), (piece, rows) in zip(spans, made, strict=True):
+    num_owned = served.shard.num_owned
+    made = _in_turn(ready, range(first, len(spans)), ahead=room.ahead)
+    for done, (piece, rows) in enumerate(made, first + 1):
         result = compute(piece, rows)
         del piece, rows  # the one after the next is begun when the next is asked for
         if out is None:
             shape = (num_owned if only is None else len(only.rows_M), *result.shape[1:])
             kind = sum_type(result.dtype) if room.on_disk else result.dtype  # numpy has no bfloat16
-            out = relay.new_rows(shape, kind, on_disk=room.on_disk)
-        out.write(low, result)
+            if kept is not None:
+                out = kept.new(ROWS, shape, kind)
+            else:
+                out = relay.new_rows(shape, kind, on_disk=room.on_disk)
+        out.write(spans[done - 1][0], result)
+        if kept is not None and (done % _PIECES_BETWEEN == 0 or done == len(spans)):
+            kept.note(done)
         meetings.note_piece()
+    meetings.end()
     assert out is not None, "there is one piece at least"
     return out if only is None else PickedRows(only.rows_M, out, num_owned)
 
@@ -155,31 +171,43 @@ class _Meetings:
     def __init__(self, channel: World, count: int) -> None:
         """`count` pieces are this rank's; all ranks call together."""
         self._channel, self._count, self._done, self._held = channel, count, 0, 0
-        most = max(row[0] for row in tell([float(count)], channel, "control"))
-        self._number = int(most) // _PIECES_BETWEEN
+        most = int(max(row[0] for row in tell([float(count)], channel, "control")))
+        self._number, self.are_over = most // _PIECES_BETWEEN, most == 0
 
     def note_piece(self) -> None:
         """Meet the others when so much of the pieces is done."""
         self._done += 1
-        while self._held < self._number * self._done // self._count:
+        self._meet(self._number * self._done // self._count)
+
+    def end(self) -> None:
+        """Meet the others as often as is left, for a rank that had nothing to do."""
+        self._meet(self._number)
+
+    def _meet(self, number: int) -> None:
+        while self._held < number:
             tell([0.0], self._channel, "control")
             self._held += 1
 
 
-def _in_turn(make: Callable[[int], _Made], count: int, *, ahead: bool) -> Iterator[_Made]:
-    """Yield make(0), make(1) ...; `ahead` has a thread make the next while one is used."""
-    if not ahead or count == 1:
-        yield from map(make, range(count))
+def _in_turn(make: Callable[[int], _Made], numbers: range, *, ahead: bool) -> Iterator[_Made]:
+    """Yield what is made of each number; `ahead` has a thread make the next while one is used."""
+    if not ahead or len(numbers) <= 1:
+        yield from map(make, numbers)
         return
     with ThreadPoolExecutor(1, thread_name_prefix=_AHEAD) as thread:
-        coming = thread.submit(make, 0)
-        for number in range(1, count + 1):
+        coming = thread.submit(make, numbers[0])
+        for number in range(numbers[0] + 1, numbers.stop + 1):
             ready = [coming.result()]
-            if number < count:
+            if number < numbers.stop:
                 coming = thread.submit(make, number)
             else:
                 del coming
             yield ready.pop()  # no name for it here, which would keep it too long
+
+
+def first_row_of(piece: Subgraph) -> int:
+    """Return the first of the owned rows that a piece of `map_rows` has."""
+    return int(rows_of(piece.addresses[:1])) if piece.num_seeds else 0
 
 
 def drawn_degree(relay: Relay, rows_M: Tensor) -> Tensor:

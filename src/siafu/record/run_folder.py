@@ -42,6 +42,7 @@ class RunFolder:
         self.warnings = path / "warnings.txt"
         self.weights = path / "weights.safetensors"
         self.predictions = path / "predictions"
+        self.inference = path / "inference"
         self.checkpoints = path / "checkpoints"
         self.parts = path / "data.parts"
         self.result = path / "result.json"

@@ -5,7 +5,8 @@ import os
 import tempfile
 import weakref
 from contextlib import suppress
-from typing import Any, Protocol
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -131,11 +132,14 @@ def _opened(array: "np.memmap[Any, Any]", memory_bytes: int | None) -> tuple[int
 
 
 class ScratchRows(FileRows):
-    """Rows on disk that are written piece by piece and gone with the last that reads them."""
+    """Rows on disk, written piece by piece: gone with the last that reads them, unless named."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: torch.dtype, path: Path | None = None
+    ) -> None:
+        """`path` is a file that stays; one that is there has the rows already."""
         kind = np.dtype(str(dtype).removeprefix("torch."))
-        with tempfile.TemporaryFile(prefix="siafu-rows-") as file:
+        with _scratch_file(path) as file:
             file.truncate(max(1, math.prod(shape)) * kind.itemsize)
             array = np.memmap(file, kind, "r+", shape=shape)
             super().__init__(array, fd=os.dup(file.fileno()))
@@ -150,6 +154,17 @@ class ScratchRows(FileRows):
         """Put rows at `low` and after it."""
         self.array[low : low + len(rows)] = rows.to(self.dtype).cpu().numpy()
         forget(self.array)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk."""
+        os.fsync(self._fd)
+
+
+def _scratch_file(path: Path | None) -> IO[bytes]:
+    if path is None:
+        return cast("IO[bytes]", tempfile.TemporaryFile(prefix="siafu-rows-"))
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    return os.fdopen(os.open(path, flags, 0o666), "r+b")
 
 
 WrittenRows = HeldRows | ScratchRows

@@ -5,11 +5,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from siafu.minibatch import Relay, Room
+from siafu.minibatch import KeptRows, Relay, Room
 from siafu.ops import sum_type
 from siafu.shard import PickedRows, WrittenRows
 
 LayerRows = WrittenRows | PickedRows
+
+_OWN = "own"
+"""What rows beside those of a layer are called in its folder."""
 
 
 @dataclass(eq=False)
@@ -23,6 +26,8 @@ class Inferred:
     """Of the layers that the embeddings took, what those after them read."""
     layers: int = 0
     """How many those were."""
+    key: str = ""
+    """Of the files that these are in, where they outlast the process."""
 
     @classmethod
     def by(cls, module: nn.Module) -> "Inferred":
@@ -36,23 +41,32 @@ class Inferred:
 
 
 class OwnRows:
-    """What a map makes of own rows: added piece after piece, then taken so."""
+    """What a map makes of own rows: written piece after piece, then read so."""
+
+    kept: KeptRows | None = None
+    """The layer that writes them, where its rows outlast the process."""
 
     def __init__(self, num_owned: int, relay: Relay, room: Room) -> None:
         self._num_owned, self._relay, self._on_disk = num_owned, relay, room.on_disk
         self._rows: WrittenRows | None = None
-        self._added = self._taken = 0
 
-    def add(self, rows_MO: Tensor | None) -> None:
-        """Keep the rows that come next; None of a layer that has no such map."""
+    def write(self, low: int, rows_MO: Tensor | None) -> None:
+        """Keep rows from `low` on; None of a layer that has no such map."""
         if rows_MO is None:
             return
-        if self._rows is None:
+        if self._found() is None:
             kind = sum_type(rows_MO.dtype) if self._on_disk else rows_MO.dtype
             shape = (self._num_owned, rows_MO.size(1))
-            self._rows = self._relay.new_rows(shape, kind, on_disk=self._on_disk)
-        self._rows.write(self._added, rows_MO)
-        self._added += len(rows_MO)
+            if self.kept is not None:
+                self._rows = self.kept.new(_OWN, shape, kind)
+            else:
+                self._rows = self._relay.new_rows(shape, kind, on_disk=self._on_disk)
+        self.rows.write(low, rows_MO)
+
+    def _found(self) -> WrittenRows | None:
+        if self._rows is None and self.kept is not None:
+            self._rows = self.kept.found(_OWN)
+        return self._rows
 
     @property
     def rows(self) -> WrittenRows:
@@ -60,9 +74,7 @@ class OwnRows:
         assert self._rows is not None, "some were added"
         return self._rows
 
-    def take(self, count: int, device: torch.device) -> Tensor | None:
-        """Return the next rows, on a device."""
-        if self._rows is None:
-            return None
-        self._taken += count
-        return self._rows.slice(self._taken - count, self._taken).to(device)
+    def read(self, low: int, count: int, device: torch.device) -> Tensor | None:
+        """Return so many rows from `low` on, on a device."""
+        rows = self._found()
+        return None if rows is None else rows.slice(low, low + count).to(device)

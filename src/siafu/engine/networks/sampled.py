@@ -24,6 +24,7 @@ from siafu.minibatch import (
     Columns,
     Feed,
     Flow,
+    Keeper,
     Macrobatch,
     Minibatch,
     Sampling,
@@ -65,6 +66,8 @@ class SampledNetwork:
         """Of all nodes, by the last weights that were asked."""
         self.on_answers: Callable[[Tensor, Tensor], None] | None = None
         """Told the logits and targets of minibatches as they are trained on."""
+        self.keeper: Keeper | None = None
+        """Has passes over all nodes that go to files outlast this process."""
 
     @property
     def recorded_tensors(self) -> list[Tensor]:
@@ -324,7 +327,8 @@ class SampledNetwork:
         self.module.eval()
         self._draws.training = False
         assert isinstance(self.module, GNN)
-        layers = LayerPass(self.module, self.feed, self._draws, self.strategy.precision)
+        precision = self.strategy.precision
+        layers = LayerPass(self.module, self.feed, self._draws, precision, self.keeper)
         before = Inferred([]) if flow is not None or self._inferred is None else self._inferred
         return layers.run(before, embed=embed, flow=flow)
 
