@@ -36,17 +36,11 @@ if TYPE_CHECKING:
     from siafu.comm import World
     from siafu.errors import SiafuError
     from siafu.graph import DynamicGraph, Graph
-    from siafu.launch import (
-        Run,
-        fit,
-        infer,
-        load,
-        load_dynamic,
-        make_plan,
-        open_run,
-        partition,
-        resume,
-    )
+    from siafu.launch.api import load, load_dynamic, open_run, partition, resume
+    from siafu.launch.fit import fit
+    from siafu.launch.infer import infer
+    from siafu.launch.planning import make_plan
+    from siafu.launch.run import Run
     from siafu.minibatch import MinibatchLoader
     from siafu.shard import Shard, open_shard
     from siafu.strategy import parallelize
