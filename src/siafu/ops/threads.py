@@ -88,6 +88,8 @@ def run_chunks(work: Callable[[int, int], None], bounds: Sequence[int]) -> None:
     for future in futures:
         if not future.cancel():
             future.result()
+    # A helper that came too late has `drain` in its queue until it wakes up: not the arrays too.
+    del work
 
 
 def in_order(work: Callable[[Item], Made], items: Iterable[Item], *, ahead: int) -> Iterator[Made]:
