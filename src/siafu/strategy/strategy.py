@@ -52,6 +52,9 @@ class Strategy:
     renewed at 8 bits every `wire_period` epochs."""
     changes: bool = False
     """Both ends keep rows as they were last read, and what is rounded is the change since then."""
+    kept_bits: Literal[32, 16] = 32
+    """Bits of an entry of the rows that both ends keep for `changes`; 16 is the nearest bfloat16,
+    which is what is read, and what that leaves over is part of the next change."""
     boundary: float = 1.0
     """Share of the rows between ranks that travel in an epoch, drawn by lot and scaled up; others
     are 0. Only for sums, means and relations."""
@@ -199,6 +202,12 @@ class Strategy:
                 seen=f"--wire {self.wire} without --changes",
                 fix="add --changes, or use --wire 2 or more",
             )
+        if self.kept_bits not in (32, 16) or (self.kept_bits == 16 and not self.changes):
+            raise ConfigError(
+                "Rows that both ends keep for --changes have 32 or 16 bits.",
+                seen=f"--kept-bits {self.kept_bits}" + ("" if self.changes else " without changes"),
+                fix="use --kept-bits 16 with --changes, or leave it out",
+            )
         if self.changes and self.wire in ("bf16", "fp8"):
             raise ConfigError(
                 "Changes are rounded between two scales, not to floats.",
@@ -274,6 +283,8 @@ class Strategy:
             return "bounded"
         if self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2):
             return "bounded"
+        if self.keeps_narrow:
+            return "bounded"  # what is read is the nearest bfloat16, not right on average
         if self.wire in ("bf16", "fp8"):
             return "rounded"
         if self.wire != 32 or self.pool_bits != 32 or self.boundary < 1:
@@ -304,6 +315,11 @@ class Strategy:
     def keeps_rows(self) -> bool:
         """True where ranks keep rows of others from epoch to epoch."""
         return self.unit == "graph" and (self.changes or self.staleness > 0)
+
+    @property
+    def keeps_narrow(self) -> bool:
+        """True where rows that both ends keep are bfloat16."""
+        return self.kept_bits == 16
 
     def stages_of(self, ranks: int) -> int:
         """Return the number of stages as it counts: one for each rank at most."""
@@ -350,6 +366,7 @@ class Strategy:
             **(mean if self.assigns_widths else {}),
             **({"wire_period": self.wire_period} if self.wire == 0 else {}),
             **({"changes": True} if self.changes else {}),
+            **({"kept_bits": self.kept_bits} if self.kept_bits != 32 else {}),
             **({"boundary": self.boundary} if self.boundary < 1 else {}),
             **({"staleness": self.staleness} if self.staleness else {}),
             **({"smoothing": self.smoothing} if self.smoothing else {}),
