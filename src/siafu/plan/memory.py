@@ -132,7 +132,7 @@ def predict_kinds(
         rows_kept += layer.kept * sizes.rows
         is_cached = number == 0 and strategy.input_cache
         # Rows that both ends keep are there anyway, unless it is in bfloat16.
-        is_there = strategy.keeps_rows and not strategy.keeps_narrow
+        is_there = strategy.keeps_rows and strategy.kept_bits > 16
         if refetches and not is_there and not is_cached:
             fetched += layer.travels * _rows_kept(sizes, strategy)
         columns = layer.backward
@@ -187,7 +187,7 @@ def _kept_by_ends(spec: ModelSpec, sizes: Sizes, strategy: Strategy, item: int) 
         columns, ways = layer_rows(spec, number).travels, [sizes.read]
         if returns_gradients(spec, number):
             ways.append(sizes.sent)
-        kept = 2 if strategy.keeps_narrow and columns >= LEAST_WIDTH else item
+        kept = 2 if strategy.kept_bits == 16 and columns >= LEAST_WIDTH else item
         for received in ways:
             total += kept * columns * (ends if strategy.changes else received)
             if strategy.staleness:
@@ -248,7 +248,7 @@ def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strat
             messages = row_bytes_sent(layer.travels, first) / strategy.item_bytes
             ends, most = sizes.read + sizes.sent, max(sizes.read, sizes.sent)
             # Those kept in bfloat16 are made wide, beside what is made of them.
-            wide = most if strategy.keeps_narrow and not refetches else 0
+            wide = most if strategy.kept_bits == 16 and not refetches else 0
             return round(layer.travels * (most + wide) + ends * messages)
         return layer.travels * (sizes.read + sizes.sent + late)
     held = 6 if refetches and strategy.recompute else 3

@@ -53,8 +53,7 @@ class Strategy:
     changes: bool = False
     """Both ends keep rows as they were last read, and what is rounded is the change since then."""
     kept_bits: Literal[32, 16] = 32
-    """Bits of an entry of the rows that both ends keep for `changes`; 16 is the nearest bfloat16,
-    which is what is read, and what that leaves over is part of the next change."""
+    """Bits of an entry of the rows that both ends keep for `changes`; 16: the nearest bfloat16."""
     boundary: float = 1.0
     """Share of the rows between ranks that travel in an epoch, drawn by lot and scaled up; others
     are 0. Only for sums, means and relations."""
@@ -203,11 +202,9 @@ class Strategy:
                 fix="add --changes, or use --wire 2 or more",
             )
         if self.kept_bits not in (32, 16) or (self.kept_bits == 16 and not self.changes):
-            raise ConfigError(
-                "Rows that both ends keep for --changes have 32 or 16 bits.",
-                seen=f"--kept-bits {self.kept_bits}" + ("" if self.changes else " without changes"),
-                fix="use --kept-bits 16 with --changes, or leave it out",
-            )
+            problem = "Rows that both ends keep for --changes have 32 or 16 bits."
+            seen = f"kept_bits={self.kept_bits}, changes={self.changes}"
+            raise ConfigError(problem, seen=seen, fix="add --changes with --kept-bits 16 or 32")
         if self.changes and self.wire in ("bf16", "fp8"):
             raise ConfigError(
                 "Changes are rounded between two scales, not to floats.",
@@ -281,10 +278,9 @@ class Strategy:
         average, or is off."""
         if self.staleness or self.gather == "latest":
             return "bounded"
-        if self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2):
+        few = self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2)
+        if few or self.kept_bits == 16:
             return "bounded"
-        if self.keeps_narrow:
-            return "bounded"  # what is read is the nearest bfloat16, not right on average
         if self.wire in ("bf16", "fp8"):
             return "rounded"
         if self.wire != 32 or self.pool_bits != 32 or self.boundary < 1:
@@ -315,11 +311,6 @@ class Strategy:
     def keeps_rows(self) -> bool:
         """True where ranks keep rows of others from epoch to epoch."""
         return self.unit == "graph" and (self.changes or self.staleness > 0)
-
-    @property
-    def keeps_narrow(self) -> bool:
-        """True where rows that both ends keep are bfloat16."""
-        return self.kept_bits == 16
 
     def stages_of(self, ranks: int) -> int:
         """Return the number of stages as it counts: one for each rank at most."""
