@@ -58,6 +58,8 @@ class Reader:
         if changes:
             kept_ND = self._kept.setdefault(slot, torch.zeros_like(x_ND))
             encode_changes(x_ND, None, layout, key, self._ids_N, kept_ND)
+            if strategy.kept_bits == 16:
+                kept_ND.copy_(kept_ND.bfloat16())
             return kept_ND.clone()
         return decode(encode(x_ND, None, layout, key, self._ids_N).payload, layout)
 

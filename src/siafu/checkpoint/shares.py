@@ -19,14 +19,21 @@ def save_share(share: Share, parent: Path, epochs: int, rank: int) -> None:
     target = _share(parent / f"epoch-{epochs:06d}", rank)
     with write_folder(target, "checkpoint", overwrite=True) as writer:
         for name, tensor in share.items():
-            writer.save(name, tensor.detach().cpu().numpy())
+            # Files know no bfloat16: it is the numbers of its bits there, which nothing else is.
+            is_narrow = tensor.dtype == torch.bfloat16
+            plain = tensor.detach().view(torch.int16) if is_narrow else tensor.detach()
+            writer.save(name, plain.cpu().numpy())
 
 
 def load_share(checkpoint: Path, rank: int) -> Share:
     """Return what a rank had added to a checkpoint, after checking its sums."""
     folder = open_folder(_share(checkpoint, rank), "checkpoint")
     folder.verify()
-    return {name: torch.tensor(folder.load(name)) for name in folder.entries}
+    found = {name: torch.tensor(folder.load(name)) for name in folder.entries}
+    return {
+        name: tensor.view(torch.bfloat16) if tensor.dtype == torch.int16 else tensor
+        for name, tensor in found.items()
+    }
 
 
 def check_shares(checkpoint: Path, count: int) -> None:

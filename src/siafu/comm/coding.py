@@ -150,6 +150,8 @@ class Coding:
     """Whether nothing travels, and what was kept is read."""
     lot: Lot | None = None
     """Which rows travel; None: all. Layouts and bytes are of these."""
+    dtype: torch.dtype = torch.float32
+    """Of rows as they are used."""
 
     def encode(self, x_ND: Tensor, rows_S: Tensor | None) -> Encoded:
         """Return rows x[rows_S] as a message."""
@@ -197,7 +199,7 @@ class Coding:
     def read(self, shape: torch.Size) -> Tensor:
         """Return the rows that are kept here."""
         assert self.kept is not None
-        return self.finished(self.kept.rows, shape)
+        return self.finished(self.kept.rows.to(self.dtype), shape)
 
     def finished(self, rows_RD: Tensor, shape: torch.Size) -> Tensor:
         """Return rows as they are used."""

@@ -153,6 +153,9 @@ class Settings(Columns, total=False):
     1, 0."""
     changes: bool | None
     """send what changed of rows since the last epoch, rounded by --wire; both ends keep them."""
+    kept_bits: int | None
+    """bits per entry of the rows that both ends keep for --changes: 32, or 16 as bfloat16 (default:
+    32)."""
     boundary: float | None
     """share of the rows between ranks that travel in an epoch, drawn by lot and scaled, for sums of
     neighbours (default: 1)."""

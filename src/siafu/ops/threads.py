@@ -73,11 +73,11 @@ def run_chunks(work: Callable[[int, int], None], bounds: Sequence[int]) -> None:
     """Call work(bounds[c], bounds[c + 1]) for every chunk c; the caller works too."""
     chunks = len(bounds) - 1
     helpers = min(num_threads(), chunks) - 1
-    tickets = count()
+    tickets, held = count(), [work]
 
     def drain() -> None:
         while (c := next(tickets)) < chunks:
-            work(bounds[c], bounds[c + 1])
+            held[0](bounds[c], bounds[c + 1])
 
     if helpers < 1:
         drain()
@@ -88,6 +88,8 @@ def run_chunks(work: Callable[[int, int], None], bounds: Sequence[int]) -> None:
     for future in futures:
         if not future.cancel():
             future.result()
+    # A helper that came too late has `drain` in its queue until it wakes up: not the arrays too.
+    held.clear()
 
 
 def in_order(work: Callable[[Item], Made], items: Iterable[Item], *, ahead: int) -> Iterator[Made]:

@@ -131,7 +131,9 @@ def predict_kinds(
     for number, layer in enumerate(layers):
         rows_kept += layer.kept * sizes.rows
         is_cached = number == 0 and strategy.input_cache
-        if refetches and not strategy.keeps_rows and not is_cached:
+        # Rows that both ends keep are there anyway, unless it is in bfloat16.
+        is_there = strategy.keeps_rows and strategy.kept_bits > 16
+        if refetches and not is_there and not is_cached:
             fetched += layer.travels * _rows_kept(sizes, strategy)
         columns = layer.backward
         if sizes.stages == 1 and not (strategy.codes_rows or strategy.staleness):
@@ -185,8 +187,9 @@ def _kept_by_ends(spec: ModelSpec, sizes: Sizes, strategy: Strategy, item: int) 
         columns, ways = layer_rows(spec, number).travels, [sizes.read]
         if returns_gradients(spec, number):
             ways.append(sizes.sent)
+        kept = 2 if strategy.kept_bits == 16 and columns >= LEAST_WIDTH else item
         for received in ways:
-            total += item * columns * (ends if strategy.changes else received)
+            total += kept * columns * (ends if strategy.changes else received)
             if strategy.staleness:
                 total += round(ends * row_bytes_sent(columns, strategy))
     return total
@@ -243,8 +246,10 @@ def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strat
             # Rows are rounded as they are picked, and messages are small.
             first = replace(strategy, wire=8) if strategy.assigns_widths else strategy
             messages = row_bytes_sent(layer.travels, first) / strategy.item_bytes
-            ends = sizes.read + sizes.sent
-            return round(layer.travels * max(sizes.read, sizes.sent) + ends * messages)
+            ends, most = sizes.read + sizes.sent, max(sizes.read, sizes.sent)
+            # Those kept in bfloat16 are made wide, beside what is made of them.
+            wide = most if strategy.kept_bits == 16 and not refetches else 0
+            return round(layer.travels * (most + wide) + ends * messages)
         return layer.travels * (sizes.read + sizes.sent + late)
     held = 6 if refetches and strategy.recompute else 3
     held += 2 * strategy.codes_rows  # messages, beside the rows they are written from and become

@@ -87,6 +87,7 @@ def what_was_lossy(run: ToldRun) -> str:
         if isinstance(wire := choices.get("wire"), int) and wire != 32
         else "",
         f"{what} as {wire}" if wire in ("bf16", "fp8") else "",
+        "rows that both ends keep as bf16" if choices.get("kept_bits") == 16 else "",
         f"rows up to {choices['staleness']} epochs old" if choices.get("staleness") else "",
         f"{100 * choices['boundary']:g} % of the rows of others, drawn by lot"
         if "boundary" in choices

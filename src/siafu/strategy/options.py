@@ -20,6 +20,7 @@ PERIODS = Scope(
     "where rows travel alike in every epoch",
     "add --wire adaptive",
 )
+CHANGES = Scope(lambda kind: bool(kind.config.changes), "where no rows are kept", "add --changes")
 SUMS = Scope(
     lambda kind: kind.config.model in CARDS and CARDS[kind.config.model].adds_up,
     "where neighbours are not simply added up",
@@ -121,6 +122,13 @@ class StrategyOptions(Options):
         None,
         "send what changed of rows since the last epoch, rounded by --wire; both ends keep them",
         STATIC,
+    )
+    kept_bits: int | None = setting(
+        None,
+        "bits per entry of the rows that both ends keep for --changes: 32, or 16 as bfloat16 "
+        "(default: 32)",
+        STATIC,
+        CHANGES,
     )
     boundary: float | None = setting(
         None,

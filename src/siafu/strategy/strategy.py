@@ -52,6 +52,8 @@ class Strategy:
     renewed at 8 bits every `wire_period` epochs."""
     changes: bool = False
     """Both ends keep rows as they were last read, and what is rounded is the change since then."""
+    kept_bits: Literal[32, 16] = 32
+    """Bits of an entry of the rows that both ends keep for `changes`; 16: the nearest bfloat16."""
     boundary: float = 1.0
     """Share of the rows between ranks that travel in an epoch, drawn by lot and scaled up; others
     are 0. Only for sums, means and relations."""
@@ -199,6 +201,10 @@ class Strategy:
                 seen=f"--wire {self.wire} without --changes",
                 fix="add --changes, or use --wire 2 or more",
             )
+        if self.kept_bits not in (32, 16) or (self.kept_bits == 16 and not self.changes):
+            problem = "Rows that both ends keep for --changes have 32 or 16 bits."
+            seen = f"kept_bits={self.kept_bits}, changes={self.changes}"
+            raise ConfigError(problem, seen=seen, fix="add --changes with --kept-bits 16 or 32")
         if self.changes and self.wire in ("bf16", "fp8"):
             raise ConfigError(
                 "Changes are rounded between two scales, not to floats.",
@@ -272,7 +278,8 @@ class Strategy:
         average, or is off."""
         if self.staleness or self.gather == "latest":
             return "bounded"
-        if self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2):
+        few = self.wire in (0, 1) or (self.assigns_widths and self.wire_bits < 2)
+        if few or self.kept_bits == 16:
             return "bounded"
         if self.wire in ("bf16", "fp8"):
             return "rounded"
@@ -350,6 +357,7 @@ class Strategy:
             **(mean if self.assigns_widths else {}),
             **({"wire_period": self.wire_period} if self.wire == 0 else {}),
             **({"changes": True} if self.changes else {}),
+            **({"kept_bits": self.kept_bits} if self.kept_bits != 32 else {}),
             **({"boundary": self.boundary} if self.boundary < 1 else {}),
             **({"staleness": self.staleness} if self.staleness else {}),
             **({"smoothing": self.smoothing} if self.smoothing else {}),

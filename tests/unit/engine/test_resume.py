@@ -129,6 +129,7 @@ def test_resumed_run_of_adaptive_widths_ends_bit_for_bit_alike(
     "choice",
     [
         {"wire": 2, "changes": True},
+        {"wire": 4, "changes": True, "kept_bits": 16},
         {"wire": 0, "changes": True, "wire_period": 4, "strategy": "sar"},
         {"wire": "adaptive", "changes": True, "wire_bits": 1, "wire_period": 3},
         {"staleness": 1, "smoothing": 0.5},

@@ -44,15 +44,19 @@ def test_layers_share_one_budget(ranks: RankPool, parts: Path, tmp_path: Path, p
     assert summary["bytes_sent"]["control"] > 0
 
 
-def test_rows_kept_for_changes_are_told(ranks: RankPool, parts: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [32, 16])
+def test_rows_kept_for_changes_are_told(
+    ranks: RankPool, parts: Path, tmp_path: Path, bits: int
+) -> None:
     settings = {"epochs": 2, "layers": 3, "hidden": 32, "wire": 4, "changes": True, "model": "sage"}
+    settings["kept_bits"] = bits
     summary = ranks.run(run_engine, 2, parts, tmp_path / "run", False, settings)[0]["summary"]
     halo = sum(open_parts(parts).facts["quality"]["halo_rows"])
     there = [entry for entry in summary["kept"] if entry["direction"] == "there"]
     assert [entry["exchange"] for entry in there] == list(range(len(there)))
     assert [entry["name"] for entry in there] == [f"layer {n + 1}" for n in range(len(there))]
     assert [entry["rows"] for entry in there] == [2 * halo] * len(there), "at both ends"
-    assert there[-1]["bytes"] == 2 * halo * 32 * 4
+    assert there[-1]["bytes"] == 2 * halo * 32 * bits // 8
 
 
 def test_a_default_run_of_rounded_rows_saves_what_it_promises(

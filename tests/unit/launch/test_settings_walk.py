@@ -143,6 +143,7 @@ OTHERS: dict[str, Other] = {
     "wire_bits": Other(3.0, ("plan",)),
     "wire_period": Other(3, ("plan",)),
     "changes": Other(True, ("plan",), beside={"wire": "4"}),
+    "kept_bits": Other(16, ("plan",), beside={"wire": "4", "changes": True}),
     "smoothing": Other(0.5, ("plan",), beside={"staleness": 1}),
     "hidden": Other(24),
     "heads": Other(4),

@@ -80,6 +80,7 @@ WIRES: dict[str, dict[str, Any]] = {
     "4 bits": {"wire": "4"},
     "fp8": {"wire": "fp8"},
     "changes": {"wire": "4", "changes": True},
+    "narrow": {"wire": "4", "changes": True, "kept_bits": 16},
     "late": {"staleness": 1},
     "adaptive": {"wire": "adaptive"},
 }

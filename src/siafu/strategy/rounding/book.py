@@ -296,7 +296,8 @@ def _check_rows(known: _Known, channel: RowChannel) -> None:
     rows, kept = len(known.codes_K2), known.kept_RD
     wanted = sum(channel.received.rows.values()), channel.form.width
     is_kept = kept is None or (
-        channel.kept is not None and (kept.shape, kept.dtype) == (wanted, channel.form.dtype)
+        channel.kept is not None
+        and (kept.shape, kept.dtype) == (wanted, channel.kept.dtype(channel.form.dtype))
     )
     if rows != len(channel.codes_K) or not is_kept:
         told = "" if kept is None else f", {tuple(kept.shape)} kept"

@@ -164,6 +164,7 @@ class RowChannel:
             self._name_row,
             self._trace if self.form.assigned else None,
             self.kept,
+            dtype=self.form.dtype,
         )
 
     def _trace(self, range_S: Tensor) -> None:

@@ -141,7 +141,8 @@ class Rounding:
         if not rows.is_floating_point() or is_whole:
             return None
         changes = strategy.changes and not is_narrow
-        keeping = Keeping(changes, late, strategy.smoothing) if changes or late else None
+        narrow = changes and strategy.kept_bits == 16
+        keeping = Keeping(changes, late, strategy.smoothing, narrow) if changes or late else None
         return RowForm(
             width=width,
             dtype=rows.dtype,

@@ -1,0 +1,35 @@
+"""Work cut into chunks for threads."""
+
+import threading
+import weakref
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from siafu.ops import threads
+
+
+def _add_one(numbers: Any, lo: int, hi: int) -> None:
+    numbers[lo:hi] += 1
+
+
+def test_nothing_is_held_for_a_helper_that_comes_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Else what is alive at the peak of a step would depend on when a thread wakes up.
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    may_end, numbers = threading.Event(), np.zeros(4)
+    executor = threads._pool.executor(1)
+    busy = executor.submit(may_end.wait)
+    try:
+        threads.run_chunks(partial(_add_one, numbers), [0, 1, 2, 3, 4])
+        done, held = numbers.tolist(), weakref.ref(numbers)
+        del numbers
+        assert done == [1, 1, 1, 1]
+        assert held() is None
+    finally:
+        may_end.set()
+        busy.result()
+        executor.shutdown()
