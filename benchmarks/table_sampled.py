@@ -144,6 +144,10 @@ def sampled_accuracy_lines() -> list[str]:
     return lines
 
 
+_FEATURES = 32
+"""Columns of `benchmarks.billion`, unless others are asked for."""
+
+
 def billion_lines() -> list[str]:
     """Return what a graph of a billion edges takes."""
     lines = []
@@ -156,11 +160,12 @@ def billion_lines() -> list[str]:
         is_whole = "predicted_nodes" in row["last_epoch"]
         also = "scores, predictions of all" if is_whole else "no scores"
         command = f"--edges {row['edges']} " if row["edges"] != 10**9 else ""
+        command += f"--features {row['features']} " if row["features"] != _FEATURES else ""
         command += f"--memory {row['memory']}"
         command += f" --enforce {row['enforced']}" if row.get("enforced") else ""
         lines.append(
-            f"| {row['edges'] / 1e9:g} billion edges, {row['nodes'] / 1e6:g} M nodes, 2 "
-            f"parts, an epoch of SAGE over 1 % of them, {also}, 2 ranks "
+            f"| {row['edges'] / 1e9:g} billion edges, {row['nodes'] / 1e6:g} M nodes of "
+            f"{row['features']} columns, 2 parts, an epoch of SAGE over 1 % of them, {also}, 2 ranks "
             f"| {told} (all processes) "
             f"| `benchmarks.billion {command}` |"
         )
