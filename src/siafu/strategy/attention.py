@@ -22,7 +22,6 @@ from siafu.ops import (
     Attention,
     DrawKey,
     EdgeDraw,
-    HeldKey,
     SoftmaxState,
     delta_of,
     finish,
@@ -47,7 +46,7 @@ from siafu.strategy.walk import (
 class EdgeDropout:
     """Which weights to drop: the draws of an epoch, and the ids of columns and rows."""
 
-    key: DrawKey | HeldKey
+    key: DrawKey
     p: float
     column_ids: Tensor
     row_ids: Tensor
