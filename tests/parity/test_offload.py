@@ -111,3 +111,18 @@ def test_a_graph_that_is_given_up_leaves_nothing_behind() -> None:
     with leaving(offload):
         chain(torch.randn(20, 4, requires_grad=True), 4, [])
     assert offload.pinned_bytes == 4 * 400
+
+
+def test_two_steps_forward_before_either_goes_back() -> None:
+    offload, grads = small(), []
+    rows = [torch.randn(20, 4).requires_grad_() for _ in range(2)]
+    losses = []
+    for x_ND in rows:
+        with leaving(offload):
+            losses.append(chain(x_ND, 5, []))
+    for loss, x_ND in zip(losses, rows, strict=True):
+        loss.backward()
+        again = x_ND.detach().clone().requires_grad_()
+        chain(again, 5, []).backward()
+        grads.append((x_ND.grad, again.grad))
+    assert all(torch.equal(got, want) for got, want in grads)

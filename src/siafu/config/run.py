@@ -129,7 +129,7 @@ class RunConfig(
         wire = int(self.wire) if self.wire is not None and self.wire.isdigit() else self.wire
         plain = set(Strategy.__dataclass_fields__) - {"unit", "stages", "macrobatch", "wire"}
         choices = {name: getattr(self, name) for name in plain}
-        choices["offload"] = None if self.offload is None else read_bytes(self.offload, "offload")
+        choices["offload"] = None if self.offload is None else self._offload_bytes()
         strategy = named.with_choices(stages=stages, macrobatch=macrobatch, wire=wire, **choices)
         if strategy.unit == "interval" and self.device == "cuda":
             raise ConfigError(
@@ -138,6 +138,15 @@ class RunConfig(
                 fix="use --device cpu, or another strategy on the GPU",
             )
         return strategy
+
+    def _offload_bytes(self) -> int:
+        if not (size := read_bytes(str(self.offload), "offload")):
+            raise ConfigError(
+                "No rows are to wait in the host's memory.",
+                seen="--offload 0",
+                fix="leave --offload out: rows leave a GPU only where it has no room for them",
+            )
+        return size
 
     def kind(self, *, over_time: bool, task: str | None) -> RunKind:
         """Return what such a run is; `task` None: only the data tells."""

@@ -55,7 +55,7 @@ def check_room(config: ResolvedConfig, parts: str, world: World, say: Say, *, tr
     with suppress(*FAILURES):  # nobody is kept from training by a forecast that fails
         if trains and (at := setting_of(config, Path(parts), rank=world.rank)):
             memory = outlook_of(at, config).memory
-            if config.chosen.unit == "graph":
+            if config.chosen.unit == "graph" and config.offload is None:
                 # Rows that wait in the host's memory are found when the part is there.
                 least = outlook_of(at, config.model_copy(update={"offload": _ALL})).memory
                 away = sum(memory.values()) - sum(least.values())
@@ -122,10 +122,14 @@ def _refuse_or_say(
 ) -> None:
     """Raise, say something, or nothing; `away` may leave the GPU for the host's memory."""
     mine = sum(kinds.values())
-    needs = _on_this_gpu(mine, world)
+    needs, on_host = _beside(mine, world)
     if sum(needs) <= free:
         return
-    if away and mine - away <= SURE * free / len(needs) and away <= OF_HOST * host_bytes():
+    if (
+        away
+        and mine - away <= SURE * free / len(needs)
+        and away <= OF_HOST * host_bytes() / on_host
+    ):
         return
     told = ", ".join(f"{name} {shown_bytes(size)}" for name, size in kinds.items() if size)
     shared = f"; {len(needs)} ranks share the GPU" if len(needs) > 1 else ""
@@ -139,11 +143,15 @@ def _refuse_or_say(
     say(f"The run may not fit on its GPU: {seen}. Less is needed with {', or '.join(remedies)}.")
 
 
-def _on_this_gpu(need: int, world: World) -> list[int]:
-    """Return what each rank needs that has this rank's GPU; every rank calls this together."""
-    mine = [f"{socket.gethostname()} {name_of(world.device)}", need]
-    found = [json.loads(text) for text in world.gather_texts(json.dumps(mine))]
-    return [int(size) for gpu, size in found if gpu == mine[0]]
+def _beside(need: int, world: World) -> tuple[list[int], int]:
+    """Return what each rank needs that has this rank's GPU, and how many ranks its host has.
+
+    Every rank calls this together.
+    """
+    host, gpu = socket.gethostname(), name_of(world.device)
+    found = [json.loads(text) for text in world.gather_texts(json.dumps([host, gpu, need]))]
+    on_host = [(of, size) for at, of, size in found if at == host]
+    return [int(size) for of, size in on_host if of == gpu], len(on_host)
 
 
 @contextmanager

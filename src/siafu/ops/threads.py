@@ -35,8 +35,7 @@ class _Pool:
 
     def executor(self, size: int) -> ThreadPoolExecutor:
         if self._executor is None or size > self._size:
-            if self._executor is not None:
-                self._executor.shutdown(wait=False)
+            # One that is too small is not shut down: its user may submit more. It ends when let go.
             self._executor = ThreadPoolExecutor(size, thread_name_prefix="siafu-ops")
             self._size = size
         return self._executor

@@ -8,6 +8,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from siafu.errors import DataError
 from siafu.files import open_regular
 from siafu.graph import Array, Graph, forget
 from siafu.ops.threads import CHUNKS_A_THREAD, num_threads, run_chunks
@@ -41,7 +42,14 @@ def read(array: Array, low: int, high: int, stride: int = 1) -> Array:
             row = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
             low, high = min(low, len(array)), min(high, len(array))
             file.seek(array.offset + low * row)
-            piece = np.fromfile(file, array.dtype, max(0, high - low) * (row // array.itemsize))
+            count = max(0, high - low) * (row // array.itemsize)
+            piece = np.fromfile(file, array.dtype, count)
+        if len(piece) != count:
+            raise DataError(
+                "A file of the graph has been cut short since it was opened.",
+                seen=f"{array.filename}: {len(piece)} of {count} numbers from row {low} on",
+                fix="leave the graph as it is until the command ends; make it again",
+            )
         return piece.reshape(-1, *array.shape[1:])
     piece = np.array(array[low:high:stride])
     forget(array)

@@ -214,15 +214,18 @@ def _kinds_by_columns(
     and as they are put together.
     """
     most, kept = (0, 0, 0), 0
-    for number in range(spec.layers):
-        layer, width = layer_rows(spec, number), layer_widths(spec, number)
+    layers = [layer_rows(spec, number) for number in range(spec.layers)]
+    in_hand = IN_HAND * max(layer.widest for layer in layers) * sizes.rows
+    for number, layer in enumerate(layers):
+        width = layer_widths(spec, number)
         units = width.heads if spec.card.attends else max(1, layer.travels)
         # What a rank works on: its share, or more where columns or heads are too few for all.
         turned = sizes.nodes * layer.travels * -(-units // sizes.ranks) // units
         kept += layer.kept * sizes.rows
         if spec.card.attends:
             kept += 2 * max(0, turned - layer.travels * sizes.rows)
-        most = max(most, (kept, layer.backward * sizes.rows, 3 * turned), key=sum)
+        away = min(strategy.offload // item, max(0, kept - in_hand))
+        most = max(most, (kept - away, layer.backward * sizes.rows, 3 * turned), key=sum)
     whole = replace(sizes, rows=sizes.nodes, edges=sizes.all_edges, read=0, stages=0)
     views = spec.layers if strategy.prune else 1  # each at most as large as the whole
     edges = (views + strategy.prune) * sizes.all_edges * _EDGE_BYTES

@@ -130,9 +130,10 @@ class Outlook:
         if self.name == "halo" and self.strategy.stages != 1:
             flags += f" --stages {self.strategy.stages}"
             if self.strategy.recompute == 1 or self.budget is None:
-                return f"{flags} --recompute"
-            flags += f" --memory {self.budget // 10**6}MB"  # which keeps as many rows as fit
-        elif self.strategy.offload:
+                flags += " --recompute"
+            else:
+                flags += f" --memory {self.budget // 10**6}MB"  # which keeps as many rows as fit
+        if self.strategy.offload:
             flags += f" --offload {math.ceil(self.strategy.offload / 1e6)}MB"
         return flags
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import EpochTraffic, parameter_counts, returns_gradients, row_parts
 from siafu.plan.machine import Link, Share
+from siafu.plan.memory import layer_rows
 from siafu.plan.statistics import CutStatistics
 from siafu.strategy import Strategy
 from siafu.strategy.rounding import LEAST_WIDTH
@@ -112,7 +113,9 @@ def full_graph_seconds(work: Work, traffic: EpochTraffic) -> Phases:
         work = replace(work, share=work.share.limited(busy))
     step = whole_step(work)
     # Copies to the host and back run beside all that; they take longer where they are many.
-    copying = 2 * work.strategy.offload / _HOST_BYTES_PER_SECOND
+    kept = sum(layer_rows(spec, number).kept for number in range(spec.layers))
+    leaves = min(work.strategy.offload, work.strategy.item_bytes * kept * cut.rows)
+    copying = 2 * leaves / _HOST_BYTES_PER_SECOND
     more = Phases(passes=max(0.0, copying - step.training))
     return step.plus(_exchange(work, traffic, step)).plus(more)
 

@@ -11,7 +11,7 @@ A storage leaves whole and once, whatever views of it are saved.
 import math
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -160,7 +160,8 @@ class Left(NamedTuple):
 
     offload: "Offload"
     away: Away
-    number: int
+    before: "weakref.ref[Away] | None"
+    """What left just before it, and so is needed next."""
     like: tuple[torch.dtype, int, torch.Size, tuple[int, ...]]
 
 
@@ -169,7 +170,7 @@ class _Seen(NamedTuple):
     """Which keeps the number of the storage from being used again."""
     version: int
     away: "weakref.ref[Away]"
-    number: int
+    before: "weakref.ref[Away] | None"
 
 
 class Offload:
@@ -179,7 +180,7 @@ class Offload:
         self,
         nbytes: int,
         device: torch.device,
-        stays: Iterable[Tensor] = (),
+        stays: Sequence[Tensor] = (),
         *,
         copier: Copier | None = None,
         least_bytes: int = _LEAST_BYTES,
@@ -187,12 +188,14 @@ class Offload:
     ) -> None:
         """`nbytes` is what may leave in a step, `stays` what is on the device between steps."""
         on_gpu = device.type == "cuda"
+        if on_gpu and device.index is None:
+            device = torch.device("cuda", torch.cuda.current_device())
         self._copier = copier or (StreamCopier(device) if on_gpu else HostCopier())
         self._pool = Pool(self._copier, chunk_bytes)
         self._most, self._least, self._device = nbytes, least_bytes, device
         self._stays = {tensor.untyped_storage()._cdata for tensor in stays}
         self._kept = list(stays)  # so that no other storage has their numbers
-        self._order: list[weakref.ref[Away]] = []
+        self._latest: weakref.ref[Away] | None = None
         self._seen: dict[int, _Seen] = {}
         self._leaving: Away | None = None
         self._stack = ExitStack()
@@ -205,7 +208,7 @@ class Offload:
         return self._pool.nbytes
 
     def __enter__(self) -> "Offload":
-        self._order, self._seen, self._leaving, self.step_bytes = [], {}, None, 0
+        self._latest, self._seen, self._leaving, self.step_bytes = None, {}, None, 0
         hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
         self._stack.enter_context(hooks)
         _present.offload = self
@@ -228,26 +231,25 @@ class Offload:
         if (seen := self._seen.get(key)) is not None and seen.version == tensor._version:
             away = seen.away()
             if away is not None:
-                return Left(self, away, seen.number, like)
+                return Left(self, away, seen.before, like)
         if self.step_bytes + size > self._most:
             return tensor
         flat = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
-        away, number = Away(flat, self._copier, self._pool), len(self._order)
+        away, before = Away(flat, self._copier, self._pool), self._latest
         self.step_bytes += size
         if self._leaving is not None:
             self._leaving.leave()
         self._leaving = away
-        self._order.append(weakref.ref(away))
-        self._seen[key] = _Seen(StorageWeakRef(storage), tensor._version, self._order[-1], number)
-        return Left(self, away, number, like)
+        self._latest = weakref.ref(away)
+        self._seen[key] = _Seen(StorageWeakRef(storage), tensor._version, self._latest, before)
+        return Left(self, away, before, like)
 
     def unpack(self, kept: Tensor | Left) -> Tensor:
         """Return the tensor, and begin to bring back what is needed next."""
         if isinstance(kept, Tensor):
             return kept
         flat, (dtype, offset, size, stride) = kept.away.here(), kept.like
-        before = kept.number - 1
-        if before >= 0 and (ahead := self._order[before]()) is not None:
+        if kept.before is not None and (ahead := kept.before()) is not None:
             ahead.fetch()
         storage = flat.untyped_storage()
         return torch.empty(0, dtype=dtype, device=flat.device).set_(storage, offset, size, stride)

@@ -133,6 +133,16 @@ def test_relu_in_the_same_pass_is_relu_and_then_dropout(device, dtype):
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_scale_of_what_is_kept_is_not_rounded_to_half_precision(device, dtype):
+    where, x = ids(37).to(device), torch.ones(37, 21, dtype=dtype, device=device).requires_grad_()
+    out = dropout_rows(x, where, KEY, 0.1, relu=True)
+    grad = (1 + torch.rand_like(x)).detach()
+    out.backward(grad)
+    want = torch.where(out > 0, grad.float() / 0.9, 0).to(dtype)
+    assert torch.equal(x.grad, want)
+
+
 @pytest.mark.parametrize("relu", [False, True])
 def test_a_key_on_the_device_is_read_when_the_kernel_runs(device, relu):
     where = ids(37).to(device)

@@ -2,6 +2,7 @@
 
 import threading
 import weakref
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -33,3 +34,20 @@ def test_nothing_is_held_for_a_helper_that_comes_too_late(monkeypatch: pytest.Mo
         may_end.set()
         busy.result()
         executor.shutdown()
+
+
+def test_work_in_order_goes_on_while_others_ask_for_more_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Items are submitted one at a time, so the pool they began with must still take them.
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 16)
+
+    def items() -> Iterator[int]:
+        for number in range(40):
+            numbers = np.zeros(number + 2)
+            threads.run_chunks(partial(_add_one, numbers), range(number + 3))
+            assert numbers.all()
+            yield number
+
+    assert list(threads.in_order(lambda x: x * x, items(), ahead=2)) == [x * x for x in range(40)]

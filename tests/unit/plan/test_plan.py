@@ -274,6 +274,14 @@ def test_rows_in_the_hosts_memory_are_as_few_as_the_room_asks_for(model: str) ->
     assert 0 < most[KEPT] < kept[KEPT], "what is in hand stays"
 
 
+def test_no_more_rows_leave_than_there_are() -> None:
+    spec, sizes = replace(spec_of("sage"), layers=6), even_sizes(2, 1)
+    plain, all_away = Strategy(unit="column"), Strategy(unit="column", offload=1 << 60)
+    assert predict_bytes(spec, sizes, all_away) < predict_bytes(spec, sizes, plain)
+    with pytest.raises(ConfigError, match="No rows"):
+        _ = make_config(data="planted", offload="0").chosen
+
+
 def chosen_with_room(world: World, folder: Path, shares: list[float], **more: Any) -> list[Any]:
     """Return what is chosen where a GPU has so many times the room that a step needs."""
     config = make_config(data="planted", ranks=world.size, model="sage", layers=6, **more)

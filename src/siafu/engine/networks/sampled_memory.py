@@ -124,7 +124,7 @@ def layer_room(
     widths = [layer_widths(spec, number) for number in range(layers)]
     read, made = [at.into for at in widths], [at.out for at in widths]
     if ahead:
-        read[-1], made[-2] = spec.out_width, min(made[-2], 2 * spec.out_width)
+        read[-1], made[-2] = spec.out_width, 2 * spec.out_width
     far = (feed.whole.served.far_R,) * layers if flow is None else flow.far
     far_bytes = max(feed.far_bytes(at, of) for at, of in zip(read, far, strict=True))
     most = None if flow is None else max(map(len, flow.rows))

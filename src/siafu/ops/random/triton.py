@@ -133,7 +133,8 @@ def _relu_grad(
     at_B = tl.program_id(0).to(tl.int64) * B + tl.arange(0, B)
     inside_B = at_B < count
     dropped_B = tl.load(dropped + at_B, mask=inside_B, other=0.0)
-    passed_B = tl.load(grad + at_B, mask=inside_B, other=0.0) * scale
+    wide: tl.constexpr = tl.float64 if grad.dtype.element_ty == tl.float64 else tl.float32
+    passed_B = tl.load(grad + at_B, mask=inside_B, other=0.0).to(wide) * scale
     tl.store(out + at_B, tl.where(dropped_B <= 0, 0.0, passed_B), mask=inside_B)
 
 
