@@ -165,8 +165,8 @@ def billion_lines() -> list[str]:
         command += f" --enforce {row['enforced']}" if row.get("enforced") else ""
         lines.append(
             f"| {row['edges'] / 1e9:g} billion edges, {row['nodes'] / 1e6:g} M nodes of "
-            f"{row['features']} columns, 2 parts, an epoch of SAGE over 1 % of them, {also}, 2 ranks "
-            f"| {told} (all processes) "
+            f"{row['features']} columns, 2 parts, an epoch of SAGE over 1 % of them, {also}, 2 "
+            f"ranks | {told} (all processes) "
             f"| `benchmarks.billion {command}` |"
         )
     for row in rows_of("billion-budget")[-1:]:
