@@ -104,8 +104,8 @@ def scaling_table() -> str:
         [
             "Ranks with a core each of a 16-core Intel Xeon: median seconds of an epoch, peak "
             "memory per rank, how many times faster than one rank. `overlap`: groups of nodes "
-            "travel while others are worked on. Ranks were measured on machines of one kind, some "
-            "1.3 x apart; 4 ranks of 200,000 nodes beside other work. "
+            "travel while others are worked on. Ranks were measured on machines of one kind, up "
+            "to 30 % apart; 4 ranks of 200,000 nodes beside other work. "
             f"{' and '.join(commands)}, with `--ranks`:",
             "",
             "| " + " | ".join(head) + " |",
