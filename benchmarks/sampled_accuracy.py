@@ -2,9 +2,10 @@
 
 Run: SIAFU_DATA=FOLDER python -m benchmarks.sampled_accuracy [--sets ogbn_arxiv_struct] [--seeds 3]
 
-GraphSAGE on the largest real graphs there: full-graph training, sampled minibatches, and those with
-the first layer's input aggregated once. All have the same model and are scored alike, with every
-neighbour, at the best validation epoch. Sets whose file is missing are left out, in words.
+GraphSAGE on the largest real graphs there: full-graph training, sampled minibatches, those with
+the first layer's input aggregated once, and those that share draws. All have the same model and are
+scored alike, with every neighbour, at the best validation epoch. Sets whose file is missing are
+left out, in words. `--contestants a,b` runs those whose names contain a or b.
 """
 
 import argparse
@@ -54,6 +55,8 @@ def contestants(name: str) -> dict[str, dict[str, Any]]:
         "whole graph": {**common, **settings["whole"]},
         "sampled": sampled,
         "sampled, aggregated input": {**sampled, "input_cache": True},
+        "sampled, draws shared within": {**sampled, "share_draws": 1},
+        "sampled, draws shared by 8": {**sampled, "share_draws": 8},
     }
 
 
@@ -80,6 +83,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--sets", default=",".join(SETS))
+    parser.add_argument("--contestants", default="", help="parts of their names")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
@@ -88,6 +92,7 @@ def main() -> None:
     args = parser.parse_args()
     common = {"ranks": args.ranks, "threads": args.threads, "device": args.device}
     rows: list[dict[str, Any]] = []
+    named = args.contestants.split(",")
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(args.jobs, mp_context=spawning) as pool:
         waiting = {
@@ -97,6 +102,7 @@ def main() -> None:
             ]
             for name in args.sets.split(",")
             for contestant, settings in contestants(name).items()
+            if any(part in contestant for part in named)
         }
         for (name, contestant), runs in waiting.items():
             try:

@@ -61,6 +61,8 @@ def assert_identical(got: list[dict[str, Any]], want: dict[str, Any]) -> None:
         (3, "2", {"model": "transformer", "edge_features": True}),
         (2, "2", {"batch_size": 50, "step_minibatches": 3}),
         (3, "2", {"steps_per_epoch": 2}),
+        (4, "2", {"share_draws": 1, "hot_rows": "1KB"}),
+        (3, "8", {"share_draws": 3, "model": "gcn", "fanout": "-1,2"}),
     ],
 )
 def test_ranks_and_macrobatches_change_no_bit(

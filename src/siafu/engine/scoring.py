@@ -208,7 +208,7 @@ def rows_asked(
     """Return the logits of the nodes in the splits of a shard; all ranks call this together."""
     if scoring.flow is not None:
         return network.flow_rows(scoring.flow)
-    how = network.feed.relay.sampling
+    how = replace(network.feed.relay.sampling, shared=False)
     if scoring.kind == "split":
         how = Sampling(fanouts=(-1,) * len(how.fanouts))
     rows_R = torch.cat([rows.cpu() for rows in shard.masks.values()]).unique()

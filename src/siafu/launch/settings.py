@@ -206,6 +206,9 @@ class Settings(Columns, total=False):
     """an edge may be drawn more than once."""
     sample_weighted: bool
     """draw edges in proportion to their weights."""
+    share_draws: int
+    """steps in turn whose minibatches draw by the same numbers of source nodes, so that they meet
+    fewer of them: 1 within each minibatch alone, 0 none."""
     hot_rows: str | None
     """memory for rows kept near, as 200MB: of other ranks, or of pinned rows on the device."""
     rows_on: Literal["auto", "device", "pinned", "host"]

@@ -21,6 +21,7 @@ from siafu.minibatch.schedule import ORDER_PURPOSE, Minibatch
 from siafu.minibatch.served import EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import (
+    ALL,
     DrawKey,
     GroupNumbering,
     NewKeys,
@@ -28,6 +29,7 @@ from siafu.ops import (
     draw_positions,
     key_words,
     running_sums,
+    shared_positions,
 )
 from siafu.shard import HeldRows, WrittenRows
 
@@ -172,7 +174,7 @@ class DeviceRelay(Relay):
         """Return int64 [hops, G, 2]: the cipher's keys."""
         hops = len(self.sampling.fanouts)
         keys = [
-            DrawKey(self.seed, epoch_of_draws(epoch, batch.number), ORDER_PURPOSE + 1 + hop)
+            DrawKey(self.seed, epoch_of_draws(epoch, batch.keyed), ORDER_PURPOSE + 1 + hop)
             for hop in range(hops)
             for batch in batches
         ]
@@ -183,15 +185,25 @@ class DeviceRelay(Relay):
     ) -> tuple[_Hop, NewKeys]:
         graph, weighted = self.graph, self.sampling.weighted
         rows_Q, group_Q = frontier.keys_U, frontier.group_U
-        requests = Requests(rows_Q, graph.ids_N.index_select(0, rows_Q), group_Q, keys_G2)
-        counts_Q, positions_S = draw_positions(
-            graph.indptr,
-            requests,
-            fanout,
-            graph.weight_E if weighted else None,
-            replace=self.sampling.replace,
-            sums_E=graph.sums_E,
-        )
+        if self.sampling.shared and fanout != ALL:
+            counts_Q, positions_S = shared_positions(
+                graph.indptr,
+                rows_Q,
+                group_Q,
+                keys_G2,
+                fanout,
+                lambda edges_E: graph.ids_N.index_select(0, graph.index.index_select(0, edges_E)),
+            )
+        else:
+            requests = Requests(rows_Q, graph.ids_N.index_select(0, rows_Q), group_Q, keys_G2)
+            counts_Q, positions_S = draw_positions(
+                graph.indptr,
+                requests,
+                fanout,
+                graph.weight_E if weighted else None,
+                replace=self.sampling.replace,
+                sums_E=graph.sums_E,
+            )
         edges = {
             name: column.index_select(0, positions_S)
             for name, column in graph.edge_columns.items()

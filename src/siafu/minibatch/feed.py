@@ -101,6 +101,8 @@ class Batching:
     links: LinkBatching | None = None
     """Where given, minibatches are of edges."""
     most_steps: int | None = None
+    share_draws: int = 0
+    """Steps in turn whose minibatches at one place draw edges alike, where these are shared."""
 
 
 class Feed:
@@ -200,7 +202,7 @@ class Feed:
         if not drawn:
             return [self.whole] * layers
         # The first layer's hop is the last; with a cached input it has none, and takes all edges.
-        how = self.relay.sampling
+        how = replace(self.relay.sampling, shared=False)  # what scores err by should not add up
         hops = [replace(how, fanouts=(fanout,)) for fanout in how.fanouts]
         relays = [self.whole if hop.fanouts == (-1,) else self.relay_for(hop) for hop in hops]
         return [self.whole] * (layers - len(hops)) + relays[::-1]
@@ -397,4 +399,5 @@ def _schedule(shard: Shard, batching: Batching, seed: int, links: LinkSeeds | No
         batch_size=batching.batch_size,
         step_minibatches=batching.step_minibatches or world.size,
         most_steps=batching.most_steps,
+        share_draws=batching.share_draws,
     )

@@ -178,16 +178,21 @@ class MinibatchLoader:
         macrobatch: int = 8,
         seed: int = 0,
         replace: bool = False,
+        share_draws: int = 0,
     ) -> None:
         """`num_neighbors` are drawn at each hop, -1 for all.
 
         `input_nodes` are this rank's seeds, as a mask of its rows or row numbers (`shard.train`),
         or `input_ids`, by the user's ids, those of all ranks; without either every node is one.
         A node named twice counts once. `macrobatch` steps are sampled and fetched in one go; that
-        changes speed alone.
+        changes speed alone. `share_draws` steps in turn draw by the same numbers of source nodes,
+        so that they meet fewer of them: 1 within each minibatch alone, 0 none.
         """
         require(shard, "x")
         _check(shard, num_neighbors, batch_size, macrobatch)
+        if share_draws < 0:
+            seen = f"share_draws={share_draws}"
+            raise ConfigError("share_draws is too small.", seen=seen, fix="use 0 or more")
         if input_ids is not None:
             seeds = seeds_by_id(shard, input_ids, input_nodes)
         else:
@@ -196,8 +201,8 @@ class MinibatchLoader:
         self.shard, x = shard, shard.reader("x")
         self._feed = Feed(
             dataclasses.replace(shard, masks=shard.masks | {"train": seeds.rows}),
-            Sampling(fanouts=tuple(num_neighbors), replace=replace),
-            Batching(batch_size=batch_size),
+            Sampling(fanouts=tuple(num_neighbors), replace=replace, shared=bool(share_draws)),
+            Batching(batch_size=batch_size, share_draws=share_draws),
             Needs(edge_columns=_EDGE_COLUMNS, dtype=torch.float32 if x is None else x.dtype),
             Draws(seed=seed),
         )

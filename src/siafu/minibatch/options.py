@@ -56,6 +56,14 @@ class SamplingOptions(Options):
     sample_weighted: bool = setting(
         False, "draw edges in proportion to their weights", STATIC, MINIBATCHES
     )
+    share_draws: int = setting(
+        0,
+        "steps in turn whose minibatches draw by the same numbers of source nodes, so that they "
+        "meet fewer of them: 1 within each minibatch alone, 0 none",
+        STATIC,
+        MINIBATCHES,
+        ge=0,
+    )
     hot_rows: str | None = setting(
         None,
         "memory for rows kept near, as 200MB: of other ranks, or of pinned rows on the device",

@@ -52,7 +52,7 @@ class Relay:
 
     def sample(self, epoch: int, minibatches: list[Minibatch]) -> list[Subgraph]:
         """Return the sub-graph of each minibatch; ranks give equally many."""
-        numbers = tell([float(batch.number) for batch in minibatches], self.channel, "control")
+        numbers = tell([float(batch.keyed) for batch in minibatches], self.channel, "control")
         growing = [GrowingSubgraph(batch.number, batch.seeds) for batch in minibatches]
         for hop, fanout in enumerate(self.sampling.fanouts):
             keys = [

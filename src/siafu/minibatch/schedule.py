@@ -24,11 +24,18 @@ class Minibatch:
     """Seeds that are sampled and trained on together."""
 
     number: int
-    """Of all in its epoch; keys its draws."""
+    """Of all in its epoch; keys its draws, of edges where they are not shared."""
     seeds: Tensor
     """int64: addresses; none where a rank has nothing to do in a step."""
     places: range = range(0)
     """Where edges are dealt: those of them in the epoch's order, which are to become seeds."""
+    draws: int | None = None
+    """Keys its draws of edges, where others share them."""
+
+    @property
+    def keyed(self) -> int:
+        """The number that keys its draws of edges."""
+        return self.number if self.draws is None else self.draws
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +73,8 @@ class Schedule:
     """Minibatches of a step."""
     most_steps: int | None = None
     """Of an epoch: the next one goes on from there."""
+    share_draws: int = 0
+    """Steps in turn whose minibatches at one place draw edges alike; 0 for none."""
     _order: dict[int, Tensor] = field(default_factory=dict)
     """Seeds in the order of the latest pass, kept where it lasts for several epochs."""
 
@@ -126,8 +135,9 @@ class Schedule:
         cuts = [_share(total, step, self.pass_steps) for total in self.totals]
         low, high = cuts[self.world.rank]
         number = step * self.world.size + self.world.rank
+        draws = draws_of(number, self.world.size, self.share_draws)
         return Step(
-            [Minibatch(number, seeds[low:high], range(low, high))],
+            [Minibatch(number, seeds[low:high], range(low, high), draws)],
             list(range(self.world.size)),
             sum(high - low for low, high in cuts),
             range(low, high),
@@ -140,7 +150,12 @@ class Schedule:
         total, parts = sum(self.totals), self.pass_steps * count
         cuts = [_share(total, step * count + place, parts) for place in range(count)]
         mine = [
-            Minibatch(step * count + place, seeds[slice(*cuts[place])], range(*cuts[place]))
+            Minibatch(
+                step * count + place,
+                seeds[slice(*cuts[place])],
+                range(*cuts[place]),
+                draws_of(step * count + place, count, self.share_draws),
+            )
             for place in range(self.world.rank, count, ranks)
         ]
         idle = -(-count // ranks) - len(mine)
@@ -148,6 +163,17 @@ class Schedule:
         holders = [place % ranks for place in range(count)]
         places = range(cuts[0][0], cuts[-1][1])
         return Step(mine, holders, len(places), places, turn)
+
+
+def draws_of(number: int, step_minibatches: int, share_draws: int) -> int:
+    """Return the number that keys the draws of a minibatch: its own, or the first it shares with.
+
+    Minibatches of one step never share: their gradients are added up, and should err apart.
+    """
+    if not share_draws:
+        return number
+    step, place = divmod(number, step_minibatches)
+    return step // share_draws * step_minibatches + place
 
 
 def _share(total: int, part: int, parts: int) -> tuple[int, int]:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, exchange_halo
-from siafu.errors import DataError
-from siafu.ops import DrawKey, sample_positions
+from siafu.errors import ConfigError, DataError
+from siafu.ops import ALL, DrawKey, key_words, sample_positions, shared_positions
 from siafu.shard import HeldRows, RowReader, Shard
 
 ROW_BITS = 40
@@ -32,6 +32,23 @@ class Sampling:
     """An edge may be drawn more than once."""
     weighted: bool = False
     """Edges are drawn in proportion to their weights instead of alike."""
+    shared: bool = False
+    """A draw is of an edge's source: nodes of one key keep the same ones of common sources."""
+
+    def __post_init__(self) -> None:
+        """Raise where there is nothing to share."""
+        if self.shared and self.replace:
+            raise ConfigError(
+                "Nodes that share draws keep distinct edges.",
+                seen="share_draws with edges drawn with replacement",
+                fix="leave --share-draws out, or --sample-replace",
+            )
+        if self.shared and max(self.fanouts) < 0:
+            raise ConfigError(
+                "There are no draws to share: every edge is taken.",
+                seen=f"share_draws with fan-outs {', '.join(map(str, self.fanouts))}",
+                fix="use a fan-out from 1 somewhere, or leave --share-draws out",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +71,8 @@ class Served:
     node_columns: dict[str, RowReader]
     weight_E: Tensor | None
     """Chances of edges, where they differ."""
+    column_ids_C: Tensor | None = None
+    """int64: number in the whole graph of each column, where draws are of sources."""
 
     @classmethod
     def build(
@@ -77,6 +96,9 @@ class Served:
             {name: reader for name, reader in found.items() if reader is not None},
             ids | node_columns,
             _chances(shard) if sampling.weighted else None,
+            torch.cat([shard.row_ids, exchange_halo(shard.row_ids, shard.plan, channel)])
+            if sampling.shared
+            else None,
         )
 
     @property
@@ -88,20 +110,32 @@ class Served:
         self, rows_Q: Tensor, batch_Q: Tensor, keys: list[DrawKey], fanout: int, how: Sampling
     ) -> InEdges:
         """Return sampled in-edges of these rows, each drawn by the key of its minibatch."""
-        counts_Q, positions_S = sample_positions(
-            self.shard.csr.indptr,
-            rows_Q,
-            self.shard.row_ids.index_select(0, rows_Q),
-            batch_Q,
-            keys,
-            fanout,
-            replace=how.replace,
-            weight_E=self.weight_E if how.weighted else None,
-        )
+        indptr, sources = self.shard.csr.indptr, self.shard.reader("src")
+        assert sources is not None
+        if how.shared and fanout != ALL:
+            assert self.column_ids_C is not None, "built for draws of sources"
+            ids_C = self.column_ids_C
+            counts_Q, positions_S = shared_positions(
+                indptr,
+                rows_Q,
+                batch_Q,
+                key_words(keys),
+                fanout,
+                lambda edges_E: ids_C.index_select(0, sources.read(edges_E)),
+            )
+        else:
+            counts_Q, positions_S = sample_positions(
+                indptr,
+                rows_Q,
+                self.shard.row_ids.index_select(0, rows_Q),
+                batch_Q,
+                keys,
+                fanout,
+                replace=how.replace,
+                weight_E=self.weight_E if how.weighted else None,
+            )
         if how.weighted:
             self.shard.let_go()
-        sources = self.shard.reader("src")
-        assert sources is not None
         columns_S = sources.read(positions_S)
         edges = {
             name: reader.read(positions_S)

@@ -69,8 +69,10 @@ from siafu.ops.sample.positions import (
     key_words,
     sample_positions,
     sample_reference,
+    shared_positions,
     warm_up_sampling,
 )
+from siafu.ops.sample.reference import ALL
 from siafu.ops.sample.running import running_sums
 from siafu.ops.threads import num_threads
 from siafu.ops.wire.rows import (
@@ -89,6 +91,7 @@ from siafu.ops.wire.rows import (
 )
 
 __all__ = [
+    "ALL",
     "CSR",
     "GRAIN",
     "HUGE_PAGES_VARIABLE",
@@ -159,6 +162,7 @@ __all__ = [
     "sample_positions",
     "sample_reference",
     "set_threads",
+    "shared_positions",
     "spare_memory",
     "spare_page_faults",
     "sum_into",

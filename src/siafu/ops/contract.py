@@ -261,6 +261,15 @@ class SampleKernels(Protocol):
         `sums_E`: what `sample.running` makes of the weights, for those who look draws up in it.
         """
 
+    def share(
+        self, indptr: Tensor, ids_E: Tensor, batch_Q: Tensor, keys_B2: Tensor, fanout: int
+    ) -> tuple[Tensor, Tensor]:
+        """Return how many edges each row keeps, and their numbers, rising.
+
+        An edge's draw is that of its id, which is its source's: rows of one key that have the same
+        source draw alike for it. The `fanout` edges of the smallest draws are kept.
+        """
+
 
 class RowKernels(Protocol):
     """Gathering rows by number."""

@@ -15,8 +15,16 @@ from siafu.graph import Array, Graph, SparseFeatures
 from siafu.minibatch.fetched_rows import packs
 from siafu.minibatch.macrobatch_size import MOST_STEPS
 from siafu.minibatch.relay import epoch_of_draws
-from siafu.minibatch.schedule import ORDER_PURPOSE
-from siafu.ops import DrawKey, Numbering, sample_positions, uniform_rows
+from siafu.minibatch.schedule import ORDER_PURPOSE, draws_of
+from siafu.ops import (
+    ALL,
+    DrawKey,
+    Numbering,
+    key_words,
+    sample_positions,
+    shared_positions,
+    uniform_rows,
+)
 from siafu.plan.sampled import read_fanout
 from siafu.plan.statistics import DrawnMinibatches
 
@@ -105,6 +113,7 @@ class _Drawing:
         self._graph, self._owner_N, self._ranks = graph, owner_N, ranks
         self._fanouts = fanouts = read_fanout(config.fanout, config.layers)
         self._seed, self.steps = config.seed, steps
+        self._share_draws = config.share_draws
         self.reached, self.edges = np.zeros(len(fanouts) + 1), np.zeros(len(fanouts))
         self.requests = self.answers = 0.0
         self.num_drawn = self.num_edges = 0
@@ -113,18 +122,17 @@ class _Drawing:
         """Draw one minibatch, and note what it has."""
         nodes = Numbering()
         frontier = nodes.add(seeds)[1]
-        epoch = epoch_of_draws(1, step * self._ranks + rank.number)
+        number = step * self._ranks + rank.number
+        epoch = epoch_of_draws(1, draws_of(number, self._ranks, self._share_draws))
         self.reached[0] += len(frontier)
         for hop, fanout in enumerate(self._fanouts):
             key = DrawKey(self._seed, epoch, ORDER_PURPOSE + 1 + hop)
-            counts, positions = sample_positions(
-                self._indptr, frontier, frontier, torch.zeros_like(frontier), [key], fanout
-            )
+            counts, positions = self._drawn(frontier, key, fanout)
             is_far = self._owner_N[frontier] != rank.number
             self.requests += int(is_far.sum())
             self.answers += int(counts[is_far].sum())
-            sources = np.asarray(self._graph.src[positions.numpy()], np.int64)
-            frontier = nodes.add(torch.from_numpy(sources))[1]
+            sources = self._sources(positions)
+            frontier = nodes.add(sources)[1]
             self.edges[hop] += len(sources)
             self.reached[hop + 1] += len(nodes)
             self.num_edges += len(sources)
@@ -138,3 +146,14 @@ class _Drawing:
                 found = rank.rows[place] / (step + 1), rank.far_rows[place] / (step + 1)
                 rank.whole[place] = found
         self.num_drawn += 1
+
+    def _drawn(self, frontier: Tensor, key: DrawKey, fanout: int) -> tuple[Tensor, Tensor]:
+        """Return how many edges each node draws, and their places."""
+        batch = torch.zeros_like(frontier)
+        if not self._share_draws or fanout == ALL:
+            return sample_positions(self._indptr, frontier, frontier, batch, [key], fanout)
+        words = key_words([key])
+        return shared_positions(self._indptr, frontier, batch, words, fanout, self._sources)
+
+    def _sources(self, edges: Tensor) -> Tensor:
+        return torch.from_numpy(np.asarray(self._graph.src[edges.numpy()], np.int64))

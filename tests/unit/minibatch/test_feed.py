@@ -11,6 +11,7 @@ from siafu.config import make_config
 from siafu.engine.networks.sampled_memory import read_fanout
 from siafu.errors import ConfigError
 from siafu.launch import fit
+from siafu.minibatch import Sampling
 from siafu.minibatch.fetched_rows import CodedRows, decode_coded_rows
 from siafu.minibatch.macrobatch_size import StepCosts, Trial, choose_macrobatch
 from siafu.shard import FileRows, HeldRows
@@ -106,3 +107,14 @@ def test_fan_outs_are_checked_before_the_data() -> None:
 def test_fan_outs_that_mean_nothing_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="fan-out"):
         read_fanout(text, 2)
+
+
+@pytest.mark.parametrize("how", [{"fanouts": (3,), "replace": True}, {"fanouts": (-1, -1)}])
+def test_what_can_not_be_shared_is_refused(how) -> None:
+    with pytest.raises(ConfigError, match="share"):
+        Sampling(shared=True, **how)
+
+
+def test_draws_are_shared_only_where_some_are_made() -> None:
+    with pytest.raises(ConfigError, match="no draws to share"):
+        fit("planted:60", strategy="batchgnn", fanout="-1,-1", share_draws=2, ranks=1)

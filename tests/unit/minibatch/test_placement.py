@@ -76,6 +76,7 @@ def trained(parts: Path, settings: dict[str, Any]) -> tuple[Any, list[float], to
         (False, {"model": "sage"}),
         (True, {"model": "gcn", "norm": "batch"}),
         (False, {"model": "gat"}),
+        (False, {"model": "sage", "share_draws": 2, "fanout": "3,2"}),
         (False, {"model": "sage", "feature_bits": 8, "sample_replace": True}),
         (True, {"model": "sage", "sample_replace": True, "sample_weighted": True}),
         (True, {"model": "gin", "input_cache": True, "input_dropout": 0.0}),

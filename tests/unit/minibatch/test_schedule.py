@@ -109,3 +109,21 @@ def test_shorter_epochs_go_on_where_the_one_before_ended(order: str, most: int) 
         for steps in epochs:  # they key draws together with the epoch
             numbers = [b.number for step in steps for b in step.mine if len(b.seeds)]
             assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize(("order", "count"), [("local", 3), ("global", 5)])
+def test_minibatches_at_one_place_of_steps_in_turn_share_draws(order: str, count: int) -> None:
+    totals = [40, 40, 40]
+    apart = schedules(totals, 3, order=order, step_minibatches=count)
+    alike = schedules(totals, 3, order=order, step_minibatches=count, share_draws=4)
+    for own, shared in zip(apart, alike, strict=True):
+        place_of: dict[int, set[tuple[int, int]]] = {}
+        for step, (plain, one) in enumerate(zip(own.steps(1), shared.steps(1), strict=True)):
+            for before, batch in zip(plain.mine, one.mine, strict=True):
+                assert before.keyed == before.number == batch.number
+                if len(batch.seeds):
+                    place = batch.number % count
+                    place_of.setdefault(batch.keyed, set()).add((step // 4, place))
+        assert all(len(places) == 1 for places in place_of.values())
+        ends = [next(iter(places)) for places in place_of.values()]
+        assert len(set(ends)) == len(ends)

@@ -1,6 +1,7 @@
 """The network of a run on minibatches, made of its settings."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import nn
 
@@ -10,12 +11,12 @@ from siafu.engine.networks.own_model import WholeNetwork
 from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.networks.sampled_memory import memory_left, settle_macrobatch
 from siafu.engine.networks.sampled_settings import (
-    fanouts_of,
     minibatches_a_step,
     needs_of,
     needs_of_own,
+    sampling_of,
 )
-from siafu.minibatch import Batching, Feed, Sampling
+from siafu.minibatch import Batching, Feed
 from siafu.nn import Draws, ModelSpec
 from siafu.shard import Shard
 from siafu.strategy import Strategy, edge_arguments, widen_messages
@@ -36,17 +37,15 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     `say` is told where rows lie and how many steps are fetched together, if that was a choice.
     """
     layers = config.layers - int(strategy.input_cache)
-    sampling = Sampling(
-        fanouts=fanouts_of(config)[:layers],
-        replace=config.sample_replace,
-        weighted=config.sample_weighted,
-    )
+    sampling = sampling_of(config)
+    sampling = replace(sampling, fanouts=sampling.fanouts[:layers])
     batching = Batching(
         batch_size=config.batch_size,
         order=config.seed_order,
         step_minibatches=minibatches_a_step(config),
         links=link_batching(config),
         most_steps=config.steps_per_epoch,
+        share_draws=config.share_draws,
     )
     if spec is None:
         for layer in module.modules():

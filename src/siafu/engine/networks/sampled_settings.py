@@ -3,7 +3,7 @@
 from siafu.config import RunConfig
 from siafu.engine.networks.sampled_memory import read_fanout
 from siafu.errors import ConfigError
-from siafu.minibatch import Needs
+from siafu.minibatch import Needs, Sampling
 from siafu.minibatch.served import EdgeColumn
 from siafu.nn import ModelSpec
 from siafu.nn.precision import stored_type
@@ -58,7 +58,7 @@ def _hot_bytes(config: RunConfig) -> int:
 
 def check_sampled_settings(config: RunConfig) -> None:
     """Raise where the settings of minibatches mean nothing, before any data is looked at."""
-    fanouts_of(config)
+    sampling_of(config)
     minibatches_a_step(config)
     if config.hot_rows is not None:
         read_bytes(config.hot_rows, "size of --hot-rows")
@@ -76,6 +76,16 @@ def fanouts_of(config: RunConfig) -> tuple[int, ...]:
             fix="add --sample-replace and use fan-outs from 1, or leave --sample-weighted out",
         )
     return fanouts
+
+
+def sampling_of(config: RunConfig) -> Sampling:
+    """Return how neighbours are drawn; raise where they can't be drawn so."""
+    return Sampling(
+        fanouts=fanouts_of(config),
+        replace=config.sample_replace,
+        weighted=config.sample_weighted,
+        shared=bool(config.share_draws),
+    )
 
 
 def minibatches_a_step(config: RunConfig) -> int | None:

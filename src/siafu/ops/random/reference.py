@@ -5,7 +5,7 @@ Words are unsigned 32-bit numbers held in int64.
 """
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ SLICE_WORDS = 1 << 20
 
 
 def philox(
-    counter: tuple[Words, Words, Words, Words], key: tuple[int, int]
+    counter: tuple[Words, Words, Words, Words], key: tuple[Any, Any]
 ) -> tuple[Words, Words, Words, Words]:
     """Return the four words of `counter` after ten rounds; takes integers or int64 tensors.
 

@@ -18,9 +18,12 @@ from torch import Tensor
 from siafu.ops.contract import Requests
 from siafu.ops.numba_jit import callee, prefetch, strict_kernel
 from siafu.ops.random.numba import HALF, LOW, philox_lanes
+from siafu.ops.sample.numba_shared import share
 from siafu.ops.sample.numba_weighted import num_usable, pick_by_weight
 from siafu.ops.sample.reference import ALL
 from siafu.ops.threads import num_chunks, run_chunks
+
+__all__ = ["sample", "share"]
 
 Array = NDArray[Any]
 Rows = tuple[Array, Array, Array]

@@ -5,7 +5,7 @@ So any rank, thread count and order of requests gives the same one.
 Shapes: N rows, E edges, Q requests, B minibatches, S sampled edges.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,9 @@ from siafu.ops.kernels import PLAIN, sample_kernels
 from siafu.ops.numbering import LEAST_KEYS, Numbering
 from siafu.ops.random.draws import DrawKey
 from siafu.ops.sample.reference import ALL
+
+EDGES_AT_ONCE = 1 << 19
+"""Edges whose draws are compared at a time, where draws are of their sources."""
 
 
 def sample_positions(  # noqa: PLR0913 - a request is three columns
@@ -62,6 +65,46 @@ def draw_positions(
     return chosen.sample(indptr, requests, fanout, weight_E, replace=replace, sums_E=sums_E)
 
 
+def shared_positions(
+    indptr: Tensor,
+    rows_Q: Tensor,
+    batch_Q: Tensor,
+    keys_B2: Tensor,
+    fanout: int,
+    ids_of: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return what `sample_positions` does where draws are of the edges' sources.
+
+    `ids_of` tells the number in the whole graph of the source of each edge. Requests of one key
+    have one draw per source, so rows that have sources in common keep the same ones of them. Each
+    row by itself is drawn without replacement, as ever; parallel edges have equal draws.
+    """
+    first_Q = indptr.index_select(0, rows_Q)
+    indptr_Q = _running(indptr.index_select(0, rows_Q + 1) - first_Q)
+    found: list[tuple[Tensor, Tensor]] = []
+    low, count = 0, len(rows_Q)
+    while low < count or not found:
+        # As many rows at a time as have their edges in little memory, at least one.
+        end = indptr_Q[low] + EDGES_AT_ONCE
+        high = max(low + 1, int(torch.searchsorted(indptr_Q, end, right=True)) - 1)
+        offsets = indptr_Q[low : high + 1] - indptr_Q[low]
+        length = int(offsets[-1])
+        shift_E = (first_Q[low:high] - offsets[:-1]).repeat_interleave(
+            offsets.diff(), output_size=length
+        )
+        edges_E = shift_E.add_(torch.arange(length, device=indptr.device))
+        kernels, batch = sample_kernels(indptr.device), batch_Q[low:high].contiguous()
+        counts, kept = kernels.share(offsets, ids_of(edges_E), batch, keys_B2, fanout)
+        found.append((counts, edges_E.index_select(0, kept)))
+        low = high
+    counts_Q, positions_S = (torch.cat(column) for column in zip(*found, strict=True))
+    return counts_Q, positions_S
+
+
+def _running(counts: Tensor) -> Tensor:
+    return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+
 def key_words(keys_B: Sequence[DrawKey]) -> Tensor:
     """Return int64 [B, 2]: the cipher's key of each minibatch."""
     words = torch.tensor([key.row_words() for key in keys_B], dtype=torch.int64)
@@ -93,6 +136,7 @@ def warm_up_sampling(*, weight_dtype: torch.dtype | None = None) -> None:
     weight = None if weight_dtype is None else torch.ones(2, dtype=weight_dtype)
     key = DrawKey(seed=0, epoch=0, purpose=0)
     sample_positions(torch.tensor([0, 2]), one, one, one, [key], 1, weight_E=weight)
+    shared_positions(torch.tensor([0, 2]), one, one, key_words([key]), 1, lambda edges: edges)
     keys = torch.arange(LEAST_KEYS + 1)
     Numbering().add(keys)
     Numbering().add(keys.int())

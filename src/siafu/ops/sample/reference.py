@@ -55,6 +55,22 @@ def sample(
     return counts_Q, positions_S
 
 
+def share(
+    indptr: Tensor, ids_E: Tensor, batch_Q: Tensor, keys_B2: Tensor, fanout: int
+) -> tuple[Tensor, Tensor]:
+    """See `contract.SampleKernels`; of equal draws the edge that comes first wins."""
+    offsets, numbers, picked = indptr.tolist(), ids_E.tolist(), []
+    for lo, hi, batch in zip(offsets, offsets[1:], batch_Q.tolist(), strict=False):
+        key = int(keys_B2[batch, 0]), int(keys_B2[batch, 1])
+        edges = list(range(lo, hi))
+        if len(edges) > fanout:
+            words = {edge: next(_draws(key, numbers[edge])) for edge in edges}
+            edges = sorted(sorted(edges, key=words.__getitem__)[:fanout])
+        picked.append(edges)
+    counts = torch.tensor([len(edges) for edges in picked], dtype=torch.int64)
+    return counts, torch.tensor([e for edges in picked for e in edges], dtype=torch.int64)
+
+
 def pick_uniform(degree: int, fanout: int, draws: Iterator[int], *, replace: bool) -> list[int]:
     """Return offsets into a row of `degree` edges; without replacement by Floyd's algorithm."""
     if replace and fanout != ALL:

@@ -19,6 +19,9 @@ from torch import Tensor
 from siafu.ops.contract import Requests
 from siafu.ops.sample.reference import ALL, LOG_2, LOG_TERMS, SPLIT, UNIT_BITS
 from siafu.ops.sample.running import running_sums
+from siafu.ops.sample.sorting import share
+
+__all__ = ["sample", "share"]
 
 jit: Callable[[Any], Any] = triton.jit
 
