@@ -9,7 +9,7 @@ first host. `reach` is the share of the graph's nodes that k minibatches read to
 by one: what `--macrobatch k` leaves to travel. A figure of bytes from a graph that one minibatch
 all but covers says little of larger graphs: far rows are shared there since no others are left.
 With `--share` the same for minibatches that share draws (`--share-draws`), beside those that do
-not: `nodes` and `edges` are means per minibatch, `far_rows` the distinct ones of all together.
+not: `batch_nodes` and `batch_edges` are means, `far_rows` the distinct ones of all together.
 
 Shapes: N nodes, V nodes that a minibatch reads.
 """
@@ -81,7 +81,7 @@ def reach_of(
             reach[str(number + 1)] = round(float(seen_N.float().mean()), 4)
             shared = int((seen_N & far_N).sum())
             far_share[str(number + 1)] = round(shared / far_rows, 3) if far_rows else 0.0
-    means = {"nodes": nodes // len(batches), "edges": edges // len(batches)}
+    means = {"batch_nodes": nodes // len(batches), "batch_edges": edges // len(batches)}
     return {"reach": reach, "far_share": far_share, "far_rows": int((seen_N & far_N).sum())} | means
 
 

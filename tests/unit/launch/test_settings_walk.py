@@ -109,7 +109,7 @@ OTHERS: dict[str, Other] = {
     "by_columns": Other(True, PLANNED, {"columns": False}),
     "overlap": Other(False, ("plan",)),
     "once_per_host": Other(False, ("plan",)),
-    "macrobatch": Other("1", PLANNED),
+    "macrobatch": Other("1", PLANNED, beside={"macrobatch": "2"}),  # auto may take 1, too
     "fanout": Other("2,2"),
     "steps_per_epoch": Other(1),
     "batch_size": Other(5, by_engine={"links": 20}),
