@@ -30,7 +30,7 @@ from siafu.graph import Array, Graph
 from siafu.ops import warm_up, warm_up_sampling, warm_up_wire
 
 PEER = Path(__file__).with_name("distdgl_peer.py")
-OURS = (IN_TURN, AHEAD, "k=32")
+OURS = (IN_TURN, AHEAD, "k=32", "k=32, draws shared by 32")
 SAMPLERS = (0, 1)
 """Processes that sample ahead, beside each trainer of DGL's."""
 EPOCHS = 3

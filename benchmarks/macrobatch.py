@@ -12,7 +12,8 @@ before it has ended; `k=1` does so one minibatch ahead. Seconds are of an epoch,
 fetching alone and with training (the second epoch, on the CPU or, with --device cuda, on one GPU
 that all hosts share), `times_epoch` over k=1 and `times_in_turn` over `k=1, in turn`;
 bytes and messages are of all hosts together. Every contestant must end an epoch with the weights of
-k = 1, to the bit, unless it computes something else by design (aggregated input, 8-bit features).
+k = 1, to the bit, unless it computes something else by design (aggregated input, 8-bit features,
+shared draws).
 How much of the graph one minibatch and k of them reach stands beside: feature bytes of a graph that
 one all but covers say little of larger ones (`benchmarks.reach`).
 Hosts have cores of their own where the machine has `--threads` for each. With --json, a line is
@@ -65,7 +66,11 @@ CACHES: dict[str, dict[str, Any]] = {
     "8-bit features": {"feature_bits": 8},
     "aggregated": {"input_cache": True},
     "aggregated, hot rows": {"input_cache": True, "hot_rows": "20MB"},
+    "draws shared within": {"share_draws": 1},
+    "draws shared by 32": {"share_draws": 32},
 }
+OTHER_TRAINING = ("8-bit", "aggregated", "shared")
+"""In names of contestants whose weights are not those of k = 1."""
 SIZES = (1, 2, 4, 8, 16, 32, 64)
 DEADLINE_SECONDS = 3600
 EPOCHS = 2
@@ -231,7 +236,7 @@ def trained_row(name: str, told: dict[str, Any]) -> dict[str, Any]:
     for column, base in (("times_epoch", AHEAD), ("times_in_turn", IN_TURN)):
         if "weights" in told.get(base, {}):
             row[column] = round(told[base]["epoch_seconds"] / seconds, 2)
-    exact = "8-bit" not in name and "aggregated" not in name
+    exact = not any(word in name for word in OTHER_TRAINING)
     if exact and told[name]["weights"] != told[AHEAD].get("weights", told[name]["weights"]):
         raise RuntimeError(f"{name} ends with other weights than k = 1")
     return row
