@@ -163,7 +163,7 @@ class RunConfig(
 
     def resolved(self) -> "ResolvedConfig":
         """Return the same settings with every default filled in."""
-        is_dear = bool(self.staleness) or self._rounds_rows()
+        is_dear = self._lags() or self._rounds_rows()
         defaults: dict[str, object] = {"norm": "none", "eval_every": 10 if is_dear else 1}
         defaults |= default_settings(self.model)
         unset = {key: value for key, value in defaults.items() if getattr(self, key) is None}
@@ -172,6 +172,10 @@ class RunConfig(
         # Checked once: what cards and the lines above add needs no second check.
         asked = set(self.model_fields_set)
         return ResolvedConfig.model_construct(asked, **{**dict(self), **unset})
+
+    def _lags(self) -> bool:
+        """True where rows are read late: in a pipeline, or those of other ranks."""
+        return bool(self.staleness) and (self.ranks > 1 or self.chosen.unit == "interval")
 
     def _rounds_rows(self) -> bool:
         """True where rows are rounded between ranks while training."""
@@ -252,10 +256,23 @@ def check_scopes(kind: RunKind, given: RunConfig) -> None:
             raise _meaningless(kind, given, names, scope)
 
 
+_OF_EVENTS = {
+    "src": "src",
+    "dst": "dst",
+    "edge_weight": "weight",
+    "label": "label",
+    "edge_label": "label",
+}
+"""Columns of tables of edges, and what `--columns` calls them in events."""
+
+
 def _meaningless(kind: RunKind, given: RunConfig, names: list[str], scope: Scope) -> ConfigError:
     flags = [flag_of(name) for name in names]
     shown = [shown_flag(name, getattr(given, name)) for name in names]
     leave = f"leave {', '.join(flags)} out (in a file of settings too)"
+    columns = [f"{_OF_EVENTS[name]}={getattr(given, name)}" for name in names if name in _OF_EVENTS]
+    if kind.over_time and columns:
+        leave = f"name columns of events by --columns {','.join(columns)}, or {leave}"
     return ConfigError(
         f"{', '.join(flags)} {'has' if len(flags) == 1 else 'have'} no meaning {scope.elsewhere}.",
         seen=f"{' '.join(shown)} with {_described(kind)}",

@@ -259,7 +259,7 @@ class FullGraph:
             "metric": self.metrics[0],
             "quality": self._quality(),
             "choices": strategy.choices(ranks),
-            "exactness": strategy.exactness,
+            "exactness": strategy.exactness_on(ranks),
             "sampling": {},
             "pipeline": pipeline,
             "bill": None if bill is None else {**bill.as_dict(), "rows": rows},

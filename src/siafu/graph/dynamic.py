@@ -88,7 +88,7 @@ class EdgeEvents(NamedTuple):
     weight: Array
     """float32; 1 where the data has no weights."""
     time: Array | None = None
-    """float64, in the data's own numbers (dates: seconds of 1970); None where it is not kept."""
+    """In the data's own numbers (dates: seconds of 1970); None where it is not kept."""
     attr: Array | None = None
     """float32 [E, F], features of the events; None where the data has none."""
 
@@ -115,7 +115,8 @@ class DynamicGraph:
     event_weight: Array | None = None
     """float32 [M]."""
     event_time: Array | None = None
-    """float64 [M]: when each event happened, as `times` has it; None in older folders."""
+    """float64 [M]: when each event happened, as `times` has it, or int64 where the data's times are
+    whole numbers; None in older folders."""
     event_attr: Array | None = None
     """float32 [M, F]: features of the events."""
     num_edge_classes: int = 0

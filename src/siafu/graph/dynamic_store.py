@@ -127,7 +127,7 @@ def _columns(folder: Folder, facts: DynamicFacts) -> dict[str, Column]:
     return needed | {
         "event_label": Column((m,), OFFSETS, span=(-1, facts.num_edge_classes - 1)),
         "event_weight": Column((m,), REALS),
-        "event_time": Column((m,), REALS),
+        "event_time": Column((m,), (*REALS, "<i8")),
         "event_attr": Column((m, None), REALS),
         "x": Column((*_steps(folder, "x", 3, t), n, None), REALS),
         "y": Column((*_steps(folder, "y", 2, t), n), OFFSETS, span=(-1, facts.num_classes - 1)),

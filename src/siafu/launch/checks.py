@@ -27,9 +27,14 @@ from siafu.strategy import AUTO
 
 def with_task(data: Any, config: RunConfig, say: Callable[[str], None]) -> RunConfig:
     """Return the settings with the task of edges where only of them a column is to be predicted."""
-    named = config.task or config.label
-    if config.edge_label is None or named or is_dynamic_run(data, config):
+    if config.edge_label is None or config.task or is_dynamic_run(data, config):
         return config
+    if config.label is not None:
+        raise ConfigError(
+            "A run learns of nodes or of edges, not of both.",
+            seen=f"--label {config.label} and --edge-label {config.edge_label}",
+            fix="say which: --task node or --task edge",
+        )
     say(f"What is learnt is {config.edge_label} of the edges: --task edge.")
     return config.model_copy(update={"task": "edge"})
 

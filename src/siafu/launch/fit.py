@@ -46,7 +46,12 @@ from siafu.launch.run_state import (
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
 from siafu.launch.taking_up import MAY_CHANGE, Opened, begun_at, changes_to, opened_again
-from siafu.launch.warnings import data_warnings, machine_warnings, result_warnings
+from siafu.launch.warnings import (
+    data_warnings,
+    lone_warnings,
+    machine_warnings,
+    result_warnings,
+)
 from siafu.partitioning import open_parts
 from siafu.plan import Link, measured_link
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
@@ -279,7 +284,7 @@ def _prepare(
         for line in told_classes_of_parts(parts, of_edges=config.task == "edge"):
             say(line)
     odd = data_warnings(parts, config) if is_here else []
-    _warn(folder, [*machine_warnings(config), *odd], say)
+    _warn(folder, [*machine_warnings(config), *lone_warnings(config), *odd], say)
     job = Job(verb="train", parts=origin_of(parts) or str(parts.absolute()), quiet=quiet)
     save_job(folder, job)
     note_phases(folder, seconds)

@@ -44,6 +44,25 @@ _BINS = 32
 _EDGES_AT_ONCE = 4_000_000
 
 
+def lone_warnings(config: RunConfig) -> list[str]:
+    """Return what of one rank's settings is about other ranks alone."""
+    strategy = config.chosen
+    if config.ranks > 1 or strategy.unit != "graph":
+        return []
+    asked = {
+        "--staleness": strategy.staleness > 0,
+        "--wire": config.wire not in (None, "32"),
+        "--changes": strategy.changes,
+        "--boundary": strategy.boundary < 1,
+    }
+    if not (named := [name for name, is_asked in asked.items() if is_asked]):
+        return []
+    return [
+        f"One rank sends no rows: {' and '.join(named)} change"
+        f"{'s' if len(named) == 1 else ''} nothing before there are --ranks 2."
+    ]
+
+
 def machine_warnings(config: RunConfig) -> list[str]:
     """Return what speaks against so many ranks on this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

@@ -174,8 +174,7 @@ def foresee(at: Setting, name: str, strategy: Strategy, ranks: int) -> Outlook:
         exactness = "sampled"
     else:
         memory, traffic, phases = _of_full_graph(at, strategy, cut)
-        alone = "rounded" if strategy.precision == "bf16" else "exact"
-        exactness = strategy.exactness if ranks > 1 else alone
+        exactness = strategy.exactness_on(ranks)
     machines = 1 if at.link is None else -(-ranks // at.ranks_per_host)
     hourly = at.dollars_per_hour
     return Outlook(

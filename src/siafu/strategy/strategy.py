@@ -287,6 +287,12 @@ class Strategy:
             return "unbiased"
         return "rounded" if self.precision == "bf16" else "exact"
 
+    def exactness_on(self, ranks: int) -> Exactness:
+        """The same on so many ranks: one alone sends no rows that could be rounded or late."""
+        if ranks > 1 or self.unit != "graph":
+            return self.exactness
+        return "rounded" if self.precision == "bf16" else "exact"
+
     @property
     def item_bytes(self) -> int:
         """Of an entry of a row, in memory and on its way where it is not rounded."""

@@ -122,6 +122,7 @@ REFUSED_OVER_TIME: list[tuple[dict[str, Any], str]] = [
     ({"prices": "p.toml"}, "--prices has no meaning on a dynamic graph"),
     ({"partition": "hash"}, "--partition has no meaning on a dynamic graph whose nodes"),
     ({"layers": 3, "norm": "batch"}, "--norm has no meaning on a dynamic graph"),
+    ({"label": "kind", "src": "a"}, "no meaning .*\n.*\n.*--columns (label=kind|src=a)"),
 ]
 
 
@@ -212,10 +213,14 @@ def test_a_column_of_edges_to_predict_is_the_task() -> None:
     said: list[str] = []
     chosen = with_task("trips", make_config(data="trips", edge_label="late"), said.append)
     assert (chosen.task, said) == ("edge", ["What is learnt is late of the edges: --task edge."])
-    for other in ({"label": "kind"}, {"task": "link"}):
+    for other in ({"label": "kind", "task": "node"}, {"task": "link"}):
         named = make_config(data="trips", edge_label="late", **other)
         assert with_task("trips", named, said.append) is named
     assert len(said) == 1
+    both = make_config(data="trips", edge_label="late", label="kind")
+    with pytest.raises(ConfigError, match="nodes or of edges") as caught:
+        with_task("trips", both, said.append)
+    assert "--task edge" in caught.value.fix
 
 
 def test_fewest_ranks_of_parts_of_ones_own(tmp_path: Path) -> None:

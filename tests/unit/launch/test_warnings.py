@@ -17,6 +17,7 @@ from siafu.launch.warnings import (
     class_warnings,
     count_repeated,
     data_warnings,
+    lone_warnings,
     machine_warnings,
     result_warnings,
     scale_warnings,
@@ -161,6 +162,25 @@ def test_more_ranks_than_cores(monkeypatch: pytest.MonkeyPatch):
     assert told.startswith("3 ranks share 2 cores")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     assert machine_warnings(make_config(data="planted", ranks=8)) == [], "on four machines"
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"staleness": 1}, "--staleness changes nothing"),
+        ({"wire": "2", "changes": True}, "--wire and --changes change nothing"),
+        ({"strategy": "dorylus", "staleness": 1}, None),
+        ({"wire": "2", "ranks": 2}, None),
+        ({}, None),
+    ],
+)
+def test_one_rank_is_told_what_is_about_others(settings, told) -> None:
+    config = make_config(data="planted", **{"ranks": 1, "strategy": "halo", **settings})
+    found = lone_warnings(config)
+    assert len(found) == (told is not None)
+    assert told is None or told in found[0]
+    lags = settings.get("strategy") == "dorylus" or "ranks" in settings
+    assert config.resolved().eval_every == (10 if lags else 1)
 
 
 def test_a_loss_that_begins_too_high_or_explodes_is_told_once():

@@ -48,7 +48,7 @@ def graph_from_events(
     events, notes = _sorted(events)
     windows = cut_windows(events, window, stride, keep_partial=options.partial_window == "keep")
     notes += _window_notes(events, windows)
-    weighting = _weighting(events, options.weighting, notes)
+    weighting = _weighting(events, options, notes)
     key_A, window_A, weight_A = _edges(events, windows, weighting, symmetric, notes)
     life = windows.count if events.fixed else edge_life
     base, deltas = snapshots_of_life(
@@ -75,7 +75,7 @@ def graph_from_events(
         event_dst=events.dst[windows.event].astype(dtype),
         event_label=None if events.label is None else events.label[windows.event],
         event_weight=None if events.weight is None else events.weight[windows.event],
-        event_time=events.time[windows.event] / ticks,
+        event_time=_own_times(events, ticks)[windows.event],
         event_attr=None if events.attr is None else events.attr[windows.event],
         event_attr_names=events.attr_names,
         num_edge_classes=events.num_edge_classes,
@@ -91,6 +91,12 @@ def graph_from_events(
     )
     check_dynamic(graph)
     return graph, notes
+
+
+def _own_times(events: Events, ticks: int) -> Array:
+    """Return times in the data's own numbers; whole ones stay so, since floats may lose digits."""
+    is_whole = ticks == 1 and events.time.dtype.kind == "i"
+    return events.time if is_whole else events.time / ticks
 
 
 def _without_changes(num_deltas: int) -> dict[str, Array]:
@@ -191,7 +197,8 @@ def _window_notes(events: Events, windows: Windows) -> list[str]:
     return notes
 
 
-def _weighting(events: Events, asked: Weighting, notes: list[str]) -> Weighting:
+def _weighting(events: Events, options: EventOptions, notes: list[str]) -> Weighting:
+    asked, is_named = options.weighting, options.weight is not None
     if asked == "sum" and events.weight is None:
         raise ConfigError(
             "There are no weights to sum.",
@@ -202,11 +209,17 @@ def _weighting(events: Events, asked: Weighting, notes: list[str]) -> Weighting:
         return asked
     if events.weight is None:
         return "count"
-    if events.label is not None:
+    if events.label is not None and not is_named:
         # A class often is the weight's sign or size: summed, edges would tell what is asked.
         notes.append("Events have classes: edges are weighted by their number of events.")
         return "count"
-    if float(events.weight.min(initial=0)) < 0:
+    if (least := float(events.weight.min(initial=0))) < 0 and is_named:
+        raise DataError(
+            "Edges can't be weighted by numbers below 0.",
+            seen=f"{least:g} in column {options.weight!r}",
+            fix="name another column as the weight, or give this one as --edge-attr",
+        )
+    if least < 0:
         notes.append("Some weights are negative: edges are weighted by their number of events.")
         return "count"
     return "sum"

@@ -149,7 +149,7 @@ def events_from_tables(path: Path, options: EventOptions, progress: Progress) ->
     if attr:
         events = replace(events, attr=np.concatenate(columns.attr), attr_names=tuple(attr))
     notes = _notes(table, names, attr) + (label.notes() if label is not None else [])
-    return events, notes + list(nodes.notes)
+    return events, notes + columns.notes() + list(nodes.notes)
 
 
 def looks_like_events(path: Path) -> bool:
@@ -313,6 +313,8 @@ class _Columns:
         self._ends: list[list[Array]] = [[], []]
         self._times: list[TimeColumn] = []
         self._weights: list[Array] = []
+        self.is_cut = False
+        """Whether times had finer digits than are kept."""
 
     def add(self, ends: list[Array], times: TimeColumn, weight: Array | None) -> None:
         """Take in one piece."""
@@ -325,8 +327,14 @@ class _Columns:
                 fix="write all times in one way",
             )
         self._times.append(times)
+        self.is_cut |= times.is_cut
         if weight is not None:
             self._weights.append(weight)
+
+    def notes(self) -> list[str]:
+        """Return what a user should know of the times."""
+        cut = "Dates are kept to microseconds: finer digits are cut off, in results too."
+        return [cut] if self.is_cut else []
 
     def events(
         self,

@@ -37,6 +37,8 @@ class TimeColumn:
 
     values: Array
     dates: bool
+    is_cut: bool = False
+    """Whether dates had finer digits than are kept."""
 
 
 def read_times(piece: Piece, name: str) -> TimeColumn:
@@ -49,7 +51,7 @@ def read_times(piece: Piece, name: str) -> TimeColumn:
     if is_text(kind):
         return _from_text(column, piece, name)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-        return TimeColumn(_microseconds(column), dates=True)
+        return TimeColumn(_microseconds(column), dates=True, is_cut=_is_finer(column))
     if not is_number(kind) or pa.types.is_boolean(kind):
         raise _no_time(f"column {name!r} of {piece.file} is {kind}")
     if pa.types.is_integer(kind):
@@ -95,9 +97,16 @@ def _kind(one: pa.Array) -> pa.DataType | None:
 
 def _microseconds(column: pa.Array) -> Array:
     zone = column.type.tz if pa.types.is_timestamp(column.type) else None
-    # Finer digits than microseconds are cut off rather than refused.
+    # Finer digits than microseconds are cut off rather than refused; that is told.
     stamps = column.cast(pa.timestamp("us", tz=zone), safe=False)
     return stamps.cast(pa.int64()).to_numpy()
+
+
+def _is_finer(column: pa.Array) -> bool:
+    """Return whether a date has digits below microseconds."""
+    if not pa.types.is_timestamp(column.type) or column.type.unit != "ns":
+        return False
+    return bool((column.cast(pa.int64()).to_numpy() % 1000 != 0).any())
 
 
 def _mixed(seen: str) -> DataError:

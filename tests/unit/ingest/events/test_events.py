@@ -53,6 +53,31 @@ def test_csv_of_dates_and_text_ids(tmp_path):
     ]
 
 
+def test_a_weight_that_was_named_is_the_weight(tmp_path):
+    (tmp_path / "e.csv").write_text(TEXT)
+    named = EventOptions(weight="rating")
+    graph, notes = load_dynamic(tmp_path / "e.csv", window="7d", edge_life=2, options=named)
+    assert [list(s.weight) for s in graph.iterate()] == [[4, 1], [4, 1], [2]]
+    assert not any("weighted by their number" in note for note in notes)
+    (tmp_path / "e.csv").write_text(TEXT.replace(",3,", ",-3,"))
+    with pytest.raises(DataError, match="below 0") as caught:
+        load_dynamic(tmp_path / "e.csv", window="7d", options=named)
+    assert caught.value.seen == "-3 in column 'rating'"
+
+
+def test_times_come_back_as_they_were(tmp_path):
+    times = [1700000287850624225, 1700000287850624226, 1700000287850624999]
+    ends = {"src": [1, 2, 1], "dst": [2, 3, 3]}
+    pq.write_table(pa.table({**ends, "time": times}), tmp_path / "whole.parquet")
+    whole, _ = load_dynamic(tmp_path / "whole.parquet")
+    assert whole.event_time.tolist() == times
+    assert whole.events_between(times[1], times[2]).time.tolist() == times[1:2]
+    dates = pa.array(times, pa.timestamp("ns"))
+    pq.write_table(pa.table({**ends, "time": dates}), tmp_path / "dates.parquet")
+    _, notes = load_dynamic(tmp_path / "dates.parquet")
+    assert any("finer digits are cut off" in note for note in notes)
+
+
 @pytest.mark.parametrize(("step", "text"), [("1h", "10765s"), ("1ms", "0.00299")])
 def test_many_dates_have_a_hundred_windows(tmp_path, step, text):
     times = np.datetime64("2023-01-01") + np.arange(300) * np.timedelta64(int(step[0]), step[1:])
