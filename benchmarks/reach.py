@@ -52,9 +52,10 @@ def sharing(csr: CSR) -> Sampler:
         keys: Sequence[DrawKey],
         fanout: int,
     ) -> tuple[Tensor, Tensor]:
-        read = csr.index.long().index_select
-        words = key_words(keys)
-        return shared_positions(indptr, rows, batch, words, fanout, lambda edges: read(0, edges))
+        def sources(edges: Tensor) -> Tensor:
+            return csr.index.index_select(0, edges).long()
+
+        return shared_positions(indptr, rows, batch, key_words(keys), fanout, sources)
 
     return drawn
 

@@ -175,7 +175,8 @@ class RunConfig(
 
     def _lags(self) -> bool:
         """True where rows are read late: in a pipeline, or those of other ranks."""
-        return bool(self.staleness) and (self.ranks > 1 or self.chosen.unit == "interval")
+        is_piped = find_strategy(self.strategy).unit == "interval"
+        return bool(self.staleness) and (self.ranks > 1 or is_piped)
 
     def _rounds_rows(self) -> bool:
         """True where rows are rounded between ranks while training."""
