@@ -9,9 +9,11 @@ import torch
 from siafu.comm import World
 from siafu.engine.networks import sampled as sampled_network
 from siafu.engine.networks import trimming
+from siafu.engine.networks.sampled_begin import say_hops
 from siafu.errors import ConfigError, PlanError
 from tests.harness import RankPool
 from tests.parity.minibatch_steps import joined_logits, run_epochs
+from tests.parity.own_models import OptionalWeight
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 MODELS = Path(__file__).with_name("own_models.py").absolute()
@@ -117,3 +119,11 @@ def test_the_gpu_is_given_the_same_of_the_edges(parts_of, name: str) -> None:
         # Of a node's two loops PyG's GCNConv keeps one, on a GPU any: up to 0.01 of these logits.
         atol = 0.02 if name == "RequiredWeight" else 1e-3
         torch.testing.assert_close(*logits, rtol=1e-3, atol=atol)
+
+
+@pytest.mark.parametrize(("hops", "told"), [(1, ["1 hop drawn for 2 layers"]), (2, []), (3, [])])
+def test_layers_that_reach_further_than_what_is_drawn_are_told(hops: int, told: list[str]) -> None:
+    said: list[str] = []
+    say_hops(OptionalWeight(8, 4, 3), hops, said.append)
+    assert [line.partition(" that")[0] for line in said] == told
+    assert all("--fanout 10,10 draws" in line for line in said)

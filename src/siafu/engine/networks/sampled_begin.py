@@ -18,8 +18,19 @@ from siafu.engine.networks.sampled_settings import (
 )
 from siafu.minibatch import Batching, Feed
 from siafu.nn import Draws, ModelSpec
+from siafu.record import counted
 from siafu.shard import Shard
-from siafu.strategy import Strategy, edge_arguments, widen_messages
+from siafu.strategy import Strategy, edge_arguments, message_passing_class, widen_messages
+
+
+def say_hops(module: nn.Module, hops: int, say: Callable[[str], None]) -> None:
+    """Tell where a model's layers reach further than what is drawn for it."""
+    layers = sum(message_passing_class(layer) is not None for layer in module.modules())
+    if hops < layers:
+        say(
+            f"{counted(hops, 'hop')} drawn for {counted(layers, 'layer')} that pass messages: the "
+            f"first ones know fewer neighbours than --fanout {','.join(['10'] * layers)} draws."
+        )
 
 
 def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
@@ -51,6 +62,7 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
         for layer in module.modules():
             widen_messages(layer, config.precision)
         needs = needs_of_own(config, edge_arguments(module, shard))
+        say_hops(module, len(sampling.fanouts), say)
     else:
         needs = needs_of(config, spec, strategy)
     feed = Feed(shard, sampling, batching, needs, draws, memory_left(config, shard))

@@ -7,12 +7,14 @@ from siafu.strategy.pyg.edge_arguments import (
     unread_of_edges,
 )
 from siafu.strategy.pyg.parallelize import ParallelModel, parallelize, widen_messages
+from siafu.strategy.pyg.refusal import message_passing_class
 
 __all__ = [
     "ParallelModel",
     "as_given",
     "check_forward",
     "edge_arguments",
+    "message_passing_class",
     "parallelize",
     "unread_of_edges",
     "widen_messages",
