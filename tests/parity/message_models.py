@@ -1,5 +1,7 @@
 """A model whose layers are users' own functions of edges, with weights inside them."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -36,12 +38,23 @@ class MessageLayer(nn.Module):
         return out.flatten(1)
 
 
+@dataclass(frozen=True, slots=True)
+class MessagePlan:
+    """How messages are joined, and how wide the rows are that they read."""
+
+    reduce: Reduce
+    in_width: int = 6
+    hidden: int = 8
+
+
 class MessageNet(nn.Module):
     """Two such layers."""
 
-    def __init__(self, reduce: Reduce) -> None:
+    def __init__(self, plan: MessagePlan) -> None:
         super().__init__()
-        self.first, self.second = MessageLayer(6, 8, reduce), MessageLayer(8, 4, reduce)
+        reduce, hidden = plan.reduce, plan.hidden
+        self.first = MessageLayer(plan.in_width, hidden, reduce)
+        self.second = MessageLayer(hidden, 4, reduce)
         self.last = nn.Linear(4, 3)
 
     def forward(self, x: Tensor, neighbours: Neighbours | list[Neighbours], draws: Draws) -> Tensor:

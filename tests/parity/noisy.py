@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import Format
-from siafu.nn import Draws, Dropout, LocalNeighbours, Summing, mapped
+from siafu.nn import Draws, Dropout, LocalNeighbours, Reduce, Summing, mapped
 from siafu.ops import Attention, DrawKey, WireLayout, decode, dropout_rows, encode, encode_changes
 from siafu.strategy import Strategy
 from siafu.strategy.rounding.exchange import LOT
@@ -20,19 +20,30 @@ from siafu.strategy.rounding.lot import is_drawn
 FIRST, LEAST_WIDTH = 1 << 40, 10
 _FULL, _RENEWED = 32, 8
 
+Codes = dict[tuple[int, int, int, int], Tensor]
+"""Formats that ranks have assigned, uint8 [N], by epoch, exchange, direction (0: out, 1: home) and
+the part that reads the rows."""
+
+
+_Slot = tuple[int, int, int]
+"""An exchange, the part that returns gradients or -1 for rows on their way out, and who reads
+these, where formats differ by that."""
+
 
 class Reader:
     """What receivers read of rows, from epoch to epoch: rounded, changes, late or kept."""
 
-    def __init__(self, strategy: Strategy, ids_N: Tensor, draws: Draws) -> None:
+    def __init__(
+        self, strategy: Strategy, ids_N: Tensor, draws: Draws, assigned: Codes | None = None
+    ) -> None:
         self._strategy, self._ids_N, self._draws = strategy, ids_N, draws
-        self._kept: dict[tuple[int, int], Tensor] = {}
-        """By exchange and returning part, -1 for rows on their way out."""
-        self._late: dict[tuple[int, int], Tensor] = {}
+        self._assigned = assigned
+        self._kept: dict[_Slot, Tensor] = {}
+        self._late: dict[_Slot, Tensor] = {}
 
-    def read(self, x_ND: Tensor, number: int, part: int = -1) -> Tensor:
-        """Return each row as its receiver reads it."""
-        strategy, slot, epoch = self._strategy, (number, part), self._draws.epoch
+    def read(self, x_ND: Tensor, number: int, part: int = -1, *, reader: int = 0) -> Tensor:
+        """Return each row as its receiver reads it; out to a reader, or home from a part."""
+        strategy, slot, epoch = self._strategy, (number, part, reader), self._draws.epoch
         is_silent = strategy.wire == 0 and (epoch - 1) % strategy.wire_period != 0
         if is_silent and slot in self._kept:
             return self._kept[slot].view_as(x_ND).clone()
@@ -48,10 +59,18 @@ class Reader:
         self._late[slot] = known
         return fresh_ND if before_ND is None else before_ND
 
-    def _rounded(self, x_ND: Tensor, slot: tuple[int, int]) -> Tensor:
+    def _codes(self, slot: _Slot, count: int, *, is_narrow: bool) -> Tensor:
+        """Return the format of each row."""
+        number, part, reader = slot
+        if self._assigned is not None and not is_narrow:
+            place = (0, reader) if part < 0 else (1, part)
+            return self._assigned[self._draws.epoch, number, *place]
+        bits = _FULL if is_narrow else self._strategy.wire or _RENEWED
+        return Format.of_wire(bits).codes(count)
+
+    def _rounded(self, x_ND: Tensor, slot: _Slot) -> Tensor:
         strategy, is_narrow = self._strategy, x_ND.size(1) < LEAST_WIDTH
-        bits = _FULL if is_narrow else strategy.wire or _RENEWED
-        codes = Format.of_wire(bits).codes(len(x_ND))
+        codes = self._codes(slot, len(x_ND), is_narrow=is_narrow)
         changes = strategy.changes and not is_narrow
         layout = WireLayout.build(codes, x_ND.size(1), x_ND.dtype, changes=changes)
         key = self._draws.key(FIRST + (slot[0] << 21) + 1 + slot[1])
@@ -88,13 +107,19 @@ class NoisyNeighbours:
     """A whole graph whose edges between parts carry rows as the strategy writes them."""
 
     def __init__(
-        self, local: LocalNeighbours, part_N: Tensor, strategy: Strategy, draws: Draws
+        self,
+        local: LocalNeighbours,
+        part_N: Tensor,
+        strategy: Strategy,
+        draws: Draws,
+        assigned: Codes | None = None,
     ) -> None:
         self._local, self._part_N, self._draws = local, part_N, draws
-        self._strategy, self._reader = strategy, Reader(strategy, local.ids_N, draws)
+        self._strategy, self._by_reader = strategy, assigned is not None
+        self._reader = Reader(strategy, local.ids_N, draws, assigned)
         self._dropped: tuple[Tensor, Tensor, DrawKey, float] | None = None
         self.num_nodes = local.num_nodes
-        self.edge_attr, self.edge_type = None, local.edge_type
+        self.edge_attr, self.edge_type = local.edge_attr, local.edge_type
 
     def _parts(self, use: Callable[..., Tensor], *sources: Tensor) -> Tensor:
         """Return the rows of each part, computed from what it sees of the sources."""
@@ -106,13 +131,14 @@ class NoisyNeighbours:
             else None
             for x_ND in sources
         ]
-        there = [
-            x_ND if number is None else self._there(x_ND, number)
-            for x_ND, number in zip(sources, numbers, strict=True)
-        ]
-        out = None
+        out, there = None, None
         for part in range(int(self._part_N.max()) + 1):
             is_own_N = self._part_N == part
+            if there is None or self._by_reader:
+                there = [
+                    x_ND if number is None else self._there(x_ND, number, part)
+                    for x_ND, number in zip(sources, numbers, strict=True)
+                ]
             seen = tuple(
                 x_ND if number is None else self._seen(x_ND, came_ND, is_own_N, (number, part))
                 for x_ND, came_ND, number in zip(sources, there, numbers, strict=True)
@@ -123,12 +149,13 @@ class NoisyNeighbours:
         assert out is not None
         return out
 
-    def _there(self, x_ND: Tensor, number: int) -> Tensor:
+    def _there(self, x_ND: Tensor, number: int, reader: int) -> Tensor:
         """Return rows as others have them; dropped here, where they were dropped before."""
         if self._dropped is None or self._dropped[0] is not x_ND:
-            return self._reader.read(x_ND, number)
+            return self._reader.read(x_ND, number, reader=reader)
         _, before_ND, key, p = self._dropped
-        return dropout_rows(self._reader.read(before_ND, number), self._local.ids_N, key, p)
+        rows_ND = self._reader.read(before_ND, number, reader=reader)
+        return dropout_rows(rows_ND, self._local.ids_N, key, p)
 
     def _seen(
         self, x_ND: Tensor, there_ND: Tensor, is_own_N: Tensor, place: tuple[int, int]
@@ -176,6 +203,23 @@ class NoisyNeighbours:
             return self._local.attend(attention, seen, rows, shared, **others)
 
         return self._parts(use, *sources)
+
+    def reduce(
+        self,
+        message: Callable[..., Any],
+        x_src: Tensor | tuple[Tensor, ...],
+        x_dst: Tensor | tuple[Tensor, ...] = (),
+        edge_attr: Tensor | tuple[Tensor, ...] = (),
+        *,
+        reduce: Reduce = "sum",
+    ) -> Tensor:
+        taken = self._draws._sites_taken
+
+        def use(*seen: Tensor) -> Tensor:
+            self._draws._sites_taken = taken  # all parts draw alike
+            return self._local.reduce(message, seen, x_dst, edge_attr, reduce=reduce)
+
+        return self._parts(use, *((x_src,) if isinstance(x_src, Tensor) else x_src))
 
     def dropout(self, x_ND: Tensor, dropout: Dropout) -> Tensor:
         if dropout.relu:

@@ -21,18 +21,19 @@ from siafu.nn import (
 from siafu.shard import Shard, open_shard
 from siafu.strategy import Offload, Strategy, leaving, message_flow, neighbours_of
 from siafu.strategy.offload import HostCopier
-from tests.parity.message_models import MessageNet
+from tests.parity.message_models import MessageNet, MessagePlan
 
 STEPS = 3
 
-Plan = ModelSpec | Reduce
+Plan = ModelSpec | Reduce | MessagePlan
 """A built-in model, or how the messages of a user's one are joined."""
 
 
 def make_model(plan: Plan) -> nn.Module:
     """Return the model of the steps, always with the same weights."""
     torch.manual_seed(0)
-    return (MessageNet(plan) if isinstance(plan, str) else GNN(plan)).double()
+    plan = MessagePlan(plan) if isinstance(plan, str) else plan
+    return (MessageNet(plan) if isinstance(plan, MessagePlan) else GNN(plan)).double()
 
 
 class LateCopier(HostCopier):
@@ -80,6 +81,7 @@ def run_steps(
     plan: Plan,
     strategy: Strategy,
     first_epoch: int = 0,
+    steps: int = STEPS,
 ) -> dict[str, Any]:
     """Return losses, gradients of the first step, weights after the last, and the rows' ids."""
     model = make_model(plan)
@@ -96,7 +98,7 @@ def run_steps(
     away = offload_of(strategy, [*model.parameters(), x])
     losses: list[float] = []
     grads: dict[str, Tensor] = {}
-    for step in range(STEPS):
+    for step in range(steps):
         draws.epoch = first_epoch + step
         optimiser.zero_grad()
         with leaving(away):

@@ -17,8 +17,8 @@ from siafu.shard import open_shard
 from siafu.strategy import BlockNeighbours, Strategy, parallelize
 from tests.harness import RankPool
 from tests.parity.graphs import assignment, awkward_graph
-from tests.parity.noisy import NoisyNeighbours
-from tests.parity.steps import assert_same, distributed_steps, run_steps
+from tests.parity.noisy import Codes, NoisyNeighbours
+from tests.parity.steps import Plan, assert_same, distributed_steps, run_steps
 
 EXACT = {"rtol": 1e-10, "atol": 1e-12}
 """float64 steps, so only summation order may differ."""
@@ -26,7 +26,7 @@ EXACT = {"rtol": 1e-10, "atol": 1e-12}
 IN_WIDTH, HIDDEN = 20, 24
 MODELS = ("gcn", "sage", "gat", "gatv2", "sage-max")
 OTHERS = {"gin": "hash", "rgcn": "typed", "transformer": "hash"}
-"""Tried with changes alone, and the cut of it."""
+"""Tried with changes alone, and the cut of it; the rest of them in `test_wire_models.py`."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,13 @@ def test_steps_with_narrower_floats_equal_one_process_that_rounds_so(
 
 
 def noisy_steps(
-    folder: Path, kind: str, size: int, spec: ModelSpec, strategy: Strategy | int
+    folder: Path,
+    kind: str,
+    size: int,
+    spec: Plan,
+    strategy: Strategy | int,
+    assigned: Codes | None = None,
+    **which: int,
 ) -> dict[str, Any]:
     """Return the steps of one process that rounds what crosses between these parts."""
     strategy = strategy if isinstance(strategy, Strategy) else Strategy(wire=strategy)
@@ -85,8 +91,8 @@ def noisy_steps(
         part_of = torch.from_numpy(assignment(graph_of(), kind, size)).long()
         edges = {"edge_type": shard.edge_type, "edge_attr": shard.edge_attr}
         local = LocalNeighbours(shard.csr, shard.row_ids, draws, **edges)
-        noisy = NoisyNeighbours(local, part_of[shard.row_ids], strategy, draws)
-        return run_steps(shard, noisy, draws, spec, Strategy())
+        noisy = NoisyNeighbours(local, part_of[shard.row_ids], strategy, draws, assigned)
+        return run_steps(shard, noisy, draws, spec, Strategy(), **which)
     finally:
         torch.set_default_dtype(torch.float32)
 

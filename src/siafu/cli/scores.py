@@ -186,7 +186,7 @@ def _told_of_rows(choices: dict[str, Any]) -> str:
             ", nothing quantised (states travel whole, and a single stretch of time sends no rows)"
         )
     if "wire_bits" in choices:
-        return f", rows quantised to {choices['wire_bits']:g} bits on average ({choices['wire']})"
+        return f", rows quantised to {_mean_bits(choices)} on average ({choices['wire']})"
     return f", rows {_width(choices['wire'])}"
 
 
@@ -214,7 +214,7 @@ def _told(choices: dict[str, Any]) -> str:
         told.append(f"{choices['offload'] / 1e9:.2f} GB of rows in the host's memory")
     what = "changes of rows" if choices.get("changes") else "messages"
     if "wire_bits" in choices:
-        told.append(f"{what} quantised to {choices['wire_bits']:g} bits on average ({wire})")
+        told.append(f"{what} quantised to {_mean_bits(choices)} on average ({wire})")
     elif wire == 0:
         told.append(f"rows of others renewed every {counted(choices['wire_period'], 'epoch')}")
     elif wire != 32:
@@ -266,3 +266,8 @@ def _sampled(sampling: dict[str, Any]) -> dict[str, str]:
     if "hot_hits" in sampling:
         told.append(f"{percent(sampling['hot_hits'])} of far rows kept")
     return {"sampled": ", ".join(told)}
+
+
+def _mean_bits(choices: dict[str, Any]) -> str:
+    bits = float(choices["wire_bits"])
+    return f"{bits:g} bit" if bits == 1 else f"{bits:g} bits"

@@ -24,7 +24,7 @@ from siafu.comm.halo import (
     start_return,
     sum_over_ranks,
 )
-from siafu.comm.kept import Keeping, KeptRows
+from siafu.comm.kept import ROWS_AT_ONCE, Keeping, KeptRows
 from siafu.comm.mailbox import Mail, Mailbox
 from siafu.comm.meter import Meter
 from siafu.comm.ordered import sum_in_order
@@ -58,6 +58,7 @@ __all__ = [
     "FORMATS",
     "FORWARD",
     "HOST_VARIABLE",
+    "ROWS_AT_ONCE",
     "SOCKET_VARIABLE",
     "STORE_VARIABLE",
     "UNCHANGED",

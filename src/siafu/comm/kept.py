@@ -18,7 +18,7 @@ from torch import Tensor
 
 from siafu.ops import DrawKey, Encoded, WireLayout, decode, decode_changes, encode_changes
 
-_ROWS_AT_ONCE = 1 << 12
+ROWS_AT_ONCE = 1 << 12
 """Rows of bfloat16 that are widened together, so that what is wide is small."""
 
 
@@ -119,7 +119,7 @@ def _pieces(layout: WireLayout) -> Iterator[tuple[int, int, WireLayout, slice]]:
     """Yield rows that are widened together: from, to, where they lie in their part of the message,
     and which part that is.
     """
-    edges = [*range(0, layout.num_rows, _ROWS_AT_ONCE), layout.num_rows]
+    edges = [*range(0, layout.num_rows, ROWS_AT_ONCE), layout.num_rows]
     starts = layout.start_S[torch.tensor(edges, device=layout.start_S.device)].tolist()
     for lo, hi, first, end in zip(edges, edges[1:], starts, starts[1:], strict=False):
         start_S = layout.start_S[lo : hi + 1] - first

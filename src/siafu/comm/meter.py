@@ -21,6 +21,8 @@ PURPOSES = {
     "file": "files",
 }
 """What bytes between ranks were sent for, in words."""
+_SUMMED = "gradient"
+"""The purpose of sums over all ranks, which may be sent in pieces from rank to rank."""
 
 
 @dataclass(slots=True)
@@ -46,7 +48,7 @@ class Meter:
         with self._lock:
             self.bytes_sent[purpose] = self.bytes_sent.get(purpose, 0) + num_bytes
             self.messages_sent[purpose] = self.messages_sent.get(purpose, 0) + num_messages
-            if peer is not None:
+            if peer is not None and purpose != _SUMMED:
                 self.bytes_to[peer] = self.bytes_to.get(peer, 0) + num_bytes
 
     def waited(self, operation: str, seconds: float) -> None:

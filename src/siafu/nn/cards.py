@@ -103,6 +103,16 @@ class LayerWidths:
         """The narrower side: a linear map is done there."""
         return min(self.into, self.out)
 
+    @property
+    def summed(self) -> int:
+        """What rows are added up to before they are mapped; 0 where they are mapped first."""
+        return self.into if self.into < self.out else 0
+
+    @property
+    def mapped(self) -> int:
+        """What rows are mapped to before they travel; 0 where they are added up first."""
+        return 0 if self.into < self.out else self.out
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCard:
@@ -113,6 +123,15 @@ class ModelCard:
     aggregation: Aggregation
     keeps: Callable[[LayerWidths], int]
     """Columns of owned rows that a layer keeps for backward beside its input and its output."""
+    lets_go: Callable[[LayerWidths], int]
+    """Of these, columns that backward has let go of before gradients of others' rows travel: what
+    was made of what was aggregated, and an attention's result."""
+    stands: Callable[[LayerWidths], int]
+    """Columns of owned rows that are there beside all that is kept while rows travel in forward:
+    the row's own term, rows that were mapped, and what they are added up to."""
+    returns: Callable[[LayerWidths], int]
+    """Columns of gradients of owned rows that are there while those of others' rows travel, beside
+    those that these are added to: of the result, and of the row's own term."""
     sends: Callable[[LayerWidths], int]
     """Columns of a row that travels."""
     maps: Callable[[LayerWidths], int]
@@ -219,7 +238,10 @@ _GAT = ModelCard(
     name="gat",
     layer=lambda spec, at: _attention(spec, at, GATLayer),
     aggregation="attention",
-    keeps=lambda width: 2 * width.out + 2 * width.heads,
+    keeps=lambda width: 2 * width.out + 3 * width.heads,
+    lets_go=lambda width: width.out,
+    stands=lambda width: width.out + width.heads,
+    returns=lambda width: width.out + width.heads,
     sends=lambda width: width.out + width.heads,
     maps=lambda width: width.into * width.out + 2 * width.out,
     maps_first="always",
@@ -233,7 +255,10 @@ _SAGE = ModelCard(
     name="sage",
     layer=lambda spec, at: SAGELayer(at.in_width, at.out_width),
     aggregation="mean",
-    keeps=lambda width: width.into if width.into < width.out else 0,
+    keeps=lambda width: width.summed,
+    lets_go=lambda width: width.summed,
+    stands=lambda width: width.out + width.mapped + width.narrow,
+    returns=lambda width: width.out + max(width.into, width.summed),
     sends=lambda width: width.narrow,
     maps=lambda width: 2 * width.into * width.out,
     maps_first="narrower",
@@ -245,7 +270,10 @@ _CARDS = (
         layer=lambda spec, at: GCNLayer(at.in_width, at.out_width),
         aggregation="normalised_sum",
         # Where it aggregates first, its gradient reads the sums.
-        keeps=lambda width: width.into if width.into < width.out else 0,
+        keeps=lambda width: width.summed,
+        lets_go=lambda width: width.summed,
+        stands=lambda width: width.mapped + width.narrow,
+        returns=lambda width: 2 * width.narrow,
         sends=lambda width: width.narrow,
         maps=lambda width: width.into * width.out,
         maps_first="narrower",
@@ -258,7 +286,10 @@ _CARDS = (
         name="sage-max",
         layer=lambda spec, at: SAGELayer(at.in_width, at.out_width, aggregation="max"),
         aggregation="max",
-        keeps=lambda width: 3 * width.out,
+        keeps=lambda width: 3 * width.out,  # rows that were mapped, who held it, the maximum
+        lets_go=lambda width: width.out,
+        stands=lambda width: 2 * width.out,
+        returns=lambda width: 2 * width.out,
         sends=lambda width: width.out,
         maps=lambda width: 2 * width.into * width.out + width.out * width.out,
         maps_first="always",
@@ -268,7 +299,11 @@ _CARDS = (
         name="gin",
         layer=lambda spec, at: GINLayer(at.in_width, at.out_width),
         aggregation="sum",
-        keeps=lambda width: 2 * width.out,
+        keeps=lambda width: width.narrow + width.out,
+        lets_go=lambda width: width.summed + width.out,
+        stands=lambda width: 2 * width.narrow,
+        # The own term is multiplied by a weight, so it has two gradients.
+        returns=lambda width: width.narrow + 2 * width.narrow,
         sends=lambda width: width.narrow,
         maps=lambda width: width.into * width.out + width.out * width.out,
         maps_first="never",
@@ -280,7 +315,9 @@ _CARDS = (
         _GAT,
         name="gatv2",
         layer=lambda spec, at: _attention(spec, at, GATv2Layer),
-        keeps=lambda width: 3 * width.out,
+        keeps=lambda width: 3 * width.out + width.heads,
+        stands=lambda width: width.out,
+        returns=lambda width: 2 * width.out,
         sends=lambda width: width.out,
         maps=lambda width: 2 * width.into * width.out,
     ),
@@ -288,7 +325,9 @@ _CARDS = (
         _GAT,
         name="transformer",
         layer=lambda spec, at: _attention(spec, at, TransformerLayer),
-        keeps=lambda width: 4 * width.out,
+        keeps=lambda width: 4 * width.out + width.heads,
+        stands=lambda width: width.out,
+        returns=lambda width: 2 * width.out + width.into,
         sends=lambda width: 2 * width.out,
         maps=lambda width: 4 * width.into * width.out,
         dropout=0.5,
@@ -300,6 +339,9 @@ _CARDS = (
         layer=lambda spec, at: RGCNLayer(at.in_width, at.out_width, num_types=_types(spec)),
         aggregation="relations",
         keeps=lambda width: 0,
+        lets_go=lambda width: 0,
+        stands=lambda width: 2 * width.out,
+        returns=lambda width: width.out,
         sends=lambda width: min(width.into, min(width.types or MOST_BASES, MOST_BASES) * width.out),
         maps=lambda width: 4 * width.into * width.out,
         maps_first="never",

@@ -40,10 +40,12 @@ class GNN(nn.Module):
         rows: Rows = x
         hidden: list[Tensor] = []
         for number, at in enumerate(every):
-            out_MD = self.run_layer(number, rows, at, draws)
+            dropped = self._drop(rows, number, at, draws)
+            # What was dropped stays until backward; what it was before need not.
+            rows = rows if self.spec.residual else dropped
+            rows = self._run(number, dropped, rows, at)
             if self.readout is not None:
-                hidden = [*(at.own(rows_ND) for rows_ND in hidden), out_MD]
-            rows = out_MD
+                hidden = [*(at.own(rows_ND) for rows_ND in hidden), rows]
         if self.readout is None:
             assert isinstance(rows, Tensor)
             return rows
@@ -55,27 +57,35 @@ class GNN(nn.Module):
         And with the bias before it, where the next layer's neighbours do that.
         """
         dropped = self._drop(x, 0, every[0], draws)
-        for number, at in enumerate(every[:-1]):
-            layer: object = self.layers[number]
-            after = every[number + 1]
-            if (
-                self.spec.norm == "none"
-                and isinstance(layer, EndsWithBias)
-                and isinstance(after, Activating)
-                and after.activates(layer.last_bias)
-            ):
-                dropout = Dropout(self.spec.dropout, 2 * (number + 1))
-                z_MD = layer.before_bias(dropped, at)
-                dropped = after.activate(z_MD, layer.last_bias, dropout)
-            else:
-                out_MD = self._normed(self.layers[number](dropped, at), number, at)
-                dropped = self._drop(out_MD, number + 1, after, draws, relu=True)
+        for number in range(len(every) - 1):
+            dropped = self._dropped_after(number, dropped, every, draws)
         logits: Tensor = self.layers[-1](dropped, every[-1])
         return logits
 
+    def _dropped_after(
+        self, number: int, dropped: Rows, every: list[Neighbours], draws: Draws
+    ) -> Rows:
+        """Return the next layer's input; what it is made of stays with nobody."""
+        layer: object = self.layers[number]
+        at, after = every[number], every[number + 1]
+        if (
+            self.spec.norm == "none"
+            and isinstance(layer, EndsWithBias)
+            and isinstance(after, Activating)
+            and after.activates(layer.last_bias)
+        ):
+            dropout = Dropout(self.spec.dropout, 2 * (number + 1))
+            z_MD = layer.before_bias(dropped, at)
+            return after.activate(z_MD, layer.last_bias, dropout)
+        out_MD = self._normed(self.layers[number](dropped, at), number, at)
+        return self._drop(out_MD, number + 1, after, draws, relu=True)
+
     def run_layer(self, number: int, x: Rows, neighbours: Neighbours, draws: Draws) -> Tensor:
         """Return what one layer makes of its input: dropout, layer, norm and activation."""
-        out_MD: Tensor = self.layers[number](self._drop(x, number, neighbours, draws), neighbours)
+        return self._run(number, self._drop(x, number, neighbours, draws), x, neighbours)
+
+    def _run(self, number: int, dropped: Rows, x: Rows, neighbours: Neighbours) -> Tensor:
+        out_MD: Tensor = self.layers[number](dropped, neighbours)
         return self._finish(out_MD, x, number, neighbours) if number < len(self.norms) else out_MD
 
     def map_ahead(self, hidden_ND: Tensor) -> MappedRows:

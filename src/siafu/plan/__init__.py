@@ -12,6 +12,7 @@ from siafu.plan.choice import (
     predict_training_bytes,
 )
 from siafu.plan.drawing import draw_minibatches
+from siafu.plan.layer_rows import layer_rows
 from siafu.plan.links import measured_link
 from siafu.plan.machine import TYPICAL, Link, Machine, keep_machine, kept_machine, read_machine
 from siafu.plan.memory import (
@@ -19,7 +20,6 @@ from siafu.plan.memory import (
     ROW_BYTES,
     Sizes,
     held_kinds,
-    layer_rows,
     measure_sizes,
     predict_bytes,
     predict_kinds,

@@ -8,10 +8,12 @@ docs/strategies.md writes the formula out, and benchmarks/memory_scaling.py comp
 import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from functools import partial
 
-from siafu.comm import UNCHANGED
+from siafu.comm import ROWS_AT_ONCE, UNCHANGED
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import returns_gradients, row_bytes_sent
+from siafu.plan.layer_rows import LayerRows, layer_rows
 from siafu.shard import Shard
 from siafu.strategy import IN_HAND, Strategy, group_rounds, smallest_piece
 from siafu.strategy.rounding import LEAST_WIDTH
@@ -25,6 +27,10 @@ PROCESS_BYTES = 360 * 10**6
 ROW_BYTES = 56
 """An owned row beside its features: offsets, numbers, label, who it is sent to, its degrees."""
 _EDGE_BYTES = 4
+_NODE_BYTES = 32
+"""Of the whole graph, which each rank holds by columns: a node's id, place, degree and loops."""
+_CAST = 2 << 16
+"""Two copies of the numbers that are cast to FP8 at once on their way (`ops/wire/floats.py`)."""
 _SLICES = 64
 """Of rows kept for backward, as many of which wait in the host's memory as must."""
 _POINTER_BYTES = 8
@@ -49,45 +55,6 @@ class Sizes:
     """Of the whole graph."""
     all_edges: int = 0
     """Of the whole graph, which each rank holds by columns."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRows:
-    """Columns that one layer keeps until its backward, and columns of a row that travels."""
-
-    kept: int
-    travels: int
-    widest: int
-    entered: int
-    """Of those kept, what dropout makes of the input."""
-    backward: int
-    """Columns of gradients: that which comes in, that which goes out, and one on the way."""
-    handed_down: int
-    """Of these, what is made of the own rows once gradients of others' rows have come and gone."""
-
-
-def layer_rows(spec: ModelSpec, number: int) -> LayerRows:
-    """Return what a layer of the model keeps, in columns of owned rows."""
-    card, width = spec.card, layer_widths(spec, number)
-    is_last = number == spec.layers - 1
-    # Dropout makes a copy of the input; without it the input of the first layer is the data itself.
-    entered = 0 if number == 0 and not _drops(spec, 0) else width.into
-    if not card.reads_own_row and width.into < width.out:
-        entered = 0  # it aggregates first: its gradient reads the sums alone
-    norms = 0 if spec.norm == "none" or is_last else 2 * width.out
-    leaves = 0 if is_last and spec.jk == "none" else width.out
-    kept = entered + card.keeps(width) + norms + leaves
-    # The input of the first layer is given no gradient.
-    below = width.into if number else width.out
-    handed_down = below if card.reads_own_row else 0  # from other rows alone, or the own one too
-    backward = width.out + below + handed_down
-    widest = max(width.into, width.out)
-    return LayerRows(kept, card.sends(width), widest, entered, backward, handed_down)
-
-
-def _drops(spec: ModelSpec, number: int) -> bool:
-    p = spec.input_dropout if number == 0 and spec.input_dropout is not None else spec.dropout
-    return p > 0
 
 
 def predict_bytes(
@@ -124,28 +91,40 @@ def predict_kinds(
     item = strategy.item_bytes if item is None else item
     if strategy.by_columns and sizes.ranks > 1:
         return _kinds_by_columns(spec, sizes, strategy, item)
-    layers = [layer_rows(spec, number) for number in range(spec.layers)]
+    rounded = strategy.codes_rows and sizes.ranks > 1
+    layers = [layer_rows(spec, number, rounded=rounded) for number in range(spec.layers)]
     refetches = spec.card.refetches
     in_hand = IN_HAND * max(layer.widest for layer in layers) * sizes.rows
     most, rows_kept, fetched = (0, 0, 0, 0), 0, 0
     for number, layer in enumerate(layers):
-        rows_kept += layer.kept * sizes.rows
         is_cached = number == 0 and strategy.input_cache
         # Rows that both ends keep are there anyway, unless it is in bfloat16.
         is_there = strategy.keeps_rows and strategy.kept_bits > 16
+        stays = 0
         if refetches and not is_there and not is_cached:
-            fetched += layer.travels * _rows_kept(sizes, strategy)
-        columns = layer.backward
-        if sizes.stages == 1 and not (strategy.codes_rows or strategy.staleness):
-            columns -= layer.handed_down
-        now = columns * sizes.rows, _travelling(layer, sizes, refetches, strategy)
-        away = min(strategy.offload // item, max(0, rows_kept - in_hand))
-        most = max(most, (rows_kept - away, fetched, *now), key=sum)
+            stays = layer.travels * _rows_kept(sizes, strategy)
+        held = rows_kept + (layer.kept - layer.lets_go) * sizes.rows
+        # Gradients of the own rows come while others travel, or once rows kept for it are gone.
+        own = max(0, layer.travels * sizes.rows - stays)
+        out, home = _travelling(layer, sizes, refetches, strategy)
+        cast = _CAST if strategy.wire == "fp8" else 0
+        moments = (
+            (held, fetched, layer.stands * sizes.rows, out + cast),
+            (held, fetched + stays, layer.returns * sizes.rows + own, home + cast),
+            (rows_kept + layer.kept * sizes.rows, fetched + stays, layer.ends * sizes.rows, 0),
+        )
+        rows_kept += layer.kept * sizes.rows
+        fetched += stays
+        for kept, *more in moments:
+            away = min(strategy.offload // item, max(0, kept - in_hand))
+            most = max(most, (kept - away, more[0], more[1], more[2]), key=sum)
     extra = 0
     if strategy.input_cache:
         extra += item * spec.cached_width * sizes.rows  # what is aggregated once
     if strategy.prune:
         extra += spec.layers * sizes.edges * (2 * _EDGE_BYTES + _POINTER_BYTES)  # at most
+    if rounded:
+        extra += _POINTER_BYTES * (sizes.rows + sizes.read)  # ids of all columns, for draws
     if strategy.assigns_widths:
         extra += _assigning(spec, sizes, strategy)
     kept, fetched, gradients, travelling = (item * numbers for numbers in most)
@@ -213,19 +192,45 @@ def _kinds_by_columns(
     its share; sums keep nothing. While columns travel they are there as they leave, as they come,
     and as they are put together.
     """
-    most, kept = (0, 0, 0), 0
+    most, below, card = (0, 0, 0), 0, spec.card
     layers = [layer_rows(spec, number) for number in range(spec.layers)]
     in_hand = IN_HAND * max(layer.widest for layer in layers) * sizes.rows
     for number, layer in enumerate(layers):
         width = layer_widths(spec, number)
-        units = width.heads if spec.card.attends else max(1, layer.travels)
-        # What a rank works on: its share, or more where columns or heads are too few for all.
-        turned = sizes.nodes * layer.travels * -(-units // sizes.ranks) // units
-        kept += layer.kept * sizes.rows
-        if spec.card.attends:
-            kept += 2 * max(0, turned - layer.travels * sizes.rows)
-        away = min(strategy.offload // item, max(0, kept - in_hand))
-        most = max(most, (kept - away, layer.backward * sizes.rows, 3 * turned), key=sum)
+        turned = partial(_turned, sizes, width.heads if card.attends else max(1, layer.travels))
+        kept = layer.kept * sizes.rows
+        if card.attends:
+            operands = card.keeps(width) - width.out - width.heads
+            kept += turned(card.keeps(width)) - card.keeps(width) * sizes.rows
+            held = layer.entered * sizes.rows + turned(card.keeps(width))
+            # The own rows of operands stay with the layer until it has its result.
+            there = (operands + width.out) * sizes.rows, _coming(sizes, turned(width.out))
+            back = width.out * sizes.rows, turned(width.out + operands)
+            # Then gradients of all operands go back to their rows together.
+            moves = 2 * turned(operands) + _coming(sizes, turned(operands))
+            last = layer.entered * sizes.rows, width.out * sizes.rows, moves
+        else:
+            held = (layer.kept - layer.lets_go) * sizes.rows
+            # Beside what is put together: what leaves, and what comes.
+            moves = turned(layer.travels) + _coming(sizes, turned(layer.travels))
+            there = layer.stands * sizes.rows, moves
+            # Before that a sum has what it adds up and what it makes; GCN's adds its own term.
+            sums = (3 if card.aggregation == "normalised_sum" else 2) * turned(layer.travels)
+            summing = (layer.stands - layer.travels) * sizes.rows, sums
+            there = max(there, summing, key=sum)
+            columns = width.out + card.lets_go(width) + layer.travels
+            back = columns * sizes.rows, moves
+            last = held, *back
+        moments = (
+            (below + held, *there),
+            (below + held, *back),
+            (below + last[0], *last[1:]),
+            (below + kept, layer.ends * sizes.rows, 0),
+        )
+        below += kept
+        for rows_kept, *more in moments:
+            away = min(strategy.offload // item, max(0, rows_kept - in_hand))
+            most = max(most, (rows_kept - away, more[0], more[1]), key=sum)
     whole = replace(sizes, rows=sizes.nodes, edges=sizes.all_edges, read=0, stages=0)
     views = spec.layers if strategy.prune else 1  # each at most as large as the whole
     edges = (views + strategy.prune) * sizes.all_edges * _EDGE_BYTES
@@ -235,28 +240,49 @@ def _kinds_by_columns(
         GRADIENTS: item * most[1],
         TRAVELLING: item * most[2],
         BLOCKS: edges + views * _edge_bytes(spec, whole),
-        OTHER: item * spec.cached_width * sizes.rows if strategy.input_cache else 0,
+        OTHER: _NODE_BYTES * sizes.nodes
+        + (item * spec.cached_width * sizes.rows if strategy.input_cache else 0),
     }
 
 
-def _travelling(layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strategy) -> int:
-    """Return numbers of rows on their way, or just come: forward and backward are alike."""
-    if sizes.stages <= 1:
-        # Late rows are read while those that replace them are written, and others travel.
-        late = max(sizes.read, sizes.sent) if strategy.staleness else 0
-        rounds = strategy.assigns_widths or strategy.wire in range(UNCHANGED.bits)
-        if rounds and not late:
-            # Rows are rounded as they are picked, and messages are small.
-            first = replace(strategy, wire=8) if strategy.assigns_widths else strategy
-            messages = row_bytes_sent(layer.travels, first) / strategy.item_bytes
-            ends, most = sizes.read + sizes.sent, max(sizes.read, sizes.sent)
-            # Those kept in bfloat16 are made wide, beside what is made of them.
-            wide = most if strategy.kept_bits == 16 and not refetches else 0
-            return round(layer.travels * (most + wide) + ends * messages)
-        return layer.travels * (sizes.read + sizes.sent + late)
-    held = 6 if refetches and strategy.recompute else 3
-    held += 2 * strategy.codes_rows  # messages, beside the rows they are written from and become
-    return held * layer.travels * sizes.largest_stage
+def _turned(sizes: Sizes, units: int, columns: int) -> int:
+    """Return numbers of all rows that a rank works on of so many columns: its share, or more where
+    columns or heads, the units, are too few for all.
+    """
+    return sizes.nodes * columns * -(-units // sizes.ranks) // units
+
+
+def _coming(sizes: Sizes, turned: int) -> int:
+    """Return numbers that come from others, of those that are put together."""
+    return turned * (sizes.ranks - 1) // sizes.ranks
+
+
+def _travelling(
+    layer: LayerRows, sizes: Sizes, refetches: bool, strategy: Strategy
+) -> tuple[int, int]:
+    """Return numbers of rows on their way, or just come: in forward, and home in backward."""
+    width, read, sent = layer.travels, sizes.read, sizes.sent
+    if sizes.stages > 1:
+        # In use, on their way, being sent; where rows come again, they and their gradients.
+        coded = 2 * strategy.codes_rows  # messages, beside rows they are written from and become
+        home = 6 if refetches and strategy.recompute else 3
+        stage = width * sizes.largest_stage
+        return (3 + coded) * stage, (home + coded) * stage
+    # Late rows are read while those that replace them are written, and others travel.
+    late = max(read, sent) if strategy.staleness else 0
+    if late or not (strategy.assigns_widths or strategy.wire != UNCHANGED.bits):
+        both = width * (read + sent + late)
+        return both, both
+    # Rows are rounded as they are picked, and messages are small.
+    renewed = strategy.assigns_widths or strategy.wire == 0
+    each = row_bytes_sent(width, replace(strategy, wire=8) if renewed else strategy)
+    messages = round((read + sent) * each / strategy.item_bytes)
+    most = max(read, sent)
+    # Those kept in bfloat16 are made wide, beside what is made of them: where rows stay for
+    # backward those are it, and two pieces are wide while changes are taken up.
+    wide = min(most, 2 * ROWS_AT_ONCE) if refetches else most
+    wide = wide if strategy.kept_bits == 16 else 0
+    return width * (read + wide) + messages, width * (most + wide) + messages
 
 
 def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
@@ -270,6 +296,8 @@ def _edge_bytes(spec: ModelSpec, sizes: Sizes) -> int:
     # The own block and its transpose, rows that stages' edges end at, and rows that they send.
     pointers = 2 * sizes.rows + sizes.read
     pointers += _compacted(remote, sizes) + _compacted(sizes.sent, sizes)
+    if sizes.stages:  # which columns a stage has, which rows it sends, and where these return to
+        pointers += sizes.read + sizes.sent + sizes.sent // 2
     by_number = spec.card.numbers_edges and (sizes.stages or spec.card.aggregation != "max")
     numbers = sizes.edges if by_number or spec.edge_width else 0
     return _EDGE_BYTES * (copies * sizes.edges + looped + numbers) + _POINTER_BYTES * pointers

@@ -10,7 +10,7 @@ from siafu.minibatch import Trial
 from siafu.minibatch.macrobatch_size import MOST_STEPS
 from siafu.nn import ModelSpec, layer_widths
 from siafu.nn.precision import BYTES
-from siafu.plan.memory import layer_rows
+from siafu.plan.layer_rows import layer_rows
 from siafu.plan.statistics import CutStatistics, GraphStatistics
 
 RUNTIME_BYTES = 60 * 10**6

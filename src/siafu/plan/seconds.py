@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from siafu.nn import ModelSpec, layer_widths
 from siafu.plan.bytes import EpochTraffic, parameter_counts, returns_gradients, row_parts
+from siafu.plan.layer_rows import layer_rows
 from siafu.plan.machine import Link, Share
-from siafu.plan.memory import layer_rows
 from siafu.plan.statistics import CutStatistics
 from siafu.strategy import Strategy
 from siafu.strategy.rounding import LEAST_WIDTH

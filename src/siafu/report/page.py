@@ -271,28 +271,60 @@ def _places(found: Sequence[dict[str, Any]]) -> dict[tuple[int, str], str]:
 
 def _widths(found: Sequence[dict[str, Any]]) -> str:
     """Return how many rows travelled at which width, by layer, direction and epoch."""
+    if not found:
+        return ""
     places = _places(found)
+    used = {bits for one in found for bits, count in one["rows"].items() if count}
     rows = {
         f"epoch {one['epoch']}: {places[one['exchange'], one['direction']]}": {
-            f"{b} bits": float(n) for b, n in one["rows"].items()
+            _bits(bits): float(count) for bits, count in one["rows"].items() if bits in used
         }
         for one in found
     }
-    return stacked_bars(rows, title="Rows by width and layer", x_name="rows") if rows else ""
+    told = [
+        [name, *(f"{count:,.0f}" for count in counts.values()), _mean_bits(one["rows"])]
+        for (name, counts), one in zip(rows.items(), found, strict=True)
+    ]
+    unsent = (
+        " At 0 bits nothing is sent: the row that was kept is read again, and other rows have its "
+        "share of --wire-bits, its two scales included."
+    ) * ("0" in used)
+    words = (
+        "<p>Before the first epoch told here every row travels at 8 bits, from then on at the "
+        "width last chosen for it. Rows of fewer than 10 columns travel whole and are not "
+        f"counted here.{unsent}</p>"
+    )
+    head = ["", *next(iter(rows.values())), "mean bits"]
+    bars = stacked_bars(rows, title="Rows by width and layer", x_name="rows of all ranks")
+    return words + bars + as_details(table(head, told))
+
+
+def _bits(number: str) -> str:
+    return f"{number} bit" if number == "1" else f"{number} bits"
+
+
+def _mean_bits(rows: dict[str, int]) -> str:
+    total = sum(rows.values())
+    mean = sum(float(bits) * count for bits, count in rows.items()) / total if total else 0.0
+    return f"{mean:.2f}"
 
 
 def _kept(found: Sequence[dict[str, Any]]) -> str:
     """Return the rows that both ends of exchanges keep, of all ranks."""
     places = _places(found)
     rows = [
-        [
-            places[one["exchange"], one["direction"]],
-            f"{one['rows']:,}",
-            f"{one['bytes'] / _MIB:.1f} MiB",
-        ]
+        [places[one["exchange"], one["direction"]], f"{one['rows']:,}", _size(one["bytes"])]
         for one in found
     ]
-    return table(["layer", "rows", "memory of all ranks"], rows) if rows else ""
+    if len(found) > 1:
+        every = [sum(one[name] for one in found) for name in ("rows", "bytes")]
+        rows.append(["all", f"{every[0]:,}", _size(every[1])])
+    words = "<p>A row counts on each rank that keeps it: on its own and on those that read it.</p>"
+    return words + table(["layer", "rows", "memory of all ranks"], rows) if rows else ""
+
+
+def _size(num_bytes: float) -> str:
+    return f"{num_bytes / _MIB:,.1f} MiB" if num_bytes >= _MIB else f"{num_bytes / 1024:,.1f} KiB"
 
 
 def _cut(run: ToldRun, *, named: bool) -> str:

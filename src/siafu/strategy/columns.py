@@ -13,7 +13,7 @@ count: GAT takes O + 2 H, GATv2 2 O, dot products 3 O, relations of T types T O)
     bytes sent by all ranks, forward      item (D + O) N (P - 1) / P
     the same again in backward            unless the aggregated input is constant
     edges walked by each rank             all E, for 1 / P of the columns
-    bytes held by each rank               all edges: 4 E (8 E with the transposes) and 16 N of
+    bytes held by each rank               all edges: 4 E (8 E with the transposes) and 48 N of
                                           pointers, however many ranks there are
 
 A halo exchange sends item D R forward, with R halo rows of all ranks together. By columns it is
@@ -82,8 +82,8 @@ class ColumnNeighbours:
             csr,
             nothing,
             alone,
-            share(view.in_ids),
-            share(view.out_ids),
+            ids := share(view.in_ids),
+            ids if own_rows_M is None else share(view.out_ids),
             share(view.degree_N),
             share(view.loop_M),
             own_rows_M=own_rows_M,
@@ -134,7 +134,7 @@ class ColumnNeighbours:
 
     def dropout(self, x_nF: Tensor, dropout: Dropout) -> Tensor:
         """Return x with entries dropped while training."""
-        return self._rows.dropout(x_nF, dropout)
+        return self._rows.dropout(x_nF, replace(dropout, departs=False))
 
     def total(self, x_nF: Tensor) -> Tensor:
         """Return the column sums over the nodes of all ranks."""
@@ -238,6 +238,7 @@ class ColumnNeighbours:
         turn, x_nF = Turn.even(self._read, x_nF.size(1)), as_rows(x_nF)
         (x_Nf,) = to_columns((turn,), self._world, (x_nF,))
         out_Mf = aggregate(x_Nf) if x_Nf.size(1) else self._nothing((x_Nf,))
+        del x_Nf  # before the result travels
         return to_rows(Turn.even(self._written, x_nF.size(1)), self._world, out_Mf)
 
     def _nothing(self, turned: tuple[Tensor, ...], *tail: int) -> Tensor:

@@ -177,6 +177,7 @@ def test_meter_knows_whom_bytes_went_to_and_what_was_waited_for() -> None:
     meter.count("rows", 10, 1, peer=2)
     meter.count("rows", 5, 1, peer=2)
     meter.count("sums", 7)
+    meter.count("gradient", 9, 1, peer=1)  # a piece of a sum over all ranks
     meter.waited("rows", 1.0)
     meter.waited("sums", 0.5)
     ahead = threading.Thread(target=meter.waited, args=("rows", 9.0))

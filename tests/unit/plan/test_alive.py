@@ -86,15 +86,9 @@ WIRES: dict[str, dict[str, Any]] = {
 }
 NEAR = (0.97, 1.15)
 """Late rows and fp8 in stages take up to 2.4 % more than is counted."""
-LOOSE = {
-    "sage-max columns": 1.31,
-    "gin halo": 1.18,
-    "gin columns": 1.18,
-    "transformer columns": 1.34,
-    "gat halo fp8": 1.27,
-    "gat halo adaptive": 1.23,
-}
-"""Where more is counted than is needed: as measured, rounded up; why is not known for each."""
+MORE = {"sage sar adaptive": 1.18}
+"""Where more is counted: an assignment has no steps for rows that never change, here four of ten;
+and gradients of two paths are added up in place here, out of place elsewhere."""
 
 
 def check(ranks: RankPool, parts, settings: dict[str, Any], wire: str = "") -> None:
@@ -103,7 +97,7 @@ def check(ranks: RankPool, parts, settings: dict[str, Any], wire: str = "") -> N
     found = ranks.run(alive_and_predicted, 4, parts[4], settings)
     case = f"{settings['model']} {settings['strategy']} {wire}".strip()
     for alive, predicted in found:
-        assert NEAR[0] < predicted / alive < LOOSE.get(case, NEAR[1]), case
+        assert NEAR[0] < predicted / alive < MORE.get(case, NEAR[1]), case
 
 
 @pytest.mark.parametrize("strategy", ["halo", "sar", "columns"])

@@ -116,6 +116,8 @@ def test_widths_of_messages_are_drawn(runs: list[Path], tmp_path: Path) -> None:
         assert f"epoch {epoch}: layer 2, rows" in text
         assert f"epoch {epoch}: layer 2, gradients" in text
     assert "<td>1,234</td><td>3.0 MiB</td>" in text
+    assert "<td>1,245</td><td>6.0 MiB</td>" in text, "of all layers"
+    assert "<td>20</td><td>2.00</td>" in text, "the mean of widths"
     assert "layer 2, exchange 1, rows<" in text
     assert "exchange 3, gradients<" in text
 

@@ -19,8 +19,8 @@ from torch.utils._pytree import tree_leaves
 
 from siafu.comm import HaloPlan, PendingRows, World, halo
 from siafu.graph import graph_from_edges
-from siafu.nn import Draws, Dropout
-from siafu.ops import CSR, Gat
+from siafu.nn import Draws, Dropout, EdgeRows
+from siafu.ops import CSR, DotProduct, Gat, GatV2
 from siafu.partitioning import write_parts
 from siafu.shard import Shard, open_shard
 from siafu.strategy import BlockNeighbours, Strategy
@@ -137,17 +137,63 @@ class Work(TorchDispatchMode):
         return out
 
 
-def attend(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+DROPOUT = Dropout(0.3, 0)
+
+
+def attend(neighbours: BlockNeighbours, x: Tensor, **more: Any) -> Tensor:
     z = x.unflatten(1, (HEADS, -1))
     score = z.sum(-1)
-    return neighbours.attend(Gat(slope=0.2), (z, score), (score,), dropout=Dropout(0.3, 0))
+    return neighbours.attend(Gat(slope=0.2), (z, score), (score,), dropout=DROPOUT, **more)
+
+
+def attend_by_edges(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+    weight = torch.ones(2, HEADS, requires_grad=True)
+    features = torch.ones(neighbours.view.csr.num_edges, 2)
+    return attend(neighbours, x, edges=EdgeRows(lambda data: data @ weight, features))
+
+
+def attend_by_types(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+    types, type_E = torch.ones(TYPES + 1, HEADS, requires_grad=True), neighbours.edge_type
+    assert type_E is not None
+    rows = EdgeRows(lambda type_S: types[type_S], type_E, torch.full((1,), TYPES).int())
+    return attend(neighbours, x, edges=rows)
+
+
+def attend_anew(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+    z = x.unflatten(1, (HEADS, -1))
+    shared = (torch.ones(z.shape[1:], requires_grad=True),)
+    return neighbours.attend(GatV2(slope=0.2), (z,), (z,), shared, dropout=DROPOUT)
+
+
+def attend_by_products(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+    z = x.unflatten(1, (HEADS, -1))
+    return neighbours.attend(DotProduct(scale=1.0), (z, z), (z,), dropout=DROPOUT, loops=False)
+
+
+def by_edges(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+    features = torch.ones(neighbours.view.csr.num_edges, 1)
+    return neighbours.reduce(lambda row, own, edge: row * own * edge, x, x, features)
+
+
+def softmax(neighbours: BlockNeighbours, x: Tensor) -> Tensor:
+    def message(row: Tensor) -> tuple[Tensor, Tensor]:
+        return row[:, :HEADS], row.unflatten(1, (HEADS, -1))
+
+    return neighbours.reduce(message, x, reduce="softmax")
 
 
 OPERATIONS: dict[str, Callable[[BlockNeighbours, Tensor], Tensor]] = {
     "mean": lambda neighbours, x: neighbours.mean(x),
     "max": lambda neighbours, x: neighbours.max(x),
     "attend": attend,
+    "attend by edges": attend_by_edges,
+    "attend by types": attend_by_types,
+    "attend anew": attend_anew,
+    "attend by products": attend_by_products,
     "message": lambda neighbours, x: neighbours.reduce(lambda row: row * row, x),
+    "message by edges": by_edges,
+    "message max": lambda neighbours, x: neighbours.reduce(lambda row: row * 2, x, reduce="max"),
+    "message softmax": softmax,
     "relations": lambda neighbours, x: neighbours.relations(x, torch.ones(TYPES, WIDTH, WIDTH)),
 }
 
@@ -178,10 +224,16 @@ MAP_NUMBERS = 3 * TYPES * WIDTH * WIDTH
 """A stage adds to the gradients of all types' maps."""
 
 
+ON_ALL = ("mean", "max", "attend", "message", "relations")
+"""Tried on every number of ranks; others, which differ from one of these in part, at the ends."""
+
+
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_rank_holds_and_does_its_share(small: Shard, name: str) -> None:
-    few, *more = (share_of(small, name, ranks) for ranks in RANKS)
-    for ranks, found in zip(RANKS[1:], more, strict=True):
+    first, *others = RANKS if name in ON_ALL else (RANKS[0], RANKS[-1])
+    few = share_of(small, name, first)
+    for ranks in others:
+        found = share_of(small, name, ranks)
         # Of edges, owned rows and halo rows: of these there are more for each owned row at first.
         share = found.size / few.size
         assert found.stages > ranks / 4
