@@ -85,11 +85,42 @@ def test_features_of_edges_of_a_list_of_snapshots() -> None:
     assert graph.event_weight is None
     for wrong, problem in [
         ((first, torch.ones(2, 4)), "differ in the features"),
+        ((first[:, :1], second), "differ in the features"),
         ((first, None), "differ in the features"),
+        ((first[:, 0], None), "differ in the features"),
         ((first, torch.ones(1, 3)), "does not fit the edges"),
     ]:
         with pytest.raises(DataError, match=problem):
             load_dynamic(snapshots_of(*wrong))
+
+
+def test_weights_and_features_of_edges_do_not_hide_each_other() -> None:
+    one, wide, weight = torch.ones(2, 1), torch.ones(2, 3), torch.tensor([1.0, 2.0])
+    for attr in (one, wide):
+        steps = snapshots_of(attr, attr)
+        for step in steps:
+            step.edge_weight = weight
+        graph, _ = load_dynamic(steps)
+        assert graph.event_weight.tolist() == [1, 2, 1, 2]
+        assert graph.event_attr.tolist() == torch.cat([attr, attr]).tolist()
+    for wrong, problem in [(None, "differ in the weights"), (torch.ones(2, 2), "differ")]:
+        steps[1].edge_weight = wrong
+        with pytest.raises(DataError, match=problem):
+            load_dynamic(steps)
+    steps[0].edge_weight = torch.ones(2, 2)
+    with pytest.raises(DataError, match="several weights"):
+        load_dynamic(steps)
+
+
+@pytest.mark.parametrize("empty", [None, torch.ones(0), torch.ones(0, 3), torch.ones(0, 2)])
+def test_a_snapshot_without_edges_has_no_features_to_tell(empty: torch.Tensor | None) -> None:
+    steps = snapshots_of(empty, torch.ones(2, 3))
+    steps[0].edge_index = torch.zeros(2, 0, dtype=torch.long)
+    graph, _ = load_dynamic(steps)
+    assert graph.event_attr.tolist() == torch.ones(2, 3).tolist()
+    steps[0].edge_attr = torch.ones(1, 3)
+    with pytest.raises(DataError, match="does not fit the edges"):
+        load_dynamic(steps)
 
 
 def test_features_of_tables(tmp_path: Path) -> None:
