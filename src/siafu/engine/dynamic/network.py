@@ -10,12 +10,17 @@ from torch import Tensor, nn
 from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig
 from siafu.engine.dynamic.event_features import EventScale
-from siafu.engine.dynamic.node_features import NodeFeatures, num_inputs, read_node_features
+from siafu.engine.dynamic.node_features import (
+    NodeFeatures,
+    named_features,
+    num_inputs,
+    read_node_features,
+)
 from siafu.engine.dynamic.snapshots import Reading, Snapshots
 from siafu.engine.dynamic.step_shards import Grid
 from siafu.engine.networks.own_model import EdgeFacts, own_model
 from siafu.engine.tasks.edges import EdgeTask
-from siafu.engine.tasks.links import LinkTask
+from siafu.engine.tasks.links import LinkTask, check_link_texts
 from siafu.engine.tasks.nodes import NodeTask, SignalTask
 from siafu.engine.tasks.task import DynamicTask, TaskInput
 from siafu.errors import ConfigError
@@ -33,6 +38,17 @@ TASKS: dict[str, Callable[[TaskInput], DynamicTask]] = {
     "node": NodeTask,
     "signal": SignalTask,
 }
+
+
+LOOKS_AHEAD = ("link", "signal")
+"""Tasks that ask a snapshot about the next one."""
+
+
+def check_time_settings(config: RunConfig) -> None:
+    """Raise where settings can't be understood, before any data is read."""
+    check_link_texts(config.negatives, config.eval_negatives)
+    if config.node_features is not None:
+        named_features(config.node_features)
 
 
 class DynamicNetwork(nn.Module):
@@ -65,7 +81,7 @@ def default_task(graph: DynamicGraph) -> str:
 
 def num_embedded(config: RunConfig, graph: DynamicGraph) -> int:
     """Return how many snapshots a run embeds: about the next one, the last has nothing to ask."""
-    looks_ahead = (config.task or default_task(graph)) in ("link", "signal")
+    looks_ahead = (config.task or default_task(graph)) in LOOKS_AHEAD
     return graph.num_snapshots - int(looks_ahead)
 
 
