@@ -298,6 +298,16 @@ def test_a_state_without_a_row_a_node_is_not_handed_on() -> None:
     assert state_width(NodeLSTM(3, 4)) == 8
 
 
+@pytest.mark.parametrize("exchange", ["wavefront", "banded"])
+def test_recurrences_that_look_back_are_dealt_out(
+    store: Path, tmp_path: Path, exchange: str
+) -> None:
+    settings = {**SETTINGS, "model": "cd-gcn", "task": "node"}
+    settings |= {"history": 4, "time_exchange": exchange}
+    with pytest.raises(SiafuError, match=f"{exchange} with --history 4"):
+        run_engine(World(), store, tmp_path / "run", False, settings)
+
+
 def test_a_model_of_another_kind_is_refused(store: Path, tmp_path: Path) -> None:
     settings = {**SETTINGS, "model": "torch.nn:PReLU"}
     del settings["hidden"]
