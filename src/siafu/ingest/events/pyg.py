@@ -94,7 +94,7 @@ def _from_list(steps: Sequence[Any]) -> NotedEvents:
     x = _stacked([getattr(step, "x", None) for step in steps], "x")
     y = _stacked([getattr(step, "y", None) for step in steps], "y")
     num_nodes = max(_num_nodes(step, edge) for step, edge in zip(steps, edges, strict=True))
-    given: list[Array | None] = [*(weights or [None] * len(edges))]
+    given: Sequence[Array | None] = [None] * len(edges) if weights is None else weights
     events = _from_steps(edges, given, num_nodes, x=x, y=y)
     return replace(events, attr=None if attr is None else np.concatenate(attr)), []
 
@@ -120,7 +120,7 @@ def _from_signal(data: Any) -> NotedEvents:
 
 def _from_steps(
     edges: list[Array],
-    weights: list[Array | None],
+    weights: Sequence[Array | None],
     num_nodes: int,
     *,
     x: Array | None = None,
