@@ -82,6 +82,8 @@ def embed(name: str, model: DynamicGNN, graph: DynamicGraph, walk: Walk | None =
     if name == "tm-gcn":
         matrices = averaged_matrices(matrices, model.band)
         edges = None if edges is None else m_transform(edges, model.band)
+        plain = m_transform(plain, model.band)
+    edges = None if edges is None else _on_their_scale(edges, plain, walk.train)
     matrices = [matrices[t] for t in span]
     edges = edges or [torch.zeros(graph.num_nodes, 0)] * graph.num_snapshots
     walk = replace(walk, edges=[edges[t] for t in span])
@@ -136,6 +138,17 @@ def _edge_sums(graph: DynamicGraph, matrices: list[Tensor], walk: Walk) -> list[
             total[i] += float(matrix[i, j]) * attr
         found.append(torch.from_numpy(total))
     return found
+
+
+def _on_their_scale(edges: list[Tensor], plain: list[Tensor], train: int) -> list[Tensor]:
+    """Return sums, (s - mean) / deviation of nodes with edges in the first snapshots, else 0."""
+    has_edges = [a.abs().sum(1) > 0 for a in plain]
+    seen = torch.cat([s[has] for s, has in zip(edges[:train], has_edges, strict=False)])
+    mean, deviation = seen.mean(0), seen.std(0, correction=0)
+    deviation[deviation <= 1e-6 * mean.abs()] = 1
+    mean, deviation = mean.float().double(), deviation.float().double()
+    scaled = [(s - mean) / deviation for s in edges]
+    return [torch.where(has[:, None], s, 0) for s, has in zip(scaled, has_edges, strict=True)]
 
 
 def _edge_term(weights: Parameters, name: str, walk: Walk) -> list[Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from siafu.comm import World, reduce_gradients
+from siafu.engine.dynamic.edge_sums import Fit, SumScale
 from siafu.engine.dynamic.event_features import EventScale
 from siafu.engine.dynamic.node_features import NodeFeatures
 from siafu.engine.dynamic.snapshots import Reading, Snapshots
@@ -70,6 +71,9 @@ def make_model(name: str, hidden: int = 4, way: Way = PLAIN) -> DynamicGNN:
     with _SEEDING:  # ranks may be threads, and the seed is everyone's
         torch.manual_seed(5)
         model = build_dynamic(spec).double()
+        for part in model.parts:  # 0 at the start would hide what features of edges add
+            if getattr(part, "edges", None) is not None:
+                torch.nn.init.xavier_uniform_(part.edges.weight)
         rows = torch.randn(NUM_NODES, 3, dtype=torch.float64)
     if way.history:
         look_back(model, way.history)
@@ -95,6 +99,11 @@ def loss_of_step(step: int, rows_nO: Tensor, ids_n: Tensor | None = None) -> Ten
     return (rows_nO - wanted_nO.to(rows_nO.device)).square().sum() / (wanted_NO.numel() * TRAIN)
 
 
+def scale_of(graph: DynamicGraph) -> EventScale:
+    """Return the scale of the events' features; that of their sums is found by a runner."""
+    return EventScale(graph, TRAIN, SumScale(EVENT_WIDTH)).double()
+
+
 def runner_on(
     grid: Grid,
     model: DynamicGNN,
@@ -117,6 +126,7 @@ def runner_on(
         most_edges_kept=most_edges,
         most_input_bytes=room,
         events=events,
+        fit=Fit(grid.world, TRAIN),
     )
     source = Snapshots(graph, steps, model, Draws(), grid.share, reading, table)
     return TimeRunner(model, source, plan, times, strategy)
@@ -138,7 +148,7 @@ def distributed_steps(
     """
     strategy, way = strategy if isinstance(strategy, tuple) else (strategy, PLAIN)
     model, graph = make_model(name, hidden, way).to(world.device), way.graph()
-    events = EventScale(graph, TRAIN).to(world.device).double() if way.edges else None
+    events = scale_of(graph).to(world.device) if way.edges else None
     if groups:
         graph = replace(graph, part_of=np.resize(np.array(groups, np.int32), graph.num_nodes))
     grid = make_grid(world, graph, max(groups, default=0) + 1)

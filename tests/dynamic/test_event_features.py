@@ -17,19 +17,29 @@ import siafu
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine.dynamic import workload
+from siafu.engine.dynamic.edge_sums import Moments, SumScale
 from siafu.engine.dynamic.event_features import EventScale, event_means
 from siafu.engine.dynamic.network import make_network
+from siafu.engine.dynamic.step_shards import make_grid
 from siafu.engine.tasks.edges import EdgeTask
 from siafu.engine.tasks.task import TaskInput
 from siafu.errors import ConfigError, DataError, SiafuError
-from siafu.graph import load_dynamic_store, save_dynamic
+from siafu.graph import DynamicGraph, load_dynamic_store, save_dynamic
 from siafu.ingest import EventOptions, Events, load_dynamic
 from siafu.nn import Draws
 from siafu.shard import NodeShare
 from siafu.strategy import TimeStrategy
 from tests.dynamic.graphs import EVENT_WIDTH, NUM_NODES, NUM_STEPS, featured_dynamic
 from tests.dynamic.runs import run_engine
-from tests.dynamic.steps import MODELS, Way, distributed_steps
+from tests.dynamic.steps import (
+    MODELS,
+    Way,
+    distributed_steps,
+    make_model,
+    runner_on,
+    scale_of,
+)
+from tests.dynamic.steps import TRAIN as TRAIN_STEPS
 from tests.dynamic.test_parity import CASES, assert_same
 from tests.dynamic.threads import run_threads
 from tests.harness import RankPool
@@ -85,11 +95,42 @@ def test_features_of_edges_of_a_list_of_snapshots() -> None:
     assert graph.event_weight is None
     for wrong, problem in [
         ((first, torch.ones(2, 4)), "differ in the features"),
+        ((first[:, :1], second), "differ in the features"),
         ((first, None), "differ in the features"),
+        ((first[:, 0], None), "differ in the features"),
         ((first, torch.ones(1, 3)), "does not fit the edges"),
     ]:
         with pytest.raises(DataError, match=problem):
             load_dynamic(snapshots_of(*wrong))
+
+
+def test_weights_and_features_of_edges_do_not_hide_each_other() -> None:
+    one, wide, weight = torch.ones(2, 1), torch.ones(2, 3), torch.tensor([1.0, 2.0])
+    for attr in (one, wide):
+        steps = snapshots_of(attr, attr)
+        for step in steps:
+            step.edge_weight = weight
+        graph, _ = load_dynamic(steps)
+        assert graph.event_weight.tolist() == [1, 2, 1, 2]
+        assert graph.event_attr.tolist() == torch.cat([attr, attr]).tolist()
+    for wrong, problem in [(None, "differ in the weights"), (torch.ones(2, 2), "differ")]:
+        steps[1].edge_weight = wrong
+        with pytest.raises(DataError, match=problem):
+            load_dynamic(steps)
+    steps[0].edge_weight = torch.ones(2, 2)
+    with pytest.raises(DataError, match="several weights"):
+        load_dynamic(steps)
+
+
+@pytest.mark.parametrize("empty", [None, torch.ones(0), torch.ones(0, 3), torch.ones(0, 2)])
+def test_a_snapshot_without_edges_has_no_features_to_tell(empty: torch.Tensor | None) -> None:
+    steps = snapshots_of(empty, torch.ones(2, 3))
+    steps[0].edge_index = torch.zeros(2, 0, dtype=torch.long)
+    graph, _ = load_dynamic(steps)
+    assert graph.event_attr.tolist() == torch.ones(2, 3).tolist()
+    steps[0].edge_attr = torch.ones(1, 3)
+    with pytest.raises(DataError, match="does not fit the edges"):
+        load_dynamic(steps)
 
 
 def test_features_of_tables(tmp_path: Path) -> None:
@@ -224,6 +265,74 @@ def test_layers_that_read_edges_in_other_ways(model: str, size: int, most: int, 
     assert_same(got, model, way, 4)
 
 
+@pytest.mark.parametrize("groups", [(), (0, 1)])
+def test_layers_that_read_edges_send_no_rows_more(groups: tuple[int, ...]) -> None:
+    """What a temporal layer takes and a spatial one returns is as wide without them.
+
+    Rows of the input, which are wider, are fetched once when a run begins.
+    """
+    sent = []
+    for way in (Way(), Way(edges=True)):
+        strategy = (TimeStrategy(block=4, exchange="all-to-all"), way)
+        found = run_threads(distributed_steps, 4, "gcrn", strategy, 1000, (), 4, groups)
+        moved = [of_rank["sent"] for of_rank in found]
+        rows = ("time_forward", "time_backward", "halo_backward")
+        sent.append([[of_rank.get(name, 0) for name in rows] for of_rank in moved])
+    assert sent[0] == sent[1]
+    assert sum(map(sum, sent[0])) > 0
+
+
+def test_a_run_begins_as_one_whose_layers_read_no_edges(tmp_path: Path, monkeypatch) -> None:
+    save_dynamic(featured_dynamic(), tmp_path / "store")
+    settings = {"model": "gcrn", "task": "node", "epochs": 2, "edge_features": True}
+    both = siafu.fit(tmp_path / "store", out=tmp_path / "both", quiet=True, **settings).result
+    with monkeypatch.context() as before:
+        before.setattr(workload, "make_network", partial(make_network, edges_in_layers=False))
+        one = siafu.fit(tmp_path / "store", out=tmp_path / "one", quiet=True, **settings).result
+    assert both["losses"][0] == one["losses"][0]
+    assert both["losses"][1] != one["losses"][1]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_sums_of_edges_are_on_the_scale_of_training(size: int) -> None:
+    """Mean 0 and deviation 1 of nodes with edges, on any number of ranks; nothing at others."""
+    graph = featured_dynamic()
+    found = run_threads(sums_of_edges, size, graph)
+    scale = found[0][1]
+    sums, met = {}, {}
+    for mine, of_rank in found:
+        assert torch.equal(of_rank.sums.mean_F, scale.sums.mean_F)
+        assert torch.equal(of_rank.sums.deviation_F, scale.sums.deviation_F)
+        sums |= mine
+    for step, snapshot in enumerate(graph.iterate()):
+        met[step] = torch.from_numpy(np.diff(snapshot.indptr) > 0)
+        assert not sums[step][~met[step]].any()
+    seen = torch.cat([sums[step][met[step]] for step in range(TRAIN_STEPS)])
+    torch.testing.assert_close(seen.mean(0), torch.zeros(EVENT_WIDTH).double(), atol=1e-6, rtol=0)
+    deviation = seen.std(0, correction=0)
+    # The second feature is the same for all events.
+    torch.testing.assert_close(deviation, torch.tensor([1, 0, 1]).double(), atol=1e-6, rtol=0)
+    # Edges of large weight move sums off 0, which features on one scale alone leave there.
+    assert scale.sums.mean_F.abs().max() > 0.01
+
+
+def sums_of_edges(world: World, graph: DynamicGraph) -> tuple[dict[int, torch.Tensor], EventScale]:
+    """Return this rank's sums by snapshot, and the scale that all ranks have found."""
+    scale, model = scale_of(graph), make_model("gcrn", way=Way(edges=True))
+    source = runner_on(
+        make_grid(world, graph, 1), model, graph, TimeStrategy(), 1000, events=scale
+    ).source
+    steps = [step for step in range(NUM_STEPS) if step in source._graphs]
+    pairs = [(step, source.read(range(step, step + 1))[1][0]) for step in steps]
+    return {step: at.edge_sum_NF for step, at in pairs}, scale
+
+
+def test_sums_of_a_graph_without_edges_to_learn_from_stay_as_they_are() -> None:
+    scale, rows = SumScale(2), torch.tensor([[1.0, 2.0]])
+    scale.fit(Moments(2), World())
+    assert torch.equal(scale(rows, torch.tensor([True])), rows)
+
+
 def test_an_event_is_judged_by_its_own_features() -> None:
     graph, step = featured_dynamic(), 6
     config = make_config(data="awkward", model="gcrn", hidden=4, class_weights="none").resolved()
@@ -301,6 +410,31 @@ def test_weights_of_before_layers_read_edges_still_infer(tmp_path: Path, monkeyp
     assert not any("edges" in name for name in load_file(tmp_path / "run" / "weights.safetensors"))
     told = siafu.infer(run, out=tmp_path / "told")
     assert told.num_rows == run.predictions.num_rows
+
+
+def test_weights_of_before_sums_had_a_scale_still_infer(tmp_path: Path, monkeypatch) -> None:
+    save_dynamic(featured_dynamic(), tmp_path / "store")
+    settings = {"model": "gcrn", "task": "node", "epochs": 2, "edge_features": True}
+    with monkeypatch.context() as before:
+        before.setattr(workload, "make_network", partial(make_network, scaled_sums=False))
+        run = siafu.fit(tmp_path / "store", out=tmp_path / "run", quiet=True, **settings)
+    names = list(load_file(tmp_path / "run" / "weights.safetensors"))
+    assert "events.sums.mean_F" not in names
+    assert any(name.endswith(".edges.weight") for name in names)
+    told = siafu.infer(run, out=tmp_path / "told")
+    assert told["score"].equals(run.predictions["score"])
+
+
+def test_other_data_is_read_on_the_scale_that_was_trained_with(tmp_path: Path) -> None:
+    """Data that begins later has other sums, and the run's own scale is kept."""
+    save_dynamic(featured_dynamic(), tmp_path / "store")
+    settings = {"model": "gcrn", "task": "node", "epochs": 2, "edge_features": True}
+    run = siafu.fit(tmp_path / "store", out=tmp_path / "run", quiet=True, **settings)
+    graph = featured_dynamic()
+    moved = replace(graph, event_attr=graph.event_attr + np.float32(5))
+    save_dynamic(moved, tmp_path / "moved")
+    told = siafu.infer(run, data=tmp_path / "moved", out=tmp_path / "told")
+    assert not told["score"].equals(run.predictions["score"])
 
 
 def test_events_whose_class_is_a_feature_are_learnt(tmp_path: Path) -> None:

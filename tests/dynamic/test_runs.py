@@ -216,6 +216,35 @@ def test_contradictions_are_refused(command: Command, arguments, problem: str) -
     assert not left, "nothing is left behind but data that was prepared"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--negatives", "histori:5"), "negatives are not understood"),
+        (("--eval-negatives", "every"), "negatives of a score"),
+        (("--node-features", "onehot"), "features of nodes are not understood"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused_before_data_is_read(
+    command: Command, arguments, problem: str
+) -> None:
+    write_events(command.here / "events.csv")
+    given = ("--model", "gcrn", "--task", "link", "--window", "3d")
+    answer = command("train", "events.csv", *given, *arguments)
+    assert answer.code == 2
+    assert problem in answer.err
+    assert "Event columns" not in answer.err
+    assert not list(command.here.glob("runs/*"))
+
+
+def test_events_of_one_time_have_no_next_snapshot(command: Command) -> None:
+    (command.here / "e.csv").write_text("src,dst,time\na,b,7\nb,c,7\nc,a,7\n")
+    answer = command("train", "e.csv", "--model", "gcrn", "--ranks", 2)
+    assert answer.code == 2
+    assert "1 snapshot of 3 nodes, 3 events" in answer.err
+    assert "can't be predicted when there is only one" in answer.err
+    assert "events of several times" in answer.err
+
+
 def test_own_layers_run_on_any_number_of_ranks(
     ranks: RankPool, store: Path, tmp_path: Path
 ) -> None:
@@ -267,6 +296,16 @@ def test_a_state_without_a_row_a_node_is_not_handed_on() -> None:
     plan = plan_time([1] * 4, 2, train_steps=4)
     assert choose_exchange(Before(), plan, 5, 1) == "all-to-all"
     assert state_width(NodeLSTM(3, 4)) == 8
+
+
+@pytest.mark.parametrize("exchange", ["wavefront", "banded"])
+def test_recurrences_that_look_back_are_dealt_out(
+    store: Path, tmp_path: Path, exchange: str
+) -> None:
+    settings = {**SETTINGS, "model": "cd-gcn", "task": "node"}
+    settings |= {"history": 4, "time_exchange": exchange}
+    with pytest.raises(SiafuError, match=f"{exchange} with --history 4"):
+        run_engine(World(), store, tmp_path / "run", False, settings)
 
 
 def test_a_model_of_another_kind_is_refused(store: Path, tmp_path: Path) -> None:

@@ -10,13 +10,16 @@ import numpy as np
 from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig, check_scopes, is_asked
 from siafu.engine import (
+    LOOKS_AHEAD,
     Trainer,
     begin_dynamic,
     check_grid,
+    check_time_settings,
     default_task,
     infer_dynamic,
     make_grid,
     num_embedded,
+    refuse_one_snapshot,
 )
 from siafu.engine.device_memory import OVER_TIME, naming_what_is_held
 from siafu.errors import ConfigError
@@ -100,6 +103,7 @@ def prepare_dynamic(
 ) -> Path:
     """Return the store of the dynamic graph: the user's own, or one made at `target`."""
     check_grid(config.ranks, config.node_parts)
+    check_time_settings(config)
     stored = isinstance(data, str | Path) and folder_kind(Path(data)) == "dynamic"
     try:
         graph, notes = load_dynamic(
@@ -119,9 +123,12 @@ def prepare_dynamic(
     for note in [*notes, *_classes_told(config, graph), *_features_told(config, graph)]:
         say(note)
     say(
-        f"{graph.num_snapshots:,} snapshots of {graph.num_nodes:,} nodes, "
-        f"{graph.num_events:,} events, {graph.deltas.num_changes:,} changes of edges."
+        f"{counted(graph.num_snapshots, 'snapshot')} of {counted(graph.num_nodes, 'node')}, "
+        f"{counted(graph.num_events, 'event')}, {graph.deltas.num_changes:,} changes of edges."
     )
+    task = config.task or default_task(graph)
+    if task in LOOKS_AHEAD:
+        refuse_one_snapshot(graph, task)
     stretches = config.ranks // config.node_parts
     if num_embedded(config, graph) < stretches:
         raise too_few_snapshots(num_embedded(config, graph), stretches)

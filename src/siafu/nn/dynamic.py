@@ -44,7 +44,8 @@ class StepGraph:
     """Joins what the ranks that share the snapshot have found, each in its own nodes."""
     edge_sum_NF: Tensor | None = None
     """Features of the edges that each node sums over, times what those are normalised to, added up;
-    averaged over the band as the adjacencies are. None where features of edges are not read."""
+    averaged over the band as the adjacencies are, on the scale of the training snapshots. None
+    where features of edges are not read."""
 
     @cached_property
     def active_N(self) -> Tensor:

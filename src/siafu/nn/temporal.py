@@ -170,11 +170,14 @@ class LookingBack(TemporalLayer):
 
 
 def edge_map(edge_width: int, out_width: int) -> nn.Linear | None:
-    """Return what a spatial layer maps the features of edges with; None for no features."""
+    """Return what a spatial layer maps the features of edges with; None for no features.
+
+    All 0, and nothing is drawn for it: a layer begins as one that reads none of them.
+    """
     if not edge_width:
         return None
-    linear = nn.Linear(edge_width, out_width, bias=False)
-    nn.init.xavier_uniform_(linear.weight)
+    linear = nn.utils.skip_init(nn.Linear, edge_width, out_width, bias=False)
+    nn.init.zeros_(linear.weight)
     return linear
 
 

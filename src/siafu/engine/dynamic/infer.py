@@ -120,7 +120,8 @@ def infer_dynamic(
     """Write the predictions of trained weights for a dynamic graph, or its embeddings."""
     weights = Weights(file)
     facts = weights.facts(_Facts)
-    # Runs of before histories, or features of edges in layers, were read have no part for them.
+    # Runs of before histories, or features of edges in layers, were read have no part for them,
+    # and none for a scale of the latter's sums before these had one.
     knows_pairs = "head.known.weight" in weights.tensors
     told = {"task": facts.task or config.task, "pair_history": knows_pairs}
     told |= {"precision": usable(config.precision, grid.world.device)}
@@ -130,7 +131,8 @@ def infer_dynamic(
         graph = _unlabelled(graph, facts, weights)
     is_own = config.model not in DYNAMIC_CARDS
     in_layers = is_own or any(name.endswith(".edges.weight") for name in weights.tensors)
-    made = make_network(config, graph, grid, draws, edges_in_layers=in_layers)
+    scaled = "events.sums.mean_F" in weights.tensors
+    made = make_network(config, graph, grid, draws, edges_in_layers=in_layers, scaled_sums=scaled)
     task, network = made.task, made.network
     check_names(graph.feature_names, facts.feature_names, "features", graph.name)
     named = _class_names(task, graph)
@@ -148,7 +150,7 @@ def infer_dynamic(
             fix="infer on a graph with the features the run was trained on",
         )
     weights.load_into(network)
-    runner = make_runner(config, graph, grid, made, draws, to_the_end=embeddings)
+    runner = make_runner(config, graph, grid, made, draws, to_the_end=embeddings, trains=False)
     if embeddings:
         write_dynamic_embeddings(network, graph, grid, runner, out)
     else:

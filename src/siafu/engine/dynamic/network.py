@@ -9,13 +9,19 @@ from torch import Tensor, nn
 
 from siafu.comm import World
 from siafu.config import ResolvedConfig, RunConfig
+from siafu.engine.dynamic.edge_sums import Fit, SumScale
 from siafu.engine.dynamic.event_features import EventScale
-from siafu.engine.dynamic.node_features import NodeFeatures, num_inputs, read_node_features
+from siafu.engine.dynamic.node_features import (
+    NodeFeatures,
+    named_features,
+    num_inputs,
+    read_node_features,
+)
 from siafu.engine.dynamic.snapshots import Reading, Snapshots
 from siafu.engine.dynamic.step_shards import Grid
 from siafu.engine.networks.own_model import EdgeFacts, own_model
 from siafu.engine.tasks.edges import EdgeTask
-from siafu.engine.tasks.links import LinkTask
+from siafu.engine.tasks.links import LinkTask, check_link_texts
 from siafu.engine.tasks.nodes import NodeTask, SignalTask
 from siafu.engine.tasks.task import DynamicTask, TaskInput
 from siafu.errors import ConfigError
@@ -33,6 +39,17 @@ TASKS: dict[str, Callable[[TaskInput], DynamicTask]] = {
     "node": NodeTask,
     "signal": SignalTask,
 }
+
+
+LOOKS_AHEAD = ("link", "signal")
+"""Tasks that ask a snapshot about the next one."""
+
+
+def check_time_settings(config: RunConfig) -> None:
+    """Raise where settings can't be understood, before any data is read."""
+    check_link_texts(config.negatives, config.eval_negatives)
+    if config.node_features is not None:
+        named_features(config.node_features)
 
 
 class DynamicNetwork(nn.Module):
@@ -65,7 +82,7 @@ def default_task(graph: DynamicGraph) -> str:
 
 def num_embedded(config: RunConfig, graph: DynamicGraph) -> int:
     """Return how many snapshots a run embeds: about the next one, the last has nothing to ask."""
-    looks_ahead = (config.task or default_task(graph)) in ("link", "signal")
+    looks_ahead = (config.task or default_task(graph)) in LOOKS_AHEAD
     return graph.num_snapshots - int(looks_ahead)
 
 
@@ -91,10 +108,12 @@ def make_network(
     draws: Draws,
     *,
     edges_in_layers: bool = True,
+    scaled_sums: bool = True,
 ) -> Made:
     """Return the task and the network with weights drawn from the seed.
 
-    Without `edges_in_layers` built-in layers read no features of edges, as in runs of before.
+    In runs of before, built-in layers read no features of edges (`edges_in_layers` is false), or
+    sums of them that had no scale of their own (`scaled_sums`).
     """
     check_precision(config.precision, grid.world.device)
     given = TaskInput(graph=graph, config=config, draws=draws, share=grid.share)
@@ -104,7 +123,7 @@ def make_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         width = num_inputs(graph, features, lags)
-        events = EventScale(graph, task.train_steps) if config.edge_features else None
+        events = _event_scale(config, graph, task.train_steps, scaled_sums)
         width += 0 if events is None else 2 * graph.num_event_features
         if isinstance(task, EdgeTask | LinkTask):
             task.event_scale = events
@@ -118,6 +137,15 @@ def make_network(
         look_back(model, config.history)
     network = network.to(grid.world.device, weight_type(config.precision))
     return Made(task, network, features, lags)
+
+
+def _event_scale(
+    config: ResolvedConfig, graph: DynamicGraph, train_steps: int, scaled_sums: bool
+) -> EventScale | None:
+    if not config.edge_features:
+        return None
+    sums = SumScale(graph.num_event_features) if scaled_sums else None
+    return EventScale(graph, train_steps, sums)
 
 
 def _make_model(config: ResolvedConfig, in_width: int, edge_width: int) -> DynamicGNN:
@@ -156,10 +184,12 @@ def make_runner(
     draws: Draws,
     *,
     to_the_end: bool = False,
+    trains: bool = True,
 ) -> TimeRunner:
     """Return the model over this rank's snapshots; one costs its edges, loops included.
 
-    `to_the_end`: the last snapshot too, where nothing is left to be asked of it.
+    `to_the_end`: the last snapshot too, where nothing is left to be asked of it. Unless it `trains`
+    scales are known.
     """
     task, model = made.task, made.network.model
     strategy = TimeStrategy(
@@ -176,7 +206,10 @@ def make_runner(
     )
     outward = config.aggregate == "out"
     table, scale = made.network.table, made.network.events
-    reading = Reading(features=made.features, events=scale, lags=made.lags, outward=outward)
+    fit = Fit(grid.world, task.train_steps) if trains else None
+    reading = Reading(
+        features=made.features, events=scale, fit=fit, lags=made.lags, outward=outward
+    )
     steps = plan.owned(grid.times.rank)
     source = Snapshots(graph, steps, model, draws, grid.share, reading, table)
     is_asked = strategy.exchange == "auto" and grid.times.size > 1

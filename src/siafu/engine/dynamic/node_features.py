@@ -53,6 +53,18 @@ def read_node_features(
         return NodeFeatures("data", 0) if lags else NodeFeatures("log-degree", 2)
     if text is None:
         return NodeFeatures("data", graph.num_features)
+    found = named_features(text, seed)
+    if found.is_learned and lags:
+        raise ConfigError(
+            "Features of nodes are not learnt beside a signal.",
+            seen=f"--node-features {text} with --task signal",
+            fix="use random:32 or degree-onehot",
+        )
+    return found
+
+
+def named_features(text: str, seed: int = 0) -> NodeFeatures:
+    """Return what `--node-features` names; raise where it names nothing."""
     if text == "log-degree":
         return NodeFeatures("log-degree", 2)
     word, colon, number = text.partition(":")
@@ -62,12 +74,6 @@ def read_node_features(
     width = int(number) if colon else _WIDTHS[kind]
     if not 0 < width <= _MOST_COLUMNS:
         raise _not_understood(text)
-    if kind == "learned" and lags:
-        raise ConfigError(
-            "Features of nodes are not learnt beside a signal.",
-            seen=f"--node-features {text} with --task signal",
-            fix="use random:32 or degree-onehot",
-        )
     return NodeFeatures(kind, width, seed)
 
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from siafu.comm.staging import to_device, to_host
-from siafu.engine.dynamic.event_features import EdgeReading, EventScale, event_means
+from siafu.engine.dynamic.edge_sums import EdgeSums, Fit
+from siafu.engine.dynamic.event_features import EventScale, event_means
 from siafu.engine.dynamic.node_features import NodeFeatures, input_rows
 from siafu.engine.dynamic.step_shards import StepShards
 from siafu.graph import Array, DynamicGraph, Snapshot, group_graph, normalised, smooth
-from siafu.graph.snapshot import normalised_entries
 from siafu.memory import free_bytes
 from siafu.nn import (
     BandedMean,
@@ -59,6 +59,8 @@ class Reading:
     """None: the data's own."""
     events: EventScale | None = None
     """Where features of events are read: their scale."""
+    fit: Fit | None = None
+    """Where what they add up to has a scale that is still to be found."""
     lags: int = 0
     """Past values of a signal among the features."""
     outward: bool = False
@@ -114,9 +116,7 @@ class Snapshots:
         self._num_steps, self._most_input_bytes = len(steps), reading.most_input_bytes
         self.inputs_on_host = False
         self._inputs: dict[int, Rows] = {}
-        self._edge_sums: dict[int, Tensor] = {}
-        reads_edges = any(getattr(part, "reads_edges", False) for part in model.parts)
-        self._edge_scale = reading.events if reads_edges else None
+        self._edge_sums = self._make_edge_sums(model)
         self._graphs: dict[int, StepGraph] = {}
         self._streams: list[tuple[range, DeltaStream | WindowStream]] = []
         for span in _runs(steps):
@@ -124,7 +124,15 @@ class Snapshots:
                 self._keep(span)
             else:
                 self._streams.append((span, self._stream(span)))
-            self._note_edge_sums(span)
+            self._note_edge_sums(span, reading.fit)
+        if self._edge_sums is not None:
+            self._edge_sums.put(reading.fit, self._placed)
+
+    def _make_edge_sums(self, model: DynamicGNN) -> EdgeSums | None:
+        scale = self._event_scale
+        if scale is None or not any(getattr(part, "reads_edges", False) for part in model.parts):
+            return None
+        return EdgeSums(self.graph, scale, outward=self._turned, shards=self._shards)
 
     @property
     def num_nodes(self) -> int:
@@ -153,7 +161,8 @@ class Snapshots:
         cached = [rows for rows in self._inputs.values() if isinstance(rows, CachedRows)]
         plain = [rows for rows in self._inputs.values() if isinstance(rows, Tensor)]
         aggregates = [one for rows in cached for one in (rows.rows, rows.aggregate)]
-        return [*plain, *aggregates, *self._edge_sums.values()]
+        sums = [] if self._edge_sums is None else self._edge_sums.tensors
+        return [*plain, *aggregates, *sums]
 
     @property
     def edges(self) -> list[CSR]:
@@ -186,7 +195,7 @@ class Snapshots:
         return [(step, found[step]) for step in steps]
 
     def _with_edges(self, step: int, at: StepGraph) -> StepGraph:
-        if self._edge_scale is None:
+        if self._edge_sums is None:
             return at
         sum_nF = to_device(self._edge_sums[step], self.device)
         return replace(at, edge_sum_NF=sum_nF, find_active=lambda: at.active_N)
@@ -248,7 +257,7 @@ class Snapshots:
             rows = CachedRows(x_NF, getattr(at.neighbours, self._aggregation)(x_NF))
         if not self._inputs:
             size = x_NF.nbytes + (rows.aggregate.nbytes if isinstance(rows, CachedRows) else 0)
-            if self._edge_scale is not None:
+            if self._edge_sums is not None:
                 size += self.num_nodes * self.graph.num_event_features * x_NF.element_size()
             self.inputs_on_host = size * self._num_steps > self._room()
         self._inputs[step] = _moved(rows, to_host) if self.inputs_on_host else rows
@@ -308,24 +317,16 @@ class Snapshots:
                 known = torch.stack(list(recent))
                 yield banded_mean(known, len(known) - 1, self.band)[0]
 
-    def _note_edge_sums(self, span: range) -> None:
+    def _note_edge_sums(self, span: range, fit: Fit | None) -> None:
         """Add up the features of edges once, averaged as the adjacencies are."""
-        if self._edge_scale is None:
+        if self._edge_sums is None:
             return
         steps = range(self._reach(span), span.stop)
-        sums = map(self._edge_sum, steps, self._plain(steps))
-        for step, sum_nF in zip(span, self._means(span, sums) if self.band else sums, strict=True):
-            found = sum_nF.to(self.dtype)
-            self._edge_sums[step] = to_host(found) if self.inputs_on_host else found.to(self.device)
+        sums = map(self._edge_sums.of_snapshot, steps, self._plain(steps))
+        self._edge_sums.note(span, self._means(span, sums) if self.band else sums, self.dtype, fit)
 
-    def _edge_sum(self, step: int, snapshot: Snapshot) -> Tensor:
-        """Return float64 [n, F] on the host; ranks that share the snapshot call this together."""
-        assert self._edge_scale is not None
-        edges = EdgeReading(self.graph, self._edge_scale, outward=self._turned)
-        if self._shards is None:
-            return edges.sums(step, snapshot, normalised_entries(snapshot))
-        part, entries = self._shards.part, self._shards.normalised_entries(snapshot)
-        return edges.sums(step, snapshot, entries, part.nodes_C)[torch.from_numpy(part.own_n)]
+    def _placed(self, sum_nF: Tensor) -> Tensor:
+        return to_host(sum_nF) if self.inputs_on_host else sum_nF.to(self.device)
 
     def _are_counts(self) -> bool:
         """Return whether means over the band follow exactly from whole weights.

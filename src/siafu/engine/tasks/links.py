@@ -22,12 +22,13 @@ from siafu.engine.tasks.scores import average_precision, judge, mean_reciprocal_
 from siafu.engine.tasks.task import (
     Tally,
     TaskInput,
+    refuse_one_snapshot,
     refuse_overlap,
     split_next_steps,
     split_of,
     time_column,
 )
-from siafu.errors import ConfigError, DataError
+from siafu.errors import ConfigError
 from siafu.graph import Array
 from siafu.nn import PairHead
 from siafu.ops import DrawKey, uniform_rows
@@ -78,12 +79,7 @@ class LinkTask:
 
     def __init__(self, given: TaskInput) -> None:
         graph, config = given.graph, given.config
-        if graph.num_snapshots < 2:
-            raise DataError(
-                "The next snapshot can't be predicted when there is only one.",
-                seen=f"{graph.num_snapshots} snapshots of {graph.name}",
-                fix="use a shorter --window",
-            )
+        refuse_one_snapshot(graph, self.name)
         refuse_overlap(graph, self.name)
         self.graph, self.share, self.draws = graph, given.share, given.draws
         self.device = given.share.world.device
@@ -333,6 +329,12 @@ def _order_of_meeting(event_starts: Array, ends: tuple[Array, Array]) -> tuple[T
     order = np.argsort(first, kind="stable")
     met_by_step = np.searchsorted(first[order], 2 * np.asarray(event_starts[1:]))
     return torch.from_numpy(nodes[order]), met_by_step
+
+
+def check_link_texts(negatives: str | None, eval_negatives: str) -> None:
+    """Raise where what is drawn is not understood, whatever the graph."""
+    _negatives(negatives)
+    _eval_negatives(eval_negatives)
 
 
 def _negatives(text: str | None) -> Negatives:

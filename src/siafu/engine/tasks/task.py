@@ -12,9 +12,10 @@ import pyarrow as pa
 from torch import Tensor, nn
 
 from siafu.config import RunConfig
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, DataError
 from siafu.graph import Array, DynamicGraph
 from siafu.nn import Draws
+from siafu.record import counted
 from siafu.shard import NodeShare
 
 Tally = dict[str, list[float]]
@@ -73,6 +74,16 @@ def refuse_overlap(graph: DynamicGraph, task: str) -> None:
             "The windows overlap, so events of the test may be trained on.",
             seen=f"--task {task} with {graph.name}, whose stride is shorter than its window",
             fix="make the windows with a stride as long as they are, or leave the stride out",
+        )
+
+
+def refuse_one_snapshot(graph: DynamicGraph, task: str) -> None:
+    """Raise where there is no next snapshot to ask about."""
+    if graph.num_snapshots < 2:
+        raise DataError(
+            "The next snapshot can't be predicted when there is only one.",
+            seen=f"--task {task} with {counted(graph.num_snapshots, 'snapshot')} of {graph.name}",
+            fix="use a shorter --window, or events of several times",
         )
 
 

@@ -14,6 +14,7 @@ from siafu.graph import Array, IntegerIds
 from siafu.ingest.arrays import MOST_CLASSES, as_int64, check_array, check_num_nodes
 from siafu.ingest.events.events import EventOptions, Events, NotedEvents
 from siafu.ingest.formats.pyg import as_numpy, edge_index_of
+from siafu.record import counted
 
 _WHERE = "PyG data"
 
@@ -87,12 +88,15 @@ def _wide(values: Array, name: str) -> Array:
 
 def _from_list(steps: Sequence[Any]) -> NotedEvents:
     edges = [edge_index_of(step) for step in steps]
-    weights = [_weights(step, edge.shape[1]) for step, edge in zip(steps, edges, strict=True)]
-    attr = _features_of_edges(steps, edges) if weights[0] is None else None
+    weights, attr = _of_edges(steps, edges, "edge_weight"), _of_edges(steps, edges, "edge_attr")
+    if weights is None and attr is not None and attr[0].shape[1] == 1:
+        weights, attr = attr, None
     x = _stacked([getattr(step, "x", None) for step in steps], "x")
     y = _stacked([getattr(step, "y", None) for step in steps], "y")
     num_nodes = max(_num_nodes(step, edge) for step, edge in zip(steps, edges, strict=True))
-    return replace(_from_steps(edges, weights, num_nodes, x=x, y=y), attr=attr), []
+    given: Sequence[Array | None] = [None] * len(edges) if weights is None else weights
+    events = _from_steps(edges, given, num_nodes, x=x, y=y)
+    return replace(events, attr=None if attr is None else np.concatenate(attr)), []
 
 
 def _from_signal(data: Any) -> NotedEvents:
@@ -116,7 +120,7 @@ def _from_signal(data: Any) -> NotedEvents:
 
 def _from_steps(
     edges: list[Array],
-    weights: list[Array | None],
+    weights: Sequence[Array | None],
     num_nodes: int,
     *,
     x: Array | None = None,
@@ -146,35 +150,37 @@ def _from_steps(
     )
 
 
-def _weights(step: Any, num_edges: int) -> Array | None:
-    for name in ("edge_weight", "edge_attr"):
-        value = getattr(step, name, None)
-        if value is not None and as_numpy(value).size == num_edges:
-            return as_numpy(value).reshape(-1)
-    return None
-
-
-def _features_of_edges(steps: Sequence[Any], edges: list[Array]) -> Array | None:
-    """Return float32 [M, F] where snapshots have features of their edges."""
-    found = [getattr(step, "edge_attr", None) for step in steps]
-    if all(values is None for values in found):
-        return None
-    wide = [None if values is None else _wide(as_numpy(values), "edge_attr") for values in found]
-    shapes = ["none" if values is None else f"{values.shape[1]} columns" for values in wide]
-    if len(set(shapes)) > 1:
-        raise DataError(
-            "The snapshots differ in the features of their edges.",
-            seen=", ".join(sorted(set(shapes))),
-            fix="give the edges of every snapshot the same columns",
-        )
-    for number, (values, edge) in enumerate(zip(wide, edges, strict=True)):
-        if values is not None and len(values) != edge.shape[1]:
+def _of_edges(steps: Sequence[Any], edges: list[Array], name: str) -> list[Array] | None:
+    """Return float32 [E, F] of each snapshot's edges, or None where no snapshot has any."""
+    found = [getattr(step, name, None) for step in steps]
+    counts = [edge.shape[1] for edge in edges]
+    for number, (values, count) in enumerate(zip(found, counts, strict=True)):
+        if values is not None and len(values) != count:
             raise DataError(
-                "edge_attr does not fit the edges.",
-                seen=f"{len(values)} rows for {edge.shape[1]} edges in snapshot {number}",
+                f"{name} does not fit the edges.",
+                seen=f"{len(values)} rows for {count} edges in snapshot {number}",
                 fix="give one row per edge",
             )
-    return np.concatenate([values for values in wide if values is not None])
+    given = zip(found, counts, strict=True)
+    # A snapshot without edges has nothing to tell.
+    told = [None if each is None else _wide(as_numpy(each), name) for each, count in given if count]
+    if all(each is None for each in told):
+        return None
+    shapes = {"none" if each is None else counted(each.shape[1], "column") for each in told}
+    is_weight = name == "edge_weight"
+    if len(shapes) > 1 or (is_weight and shapes != {"1 column"}):
+        raise DataError(
+            f"The snapshots differ in the {'weights' if is_weight else 'features'} of their edges."
+            if len(shapes) > 1
+            else "An edge has several weights.",
+            seen=f"{name}: {', '.join(sorted(shapes))}",
+            fix="give the edges of every snapshot one weight each, features as edge_attr"
+            if is_weight
+            else "give the edges of every snapshot the same columns",
+        )
+    rows = iter([each for each in told if each is not None])
+    none = np.zeros((0, next(each.shape[1] for each in told if each is not None)), np.float32)
+    return [next(rows) if count else none for count in counts]
 
 
 def _num_nodes(step: Any, edge: Array) -> int:

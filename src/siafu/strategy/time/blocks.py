@@ -15,7 +15,16 @@ from torch import Tensor, nn
 
 from siafu.comm import World
 from siafu.errors import ConfigError
-from siafu.nn import BandedMean, Draws, DynamicGNN, EvolvingGCN, Rows, StepGraph, TemporalLayer
+from siafu.nn import (
+    BandedMean,
+    Draws,
+    DynamicGNN,
+    EvolvingGCN,
+    LookingBack,
+    Rows,
+    StepGraph,
+    TemporalLayer,
+)
 from siafu.nn.dynamic import run_spatial
 from siafu.nn.precision import computing
 from siafu.nn.sparse import dense
@@ -124,6 +133,12 @@ class TimeRunner:
         if kind == "all-to-all":
             dealt = self.wire.dealt(number, part)
             return AllToAll(part, nodes, world, dealt, self.strategy.chunks)
+        if isinstance(part, LookingBack):
+            raise ConfigError(
+                "Recurrences that begin anew for every snapshot are dealt out by node.",
+                seen=f"--time-exchange {kind} with --history {part.history}",
+                fix="use auto or all-to-all, or leave --history out",
+            )
         if kind == "banded":
             if not isinstance(part, BandedMean):
                 raise _unfit(kind, part, "a recurrence reaches back to the first snapshot")
