@@ -50,6 +50,8 @@ class Served:
     shard: Shard
     address_C: Tensor
     """int64: of each column of the shard."""
+    sources: RowReader
+    """Columns of edges."""
     edge_columns: dict[EdgeColumn, RowReader]
     node_columns: dict[str, RowReader]
     weight_E: Tensor | None
@@ -70,10 +72,13 @@ class Served:
         halo_R = exchange_halo(own_N, shard.plan, channel)
         assert bool((halo_R[1:] > halo_R[:-1]).all()), "halo rows are in the order of their owners"
         found = {name: shard.reader(name) for name in edge_columns}
+        sources = shard.reader("src")
+        assert sources is not None, "a graph has edges"
         ids: dict[str, RowReader] = {"id": HeldRows(shard.row_ids)}
         return cls(
             shard,
             torch.cat([own_N, halo_R]),
+            sources,
             {name: reader for name, reader in found.items() if reader is not None},
             ids | node_columns,
             _chances(shard) if sampling.weighted else None,
@@ -100,9 +105,7 @@ class Served:
         )
         if how.weighted:
             self.shard.let_go()
-        sources = self.shard.reader("src")
-        assert sources is not None
-        columns_S = sources.read(positions_S)
+        columns_S = self.sources.read(positions_S)
         edges = {
             name: reader.read(positions_S)
             for name, reader in self.edge_columns.items()
