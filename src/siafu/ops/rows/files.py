@@ -30,7 +30,7 @@ else:
     _pread = types.ExternalFunction(
         "pread", types.intp(types.int32, types.voidptr, types.uintp, types.int64)
     )
-    _preadv2 = types.ExternalFunction(
+    _preadv2: Any = types.ExternalFunction(
         "preadv2",
         types.intp(types.int32, types.voidptr, types.int32, types.int64, types.int32),
     )
