@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from siafu.ops.numba_jit import callee, strict_kernel
+from siafu.ops.threads import num_threads
 
 _NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 """A read that fails where the disk would have to be waited for; 0 where there is none."""
@@ -46,7 +47,8 @@ _THREADS = 64
 """Reads under way at once."""
 _RUNS_A_THREAD = 8
 _RUNS_HERE = 1 << 12
-"""Runs in memory that are read by the caller: as long as threads take to begin and to end."""
+"""Runs in memory that are read by the caller: as long as threads take to begin and to end. One that
+has a core to itself reads all of them."""
 
 
 def read_file_rows(fd: int, first_byte: int, rows_R: Array, out: Array, *, direct: bool) -> None:
@@ -68,7 +70,8 @@ def read_file_rows(fd: int, first_byte: int, rows_R: Array, out: Array, *, direc
         where = np.int32(fd), first_byte, row_bytes, page, np.int32(flags)
         return read(where, rows_R, bounds, (lo, hi), buffer_N, out_N)
 
-    is_here = bool(_NOWAIT) and _pread is not None and not direct and count <= _RUNS_HERE
+    is_few = count <= _RUNS_HERE or num_threads() == 1
+    is_here = is_few and bool(_NOWAIT) and _pread is not None and not direct
     begin = work(0, count, _NOWAIT) if is_here else 0
     pieces = min(_THREADS, -(-(count - begin) // _RUNS_A_THREAD))
     cuts = np.linspace(begin, count, pieces + 1).astype(int).tolist()
