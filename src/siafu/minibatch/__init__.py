@@ -7,7 +7,7 @@ from siafu.minibatch.fetched_rows import HotRows
 from siafu.minibatch.flow import Flow, plan_flow
 from siafu.minibatch.held_out import HeldOut, has_held_out, hold_out_edges, hold_out_of_shard
 from siafu.minibatch.kept_rows import Keeper, KeptRows, digest_of
-from siafu.minibatch.layerwise import Room, first_row_of, map_rows, node_bytes
+from siafu.minibatch.layerwise import Room, WideRows, first_row_of, map_rows, node_bytes
 from siafu.minibatch.link_seeds import (
     Directory,
     LinkBatching,
@@ -51,6 +51,7 @@ __all__ = [
     "StepCosts",
     "Subgraph",
     "Trial",
+    "WideRows",
     "choose_macrobatch",
     "digest_of",
     "epoch_of_draws",

@@ -22,7 +22,7 @@ from siafu.minibatch.fetched_rows import (
     packed_rows,
     unpack_rows,
 )
-from siafu.minibatch.layerwise import Room, map_rows
+from siafu.minibatch.layerwise import Room, WideRows, map_rows
 from siafu.minibatch.link_seeds import EdgeOrder, LinkBatching, LinkSeeds
 from siafu.minibatch.macrobatch import MacrobatchSampler
 from siafu.minibatch.macrobatch_size import Trial, draw_trial
@@ -55,8 +55,8 @@ Left = Callable[[], int]
 
 _TIMES_ON_DEVICE = 8
 """How many times larger pieces are than on a host."""
-_READING_BYTES = 1 << 26
-"""Pages of a file that are resident while several threads read rows of it."""
+_READING_BYTES = 1 << 24
+"""What threads take that read rows of files: a buffer of 150 KB and a stack each."""
 _NUMBERS_BYTES = 32
 """A node's id and degrees."""
 
@@ -261,13 +261,13 @@ class Feed:
         @torch.no_grad()
         def aggregate(piece: Subgraph, found: Columns) -> Tensor:
             found = self.decoded(found)
-            neighbours = self.neighbours(piece, found, 0, 1)
-            out: Tensor = getattr(neighbours, aggregation)(found["x"])
+            out: Tensor = getattr(self.neighbours(piece, found, 0, 1), aggregation)(found["x"])
             return out
 
         far_bytes = self.far_bytes(self.width, self.whole.served.far_R)
         room = self.room(self.width, 1, far_bytes=far_bytes)
-        return map_rows(self.whole, columns, aggregate, room, width=self.width)
+        wide = WideRows(self.width, of_read=self.rows_name != "x")
+        return map_rows(self.whole, columns, aggregate, room, wide=wide)
 
     @property
     def is_limited(self) -> bool:

@@ -41,9 +41,29 @@ _READ_COPIES = 2
 _NUMBER_BYTES = 200
 """What an edge and its source take in numbers: addresses, places, what sorting makes of them."""
 _PIECES_BETWEEN = 16
-"""Two meetings of the ranks."""
+"""Two meetings of the ranks, at least."""
+_MOST_MEETINGS = 256
+"""Of a layer, and states noted: of small pieces there are more between them."""
+_MADE = 4
+"""Arrays of rows that a layer makes."""
+_NODES_A_ROW = 8
+"""Nodes of a piece for each row that it writes, at least."""
 _AHEAD = "siafu-piece"
 _LEAST_NODES = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class WideRows:
+    """The widest rows that are made on the way from the nodes of a piece to its rows."""
+
+    width: int
+    of_read: bool
+    """Of all nodes that are read; False where of those alone that are written."""
+
+    @property
+    def node_bytes(self) -> int:
+        """What these take for each node that is read, at most."""
+        return _MADE * 4 * self.width // (1 if self.of_read else _NODES_A_ROW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,16 +81,16 @@ class Room:
     kept: KeptRows | None = None
     """The files of the rows that come out, where they outlast the process."""
 
-    def spans(self, indptr: Tensor, row_bytes: int, width: int) -> list[tuple[int, int]]:
-        """Return pieces that read rows of so many bytes and compute with rows `width` wide."""
+    def spans(self, indptr: Tensor, row_bytes: int, wide: WideRows) -> list[tuple[int, int]]:
+        """Return pieces that read rows of so many bytes and make wide ones of them."""
         if self.piece_bytes is None:
             edges = min(_EDGES_AT_ONCE, max(_ROWS_AT_ONCE, _BYTES_AT_ONCE // row_bytes))
             return row_spans(indptr, self.times * edges, self.times * _ROWS_AT_ONCE)
-        fits = max(_LEAST_NODES, self.piece_bytes // node_bytes(row_bytes, width, self.ahead))
+        fits = max(_LEAST_NODES, self.piece_bytes // node_bytes(row_bytes, wide, self.ahead))
         # A power of two, since what is free differs a little from run to run, and pieces of another
         # size may round sums of products another way.
         nodes = 1 << (fits.bit_length() - 1)
-        rows = min(_ROWS_AT_ONCE, nodes // 8)
+        rows = min(_ROWS_AT_ONCE, nodes // _NODES_A_ROW)
         return row_spans(indptr, min(_EDGES_AT_ONCE, nodes - rows), rows)
 
     def fetched_at_once(self, row_bytes: int) -> int:
@@ -96,13 +116,13 @@ class Some:
     """Addresses, rising."""
 
 
-def node_bytes(row_bytes: int, width: int, ahead: bool) -> int:
+def node_bytes(row_bytes: int, wide: WideRows, ahead: bool) -> int:
     """Return what pieces take for each node that one of them reads, at most.
 
     `ahead`: one computes while the next is made ready.
     """
     reading = _READ_COPIES * row_bytes + _NUMBER_BYTES
-    computing = 2 * row_bytes + 4 * 4 * width + _NUMBER_BYTES
+    computing = 2 * row_bytes + wide.node_bytes + _NUMBER_BYTES
     return computing + reading if ahead else max(computing, reading)
 
 
@@ -112,15 +132,15 @@ def map_rows(
     compute: RowFunction,
     room: Room | None = None,
     *,
-    width: int = 0,
+    wide: WideRows,
     number: int = 0,
     only: Some | None = None,
 ) -> WrittenRows | PickedRows:
     """Return compute(...) of every owned row, or of `only` some; every rank calls this together.
 
-    The relay draws one hop, keyed by `number` where that is not of all in-edges. `width` is that of
-    the widest rows that `compute` makes. Each row of other ranks travels once, before any piece.
-    Where the room keeps rows, pieces that are there already are not computed again.
+    The relay draws one hop, keyed by `number` where that is not of all in-edges. `wide` is what
+    `compute` makes. Each row of other ranks travels once, before any piece. Where the room keeps
+    rows, pieces that are there already are not computed again.
     """
     served, room = relay.served, room or Room()
     kept = room.kept
@@ -129,7 +149,8 @@ def map_rows(
     if only is not None:
         degree, far_R = drawn_degree(relay, only.rows_M), only.far_R
         indptr = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-    spans = room.spans(indptr, row_bytes, width)
+    spans = room.spans(indptr, row_bytes, wide)
+    between = _pieces_between(len(spans))
     first = 0 if kept is None else kept.begin(spans, relay.channel)
     out: WrittenRows | None = None if kept is None else kept.found(ROWS)
     meetings = _Meetings(relay.channel, len(spans) - first)
@@ -157,12 +178,17 @@ def map_rows(
             else:
                 out = relay.new_rows(shape, kind, on_disk=room.on_disk)
         out.write(spans[done - 1][0], result)
-        if kept is not None and (done % _PIECES_BETWEEN == 0 or done == len(spans)):
+        if kept is not None and (done % between == 0 or done == len(spans)):
             kept.note(done)
         meetings.note_piece()
     meetings.end()
     assert out is not None, "there is one piece at least"
     return out if only is None else PickedRows(only.rows_M, out, num_owned)
+
+
+def _pieces_between(count: int) -> int:
+    """Return after how many of so many pieces ranks meet, and what they have is noted."""
+    return max(_PIECES_BETWEEN, count // _MOST_MEETINGS)
 
 
 class _Meetings:
@@ -172,7 +198,7 @@ class _Meetings:
         """`count` pieces are this rank's; all ranks call together."""
         self._channel, self._count, self._done, self._held = channel, count, 0, 0
         most = int(max(row[0] for row in tell([float(count)], channel, "control")))
-        self._number, self.are_over = most // _PIECES_BETWEEN, most == 0
+        self._number, self.are_over = most // _pieces_between(most), most == 0
 
     def note_piece(self) -> None:
         """Meet the others when so much of the pieces is done."""

@@ -67,6 +67,8 @@ class Served:
     shard: Shard
     address_C: Tensor
     """int64: of each column of the shard."""
+    sources: RowReader
+    """Columns of edges."""
     edge_columns: dict[EdgeColumn, RowReader]
     node_columns: dict[str, RowReader]
     weight_E: Tensor | None
@@ -89,10 +91,13 @@ class Served:
         halo_R = exchange_halo(own_N, shard.plan, channel)
         assert bool((halo_R[1:] > halo_R[:-1]).all()), "halo rows are in the order of their owners"
         found = {name: shard.reader(name) for name in edge_columns}
+        sources = shard.reader("src")
+        assert sources is not None, "a graph has edges"
         ids: dict[str, RowReader] = {"id": HeldRows(shard.row_ids)}
         return cls(
             shard,
             torch.cat([own_N, halo_R]),
+            sources,
             {name: reader for name, reader in found.items() if reader is not None},
             ids | node_columns,
             _chances(shard) if sampling.weighted else None,
@@ -110,8 +115,7 @@ class Served:
         self, rows_Q: Tensor, batch_Q: Tensor, keys: list[DrawKey], fanout: int, how: Sampling
     ) -> InEdges:
         """Return sampled in-edges of these rows, each drawn by the key of its minibatch."""
-        indptr, sources = self.shard.csr.indptr, self.shard.reader("src")
-        assert sources is not None
+        indptr, sources = self.shard.csr.indptr, self.sources
         if how.shared and fanout != ALL:
             assert self.column_ids_C is not None, "built for draws of sources"
             ids_C = self.column_ids_C

@@ -14,6 +14,7 @@ from siafu.launch import fit
 from siafu.minibatch import Sampling
 from siafu.minibatch.fetched_rows import CodedRows, decode_coded_rows
 from siafu.minibatch.macrobatch_size import StepCosts, Trial, choose_macrobatch
+from siafu.ops.rows import files
 from siafu.shard import FileRows, HeldRows
 
 SHARED, APART = [100.0, 130.0, 150.0, 160.0], [100.0, 200.0, 300.0, 400.0]
@@ -90,6 +91,23 @@ def test_rows_of_a_file_come_in_the_order_asked(
     assert torch.equal(reader.read(wanted[:0]), torch.from_numpy(rows)[:0])
     with pytest.raises(OSError, match="ended early"):
         reader.read(torch.tensor([3, 49_999]))
+
+
+@pytest.mark.skipif(not files._NOWAIT, reason="reads can't be told not to wait here")
+@pytest.mark.parametrize("known", [True, False], ids=["known", "unknown"])
+def test_rows_that_are_not_in_memory_are_waited_for_by_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, known: bool
+) -> None:
+    rows = torch.arange(80_000).reshape(20_000, 4)
+    np.save(tmp_path / "x.npy", rows.numpy())
+    reader = FileRows(np.load(tmp_path / "x.npy", mmap_mode="r"), memory_bytes=1 << 40)
+    if not known:  # a kernel or a file system without such reads
+        monkeypatch.setattr(files, "_NOWAIT", 1 << 30)
+    os.fsync(reader._fd)
+    os.posix_fadvise(reader._fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    wanted = torch.arange(19_999, 0, -150)
+    assert torch.equal(reader.read(wanted), rows[wanted])
+    assert torch.equal(reader.read(wanted[:1]), rows[wanted[:1]])
 
 
 def test_layers_are_as_many_as_fan_outs_unless_they_are_named() -> None:

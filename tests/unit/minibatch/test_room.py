@@ -20,7 +20,7 @@ from siafu.errors import BudgetError
 from siafu.graph import graph_from_edges
 from siafu.ingest import load
 from siafu.launch import fit
-from siafu.minibatch import Feed, Room, layerwise, node_bytes
+from siafu.minibatch import Feed, Room, WideRows, layerwise, node_bytes
 from siafu.minibatch.feature_rows import fact_rows
 from siafu.nn.normalisation import added_loop, owned_degree
 from siafu.partitioning import partition_graph
@@ -94,7 +94,12 @@ class AtOnce:
 @pytest.mark.usefixtures("only_tensors")
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize(
-    "settings", [DEEP | {"model": "gcn"}, {"model": "gat", "heads": 2, "jk": "cat"}]
+    "settings",
+    [
+        DEEP | {"model": "gcn"},
+        DEEP | {"model": "gin", "jk": "max"},
+        {"model": "gat", "heads": 2, "jk": "cat"},
+    ],
 )
 def test_inference_takes_what_the_budget_leaves(
     parts: Path, monkeypatch, settings: dict[str, Any], ahead: bool
@@ -172,17 +177,20 @@ def test_budget_too_small_for_a_minibatch_names_one_that_works(parts: Path) -> N
 
 @pytest.mark.parametrize("piece_bytes", [200_000, 2_000_000, 50_000_000])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_pieces_are_as_large_as_there_is_room(piece_bytes: int, ahead: bool) -> None:
+@pytest.mark.parametrize("of_read", [True, False])
+def test_pieces_are_as_large_as_there_is_room(piece_bytes: int, ahead: bool, of_read: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     degree = torch.randint(0, 40, (50_000,), generator=generator)
     indptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
-    spans = Room(False, piece_bytes, ahead=ahead).spans(indptr, 264, 64)
+    wide = WideRows(64, of_read)
+    spans = Room(False, piece_bytes, ahead=ahead).spans(indptr, 264, wide)
     assert [low for low, _ in spans] == [0, *(high for _, high in spans[:-1])]
     assert spans[-1][1] == 50_000
     read = [high - low + int(indptr[high] - indptr[low]) for low, high in spans]
-    fits = max(1024, piece_bytes // node_bytes(264, 64, ahead))
+    fits = max(1024, piece_bytes // node_bytes(264, wide, ahead))
     assert max(read) <= fits
     assert max(read) > 0.4 * min(fits, 1 << 20)
+    assert max(high - low for low, high in spans) <= max(128, fits // 8)
 
 
 def test_last_weights_are_inferred_with_once(monkeypatch, tmp_path: Path) -> None:

@@ -40,14 +40,14 @@ def served_of(degrees: list[int], seed: int, *, weighted: bool) -> Served:
         "edge_attr": HeldRows(torch.rand(edges, 2, generator=generator)),
         "edge_type": HeldRows(torch.randint(0, 3, (edges,), generator=generator)),
     }
-    readers = columns | {"src": HeldRows(index)}
     shard: Any = SimpleNamespace(
         csr=CSR(indptr, index, nodes, weight),
         row_ids=torch.randint(0, 2**48, (nodes,), generator=generator),
-        reader=readers.get,
+        reader=columns.get,
         let_go=lambda: None,
     )
-    return Served(shard, torch.arange(nodes), columns, {}, weight if weighted else None)
+    chances = weight if weighted else None
+    return Served(shard, torch.arange(nodes), HeldRows(index), columns, {}, chances)
 
 
 def drawn_on_host(relay: Relay, epoch: int, batches: list[Minibatch]) -> list[Subgraph]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from siafu.comm import tell
 from siafu.engine.networks.inferred import Inferred, OwnRows
-from siafu.engine.networks.sampled_memory import layer_room
+from siafu.engine.networks.sampled_memory import layer_room, wide_rows
 from siafu.minibatch import (
     Columns,
     Feed,
@@ -21,11 +21,12 @@ from siafu.minibatch import (
     KeptRows,
     Room,
     Subgraph,
+    WideRows,
     digest_of,
     first_row_of,
     map_rows,
 )
-from siafu.nn import GNN, Draws, MappedRows, Rows, layer_widths
+from siafu.nn import GNN, Draws, MappedRows, Rows
 from siafu.nn.precision import Precision, computing
 from siafu.ops import sum_type
 from siafu.shard import HeldRows, PickedRows, WrittenRows, new_rows
@@ -70,8 +71,10 @@ class LayerPass:
             served["hidden"] = hidden[-1] if own is None else self._mapped(hidden[-1], own, room)
         for number in range(first, num_layers):
             name = self.feed.rows_name if number == 0 else "hidden"
-            width = layer_widths(module.spec, number)
             maps = own if number >= num_layers - 2 else None
+            wide = wide_rows(self.feed, module.spec, number)
+            if ahead and number == num_layers - 1:
+                wide = WideRows(module.spec.out_width, of_read=False)  # of rows mapped before
             kept = self._kept(number, key)
             if own is not None and number == num_layers - 2:
                 own.kept = kept
@@ -80,7 +83,7 @@ class LayerPass:
                 (name, "id", *facts),
                 partial(self._one_layer, number, maps),
                 replace(room, kept=kept),
-                width=max(width.into, width.out),
+                wide=wide,
                 number=number,
                 only=None if flow is None else flow.some(number),
             )

@@ -13,6 +13,7 @@ from siafu.minibatch import (
     Macrobatch,
     Room,
     Trial,
+    WideRows,
     choose_macrobatch,
     measure_costs,
     node_bytes,
@@ -27,7 +28,7 @@ from siafu.plan.sampled import BUILDING, FREE_SHARE, RUNTIME_BYTES
 from siafu.record import counted
 from siafu.shard import Shard
 
-__all__ = ["layer_room", "memory_left", "read_fanout", "settle_macrobatch"]
+__all__ = ["layer_room", "memory_left", "read_fanout", "settle_macrobatch", "wide_rows"]
 
 _STEPS_ON_DEVICE = 16
 """Drawn together on a device at most: enough that launches and waits are few."""
@@ -131,15 +132,26 @@ def layer_room(
     return feed.room(max(made), count, most, far_bytes=far_bytes)
 
 
+def wide_rows(feed: Feed, spec: ModelSpec, number: int) -> WideRows:
+    """Return the widest rows that a layer makes on a piece.
+
+    Sums map rows first only where these come to no more than those that are written do
+    (`LocalNeighbours.maps_first`), but for features that are not held as they are read.
+    """
+    is_dense = number > 0 or feed.rows_name == "x"
+    of_read = spec.card.input_aggregation is None or not is_dense
+    return WideRows(layer_rows(spec, number).widest, of_read)
+
+
 def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float:
     """Return what inference takes for the row of most in-edges, which is never cut."""
     if spec is None:
         return 0.0
     degree = feed.shard.csr.degree()
     most = float(degree.max()) if len(degree) else 0.0
-    width = max(layer_rows(spec, number).widest for number in range(spec.layers))
+    wide = [wide_rows(feed, spec, number) for number in range(spec.layers)]
     # A rank of few rows has one thread, and nothing is made ready beside others.
-    mine = most * node_bytes(4 * width + 32, width, feed.is_ahead)
+    mine = most * max(node_bytes(4 * one.width + 32, one, feed.is_ahead) for one in wide)
     return max(row[0] for row in feed.shard.world.gather_numbers([mine]))
 
 

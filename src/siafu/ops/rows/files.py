@@ -2,7 +2,8 @@
 
 A page fault of a map is one small read that its thread waits for; the reads of many threads are a
 queue that a disk works on in the order it likes. Reads are compiled, so that threads do not wait
-for each other's Python.
+for each other's Python. Threads are for waiting: rows that the kernel has in memory are read
+without any, unless there are many.
 
 Shapes: R rows asked for, rising; N bytes.
 """
@@ -16,7 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.numba_jit import callee, strict_kernel
+from siafu.ops.threads import num_threads
+
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+"""A read that fails where the disk would have to be waited for; 0 where there is none."""
 
 try:
     from numba import types
@@ -25,6 +30,10 @@ except ImportError:
 else:
     _pread = types.ExternalFunction(
         "pread", types.intp(types.int32, types.voidptr, types.uintp, types.int64)
+    )
+    _preadv2: Any = types.ExternalFunction(
+        "preadv2",
+        types.intp(types.int32, types.voidptr, types.int32, types.int64, types.int32),
     )
 
 Array = NDArray[Any]
@@ -37,6 +46,9 @@ _RUN_BYTES = 1 << 17
 _THREADS = 64
 """Reads under way at once."""
 _RUNS_A_THREAD = 8
+_RUNS_HERE = 1 << 12
+"""Runs in memory that are read by the caller: as long as threads take to begin and to end. One that
+has a core to itself reads all of them."""
 
 
 def read_file_rows(fd: int, first_byte: int, rows_R: Array, out: Array, *, direct: bool) -> None:
@@ -50,21 +62,24 @@ def read_file_rows(fd: int, first_byte: int, rows_R: Array, out: Array, *, direc
     row_bytes = out[:1].nbytes
     out_N, bounds = out.reshape(-1).view(np.uint8), runs_of(rows_R, row_bytes)
     count = len(bounds) - 1
-    pieces = min(_THREADS, -(-count // _RUNS_A_THREAD))
-    cuts = np.linspace(0, count, pieces + 1).astype(int).tolist()
     page = PAGE if direct else 1
     read: Callable[..., int] = _read_runs if _pread is not None else read_runs_reference
 
-    def work(lo: int, hi: int) -> bool:
+    def work(lo: int, hi: int, flags: int = 0) -> int:
         buffer_N = _aligned(_RUN_BYTES + _GAP + row_bytes + 2 * PAGE)
-        where = np.int32(fd), first_byte, row_bytes, page
-        return read(where, rows_R, bounds, (lo, hi), buffer_N, out_N) == hi
+        where = np.int32(fd), first_byte, row_bytes, page, np.int32(flags)
+        return read(where, rows_R, bounds, (lo, hi), buffer_N, out_N)
 
+    is_few = count <= _RUNS_HERE or num_threads() == 1
+    is_here = is_few and bool(_NOWAIT) and _pread is not None and not direct
+    begin = work(0, count, _NOWAIT) if is_here else 0
+    pieces = min(_THREADS, -(-(count - begin) // _RUNS_A_THREAD))
+    cuts = np.linspace(begin, count, pieces + 1).astype(int).tolist()
     if pieces == 1:
-        done = [work(0, count)]
+        ends = [work(begin, count)]
     else:
-        done = list(_readers(os.getpid()).map(work, cuts, cuts[1:]))
-    if not all(done):
+        ends = list(_readers(os.getpid()).map(work, cuts, cuts[1:])) if pieces else []
+    if ends != cuts[1:]:
         raise OSError(f"a file of rows ended early, or a read failed (row {int(rows_R[-1])})")
 
 
@@ -81,7 +96,7 @@ def runs_of(rows_R: Array, row_bytes: int) -> Array:
 
 
 def read_runs_reference(
-    where: tuple[Any, int, int, int],
+    where: tuple[Any, int, int, int, Any],
     rows: Array,
     bounds: Array,
     span: tuple[int, int],
@@ -90,9 +105,10 @@ def read_runs_reference(
 ) -> int:
     """The definition: read a span of runs and return its end, or the run that could not be read.
 
-    `where`: the file, its first row's first byte, bytes of a row, and of what a read is made.
+    `where`: the file, its first row's first byte, bytes of a row, of what a read is made, and how
+    it is read: by now as reads are.
     """
-    fd, first_byte, row_bytes, page = where
+    fd, first_byte, row_bytes, page, _ = where
     for run in range(span[0], span[1]):
         low, high = int(bounds[run]), int(bounds[run + 1])
         begin = first_byte + int(rows[low]) * row_bytes
@@ -111,16 +127,26 @@ def read_runs_reference(
     return span[1]
 
 
+@callee
+def _read_at(fd: Any, buffer: Array, size: Any, at: Any, flags: Any, vector: Array) -> Any:
+    """Return how many bytes from `at` on came into the buffer."""
+    if _NOWAIT == 0:
+        return _pread(fd, buffer.ctypes, size, at)
+    vector[0], vector[1] = buffer.ctypes.data, size
+    return _preadv2(fd, vector.ctypes, 1, at, flags)
+
+
 @strict_kernel
 def _read_runs(
-    where: tuple[Any, int, int, int],
+    where: tuple[Any, int, int, int, Any],
     rows: Array,
     bounds: Array,
     span: tuple[int, int],
     buffer: Array,
     out: Array,
 ) -> int:
-    fd, first_byte, row_bytes, page = where
+    fd, first_byte, row_bytes, page, flags = where
+    vector = np.empty(2, np.uintp)
     for run in range(span[0], span[1]):
         low, high = bounds[run], bounds[run + 1]
         begin = first_byte + rows[low] * row_bytes
@@ -128,7 +154,7 @@ def _read_runs(
         aligned = begin // page * page
         wanted, got = -(-(end - aligned) // page) * page, 0
         while got < end - aligned:
-            more = _pread(fd, buffer[got:].ctypes, wanted - got, aligned + got)
+            more = _read_at(fd, buffer[got:], wanted - got, aligned + got, flags, vector)
             if more <= 0:
                 return run
             got += more
