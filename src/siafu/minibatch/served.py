@@ -33,7 +33,7 @@ class Sampling:
     weighted: bool = False
     """Edges are drawn in proportion to their weights instead of alike."""
     shared: bool = False
-    """A draw is of an edge's source: nodes of one key keep the same ones of common sources."""
+    """A draw is of an edge's source: nodes of one key mostly keep the same common sources."""
 
     def __post_init__(self) -> None:
         """Raise where there is nothing to share."""

@@ -76,7 +76,7 @@ def shared_positions(
     """Return what `sample_positions` does where draws are of the edges' sources.
 
     `ids_of` tells the number in the whole graph of the source of each edge. Requests of one key
-    have one draw per source, so rows that have sources in common keep the same ones of them. Each
+    have one draw per source, so rows with sources in common mostly keep the same of them. Each
     row by itself is drawn without replacement, as ever; parallel edges have equal draws.
     """
     first_Q = indptr.index_select(0, rows_Q)
