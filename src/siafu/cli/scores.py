@@ -27,7 +27,7 @@ def static_rows(result: dict[str, Any], path: Path) -> dict[str, Any]:
         **_common(result),
         **_quality(result.get("quality") or {}),
         "strategy": f"{result['strategy']} ({result['exactness']}), "
-        f"{counted(result['ranks'], 'rank')}, {_told(result['choices'])}",
+        f"{counted(result['ranks'], 'rank')}, {_told(result['choices'], result['exactness'])}",
         **_sampled(result.get("sampling", {})),
         **_piped(result.get("pipeline", {})),
         **((result.get("bill") or {}).get("rows", {})),
@@ -194,14 +194,13 @@ def _width(wire: int | str) -> str:
     return f"as {wire}" if isinstance(wire, str) else f"quantised to {counted(wire, 'bit')}"
 
 
-def _told(choices: dict[str, Any]) -> str:
+def _told(choices: dict[str, Any], exactness: str) -> str:
     """Return the number of stages, every choice that is on, and how messages are quantised."""
     if choices.get("unit") == "macrobatch":
         cached = ", first layer's input aggregated once" if choices["input_cache"] else ""
         return f"macrobatches of {counted(choices['macrobatch'], 'step')}{cached}"
     if choices.get("unit") == "interval":
         return _told_of_intervals(choices)
-    wire = choices.get("wire", 32)
     told = [counted(choices["stages"], "stage")] if "stages" in choices else []
     told += [
         name.replace("_", " ")
@@ -212,6 +211,13 @@ def _told(choices: dict[str, Any]) -> str:
         told.append(f"{choices['recompute']:.0%} of rows fetched again in backward")
     if "offload" in choices:
         told.append(f"{choices['offload'] / 1e9:.2f} GB of rows in the host's memory")
+    # Of one rank nothing was rounded or late, whatever was asked for.
+    return ", ".join(told if exactness == "exact" else [*told, *_told_of_messages(choices)])
+
+
+def _told_of_messages(choices: dict[str, Any]) -> list[str]:
+    """Return what was lossy between ranks."""
+    told, wire = [], choices.get("wire", 32)
     what = "changes of rows" if choices.get("changes") else "messages"
     if "wire_bits" in choices:
         told.append(f"{what} quantised to {_mean_bits(choices)} on average ({wire})")
@@ -223,7 +229,7 @@ def _told(choices: dict[str, Any]) -> str:
         told.append(f"{100 * choices['boundary']:g} % of the rows of others, drawn by lot")
     if choices.get("staleness"):
         told.append("rows of others an epoch old")
-    return ", ".join(told)
+    return told
 
 
 def _told_of_intervals(choices: dict[str, Any]) -> str:

@@ -39,6 +39,8 @@ class RunFacts(Facts):
     seconds: list[Annotated[float, Field(ge=0)]]
     fingerprint: str
     ranks: Annotated[int, Field(ge=1)]
+    most_ranks: Annotated[int, Field(ge=1)] = 1
+    """That the run ever had: one alone rounds nothing, whatever its settings say."""
     partition: str = ""
     """How the graph was cut; versions that did not note it resumed on the same cut only."""
     steps: StepFacts | None = None

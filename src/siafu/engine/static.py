@@ -69,6 +69,7 @@ class FullGraph:
         self.metrics = self._metrics()
         self._recording: Recording | None = None
         self._epochs_here = 0
+        self._most_ranks = shard.world.size
 
     def _metrics(self) -> tuple[str, ...]:
         """Return the scores that are told, that which counts first."""
@@ -222,14 +223,15 @@ class FullGraph:
         return self.shard.fingerprint
 
     def state(self) -> dict[str, Any]:
-        """Return nothing: weights, widths and the epoch are all of it."""
-        return {}
+        """Return on how many ranks rows may have been rounded or late; weights have the rest."""
+        return {"most_ranks": self._most_ranks}
 
     def check_facts(self, facts: RunFacts) -> None:
         """Take all."""
 
     def restore(self, facts: RunFacts) -> None:
-        """Take up nothing."""
+        """Remember the ranks that there were."""
+        self._most_ranks = max(self._most_ranks, facts.most_ranks, facts.ranks)
 
     def dollars(self, seconds: float, epochs: int) -> float:
         """Return the total of the bill so far; 0 where there is none."""
@@ -259,7 +261,7 @@ class FullGraph:
             "metric": self.metrics[0],
             "quality": self._quality(),
             "choices": strategy.choices(ranks),
-            "exactness": strategy.exactness_on(ranks),
+            "exactness": strategy.exactness_on(self._most_ranks),
             "sampling": {},
             "pipeline": pipeline,
             "bill": None if bill is None else {**bill.as_dict(), "rows": rows},

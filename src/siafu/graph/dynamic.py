@@ -4,6 +4,7 @@ T snapshots, N nodes, M events, F features, C channels of a signal.
 """
 
 import hashlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Literal, NamedTuple
@@ -76,6 +77,10 @@ def join_deltas(deltas: list[Delta]) -> Deltas:
         changed_weight=joined("changed_weight", np.float32),
         changed_starts=starts("changed"),
     )
+
+
+_FAR = 2**62
+"""Beyond any time that is a whole number."""
 
 
 class EdgeEvents(NamedTuple):
@@ -224,7 +229,10 @@ class DynamicGraph:
                 seen=f"{what} in {self.name}",
                 fix="make the graph anew from its events, with a stride as long as the window",
             )
-        low, high = np.searchsorted(self.event_time, [start, max(start, stop)])
+        ends = [start, max(start, stop)]
+        if self.event_time.dtype.kind == "i":  # else all of them would become floats
+            ends = [math.ceil(min(max(end, -_FAR), _FAR)) for end in ends]
+        low, high = np.searchsorted(self.event_time, np.array(ends, self.event_time.dtype))
         return self._events_of(slice(low, high))
 
     def _events_of(self, span: slice) -> EdgeEvents:

@@ -43,7 +43,7 @@ class Sampling:
                 seen="share_draws with edges drawn with replacement",
                 fix="leave --share-draws out, or --sample-replace",
             )
-        if self.shared and max(self.fanouts) < 0:
+        if self.shared and max(self.fanouts, default=ALL) == ALL:
             raise ConfigError(
                 "There are no draws to share: every edge is taken.",
                 seen=f"share_draws with fan-outs {', '.join(map(str, self.fanouts))}",

@@ -12,6 +12,7 @@ import siafu
 from siafu.comm import World
 from siafu.config import make_config
 from siafu.engine import begin
+from siafu.engine.run_facts import RunFacts
 from siafu.errors import PlanError, StoreError
 from siafu.graph import folder_kind
 from siafu.ingest import load
@@ -407,3 +408,17 @@ def test_an_epoch_that_ends_late_is_saved(tmp_path: Path) -> None:
     settings["checkpoint_every"] = 0
     run = siafu.fit("planted:120", epochs=3, out=str(tmp_path / "none"), **settings)
     assert not (run.path / "checkpoints").exists()
+
+
+def test_a_run_that_rounded_once_says_so_on_one_rank_too(parts, tmp_path: Path) -> None:
+    said = []
+    for facts in (None, {"ranks": 4, "most_ranks": 4}, {"ranks": 1, "most_ranks": 3}):
+        config = make_config(data="planted", wire="4", strategy="halo").resolved()
+        training = begin(config, open_shard(parts[1], World()))
+        if facts is not None:
+            earlier = training.checkpoint()
+            training.workload.restore(RunFacts.model_validate(earlier.facts | facts))
+        said.append(training.workload.report(1.0, 1)["exactness"])
+        assert training.checkpoint().facts["most_ranks"] == (facts or {}).get("most_ranks", 1)
+        training.close()
+    assert said == ["exact", "unbiased", "unbiased"]

@@ -62,8 +62,9 @@ def test_a_sample_depends_on_key_and_sources_alone(monkeypatch) -> None:
     order = torch.randperm(2000, generator=generator)
     mixed, read = drawn(degrees, rows[order], batch[order], 10, ids)
     assert mixed == [alone[q] for q in order.tolist()]
-    assert max(read) < 40
-    assert sum(read) == sum(degrees[row] for row in rows.tolist())
+    assert max(read) <= 35, "a longer row is read in slices"
+    cut = [degrees[row] for row in rows.tolist() if degrees[row] > 10]
+    assert sum(cut) <= sum(read) <= 1.5 * sum(cut), "rows that are taken whole are not read"
 
 
 def test_rows_keep_the_same_ones_of_their_common_sources() -> None:

@@ -194,7 +194,7 @@ class DynamicWorkload:
                 "snapshots": self.graph.num_snapshots,
                 "train_snapshots": self.learnt.train_steps,
             },
-            "exactness": runner.wire.exactness or self.config.chosen.exactness,
+            "exactness": runner.wire.exactness or self.config.chosen.exactness_on(1),
             "data": self.graph.name,
         }
 

@@ -1,7 +1,6 @@
 """The network of a run on minibatches, made of its settings."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from torch import nn
 
@@ -28,8 +27,8 @@ def say_hops(module: nn.Module, hops: int, say: Callable[[str], None]) -> None:
     layers = sum(message_passing_class(layer) is not None for layer in module.modules())
     if hops < layers:
         say(
-            f"{counted(hops, 'hop')} drawn for {counted(layers, 'layer')} that pass messages: the "
-            f"first ones know fewer neighbours than --fanout {','.join(['10'] * layers)} draws."
+            f"{counted(hops, 'hop')} drawn for {counted(layers, 'layer')} that pass messages. "
+            f"If one reads another, --fanout {','.join(['10'] * layers)} draws what is missing."
         )
 
 
@@ -47,9 +46,7 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
 
     `say` is told where rows lie and how many steps are fetched together, if that was a choice.
     """
-    layers = config.layers - int(strategy.input_cache)
     sampling = sampling_of(config)
-    sampling = replace(sampling, fanouts=sampling.fanouts[:layers])
     batching = Batching(
         batch_size=config.batch_size,
         order=config.seed_order,

@@ -67,6 +67,12 @@ def check_sampled_settings(config: RunConfig) -> None:
 def fanouts_of(config: RunConfig) -> tuple[int, ...]:
     """Return the in-edges drawn at each hop; raise where they can't be drawn so."""
     fanouts = read_fanout(config.fanout, config.layers)
+    if config.share_draws and config.sample_weighted:
+        raise ConfigError(
+            "Edges drawn by weight do not share draws.",
+            seen=f"--share-draws {config.share_draws} with --sample-weighted",
+            fix="leave one of them out",
+        )
     if config.sample_weighted and not (config.sample_replace and min(fanouts) > 0):
         # Only then is the plain mean of what is drawn the weighted one on average.
         raise ConfigError(
@@ -80,8 +86,10 @@ def fanouts_of(config: RunConfig) -> tuple[int, ...]:
 
 def sampling_of(config: RunConfig) -> Sampling:
     """Return how neighbours are drawn; raise where they can't be drawn so."""
+    # With the first layer's input aggregated once, its hop is not drawn.
+    layers = config.layers - int(config.chosen.input_cache)
     return Sampling(
-        fanouts=fanouts_of(config),
+        fanouts=fanouts_of(config)[:layers],
         replace=config.sample_replace,
         weighted=config.sample_weighted,
         shared=bool(config.share_draws),

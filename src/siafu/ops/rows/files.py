@@ -132,6 +132,8 @@ def _read_at(fd: Any, buffer: Array, size: Any, at: Any, flags: Any, vector: Arr
     """Return how many bytes from `at` on came into the buffer."""
     if _NOWAIT == 0:
         return _pread(fd, buffer.ctypes, size, at)
+    if flags == 0:
+        return _pread(fd, buffer.ctypes, size, at)
     vector[0], vector[1] = buffer.ctypes.data, size
     return _preadv2(fd, vector.ctypes, 1, at, flags)
 

@@ -93,12 +93,48 @@ def shared_positions(
             offsets.diff(), output_size=length
         )
         edges_E = shift_E.add_(torch.arange(length, device=indptr.device))
-        kernels, batch = sample_kernels(indptr.device), batch_Q[low:high].contiguous()
-        counts, kept = kernels.share(offsets, ids_of(edges_E), batch, keys_B2, fanout)
-        found.append((counts, edges_E.index_select(0, kept)))
+        batch = batch_Q[low:high].contiguous()
+        if length > EDGES_AT_ONCE:
+            found.append(_of_hub(edges_E, batch, keys_B2, fanout, ids_of))
+        else:
+            found.append(_shared(offsets, edges_E, batch, keys_B2, fanout, ids_of))
         low = high
     counts_Q, positions_S = (torch.cat(column) for column in zip(*found, strict=True))
     return counts_Q, positions_S
+
+
+def _shared(
+    offsets: Tensor,
+    edges_E: Tensor,
+    batch: Tensor,
+    keys_B2: Tensor,
+    fanout: int,
+    ids_of: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return what rows keep of their edges; sources are read of those alone that are cut."""
+    degree = offsets.diff()
+    is_cut_E = (degree > fanout).repeat_interleave(degree, output_size=len(edges_E))
+    ids_E = torch.zeros_like(edges_E)
+    ids_E[is_cut_E] = ids_of(edges_E[is_cut_E])
+    counts, kept = sample_kernels(offsets.device).share(offsets, ids_E, batch, keys_B2, fanout)
+    return counts, edges_E.index_select(0, kept)
+
+
+def _of_hub(
+    edges_E: Tensor,
+    batch: Tensor,
+    keys_B2: Tensor,
+    fanout: int,
+    ids_of: Callable[[Tensor], Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return what one long row keeps: the smallest draws of those that its slices would keep."""
+    near = [
+        _shared(edges_E.new_tensor([0, len(piece)]), piece, batch, keys_B2, fanout, ids_of)[1]
+        for piece in edges_E.split(EDGES_AT_ONCE)
+    ]
+    joined = torch.cat(near)
+    offsets = joined.new_tensor([0, len(joined)])
+    return _shared(offsets, joined, batch, keys_B2, fanout, ids_of)
 
 
 def _running(counts: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Events from files and objects as dynamic graphs, and what is said about the data."""
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,7 @@ def test_times_come_back_as_they_were(tmp_path):
     whole, _ = load_dynamic(tmp_path / "whole.parquet")
     assert whole.event_time.tolist() == times
     assert whole.events_between(times[1], times[2]).time.tolist() == times[1:2]
+    assert whole.events_between(-math.inf, times[2]).time.tolist() == times[:2]
     dates = pa.array(times, pa.timestamp("ns"))
     pq.write_table(pa.table({**ends, "time": dates}), tmp_path / "dates.parquet")
     _, notes = load_dynamic(tmp_path / "dates.parquet")
