@@ -1,6 +1,7 @@
 """Figures of sampled minibatches and of graphs on disk, as lines of docs/benchmarks.md."""
 
 from benchmarks.beside import SMALL_REACH, Row, faster, ms, rows_of, times
+from siafu.record import counted
 
 
 def sampling_lines() -> list[str]:
@@ -113,13 +114,25 @@ def _reach(graph: str, nodes: int) -> Row:
 
 def reach_lines() -> list[str]:
     """Return what macrobatches save in far rows on graphs that a minibatch does not cover."""
-    lines = []
+    lines: list[str] = []
+    plain: dict[str, Row] = {}
     for row in rows_of("reach"):
+        about = f"{row['graph']}, {row['nodes'] / 1e6:g} M nodes of degree {row['degree']}"
+        if row.get("share_draws"):
+            alone = plain[about]
+            lines.append(
+                f"| draws shared by {counted(row['share_draws'], 'step')}, {about} | a minibatch "
+                f"meets {row['batch_nodes'] / alone['batch_nodes']:.2f} of the nodes that it meets "
+                f"without ({alone['batch_nodes']:,}), 32 of them "
+                f"{row['far_rows'] / alone['far_rows']:.2f} of the rows of others "
+                f"({alone['far_rows']:,}) | `benchmarks.reach --share 0,1,8,32` |"
+            )
+            continue
+        plain[about] = row
         if row["reach"]["1"] <= SMALL_REACH:
             shares = ", ".join(f"k={k} {row['far_share'][k]:.2f}" for k in ("2", "8", "32"))
             lines.append(
-                f"| far rows of k minibatches together, over one by one, {row['graph']}, "
-                f"{row['nodes'] / 1e6:g} M nodes of degree {row['degree']} | {shares} (a "
+                f"| far rows of k minibatches together, over one by one, {about} | {shares} (a "
                 f"minibatch reaches {row['reach']['1']:.0%} of this graph, 32 "
                 f"{row['reach']['32']:.0%}) | `benchmarks.reach` |"
             )

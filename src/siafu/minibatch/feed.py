@@ -320,11 +320,8 @@ class Feed:
         for _, _, piece in self.shard.edge_pieces():
             reads_C += torch.bincount(piece.index, minlength=len(reads_C))
         best = reads_C[num_owned:].argsort(descending=True, stable=True)
-        return HotRows(
-            min(capacity, others),
-            served.address_C[num_owned:][best],
-            lambda addresses: self.relay.fetch(addresses, self.columns),
-        )
+        fetch = partial(self.relay.fetch, names=self.columns)
+        return HotRows(min(capacity, others), served.address_C[num_owned:][best], fetch)
 
     def trial(self) -> Trial:
         """Return what some steps of the first epoch read; all ranks call this together."""

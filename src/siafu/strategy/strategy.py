@@ -333,22 +333,11 @@ class Strategy:
         return self._choices_of_unit(ranks) | told
 
     def _choices_of_unit(self, ranks: int) -> dict[str, int | float | str]:
-        if self.unit == "macrobatch":
-            return {
-                "unit": self.unit,
-                "macrobatch": self.macrobatch,
-                "input_cache": self.input_cache,
-            }
-        if self.unit == "interval":
-            return {
-                "unit": self.unit,
-                "intervals": self.intervals,
-                "staleness": self.staleness,
-                "gather": self.gather,
-                "pool": self.pool,
-                "pool_bits": self.pool_bits,
-                "overlap": self.overlap,
-            }
+        if self.unit != "graph":
+            of_pipelines = ("intervals", "staleness", "gather", "pool", "pool_bits", "overlap")
+            is_piped = self.unit == "interval"
+            names = of_pipelines if is_piped else ("macrobatch", "input_cache")
+            return {name: getattr(self, name) for name in ("unit", *names)}
         if self.by_columns:
             caches = {"input_cache": self.input_cache, "prune": self.prune}
             away = {"offload": self.offload} if self.offload else {}

@@ -15,7 +15,7 @@ COUNT, WIDTH = 23, 12
 def test_narrow_rows_are_those_of_whole_messages_rounded(
     monkeypatch: pytest.MonkeyPatch, at_once: int, picks: bool, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr(kept, "_ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(kept, "ROWS_AT_ONCE", at_once)
     bits = torch.tensor([0, 1, 2, 4, 8, 16, 32], dtype=torch.uint8).repeat(COUNT)[:COUNT]
     layout = WireLayout.build(bits, WIDTH, dtype, changes=True)
     rows = torch.randperm(COUNT, generator=torch.Generator().manual_seed(1)) if picks else None
