@@ -12,6 +12,7 @@ from pathlib import Path
 from benchmarks.beside import ROOT, Row, faster, mb, ms, rows_of, times
 from benchmarks.headline import readme_table
 from benchmarks.plots import PLOTS
+from benchmarks.slow_modes import ALIKE
 from benchmarks.table_pools import pool_lines, pools
 from benchmarks.table_precision import precision_lines
 from benchmarks.table_sampled import (
@@ -31,6 +32,7 @@ from benchmarks.table_time import (
     scaling_table,
     time_parallel_lines,
 )
+from siafu.record import counted
 
 BEGIN = "<!-- figures: written by `python -m benchmarks.table` from benchmarks/results -->"
 END = "<!-- end of figures -->"
@@ -178,6 +180,9 @@ def accuracy_over_links_lines() -> list[str]:
     lines = []
     for run in rows_of("slow_network-cores"):
         test = {row["mode"]: row["test"] for row in run["accuracy"]}
+        fp32 = next(row for row in run["accuracy"] if row["mode"] == "fp32")
+        how = f"--seeds {len(fp32['test_by_seed'])} --epochs {fp32['epochs']}"
+        how += f" --lr {fp32['lr']}" if "lr" in fp32 else " --every 4"
         found = {
             (row["mbit"], row["hosts"], row["mode"]): row
             for row in run["times"]
@@ -190,12 +195,13 @@ def accuracy_over_links_lines() -> list[str]:
             taken, whole = (1e3 * row["seconds_to_target"] for row in (ours, plain))
             lines.append(
                 f"| time to plain fp32's accuracy, 3 x 256 SAGE, {run['graph']}, {hosts} hosts of "
-                f"{ours['cores_per_host']} cores at {mbit:.0f} Mbit/s, `--wire 2 --changes` "
-                f"| {ms(taken)} with exact scores, {faster(taken, whole, 'plain fp32')}; epochs "
+                f"{counted(ours['cores_per_host'], 'core')} at {mbit:.0f} Mbit/s, `--wire 2 "
+                f"--changes` | {ms(taken)} with exact scores, "
+                f"{faster(taken, whole, 'plain fp32')}; epochs "
                 f"{ms(1e3 * ours['epoch_seconds'])} and {ms(1e3 * plain['epoch_seconds'])}; test "
-                f"accuracy {test[mode]:.2f}, fp32 {test['fp32']:.2f} "
+                f"accuracy {test.get(mode) or test[ALIKE[mode]]:.2f}, fp32 {test['fp32']:.2f} "
                 f"| `benchmarks.slow_network --data {run['graph']} --hosts {hosts} --cores "
-                f"{ours['cores_per_host']} --models sage --curves --seeds 2 --epochs 80 --every 4 "
+                f"{ours['cores_per_host']} --models sage --curves {how} "
                 f"--modes 'fp32,4 bits,changes,all'` |"
             )
     return lines
