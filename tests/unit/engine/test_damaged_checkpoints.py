@@ -121,7 +121,7 @@ def test_facts_that_can_not_be(
 def test_every_fact_that_is_missing(shard: Shard, checkpoint: Path, section: str) -> None:
     said = read_manifest(checkpoint)
     names = said["facts"] if section == "facts" else said["facts"]["run"]
-    for name in names.keys() - {"best_merit", "pipeline", "partition"}:
+    for name in names.keys() - {"best_merit", "pipeline", "partition", "most_ranks"}:
         edit_manifest(
             checkpoint,
             lambda all_, n=name: (

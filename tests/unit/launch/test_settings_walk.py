@@ -117,7 +117,7 @@ OTHERS: dict[str, Other] = {
     "step_minibatches": Other(3, beside={"seed_order": "global"}),
     "sample_replace": Other(True),
     "sample_weighted": Other(True, beside={"sample_replace": True}),
-    "share_draws": Other(2),
+    "share_draws": Other(2, beside={"fanout": "1,1"}),
     "hot_rows": Other("1MB", PLANNED),
     "rows_on": Other("host"),
     "feature_bits": Other(8),
