@@ -296,6 +296,8 @@ class EdgeDrop(NamedTuple):
     ids_M: Tensor
     first_head: int = 0
     """Which column of draws is the first head's, where the heads are a slice of all."""
+    held: Tensor | None = None
+    """int64 [1]: both words of a key that lies on the device, in place of `key`."""
 
 
 class Softmax(NamedTuple):

@@ -22,6 +22,7 @@ from siafu.ops import (
     Attention,
     DrawKey,
     EdgeDraw,
+    HeldKey,
     SoftmaxState,
     delta_of,
     finish,
@@ -46,7 +47,7 @@ from siafu.strategy.walk import (
 class EdgeDropout:
     """Which weights to drop: the draws of an epoch, and the ids of columns and rows."""
 
-    key: DrawKey
+    key: DrawKey | HeldKey
     p: float
     column_ids: Tensor
     row_ids: Tensor

@@ -19,7 +19,15 @@ from siafu.nn import Draws, Dropout, EdgeFunction, EdgeRows, Reduce, Summing, ma
 from siafu.nn.neighbours import as_tuple
 from siafu.nn.normalisation import inverse_count, inverse_root, loop_data
 from siafu.nn.precision import as_rows
-from siafu.ops import Attention, DrawKey, adds_own, dropout_rows, sum_type, sum_with_own
+from siafu.ops import (
+    Attention,
+    DrawKey,
+    HeldKey,
+    adds_own,
+    dropout_rows,
+    sum_type,
+    sum_with_own,
+)
 from siafu.shard import Shard
 from siafu.strategy import attention as staged
 from siafu.strategy.blocks import Reach, build_reach
@@ -255,7 +263,7 @@ class BlockNeighbours:
             self._looped if loops else self.reach,
             attention,
             (sources, rows, shared),
-            drop=(self.draws.key(dropout.site), dropout.p) if drops else None,
+            drop=(self.draws.any_key(dropout.site), dropout.p) if drops else None,
             edges=operand,
             first_head=dropout.first_head,
         )
@@ -266,7 +274,7 @@ class BlockNeighbours:
         attention: Attention,
         operands: tuple[Rows, Rows, Rows],
         *,
-        drop: tuple[DrawKey, float] | None,
+        drop: tuple[DrawKey | HeldKey, float] | None,
         edges: staged.EdgeOperand | None,
         first_head: int = 0,
     ) -> Tensor:

@@ -103,7 +103,7 @@ def test_recorded_steps_are_the_steps(parts, replays, place, settings) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"model": "gat"},  # draws by edge
+        {"model": "gat"},  # its loops have no buffers
         {"model": "sage", "norm": "batch"},
         {"model": "sage", "class_weights": "balanced"},
         {"model": "sage", "feature_bits": 8, "precision": "float32"},
@@ -191,7 +191,7 @@ def test_minibatches_of_unlike_sizes_share_a_recording(parts, replays, monkeypat
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("model", ["gcn", "sage", "sage-max", "gin"])
+@pytest.mark.parametrize("model", ["gcn", "sage", "sage-max", "gin", "gat", "gatv2", "transformer"])
 def test_recorded_epochs_of_the_whole_graph_are_the_epochs(
     tmp_path, monkeypatch, model, sparse
 ) -> None:
@@ -222,6 +222,9 @@ def test_recorded_epochs_of_the_whole_graph_are_the_epochs(
     [
         {"model": "gcn"},
         {"model": "sage", "norm": "layer"},
+        {"model": "gat", "norm": "none"},
+        {"model": "gatv2", "norm": "layer"},
+        {"model": "transformer", "norm": "none"},
         SAMPLED | {"model": "sage", "rows_on": "device", "batch_size": 40},
         SAMPLED | {"model": "sage-max", "rows_on": "pinned", "batch_size": 40, "macrobatch": 3},
         SAMPLED | {"model": "gcn", "rows_on": "device", "batch_size": 40, "macrobatch": 1},

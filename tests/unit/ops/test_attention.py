@@ -1,5 +1,6 @@
 """Every kind of attention against its definition, in every implementation."""
 
+from dataclasses import replace
 from importlib import import_module
 
 import pytest
@@ -9,9 +10,12 @@ from siafu.errors import ConfigError, PlanError
 from siafu.ops import (
     CSR,
     EdgeDraw,
+    HeldKey,
     SoftmaxState,
     attend,
     attend_reference,
+    delta_of,
+    finish,
     fold_backward,
     fold_into,
     kernels,
@@ -273,3 +277,23 @@ def test_states_and_gradients_that_do_not_fit_are_refused(make, kind):
     strided = torch.zeros(*rows.shape, 2, dtype=rows.dtype)[..., 0]
     with pytest.raises(PlanError, match="into_rows is added to in place"):
         fold_backward(kind, csr, *groups, *known, into_rows=(strided,), into_shared=shared)
+
+
+def test_a_held_key_drops_what_the_key_does(uneven, kind):
+    inputs = inputs_of(kind, uneven, 5, 3)
+    sources, rows, shared = (role(inputs, name) for name in ("sources", "rows", "shared"))
+    plain = draw_of(uneven)
+    words = torch.tensor(plain.key.held_words(), device=uneven.device)
+    found = []
+    for drop in (plain, replace(plain, key=HeldKey(words)), None):
+        state = SoftmaxState.empty(uneven.num_rows, 5, 3, sources[0])
+        fold_into(kind, uneven, sources, rows, shared, state, drop=drop)
+        out, lse = finish(state)
+        into = [tuple(torch.zeros_like(t) for t in group) for group in (rows, shared)]
+        grad = torch.ones_like(out)
+        known = lse, grad, delta_of(grad, out)
+        to = {"into_rows": into[0], "into_shared": into[1], "drop": drop}
+        grads, _ = fold_backward(kind, uneven, sources, rows, shared, *known, **to)
+        found.append((out, *grads, *into[0], *into[1]))
+    assert all(map(torch.equal, found[0], found[1]))
+    assert not torch.equal(found[0][0], found[2][0])

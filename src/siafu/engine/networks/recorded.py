@@ -45,16 +45,18 @@ StepOf = Callable[[Rows, list[Neighbours], Tensor, Tensor], Tensor]
 def can_record(module: nn.Module, shard: Shard) -> bool:
     """Return whether steps are alike but for their numbers, without a host's look in between.
 
-    Attention draws by edge, batch norm counts rows, own models do as they like; losses of numbers
-    look for gaps, weights of classes come from the host.
+    Data of edges are read in pieces that the host cuts, batch norm counts rows, own models do as
+    they like; losses of numbers look for gaps, weights of classes come from the host.
     """
     if not isinstance(module, GNN) or shard.world.size > 1 or shard.y is None:
         return False
     spec, objective = module.spec, shard.objective
+    cuts_edges = spec.card.attends and (spec.edge_width or spec.num_types)
     return (
         shard.world.device.type in DEVICES
         and has_fast_kernels(shard.world.device.type)  # others read keys on the host
-        and spec.card.aggregation in ("mean", "max", "sum", "normalised_sum")
+        and spec.card.aggregation != "relations"
+        and not cuts_edges
         and spec.norm != "batch"
         and not (objective.weights or objective.mean or ":" in objective.loss)
     )
@@ -63,10 +65,13 @@ def can_record(module: nn.Module, shard: Shard) -> bool:
 def can_record_minibatches(module: nn.Module, shard: Shard, feed: Feed) -> bool:
     """Return whether that is so of minibatches: nodes of one class each, features as they are.
 
-    Buffers would take memory that a budget has for others.
+    Attention's loops and their transposes have no buffers. Buffers would take memory that a budget
+    has for others.
     """
     return (
         can_record(module, shard)
+        and isinstance(module, GNN)
+        and not module.spec.card.attends
         and feed.links is None
         and shard.y is not None
         and shard.y.dim() == 1

@@ -20,9 +20,10 @@ from numba.extending import intrinsic, overload
 from numpy.typing import NDArray
 from torch import Tensor
 
-from siafu.ops.contract import EdgeDrop
+from siafu.ops.contract import Draw, EdgeDrop
 from siafu.ops.numba_jit import callee, line_width, prefetch
 from siafu.ops.random.numba import philox4
+from siafu.ops.random.reference import key_of
 from siafu.ops.threads import SMALL_WORK
 
 DTYPES = frozenset({torch.float32, torch.float64})
@@ -80,7 +81,8 @@ def drop_arrays(drop: EdgeDrop | None, dtype: Any) -> Drop:
     if drop is None:
         none = np.zeros(1, np.int64)
         return np.uint64(0), dtype.type(1), (np.uint32(0), np.uint32(0)), none, none, 0
-    key = (np.uint32(drop.key[0]), np.uint32(drop.key[1]))
+    words = key_of(Draw(drop.key, drop.ids_C, held=drop.held))
+    key = (np.uint32(words[0]), np.uint32(words[1]))
     threshold, scale = np.uint64(drop.threshold), dtype.type(drop.scale)
     return threshold, scale, key, drop.ids_C.numpy(), drop.ids_M.numpy(), drop.first_head
 

@@ -206,7 +206,8 @@ def _slices(block: AttentionBlock) -> Iterator[Slice]:
 
 def _keep_factors(drop: EdgeDrop, part: Slice, like_SH: Tensor) -> Tensor:
     """Return 0 for a dropped weight and `scale` for a kept one."""
-    draw = Draw(drop.key, drop.ids_C.index_select(0, part.source_S), drop.ids_M[part.row_S])
+    ids_S = drop.ids_C.index_select(0, part.source_S), drop.ids_M[part.row_S]
+    draw = Draw(drop.key, *ids_S, drop.held)
     words_SH = draw_words(draw, drop.first_head + like_SH.size(1))[:, drop.first_head :]
     kept_SH = words_SH >= drop.threshold
     return kept_SH.to(like_SH.dtype).mul_(drop.scale)

@@ -18,7 +18,7 @@ from torch import Tensor
 from siafu.errors import ConfigError, PlanError
 from siafu.ops.contract import EdgeDrop, Softmax, sum_type
 from siafu.ops.csr.reference import SLICE_ELEMENTS
-from siafu.ops.random.draws import DrawKey
+from siafu.ops.random.draws import DrawKey, HeldKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class EdgeDraw:
     their draws. The normalising sum stays whole, as in GAT.
     """
 
-    key: DrawKey
+    key: DrawKey | HeldKey
     p: float
     ids_C: Tensor
     """int64: the global id of each source column."""
@@ -48,8 +48,10 @@ class EdgeDraw:
 
     def flat(self) -> EdgeDrop:
         """Return what kernels need to know."""
-        flat = flat_drop(self.key.pair_words(), self.p, self.ids_C, self.ids_M)
-        return flat._replace(first_head=self.first_head)
+        held = self.key.words[1:] if isinstance(self.key, HeldKey) else None
+        key = (0, 0) if isinstance(self.key, HeldKey) else self.key.pair_words()
+        flat = flat_drop(key, self.p, self.ids_C, self.ids_M)
+        return flat._replace(first_head=self.first_head, held=held)
 
 
 def flat_drop(key: tuple[int, int], p: float, ids_C: Tensor, ids_M: Tensor) -> EdgeDrop:
@@ -62,6 +64,7 @@ def op_arguments(drop: EdgeDraw | None) -> tuple[int, int, float, Tensor | None,
     if drop is None or drop.p == 0:
         return 0, 0, 0.0, None, None
     assert drop.first_head == 0, "slices of heads are worked on by `fold_into`"
+    assert isinstance(drop.key, DrawKey), "recorded steps are worked on by `fold_into`"
     return *drop.key.pair_words(), drop.p, drop.ids_C, drop.ids_M
 
 

@@ -180,6 +180,7 @@ def _fold_rows(
     threshold: tl.constexpr,
     scale: tl.constexpr,
     first_head: tl.constexpr,
+    held: tl.constexpr,
     KIND: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -192,6 +193,7 @@ def _fold_rows(
     """Fold a block into the state, a row at a time."""
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
+    drawn_G = first_head + head_G
     wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     if any_mine(indptr, num_rows, B, HUBS):
         att_GW = own_heads(att, head_G[:, None] * D + column_W[None, :], in_GW, wide)
@@ -235,7 +237,7 @@ def _fold_rows(
 
                     # The normalising sum stays whole: draws drop from the weighted one alone.
                     kept_SG = keep_or_drop(
-                        part_SG, ids_C, ids_M, key, j_S, row, first_head + head_G, threshold, scale
+                        part_SG, ids_C, ids_M, key, j_S, row, drawn_G, threshold, scale, held
                     )
                     if KIND == "dot":
                         value_SGW = gather(value, j_S, head_G, column_W, live_S, H, D).to(wide)
@@ -275,6 +277,7 @@ def _grad_columns(
     threshold: tl.constexpr,
     scale: tl.constexpr,
     first_head: tl.constexpr,
+    held: tl.constexpr,
     KIND: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -287,6 +290,7 @@ def _grad_columns(
     """Gather for sources, the rows of the transpose: what those who read them have."""
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
+    drawn_G = first_head + head_G
     wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     if any_mine(indptr, num_rows, B, HUBS):
         att_GW = own_heads(att, head_G[:, None] * D + column_W[None, :], in_GW, wide)
@@ -333,7 +337,7 @@ def _grad_columns(
                     lse_SG = scalars(lse, i_S, head_G, live_SG, H).to(wide)
                     part_SG = exp_live(score_SG - lse_SG, live_SG)
                     kept_SG = keep_or_drop(
-                        part_SG, ids_C, ids_M, key, j, i_S, first_head + head_G, threshold, scale
+                        part_SG, ids_C, ids_M, key, j, i_S, drawn_G, threshold, scale, held
                     )
 
                     # The gradient of the score, and what it and the value's give to the source.
@@ -379,6 +383,7 @@ def _grad_rows(
     threshold: tl.constexpr,
     scale: tl.constexpr,
     first_head: tl.constexpr,
+    held: tl.constexpr,
     KIND: tl.constexpr,
     H: tl.constexpr,
     D: tl.constexpr,
@@ -391,6 +396,7 @@ def _grad_rows(
     """Gather for rows; what they give to `att` goes to the program's place in `parts`."""
     head_G, column_W = tl.program_id(1) * G + tl.arange(0, G), tl.arange(0, W)
     in_G, in_GW = head_G < H, (head_G < H)[:, None] & (column_W < D)[None, :]
+    drawn_G = first_head + head_G
     wide: tl.constexpr = tl.float64 if x.dtype.element_ty == tl.float64 else tl.float32
     if any_mine(indptr, num_rows, B, HUBS):
         place_GW = head_G[:, None] * D + column_W[None, :]
@@ -430,7 +436,7 @@ def _grad_rows(
                         score_SG = _score(near_SGW, own_GW[None, :, :], att_GW, factor, KIND)
                     part_SG = exp_live(score_SG - lse_G[None, :], live_SG)
                     kept_SG = keep_or_drop(
-                        part_SG, ids_C, ids_M, key, j_S, row, first_head + head_G, threshold, scale
+                        part_SG, ids_C, ids_M, key, j_S, row, drawn_G, threshold, scale, held
                     )
                     if KIND == "dot":
                         value_SGW = gather(value, j_S, head_G, column_W, live_S, H, D).to(wide)

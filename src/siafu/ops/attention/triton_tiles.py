@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from siafu.ops.contract import EdgeDrop
+from siafu.ops.random.reference import signed_key
 
 jit: Callable[[Any], Any] = triton.jit
 keyed: Callable[[Any], Any] = triton.jit(do_not_specialize=["key"])
@@ -70,15 +71,15 @@ def launch(
         )
 
 
-def drop_options(drop: EdgeDrop | None) -> tuple[tuple[Tensor | None, Tensor | None, int], Any]:
+def drop_options(drop: EdgeDrop | None) -> tuple[tuple[Any, Any, Any], dict[str, Any]]:
     """Return (ids_C, ids_M, key) and the constants; without ids nothing is dropped."""
     if drop is None:
-        return (None, None, 0), {"threshold": 0, "scale": 1.0, "first_head": 0}
-    both = drop.key[0] | drop.key[1] << 32
-    # signed, as in random.triton: Triton would compile anew for a uint64
-    key = both - 2**64 if both >= 2**63 else both
+        nothing = {"threshold": 0, "scale": 1.0, "first_head": 0, "held": False}
+        return (None, None, 0), nothing
+    # Triton would compile anew for a uint64
+    key = signed_key(drop.key) if drop.held is None else drop.held
     constants = {"threshold": drop.threshold, "scale": drop.scale, "first_head": drop.first_head}
-    return (drop.ids_C, drop.ids_M, key), constants
+    return (drop.ids_C, drop.ids_M, key), constants | {"held": drop.held is not None}
 
 
 @jit
@@ -111,17 +112,19 @@ def keep_or_drop(
     head_G: tl.tensor,
     threshold: tl.constexpr,
     scale: tl.constexpr,
+    held: tl.constexpr,
 ) -> tl.tensor:
     """Return weights times their draws, 0 or `scale`; without ids, the weights."""
     kept_SG = part_SG
     if ids_C is not None:
+        cipher_key = tl.load(key) if held else key
         # the end that all edges share comes as one number
         none_S = tl.zeros([part_SG.shape[0]], dtype=tl.int64)
         first_S, second_S = tl.load(ids_C + j) + none_S, tl.load(ids_M + i) + none_S
         high_S = (((first_S >> 32) & 0xFFFF) << 16) | ((second_S >> 32) & 0xFFFF)
         zero_SG = tl.zeros(part_SG.shape, dtype=tl.uint32)
         w0, w1, w2, w3 = tl.philox(
-            key,
+            cipher_key,
             (first_S & 0xFFFFFFFF).to(tl.uint32)[:, None] + zero_SG,
             (second_S & 0xFFFFFFFF).to(tl.uint32)[:, None] + zero_SG,
             high_S.to(tl.uint32)[:, None] + zero_SG,
