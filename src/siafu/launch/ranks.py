@@ -10,6 +10,7 @@ from typing import Any
 
 from siafu.comm import World
 from siafu.config import RunConfig, make_config, read_run_config, write_config
+from siafu.engine.device_memory import one_run
 from siafu.errors import NoRoomError, RankError, StoreError
 from siafu.graph import scratch_folder, writing
 from siafu.launch.callbacks import Answering, OnEpoch
@@ -153,7 +154,7 @@ def _work_on_ranks(
     if config.ranks == 1 and config.launcher == "local":
         threads = num_threads()
         try:
-            with joined(config) as world:
+            with joined(config) as world, one_run(world.device):
                 work(folder, job, world, on_epoch)
         finally:
             set_threads(threads)  # the caller's own, who may go on with other work

@@ -1,5 +1,6 @@
 """Training on a GPU gives the losses of the CPU, on one rank and on two that share the device."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -140,10 +141,11 @@ def test_a_step_with_rows_in_the_hosts_memory_has_the_same_bits() -> None:
     for away in (None, offload, offload):
         model.zero_grad()
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
         with leaving(away):
             loss = model(x_ND).square().mean()
         loss.backward()
-        peak = torch.cuda.max_memory_allocated()
+        peak = torch.cuda.max_memory_allocated() - before
         found.append((loss.item(), [one.grad.clone() for one in model.parameters()], peak))
         del loss
     whole, *others = found
@@ -152,6 +154,17 @@ def test_a_step_with_rows_in_the_hosts_memory_has_the_same_bits() -> None:
         assert all(torch.equal(one, want) for one, want in zip(grads, whole[1], strict=True))
         assert peak < 0.75 * whole[2]
     assert offload.step_bytes == 6 * x_ND.nbytes
+
+
+def test_a_run_leaves_nothing_on_the_gpu_and_counts_its_own_peak(tmp_path: Path) -> None:
+    large = {"model": "sage", "strategy": "batchgnn", "hidden": 512, "batch_size": 5000}
+    siafu.fit("planted:20k", **large, epochs=2, device="cuda", out=str(tmp_path / "large"))
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    small = siafu.fit("planted", epochs=2, device="cuda", out=str(tmp_path / "small"))
+    gc.collect()
+    assert torch.cuda.memory_allocated() <= before
+    assert max(small.result["peak_mb"]) * 2**20 < before + 200e6
 
 
 def test_a_budget_has_rows_leave(tmp_path: Path) -> None:
