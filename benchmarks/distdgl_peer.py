@@ -11,7 +11,7 @@ MASTER_ADDR are those of torchrun.
 Shapes: N nodes, B seeds, V nodes that a minibatch reads, D width.
 """
 
-import importlib
+import importlib.util
 import json
 import os
 import subprocess
@@ -19,6 +19,7 @@ import sys
 import time
 from itertools import pairwise
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,28 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 NAME = "graph"
+
+
+class _NoGraphBolt(ModuleType):
+    """What DistDGL names of GraphBolt when imported; it is called only with `use_graphbolt`."""
+
+    def __getattr__(self, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(name, (), {})
+
+
+def let_dgl_load() -> None:
+    """Leave GraphBolt out where it has no library for this torch."""
+    spec = importlib.util.find_spec("dgl")
+    assert spec is not None
+    assert spec.origin is not None
+    library = f"libgraphbolt_pytorch_{torch.__version__.split('+')[0]}.so"
+    if not (Path(spec.origin).parent / "graphbolt" / library).exists():
+        sys.modules.setdefault("dgl.graphbolt", _NoGraphBolt("dgl.graphbolt"))
+
+
+let_dgl_load()  # in the processes that sample too, which import this file first
 
 
 def cut(task: Path, hosts: int, folder: Path) -> None:
