@@ -1,14 +1,15 @@
 """How long does a sampled epoch over slow links take beside DistDGL itself?
 
 Run: python -m benchmarks.distdgl --dgl-python PYTHON [--json FILE] [--hosts 2] [--mbit 1000]
-         [--nodes 5000000] [--degree 16] [--steps 16] [--threads 1]
+         [--nodes 5000000] [--degree 16] [--steps 16] [--threads 1] [--folder F [--prepare]]
 
 The hosts, the graph with communities and the model of `benchmarks.macrobatch`: 3-layer GraphSAGE of
 256 hidden, fan-out 15,10,5, minibatches of 1000 of each host's own training nodes. DGL runs in the
 interpreter named (DGL 2.1 with torch 2.2.1 and torchdata 0.7.1), cut into the same parts: a server
 and a trainer per host, with and without a process that samples ahead, the better of which counts.
 Both sides have the same cores, one after the other on an else quiet machine; the last epoch counts.
-DGL's seconds by what they went into stand beside, ours for drawing and fetching alone.
+DGL's seconds by what they went into stand beside, ours for drawing and fetching alone. Both cuts
+are kept in `--folder`, and taken from there; `--prepare` makes them and ends.
 """
 
 import argparse
@@ -88,16 +89,25 @@ def _addresses(made: Hosts, folder: Path) -> Path:
     return file
 
 
-def measure_theirs(
-    graph: Graph, parts: Array, scratch: Path, args: argparse.Namespace
-) -> dict[str, Any]:
+def prepare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
+    """Cut the graph for both sides, and return how much of it minibatches reach."""
+    graph = products_like(
+        args.nodes, args.steps * BATCH * args.hosts, communities=True, degree=args.degree
+    )
+    parts = part_of(graph, args.hosts)
+    ours, peer = folder / "ours", folder / "peer"
+    for made in (ours, peer):
+        made.mkdir(parents=True)
+    cut(graph, parts, args.hosts, ours)
+    write_task(graph, parts, peer / "task")
+    words = [args.dgl_python, PEER, "cut", peer / "task", args.hosts, peer / "dgl"]
+    subprocess.run([str(word) for word in words], check=True, cwd=peer, stdout=subprocess.DEVNULL)
+    shutil.rmtree(peer / "task")
+    return reach_of(graph, parts, (1, min(32, args.steps)))
+
+
+def measure_theirs(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return DGL's rows by number of samplers."""
-    folder = scratch / "peer"
-    folder.mkdir()
-    write_task(graph, parts, folder / "task")
-    words = [args.dgl_python, PEER, "cut", folder / "task", args.hosts, folder / "dgl"]
-    subprocess.run([str(word) for word in words], check=True, cwd=folder, stdout=subprocess.DEVNULL)
-    shutil.rmtree(folder / "task")
     rows: dict[str, Any] = {}
     for samplers in SAMPLERS:
         told = theirs(folder, samplers, args)
@@ -144,23 +154,29 @@ def main() -> None:
     parser.add_argument("--degree", type=int, default=16)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1, help="of a host")
+    parser.add_argument("--folder", type=Path, help="where both cuts are kept, and taken from")
+    parser.add_argument("--prepare", action="store_true", help="cut, and end")
     args = parser.parse_args()
     for compile_kernels in (warm_up, warm_up_wire, warm_up_sampling):
         compile_kernels()
-    graph = products_like(
-        args.nodes, args.steps * BATCH * args.hosts, communities=True, degree=args.degree
-    )
-    parts = part_of(graph, args.hosts)
     with tempfile.TemporaryDirectory(prefix="siafu-distdgl-") as scratch:
-        rows = measure_ours(cut(graph, parts, args.hosts, Path(scratch)), args)
-        rows |= measure_theirs(graph, parts, Path(scratch), args)
+        folder = args.folder or Path(scratch)
+        facts = folder / "reach.json"
+        if not facts.exists():
+            reach = prepare(folder, args)
+            facts.write_text(json.dumps(reach))
+        reach = json.loads(facts.read_text())
+        if args.prepare:
+            return
+        rows = measure_ours(next((folder / "ours").iterdir()), args)
+        rows |= measure_theirs(folder / "peer", args)
     peer = min(row["seconds"] for name, row in rows.items() if name.startswith("DistDGL"))
     for row in rows.values():
         row["times_distdgl"] = round(peer / row["seconds"], 2)
     about = {
         "benchmark": "distdgl",
         **{key: getattr(args, key) for key in ("hosts", "mbit", "nodes", "degree", "steps")},
-        **reach_of(graph, parts, (1, min(32, args.steps))),
+        **reach,
         **machine(),
         "threads": args.threads,
         "rows": rows,
