@@ -107,7 +107,8 @@ class FullGraph:
             optimiser.zero_grad(set_to_none=True)
             loss = training_loss(network.training_logits(), self.shard)
             loss.backward()
-        reduce_gradients(list(network.module.parameters()), self.world, self._rounding())
+        weights, bits = list(network.module.parameters()), network.strategy.gradient_bits
+        reduce_gradients(weights, self.world, self._rounding(), bits)
         optimiser.step()
         network.book.end_epoch(epoch)
         self.world.bad_rows.check()

@@ -219,7 +219,7 @@ def _gradient_bytes(spec: ModelSpec, ranks: int, strategy: Strategy) -> int:
     if length < _ROUNDED_FROM:
         return ring_bytes(strategy.weight_bytes * length, ranks)
     rows = math.ceil(length / (ranks * _ROUNDED_ROW))
-    each = Format.of_bits(16).row_bytes(_ROUNDED_ROW)
+    each = Format.of_bits(strategy.gradient_bits).row_bytes(_ROUNDED_ROW)
     return 2 * ranks * (ranks - 1) * rows * each
 
 
