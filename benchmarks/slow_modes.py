@@ -37,6 +37,8 @@ MODES: dict[str, dict[str, Any]] = {
     "random 2.5": {**ADAPTIVE, "wire_bits": 2.5, "wire": "random", **PLAIN},
     "changes": {"wire": 2, "changes": True, **PLAIN},
     "all": {"wire": 2, "changes": True},
+    "bf16": {"precision": "bf16", **PLAIN},
+    "all bf16": {"wire": 2, "changes": True, "precision": "bf16"},
     "all cached": {"wire": 2, "changes": True, "input_cache": True},
     "4 bits overlap": {"wire": 4},
     "random overlap": {**ADAPTIVE, "wire": "random"},

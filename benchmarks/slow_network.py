@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.hosts import hosts
 from benchmarks.measure import append_json, machine
@@ -112,8 +113,10 @@ def time_modes(
     for _ in range(epochs):
         for mode, training in trainings.items():
             before = _halo_bytes(shard.world.meter.bytes_sent), _bytes_between(shard.world)
+            _settle(shard.world)
             start = time.perf_counter()
             _step(training)
+            _settle(shard.world)
             found[mode]["seconds"].append(time.perf_counter() - start)
             found[mode]["sent"] = _halo_bytes(shard.world.meter.bytes_sent) - before[0]
             found[mode]["between"] = _bytes_between(shard.world) - before[1]
@@ -129,6 +132,11 @@ def time_modes(
             seconds[how] = time.perf_counter() - start
         found[mode]["evaluation"] = seconds[how]
     return found
+
+
+def _settle(world: World) -> None:
+    if world.device.type == "cuda":
+        torch.cuda.synchronize(world.device)
 
 
 def _step(training: Trainer) -> None:
@@ -151,7 +159,7 @@ def measure_rank(job: dict[str, Any]) -> None:
     """Do one rank's share of a job and tell what it saw."""
     first = settings(job, job["models"][0], job["modes"][0])
     prepare_process(make_config(**first))
-    with World.join(device=job.get("device", "cpu")) as world:
+    with World.join(device=job["device"]) as world:
         shard = open_shard(job["parts"], world, verify=False)
         found: dict[str, Any] = {}
         for model in job["models"]:
@@ -217,6 +225,7 @@ def time_hosts(
         "period": PERIOD,
         "dropout": args.dropout,
         "lr": args.lr,
+        "device": args.time_device,
         "threads": max(1, args.cores // args.ranks),
         "timed": args.timed,
         "log": f"{args.json}.part" if args.cores and args.json else "",
@@ -239,6 +248,7 @@ def time_hosts(
                     "hosts": size,
                     "ranks_per_host": args.ranks,
                     "cores_per_host": args.cores or None,
+                    "device": args.time_device,
                     "mbit": mbit,
                     "model": model,
                     "mode": mode,
@@ -359,6 +369,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--cuts", type=Path, help="where parts are kept, and taken from")
     parser.add_argument("--accuracy-ranks", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="for accuracy")
+    parser.add_argument("--time-device", default="cpu", help="for seconds; cuda: hosts share a GPU")
     parser.add_argument("--rank")
     return parser.parse_args()
 
