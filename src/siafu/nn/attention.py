@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from siafu.nn.draws import Dropout
-from siafu.nn.layers import own_map
+from siafu.nn.layers import Linear, own_map
 from siafu.nn.neighbours import EdgeRows, Neighbours
 from siafu.nn.sparse import Rows, project
 from siafu.ops import DotProduct, Gat, GatV2
@@ -74,7 +74,7 @@ class GATLayer(_AttentionLayer):
 
     def __init__(self, in_width: int, out_width: int, heads: Heads, *, num_types: int = 0) -> None:
         super().__init__(out_width, heads)
-        self.linear = nn.Linear(in_width, heads.count * out_width, bias=False)
+        self.linear = Linear(in_width, heads.count * out_width, bias=False)
         self.left = nn.Parameter(torch.empty(heads.count, out_width))
         self.right = nn.Parameter(torch.empty(heads.count, out_width))
         self.bias = nn.Parameter(torch.zeros(self.out_width))
@@ -120,8 +120,8 @@ class GATv2Layer(_AttentionLayer):
 
     def __init__(self, in_width: int, out_width: int, heads: Heads) -> None:
         super().__init__(out_width, heads)
-        self.source = nn.Linear(in_width, heads.count * out_width)
-        self.target = nn.Linear(in_width, heads.count * out_width)
+        self.source = Linear(in_width, heads.count * out_width)
+        self.target = Linear(in_width, heads.count * out_width)
         self.score = nn.Parameter(torch.empty(heads.count, out_width))
         self.bias = nn.Parameter(torch.zeros(self.out_width))
         self.edge = _edge_linear(heads.edge_width, heads.count * out_width)
@@ -148,10 +148,10 @@ class TransformerLayer(_AttentionLayer):
 
     def __init__(self, in_width: int, out_width: int, heads: Heads) -> None:
         super().__init__(out_width, heads)
-        self.query = nn.Linear(in_width, heads.count * out_width)
-        self.key = nn.Linear(in_width, heads.count * out_width)
-        self.value = nn.Linear(in_width, heads.count * out_width)
-        self.own = nn.Linear(in_width, self.out_width)
+        self.query = Linear(in_width, heads.count * out_width)
+        self.key = Linear(in_width, heads.count * out_width)
+        self.value = Linear(in_width, heads.count * out_width)
+        self.own = Linear(in_width, self.out_width)
         self.edge = _edge_linear(heads.edge_width, heads.count * out_width)
         self.scale = out_width**-0.5
 

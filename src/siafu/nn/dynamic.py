@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from siafu.nn.draws import Dropout
-from siafu.nn.layers import GCNLayer, mapped_sum
+from siafu.nn.layers import GCNLayer, Linear, mapped_sum
 from siafu.nn.neighbours import Neighbours
 from siafu.nn.sparse import CachedRows, Rows, dense
 from siafu.nn.temporal import (
@@ -136,7 +136,7 @@ class TransformedGCN(nn.Module):
         edge_width: int = 0,
     ) -> None:
         super().__init__()
-        self.linear = nn.Linear(in_width, out_width, bias=False)
+        self.linear = Linear(in_width, out_width, bias=False)
         nn.init.xavier_uniform_(self.linear.weight)
         self.edges, self.reads_edges = edge_map(edge_width, out_width), edge_width > 0
         self.out_width, self.bend, self.dropout = out_width, bend, dropout or Dropout(0.0, 0)
@@ -309,7 +309,7 @@ class NodeHead(nn.Module):
 
     def __init__(self, width: int, out_width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(width, out_width)
+        self.linear = Linear(width, out_width)
 
     def forward(self, x_ND: Tensor) -> Tensor:
         """Return out_NO."""

@@ -11,10 +11,18 @@ from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from siafu.nn.neighbours import Neighbours, Summing
 from siafu.nn.sparse import CachedRows, MappedRows, Rows, SparseRows, dense, project
+from siafu.ops import linear, linear_onto
+
+
+class Linear(nn.Linear):
+    """Torch's, by the fastest product there is for many rows."""
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        """Return x W^T + b."""
+        return linear(x_ND, self.weight, self.bias)
 
 
 @runtime_checkable
@@ -62,7 +70,7 @@ def own_map(
         rows_M = neighbours.own(torch.arange(len(x.ids_N), device=x.ids_N.device))
         return project(x if len(rows_M) == len(x.ids_N) else x.select(rows_M), weight_OD, bias_O)
     rows_ND = x.rows if isinstance(x, CachedRows) else x
-    return functional.linear(neighbours.own(rows_ND), weight_OD, bias_O)
+    return linear(neighbours.own(rows_ND), weight_OD, bias_O)
 
 
 def _dense(x: Rows, weight_OD: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -101,10 +109,8 @@ def _added(onto: Tensor | None, sum_MO: Tensor) -> Tensor:
 def _add_map(onto: Tensor | None, x_MD: Tensor, weight_OD: Tensor) -> Tensor:
     """Return onto + x W^T, without a pass of its own for the sum."""
     if onto is None or onto.dim() == 1:
-        return functional.linear(x_MD, weight_OD, onto)
-    if onto.dtype == x_MD.dtype == weight_OD.dtype:
-        return onto.addmm_(x_MD, weight_OD.T)
-    return torch.addmm(onto, x_MD, weight_OD.T)  # autocast settles the type
+        return linear(x_MD, weight_OD, onto)
+    return linear_onto(onto, x_MD, weight_OD)
 
 
 class GCNLayer(nn.Module):
@@ -112,7 +118,7 @@ class GCNLayer(nn.Module):
 
     def __init__(self, in_width: int, out_width: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(in_width, out_width, bias=False)
+        self.linear = Linear(in_width, out_width, bias=False)
         self.bias = nn.Parameter(torch.zeros(out_width))
         nn.init.xavier_uniform_(self.linear.weight)
 
@@ -122,7 +128,7 @@ class GCNLayer(nn.Module):
 
     def map_ahead(self, x_ND: Tensor) -> MappedRows:
         """Return x W^T."""
-        return MappedRows(functional.linear(x_ND, self.linear.weight), None)
+        return MappedRows(linear(x_ND, self.linear.weight), None)
 
     @property
     def last_bias(self) -> Tensor:
@@ -139,12 +145,12 @@ class SAGELayer(nn.Module):
 
     def __init__(self, in_width: int, out_width: int, *, aggregation: str = "mean") -> None:
         super().__init__()
-        self.own = nn.Linear(in_width, out_width)
-        self.neigh = nn.Linear(in_width, out_width, bias=False)
+        self.own = Linear(in_width, out_width)
+        self.neigh = Linear(in_width, out_width, bias=False)
         # A maximum does not commute with a linear map, so its rows are mapped before on purpose.
-        self.pool = nn.Linear(in_width, out_width) if aggregation == "max" else None
+        self.pool = Linear(in_width, out_width) if aggregation == "max" else None
         if self.pool is not None:
-            self.neigh = nn.Linear(out_width, out_width, bias=False)
+            self.neigh = Linear(out_width, out_width, bias=False)
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO."""
@@ -153,7 +159,7 @@ class SAGELayer(nn.Module):
     def map_ahead(self, x_ND: Tensor) -> MappedRows:
         """Return both maps of x; a maximum has three, which are wider."""
         assert self.pool is None, "no sum, and not narrower"
-        return MappedRows(functional.linear(x_ND, self.neigh.weight), self.own(x_ND))
+        return MappedRows(linear(x_ND, self.neigh.weight), self.own(x_ND))
 
     @property
     def last_bias(self) -> Tensor:
@@ -178,8 +184,8 @@ class GINLayer(nn.Module):
 
     def __init__(self, in_width: int, out_width: int) -> None:
         super().__init__()
-        self.first = nn.Linear(in_width, out_width)
-        self.second = nn.Linear(out_width, out_width)
+        self.first = Linear(in_width, out_width)
+        self.second = Linear(out_width, out_width)
         self.eps = nn.Parameter(torch.zeros(()))
 
     def forward(self, x: Rows, neighbours: Neighbours) -> Tensor:
@@ -193,7 +199,7 @@ class GINLayer(nn.Module):
 
     def before_bias(self, x: Rows, neighbours: Neighbours) -> Tensor:
         """Return out_MO without the bias."""
-        return functional.linear(self._hidden(x, neighbours), self.second.weight)
+        return linear(self._hidden(x, neighbours), self.second.weight)
 
     def _hidden(self, x: Rows, neighbours: Neighbours) -> Tensor:
         if isinstance(x, CachedRows):
@@ -222,7 +228,7 @@ class RGCNLayer(nn.Module):
     def __init__(self, in_width: int, out_width: int, *, num_types: int) -> None:
         super().__init__()
         bases = min(num_types, MOST_BASES)
-        self.own = nn.Linear(in_width, out_width)
+        self.own = Linear(in_width, out_width)
         self.basis = nn.Parameter(torch.empty(bases, in_width, out_width))
         self.mixture = nn.Parameter(torch.empty(num_types, bases))
         for matrix in self.basis:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from siafu.nn.cards import LayerPlace, ModelSpec, layer_widths
 from siafu.nn.draws import Draws, Dropout
-from siafu.nn.layers import EndsWithBias, MapsAhead
+from siafu.nn.layers import EndsWithBias, Linear, MapsAhead
 from siafu.nn.neighbours import Activating, Neighbours
 from siafu.nn.norm import GraphBatchNorm
 from siafu.nn.precision import as_rows
@@ -29,7 +29,7 @@ class GNN(nn.Module):
         )
         self.norms = nn.ModuleList(_norm(spec) for _ in range(hidden_layers))
         jk_width = spec.hidden * (hidden_layers if spec.jk == "cat" else 1)
-        self.readout = None if spec.jk == "none" else nn.Linear(jk_width, spec.out_width)
+        self.readout = None if spec.jk == "none" else Linear(jk_width, spec.out_width)
         self.activation = spec.card.activation
 
     def forward(self, x: Rows, neighbours: Neighbours | list[Neighbours], draws: Draws) -> Tensor:

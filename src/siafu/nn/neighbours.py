@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
-from torch.nn import functional
 
 from siafu.nn.draws import Dropout
-from siafu.ops import Attention
+from siafu.ops import Attention, linear
 
 Summing = Literal["sum", "mean", "normalised_sum"]
 Reduce = Literal["sum", "mean", "max", "min", "mul", "softmax"]
@@ -164,4 +163,4 @@ def as_tuple(tensors: Tensor | tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
 
 def mapped(x_ND: Tensor, weight_OD: Tensor | None) -> Tensor:
     """Return x W^T, or x: what `depart` is where no rows travel."""
-    return x_ND if weight_OD is None else functional.linear(x_ND, weight_OD)
+    return x_ND if weight_OD is None else linear(x_ND, weight_OD)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from siafu.nn.draws import Draws, Dropout
 from siafu.nn.precision import Precision, as_rows, stored_type, weight_type
-from siafu.ops import CSR, dropout_pairs, neighbour_sum
+from siafu.ops import CSR, dropout_pairs, linear, neighbour_sum
 
 
 @dataclass(frozen=True)
@@ -117,6 +116,6 @@ def _divisors(sums: Tensor) -> Tensor:
 def project(x: Rows, weight_OD: Tensor, bias_O: Tensor | None = None) -> Tensor:
     """Return x W^T + b for rows of any kind."""
     if not isinstance(x, SparseRows):
-        return functional.linear(dense(x), weight_OD, bias_O)
+        return linear(dense(x), weight_OD, bias_O)
     out_NO = neighbour_sum(x.csr, as_rows(weight_OD).t().contiguous())
     return out_NO if bias_O is None else out_NO + bias_O.to(out_NO.dtype)

@@ -44,6 +44,7 @@ from siafu.ops.group_numbering import GroupNumbering, NewKeys
 from siafu.ops.kernels import adds_own, has_fast_kernels
 from siafu.ops.numba_jit import load_compiler
 from siafu.ops.numbering import Numbering, union
+from siafu.ops.product import linear, linear_onto, map_gradient, map_rows
 from siafu.ops.random.draws import (
     DrawKey,
     HeldKey,
@@ -149,7 +150,11 @@ __all__ = [
     "gcn_values",
     "has_fast_kernels",
     "key_words",
+    "linear",
+    "linear_onto",
     "load_compiler",
+    "map_gradient",
+    "map_rows",
     "max_gradients",
     "max_with_argument",
     "neighbour_max",

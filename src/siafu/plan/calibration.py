@@ -28,6 +28,7 @@ from siafu.ops import (
     decode,
     dropout_rows,
     encode,
+    map_rows,
     max_with_argument,
     num_threads,
     sample_positions,
@@ -186,7 +187,7 @@ def _gather(width: int, table_bytes: int, device: torch.device) -> float:
 def _product(width: int, device: torch.device) -> float:
     rows = max(1024, (1 << 22) // width) * (4 if device.type == "cuda" else 1)
     x, weight = (torch.ones(count, width, device=device) for count in (rows, width))
-    return _seconds(lambda: x @ weight, device) / (rows * width * width)
+    return _seconds(lambda: map_rows(x, weight), device) / (rows * width * width)
 
 
 def _attention(device: torch.device) -> tuple[float, float]:

@@ -13,10 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
 
 from siafu.comm import PendingRows
-from siafu.ops import CSR, fold_max, max_gradients, max_with_argument, sum_into, sum_type
+from siafu.ops import (
+    CSR,
+    fold_max,
+    linear,
+    map_gradient,
+    map_rows,
+    max_gradients,
+    max_with_argument,
+    sum_into,
+    sum_type,
+)
 from siafu.ops.csr.matrix import edge_dtype
 from siafu.strategy.blocks import Block, Reach
 from siafu.strategy.dropping import LateDropout
@@ -132,7 +141,7 @@ class _MapAhead(torch.autograd.Function):
         for number, rows in enumerate(needed):
             for some in rows.split(_ROWS_AT_ONCE):
                 x_SD = x_ND.index_select(0, some) if late is None else late.write(some)
-                part_SO = functional.linear(x_SD, weight_OD)
+                part_SO = linear(x_SD, weight_OD)
                 out_NO.index_copy_(0, some, part_SO)
             if number == 0:
                 departure.start(out_NO)
@@ -155,9 +164,9 @@ class _MapAhead(torch.autograd.Function):
             for some in rows.split(_ROWS_AT_ONCE):
                 part_SO = grad_NO.index_select(0, some).to(kind)
                 if grad_ND is not None:
-                    grad_ND.index_copy_(0, some, part_SO @ weight_OD)
+                    grad_ND.index_copy_(0, some, map_rows(part_SO, weight_OD.t()))
                 if grad_OD is not None:
-                    grad_OD += part_SO.t() @ x_ND.index_select(0, some)
+                    grad_OD += map_gradient(part_SO, x_ND.index_select(0, some))
         return grad_ND, None if grad_OD is None else grad_OD.to(kind), None, None, None
 
 
@@ -179,7 +188,7 @@ def depart(
     if weight_OD is not None and needed is not None:
         mapped_NO: Tensor = _MapAhead.apply(x_ND, weight_OD, departure, needed, late)
         return departure.note(mapped_NO)
-    rows_ND = x_ND if weight_OD is None else functional.linear(x_ND, weight_OD)
+    rows_ND = x_ND if weight_OD is None else linear(x_ND, weight_OD)
     sent_ND: Tensor = _Depart.apply(rows_ND, departure, needed, late)
     return departure.note(sent_ND)
 
