@@ -27,7 +27,7 @@ from torch.nn import functional
 from benchmarks.measure import Side, append_json, machine, peak_bytes, take_turns
 from benchmarks.spmm import SHAPES, floor_of, power_law
 from siafu.nn import GNN, Draws, LocalNeighbours, ModelSpec
-from siafu.ops import CSR, set_threads, spare_page_faults
+from siafu.ops import CSR, map_gradient, map_rows, set_threads, spare_page_faults
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyG scripts parts of itself, which torch has deprecated
@@ -80,10 +80,10 @@ def products_of(name: str, x_ND: Tensor) -> Side:
     def products() -> None:
         for number, (rows, grad, weight) in enumerate(zip(inputs, grads, weights, strict=True)):
             for _ in range(maps):
-                functional.linear(rows, weight)
-                grad.t() @ rows
+                map_rows(rows, weight)
+                map_gradient(grad, rows)
                 if number:
-                    grad @ weight
+                    map_rows(grad, weight.t())
 
     return products
 

@@ -6,9 +6,11 @@ Run: python -m benchmarks.step [--json FILE] [--model sage] [--repeats 7] [--nod
 One process, one thread: 3 layers of 256 hidden, dropout 0.5, fan-out 15,10,5, minibatches of 1000
 on a graph like ogbn-products (100 features). A step is the forward pass, the loss, the backward
 pass and Adam, on a minibatch that has been drawn and fetched. The floor is its matrix products
-alone, forward and backward, on tensors of the same shapes. PyG trains the same model on the same
-minibatch, trimmed layer by layer. Sides take turns; seconds are processor time, which a busy
-machine disturbs less. `parts` are the operations of our step, from torch's profiler.
+alone, forward and backward, on tensors of the same shapes: `products` as siafu makes them,
+`products_torch` by torch's, which `products` were too in rows without that name. PyG trains the
+same model on the same minibatch, trimmed layer by layer. Sides take turns; seconds are processor
+time, which a busy machine disturbs less. `parts` are the operations of our step, from torch's
+profiler.
 """
 
 import argparse
@@ -33,6 +35,7 @@ from siafu.engine import begin
 from siafu.engine.networks.sampled import SampledNetwork
 from siafu.launch.rank import prepare_process
 from siafu.minibatch import Macrobatch
+from siafu.ops import map_gradient, map_rows
 from siafu.partitioning import write_parts
 from siafu.shard import open_shard
 
@@ -66,7 +69,7 @@ def our_step(network: SampledNetwork, macrobatch: Macrobatch) -> Callable[[], ob
     return work
 
 
-def products(reached: tuple[int, ...], per_row: int) -> Callable[[], object]:
+def products(reached: tuple[int, ...], per_row: int, *, torchs: bool) -> Callable[[], object]:
     """Return the step's products: of each row that a layer writes, `per_row` maps.
 
     Forward, gradients of weights, and of rows but in the first layer.
@@ -75,13 +78,11 @@ def products(reached: tuple[int, ...], per_row: int) -> Callable[[], object]:
     inputs = [torch.randn(n, d) for n, d in zip(rows, WIDTHS, strict=False)]
     grads = [torch.randn(n, d) for n, d in zip(rows, WIDTHS[1:], strict=False)]
     weights = [torch.randn(o, d) for d, o in pairwise(WIDTHS)]
-    out = [
-        (torch.empty_like(g), torch.empty_like(w), torch.empty_like(x))
-        for g, w, x in zip(grads, weights, inputs, strict=True)
-    ]
+    layers = list(zip(inputs, grads, weights, strict=True))
+    out = [tuple(map(torch.empty_like, (grad, weight, x))) for x, grad, weight in layers]
 
-    def work() -> object:
-        for number, (x, grad, weight) in enumerate(zip(inputs, grads, weights, strict=True)):
+    def by_torch() -> object:
+        for number, (x, grad, weight) in enumerate(layers):
             for _ in range(per_row):
                 torch.mm(x, weight.T, out=out[number][0])
                 torch.mm(grad.T, x, out=out[number][1])
@@ -89,7 +90,16 @@ def products(reached: tuple[int, ...], per_row: int) -> Callable[[], object]:
                     torch.mm(grad, weight, out=out[number][2])
         return out
 
-    return work
+    def as_siafu() -> object:
+        for number, (x, grad, weight) in enumerate(layers):
+            for _ in range(per_row):
+                map_rows(x, weight)
+                map_gradient(grad, x)
+                if number:
+                    map_rows(grad, weight.T)
+        return out
+
+    return by_torch if torchs else as_siafu
 
 
 class PygSage(nn.Module):
@@ -161,7 +171,12 @@ def measure(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     macrobatch = sampler.build(1, sampler.schedule.steps(1)[:1])
     reached = macrobatch.subgraphs[0][0].reached
     ours = our_step(network, macrobatch)
-    sides = {"step": ours, "products": products(reached, 2 if args.model == "sage" else 1)}
+    maps = 2 if args.model == "sage" else 1
+    sides = {
+        "step": ours,
+        "products": products(reached, maps, torchs=False),
+        "products_torch": products(reached, maps, torchs=True),
+    }
     if args.model == "sage":
         sides["pyg"] = pyg_step(macrobatch)
     found = in_turns(sides, args.repeats)
