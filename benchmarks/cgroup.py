@@ -1,8 +1,8 @@
-"""A control group with a limit on memory, for commands that have to stay within it.
+"""Control groups with a limit on memory or on processors, for commands that have to keep it.
 
-The kernel counts what the processes of the group hold and the pages of files they read; at the
-limit it takes pages of files back first, then ends a process. Groups of version 2 and of version 1
-are known; both need root.
+Of memory the kernel counts what the processes of the group hold and the pages of files they read:
+at the limit it takes pages of files back first, then ends a process. Groups of version 2 and of
+version 1 are known; both need root.
 """
 
 import os
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
+_PERIOD_US = 10_000
+"""How often time is dealt out again: short beside a message, long beside the kernel's tick."""
 
 
 class NoGroupError(RuntimeError):
@@ -39,21 +41,46 @@ class Group:
 @contextmanager
 def limited(most_bytes: int) -> Iterator[Group]:
     """Yield a group whose processes may hold so many bytes together; raise where there is none."""
-    first = _ROOT / "memory" if (_ROOT / "memory").is_dir() else _ROOT
-    path, is_old = first / f"siafu-{os.getpid()}-{secrets.token_hex(4)}", first != _ROOT
-    try:
-        if not is_old and "memory" not in (first / "cgroup.subtree_control").read_text().split():
-            (first / "cgroup.subtree_control").write_text("+memory")
-        path.mkdir()
-    except OSError as error:
-        raise NoGroupError(f"no memory cgroup can be made in {first}: {error}") from error
-    try:
-        (path / ("memory.limit_in_bytes" if is_old else "memory.max")).write_text(str(most_bytes))
+    with _group("memory") as (path, is_old):
+        name = "memory.limit_in_bytes" if is_old else "memory.max"
+        files = {name: str(most_bytes)}
         if not is_old and (path / "memory.swap.max").exists():
-            (path / "memory.swap.max").write_text("0")
+            files["memory.swap.max"] = "0"
+        _limit(path, files)
         yield Group(path)
+
+
+@contextmanager
+def slowed(cores: float) -> Iterator[Group]:
+    """Yield a group whose processes have so many cores' time together, evenly over time."""
+    with _group("cpu") as (path, is_old):
+        quota, period = str(round(cores * _PERIOD_US)), str(_PERIOD_US)
+        files = {"cpu.max": f"{quota} {period}"}
+        _limit(path, {"cpu.cfs_period_us": period, "cpu.cfs_quota_us": quota} if is_old else files)
+        yield Group(path)
+
+
+def _limit(path: Path, files: dict[str, str]) -> None:
+    try:
+        for name, text in files.items():
+            (path / name).write_text(text)
     except OSError as error:
         raise NoGroupError(f"no limit can be set in {path}: {error}") from error
+
+
+@contextmanager
+def _group(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Yield a new group's folder, and whether it is of version 1."""
+    first = _ROOT / controller if (_ROOT / controller).is_dir() else _ROOT
+    path, is_old = first / f"siafu-{os.getpid()}-{secrets.token_hex(4)}", first != _ROOT
+    try:
+        if not is_old and controller not in (first / "cgroup.subtree_control").read_text().split():
+            (first / "cgroup.subtree_control").write_text(f"+{controller}")
+        path.mkdir()
+    except OSError as error:
+        raise NoGroupError(f"no {controller} cgroup can be made in {first}: {error}") from error
+    try:
+        yield path, is_old
     finally:
         path.rmdir()
 

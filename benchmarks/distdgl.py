@@ -8,6 +8,7 @@ The hosts, the graph with communities and the model of `benchmarks.macrobatch`: 
 interpreter named (DGL 2.1 with torch 2.2.1 and torchdata 0.7.1), cut into the same parts: a server
 and a trainer per host, with and without a process that samples ahead, the better of which counts.
 Both sides have the same cores, one after the other on an else quiet machine; the last epoch counts.
+With fewer cores here than hosts have they are played slower, and seconds are theirs.
 DGL's seconds by what they went into stand beside, ours for drawing and fetching alone. Both cuts
 are kept in `--folder`, and taken from there; `--prepare` makes them and ends.
 """
@@ -22,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hosts import Hosts, hosts
-from benchmarks.macrobatch import AHEAD, BATCH, COMMON, IN_TURN, cut, on_hosts, on_own_cores
+from benchmarks.hosts import Hosts, hosts, slower_by
+from benchmarks.macrobatch import AHEAD, BATCH, COMMON, IN_TURN, cores_of_hosts, cut, on_hosts
 from benchmarks.measure import append_json, machine
 from benchmarks.products_like import CLASSES, part_of, products_like
 from benchmarks.reach import reach_of
@@ -56,7 +57,9 @@ def write_task(graph: Graph, parts: Array, folder: Path) -> None:
 def theirs(folder: Path, samplers: int, args: argparse.Namespace) -> list[dict[str, Any]]:
     """Return what each host of DGL's measured."""
     fanouts = [int(text) for text in str(COMMON["fanout"]).split(",")]
-    with hosts(args.hosts, mbit=args.mbit) as made:
+    with hosts(
+        args.hosts, mbit=args.mbit, **cores_of_hosts(args.hosts, args.threads, "cpu")
+    ) as made:
         job = {
             "folder": str(folder / "dgl"),
             "addresses": str(_addresses(made, folder)),
@@ -74,13 +77,21 @@ def theirs(folder: Path, samplers: int, args: argparse.Namespace) -> list[dict[s
         own = 'mount -t tmpfs tmpfs /dev/shm && exec "$@"'
         command = ["sh", "-c", own, "sh", str(args.dgl_python), str(PEER), "host"]
         command.append(str(folder / "job.json"))
-        bound = on_own_cores(command, args.hosts, args.threads)
-        answers = made.run(bound, deadline_seconds=DEADLINE_SECONDS, cwd=folder)
+        answers = made.run(command, deadline_seconds=DEADLINE_SECONDS, cwd=folder)
     for told in answers:
         if told.code != 0:
             raise RuntimeError(f"DGL's host {told.host}: {told.code} {told.err[-3000:]}")
     told_lines = (each.out.splitlines() for each in answers)  # DGL prints on its way out
-    return [json.loads(next(line for line in lines if line[:1] == "{")) for lines in told_lines]
+    found = [json.loads(next(line for line in lines if line[:1] == "{")) for lines in told_lines]
+    for of_host in found:
+        of_host["epochs"] = [_in_their_time(epoch, made.slower) for epoch in of_host["epochs"]]
+    return found
+
+
+def _in_their_time(epoch: dict[str, float], slower: int) -> dict[str, float]:
+    """Return DGL's seconds as hosts have them; the rest are counts and losses."""
+    seconds = ("seconds", "sample", "rows", "train")
+    return {key: value / slower if key in seconds else value for key, value in epoch.items()}
 
 
 def _addresses(made: Hosts, folder: Path) -> Path:
@@ -179,6 +190,7 @@ def main() -> None:
         **reach,
         **machine(),
         "threads": args.threads,
+        "slower": slower_by(args.hosts * args.threads),
         "rows": rows,
     }
     if args.json:

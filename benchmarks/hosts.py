@@ -5,8 +5,10 @@ Run: python -m benchmarks.hosts --hosts 2 --mbit 100                       # set
 
 The command after `--` runs once in each host (or as often as there are ranks per host), in an
 environment like torchrun's: `python`, `siafu` and `torch` find their peers over the slow links. The
-files are those of the machine, and so are the cores, unless each host is given some. Needs Linux,
-root, and `ip` and `tc` (package iproute2).
+files are those of the machine, and so are the cores, unless each host is given some. A machine with
+fewer cores than the hosts should have can play them `slower`: with 2, each host has half of its
+cores' time (a control group sees to it) and half of its link, and what takes two seconds would take
+one. Needs Linux, root, and `ip` and `tc` (package iproute2).
 
 Everything lives in namespaces named after this process, the bridge too, so deleting those leaves
 nothing behind. That happens on leaving `hosts`, on SIGTERM, SIGHUP and Ctrl-C, at exit; and what a
@@ -23,11 +25,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from benchmarks.cgroup import Group, slowed
 from benchmarks.namespaces import (
     TOOL_SECONDS,
     end_all,
@@ -93,6 +96,10 @@ class Hosts:
     """Of each host."""
     cores: int = 0
     """Of each host, nobody else's; 0: all share the machine's."""
+    slower: int = 1
+    """How many seconds here are one of the hosts': of links and cores they have such a part."""
+    groups: list[Group] = field(default_factory=list)
+    """One per host where they are slower."""
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def address(self, host: int) -> str:
@@ -122,9 +129,12 @@ class Hosts:
         }
 
     def cores_of(self, host: int) -> set[int]:
-        """Return the cores that a host may use."""
+        """Return the cores that a host may use; where it is slower, others may use them too."""
         every = sorted(os.sched_getaffinity(0))
-        return set(every[host * self.cores : (host + 1) * self.cores] if self.cores else every)
+        if not self.cores:
+            return set(every)
+        ends = ((host + 1) * self.cores + self.slower - 1) // self.slower
+        return set(every[host * self.cores // self.slower : ends])
 
     def run(
         self,
@@ -169,6 +179,7 @@ class Hosts:
     ) -> None:
         host = rank // self.ranks
         cores = self.cores_of(host)
+        words = ["ip", "netns", "exec", f"{self.prefix}-{host}", *arguments]
 
         def prepare() -> None:
             end_with_parent()
@@ -179,7 +190,7 @@ class Hosts:
             (scratch / f"{rank}.err").open("wb") as err,
         ):
             child = subprocess.Popen(
-                ["ip", "netns", "exec", f"{self.prefix}-{host}", *arguments],
+                self.groups[host].command(words) if self.groups else words,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -215,20 +226,37 @@ class Hosts:
         self._children.clear()
 
 
+def slower_by(cores: int) -> int:
+    """Return how much slower hosts with so many cores together are to be played here."""
+    return max(1, -(-cores // len(os.sched_getaffinity(0))))
+
+
 @contextmanager
 def hosts(
-    num_hosts: int, *, mbit: float | None = None, ranks: int = 1, cores: int = 0
+    num_hosts: int,
+    *,
+    mbit: float | None = None,
+    ranks: int = 1,
+    cores: int = 0,
+    slower: int = 1,
 ) -> Iterator[Hosts]:
     """Yield hosts that reach each other through one bridge; gone afterwards whatever happens.
 
-    Each has so many `ranks`, and `cores` of its own; 0: the machine's are everybody's.
+    Each has so many `ranks`, and `cores` of its own; 0: the machine's are everybody's. Where they
+    are `slower`, seconds are to be divided by that.
     """
     has = len(os.sched_getaffinity(0))
-    if cores * num_hosts > has:
+    if cores * num_hosts > has * slower:
         raise ConfigError(
             "There are not as many cores.",
             seen=f"{num_hosts} hosts with {cores} each, {has} on this machine",
-            fix="use fewer, or 0: hosts share them",
+            fix="use fewer, slower hosts, or 0: hosts share them",
+        )
+    if slower > 1 and not cores:
+        raise ConfigError(
+            "Hosts without cores of their own can't be slower.",
+            seen=f"slower={slower}, cores=0",
+            fix="say how many cores each host has",
         )
     if not 1 <= num_hosts <= 1000 or (mbit is not None and mbit <= 0):
         raise ConfigError(
@@ -239,11 +267,15 @@ def hosts(
     if (lack := missing()) is not None:
         raise ConfigError("Hosts cannot be made here.", seen=lack, fix="see `benchmarks/hosts.py`")
     sweep()
-    made = Hosts(num_hosts, mbit, new_prefix(), ranks, cores)
+    made = Hosts(num_hosts, mbit, new_prefix(), ranks, cores, slower)
     clean = partial(remove, made.prefix)
     atexit.register(clean)
     try:
-        with signals_unwind():
+        with ExitStack() as groups, signals_unwind():
+            if slower > 1:
+                share = cores / slower
+                made.groups = [groups.enter_context(slowed(share)) for _ in range(num_hosts)]
+                groups.callback(made.stop)  # a group can only go when nothing runs in it
             _build(made)
             yield made
     finally:
@@ -269,8 +301,8 @@ def _build(made: Hosts) -> None:
             tool("ip", "-n", name, "link", "set", link, "up")
         if made.mbit is not None:
             # what leaves the host at its end of the wire, what comes to it at the bridge's end
-            _limit(name, "eth0", made.mbit)
-            _limit(switch, port, made.mbit)
+            _limit(name, "eth0", made.mbit / made.slower)
+            _limit(switch, port, made.mbit / made.slower)
 
 
 def _limit(namespace: str, link: str, mbit: float) -> None:

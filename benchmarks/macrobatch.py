@@ -16,24 +16,23 @@ k = 1, to the bit, unless it computes something else by design (aggregated input
 shared draws).
 How much of the graph one minibatch and k of them reach stands beside: feature bytes of a graph that
 one all but covers say little of larger ones (`benchmarks.reach`).
-Hosts have cores of their own where the machine has `--threads` for each. With --json, a line is
-added for each number of hosts and graph as soon as it is measured.
+Hosts have `--threads` cores of their own; on a machine with fewer they are played slower, links too
+(`benchmarks.hosts`), and seconds are theirs. With --json, a line is added for each number of hosts
+and graph as soon as it is measured.
 """
 
 import argparse
 import hashlib
 import json
-import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from benchmarks.beside import SMALL_REACH
-from benchmarks.hosts import hosts
+from benchmarks.hosts import hosts, slower_by
 from benchmarks.measure import append_json, machine
 from benchmarks.products_like import DEGREE, method_of, part_of, products_like
 from benchmarks.ranks import answer, run_module
@@ -160,18 +159,13 @@ def measure(shard: Shard, name: str, job: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def on_own_cores(command: list[str], size: int, threads: int) -> Callable[[int], list[str]]:
-    """Return the command of each host, on cores that no other has where there are enough.
+def cores_of_hosts(size: int, threads: int, device: str) -> dict[str, int]:
+    """Return how hosts have a core for each thread: on a machine with too few they are slower.
 
-    Bound before it starts, since libraries look once how many cores they may spin on.
+    A GPU that they share is not, so that there they share its machine's cores too.
     """
-    cores = sorted(os.sched_getaffinity(0))
-
-    def bound(host: int) -> list[str]:
-        mine = cores[host * threads : (host + 1) * threads]
-        return ["taskset", "-c", ",".join(map(str, mine)), *command]
-
-    return bound if len(cores) >= size * threads else lambda _: command
+    slower = slower_by(size * threads)
+    return {"cores": threads, "slower": slower} if device == "cpu" or slower == 1 else {}
 
 
 def measure_rank(job: dict[str, Any]) -> None:
@@ -193,15 +187,25 @@ def on_hosts(job: dict[str, Any], size: int, mbit: float) -> list[dict[str, Any]
     if size == 1:
         return run_module("benchmarks.macrobatch", 1, job, deadline_seconds=DEADLINE_SECONDS)
     command = [sys.executable, "-m", "benchmarks.macrobatch", "--rank", json.dumps(job)]
-    with hosts(size, mbit=mbit) as made:
-        bound = on_own_cores(command, size, job["threads"])
+    with hosts(size, mbit=mbit, **cores_of_hosts(size, job["threads"], job["device"])) as made:
         # As many ranks as hosts on one machine: they share its GPU, which NCCL does not carry.
         shared = {"LOCAL_WORLD_SIZE": str(size)} if job["device"] == "cuda" else None
-        answers = made.run(bound, deadline_seconds=DEADLINE_SECONDS, env=shared)
+        answers = made.run(command, deadline_seconds=DEADLINE_SECONDS, env=shared)
     failed = [told for told in answers if told.code != 0]
     if failed:
         raise RuntimeError(f"host {failed[0].host}: {failed[0].err[-2000:]}")
-    return [json.loads(each.out.splitlines()[-1]) for each in answers]
+    told_by = [json.loads(each.out.splitlines()[-1]) for each in answers]
+    return [
+        {name: in_their_time(found, made.slower) for name, found in told.items()}
+        for told in told_by
+    ]
+
+
+def in_their_time(found: dict[str, Any], slower: int) -> dict[str, Any]:
+    """Return the same with seconds as hosts have them."""
+    return {
+        key: value / slower if key.endswith("_seconds") else value for key, value in found.items()
+    }
 
 
 def rows_of(told: list[dict[str, Any]], facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -303,7 +307,9 @@ def main() -> None:
                 told = on_hosts(
                     job | {"parts": str(cut(graph, parts, size, Path(scratch)))}, size, args.mbit
                 )
-                found = rows_of(told, {"hosts": size, "mbit": args.mbit, "graph": name})
+                slower = slower_by(size * args.threads) if args.device == "cpu" else 1
+                link = {"hosts": size, "mbit": args.mbit, "slower": slower}
+                found = rows_of(told, {**link, "graph": name})
                 reached = reach_of(graph, parts, tuple(k for k in REACH_SIZES if k <= args.steps))
                 say_reach(reached["reach"])
                 if args.json:

@@ -38,7 +38,6 @@ MODES: dict[str, dict[str, Any]] = {
     "changes": {"wire": 2, "changes": True, **PLAIN},
     "all": {"wire": 2, "changes": True},
     "bf16": {"precision": "bf16", **PLAIN},
-    "all bf16": {"wire": 2, "changes": True, "precision": "bf16"},
     "all cached": {"wire": 2, "changes": True, "input_cache": True},
     "4 bits overlap": {"wire": 4},
     "random overlap": {**ADAPTIVE, "wire": "random"},

@@ -14,8 +14,9 @@ not depend on the network, so it is measured on ranks of this machine, on a smal
 same kind. Bytes are those of an epoch, all ranks together. With `--curves` accuracy is followed
 over the epochs, and times are those until fp32's best validation accuracy is all but reached: as
 many epochs as it takes, and an exact evaluation after every tenth. A host may have several ranks,
-which then share halo rows ("once per host"), and cores of its own. "fp32" waits for its rows, which
-go to each rank.
+which then share halo rows ("once per host"), and cores of its own; with fewer cores here than that
+hosts are played slower, links too (`benchmarks.hosts`), and seconds are theirs. "fp32" waits for
+its rows, which go to each rank.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.hosts import hosts
+from benchmarks.hosts import hosts, slower_by
 from benchmarks.measure import append_json, machine
 from benchmarks.ranks import answer, run_module
 from benchmarks.slow_modes import ACCURACY_MODES, ALIKE, PAPER_MODES, PLAIN, settings
@@ -231,23 +232,25 @@ def time_hosts(
         "log": f"{args.json}.part" if args.cores and args.json else "",
     }
     command = [sys.executable, "-m", "benchmarks.slow_network", "--rank", json.dumps(job)]
-    with hosts(size, mbit=mbit, ranks=args.ranks, cores=args.cores) as made:
-        answers = made.run(command, deadline_seconds=900)
+    slower = slower_by(size * args.cores)
+    with hosts(size, mbit=mbit, ranks=args.ranks, cores=args.cores, slower=slower) as made:
+        answers = made.run(command, deadline_seconds=1800)
     failed = [told for told in answers if told.code != 0]
     if failed:
         raise RuntimeError(f"host {failed[0].host}: {failed[0].err[-2000:]}")
     told = [json.loads(each.out.splitlines()[-1]) for each in answers]
     rows = []
     for model in models:
-        plain = statistics.median(told[0][f"{model}/fp32"]["seconds"])
+        plain = statistics.median(told[0][f"{model}/fp32"]["seconds"]) / slower
         for mode in modes:
             found = [each[f"{model}/{mode}"] for each in told]
-            seconds = statistics.median(found[0]["seconds"])
+            seconds = statistics.median(found[0]["seconds"]) / slower
             rows.append(
                 {
                     "hosts": size,
                     "ranks_per_host": args.ranks,
                     "cores_per_host": args.cores or None,
+                    "slower": slower,
                     "device": args.time_device,
                     "mbit": mbit,
                     "model": model,
@@ -256,7 +259,7 @@ def time_hosts(
                     "times_fp32": round(plain / seconds, 2),
                     "halo_mb": round(sum(each["sent"] for each in found) / 1e6, 2),
                     "between_hosts_mb": round(sum(each["between"] for each in found) / 1e6, 2),
-                    "evaluation_seconds": round(found[0]["evaluation"], 3),
+                    "evaluation_seconds": round(found[0]["evaluation"] / slower, 3),
                 }
             )
             print(_line(rows[-1]), flush=True)
