@@ -2,8 +2,8 @@
 
 Torch multiplies float32 with MKL, which takes only AVX2 on AMD's processors; oneDNN, which torch
 has too, takes AVX-512. On Zen 5 that is 1.5 to 2.1 x as fast. Rows go through it in pieces that fit
-a cache, of few shapes: it keeps what it prepared for each shape it has seen. Neither a row nor a
-gradient depends, to the bit, on the number of threads; MKL's do not either.
+a cache, of few shapes: it keeps what it prepared for each shape it has seen. A row's bits depend
+neither on where it stands nor on the number of threads, a gradient's not on the latter.
 
 Shapes: N rows, P rows of a piece, D input width, O output width.
 """
@@ -20,8 +20,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 PIECE_ROWS = 512
-"""Rows at once for each thread; what is less than that goes to torch's own product."""
-GRADIENT_ROWS = 1024
+"""Rows at once for each thread."""
+STEP_ROWS = 64
+"""Rows of the last piece are padded to a multiple of these, so that shapes are few."""
+MOST_WIDTH = 1024
+"""Above it oneDNN may share out one sum among threads, and its bits depend on how many."""
+GRADIENT_ROWS = MOST_WIDTH
 """Rows at once whose products are added up, for all threads: the order of a sum is part of it."""
 LEAST_MAP = 64 * 64
 """Numbers in a map below which a call costs as much as it saves."""
@@ -29,73 +33,82 @@ LEAST_MAP = 64 * 64
 
 @cache
 def _is_faster_here() -> bool:
-    """Whether this is a processor that it was measured on: the vendor's family 26, Zen 5."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.backends.mkldnn.enabled:
         return False
     try:
         described = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
         return False
-    is_zen5 = re.search(r"^vendor_id\s*: AuthenticAMD$\ncpu family\s*: 26$", described, re.M)
-    return is_zen5 is not None and torch.backends.mkldnn.is_available()
+    return is_zen5(described) and torch.backends.mkldnn.is_available()
 
 
-def _count_in_pieces(rows: Tensor, width: int, at_once: int = PIECE_ROWS) -> int:
-    """Return how many of the rows go in pieces, to be multiplied by a map to such a width."""
+def is_zen5(described: str) -> bool:
+    """Return whether this is what Linux says of a processor that all this was measured on."""
+    return bool(re.search(r"^vendor_id\s*: AuthenticAMD\ncpu family\s*: 26$", described, re.M))
+
+
+def _is_taken(rows: Tensor, width: int) -> bool:
+    """Return whether a product of rows with a map to such a width is oneDNN's."""
     is_plain = rows.device.type == "cpu" and rows.dtype == torch.float32
-    if not is_plain or rows.size(1) * width < LEAST_MAP or not _is_faster_here():
-        return 0
-    return len(rows) // at_once * at_once
+    return is_plain and rows.size(1) * width >= LEAST_MAP and _is_faster_here()
 
 
 def _pieces(count: int) -> Iterator[slice]:
-    """Yield pieces of two sizes at most."""
-    first, size = 0, PIECE_ROWS * torch.get_num_threads()
-    while first < count:
-        size = size if first + size <= count else PIECE_ROWS
-        yield slice(first, first + size)
-        first += size
+    """Yield pieces for all threads, then for one each, then the rest."""
+    first = 0
+    for size in (PIECE_ROWS * torch.get_num_threads(), PIECE_ROWS):
+        while first + size <= count:
+            yield slice(first, first + size)
+            first += size
+    if first < count:
+        yield slice(first, count)
 
 
-def _piece(rows_PD: Tensor, weight_OD: Tensor) -> Tensor:
+def _mapped(x_ND: Tensor, weight_OD: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield x W^T piece by piece."""
+    for piece in _pieces(len(x_ND)):
+        rows_PD = x_ND[piece]
+        if missing := -len(rows_PD) % STEP_ROWS:
+            rows_PD = functional.pad(rows_PD, (0, 0, 0, missing))
+        yield piece, _multiply(rows_PD, weight_OD)[: piece.stop - piece.start]
+
+
+def _multiply(rows_PD: Tensor, weight_OD: Tensor) -> Tensor:
     out: Tensor = torch.ops.mkldnn._linear_pointwise(rows_PD, weight_OD, None, "none", [], "")
     return out
 
 
 def map_rows(x_ND: Tensor, weight_OD: Tensor) -> Tensor:
     """Return x W^T, without a gradient; both are of one type."""
-    count = _count_in_pieces(x_ND, len(weight_OD))
-    if not count:
+    if x_ND.size(1) > MOST_WIDTH or not _is_taken(x_ND, len(weight_OD)):
         return x_ND @ weight_OD.t()
     out_NO = x_ND.new_empty(len(x_ND), len(weight_OD))
-    for piece in _pieces(count):
-        out_NO[piece] = _piece(x_ND[piece], weight_OD)
-    if count < len(x_ND):
-        torch.mm(x_ND[count:], weight_OD.t(), out=out_NO[count:])
+    for piece, rows_PO in _mapped(x_ND, weight_OD):
+        out_NO[piece] = rows_PO
     return out_NO
 
 
 def add_mapped(onto_NO: Tensor, x_ND: Tensor, weight_OD: Tensor) -> None:
     """Add x W^T to rows, without a gradient; all are of one type."""
-    count = _count_in_pieces(x_ND, len(weight_OD))
-    for piece in _pieces(count):
-        onto_NO[piece].add_(_piece(x_ND[piece], weight_OD))
-    if count < len(x_ND):
-        onto_NO[count:].addmm_(x_ND[count:], weight_OD.t())
+    if x_ND.size(1) > MOST_WIDTH or not _is_taken(x_ND, len(weight_OD)):
+        onto_NO.addmm_(x_ND, weight_OD.t())
+        return
+    for piece, rows_PO in _mapped(x_ND, weight_OD):
+        onto_NO[piece].add_(rows_PO)
 
 
 def map_gradient(grad_NO: Tensor, x_ND: Tensor) -> Tensor:
     """Return grad^T x, the gradient of the map; both are of one type."""
-    count = _count_in_pieces(x_ND, grad_NO.size(1), GRADIENT_ROWS)
-    if not count:
+    count = len(x_ND) // STEP_ROWS * STEP_ROWS
+    if not count or not _is_taken(x_ND, grad_NO.size(1)):
         return grad_NO.t() @ x_ND
     # The wider side comes second: of that one, more threads than one prepare the other layout.
     turned = grad_NO.size(1) > x_ND.size(1)
     one_PA, other_PB = (x_ND, grad_NO) if turned else (grad_NO, x_ND)
     out_AB = x_ND.new_zeros(one_PA.size(1), other_PB.size(1))
     for first in range(0, count, GRADIENT_ROWS):
-        piece = slice(first, first + GRADIENT_ROWS)
-        out_AB.add_(_piece(one_PA[piece].t(), other_PB[piece].t()))
+        piece = slice(first, min(first + GRADIENT_ROWS, count))
+        out_AB.add_(_multiply(one_PA[piece].t(), other_PB[piece].t()))
     if count < len(x_ND):
         out_AB.addmm_(one_PA[count:].t(), other_PB[count:])
     return out_AB.t().contiguous() if turned else out_AB
@@ -149,9 +162,9 @@ def linear_onto(onto_NO: Tensor, x_ND: Tensor, weight_OD: Tensor) -> Tensor:
 
 def _takes(x_ND: Tensor, weight_OD: Tensor) -> bool:
     return (
-        x_ND.dim() == 2
+        not torch.compiler.is_compiling()
+        and x_ND.dim() == 2
         and weight_OD.dtype == torch.float32
-        and _count_in_pieces(x_ND, len(weight_OD)) > 0
+        and _is_taken(x_ND, len(weight_OD))
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
     )

@@ -23,7 +23,7 @@ NEAR_BYTES, FAR_BYTES = 1 << 20, 128 << 20
 _MOST_DAYS = 90
 _TOGETHER = 0.5
 """Of the cost with all threads: what so many ranks reach at best, which wake no threads."""
-_VERSION = 2
+_VERSION = 3
 
 _Cost = float
 
