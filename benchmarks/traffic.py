@@ -4,8 +4,8 @@ Run: SIAFU_DATA=FOLDER python -m benchmarks.traffic [--sets amazon_photo] [--see
 
 `siafu train SET --undirected --model sage --ranks 4 --epochs 60` with `halo` and with `adaqp`, all
 other settings as they come: the bytes that all ranks send in the whole run, and the test score at
-the epoch that validation chose. What can't shrink stands beside it: gradients of weights are summed
-over the ranks as they are. Sets whose file is missing are left out, in words.
+the epoch that validation chose. What shrinks less stands beside it: gradients of weights, summed
+over the ranks at 8 bits. Sets whose file is missing are left out, in words.
 """
 
 import argparse

@@ -49,7 +49,8 @@ def reduce_gradients(
     flags = torch.nn.functional.pad(has, (0, -len(has) % _ROW))
     flat = torch.cat([flags if rounding else has, *(grad.reshape(-1) for grad in grads)])
     if rounding is not None and flat.numel() >= _LEAST_ROUNDED:
-        flat = _rounded_sum(flat, world, rounding, Format("rounded", bits))
+        form = Format("rounded", bits)
+        flat = _rounded_sum(flat, world, rounding, form, flag_rows=len(flags) // _ROW)
     else:
         flat = world.sum_in_place(flat, "gradient")
     pieces = flat[-sum(grad.numel() for grad in grads) :].split([grad.numel() for grad in grads])
@@ -60,8 +61,13 @@ def reduce_gradients(
         parameter.grad = piece.view_as(parameter) if is_there else None
 
 
-def _rounded_sum(flat: Tensor, world: World, key: DrawKey, form: Format) -> Tensor:
-    """Return the sum over the ranks, each entry rounded on its way there and back."""
+def _rounded_sum(
+    flat: Tensor, world: World, key: DrawKey, form: Format, *, flag_rows: int
+) -> Tensor:
+    """Return the sum over the ranks, each entry rounded on its way there and back.
+
+    Flags come first, and are 0 or 1 in the sum as well, however many ranks have them.
+    """
     size, rank, length = world.size, world.rank, flat.numel()
     padded = torch.nn.functional.pad(flat, (0, -length % (size * _ROW)))
     slices_PRD = padded.view(size, -1, _ROW)
@@ -75,6 +81,7 @@ def _rounded_sum(flat: Tensor, world: World, key: DrawKey, form: Format) -> Tens
     total_RD = torch.zeros_like(slices_PRD[rank])
     for peer in range(size):  # in one order, whoever sums
         total_RD += slices_PRD[rank] if peer == rank else terms[peer - (peer > rank)]
+    total_RD[: max(0, flag_rows - rank * rows)].clamp_(max=1.0)
     mine = _encoded(total_RD, key, first + size * rows, world, form)
     pending = start_exchange(
         mine.repeat(size - 1, 1), tuple(to_all), tuple(to_all), world, "gradient"

@@ -45,7 +45,8 @@ class Strategy:
 
     wire: Literal[32, 16, 8, 4, 2, 1, 0, "bf16", "fp8", "adaptive", "random"] = 32
     """Bits of an entry on its way between ranks while training; 32 sends floats unchanged. Below,
-    rows are rounded up or down at random, right on average, and gradients of weights at 8 bits.
+    rows are rounded up or down at random, right on average, and gradients of weights too: at 8
+    bits, with 16, `bf16` and `fp8` at 16.
     `bf16` and `fp8` are the nearest floats of 16 and 8 bits, fp8 with a scale for each row.
     `adaptive` gives rows that matter more bits than others, `random` any rows, for comparison.
     With `changes` there are 1 and 0 too: the nearer of two values, and the row that was there,
@@ -306,7 +307,7 @@ class Strategy:
     @property
     def gradient_bits(self) -> int:
         """Of an entry of the weights' gradients between ranks, where rows are rounded."""
-        return 16 if self.wire in (16, "bf16") else 8
+        return 16 if self.wire in (16, "bf16", "fp8") else 8
 
     @property
     def assigns_widths(self) -> bool:

@@ -169,6 +169,20 @@ def test_rounded_gradients_are_alike_on_all_ranks_and_near_the_sum(
         assert sent == 2 * (size - 1) * rows * (8 + 32 * bits), "and two scales per row"
 
 
+def had_by_one(world: World) -> list[bool]:
+    parameters = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(24)]
+    if world.rank == 1:
+        for parameter in parameters:
+            parameter.grad = torch.ones(1000)
+    reduce_gradients(parameters, world, DrawKey(seed=1, epoch=1, purpose=3), bits=2)
+    return [parameter.grad is not None for parameter in parameters]
+
+
+def test_a_gradient_of_one_among_many_ranks_is_not_rounded_away(ranks: RankPool) -> None:
+    """At 2 bits 4 ranks are many: a step between counts of them is more than one."""
+    assert ranks.run(had_by_one, 4) == [[True] * 24] * 4
+
+
 def test_rounded_gradients_are_right_on_average(ranks: RankPool) -> None:
     entries, draws = 16_384, 40
     want = torch.linspace(-1.0, 2.0, entries) * 3

@@ -80,6 +80,7 @@ def test_bytes_of_every_model_are_predicted(
         {"norm": "batch", "layers": 3, "hidden": 200},
         {"layers": 1},
         {"hidden": 200, "wire": "8"},
+        {"hidden": 200, "wire": "16"},
         {"hidden": 16, "wire": "4", "model": "gat"},
         {"model": "sage", "input_cache": True, "input_dropout": 0.0},
         {"model": "rgcn", "input_cache": True, "input_dropout": 0.0},

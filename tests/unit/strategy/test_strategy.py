@@ -14,6 +14,14 @@ def test_quantised_strategies_call_themselves_unbiased() -> None:
 
 
 @pytest.mark.parametrize(
+    ("wire", "bits"),
+    [(16, 16), ("bf16", 16), ("fp8", 16), (8, 8), (4, 8), (2, 8), ("adaptive", 8), ("random", 8)],
+)
+def test_gradients_of_weights_are_never_coarser_than_rows(wire, bits):
+    assert Strategy(wire=wire).gradient_bits == bits
+
+
+@pytest.mark.parametrize(
     ("choice", "exactness"),
     [
         ({"wire": 2, "changes": True}, "unbiased"),
