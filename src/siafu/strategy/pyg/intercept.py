@@ -5,6 +5,7 @@ While a model runs, a torch function mode watches some calls and leaves all othe
 - rows indexed by the sources of edges: halo rows are fetched first;
 - dropout, and a number drawn per edge (`dropout_edge`): by node or edge, not by rank;
 - batch norm: statistics over the rows of all ranks;
+- products with a map: by the fastest there are on this processor;
 - sums at the sources, and other random draws of the model's own: refused, since ranks would differ.
 
 Sources are recognised by identity: whatever the model takes as row 0 of a [2, E] integer tensor.
@@ -28,7 +29,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from siafu.errors import PlanError
 from siafu.nn import Draws, batch_statistics
 from siafu.nn.messages import RANDOM_CALLS, refuse_draw
-from siafu.ops import DrawKey, dropout_pairs, dropout_rows, sum_type, uniform_pairs
+from siafu.ops import DrawKey, dropout_pairs, dropout_rows, linear, sum_type, uniform_pairs
 from siafu.strategy.neighbours import BlockNeighbours
 
 _FIRST_SITE = 1 << 16
@@ -97,6 +98,7 @@ class RankMode(TorchFunctionMode):
             torch.index_select: self._index_select,
             functional.dropout: self._dropout,
             functional.batch_norm: self._batch_norm,
+            functional.linear: linear,
         }
         self._handlers |= {call: partial(self._reshape, call) for call in _RESHAPES}
         if neighbours.shard.world.size > 1:
