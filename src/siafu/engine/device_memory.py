@@ -28,24 +28,32 @@ RECORDINGS, WEIGHTS = "recordings of steps", "weights and optimiser"
 KEPT = "rows kept between epochs"
 Held = dict[str, int]
 """Bytes by what they are."""
+_runs: list[torch.device] = []
+"""The run that this process is in, if any."""
 
 
 @contextmanager
 def one_run(device: torch.device) -> Iterator[None]:
     """Have a run of this process begin and end with nothing of its own on the device.
 
-    Peaks count from its beginning. Python frees what stands in a cycle when it pleases.
+    Peaks count from its beginning. A run within another one, as of a callback that infers, leaves
+    all of that to the outer one, whose recordings may need what would be let go of.
     """
+    if _runs:
+        yield
+        return
     _let_go(device)
+    _runs.append(device)
     try:
         yield
-    finally:
         _let_go(device)
+    finally:
+        _runs.clear()
 
 
 def _let_go(device: torch.device) -> None:
     if device.type == "cuda":
-        gc.collect()
+        gc.collect()  # Python frees what stands in a cycle when it pleases
         # cuBLAS is given 32 MiB for each stream that multiplies, and each run has its own streams.
         getattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None)()
         torch.cuda.empty_cache()
