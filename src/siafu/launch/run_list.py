@@ -1,6 +1,7 @@
 """Runs as rows: what each came to, its state, and the settings by which runs differ."""
 
 import math
+from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,8 @@ def differing_settings(runs: list[RunSummary]) -> list[str]:
 def sorted_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
     """Return runs by time (newest last), name, a number (least first) or a score (best first).
 
-    Those that lack it come last.
+    Those that lack it come last. Runs scored by different metrics can't be compared: those of the
+    metric that most runs have come first.
     """
     if by == "time":
         return sorted(runs, key=lambda run: run.begun)
@@ -209,17 +211,23 @@ def sorted_runs(runs: list[RunSummary], by: str) -> list[RunSummary]:
             seen=f"--sort {by}",
             fix=f"{suggestion(by, names)}use one of: {', '.join(names)}",
         )
-    return sorted(runs, key=lambda run: _best_first(run.score(by)))
+    counts = Counter(found[0] for run in runs if (found := run.score(by)) is not None)
+    place = {name: number for number, (name, _) in enumerate(counts.most_common())}
+
+    def rank(run: RunSummary) -> tuple[float, float]:
+        found = run.score(by)
+        return (math.inf, 0.0) if found is None else (place[found[0]], _best_first(*found))
+
+    return sorted(runs, key=rank)
 
 
 def _least_first(value: float | None) -> float:
     return math.inf if value is None or math.isnan(value) else value
 
 
-def _best_first(found: tuple[str, float] | None) -> float:
-    if found is None or math.isnan(found[1]):
+def _best_first(name: str, value: float) -> float:
+    if math.isnan(value):
         return math.inf
-    name, value = found
     return value if name in LOWER_IS_BETTER else -value
 
 

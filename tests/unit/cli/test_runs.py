@@ -57,6 +57,12 @@ def test_errors_are_better_when_lower():
     assert [run.run for run in sorted_runs(runs, "test")] == ["b", "a"]
 
 
+def test_runs_of_different_metrics_are_not_compared_with_each_other():
+    scores = [("a", "rmse", 0.3), ("b", "accuracy", 0.5), ("c", "rmse", 0.1), ("d", "f1", 0.9)]
+    runs = [summary(run, scores={"test": {name: value}}) for run, name, value in scores]
+    assert [run.run for run in sorted_runs(runs, "test")] == ["c", "a", "b", "d"]
+
+
 def test_settings_that_differ_are_told():
     runs = [summary("a", settings={"lr": 0.1, "hidden": 8}), summary("b", settings={"hidden": 8})]
     assert differing_settings(runs) == ["lr"]
