@@ -7,14 +7,16 @@ version 1 are known; both need root.
 
 import os
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _ROOT = Path("/sys/fs/cgroup")
 _PERIOD_US = 10_000
 """How often time is dealt out again: short beside a message, long beside the kernel's tick."""
+_ENDING_SECONDS, _POLL_SECONDS = 20.0, 0.05
 
 
 class NoGroupError(RuntimeError):
@@ -73,6 +75,7 @@ def _group(controller: str) -> Iterator[tuple[Path, bool]]:
     """Yield a new group's folder, and whether it is of version 1."""
     first = _ROOT / controller if (_ROOT / controller).is_dir() else _ROOT
     path, is_old = first / f"siafu-{os.getpid()}-{secrets.token_hex(4)}", first != _ROOT
+    _sweep(first)
     try:
         if not is_old and controller not in (first / "cgroup.subtree_control").read_text().split():
             (first / "cgroup.subtree_control").write_text(f"+{controller}")
@@ -82,7 +85,28 @@ def _group(controller: str) -> Iterator[tuple[Path, bool]]:
     try:
         yield path, is_old
     finally:
-        path.rmdir()
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """Remove a group; what still ends in it, as what frees much memory does, is waited for."""
+    end = time.monotonic() + _ENDING_SECONDS
+    while path.exists():
+        try:
+            path.rmdir()
+        except OSError:
+            if time.monotonic() > end:
+                return  # the next process sweeps it
+            time.sleep(_POLL_SECONDS)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the groups of processes that are no more."""
+    for path in folder.glob("siafu-*-*"):
+        pid = path.name.split("-")[1]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            with suppress(OSError):
+                path.rmdir()
 
 
 def drop_caches() -> None:

@@ -108,6 +108,7 @@ def prepare(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     parts = part_of(graph, args.hosts)
     ours, peer = folder / "ours", folder / "peer"
     for made in (ours, peer):
+        shutil.rmtree(made, ignore_errors=True)  # of a try that was cut off
         made.mkdir(parents=True)
     cut(graph, parts, args.hosts, ours)
     write_task(graph, parts, peer / "task")
@@ -168,15 +169,19 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where both cuts are kept, and taken from")
     parser.add_argument("--prepare", action="store_true", help="cut, and end")
     args = parser.parse_args()
+    if args.prepare and args.folder is None:
+        parser.error("--prepare keeps its cuts in --folder F")
     for compile_kernels in (warm_up, warm_up_wire, warm_up_sampling):
         compile_kernels()
     with tempfile.TemporaryDirectory(prefix="siafu-distdgl-") as scratch:
-        folder = args.folder or Path(scratch)
+        folder = (args.folder or Path(scratch)).resolve()
+        asked = {name: getattr(args, name) for name in ("hosts", "nodes", "degree", "steps")}
         facts = folder / "reach.json"
         if not facts.exists():
-            reach = prepare(folder, args)
-            facts.write_text(json.dumps(reach))
+            facts.write_text(json.dumps({"asked": asked, **prepare(folder, args)}))
         reach = json.loads(facts.read_text())
+        if (cut_for := reach.pop("asked")) != asked:
+            parser.error(f"{folder} was cut for {cut_for}, not for {asked}")
         if args.prepare:
             return
         rows = measure_ours(next((folder / "ours").iterdir()), args)

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from benchmarks.cgroup import Group, slowed
+from benchmarks.cgroup import Group, NoGroupError, slowed
 from benchmarks.namespaces import (
     TOOL_SECONDS,
     end_all,
@@ -252,11 +252,11 @@ def hosts(
             seen=f"{num_hosts} hosts with {cores} each, {has} on this machine",
             fix="use fewer, slower hosts, or 0: hosts share them",
         )
-    if slower > 1 and not cores:
+    if slower > 1 and cores != ranks:
         raise ConfigError(
-            "Hosts without cores of their own can't be slower.",
-            seen=f"slower={slower}, cores=0",
-            fix="say how many cores each host has",
+            "Slower hosts have a core for each rank: its threads would wait for each other.",
+            seen=f"slower={slower}, {cores} cores, {ranks} ranks per host",
+            fix="use as many cores as ranks, or a machine with more cores",
         )
     if not 1 <= num_hosts <= 1000 or (mbit is not None and mbit <= 0):
         raise ConfigError(
@@ -273,8 +273,7 @@ def hosts(
     try:
         with ExitStack() as groups, signals_unwind():
             if slower > 1:
-                share = cores / slower
-                made.groups = [groups.enter_context(slowed(share)) for _ in range(num_hosts)]
+                made.groups = [groups.enter_context(_slowed(made)) for _ in range(num_hosts)]
                 groups.callback(made.stop)  # a group can only go when nothing runs in it
             _build(made)
             yield made
@@ -283,6 +282,18 @@ def hosts(
             made.stop()
             clean()
         atexit.unregister(clean)
+
+
+@contextmanager
+def _slowed(made: Hosts) -> Iterator[Group]:
+    """Yield the group of one host that has a part of its cores' time."""
+    with ExitStack() as stack:
+        try:
+            yield stack.enter_context(slowed(made.cores / made.slower))
+        except NoGroupError as error:
+            raise ConfigError(
+                "Hosts cannot be slowed here.", seen=str(error), fix="use fewer hosts or cores"
+            ) from error
 
 
 def _build(made: Hosts) -> None:

@@ -307,8 +307,8 @@ def main() -> None:
                 told = on_hosts(
                     job | {"parts": str(cut(graph, parts, size, Path(scratch)))}, size, args.mbit
                 )
-                slower = slower_by(size * args.threads) if args.device == "cpu" else 1
-                link = {"hosts": size, "mbit": args.mbit, "slower": slower}
+                slower = cores_of_hosts(size, args.threads, args.device).get("slower", 1)
+                link = {"hosts": size, "mbit": args.mbit, "slower": slower if size > 1 else 1}
                 found = rows_of(told, {**link, "graph": name})
                 reached = reach_of(graph, parts, tuple(k for k in REACH_SIZES if k <= args.steps))
                 say_reach(reached["reach"])

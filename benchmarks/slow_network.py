@@ -172,7 +172,8 @@ def measure_rank(job: dict[str, Any]) -> None:
                     found |= time_modes(shard, some, job["timed"])
                     if world.rank == 0 and job["log"]:
                         told = {name: found[name] for name in some} | {
-                            "hosts": len(set(world.hosts))
+                            "hosts": len(set(world.hosts)),
+                            "slower": job["slower"],
                         }
                         append_json(Path(job["log"]), told)
                 continue
@@ -231,8 +232,9 @@ def time_hosts(
         "timed": args.timed,
         "log": f"{args.json}.part" if args.cores and args.json else "",
     }
+    slower = slower_by(size * args.cores) if args.time_device == "cpu" else 1
+    job["slower"] = slower
     command = [sys.executable, "-m", "benchmarks.slow_network", "--rank", json.dumps(job)]
-    slower = slower_by(size * args.cores)
     with hosts(size, mbit=mbit, ranks=args.ranks, cores=args.cores, slower=slower) as made:
         answers = made.run(command, deadline_seconds=1800)
     failed = [told for told in answers if told.code != 0]

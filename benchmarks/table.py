@@ -192,10 +192,12 @@ def accuracy_over_links_lines() -> list[str]:
                 continue
             ours, plain = found[mbit, hosts, mode], found[mbit, hosts, "fp32"]
             taken, whole = (1e3 * row["seconds_to_target"] for row in (ours, plain))
+            slower = ours.get("slower", 1)
+            played = f" (played {slower} x slower)" if slower > 1 else ""
             lines.append(
                 f"| time to plain fp32's accuracy, 3 x 256 SAGE, {run['graph']}, {hosts} hosts of "
-                f"{counted(ours['cores_per_host'], 'core')} at {mbit:.0f} Mbit/s, `--wire 2 "
-                f"--changes` | {ms(taken)} with exact scores, "
+                f"{counted(ours['cores_per_host'], 'core')} at {mbit:.0f} Mbit/s{played}, "
+                f"`--wire 2 --changes` | {ms(taken)} with exact scores, "
                 f"{faster(taken, whole, 'plain fp32')}; epochs "
                 f"{ms(1e3 * ours['epoch_seconds'])} and {ms(1e3 * plain['epoch_seconds'])}; test "
                 f"accuracy {test.get(mode) or test[ALIKE[mode]]:.2f}, fp32 {test['fp32']:.2f} "

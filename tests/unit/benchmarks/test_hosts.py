@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.hosts import hosts, measured_mbit, missing
+from benchmarks.cgroup import NoGroupError, slowed
+from benchmarks.hosts import Hosts, hosts, measured_mbit, missing, slower_by
 from benchmarks.namespaces import sweep, tool
 from siafu.errors import ConfigError
 from siafu.launch import fit
@@ -138,6 +139,49 @@ def test_training_runs_over_hosts_as_on_one_machine(tmp_path):
     losses = [json.loads(line)["loss"] for line in over_hosts.read_text().splitlines()]
     assert losses == local.result["losses"]
     assert len(losses) == 3
+
+
+def test_cores_are_shared_out_evenly():
+    has = len(os.sched_getaffinity(0))
+    assert slower_by(0) == slower_by(has) == 1
+    assert slower_by(has + 1) == slower_by(2 * has) == 2
+    alone = Hosts(has, None, "p", cores=1)
+    assert [len(alone.cores_of(host)) for host in range(has)] == [1] * has
+    assert len(set.union(*map(alone.cores_of, range(has)))) == has
+    slow = Hosts(2 * has, None, "p", cores=1, slower=2)
+    assert all(slow.cores_of(2 * n) == slow.cores_of(2 * n + 1) for n in range(has))
+    assert len(set.union(*map(slow.cores_of, range(2 * has)))) == has
+    assert Hosts(3, None, "p").cores_of(2) == set(os.sched_getaffinity(0))
+
+
+@needs_hosts
+def test_slower_hosts_have_their_part_of_cores_and_links():
+    try:
+        with slowed(1.0):
+            pass
+    except NoGroupError as error:
+        pytest.skip(str(error))
+    with hosts(2, mbit=80, cores=1, slower=4) as made:
+        folders = [group.path for group in made.groups]
+        for folder in folders:
+            old = folder / "cpu.cfs_quota_us"
+            told = old.read_text() if old.exists() else (folder / "cpu.max").read_text()
+            assert told.split()[0] == "2500"
+        links = tool("tc", "-n", f"{made.prefix}-0", "qdisc", "show", "dev", "eth0")
+        assert "rate 20Mbit" in links
+        script = "print(open('/proc/self/cgroup').read())"
+        answers = made.run([sys.executable, "-c", script], deadline_seconds=60)
+        for answer, folder in zip(answers, folders, strict=True):
+            assert folder.name in answer.out
+    assert not any(folder.exists() for folder in folders)
+
+
+def test_slower_hosts_have_a_core_for_each_rank():
+    many = len(os.sched_getaffinity(0))
+    with pytest.raises(ConfigError, match="a core for each rank"), hosts(many, cores=2, slower=2):
+        pass
+    with pytest.raises(ConfigError, match="not as many cores"), hosts(many + 1, cores=1):
+        pass
 
 
 def test_what_is_missing_is_said_plainly(monkeypatch):
