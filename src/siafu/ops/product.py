@@ -22,7 +22,7 @@ from torch.nn import functional
 PIECE_ROWS = 512
 """Rows at once for each thread."""
 STEP_ROWS = 64
-"""Rows of the last piece are padded to a multiple of these, so that shapes are few."""
+"""All pieces are a multiple of these, so that shapes are few; what is less is padded."""
 MOST_WIDTH = 1024
 """Above it oneDNN may share out one sum among threads, and its bits depend on how many."""
 GRADIENT_ROWS = MOST_WIDTH
@@ -54,23 +54,14 @@ def _is_taken(rows: Tensor, width: int) -> bool:
 
 
 def _pieces(count: int) -> Iterator[slice]:
-    """Yield pieces for all threads, then for one each, then the rest."""
-    first = 0
-    for size in (PIECE_ROWS * torch.get_num_threads(), PIECE_ROWS):
-        while first + size <= count:
+    """Yield pieces for all threads, then for one each, then the rest but for its last rows."""
+    first, rest = 0, count // STEP_ROWS * STEP_ROWS
+    for size in (PIECE_ROWS * torch.get_num_threads(), PIECE_ROWS, rest % PIECE_ROWS):
+        while size and first + size <= rest:
             yield slice(first, first + size)
             first += size
     if first < count:
         yield slice(first, count)
-
-
-def _mapped(x_ND: Tensor, weight_OD: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield x W^T piece by piece."""
-    for piece in _pieces(len(x_ND)):
-        rows_PD = x_ND[piece]
-        if missing := -len(rows_PD) % STEP_ROWS:
-            rows_PD = functional.pad(rows_PD, (0, 0, 0, missing))
-        yield piece, _multiply(rows_PD, weight_OD)[: piece.stop - piece.start]
 
 
 def _multiply(rows_PD: Tensor, weight_OD: Tensor) -> Tensor:
@@ -78,13 +69,21 @@ def _multiply(rows_PD: Tensor, weight_OD: Tensor) -> Tensor:
     return out
 
 
+def _piece(x_ND: Tensor, weight_OD: Tensor, piece: slice) -> Tensor:
+    """Return some rows of x W^T."""
+    rows_PD, count = x_ND[piece], piece.stop - piece.start
+    if missing := -count % STEP_ROWS:
+        rows_PD = functional.pad(rows_PD, (0, 0, 0, missing))
+    return _multiply(rows_PD, weight_OD)[:count]
+
+
 def map_rows(x_ND: Tensor, weight_OD: Tensor) -> Tensor:
     """Return x W^T, without a gradient; both are of one type."""
     if x_ND.size(1) > MOST_WIDTH or not _is_taken(x_ND, len(weight_OD)):
         return x_ND @ weight_OD.t()
     out_NO = x_ND.new_empty(len(x_ND), len(weight_OD))
-    for piece, rows_PO in _mapped(x_ND, weight_OD):
-        out_NO[piece] = rows_PO
+    for piece in _pieces(len(x_ND)):
+        out_NO[piece] = _piece(x_ND, weight_OD, piece)
     return out_NO
 
 
@@ -93,8 +92,8 @@ def add_mapped(onto_NO: Tensor, x_ND: Tensor, weight_OD: Tensor) -> None:
     if x_ND.size(1) > MOST_WIDTH or not _is_taken(x_ND, len(weight_OD)):
         onto_NO.addmm_(x_ND, weight_OD.t())
         return
-    for piece, rows_PO in _mapped(x_ND, weight_OD):
-        onto_NO[piece].add_(rows_PO)
+    for piece in _pieces(len(x_ND)):
+        onto_NO[piece].add_(_piece(x_ND, weight_OD, piece))
 
 
 def map_gradient(grad_NO: Tensor, x_ND: Tensor) -> Tensor:
