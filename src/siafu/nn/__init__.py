@@ -24,7 +24,7 @@ from siafu.nn.local import AtHand, LocalNeighbours, Sampled
 from siafu.nn.messages import EdgeFunction
 from siafu.nn.models import GNN
 from siafu.nn.neighbours import EdgeRows, Neighbours, Reduce, Summing, mapped
-from siafu.nn.norm import GraphBatchNorm, batch_statistics
+from siafu.nn.norm import GraphBatchNorm, normalised
 from siafu.nn.plain import PlainGNN
 from siafu.nn.sparse import CachedRows, MappedRows, Rows, SparseRows, project, rows_to_sum_one
 from siafu.nn.temporal import (
@@ -79,7 +79,6 @@ __all__ = [
     "TemporalLayer",
     "banded_mean",
     "banded_sum",
-    "batch_statistics",
     "build_dynamic",
     "cache_input",
     "cards_that",
@@ -87,6 +86,7 @@ __all__ = [
     "layer_widths",
     "look_back",
     "mapped",
+    "normalised",
     "project",
     "rows_to_sum_one",
     "summaries",

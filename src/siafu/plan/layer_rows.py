@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from siafu.nn import ModelSpec, layer_widths
 
-_NORM_KEEPS = {"none": 0, "batch": 3, "layer": 1}
-"""Results of a norm that backward reads: of a batch's, less their mean twice, and scaled."""
-_NORM_RETURNS = {"none": 0, "batch": 4, "layer": 2}
+_NORM_KEEPS = {"none": 0, "batch": 1, "layer": 1}
+"""Results of a norm that backward reads; of a batch's, rows less their mean."""
+_NORM_RETURNS = {"none": 0, "batch": 2, "layer": 2}
 """Gradients of rows that are there at once in a norm's backward."""
 
 

@@ -21,7 +21,7 @@ _FORWARD_PASSES, _BACKWARD_PASSES = 3.0, 4.0
 """Over a layer's output: bias, activation, what is added to it; their gradients."""
 _LAST_PASSES = 4.0
 """Over the output of the last layer, which has no activation, both ways."""
-_NORM_PASSES = {"none": 0.0, "layer": 8.0, "batch": 14.0}
+_NORM_PASSES = {"none": 0.0, "layer": 8.0, "batch": 6.0}
 _LOSS_PASSES = 9.0
 """Over the scores of training nodes."""
 _SCORE_PASSES = 4.0

@@ -27,9 +27,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from siafu.errors import PlanError
-from siafu.nn import Draws, batch_statistics
+from siafu.nn import Draws, normalised
 from siafu.nn.messages import RANDOM_CALLS, refuse_draw
-from siafu.ops import DrawKey, dropout_pairs, dropout_rows, linear, sum_type, uniform_pairs
+from siafu.ops import DrawKey, dropout_pairs, dropout_rows, linear, uniform_pairs
 from siafu.strategy.neighbours import BlockNeighbours
 
 _FIRST_SITE = 1 << 16
@@ -272,16 +272,16 @@ class RankMode(TorchFunctionMode):
                 seen=f"{x.dim()} dimensions",
                 fix="flatten all but the first dimension before the norm",
             )
-        x = x.to(sum_type(x.dtype))
         rows = torch.full((1,), float(x.size(0)), dtype=torch.float64, device=x.device)
         count = int(self._neighbours.shard.world.sum_in_place(rows, "norm"))
-        mean_D, variance_D = batch_statistics(x, self._neighbours, count)
+        out_ND, mean_D, variance_D = normalised(
+            x, weight, bias, self._neighbours, count=count, eps=eps
+        )
         if running_mean is not None and running_var is not None:
             with torch.no_grad():
                 running_mean.lerp_(mean_D, momentum)
                 running_var.lerp_(variance_D * (count / max(1, count - 1)), momentum)
-        out_ND = (x - mean_D) * torch.rsqrt(variance_D + eps)
-        return out_ND if weight is None or bias is None else torch.addcmul(bias, out_ND, weight)
+        return out_ND
 
 
 def _is_edge_index(tensor: Tensor) -> bool:
