@@ -35,7 +35,8 @@ PEER = Path(__file__).with_name("distdgl_peer.py")
 OURS = (IN_TURN, AHEAD, "k=32", "k=32, draws shared by 32")
 SAMPLERS = (0, 1)
 """Processes that sample ahead, beside each trainer of DGL's."""
-EPOCHS = 3
+EPOCHS = 4
+"""As many as ours."""
 DEADLINE_SECONDS = 1800
 
 

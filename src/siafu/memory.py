@@ -1,5 +1,6 @@
 """How much memory there is and may be taken, as the machine and its control groups count it."""
 
+import ctypes
 import math
 from collections.abc import Iterator
 from contextlib import suppress
@@ -9,6 +10,8 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 _PROCESS = Path("/proc/self")
+_M_ARENA_MAX = -8
+"""Of malloc.h."""
 _STEP = 10_000_000
 """Bytes that a budget is named in."""
 _DRIFT = 40_000_000
@@ -39,6 +42,16 @@ class _Limit:
 
     most: int
     used: int
+
+
+def share_one_arena() -> None:
+    """Have threads take memory from where the first one does; call it before there are others.
+
+    glibc gives each thread an arena of pieces of 64 MB; what is larger is mapped anew every time,
+    page by page. Arrays of a thread that fetches rows are large.
+    """
+    with suppress(OSError, AttributeError):  # another system, or another allocator
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
 def free_bytes(process: Path = _PROCESS) -> int:

@@ -8,6 +8,7 @@ import typer
 
 from siafu.collector import collector_rests, spare_collector
 from siafu.errors import SiafuError, Terminated
+from siafu.memory import share_one_arena
 from siafu.record import installed, notes
 from siafu.signals import TERMINATED_CODE, ending_cleanly
 
@@ -81,6 +82,7 @@ def _not_loaded() -> None:
 
 def main() -> None:
     """Run the command line; an error of ours is shown without a traceback, exit code 2."""
+    share_one_arena()  # before a command loads torch
     called = next((word for word in sys.argv[1:] if not word.startswith("-")), None)
     try:
         with ending_cleanly():

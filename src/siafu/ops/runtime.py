@@ -27,7 +27,8 @@ __all__ = [
 
 # malloc.h
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX = -1, -2, -3, -4
-KEEP_BYTES = 2**31 - 1
+KEEP_ALL = -1
+"""Of freed memory; any number of bytes is an int, and 2 GB of them too few."""
 PAD_BYTES = 64 << 20
 MAP_BYTES = 1 << 20
 MOST_MAPS = 65536
@@ -45,7 +46,7 @@ def spare_page_faults() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
         return False
-    settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, KEEP_BYTES), (M_TOP_PAD, PAD_BYTES))
+    settings = ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, KEEP_ALL), (M_TOP_PAD, PAD_BYTES))
     return all(mallopt(name, value) == 1 for name, value in settings)
 
 
