@@ -3,7 +3,9 @@
 Shapes: Q requests of this rank, grouped by the rank that answers; A requests it is to answer.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -23,18 +25,22 @@ class Inquiry:
     sent_counts: tuple[int, ...]
     """Requests to each other rank; 0 for this one."""
 
+    def start_reply(self, rows_A: Tensor, world: World, purpose: str) -> Callable[[], Tensor]:
+        """Send our answers; what is returned waits for the others', as they were requested."""
+        pending = start_exchange(rows_A, self.asked_counts, self.sent_counts, world, purpose)
+        return partial(pending.wait, world, f"answers to {purpose}")
+
     def reply(self, rows_A: Tensor, world: World, purpose: str) -> Tensor:
         """Return the others' answers, in the order of the requests; `rows_A` are ours."""
-        pending = start_exchange(rows_A, self.asked_counts, self.sent_counts, world, purpose)
-        return pending.wait(world, f"answers to {purpose}")
+        return self.start_reply(rows_A, world, purpose)()
 
-    def reply_ragged(
+    def start_ragged(
         self, rows_B: Tensor, counts_A: Tensor, counts_Q: Tensor, world: World, purpose: str
-    ) -> Tensor:
-        """Return answers of several rows each; the counts have been exchanged by `reply`."""
+    ) -> Callable[[], Tensor]:
+        """Do the same with answers of several rows each, whose counts `reply` has exchanged."""
         sent = _sums(counts_A, self.asked_counts)
         pending = start_exchange(rows_B, sent, _sums(counts_Q, self.sent_counts), world, purpose)
-        return pending.wait(world, f"answers to {purpose}")
+        return partial(pending.wait, world, f"answers to {purpose}")
 
 
 def tell(values: list[float], world: World, purpose: str) -> list[list[float]]:

@@ -6,6 +6,8 @@ one. Draws are keyed by minibatch, hop and node, so who asks in which company do
 Shapes: Q requests of a rank, A requests it answers, S sampled edges, U distinct nodes.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -97,9 +99,9 @@ class Relay:
         inquiry = ask(torch.cat([before, after]), counts, channel, "sample")
         asker = torch.arange(channel.size).repeat_interleave(torch.tensor(inquiry.asked_counts))
         given = self._own_answer(inquiry.asked, asker, keys, slots, fanout)
-        got = _exchange(inquiry, given, channel)
+        arrived = _start_exchange(inquiry, given, channel)
         mine = self._own_answer(own, torch.full_like(own, channel.rank), keys, slots, fanout)
-        return _inserted(got, mine, len(before))
+        return _inserted(arrived(), mine, len(before))
 
     def _own_answer(
         self, request: Tensor, asker: Tensor, keys: list[DrawKey], slots: int, fanout: int
@@ -132,21 +134,28 @@ class Relay:
         inquiry = ask(torch.cat([before, after]), counts, channel, "feature")
         found = {}
         for name in names:
-            got = inquiry.reply(readers[name].read(inquiry.asked), channel, "feature")
-            pieces = [got[: len(before)], readers[name].read(own), got[len(before) :]]
-            found[name] = torch.cat(pieces)
+            arrived = inquiry.start_reply(readers[name].read(inquiry.asked), channel, "feature")
+            mine = readers[name].read(own)  # while the others' are on their way
+            got = arrived()
+            found[name] = torch.cat([got[: len(before)], mine, got[len(before) :]])
         return found
 
 
-def _exchange(inquiry: Inquiry, given: InEdges, channel: World) -> InEdges:
-    """Return the others' answers for ours."""
+def _start_exchange(inquiry: Inquiry, given: InEdges, channel: World) -> Callable[[], InEdges]:
+    """Send our answers; what is returned waits for the others'."""
     counts_Q = inquiry.reply(given.counts_Q.to(torch.int32), channel, "sample").long()
 
-    def swap(rows: Tensor) -> Tensor:
-        return inquiry.reply_ragged(rows, given.counts_Q, counts_Q, channel, "sample")
+    def swap(rows: Tensor) -> Callable[[], Tensor]:
+        return inquiry.start_ragged(rows, given.counts_Q, counts_Q, channel, "sample")
 
     edges = {name: swap(rows) for name, rows in given.edges.items()}
-    return InEdges(counts_Q, swap(given.addresses_S), edges)
+    addresses = swap(given.addresses_S)
+
+    def arrived() -> InEdges:
+        columns = {name: wait() for name, wait in edges.items()}
+        return InEdges(counts_Q, addresses(), columns)
+
+    return arrived
 
 
 def _inserted(got: InEdges, mine: InEdges, place: int) -> InEdges:

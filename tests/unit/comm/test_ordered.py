@@ -40,7 +40,7 @@ def squares(world: World) -> tuple[list[int], list[list[float]]]:
     assert torch.equal(answers, requests.square())
     repeated = inquiry.asked.repeat_interleave(inquiry.asked % 3)
     got_counts = inquiry.reply(inquiry.asked % 3, line, "sample")
-    ragged = inquiry.reply_ragged(repeated, inquiry.asked % 3, got_counts, line, "sample")
+    ragged = inquiry.start_ragged(repeated, inquiry.asked % 3, got_counts, line, "sample")()
     assert torch.equal(ragged, requests.repeat_interleave(requests % 3))
     told = tell([float(world.rank), 0.5], line, "control")
     line.close()
