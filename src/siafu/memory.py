@@ -54,6 +54,12 @@ def share_one_arena() -> None:
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
 
 
+def give_back() -> None:
+    """Return freed memory to the kernel, of a process that goes on with other work."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def free_bytes(process: Path = _PROCESS) -> int:
     """Return what this process may take: free on the machine and in every group that it is in."""
     free = int(psutil.virtual_memory().available)

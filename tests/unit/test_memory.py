@@ -1,5 +1,7 @@
 """Memory as control groups count it, told from files laid out as the kernel's."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -99,3 +101,42 @@ def test_a_budget_names_the_least_that_is_enough() -> None:
     assert "--memory 110MB" in Budget(most=held, beside=held_bytes() + 10**9, ranks=4).fix(need)
     assert Budget(most=1).free == 0
     assert "more memory, or wait" in Budget().fix(need, "wait")
+
+
+_THREADS = """
+import resource, sys, threading
+from siafu.memory import give_back, held_bytes, share_one_arena
+share_one_arena()
+import numpy as np
+from siafu.ops import spare_page_faults
+if not spare_page_faults():
+    sys.exit(77)
+
+def work():
+    for _ in range(10):
+        np.ones(10_000_000)
+
+def faults():
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+grown = faults()
+print(faults() - grown, held_bytes(), end=" ")
+give_back()
+print(held_bytes())
+"""
+
+
+def test_threads_keep_what_they_freed_until_it_is_given_back():
+    done = subprocess.run(
+        [sys.executable, "-c", _THREADS], capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode == 77:
+        pytest.skip("another allocator than glibc's")
+    assert done.returncode == 0, done.stderr
+    faults, held, left = map(int, done.stdout.split())
+    assert faults < 2000, "20 times 80 MB would be 390,000 pages"
+    assert left < held - 60_000_000

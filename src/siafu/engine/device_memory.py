@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from siafu.errors import BudgetError
+from siafu.memory import give_back
 from siafu.ops import CSR
 
 _GB = 1e9
@@ -36,8 +37,9 @@ _runs: list[torch.device] = []
 def one_run(device: torch.device) -> Iterator[None]:
     """Have a run of this process begin and end with nothing of its own on the device.
 
-    Peaks count from its beginning. A run within another one, as of a callback that infers, leaves
-    all of that to the outer one, whose recordings may need what would be let go of.
+    Peaks count from its beginning. On the host, what it freed goes back to the kernel: the process
+    may go on with other work. A run within another one, as of a callback that infers, leaves all
+    of that to the outer one, whose recordings may need what would be let go of.
     """
     if _runs:
         yield
@@ -49,6 +51,7 @@ def one_run(device: torch.device) -> Iterator[None]:
         _let_go(device)
     finally:
         _runs.clear()
+        give_back()
 
 
 def _let_go(device: torch.device) -> None:
