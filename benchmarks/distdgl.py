@@ -24,7 +24,16 @@ from typing import Any
 import numpy as np
 
 from benchmarks.hosts import Hosts, hosts, slower_by
-from benchmarks.macrobatch import AHEAD, BATCH, COMMON, IN_TURN, cores_of_hosts, cut, on_hosts
+from benchmarks.macrobatch import (
+    AHEAD,
+    BATCH,
+    COMMON,
+    IN_TURN,
+    chosen,
+    cores_of_hosts,
+    cut,
+    on_hosts,
+)
 from benchmarks.measure import append_json, machine
 from benchmarks.products_like import CLASSES, part_of, products_like
 from benchmarks.reach import reach_of
@@ -135,7 +144,7 @@ def measure_theirs(folder: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 def measure_ours(parts: Path, args: argparse.Namespace) -> dict[str, Any]:
     """Return our rows by how many minibatches are fetched at once."""
-    names = list(dict.fromkeys((AHEAD, *OURS)))
+    names = chosen(args.contestants)
     job = {
         "threads": args.threads,
         "device": "cpu",
@@ -168,6 +177,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--threads", type=int, default=1, help="of a host")
     parser.add_argument("--folder", type=Path, help="where both cuts are kept, and taken from")
+    parser.add_argument("--contestants", default=";".join(OURS), help="ours, with ; between")
     parser.add_argument("--prepare", action="store_true", help="cut, and end")
     args = parser.parse_args()
     if args.prepare and args.folder is None:

@@ -150,20 +150,22 @@ def _memory() -> Headline:
 
 def _slow() -> Headline:
     run = next(row for row in rows_of("slow_network-cores") if row["graph"] == "github_social")
+    # Two hosts: of four, a machine with two cores plays slower ones.
     found = {
         row["mode"]: row["seconds_to_target"]
         for row in run["times"]
-        if (row["hosts"], row["mbit"]) == (4, 100.0)
+        if (row["hosts"], row["mbit"]) == (2, 100.0)
     }
     return Headline(
-        what="time to accuracy, SAGE 3 x 256, 4 hosts at 100 Mbit/s, `--wire 2 --changes`",
-        short="time to accuracy, 4 hosts at 100 Mbit/s",
+        what="time to accuracy, SAGE 3 x 256, 2 hosts at 100 Mbit/s, `--wire 2 --changes`",
+        short="time to accuracy, 2 hosts at 100 Mbit/s",
         ours=1e3 * found["all"],
         peer=1e3 * found["fp32"],
         whom="plain fp32",
         unit=ms,
         word="faster",
-        command="benchmarks.slow_network --data github_social --curves --cores 1",
+        command="benchmarks.slow_network --data github_social --hosts 2 --cores 1 --curves "
+        "--lr 0.0005 --epochs 60",
     )
 
 

@@ -1,6 +1,7 @@
 """How much memory there is and may be taken, as the machine and its control groups count it."""
 
 import ctypes
+import gc
 import math
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,8 +11,9 @@ from pathlib import Path, PurePosixPath
 import psutil
 
 _PROCESS = Path("/proc/self")
-_M_ARENA_MAX = -8
+_M_ARENA_MAX, _M_TRIM_THRESHOLD = -8, -1
 """Of malloc.h."""
+_TRIM_BYTES = 1 << 27
 _STEP = 10_000_000
 """Bytes that a budget is named in."""
 _DRIFT = 40_000_000
@@ -44,6 +46,10 @@ class _Limit:
     used: int
 
 
+ARENAS_VARIABLE = "MALLOC_ARENA_MAX"
+"""The same for a process that is started with it, which comes before all its libraries."""
+
+
 def share_one_arena() -> None:
     """Have threads take memory from where the first one does; call it before there are others.
 
@@ -55,9 +61,15 @@ def share_one_arena() -> None:
 
 
 def give_back() -> None:
-    """Return freed memory to the kernel, of a process that goes on with other work."""
+    """Return freed memory to the kernel, and trim what will be freed as usual.
+
+    For a process that goes on with other work than training.
+    """
+    gc.collect()  # what stands in a cycle too
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        library.mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES)
+        library.malloc_trim(0)
 
 
 def free_bytes(process: Path = _PROCESS) -> int:

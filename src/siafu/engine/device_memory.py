@@ -3,7 +3,7 @@
 import gc
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -48,9 +48,10 @@ def one_run(device: torch.device) -> Iterator[None]:
     _runs.append(device)
     try:
         yield
-        _let_go(device)
     finally:
         _runs.clear()
+        with suppress(RuntimeError):  # a device that failed is told of by what is on its way
+            _let_go(device)
         give_back()
 
 

@@ -1,10 +1,5 @@
 """`python -m siafu.launch RUN JOB` is a rank, `--warm SOCKET` what local ranks are forked from."""
 
-# ruff: noqa: E402 - loading torch starts threads, which are to have no arenas of their own
-from siafu.memory import share_one_arena
-
-share_one_arena()
-
 import socket
 import sys
 

@@ -28,6 +28,7 @@ from siafu.launch.rank_checks import ANSWER, CHECK, GRAPH, check_ranks
 from siafu.launch.recut import has_damaged_parts
 from siafu.launch.run_state import resume_command
 from siafu.launch.warm import warm_process
+from siafu.memory import ARENAS_VARIABLE
 from siafu.ops import (
     HUGE_PAGES_VARIABLE,
     num_threads,
@@ -78,6 +79,7 @@ def begin_loading(config: RunConfig) -> None:
 def _loading_variables(config: RunConfig) -> dict[str, str]:
     """Return what ranks are to find in their environment when they load torch."""
     threads = {"OMP_NUM_THREADS": str(threads_for(config.ranks, config.threads))}
+    threads[ARENAS_VARIABLE] = os.environ.get(ARENAS_VARIABLE, "1")
     return threads | ({HUGE_PAGES_VARIABLE: "1"} if saves_memory(config) else {})
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 PIECE_ROWS = 512
@@ -100,7 +99,7 @@ def map_gradient(grad_NO: Tensor, x_ND: Tensor) -> Tensor:
     """Return grad^T x, the gradient of the map; both are of one type."""
     count = len(x_ND) // STEP_ROWS * STEP_ROWS
     if not count or not _is_taken(x_ND, grad_NO.size(1)):
-        return grad_NO.t() @ x_ND
+        return _torchs_gradient(grad_NO, x_ND)
     # The wider side comes second: of that one, more threads than one prepare the other layout.
     turned = grad_NO.size(1) > x_ND.size(1)
     one_PA, other_PB = (x_ND, grad_NO) if turned else (grad_NO, x_ND)
@@ -111,6 +110,10 @@ def map_gradient(grad_NO: Tensor, x_ND: Tensor) -> Tensor:
     if count < len(x_ND):
         out_AB.addmm_(one_PA[count:].t(), other_PB[count:])
     return out_AB.t().contiguous() if turned else out_AB
+
+
+def _torchs_gradient(grad_NO: Tensor, x_ND: Tensor) -> Tensor:
+    return grad_NO.t() @ x_ND
 
 
 class _Linear(torch.autograd.Function):
@@ -129,13 +132,15 @@ class _Linear(torch.autograd.Function):
         return out_NO if bias_O is None else out_NO.add_(bias_O)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_NO: Tensor) -> tuple[Tensor | None, ...]:
         x_ND, weight_OD = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, needs_onto = ctx.needs_input_grad
+        by_rows, by_sums = map_rows, map_gradient
+        if torch.is_grad_enabled():  # who asks for gradients of gradients is given torch's
+            by_rows, by_sums = functional.linear, _torchs_gradient
         return (
-            map_rows(grad_NO, weight_OD.t()) if needs_x else None,
-            map_gradient(grad_NO, x_ND) if needs_weight else None,
+            by_rows(grad_NO, weight_OD.t()) if needs_x else None,
+            by_sums(grad_NO, x_ND) if needs_weight else None,
             grad_NO.sum(0) if needs_bias else None,
             grad_NO if needs_onto else None,
         )
@@ -162,7 +167,7 @@ def linear_onto(onto_NO: Tensor, x_ND: Tensor, weight_OD: Tensor) -> Tensor:
 def _takes(x_ND: Tensor, weight_OD: Tensor) -> bool:
     return (
         not torch.compiler.is_compiling()
-        and x_ND.dim() == 2
+        and x_ND.dim() == weight_OD.dim() == 2
         and weight_OD.dtype == torch.float32
         and _is_taken(x_ND, len(weight_OD))
         and not torch.is_autocast_enabled("cpu")

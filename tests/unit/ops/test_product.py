@@ -115,6 +115,21 @@ def test_only_what_needs_a_gradient_gets_one():
     assert not out.requires_grad
 
 
+def test_gradients_of_gradients():
+    x, weight, bias = made(700, 64, 64)
+    found = []
+    for mapping in (ops.linear, functional.linear):
+        grad = torch.autograd.grad(mapping(x, weight, bias).square().sum(), x, create_graph=True)
+        found.append(torch.autograd.grad(grad[0].square().sum(), (x, weight)))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-1)
+
+
+def test_a_map_to_one_number_per_row():
+    x, weight, _ = made(700, 128, 64)
+    assert ops.linear(x, weight[0]).shape == (700,)
+
+
 def test_processors_are_told_apart():
     known = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\n"
     assert product.is_zen5(known)

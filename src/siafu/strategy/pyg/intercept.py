@@ -98,7 +98,7 @@ class RankMode(TorchFunctionMode):
             torch.index_select: self._index_select,
             functional.dropout: self._dropout,
             functional.batch_norm: self._batch_norm,
-            functional.linear: linear,
+            functional.linear: _linear,
         }
         self._handlers |= {call: partial(self._reshape, call) for call in _RESHAPES}
         if neighbours.shard.world.size > 1:
@@ -282,6 +282,10 @@ class RankMode(TorchFunctionMode):
                 running_mean.lerp_(mean_D, momentum)
                 running_var.lerp_(variance_D * (count / max(1, count - 1)), momentum)
         return out_ND
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return linear(input, weight, bias)  # by the names that torch's has
 
 
 def _is_edge_index(tensor: Tensor) -> bool:
