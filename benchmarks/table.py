@@ -341,11 +341,13 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
 TABLES: dict[str, Callable[[], str]] = {"Graphs over time": scaling_table}
 """What stands behind the lines of a section, with columns of its own."""
 NOTE = """CPU: 2 cores of an AMD EPYC, shared; every side has the same allocator and threads, and
-alternates. GAT on Pubmed, WD-GCN and EvolveGCN on chess ran on 16 cores of an Intel Xeon, as did
-bytes of whole runs; sampled accuracy on an H200. A figure and the peer's beside it are from one run
-on one machine. `arxiv-like`, `reddit-like` and `products-like` are random graphs of about the sizes
-of those data sets; `reddit-like/5` has a fifth of the edges. `P` is the Python of an environment
-that has the peer. Raw results, with machine, versions and load: `benchmarks/results`. What was
+alternates. Epochs beside PyG, time to accuracy over links and DistDGL are of a Zen 5, where
+products take AVX-512 in siafu and AVX2 in torch, and so in the peers. GAT on Pubmed, WD-GCN and
+EvolveGCN on chess ran on 16 cores of an Intel Xeon, as did bytes of whole runs; sampled accuracy on
+an H200. A figure and the peer's beside it are from one run on one machine. `arxiv-like`,
+`reddit-like` and `products-like` are random graphs of about the sizes of those data sets;
+`reddit-like/5` has a fifth of the edges. `P` is the Python of an environment that has the peer. Raw
+results, with machine, versions and load: `benchmarks/results`. What was
 tried and did not help: `LOG.md`."""
 
 
