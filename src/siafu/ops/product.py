@@ -79,7 +79,7 @@ def _piece(x_ND: Tensor, weight_OD: Tensor, piece: slice) -> Tensor:
 def map_rows(x_ND: Tensor, weight_OD: Tensor) -> Tensor:
     """Return x W^T, without a gradient; both are of one type."""
     if x_ND.size(1) > MOST_WIDTH or not _is_taken(x_ND, len(weight_OD)):
-        return x_ND @ weight_OD.t()
+        return _torchs_rows(x_ND, weight_OD)
     out_NO = x_ND.new_empty(len(x_ND), len(weight_OD))
     for piece in _pieces(len(x_ND)):
         out_NO[piece] = _piece(x_ND, weight_OD, piece)
@@ -112,6 +112,10 @@ def map_gradient(grad_NO: Tensor, x_ND: Tensor) -> Tensor:
     return out_AB.t().contiguous() if turned else out_AB
 
 
+def _torchs_rows(x_ND: Tensor, weight_OD: Tensor) -> Tensor:
+    return x_ND @ weight_OD.t()
+
+
 def _torchs_gradient(grad_NO: Tensor, x_ND: Tensor) -> Tensor:
     return grad_NO.t() @ x_ND
 
@@ -137,7 +141,7 @@ class _Linear(torch.autograd.Function):
         needs_x, needs_weight, needs_bias, needs_onto = ctx.needs_input_grad
         by_rows, by_sums = map_rows, map_gradient
         if torch.is_grad_enabled():  # who asks for gradients of gradients is given torch's
-            by_rows, by_sums = functional.linear, _torchs_gradient
+            by_rows, by_sums = _torchs_rows, _torchs_gradient
         return (
             by_rows(grad_NO, weight_OD.t()) if needs_x else None,
             by_sums(grad_NO, x_ND) if needs_weight else None,
