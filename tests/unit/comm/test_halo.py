@@ -171,8 +171,8 @@ def test_rounded_gradients_are_alike_on_all_ranks_and_near_the_sum(
 
 def had_by_one(world: World) -> list[bool]:
     parameters = [torch.nn.Parameter(torch.zeros(1000)) for _ in range(24)]
-    if world.rank == 1:
-        for parameter in parameters:
+    for number, parameter in enumerate(parameters):
+        if number == 0 or world.rank == 1:  # the first one is all ranks'
             parameter.grad = torch.ones(1000)
     reduce_gradients(parameters, world, DrawKey(seed=1, epoch=1, purpose=3), bits=2)
     return [parameter.grad is not None for parameter in parameters]
