@@ -164,8 +164,8 @@ def _slow() -> Headline:
         whom="plain fp32",
         unit=ms,
         word="faster",
-        command="benchmarks.slow_network --data github_social --hosts 2 --cores 1 --curves "
-        "--lr 0.0005 --epochs 60",
+        command="benchmarks.slow_network --data github_social --hosts 2 --cores 1 --models sage "
+        "--modes fp32,changes,all --curves --seeds 2 --epochs 60 --lr 0.0005",
     )
 
 

@@ -33,12 +33,14 @@ def distdgl_lines() -> list[str]:
         peers = [1e3 * row["seconds"] for name, row in rows.items() if name.startswith("DistDGL")]
         most = next(name for name in ("k=32", "k=4") if name in rows)
         ours, turn = (1e3 * rows[name]["seconds"] for name in (most, "k=1, in turn"))
+        # A macrobatch ends with its epoch.
+        told = f"k={result['steps']}, the whole epoch" if most == "k=32" else most
         slower = result.get("slower", 1)
         played = f" (played {slower} x slower)" if slower > 1 else ""
         lines.append(
             f"| sampled epoch, 3 x 256 SAGE, fan-out 15,10,5, {result['steps']} minibatches per "
             f"host, {result['nodes'] / 1e6:.0f} M nodes, {result['hosts']} hosts of "
-            f"{result['threads']} core at {result['mbit'] / 1e3:.0f} Gbit/s{played}, {most} "
+            f"{result['threads']} core at {result['mbit'] / 1e3:.0f} Gbit/s{played}, {told} "
             f"| {ms(ours)}, {faster(ours, min(peers), 'DistDGL')}, "
             f"{faster(ours, turn, 'a minibatch at a time')} "
             f"| `benchmarks.distdgl --dgl-python P --hosts {result['hosts']} --steps "

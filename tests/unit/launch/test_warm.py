@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from siafu.comm import STORE_VARIABLE
+from siafu.config import make_config
 from siafu.errors import RankError
-from siafu.launch import warm
+from siafu.launch import ranks, warm
 
 LOADS_WITHIN = 120.0
 JOB = json.dumps({"verb": "train", "parts": "none"})
@@ -96,3 +97,14 @@ def test_without_its_warm_process_a_fork_is_told_as_killed(tmp_path: Path) -> No
     assert end_of(fork) == -signal.SIGKILL
     with pytest.raises(RankError, match="did not answer"):
         process.fork([str(tmp_path), JOB], waits)
+
+
+def test_ranks_are_started_with_one_arena_unless_told_otherwise(monkeypatch):
+    """Set when they begin: once they have loaded torch it would be too late."""
+    asked: list[dict[str, str]] = []
+    monkeypatch.setattr(ranks, "warm_process", asked.append)
+    monkeypatch.delenv("MALLOC_ARENA_MAX", raising=False)
+    ranks.begin_loading(make_config(data="planted", ranks=2))
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "4")
+    ranks.begin_loading(make_config(data="planted", ranks=2))
+    assert [variables["MALLOC_ARENA_MAX"] for variables in asked] == ["1", "4"]
