@@ -132,7 +132,9 @@ def run_task(task: str, source: Path, target: Path) -> None:
             figures["seconds"] = time.perf_counter() - start
             phases("end", 0, None)
             figures["phases"] = {name: round(t, 2) for name, t in phases.seconds.items()}
-    print(json.dumps(figures | {"peak_gib": _peak_gib()}), flush=True)
+    # In one piece: ranks share where they write to.
+    sys.stdout.write(json.dumps(figures | {"peak_gib": _peak_gib()}) + "\n")
+    sys.stdout.flush()
 
 
 def _peak_gib() -> float:

@@ -14,7 +14,7 @@ from siafu.graph import ALONE, Array, Crew, Graph, Partial, Told
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import in_order, num_threads
 from siafu.partitioning import chunks
-from siafu.partitioning.chunks import append_each, per_thread, read, windows
+from siafu.partitioning.chunks import append_each, per_thread, read, several_at_once, windows
 from siafu.partitioning.memory import sample_reverse_share
 
 _STEP = "out-edges"
@@ -196,9 +196,9 @@ def deal_out_edges(graph: Graph, told: Told, span: int) -> list[int]:
     handles = [(folder / f"out{span}.{k}").open("wb", buffering=0) for k in range(count)]
     try:
         pieces = windows(graph.indptr, per_thread(chunks.EDGES_AT_ONCE), low, high)
-        for bounds, pairs in in_order(deal, pieces, ahead=num_threads()):
-            sizes += np.diff(bounds)
-            append_each(handles, bounds, pairs)
+        for dealt in several_at_once(in_order(deal, pieces, ahead=num_threads())):
+            sizes += sum(np.diff(bounds) for bounds, _ in dealt)
+            append_each(handles, dealt)
     finally:
         for handle in handles:
             handle.close()

@@ -52,7 +52,8 @@ def grow_clusters(
 
 def move_rows(
     piece: RowPiece,
-    weight_R3: Array,
+    offsets: Array,
+    train: Array,
     part_of: Array,
     load_P3: Array,
     room: Array,
@@ -60,16 +61,18 @@ def move_rows(
 ) -> int:
     """Let the rows of a piece change to better parts that have room; return how many moved.
 
-    `weight_R3` is of the rows of the whole piece.
+    A row weighs itself, its in-edges and whether it trains: where those of the rows of the whole
+    piece start, and which of these train.
     """
     want = np.empty(piece.high - piece.low, part_of.dtype)
-    mine = weight_R3[piece.low - piece.whole[0] : piece.high - piece.whole[0]]
+    skipped = piece.low - piece.whole[0]
+    mine = (offsets[skipped:], train[skipped:])
 
     def propose(low: int, high: int) -> None:
-        _propose_parts(low, high, piece.low, piece.sides, mine, part_of, load_P3, room, want)
+        _propose_parts(low, high, piece.low, piece.sides, *mine, part_of, load_P3, room, want)
 
     run_chunks(propose, piece.in_chunks())
-    return int(_move(piece.whole[0], crew.joined(want), weight_R3, part_of, load_P3, room))
+    return int(_move(piece.whole[0], crew.joined(want), offsets, train, part_of, load_P3, room))
 
 
 @strict_kernel
@@ -140,10 +143,9 @@ def _propose_clusters(
             keys[slot] = -1
             if group == home or count <= stays or count < most:
                 continue
-            if weight[group] + mass[at] > largest:
-                continue
             drawn = _mix(np.uint64(group) * np.uint64(2654435761) + np.uint64(row + salt))
-            if count > most or drawn >= tie:
+            # Weights are looked up last: mostly they are in no cache.
+            if (count > most or drawn >= tie) and weight[group] + mass[at] <= largest:
                 best, most, tie = group, count, drawn
         want[at] = best
 
@@ -159,6 +161,11 @@ def _join(first: int, want: Array, mass: Array, cluster: Array, weight: Array, l
             cluster[first + at] = goal
             moved += 1
     return moved
+
+
+@strict_kernel
+def _weigh(at: int, offsets: Array, train: Array, weight: Array) -> None:
+    weight[0], weight[1], weight[2] = 1.0, offsets[at + 1] - offsets[at], train[at]
 
 
 @strict_kernel
@@ -194,7 +201,8 @@ def _propose_parts(
     high: int,
     first: int,
     sides: tuple[tuple[Array, Array], tuple[Array, Array]],
-    weight_R3: Array,
+    offsets_R: Array,
+    train_R: Array,
     part_of: Array,
     load_P3: Array,
     room: Array,
@@ -207,8 +215,10 @@ def _propose_parts(
     num_parts = len(load_P3)
     near = np.zeros(num_parts, np.int64)
     seen = np.empty(num_parts, np.int64)
+    weight = np.empty(3)
     for at in range(low, high):
         row = first + at
+        _weigh(at, offsets_R, train_R, weight)
         home = part_of[row]
         num_seen = 0
         for offsets, neighbours in sides:
@@ -221,7 +231,7 @@ def _propose_parts(
                         seen[num_seen] = part
                         num_seen += 1
                     near[part] += stride
-        must = _is_over(load_P3[home], weight_R3[at], room)
+        must = _is_over(load_P3[home], weight, room)
         best, most, least = home, near[home], np.inf
         if must:
             most = -1
@@ -230,7 +240,7 @@ def _propose_parts(
             count = near[part]
             if part == home or count < most or (count == most and best == home):
                 continue
-            if not _fits(load_P3[part], weight_R3[at], room):
+            if not _fits(load_P3[part], weight, room):
                 continue
             full = _fullness(load_P3[part], room)
             if count > most or full < least:
@@ -238,7 +248,7 @@ def _propose_parts(
         if must and best == home:
             for part in range(num_parts):
                 full = _fullness(load_P3[part], room)
-                if full < least and _fits(load_P3[part], weight_R3[at], room):
+                if full < least and _fits(load_P3[part], weight, room):
                     best, least = part, full
         for place in range(num_seen):
             near[seen[place]] = 0
@@ -248,16 +258,25 @@ def _propose_parts(
 
 @strict_kernel
 def _move(
-    first: int, want: Array, weight_R3: Array, part_of: Array, load_P3: Array, room: Array
+    first: int,
+    want: Array,
+    offsets_R: Array,
+    train_R: Array,
+    part_of: Array,
+    load_P3: Array,
+    room: Array,
 ) -> int:
-    moved = 0
+    moved, weight = 0, np.empty(3)
     for at in range(len(want)):
         home, goal = part_of[first + at], want[at]
+        if goal == home:
+            continue
+        _weigh(at, offsets_R, train_R, weight)
         if goal < 0:
-            goal = -1 - goal if _is_over(load_P3[home], weight_R3[at], room) else home
-        if goal != home and _fits(load_P3[goal], weight_R3[at], room):
-            load_P3[home] -= weight_R3[at]
-            load_P3[goal] += weight_R3[at]
+            goal = -1 - goal if _is_over(load_P3[home], weight, room) else home
+        if goal != home and _fits(load_P3[goal], weight, room):
+            load_P3[home] -= weight
+            load_P3[goal] += weight
             part_of[first + at] = goal
             moved += 1
     return moved

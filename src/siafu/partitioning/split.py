@@ -3,7 +3,8 @@
 Rows or edges are sorted by part by one counting sort, which keeps their order within each.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import numpy as np
@@ -12,7 +13,18 @@ from siafu.graph import Array, FolderWriter, index_dtype
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import in_order, num_threads, run_chunks
 from siafu.partitioning import chunks
-from siafu.partitioning.chunks import Window, per_thread, ranges, read, rows_at_once, windows
+from siafu.partitioning.chunks import (
+    Window,
+    joined,
+    per_thread,
+    ranges,
+    read,
+    rows_at_once,
+    several_at_once,
+    windows,
+)
+
+_OFFSETS_AT_ONCE = 1 << 20
 
 
 def group_by_part(part_of: Array, num_parts: int) -> tuple[Array, Array]:
@@ -57,7 +69,7 @@ def part_of_entries(offsets: Array, part_of: Array, first_row: int, low: int, hi
 
 
 class PartRows:
-    """Which rows each part owns, and where each row lies in its part. 12 bytes per node."""
+    """Which rows each part owns, and where each row lies in its part. 16 bytes per node."""
 
     def __init__(self, part_of: Array, num_parts: int) -> None:
         self.part_of = np.ascontiguousarray(part_of, dtype=np.int32)
@@ -65,10 +77,21 @@ class PartRows:
         self._order, self._bounds = group_by_part(self.part_of, num_parts)
         self.local = np.empty(len(part_of), index_dtype(len(part_of)))
         number_in_part(self.part_of, num_parts, self.local)
+        self._columns = self.local.copy()
 
     def owned(self, part: int) -> Array:
         """Return the store rows of a part, ascending."""
         return self._order[self._bounds[part] : self._bounds[part + 1]]
+
+    @contextmanager
+    def columns_of(self, part: int, halo: Array) -> Iterator[Array]:
+        """Lend the columns of rows in a part, its own ones first and then these."""
+        num_owned = int(self._bounds[part + 1] - self._bounds[part])
+        self._columns[halo] = np.arange(num_owned, num_owned + len(halo))
+        try:
+            yield self._columns
+        finally:
+            self._columns[halo] = self.local[halo]
 
     def counts(self) -> list[int]:
         """Return how many rows each part owns."""
@@ -99,7 +122,7 @@ def split_rows(rows: PartRows, writers: Writers, name: str, column: Array) -> No
         return _in_parts(found, order, bounds, writers)
 
     pieces = ranges(len(column), per_thread(rows_at_once(column)))
-    for dealt in in_order(deal, pieces, ahead=num_threads()):
+    for dealt in several_at_once(in_order(deal, pieces, ahead=num_threads())):
         _append_all(streams, dealt)
     for writer in writers.values():
         writer.close(name)
@@ -115,7 +138,7 @@ def split_offsets(rows: PartRows, writers: Writers, name: str, offsets: Array) -
     ends = np.zeros((rows.num_parts, 1), np.int64)
     for stream in streams.values():
         stream.append(ends[0])
-    for low, high in ranges(len(offsets) - 1, rows_at_once(offsets)):
+    for low, high in ranges(len(offsets) - 1, _OFFSETS_AT_ONCE):
         counts = np.diff(read(offsets, low, high + 1))
         order, bounds = group_by_part(rows.part_of[low:high], rows.num_parts)
         for part, stream in streams.items():
@@ -158,15 +181,15 @@ def deal_entries(rows: PartRows, offsets: Array, column: Array, sinks: Mapping[i
         return _in_parts(piece, order, bounds, sinks)
 
     step = per_thread(min(chunks.EDGES_AT_ONCE, rows_at_once(column)))
-    for dealt in in_order(deal, windows(offsets, step), ahead=num_threads()):
+    for dealt in several_at_once(in_order(deal, windows(offsets, step), ahead=num_threads())):
         _append_all(list(sinks.values()), dealt)
 
 
-def _append_all(sinks: Sequence[Sink], dealt: list[Array]) -> None:
-    """Append to each sink what was dealt to it, several sinks side by side."""
+def _append_all(sinks: Sequence[Sink], dealt: Sequence[list[Array]]) -> None:
+    """Append to each sink what each piece dealt to it, several sinks side by side."""
 
     def append(first: int, beyond: int) -> None:
-        for sink, piece in zip(sinks[first:beyond], dealt[first:beyond], strict=True):
-            sink.append(piece)
+        for k in range(first, beyond):
+            sinks[k].append(joined([one[k] for one in dealt]))
 
     run_chunks(append, list(range(len(sinks) + 1)))

@@ -64,13 +64,14 @@ def assign_streaming(
         sweep = _Sweep(rows, num_parts, seed, progress or silent, partial)
         part_of = sweep.once("start", sweep.begin)
         # A byte per node, where that will do, stays in the caches while nodes look around.
-        part_of = part_of.astype(np.int8 if num_parts <= _FEW_PARTS else np.int32)
+        small = np.int8 if num_parts <= _FEW_PARTS else np.int32
+        part_of = part_of.astype(small)
         for number in range(1, ROUNDS + 1):
             part_of, moved = sweep.move(f"move {number}", part_of)
             if moved < _FEW_MOVES * graph.num_nodes:
                 break
-        part_of = part_of.astype(np.int32)
-        return sweep.least_cut([assign_contiguous(graph, num_parts), part_of])
+        ranges_of_rows = assign_contiguous(graph, num_parts).astype(small)
+        return sweep.least_cut([ranges_of_rows, part_of]).astype(np.int32)
 
 
 class _Sweep:
@@ -211,10 +212,10 @@ class _Sweep:
 
         def move(piece: RowPiece) -> int:
             low, high = piece.whole
-            weight_R3 = np.ones((high - low, 3))
-            weight_R3[:, 1] = np.diff(self.graph.indptr[low : high + 1])
-            weight_R3[:, 2] = self.train[low:high]
-            return move_rows(piece, weight_R3, part_of, load_P3, room, self.crew)
+            offsets = read(self.graph.indptr, low, high + 1)
+            return move_rows(
+                piece, offsets, self.train[low:high], part_of, load_P3, room, self.crew
+            )
 
         return move
 

@@ -30,7 +30,7 @@ from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import in_order, num_threads
 from siafu.partitioning import chunks
 from siafu.partitioning.assign import check_num_parts
-from siafu.partitioning.chunks import Window, per_thread, ranges, windows
+from siafu.partitioning.chunks import Window, per_thread, ranges, read, windows
 from siafu.partitioning.quality import Quality, count_training
 from siafu.partitioning.split import (
     PartRows,
@@ -44,6 +44,7 @@ from siafu.partitioning.split import (
 from siafu.record import Progress, silent
 
 WRITE = "write parts"
+_HALO_AT_ONCE = 1 << 20
 
 
 def write_parts(  # noqa: PLR0913 - every argument is a fact the folder records
@@ -303,20 +304,21 @@ def _write_part(rows: PartRows, part: int, writer: FolderWriter, file: _ScratchF
     indptr = writer.load("indptr")
     num_owned, num_edges = len(indptr) - 1, int(indptr[-1])
     halo, counts = _find_halo(rows, part, num_edges, file)
-    # Local columns: owned rows first, in the order of the store, then halo rows by owner.
-    column_of = rows.local.astype(index_dtype(num_owned + len(halo)))
-    column_of[halo] = np.arange(num_owned, num_owned + len(halo), dtype=column_of.dtype)
     boundary, cut_edges = np.zeros(num_owned, bool), 0
-    stream = writer.stream("src", (num_edges,), column_of.dtype)
+    kind = index_dtype(num_owned + len(halo))
+    stream = writer.stream("src", (num_edges,), kind)
+    # Local columns: owned rows first, in the order of the store, then halo rows by owner.
+    with rows.columns_of(part, halo) as column_of:
 
-    def localise(window: Window) -> tuple[Array, int]:
-        columns = np.take(column_of, file.read(window.low, window.high))
-        return columns, _mark_boundary(window.rows, columns, boundary)
+        def localise(window: Window) -> tuple[Array, int]:
+            columns = np.take(column_of, file.read(window.low, window.high))
+            columns = columns.astype(kind, copy=False)
+            return columns, _mark_boundary(window.rows, columns, boundary)
 
-    pieces = windows(indptr, per_thread(chunks.EDGES_AT_ONCE))
-    for columns, cut in in_order(localise, pieces, ahead=num_threads()):
-        cut_edges += cut
-        stream.append(columns)
+        pieces = windows(indptr, per_thread(chunks.EDGES_AT_ONCE))
+        for columns, cut in in_order(localise, pieces, ahead=num_threads()):
+            cut_edges += cut
+            stream.append(columns)
     writer.close("src")
     writer.save("halo", halo)
     writer.save("halo_counts", counts)
@@ -378,7 +380,7 @@ def write_sends(rows: PartRows, writers: Writers, parts: Iterable[int]) -> None:
         counts = [high - low for low, high in bounds]
         stream = writer.stream("send_rows", (sum(counts),), np.int64)
         for halo, (low, high) in zip(halos, bounds, strict=True):
-            for begin, end in ranges(high - low, chunks.EDGES_AT_ONCE):
-                stream.append(rows.local[halo[low + begin : low + end]])
+            for begin, end in ranges(high, _HALO_AT_ONCE, low) if low < high else ():
+                stream.append(rows.local[read(halo, begin, end)])
         writer.close("send_rows")
         writer.save("send_counts", np.array(counts, np.int64))
