@@ -9,6 +9,7 @@ from siafu.comm.crew import RankCrew
 from siafu.comm.dealing import Dealing
 from siafu.comm.devices import choose_device
 from siafu.comm.doing import Deed, Doing, read_deed
+from siafu.comm.everywhere import rows_of_all
 from siafu.comm.gradients import reduce_gradients
 from siafu.comm.halo import (
     Codings,
@@ -95,6 +96,7 @@ __all__ = [
     "give_files",
     "read_deed",
     "reduce_gradients",
+    "rows_of_all",
     "share_rows",
     "stage_plans",
     "start_coded",

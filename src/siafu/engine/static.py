@@ -124,6 +124,7 @@ class FullGraph:
         network, shard = self.network, self.shard
         module, strategy = network.module, network.strategy
         plain = strategy.unit == "graph" and not strategy.codes_rows and not strategy.offload
+        plain &= self.world.size == 1  # nobody is waited for inside a recording
         # Sparse rows are picked in every step where some are pruned, which the host looks at.
         plain &= not (strategy.prune and isinstance(shard.x, CSR))
         if self.config.memory or not (plain and can_record(module, shard)):

@@ -18,7 +18,7 @@ from siafu.comm import World
 from siafu.minibatch.placement import PinnedRows, free_bytes
 from siafu.minibatch.relay import Relay, epoch_of_draws
 from siafu.minibatch.schedule import ORDER_PURPOSE, Minibatch
-from siafu.minibatch.served import EdgeColumn, Sampling, Served
+from siafu.minibatch.served import EdgeColumn, Sampling, Served, rows_of
 from siafu.minibatch.subgraph import Subgraph
 from siafu.ops import (
     ALL,
@@ -124,6 +124,11 @@ class DeviceRelay(Relay):
         """Whether all rows are on the device."""
         return self._holds_rows
 
+    def fetch(self, addresses_U: Tensor, names: tuple[str, ...]) -> dict[str, Tensor]:
+        """Return rows of nodes, by column; nobody else is asked."""
+        readers, rows_U = self.served.node_columns, rows_of(addresses_U)
+        return {name: readers[name].read(rows_U) for name in names}
+
     def new_rows(self, shape: tuple[int, ...], dtype: torch.dtype, *, on_disk: bool) -> WrittenRows:
         """Return rows to be written: on the device while there is room, else pinned."""
         if on_disk:
@@ -215,17 +220,16 @@ class DeviceRelay(Relay):
         return _Hop(counts_Q, numbers_S, edges), new
 
 
-def device_bytes(served: Served) -> int:
+def device_bytes(served: Served, count: int, edges: int) -> int:
     """Return what edges, small columns of nodes and the numbering would take on a device."""
-    shard = served.shard
-    count, edges = shard.num_owned, shard.csr.num_edges
     of_edges = sum(
         reader.dtype.itemsize * math.prod(reader.shape[1:])
         for reader in served.edge_columns.values()
     )
     chances = 0 if served.weight_E is None else 8 + served.weight_E.itemsize
     numbering = 4 * count * (most_together(count) + 1)
-    return shard.csr.nbytes + edges * (of_edges + chances) + _NODE_BYTES * count + numbering
+    of_edges += served.shard.csr.index.itemsize
+    return edges * (of_edges + chances) + (8 + _NODE_BYTES) * count + numbering
 
 
 def most_together(num_nodes: int) -> int:

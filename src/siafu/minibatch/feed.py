@@ -3,7 +3,6 @@
 Shapes: V nodes of a minibatch, N owned rows, M rows a layer writes, F features.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from siafu.comm import tell
 from siafu.minibatch.copies import Copier
-from siafu.minibatch.device_relay import DeviceGraph, DeviceRelay, device_bytes
 from siafu.minibatch.feature_rows import fact_rows, feature_rows, sampled_of
 from siafu.minibatch.fetched_rows import (
     CodedRows,
@@ -26,20 +24,10 @@ from siafu.minibatch.layerwise import Room, WideRows, map_rows
 from siafu.minibatch.link_seeds import EdgeOrder, LinkBatching, LinkSeeds
 from siafu.minibatch.macrobatch import MacrobatchSampler
 from siafu.minibatch.macrobatch_size import Trial, draw_trial
-from siafu.minibatch.placement import (
-    Load,
-    PinnedRows,
-    Place,
-    RowsOn,
-    as_movable,
-    choose_place,
-    free_bytes,
-    hottest,
-    moved,
-    placed,
-)
+from siafu.minibatch.placement import RowsOn
 from siafu.minibatch.prepared import prepare
 from siafu.minibatch.relay import Relay
+from siafu.minibatch.relays import Left, Placing, Relays, row_bytes
 from siafu.minibatch.schedule import Schedule, SeedOrder
 from siafu.minibatch.served import ROW_BITS, EdgeColumn, Sampling, Served
 from siafu.minibatch.subgraph import Subgraph
@@ -50,8 +38,6 @@ from siafu.shard import HeldRows, RowReader, Shard
 
 Columns = dict[str, Tensor]
 """Rows of a minibatch's nodes, by what they are: x, id, y ..."""
-Left = Callable[[], int]
-"""Returns the bytes that every rank may still take; all call it together."""
 
 _TIMES_ON_DEVICE = 8
 """How many times larger pieces are than on a host."""
@@ -137,19 +123,24 @@ class Feed:
             edge_columns=needs.edge_columns,
             node_columns=self._node_columns(x),
         )
-        self.place = self._choose_place(served)
-        self.relay_for = self._relays(served)
-        """Makes what draws in-edges of nodes in some way."""
-        self.relay, self.whole = (
-            self.relay_for(how) for how in (sampling, Sampling(fanouts=(-1,)))
+        asked = Placing(
+            rows_on=needs.rows_on,
+            rows_name=self.rows_name,
+            hot_bytes=needs.hot_bytes,
+            deals_edges=batching.links is not None,
+            left=left,
         )
+        self._relays = Relays.build(served, self.channel, draws.seed, asked)
+        self.place, self.relay_for = self._relays.place, self._relays.own
+        self.relay = self._relays.training(sampling)
+        self.whole = self.relay_for(Sampling(fanouts=(-1,)))
         self._trial: Trial | None = None
         if needs.aggregate is not None:
-            self.relay.served.node_columns["aggregate"] = self._aggregated(needs.aggregate)
+            self._relays.add("aggregate", self._aggregated(needs.aggregate))
         self.columns = self._columns()
         self.links = self._link_seeds(batching)
         seed_columns = ("y",) if shard.y is not None and self.links is None else ()
-        schedule = _schedule(shard, batching, draws.seed, self.links).on(self.relay.device)
+        schedule = self._relays.dealt(_schedule(shard, batching, draws.seed, self.links))
         self._hot = self._hot_rows()
         self.sampler = MacrobatchSampler(
             self.relay, schedule, self.columns, seed_columns, self._hot, self.links
@@ -166,37 +157,6 @@ class Feed:
         self.sampler.close()
         self.channel.close()
 
-    def _choose_place(self, served: Served) -> Place:
-        shard, needs = self.shard, self.needs
-        if needs.rows_on == "host" or shard.is_mapped:
-            return choose_place(needs.rows_on, shard, Load(), lambda: 0, 0)
-        rows = as_movable(served.node_columns[self.rows_name])
-        free = self._left or partial(free_bytes, shard.world.device)
-        load = Load(
-            graph=device_bytes(served),
-            rows=rows.nbytes,
-            is_dense=not isinstance(shard.x, CSR) or self.rows_name == "coded",
-        )
-        return choose_place(needs.rows_on, shard, load, free, needs.hot_bytes)
-
-    def _relays(self, served: Served) -> Callable[[Sampling], Relay]:
-        """Return what makes relays, all of which serve the same rows."""
-        place, seed = self.place, self.draws.seed
-        if place.rows == "host":
-            return lambda how: Relay(served, self.channel, how, seed)
-        hot = None
-        if place.rows == "pinned":
-            hot = hottest(self.shard, _row_bytes(served, self.rows_name), place.hot_bytes)
-        columns = {
-            name: placed(reader, place, hot)
-            if name == self.rows_name
-            else moved(reader, place.device)
-            for name, reader in served.node_columns.items()
-        }
-        graph = DeviceGraph.build(served, place.device)
-        there, holds = replace(served, node_columns=columns), place.rows == "device"
-        return lambda how: DeviceRelay(graph, there, self.channel, how, seed, holds_rows=holds)
-
     def layer_relays(self, layers: int, *, drawn: bool) -> list[Relay]:
         """Return what reaches the in-neighbours of each layer: all, or as training draws them."""
         if not drawn:
@@ -210,8 +170,7 @@ class Feed:
     @property
     def device_hits(self) -> float | None:
         """The share of rows of pinned memory that had copies on the device, where that is asked."""
-        reader = self.relay.served.node_columns[self.rows_name]
-        return reader.hits if isinstance(reader, PinnedRows) else None
+        return self._relays.device_hits
 
     def _link_seeds(self, batching: Batching) -> LinkSeeds | None:
         if batching.links is None:
@@ -282,10 +241,15 @@ class Feed:
         return int(min(row[0] for row in tell([float(mine)], self.channel, "control")))
 
     @property
+    def infers_on_host(self) -> bool:
+        """Whether rows of all nodes, layer by layer, are read and kept on the hosts of ranks."""
+        return self.place.rows == "host" or self.place.everywhere
+
+    @property
     def is_ahead(self) -> bool:
         """Whether pieces are made ready beside others that compute: not on the same one core."""
         computes_elsewhere = self.shard.world.device.type != "cpu" or torch.get_num_threads() > 1
-        return computes_elsewhere and self.place.rows == "host"
+        return computes_elsewhere and self.infers_on_host
 
     def far_bytes(self, width: int, far_R: Tensor) -> int:
         """Return what rows of this width, fetched of other ranks, take with ids and degrees."""
@@ -300,7 +264,7 @@ class Feed:
         Every rank calls this together.
         """
         if not self.is_limited:
-            times = 1 if self.place.rows == "host" else _TIMES_ON_DEVICE
+            times = 1 if self.infers_on_host else _TIMES_ON_DEVICE
             return Room(on_disk=self.shard.is_mapped, times=times, ahead=self.is_ahead)
         rows = self.shard.num_owned if num_rows is None else num_rows
         mine = float(4 * width * rows * count + far_bytes)
@@ -310,9 +274,9 @@ class Feed:
         return Room(on_disk, left - (_READING_BYTES if on_disk else held), ahead=self.is_ahead)
 
     def _hot_rows(self) -> HotRows | None:
-        row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)
-        capacity = self.needs.hot_bytes // max(1, row_bytes)
-        if not capacity or self.channel.size == 1:
+        bytes_of_row = sum(row_bytes(self.relay.served, name) for name in self.columns)
+        capacity = self.needs.hot_bytes // max(1, bytes_of_row)
+        if not capacity or self.channel.size == 1 or self.place.everywhere:
             return None
         served, num_owned = self.relay.served, self.shard.num_owned
         others = self.shard.num_nodes - num_owned
@@ -326,8 +290,8 @@ class Feed:
     def trial(self) -> Trial:
         """Return what some steps of the first epoch read; all ranks call this together."""
         if self._trial is None:
-            row_bytes = sum(_row_bytes(self.relay.served, name) for name in self.columns)
-            self._trial = draw_trial(self.sampler, row_bytes)
+            bytes_of_row = sum(row_bytes(self.relay.served, name) for name in self.columns)
+            self._trial = draw_trial(self.sampler, bytes_of_row)
         return self._trial
 
     def decoded(self, columns: Columns) -> Columns:
@@ -364,11 +328,6 @@ class Feed:
             sampled = sampled_of(csr, columns["facts"], subgraph.removed, by_weight=by_weight)
         ids_N = columns["id"][: csr.num_cols]
         return LocalNeighbours(csr, ids_N, self.draws, **edges, sampled=sampled, at_hand=at_hand)
-
-
-def _row_bytes(served: Served, name: str) -> int:
-    reader = served.node_columns[name]
-    return reader.dtype.itemsize * (reader.shape[1] if len(reader.shape) > 1 else 1)
 
 
 def _schedule(shard: Shard, batching: Batching, seed: int, links: LinkSeeds | None) -> Schedule:

@@ -72,8 +72,9 @@ class SamplingOptions(Options):
     )
     rows_on: Literal["auto", "device", "pinned", "host"] = setting(
         "auto",
-        "where edges are drawn and features lie on one GPU: on it, in pinned memory that it reads, "
-        "or on the host; auto takes the nearest that has room",
+        "where edges are drawn and features lie for a GPU: on it (of several ranks, all of the "
+        "graph on each), in pinned memory that it reads, or on the host; auto takes the nearest "
+        "that has room",
         STATIC,
         MINIBATCHES,
     )

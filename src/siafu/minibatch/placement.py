@@ -11,6 +11,7 @@ from typing import Literal, Protocol, cast
 import torch
 from torch import Tensor
 
+from siafu.comm import World
 from siafu.errors import BudgetError, ConfigError
 from siafu.ops import gather_rows, has_fast_kernels
 from siafu.shard import HeldRows, RowReader, Shard
@@ -42,6 +43,8 @@ class Place:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     hot_bytes: int = 0
     """Of the device, for copies of the rows read most, where rows are in pinned memory."""
+    everywhere: bool = False
+    """Each of several ranks has the whole graph on its device."""
     told: str = ""
     """What was chosen and why, in words."""
 
@@ -54,6 +57,8 @@ class Load:
     rows: int = 0
     is_dense: bool = True
     """Rows that are not packed may be read from pinned memory."""
+    deals_edges: bool = False
+    """Seeds are made of edges, which ranks deal each other."""
 
 
 def choose_place(
@@ -61,9 +66,12 @@ def choose_place(
 ) -> Place:
     """Return where rows go: where was asked for, or the nearest place they fit in.
 
-    `hot_bytes` 0 lets copies of the rows read most take what is left.
+    `hot_bytes` 0 lets copies of the rows read most take what is left. Several ranks are told the
+    same of what is free, and of a load that is of all of them.
     """
-    obstacle = _obstacle(shard)
+    obstacle, is_alone = _obstacle(shard, load), shard.world.size == 1
+    if wanted == "pinned" and not (is_alone or obstacle):
+        obstacle = f"with {shard.world.size} ranks, which would hold it once each"
     if wanted == "host" or (wanted == "auto" and obstacle):
         return Place()
     if obstacle:
@@ -75,14 +83,17 @@ def choose_place(
     device, room = shard.world.device, int(_HELD_SHARE * free())
     fits_all, fits_graph = load.graph + load.rows <= room, load.graph <= room
     size = f"{load.graph / _GB:.2f} GB of edges, {load.rows / _GB:.2f} GB of rows"
-    told = f"{size}; {room / _GB:.2f} GB of the device for them"
+    whose = "the device" if is_alone else "each rank's device"
+    told = f"{size}; {room / _GB:.2f} GB of {whose} for them"
     if wanted == "device" or (wanted == "auto" and fits_all):
         if not fits_all:
-            raise _too_large("The graph and its rows do not fit on the device.", told, "pinned")
-        return Place(rows="device", device=device, told=f"Rows on the device: {told}.")
+            instead = "pinned" if is_alone else "host"
+            raise _too_large("The graph and its rows do not fit on the device.", told, instead)
+        what = "Rows on the device" if is_alone else "All edges and rows on each rank's device"
+        return Place(rows="device", device=device, everywhere=not is_alone, told=f"{what}: {told}.")
     if not fits_graph and wanted == "pinned":
         raise _too_large("The edges do not fit on the device.", told, "host")
-    if not (fits_graph and load.is_dense):
+    if not (fits_graph and load.is_dense and is_alone):
         return Place(told=f"Rows on the host: {told}.")
     hot = min(hot_bytes or room - load.graph, load.rows, max(0, room - load.graph))
     return Place(
@@ -101,15 +112,24 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] + kept
 
 
-def _obstacle(shard: Shard) -> str:
+def free_here(world: World, mine: int) -> int:
+    """Return what each of several ranks may take of its device, of what this one finds free.
+
+    Over NCCL each has a GPU of its own; otherwise those of a machine may share one.
+    """
+    sharers = 1 if world.size == 1 or world.backend == "nccl" else world.ranks_here
+    return int(min(row[0] for row in world.gather_numbers([float(mine // sharers)])))
+
+
+def _obstacle(shard: Shard, load: Load) -> str:
     """Return why rows must stay on the host, as the end of a sentence; empty where they need not.
 
-    Several ranks serve each other rows and draws through their hosts.
+    Several ranks that have not the whole graph serve each other rows and draws through their hosts.
     """
     if shard.world.device.type != "cuda":
         return "on a CPU"
-    if shard.world.size > 1:
-        return f"with {shard.world.size} ranks, which draw for each other"
+    if shard.world.size > 1 and load.deals_edges:
+        return f"with {shard.world.size} ranks that deal each other edges"
     if shard.is_mapped:
         return "with a graph that stays on disk (--memory)"
     return "" if has_fast_kernels("cuda") else "without Triton"

@@ -60,13 +60,18 @@ def test_minibatches_on_the_gpu_have_the_losses_of_the_cpu(
     assert got.result["losses"] == pytest.approx(want.result["losses"], abs=1e-3)
 
 
+@pytest.mark.parametrize("place", ["auto", "host"])
 @pytest.mark.parametrize("settings", SAMPLED, ids=lambda settings: "-".join(map(str, settings)))
 def test_minibatches_of_two_ranks_on_one_gpu_have_the_losses_of_the_cpu(
-    tmp_path: Path, settings: dict[str, Any]
+    tmp_path: Path, settings: dict[str, Any], place: str
 ) -> None:
     more = {"strategy": "batchgnn", "batch_size": 100, "epochs": 3, "ranks": 2} | settings
     want = siafu.fit("planted:1000", **more, device="cpu", out=str(tmp_path / "cpu"))
-    got = siafu.fit("planted:1000", **more, device="cuda", out=str(tmp_path / "cuda"))
+    got = siafu.fit(
+        "planted:1000", **more, device="cuda", rows_on=place, out=str(tmp_path / "cuda")
+    )
+    is_held = place == "auto" and settings.get("task") != "link"
+    assert got.result["sampling"]["rows_on"] == ("device" if is_held else "host")
     assert got.result["backend"] == "gloo", "NCCL refuses two ranks on one GPU"
     assert got.result["losses"] == pytest.approx(want.result["losses"], abs=1e-3)
 

@@ -55,7 +55,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Sizes]:
         seen.extend([] if told is None else [Sizes.of(graph)])
         return told
 
-    monkeypatch.setattr("siafu.minibatch.placement._obstacle", lambda shard: "")
+    monkeypatch.setattr("siafu.minibatch.placement._obstacle", lambda *asked: "")
     monkeypatch.setattr(recorded, "DEVICES", ("cpu",))
     monkeypatch.setattr(RecordedSteps, "run", noted)
     return seen

@@ -47,7 +47,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
 @pytest.fixture
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takes the CPU for a device that has rows of its own."""
-    monkeypatch.setattr("siafu.minibatch.placement._obstacle", lambda shard: "")
+    monkeypatch.setattr("siafu.minibatch.placement._obstacle", lambda *asked: "")
 
 
 def trained(parts: Path, settings: dict[str, Any]) -> tuple[Any, list[float], torch.Tensor]:

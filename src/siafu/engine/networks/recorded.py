@@ -48,7 +48,7 @@ def can_record(module: nn.Module, shard: Shard) -> bool:
     Data of edges are read in pieces that the host cuts, batch norm counts rows, own models do as
     they like; losses of numbers look for gaps, weights of classes come from the host.
     """
-    if not isinstance(module, GNN) or shard.world.size > 1 or shard.y is None:
+    if not isinstance(module, GNN) or shard.y is None:
         return False
     spec, objective = module.spec, shard.objective
     cuts_edges = spec.card.attends and (spec.edge_width or spec.num_types)
@@ -205,24 +205,27 @@ class RecordedSteps:
         return [*self._columns.values(), *layers]
 
     def run(self, macrobatch: Macrobatch, graph: Subgraph, num_seeds: int) -> Tensor | None:
-        """Set gradients to those of a minibatch and return its loss; None: not by a recording."""
-        if graph.num_seeds != num_seeds or graph.edges or not graph.turned:
+        """Set gradients to those of a minibatch and return its loss; None: not by a recording.
+
+        The loss is its share of the mean over `num_seeds`.
+        """
+        if graph.edges or not graph.turned:
             return None
         if self._room is None or not Sizes.of(graph).fit(self._room):
             if not self._make_room(macrobatch, graph):
                 return None
             self._forget()
-            self._recording = recording_of(lambda: self._recorded(macrobatch, graph))
+            self._recording = recording_of(lambda: self._recorded(macrobatch, graph, num_seeds))
         if self._recording is None:
             self._forget()
             self._room, self._recordings = None, _MOST_RECORDINGS
             return None
-        self._load(macrobatch, graph)
+        self._load(macrobatch, graph, num_seeds)
         return self._recording.replay()
 
-    def _recorded(self, macrobatch: Macrobatch, graph: Subgraph) -> Recording:
+    def _recorded(self, macrobatch: Macrobatch, graph: Subgraph, num_seeds: int) -> Recording:
         self._prepare(macrobatch.columns_of(graph), graph)
-        self._load(macrobatch, graph)
+        self._load(macrobatch, graph, num_seeds)
         # Memory that another thread takes meanwhile would end the recording.
         self._feed.sampler.settle()
         return Recording(self._module, self._draws, graph.index.device, self._forward)
@@ -278,13 +281,13 @@ class RecordedSteps:
         has_back = hop in self._turned
         return csr.with_transpose(matrix(columns, rows, edges)) if has_back else csr
 
-    def _load(self, macrobatch: Macrobatch, graph: Subgraph) -> None:
+    def _load(self, macrobatch: Macrobatch, graph: Subgraph, num_seeds: int) -> None:
         """Copy a step's tensors into the buffers."""
         for name, rows in macrobatch.columns_of(graph).items():
             self._columns[name][: len(rows)].copy_(rows)
         # Rows that are no seeds have no loss.
         self._columns["y"][graph.num_seeds :].fill_(_NO_CLASS)
-        self._count.fill_(graph.num_seeds)
+        self._count.fill_(num_seeds)
         layers = len(self._layers)
         for number, into in enumerate(self._layers):
             hop = layers - 1 - number

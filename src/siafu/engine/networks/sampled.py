@@ -178,22 +178,12 @@ class SampledNetwork:
         state.begin()
         mine = step.mine[: step.holders.count(world.rank)]
         terms, is_alone = [], world.size == len(step.holders) == 1 and subgraphs[0].num_seeds > 0
-        if is_alone and self._recorded is not None and self.on_answers is None:
-            self._draws.epoch = epoch_of_draws(epoch, subgraphs[0].number)
-            told = self._recorded.run(macrobatch, subgraphs[0], step.num_seeds)
-            if told is not None:
-                optimiser.step()
-                return told
         loss = torch.zeros(())
         for batch, subgraph in zip(mine, subgraphs, strict=False):
             state.rewind()
             loss = torch.zeros(())
             if subgraph.num_seeds:
-                with self._drawing(epoch, subgraph.number):
-                    graph, columns = macrobatch.given(subgraph)
-                    total = self.loss(batch, graph, columns, step.num_seeds)
-                    total.backward()
-                    loss = total.detach()
+                loss = self._loss_and_gradients(epoch, macrobatch, batch, subgraph, step.num_seeds)
             if not is_alone:
                 terms.append(state.flat(loss, is_empty=not subgraph.num_seeds))
         if is_alone:
@@ -203,6 +193,26 @@ class SampledNetwork:
             loss = state.load(sum_in_order(mine_TK, step.holders, world, "gradient"))
         optimiser.step()
         return loss
+
+    def _loss_and_gradients(
+        self,
+        epoch: int,
+        macrobatch: Macrobatch,
+        batch: Minibatch,
+        subgraph: Subgraph,
+        num_seeds: int,
+    ) -> Tensor:
+        """Set gradients to those of one minibatch, by a recording where there is one."""
+        if self._recorded is not None and self.on_answers is None:
+            self._draws.epoch = epoch_of_draws(epoch, subgraph.number)
+            told = self._recorded.run(macrobatch, subgraph, num_seeds)
+            if told is not None:
+                return told
+        with self._drawing(epoch, subgraph.number):
+            graph, columns = macrobatch.given(subgraph)
+            total = self.loss(batch, graph, columns, num_seeds)
+            total.backward()
+        return total.detach()
 
     def try_step(self, macrobatch: Macrobatch) -> None:
         """Train on the first step of a macrobatch for nothing: a copy, and no step is taken.
