@@ -1,14 +1,15 @@
 """How long does an epoch of sampled training take on one GPU, with rows on it and beside it?
 
 Run: python -m benchmarks.sampled_gpu [--json FILE] [--device cuda|cpu] [--scale 1.0] [--epochs 5]
-     [--models sage,gat] [--pyg-steps 20]
+     [--models sage,gat] [--pyg-steps 20] [--ranks 2]
 
 1.2 M nodes, 40 M edges, 100 features, 196 k seeds (made by seeded code), three layers of 256,
 fan-out 15,10,5, minibatches of 1,024. siafu as `--strategy batchgnn` runs it, with rows on the
 device, in pinned memory (a tenth of them, and none, copied to the device) and on the host. Beside
 it: a plain loop of torch operations on the device, which draws with replacement and numbers nodes
 by sorting, and PyG's NeighborLoader where it runs, over some steps. The losses of a small graph
-are compared with the CPU's.
+are compared with the CPU's. `--ranks` adds so many ranks, which share the one GPU here: the whole
+graph on each, and drawn on their hosts; minibatches are of 1,024 seeds per rank.
 
 Shapes: N nodes, E edges, V nodes of a minibatch.
 """
@@ -17,6 +18,10 @@ import argparse
 import importlib.util
 import json
 import math
+import os
+import subprocess
+import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -35,9 +40,11 @@ from benchmarks.measure import Spread, append_json, machine
 from siafu.comm import HaloPlan, World
 from siafu.config import make_config
 from siafu.engine import Trainer, begin
+from siafu.graph import Graph
 from siafu.graph.nodes import IntegerIds
 from siafu.ops import CSR
-from siafu.shard import Shard
+from siafu.partitioning import write_parts
+from siafu.shard import Shard, open_shard
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # PyG scripts parts of itself, which torch has deprecated
@@ -340,7 +347,13 @@ def main() -> None:
     parser.add_argument("--models", default="sage,gat")
     parser.add_argument("--only", default="", help="contestants, comma between; else all")
     parser.add_argument("--pyg-steps", type=int, default=20)
+    parser.add_argument("--ranks", type=int, default=1, help="more than one: so many as well")
+    parser.add_argument("--parts", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rows-on", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    if args.parts:
+        run_rank(args)
+        return
     shard = make_shard(args.scale, torch.device(args.device))
     for model in args.models.split(","):
         for name, side in sides_of(shard, model, args).items():
@@ -381,7 +394,55 @@ def sides_of(
     if model == "sage":
         sides["plain torch"] = lambda: measure_plain(shard, args.epochs)
     sides["pyg"] = lambda: measure_pyg(shard, model, args.pyg_steps)
+    if args.ranks > 1:
+        for place in ("device", "host"):
+            name = f"siafu {place} x {args.ranks}"
+            sides[name] = partial(measure_ranks, shard, model, place, args)
     return sides
+
+
+def measure_ranks(shard: Shard, model: str, place: str, args: argparse.Namespace) -> dict[str, Any]:
+    """Return the row of several ranks, each in a process of its own."""
+    assert isinstance(shard.x, Tensor)
+    assert shard.y is not None
+    train = np.zeros(shard.num_nodes, bool)
+    train[shard.train.numpy()] = True
+    graph = Graph(
+        name="made",
+        indptr=shard.csr.indptr.numpy(),
+        src=shard.csr.index.numpy(),
+        ids=shard.ids,
+        x=shard.x.numpy(),
+        y=shard.y.numpy(),
+        num_classes=CLASSES,
+        train=train,
+    )
+    part_of = np.arange(shard.num_nodes, dtype=np.int64) * args.ranks // shard.num_nodes
+    with tempfile.TemporaryDirectory() as folder:
+        parts, count = Path(folder) / "made.parts", args.ranks
+        write_parts(graph, part_of.astype(np.int32), parts, num_parts=count, method="range", seed=0)
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        command += ["--nproc-per-node", str(count), "-m", "benchmarks.sampled_gpu"]
+        command += ["--parts", str(parts), "--rows-on", place, "--models", model]
+        command += ["--epochs", str(1 if place == "host" else args.epochs)]
+        command += ["--device", args.device]
+        threads = str(max(1, (os.cpu_count() or 1) // count))
+        env = os.environ | {"OMP_NUM_THREADS": threads, "GLOO_SOCKET_IFNAME": "lo"}
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=env)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    return dict(json.loads(lines[-1]))
+
+
+def run_rank(args: argparse.Namespace) -> None:
+    """Train as one of several ranks; the first tells."""
+    with World.join(device=args.device) as world:
+        shard = open_shard(args.parts, world, place="host", verify=False)
+        row = measure_siafu(shard, args.models, {"rows_on": args.rows_on}, args.epochs)
+        peaks = world.gather_numbers([row["device_gb"] or 0.0])
+        row |= {"ranks": world.size, "device_gb": sum(peak[0] for peak in peaks)}
+        row |= {"sent_mb": {k: round(v / 1e6, 1) for k, v in world.meter.bytes_sent.items()}}
+        if world.rank == 0:
+            print(json.dumps(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from siafu.minibatch import (
     measure_costs,
     node_bytes,
 )
-from siafu.minibatch.relays import Left
 from siafu.minibatch.placement import free_bytes
+from siafu.minibatch.relays import Left
 from siafu.nn import ModelSpec, layer_widths
 from siafu.ops import warm_up, warm_up_sampling
 from siafu.options import read_bytes
