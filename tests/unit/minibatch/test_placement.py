@@ -1,5 +1,6 @@
 """Where rows lie: what is chosen, and that training is the same to the bit wherever they do."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from siafu.engine import begin
 from siafu.engine.networks.network import build_network
 from siafu.errors import BudgetError, ConfigError
 from siafu.minibatch import hold_out_of_shard
-from siafu.minibatch.placement import Load, PinnedRows, Place, choose_place
+from siafu.minibatch.placement import Load, PinnedRows, Place, choose_place, free_here
 from siafu.nn import Draws
 from siafu.partitioning import open_parts, write_parts
 from siafu.shard import HeldRows, Shard, open_shard
@@ -135,13 +136,38 @@ def test_what_does_not_fit_is_told_before_it_is_tried() -> None:
 
 @pytest.mark.parametrize(
     ("world", "why"),
-    [({"device": torch.device("cpu")}, "on a CPU"), ({"size": 2}, "with 2 ranks")],
+    [({"device": torch.device("cpu")}, "on a CPU"), ({"size": 2}, "with 2 ranks that deal")],
 )
 def test_rows_stay_on_the_host_where_they_must(world, why) -> None:
-    assert choose_place("auto", a_shard(**world), FITS, lambda: 100, 0).rows == "host"
+    dealt = replace(FITS, deals_edges=True)
+    assert choose_place("auto", a_shard(**world), dealt, lambda: 100, 0).rows == "host"
     with pytest.raises(ConfigError, match="can't lie") as told:
-        choose_place("device", a_shard(**world), FITS, lambda: 100, 0)
+        choose_place("device", a_shard(**world), dealt, lambda: 100, 0)
     assert why in told.value.seen
+
+
+@pytest.mark.usefixtures("anywhere")
+def test_several_ranks_have_the_whole_graph_each_or_nothing() -> None:
+    place = choose_place("auto", a_shard(size=2), FITS, lambda: 100, 0)
+    assert (place.rows, place.everywhere) == ("device", True)
+    assert choose_place("auto", a_shard(size=2), FITS, lambda: 60, 0).rows == "host"
+    with pytest.raises(BudgetError, match="do not fit on the device") as full:
+        choose_place("device", a_shard(size=2), FITS, lambda: 60, 0)
+    assert "--rows-on host" in full.value.fix
+    with pytest.raises(ConfigError, match="can't lie") as told:
+        choose_place("pinned", a_shard(size=2), FITS, lambda: 100, 0)
+    assert "2 ranks, which would hold it once each" in told.value.seen
+
+
+def test_ranks_that_share_a_gpu_share_what_is_free() -> None:
+    def told(backend: str) -> int:
+        world: Any = SimpleNamespace(
+            size=4, backend=backend, ranks_here=2, gather_numbers=lambda mine: [mine, [30.0]]
+        )
+        return free_here(world, 50)
+
+    assert told("nccl") == 30
+    assert told("gloo") == 25
 
 
 def test_inference_takes_what_there_is(parts: dict[bool, Path]) -> None:
