@@ -66,12 +66,18 @@ def sampled_gpu_lines() -> list[str]:
         if "siafu pinned" in timed:
             pinned = 1e3 * timed["siafu pinned"]["epoch_seconds"]
             told += f"; with features in pinned memory {ms(pinned)}"
+        more = " --ranks 2" if "siafu device x 2" in timed else ""
+        if more:
+            both, apart = (timed[f"siafu {place} x 2"] for place in ("device", "host"))
+            ours, theirs = (1e3 * row["epoch_seconds"] for row in (both, apart))
+            told += f"; 2 ranks that share it, the whole graph on each, {ms(ours)}, "
+            told += f"{times(theirs / ours)} faster than drawing on their hosts ({ms(theirs)})"
         size = f"{first['nodes'] / 1e6:.1f} M nodes, {first['edges'] / 1e6:.0f} M edges"
         lines.append(
             f"| sampled epoch, 3 x 256 {model.upper()}, fan-out 15,10,5, "
             f"{first['seeds'] / 1e3:.0f}k seeds, {size}, H200 | {told}; losses "
             f"{found['losses']['apart']:.0e} from the CPU's "
-            f"| `benchmarks.sampled_gpu --models {model}` |"
+            f"| `benchmarks.sampled_gpu --models {model}{more}` |"
         )
     return lines
 

@@ -137,7 +137,8 @@ def _within_budget(
             )
             return chosen
     for candidate, size in zip(possible, sizes, strict=True):
-        away = _offloaded(spec, size, candidate, budget - base, shard.world)
+        # Kernels' own room and what lies between tensors are on top of what is counted.
+        away = _offloaded(spec, size, candidate, SURE * (budget - base), shard.world)
         if away is not None:
             say(
                 f"Planned {_told(away, size)}, {_told_away(away)}, to stay within --memory "

@@ -123,7 +123,8 @@ def test_own_loop_runs_on_the_gpu(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 @pytest.mark.parametrize("model", ["sage", "gcn", "gat", "sage-max"])
 def test_rows_in_the_hosts_memory_change_no_loss(tmp_path: Path, model: str, ranks: int) -> None:
-    more = {"model": model, "hidden": 256, "layers": 4, "epochs": 3, "strategy": "halo"}
+    # Of few layers scoring takes as much as a step does.
+    more = {"model": model, "hidden": 256, "layers": 10, "epochs": 3, "strategy": "halo"}
     more |= {"ranks": ranks, "device": "cuda", "eval_every": 3}
     # A budget leaves recordings out, which have memory of their own.
     want = siafu.fit("planted:20k", **more, memory="40GB", out=str(tmp_path / "whole"))
@@ -162,14 +163,20 @@ def test_a_step_with_rows_in_the_hosts_memory_has_the_same_bits() -> None:
 
 
 def test_a_run_leaves_nothing_on_the_gpu_and_counts_its_own_peak(tmp_path: Path) -> None:
-    large = {"model": "sage", "strategy": "batchgnn", "hidden": 512, "batch_size": 5000}
-    siafu.fit("planted:20k", **large, epochs=2, device="cuda", out=str(tmp_path / "large"))
-    gc.collect()
+    def run(name: str, data: str, **settings: Any) -> float:
+        """Return the peak of a run, in MiB."""
+        run = siafu.fit(data, epochs=2, device="cuda", out=str(tmp_path / name), **settings)
+        gc.collect()
+        return max(run.result["peak_mb"])
+
+    alone = run("small", "planted")
     before = torch.cuda.memory_allocated()
-    small = siafu.fit("planted", epochs=2, device="cuda", out=str(tmp_path / "small"))
-    gc.collect()
+    large = {"model": "sage", "strategy": "batchgnn", "hidden": 512, "batch_size": 5000}
+    peak = run("large", "planted:20k", **large)
     assert torch.cuda.memory_allocated() <= before
-    assert max(small.result["peak_mb"]) * 2**20 < before + 200e6
+    after = run("again", "planted")
+    assert after < 1.02 * alone + 1
+    assert peak > 1.2 * after
 
 
 def test_a_budget_has_rows_leave(tmp_path: Path) -> None:
