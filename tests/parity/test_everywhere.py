@@ -13,6 +13,7 @@ from siafu.minibatch import placement
 from siafu.partitioning import open_parts
 from tests.harness import RankPool
 from tests.parity.minibatch_steps import joined_logits, run_epochs
+from tests.parity.strict import strict_nccl
 
 SAMPLED = {
     "model": "sage",
@@ -130,3 +131,20 @@ def test_rows_of_all_ranks_stand_one_ranks_after_anothers(
         assert got.shape[1:] == shape
         first = got.reshape(len(want), -1)[:, 0] if len(want) else got
         assert torch.equal(first, torch.from_numpy(want).to(kind).reshape(first.shape))
+
+
+def under_nccl(world: World, parts: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Train where NCCL's rules are kept by a stand-in."""
+    with strict_nccl(world) as (strict_world, strict):
+        found = run_everywhere(strict_world, parts, settings)
+    assert strict.batches
+    return found
+
+
+@pytest.mark.parametrize("settings", [{}, {"feature_bits": 8, "model": "gcn"}])
+def test_over_nccl_it_is_the_same(ranks: RankPool, parts_of, settings) -> None:
+    parts = parts_of("hash", 3, True)
+    settings = SAMPLED | {"rows_on": "device"} | settings
+    want = ranks.run(run_everywhere, 3, parts, settings)
+    for ours, theirs in zip(ranks.run(under_nccl, 3, parts, settings), want, strict=True):
+        assert ours["losses"] == theirs["losses"]
