@@ -14,7 +14,7 @@ from siafu.graph import ALONE, Array, Crew, Graph, Partial, Told
 from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import CHUNKS_A_THREAD, in_order, num_threads
 from siafu.partitioning import chunks
-from siafu.partitioning.chunks import append_each, per_thread, read, several_at_once, windows
+from siafu.partitioning.chunks import append_each, read, several_at_once, windows
 from siafu.partitioning.memory import sample_reverse_share
 
 _STEP = "out-edges"
@@ -195,9 +195,9 @@ def deal_out_edges(graph: Graph, told: Told, span: int) -> list[int]:
         return _by_bucket(window.rows, src, shift, count)
 
     sizes = np.zeros(count, np.int64)
-    handles = [(folder / f"out{span}.{k}").open("wb", buffering=0) for k in range(count)]
+    handles = [(folder / f"out{span}.{k}").open("wb") for k in range(count)]
     try:
-        pieces = windows(graph.indptr, per_thread(chunks.EDGES_AT_ONCE), low, high)
+        pieces = windows(graph.indptr, chunks.edges_per_thread(), low, high)
         for dealt in several_at_once(in_order(deal, pieces, ahead=num_threads())):
             sizes += sum(np.diff(bounds) for bounds, _ in dealt)
             append_each(handles, dealt)
@@ -212,7 +212,7 @@ def sort_out_edges(graph: Graph, told: Told, bucket: int) -> None:
     kind, low = graph.src.dtype, bucket << _bucket_shift(graph)
     width, starts = 1 << _bucket_shift(graph), told["starts"]
     files = [Path(told["folder"]) / f"out{span}.{bucket}" for span in range(told["spans"])]
-    pairs = np.concatenate([np.fromfile(file, kind) for file in files]).reshape(-1, 2)
+    pairs = chunks.joined([np.fromfile(file, kind) for file in files]).reshape(-1, 2)
     here = np.zeros(min(width, graph.num_nodes - low) + 1, np.int64)
     made = np.empty(len(pairs), kind)
     _sort_by_source(pairs[:, 0], pairs[:, 1], low, here, made)

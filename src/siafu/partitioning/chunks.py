@@ -80,15 +80,20 @@ def _is_whole_file(array: np.memmap[Any, Any]) -> bool:
     return is_whole and array.mode == "r" and array.filename is not None and array.size > 0
 
 
+def edges_per_thread() -> int:
+    """Return the size of a thread's piece of edges: smaller ones cost Python more than threads."""
+    return max(per_thread(EDGES_AT_ONCE), EDGES_AT_ONCE // 8)
+
+
 Piece = TypeVar("Piece")
 
 
 def several_at_once(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield as many pieces together as there are threads: files are given more at a time."""
+    """Yield up to four pieces together, no more than threads: files are given more at a time."""
     together = list[Piece]()
     for one in pieces:
         together.append(one)
-        if len(together) == num_threads():
+        if len(together) == min(4, num_threads()):
             yield together
             together = []
     if together:
@@ -104,7 +109,9 @@ def append_each(files: Sequence[IO[bytes]], dealt: Sequence[tuple[Array, Array]]
 
     def append(first: int, beyond: int) -> None:
         for k in range(first, beyond):
-            joined([rows[bounds[k] : bounds[k + 1]] for bounds, rows in dealt]).tofile(files[k])
+            mine = joined([rows[bounds[k] : bounds[k + 1]] for bounds, rows in dealt])
+            if mine.size:
+                files[k].write(mine.data)
 
     run_chunks(append, evenly(len(files), CHUNKS_A_THREAD * num_threads()))
 

@@ -56,7 +56,7 @@ class Pairs:
 
 
 def _merged(found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Return each key of sorted lists once, and the sum of its counts; a span of keys per thread."""
+    """Return each key of sorted lists once, and the sum of its counts, spans of keys by threads."""
     longest = max((keys for keys, _ in found), key=len)
     spans = evenly(len(longest), num_chunks(sum(len(keys) for keys, _ in found)))
     inner = [np.searchsorted(keys, longest[spans[1:-1]]) for keys, _ in found]

@@ -141,7 +141,9 @@ class _Sweep:
         later = _PASSES[_PASSES.index(step) + 1 :]
         return self.partial is not None and any(self.partial.facts(name) for name in later)
 
-    def _note(self, step: str, state: dict[str, Array], *, ended: bool = True, **facts: int) -> None:
+    def _note(
+        self, step: str, state: dict[str, Array], *, ended: bool = True, **facts: int
+    ) -> None:
         """Note how far a step is, if it is long ago that anything was."""
         if self.partial is None or not self.partial.is_due:
             return
