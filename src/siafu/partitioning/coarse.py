@@ -154,9 +154,23 @@ def cut_clusters(pairs: Pairs, weight_C3: Array, num_parts: int, seed: int) -> A
     load_P3 = np.zeros((num_parts, 3))
     np.add.at(load_P3, part_of[part_of >= 0], share_C3[part_of >= 0])
     left = np.flatnonzero(part_of < 0)
-    largest_first = left[np.argsort(-share_C3[left].max(axis=1), kind="stable")]
+    largest_first = left[_sorted_order(-share_C3[left].max(axis=1))]
     _fit_clusters(largest_first, share_C3, load_P3, part_of)
     return part_of
+
+
+def _sorted_order(numbers: Array) -> Array:
+    """Return the stable order of numbers, each thread's of those in a range."""
+    count = num_threads() if num_chunks(len(numbers)) > 1 else 1
+    sample = np.sort(numbers[:: max(1, len(numbers) // (64 * count))])
+    inner = sample[[len(sample) * at // count for at in range(1, count)]]
+    bounds = [-np.inf, *inner.tolist(), np.inf]
+
+    def sort(span: int) -> Array:
+        mine = np.flatnonzero((numbers >= bounds[span]) & (numbers < bounds[span + 1]))
+        return mine[np.argsort(numbers[mine], kind="stable")]
+
+    return np.concatenate(list(in_order(sort, range(count), ahead=num_threads())))
 
 
 def _by_metis(pairs: Pairs, known: Array, weight_K3: Array, num_parts: int, seed: int) -> Array:

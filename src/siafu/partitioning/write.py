@@ -3,8 +3,10 @@
 Memory is O(N) and a piece: edges and features only pass through.
 """
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -75,14 +77,36 @@ def write_in_steps(
     progress, writer = progress or silent, partial.writer
     writers = {part: writer.child(f"part{part}", "part") for part in range(rows.num_parts)}
     facts = graph_facts(graph)
-    fingerprint = _fingerprint(partial, graph, progress)
     for part, child in writers.items():
         child.facts |= facts | {
             "part": part,
             "num_parts": rows.num_parts,
             "num_owned": len(rows.owned(part)),
-            "graph_fingerprint": fingerprint,
+            "graph_fingerprint": "",  # has its place before those that are found meanwhile
         }
+    with _fingerprinted(partial, graph) as fingerprint:
+        _write_arrays(partial, graph, rows, writers, progress)
+        progress("fingerprint", 0, None)
+        how = how | {"num_parts": rows.num_parts, "graph": facts | {"fingerprint": fingerprint()}}
+    for child in writers.values():
+        child.facts["graph_fingerprint"] = how["graph"]["fingerprint"]
+    if not partial.has("whole"):
+        writer.save("part_of", rows.part_of)
+        graph.ids.save(writer)
+        partial.end("whole")
+    quality = _quality(partial, graph, rows, list(writers.values()))
+    writer.facts |= how | {"quality": quality.to_facts()}
+    return quality
+
+
+def _write_arrays(
+    partial: Partial,
+    graph: Graph,
+    rows: PartRows,
+    writers: dict[int, FolderWriter],
+    progress: Progress,
+) -> None:
+    """Write all that the parts' folders hold."""
     shared = _Shared(PartsOf(graph, rows, writers, partial.scratch), partial)
     progress("edges", 0, None)
     for step in ("edges", *(f"edges {name}" for name, _ in graph.edge_arrays() if name != "src")):
@@ -94,17 +118,6 @@ def write_in_steps(
         progress("nodes", done, len(columns))
         shared.do(f"nodes {name}")
     progress("nodes", len(columns), len(columns))
-    if not partial.has("whole"):
-        writer.save("part_of", rows.part_of)
-        graph.ids.save(writer)
-        partial.end("whole")
-    quality = _quality(partial, graph, rows, list(writers.values()))
-    writer.facts |= how | {
-        "num_parts": rows.num_parts,
-        "graph": facts | {"fingerprint": fingerprint},
-        "quality": quality.to_facts(),
-    }
-    return quality
 
 
 class PartsOf:
@@ -220,11 +233,24 @@ def _rows_of(file: Path, num_parts: int) -> PartRows:
     return PartRows(np.load(file), num_parts)
 
 
-def _fingerprint(partial: Partial, graph: Graph, progress: Progress) -> str:
-    if not partial.has("fingerprint"):
-        progress("fingerprint", 0, None)
-        partial.end("fingerprint", fingerprint=fingerprint_graph(graph))
-    return str(partial.facts("fingerprint")["fingerprint"])
+@contextmanager
+def _fingerprinted(partial: Partial, graph: Graph) -> Iterator[Callable[[], str]]:
+    """Lend what waits for the graph's fingerprint, which a thread takes beside other work."""
+    if partial.has("fingerprint"):
+        yield lambda: str(partial.facts("fingerprint")["fingerprint"])
+        return
+
+    def ended() -> str:
+        partial.end("fingerprint", fingerprint=taken.result())
+        return taken.result()
+
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1) as beside:
+        taken = beside.submit(fingerprint_graph, graph, stopped.is_set)
+        try:
+            yield ended
+        finally:
+            stopped.set()
 
 
 def _quality(
