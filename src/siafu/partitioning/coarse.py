@@ -76,13 +76,15 @@ def _merged(found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
 
 def number_from_zero(cluster: Array) -> int:
     """Number the clusters that have nodes anew, in order; return how many there are."""
+    if not len(cluster):
+        return 0
     number = np.zeros(len(cluster), cluster.dtype)
     bounds = evenly(len(cluster), num_chunks(len(cluster)))
     run_chunks(lambda low, high: _mark_used(cluster[low:high], number), bounds)
     used = [0]
     for low, high in pairwise(bounds):
         used.append(used[-1] + int(np.count_nonzero(number[low:high])))
-    starts = dict(zip(bounds, used, strict=True)) if len(cluster) else {}
+    starts = dict(zip(bounds, used, strict=True))
     run_chunks(lambda low, high: _count_up(number[low:high], starts[low]), bounds)
     run_chunks(lambda low, high: _renumber(cluster[low:high], number), bounds)
     return used[-1]
@@ -161,7 +163,7 @@ def cut_clusters(pairs: Pairs, weight_C3: Array, num_parts: int, seed: int) -> A
 
 def _sorted_order(numbers: Array) -> Array:
     """Return the stable order of numbers, each thread's of those in a range."""
-    count = num_threads() if num_chunks(len(numbers)) > 1 else 1
+    count = num_threads() if len(numbers) and num_chunks(len(numbers)) > 1 else 1
     sample = np.sort(numbers[:: max(1, len(numbers) // (64 * count))])
     inner = sample[[len(sample) * at // count for at in range(1, count)]]
     bounds = [-np.inf, *inner.tolist(), np.inf]
