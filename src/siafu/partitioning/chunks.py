@@ -62,7 +62,7 @@ def _fill(piece: Array, array: np.memmap[Any, Any], row: int) -> None:
     def fill(low: int, high: int) -> None:
         with open_regular(path, follow=False) as file:
             file.seek(start + low)
-            found = file.readinto(memoryview(piece)[low:high])  # type: ignore[attr-defined]
+            found = file.readinto(piece[low:high].data)  # type: ignore[attr-defined]
         if found != high - low:
             raise DataError(
                 "A file of the graph has been cut short since it was opened.",

@@ -37,11 +37,18 @@ def find_halo(rows: PartRows, part: int, num_edges: int, file: SourceFile) -> tu
 
     for _ in in_order(mark, ranges(num_edges, edges_per_thread()), ahead=num_threads()):
         pass
+
+    def count(low: int, high: int, counts: Array) -> None:
+        _count_halo(low, high, counts, part, rows.part_of, is_read)
+
+    def fill(low: int, high: int, places: Array) -> None:
+        _fill_halo(low, high, places, part, rows.part_of, is_read, halo)
+
     fills = Fills(len(is_read), rows.num_parts)
-    fills.count(lambda *some: _count_halo(*some, part, rows.part_of, is_read))
+    fills.count(count)
     bounds = fills.bounds()
     halo = np.empty(int(bounds[-1]), np.int64)
-    fills.fill(lambda *some: _fill_halo(*some, part, rows.part_of, is_read, halo))
+    fills.fill(fill)
     return halo, np.diff(bounds)
 
 

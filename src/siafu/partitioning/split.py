@@ -71,7 +71,7 @@ class Fills:
     def _run(self, work: Callable[[int, int, Array], None], numbers_CP: Array) -> None:
         def run(first: int, beyond: int) -> None:
             for chunk in range(first, beyond):
-                work(*self._chunks[chunk : chunk + 2], numbers_CP[chunk])
+                work(self._chunks[chunk], self._chunks[chunk + 1], numbers_CP[chunk])
 
         run_chunks(run, range(len(self._chunks)))
 
