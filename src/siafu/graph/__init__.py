@@ -34,6 +34,7 @@ from siafu.graph.edge_types import (
     edge_type_dtype,
     number_edge_types,
 )
+from siafu.graph.fingerprint import fingerprint_graph
 from siafu.graph.folder import (
     Folder,
     FolderWriter,
@@ -46,7 +47,6 @@ from siafu.graph.folder import (
 from siafu.graph.graph import (
     Graph,
     check_graph,
-    fingerprint_graph,
     graph_facts,
     graph_from_edges,
     graph_from_folder,

@@ -202,14 +202,17 @@ class Folder:
         dtype = np.dtype("|u1" if entry.dtype == "|b1" else entry.dtype)
         # Read, not mapped: mapped pages would count as this process's memory.
         with self._opened(name) as file:
-            while piece := file.read(CHUNK_BYTES):
+            piece = file.read(CHUNK_BYTES)
+            while piece:
                 hashing = threading.Thread(target=digest.update, args=(piece,))
                 hashing.start()
                 try:
                     if check is not None:
                         check.see(np.frombuffer(piece, dtype))
+                    following = file.read(CHUNK_BYTES)
                 finally:
                     hashing.join()
+                piece = following
         if digest.hexdigest() != entry.sha256:
             seen = f"sha256 {digest.hexdigest()[:12]}..., manifest says {entry.sha256[:12]}..."
             raise self.damaged(f"{name}.npy", f"wrong checksum: {seen}")

@@ -3,7 +3,6 @@
 Row v of the CSR lists the sources of the edges that end in v. N nodes, E edges, F features.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from siafu.errors import DataError
-from siafu.graph.array_stream import Array, forget
+from siafu.graph.array_stream import Array
 from siafu.graph.columns import (
     MASKS,
     GraphFacts,
@@ -289,32 +288,6 @@ def graph_facts(graph: Graph) -> dict[str, Any]:
     names = {name: list(getattr(graph, name)) for name in _COLUMN_NAMES}
     facts |= {name: columns for name, columns in names.items() if columns}
     return facts if graph.schema is None else facts | {"schema": graph.schema.to_dict()}
-
-
-def fingerprint_graph(graph: Graph) -> str:
-    """Return a hash of all contents; parts, runs and checkpoints of one graph carry the same."""
-    digest = hashlib.sha256(f"{graph.num_nodes} {graph.num_edges} {graph.num_classes}".encode())
-    if graph.edge_type is not None:
-        digest.update(f" {graph.num_edge_types} edge types".encode())
-    if graph.edge_y is not None:
-        digest.update(f" {graph.num_edge_classes} edge classes".encode())
-    for array in _all_arrays(graph):
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        for start in range(0, len(array), _ROWS_AT_ONCE):
-            digest.update(np.ascontiguousarray(array[start : start + _ROWS_AT_ONCE]).data)
-            forget(array)
-    return digest.hexdigest()
-
-
-def _all_arrays(graph: Graph) -> Iterator[Array]:
-    yield graph.indptr
-    yield from (array for _, array in graph.edge_arrays())
-    yield from (getattr(graph.ids, name) for name in graph.ids.__slots__)
-    if isinstance(graph.x, SparseFeatures):
-        yield from (graph.x.indptr, graph.x.index, graph.x.value)
-    elif graph.x is not None:
-        yield graph.x
-    yield from (array for name in ("y", *MASKS) if (array := getattr(graph, name)) is not None)
 
 
 def load_features(folder: Folder) -> Features | None:

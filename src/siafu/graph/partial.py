@@ -33,8 +33,8 @@ from siafu.graph.crew import ALONE, Crew
 from siafu.graph.folder import FolderWriter, check_free, unwritable
 from siafu.graph.manifest import ArrayEntry
 
-STEP_SECONDS = 1.0
-"""The state is not written more often, so that small folders are made as fast as without."""
+STEP_SECONDS = 10.0
+"""The state is not written more often: what it tells of has to be on the disk before."""
 NOTE_SECONDS = 60.0
 """Time between notes within a long step."""
 _STATE = "state.json"

@@ -12,9 +12,9 @@ import numpy as np
 
 from siafu.graph import ALONE, Array, Crew, Graph, Partial, Told
 from siafu.ops.numba_jit import strict_kernel
-from siafu.ops.threads import in_order, num_threads
+from siafu.ops.threads import CHUNKS_A_THREAD, in_order, num_threads
 from siafu.partitioning import chunks
-from siafu.partitioning.chunks import append_each, per_thread, read, several_at_once, windows
+from siafu.partitioning.chunks import append_each, read, several_at_once, windows
 from siafu.partitioning.memory import sample_reverse_share
 
 _STEP = "out-edges"
@@ -36,17 +36,17 @@ class RowPiece:
     low: int
     high: int
     sides: tuple[tuple[Array, Array], tuple[Array, Array]]
-    ends: Array
-    """How many edges each row has, all of them."""
     whole: tuple[int, int]
     """The rows of the piece that this is a rank's share of."""
+    in_offsets: Array
+    """Where the in-edges of each of those start."""
+    ends: Array
+    """How many edges each of those has, both ways."""
 
     def in_chunks(self) -> list[int]:
         """Return rows, from 0 on, that divide the piece for threads."""
-        total = sum(offsets for offsets, _ in self.sides) + np.arange(len(self.ends) + 1)
-        wanted = np.linspace(0, total[-1], 8 * num_threads() + 1)[1:-1]
-        inner = set(np.searchsorted(total, wanted).tolist()) if num_threads() > 1 else set()
-        return [0, *sorted(row for row in inner if 0 < row < len(self.ends)), len(self.ends)]
+        count = CHUNKS_A_THREAD * num_threads() if num_threads() > 1 else 1
+        return _even_rows(self.sides[0][0], self.sides[1][0], count).tolist()
 
 
 class BothWays:
@@ -66,8 +66,8 @@ class BothWays:
 
     def ends(self, low: int, high: int) -> Array:
         """Return how many edges the rows low..high have."""
-        found = np.diff(self._in[0][low : high + 1])
-        return found if self._out is None else found + np.diff(self._out[0][low : high + 1])
+        found = np.diff(read(self._in[0], low, high + 1))
+        return found if self._out is None else found + np.diff(read(self._out[0], low, high + 1))
 
     def _before(self, row: int) -> int:
         """Return how many ends the rows before this one have."""
@@ -119,20 +119,22 @@ class BothWays:
         return at(rank), at(rank + 1)
 
     def _read(self, low: int, high: int, step: int, whole: tuple[int, int]) -> RowPiece:
-        inside = _some_rows(*self._in, low, high, step)
+        first, beyond = low - whole[0], high - whole[0] + 1
+        in_offsets = read(self._in[0], whole[0], whole[1] + 1)
+        ends = np.diff(in_offsets)
+        inside = _some_rows(in_offsets[first:beyond], self._in[1], step)
         outside = (np.zeros(high - low + 1, np.int64), np.empty(0, inside[1].dtype))
         if self._out is not None:
-            outside = _some_rows(*self._out, low, high, step)
-        return RowPiece(low, high, (inside, outside), self.ends(low, high), whole)
+            out_offsets = read(self._out[0], whole[0], whole[1] + 1)
+            ends += np.diff(out_offsets)
+            outside = _some_rows(out_offsets[first:beyond], self._out[1], step)
+        return RowPiece(low, high, (inside, outside), whole, in_offsets, ends)
 
 
-def _some_rows(
-    offsets: Array, entries: Array, low: int, high: int, step: int
-) -> tuple[Array, Array]:
+def _some_rows(bounds: Array, entries: Array, step: int) -> tuple[Array, Array]:
     """Return the offsets, from 0 on, and entries of some rows; of a single huge row every k-th."""
-    bounds = read(offsets, low, high + 1)
     first, last = int(bounds[0]), int(bounds[-1])
-    stride = max(1, (last - first) // step) if high - low == 1 else 1
+    stride = max(1, (last - first) // step) if len(bounds) == 2 else 1
     found = read(entries, first, last, stride)
     return (bounds - first if stride == 1 else np.array([0, len(found)])), found
 
@@ -193,9 +195,9 @@ def deal_out_edges(graph: Graph, told: Told, span: int) -> list[int]:
         return _by_bucket(window.rows, src, shift, count)
 
     sizes = np.zeros(count, np.int64)
-    handles = [(folder / f"out{span}.{k}").open("wb", buffering=0) for k in range(count)]
+    handles = [(folder / f"out{span}.{k}").open("wb") for k in range(count)]
     try:
-        pieces = windows(graph.indptr, per_thread(chunks.EDGES_AT_ONCE), low, high)
+        pieces = windows(graph.indptr, chunks.edges_per_thread(), low, high)
         for dealt in several_at_once(in_order(deal, pieces, ahead=num_threads())):
             sizes += sum(np.diff(bounds) for bounds, _ in dealt)
             append_each(handles, dealt)
@@ -210,7 +212,7 @@ def sort_out_edges(graph: Graph, told: Told, bucket: int) -> None:
     kind, low = graph.src.dtype, bucket << _bucket_shift(graph)
     width, starts = 1 << _bucket_shift(graph), told["starts"]
     files = [Path(told["folder"]) / f"out{span}.{bucket}" for span in range(told["spans"])]
-    pairs = np.concatenate([np.fromfile(file, kind) for file in files]).reshape(-1, 2)
+    pairs = chunks.joined([np.fromfile(file, kind) for file in files]).reshape(-1, 2)
     here = np.zeros(min(width, graph.num_nodes - low) + 1, np.int64)
     made = np.empty(len(pairs), kind)
     _sort_by_source(pairs[:, 0], pairs[:, 1], low, here, made)
@@ -228,6 +230,27 @@ def _write_at(file: Path, first: int, rows: Array) -> None:
     with file.open("r+b") as opened:
         opened.seek(mapped.offset + first * rows.itemsize)
         rows.tofile(opened)
+
+
+@strict_kernel
+def _even_rows(inside: Array, outside: Array, count: int) -> Array:
+    """Return bounds of at most so many runs of rows with about as many ends and rows in each."""
+    last = len(inside) - 1
+    total = inside[last] + outside[last] + last
+    bounds, found = np.zeros(count + 1, np.int64), 0
+    for number in range(1, count):
+        low, high = bounds[found], last
+        while low < high:
+            row = (low + high) // 2
+            if (inside[row] + outside[row] + row) * count < total * number:
+                low = row + 1
+            else:
+                high = row
+        if bounds[found] < low < last:
+            found += 1
+            bounds[found] = low
+    bounds[found + 1] = last
+    return bounds[: found + 2]
 
 
 @strict_kernel

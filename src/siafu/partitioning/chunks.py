@@ -15,12 +15,19 @@ from siafu.ops.threads import CHUNKS_A_THREAD, num_threads, run_chunks
 
 EDGES_AT_ONCE = 1 << 22
 BYTES_AT_ONCE = 1 << 26
+_BYTES_A_READ = 1 << 21
 
 
 def ranges(total: int, step: int, start: int = 0) -> Iterator[tuple[int, int]]:
     """Yield (low, high) over start..total; one empty range when there is nothing at all."""
     for low in range(start, max(total, 1), step):
         yield low, min(low + step, total)
+
+
+def evenly(total: int, count: int) -> list[int]:
+    """Return bounds of so many runs of rows, or of one each where there are fewer."""
+    count = max(1, min(total, count))
+    return [total * at // count for at in range(count + 1)]
 
 
 def rows_at_once(array: Array) -> int:
@@ -38,22 +45,33 @@ def read(array: Array, low: int, high: int, stride: int = 1) -> Array:
     """Return a copy of the rows low..high, leaving none of the mapped file resident."""
     if stride == 1 and isinstance(array, np.memmap) and _is_whole_file(array):
         # Read, not copied from the map: threads that fault pages in and drop them wait in turn.
-        with open_regular(Path(str(array.filename)), follow=False) as file:
-            row = array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=np.int64))
-            low, high = min(low, len(array)), min(high, len(array))
-            file.seek(array.offset + low * row)
-            count = max(0, high - low) * (row // array.itemsize)
-            piece = np.fromfile(file, array.dtype, count)
-        if len(piece) != count:
-            raise DataError(
-                "A file of the graph has been cut short since it was opened.",
-                seen=f"{array.filename}: {len(piece)} of {count} numbers from row {low} on",
-                fix="leave the graph as it is until the command ends; make it again",
-            )
-        return piece.reshape(-1, *array.shape[1:])
+        low, high = min(low, len(array)), min(high, len(array))
+        piece = np.empty((max(0, high - low), *array.shape[1:]), array.dtype)
+        _fill(piece.reshape(-1).view(np.uint8), array, low)
+        return piece
     piece = np.array(array[low:high:stride])
     forget(array)
     return piece
+
+
+def _fill(piece: Array, array: np.memmap[Any, Any], row: int) -> None:
+    """Read bytes from a row on, large pieces on several threads: most of it is new pages."""
+    path = Path(str(array.filename))
+    start = array.offset + row * array.dtype.itemsize * int(np.prod(array.shape[1:], dtype=int))
+
+    def fill(low: int, high: int) -> None:
+        with open_regular(path, follow=False) as file:
+            file.seek(start + low)
+            found = file.readinto(piece[low:high].data)  # type: ignore[attr-defined]
+        if found != high - low:
+            raise DataError(
+                "A file of the graph has been cut short since it was opened.",
+                seen=f"{path}: {low + found} of {len(piece)} bytes from row {row} on",
+                fix="leave the graph as it is until the command ends; make it again",
+            )
+
+    count = min(num_threads(), 1 + len(piece) // _BYTES_A_READ)
+    run_chunks(fill, evenly(len(piece), count))
 
 
 def _is_whole_file(array: np.memmap[Any, Any]) -> bool:
@@ -62,15 +80,20 @@ def _is_whole_file(array: np.memmap[Any, Any]) -> bool:
     return is_whole and array.mode == "r" and array.filename is not None and array.size > 0
 
 
+def edges_per_thread() -> int:
+    """Return the size of a thread's piece of edges: smaller ones cost Python more than threads."""
+    return max(per_thread(EDGES_AT_ONCE), EDGES_AT_ONCE // 8)
+
+
 Piece = TypeVar("Piece")
 
 
 def several_at_once(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """Yield as many pieces together as there are threads: files are given more at a time."""
+    """Yield up to four pieces together, no more than threads: files are given more at a time."""
     together = list[Piece]()
     for one in pieces:
         together.append(one)
-        if len(together) == num_threads():
+        if len(together) == min(4, num_threads()):
             yield together
             together = []
     if together:
@@ -86,10 +109,11 @@ def append_each(files: Sequence[IO[bytes]], dealt: Sequence[tuple[Array, Array]]
 
     def append(first: int, beyond: int) -> None:
         for k in range(first, beyond):
-            joined([rows[bounds[k] : bounds[k + 1]] for bounds, rows in dealt]).tofile(files[k])
+            mine = joined([rows[bounds[k] : bounds[k + 1]] for bounds, rows in dealt])
+            if mine.size:
+                files[k].write(mine.data)
 
-    count = min(len(files), CHUNKS_A_THREAD * num_threads())
-    run_chunks(append, np.linspace(0, len(files), count + 1).astype(int).tolist())
+    run_chunks(append, evenly(len(files), CHUNKS_A_THREAD * num_threads()))
 
 
 def joined(pieces: Sequence[Array]) -> Array:

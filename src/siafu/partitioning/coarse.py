@@ -4,16 +4,18 @@ An edge of the small graph weighs as many edges as lead from one cluster to the 
 pairs of clusters are kept as have room, the heaviest.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 
 from siafu.errors import PartitionError
 from siafu.graph import Array
 from siafu.ops.numba_jit import strict_kernel
-from siafu.ops.threads import in_order, num_threads
+from siafu.ops.threads import in_order, num_chunks, num_threads, run_chunks
 from siafu.partitioning.both_ways import RowPiece
+from siafu.partitioning.chunks import evenly
 from siafu.partitioning.metis import cut_weighted, has_metis
 
 _GATHERED = 1 << 21
@@ -45,15 +47,67 @@ class Pairs:
 
     def merge(self) -> None:
         """Add up what was counted; beyond the most that are kept the lightest pairs go."""
-        found = [(self.keys, self.counts), *self._waiting]
-        keys, counts = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-        order = np.argsort(keys, kind="stable")
-        self.keys, self.counts = _runs(keys[order], counts[order])
+        self.keys, self.counts = _merged([(self.keys, self.counts), *self._waiting])
         if len(self.keys) > self.most:
             least = np.partition(self.counts, -self.most)[-self.most]
             kept = self.counts > least
             self.keys, self.counts = self.keys[kept], self.counts[kept]
         self._waiting, self._gathered = [], len(self.keys)
+
+
+def _merged(found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Return each key of sorted lists once, and the sum of its counts, spans of keys by threads."""
+    longest = max((keys for keys, _ in found), key=len)
+    spans = evenly(len(longest), num_chunks(sum(len(keys) for keys, _ in found)))
+    inner = [np.searchsorted(keys, longest[spans[1:-1]]) for keys, _ in found]
+    cuts = [[0, *at.tolist(), len(keys)] for at, (keys, _) in zip(inner, found, strict=True)]
+
+    def merge(span: int) -> tuple[Array, Array]:
+        pieces = [slice(*at[span : span + 2]) for at in cuts]
+        mine = [(keys[p], counts[p]) for p, (keys, counts) in zip(pieces, found, strict=True)]
+        keys, counts = (np.concatenate(arrays) for arrays in zip(*mine, strict=True))
+        order = np.argsort(keys, kind="stable")
+        return _runs(keys[order], counts[order])
+
+    merged = list(in_order(merge, range(len(spans) - 1), ahead=num_threads()))
+    keys, counts = (np.concatenate(arrays) for arrays in zip(*merged, strict=True))
+    return keys, counts
+
+
+def number_from_zero(cluster: Array) -> int:
+    """Number the clusters that have nodes anew, in order; return how many there are."""
+    if not len(cluster):
+        return 0
+    number = np.zeros(len(cluster), cluster.dtype)
+    bounds = evenly(len(cluster), num_chunks(len(cluster)))
+    run_chunks(lambda low, high: _mark_used(cluster[low:high], number), bounds)
+    used = [0]
+    for low, high in pairwise(bounds):
+        used.append(used[-1] + int(np.count_nonzero(number[low:high])))
+    starts = dict(zip(bounds, used, strict=True))
+    run_chunks(lambda low, high: _count_up(number[low:high], starts[low]), bounds)
+    run_chunks(lambda low, high: _renumber(cluster[low:high], number), bounds)
+    return used[-1]
+
+
+@strict_kernel
+def _mark_used(cluster: Array, used: Array) -> None:
+    for node in range(len(cluster)):
+        used[cluster[node]] = 1
+
+
+@strict_kernel
+def _count_up(number: Array, first: int) -> None:
+    for old in range(len(number)):
+        if number[old]:
+            number[old] = first
+            first += 1
+
+
+@strict_kernel
+def _renumber(cluster: Array, number: Array) -> None:
+    for node in range(len(cluster)):
+        cluster[node] = number[cluster[node]]
 
 
 @strict_kernel
@@ -102,9 +156,23 @@ def cut_clusters(pairs: Pairs, weight_C3: Array, num_parts: int, seed: int) -> A
     load_P3 = np.zeros((num_parts, 3))
     np.add.at(load_P3, part_of[part_of >= 0], share_C3[part_of >= 0])
     left = np.flatnonzero(part_of < 0)
-    largest_first = left[np.argsort(-share_C3[left].max(axis=1), kind="stable")]
+    largest_first = left[_sorted_order(-share_C3[left].max(axis=1))]
     _fit_clusters(largest_first, share_C3, load_P3, part_of)
     return part_of
+
+
+def _sorted_order(numbers: Array) -> Array:
+    """Return the stable order of numbers, each thread's of those in a range."""
+    count = num_threads() if len(numbers) and num_chunks(len(numbers)) > 1 else 1
+    sample = np.sort(numbers[:: max(1, len(numbers) // (64 * count))])
+    inner = sample[[len(sample) * at // count for at in range(1, count)]]
+    bounds = [-np.inf, *inner.tolist(), np.inf]
+
+    def sort(span: int) -> Array:
+        mine = np.flatnonzero((numbers >= bounds[span]) & (numbers < bounds[span + 1]))
+        return mine[np.argsort(numbers[mine], kind="stable")]
+
+    return np.concatenate(list(in_order(sort, range(count), ahead=num_threads())))
 
 
 def _by_metis(pairs: Pairs, known: Array, weight_K3: Array, num_parts: int, seed: int) -> Array:

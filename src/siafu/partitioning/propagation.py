@@ -52,7 +52,6 @@ def grow_clusters(
 
 def move_rows(
     piece: RowPiece,
-    offsets: Array,
     train: Array,
     part_of: Array,
     load_P3: Array,
@@ -61,9 +60,9 @@ def move_rows(
 ) -> int:
     """Let the rows of a piece change to better parts that have room; return how many moved.
 
-    A row weighs itself, its in-edges and whether it trains: where those of the rows of the whole
-    piece start, and which of these train.
+    A row weighs itself, its in-edges and whether it trains: `train` tells of the whole piece.
     """
+    offsets = piece.in_offsets
     want = np.empty(piece.high - piece.low, part_of.dtype)
     skipped = piece.low - piece.whole[0]
     mine = (offsets[skipped:], train[skipped:])

@@ -3,7 +3,7 @@
 Rows or edges are sorted by part by one counting sort, which keeps their order within each.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -11,10 +11,11 @@ import numpy as np
 
 from siafu.graph import Array, FolderWriter, index_dtype
 from siafu.ops.numba_jit import strict_kernel
-from siafu.ops.threads import in_order, num_threads, run_chunks
-from siafu.partitioning import chunks
+from siafu.ops.threads import in_order, num_chunks, num_threads, run_chunks
 from siafu.partitioning.chunks import (
     Window,
+    edges_per_thread,
+    evenly,
     joined,
     per_thread,
     ranges,
@@ -24,7 +25,7 @@ from siafu.partitioning.chunks import (
     windows,
 )
 
-_OFFSETS_AT_ONCE = 1 << 20
+_OFFSETS_AT_ONCE = 1 << 17
 
 
 def group_by_part(part_of: Array, num_parts: int) -> tuple[Array, Array]:
@@ -47,13 +48,71 @@ def _fill_order(part_of: Array, num_parts: int, order: Array) -> Array:
     return bounds
 
 
+class Fills:
+    """Where threads put the rows of each part: those of earlier threads before their own."""
+
+    def __init__(self, num_rows: int, num_parts: int) -> None:
+        self._chunks = evenly(num_rows, num_chunks(num_rows))
+        self._counts_CP = np.zeros((len(self._chunks) - 1, num_parts), np.int64)
+
+    def count(self, count: Callable[[int, int, Array], None]) -> None:
+        """Have the rows low..high of each part counted, on all threads."""
+        self._run(count, self._counts_CP)
+
+    def bounds(self) -> Array:
+        """Return where the rows of each part start."""
+        return np.concatenate([[0], np.cumsum(self._counts_CP.sum(axis=0))])
+
+    def fill(self, fill: Callable[[int, int, Array], None]) -> None:
+        """Have the rows low..high put from these places on."""
+        starts = np.cumsum(self._counts_CP, axis=0) - self._counts_CP
+        self._run(fill, starts + self.bounds()[:-1])
+
+    def _run(self, work: Callable[[int, int, Array], None], numbers_CP: Array) -> None:
+        def run(first: int, beyond: int) -> None:
+            for chunk in range(first, beyond):
+                work(self._chunks[chunk], self._chunks[chunk + 1], numbers_CP[chunk])
+
+        run_chunks(run, range(len(self._chunks)))
+
+
 @strict_kernel
-def number_in_part(part_of: Array, num_parts: int, local: Array) -> None:
-    """Set local[v] to how many items before v are in its part."""
-    counts = np.zeros(num_parts, np.int64)
+def count_parts(part_of: Array, counts: Array) -> None:
+    """Add how many items each part has."""
     for item in range(len(part_of)):
-        local[item] = counts[part_of[item]]
         counts[part_of[item]] += 1
+
+
+@strict_kernel
+def _number_rows(  # noqa: PLR0913 - kernel arguments are flat
+    low: int,
+    high: int,
+    part_of: Array,
+    bounds: Array,
+    fill: Array,
+    order: Array,
+    local: Array,
+    columns: Array,
+) -> None:
+    """Put rows in the order of parts; set local[v] to how many rows before v are in its part."""
+    for row in range(low, high):
+        part = part_of[row]
+        order[fill[part]] = row
+        local[row] = fill[part] - bounds[part]
+        columns[row] = local[row]
+        fill[part] += 1
+
+
+@strict_kernel
+def _set_columns(halo: Array, first: int, columns: Array) -> None:
+    for at in range(len(halo)):
+        columns[halo[at]] = first + at
+
+
+@strict_kernel
+def _reset_columns(halo: Array, local: Array, columns: Array) -> None:
+    for at in range(len(halo)):
+        columns[halo[at]] = local[halo[at]]
 
 
 @strict_kernel
@@ -68,16 +127,45 @@ def part_of_entries(offsets: Array, part_of: Array, first_row: int, low: int, hi
     return out
 
 
+@strict_kernel
+def _order_entries(
+    rows: tuple[Array, int, int], part_of: Array, num_parts: int, order: Array
+) -> Array:
+    """Set the order of entries by the part of their row; return where those of each part start."""
+    offsets, first, low = rows
+    high, bounds = low + len(order), np.zeros(num_parts + 1, np.int64)
+    for at in range(len(offsets) - 1):
+        here = min(offsets[at + 1], high) - max(offsets[at], low)
+        bounds[part_of[first + at] + 1] += max(0, here)
+    for part in range(num_parts):
+        bounds[part + 1] += bounds[part]
+    fill = bounds[:-1].copy()
+    for at in range(len(offsets) - 1):
+        part = part_of[first + at]
+        for entry in range(max(offsets[at], low), min(offsets[at + 1], high)):
+            order[fill[part]] = entry - low
+            fill[part] += 1
+    return bounds
+
+
 class PartRows:
     """Which rows each part owns, and where each row lies in its part. 16 bytes per node."""
 
     def __init__(self, part_of: Array, num_parts: int) -> None:
         self.part_of = np.ascontiguousarray(part_of, dtype=np.int32)
         self.num_parts = num_parts
-        self._order, self._bounds = group_by_part(self.part_of, num_parts)
-        self.local = np.empty(len(part_of), index_dtype(len(part_of)))
-        number_in_part(self.part_of, num_parts, self.local)
-        self._columns = self.local.copy()
+        self._order = np.empty(len(part_of), index_dtype(len(part_of)))
+        self.local = np.empty_like(self._order)
+        self._columns = np.empty_like(self._order)
+        fills = Fills(len(part_of), num_parts)
+        fills.count(lambda low, high, counts: count_parts(self.part_of[low:high], counts))
+        self._bounds = fills.bounds()
+
+        def number(low: int, high: int, fill: Array) -> None:
+            arrays = (self._order, self.local, self._columns)
+            _number_rows(low, high, self.part_of, self._bounds, fill, *arrays)
+
+        fills.fill(number)
 
     def owned(self, part: int) -> Array:
         """Return the store rows of a part, ascending."""
@@ -86,12 +174,15 @@ class PartRows:
     @contextmanager
     def columns_of(self, part: int, halo: Array) -> Iterator[Array]:
         """Lend the columns of rows in a part, its own ones first and then these."""
-        num_owned = int(self._bounds[part + 1] - self._bounds[part])
-        self._columns[halo] = np.arange(num_owned, num_owned + len(halo))
+        first = int(self._bounds[part + 1] - self._bounds[part])
+        bounds = evenly(len(halo), num_chunks(len(halo)))
+        run_chunks(lambda lo, hi: _set_columns(halo[lo:hi], first + lo, self._columns), bounds)
         try:
             yield self._columns
         finally:
-            self._columns[halo] = self.local[halo]
+            run_chunks(
+                lambda lo, hi: _reset_columns(halo[lo:hi], self.local, self._columns), bounds
+            )
 
     def counts(self) -> list[int]:
         """Return how many rows each part owns."""
@@ -124,8 +215,7 @@ def split_rows(rows: PartRows, writers: Writers, name: str, column: Array) -> No
     pieces = ranges(len(column), per_thread(rows_at_once(column)))
     for dealt in several_at_once(in_order(deal, pieces, ahead=num_threads())):
         _append_all(streams, dealt)
-    for writer in writers.values():
-        writer.close(name)
+    _close_all(writers, name)
 
 
 def split_offsets(rows: PartRows, writers: Writers, name: str, offsets: Array) -> None:
@@ -138,16 +228,20 @@ def split_offsets(rows: PartRows, writers: Writers, name: str, offsets: Array) -
     ends = np.zeros((rows.num_parts, 1), np.int64)
     for stream in streams.values():
         stream.append(ends[0])
-    for low, high in ranges(len(offsets) - 1, _OFFSETS_AT_ONCE):
+
+    def deal(piece: tuple[int, int]) -> list[Array]:
+        low, high = piece
         counts = np.diff(read(offsets, low, high + 1))
         order, bounds = group_by_part(rows.part_of[low:high], rows.num_parts)
-        for part, stream in streams.items():
-            mine = order[bounds[part] : bounds[part + 1]]
-            starts = ends[part] + np.cumsum(counts[mine])
-            stream.append(starts)
+        return [np.cumsum(mine) for mine in _in_parts(counts, order, bounds, streams)]
+
+    pieces = ranges(len(offsets) - 1, _OFFSETS_AT_ONCE)
+    for dealt in in_order(deal, pieces, ahead=num_threads()):
+        for part, starts in zip(streams, dealt, strict=True):
+            starts += ends[part]
             ends[part] = starts[-1] if len(starts) else ends[part]
-    for writer in writers.values():
-        writer.close(name)
+        _append_all(list(streams.values()), [dealt])
+    _close_all(writers, name)
 
 
 def split_entries(
@@ -159,8 +253,7 @@ def split_entries(
         for part, writer in writers.items()
     }
     deal_entries(rows, offsets, column, streams)
-    for writer in writers.values():
-        writer.close(name)
+    _close_all(writers, name)
 
 
 class Sink(Protocol):
@@ -174,13 +267,12 @@ def deal_entries(rows: PartRows, offsets: Array, column: Array, sinks: Mapping[i
     """Append each entry to the sink of the part that owns its row, in the store's order."""
 
     def deal(window: Window) -> list[Array]:
-        low, high = window.low, window.high
-        entry_part = part_of_entries(window.offsets, rows.part_of, window.first_row, low, high)
-        order, bounds = group_by_part(entry_part, rows.num_parts)
-        piece = read(column, low, high)
+        piece = read(column, window.low, window.high)
+        order = np.empty(len(piece), index_dtype(len(piece)))
+        bounds = _order_entries(window.rows, rows.part_of, rows.num_parts, order)
         return _in_parts(piece, order, bounds, sinks)
 
-    step = per_thread(min(chunks.EDGES_AT_ONCE, rows_at_once(column)))
+    step = min(edges_per_thread(), per_thread(rows_at_once(column)))
     for dealt in several_at_once(in_order(deal, windows(offsets, step), ahead=num_threads())):
         _append_all(list(sinks.values()), dealt)
 
@@ -193,3 +285,14 @@ def _append_all(sinks: Sequence[Sink], dealt: Sequence[list[Array]]) -> None:
             sinks[k].append(joined([one[k] for one in dealt]))
 
     run_chunks(append, list(range(len(sinks) + 1)))
+
+
+def _close_all(writers: Writers, name: str) -> None:
+    """Complete an array of each part side by side: each waits for the disk."""
+    each = list(writers.values())
+
+    def close(first: int, beyond: int) -> None:
+        for writer in each[first:beyond]:
+            writer.close(name)
+
+    run_chunks(close, range(len(each) + 1))

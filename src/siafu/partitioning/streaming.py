@@ -17,11 +17,11 @@ import numpy as np
 
 from siafu.graph import Array, Crew, Graph, Partial, Told, index_dtype, scratch_folder
 from siafu.ops.numba_jit import strict_kernel
-from siafu.ops.threads import in_order, num_threads
+from siafu.ops.threads import in_order, num_threads, run_chunks
 from siafu.partitioning.assign import assign_contiguous, check_num_parts
 from siafu.partitioning.both_ways import BothWays, RowPiece
-from siafu.partitioning.chunks import ranges, read
-from siafu.partitioning.coarse import Pairs, cut_clusters
+from siafu.partitioning.chunks import evenly, ranges, read
+from siafu.partitioning.coarse import Pairs, cut_clusters, number_from_zero
 from siafu.partitioning.propagation import grow_clusters, move_rows
 from siafu.record import Progress, silent
 
@@ -36,6 +36,12 @@ ROUNDS = 4
 """Of clusters, and most of moving nodes."""
 _FEW_MOVES = 0.001
 """Share of nodes below which another round of moving them is not worth a pass."""
+_PASSES = (
+    *(f"cluster {number}" for number in range(1, ROUNDS + 1)),
+    "start",
+    *(f"move {number}" for number in range(1, ROUNDS + 1)),
+)
+"""Steps, each of which needs what the one before ended with, and nothing else."""
 _FEW_PARTS = 127
 _FEWEST_PAIRS, _MOST_PAIRS = 1 << 17, 1 << 19
 _EDGES_A_PAIR = 16
@@ -54,7 +60,7 @@ def assign_streaming(
 ) -> Array:
     """Return part_of after a few passes over the edges, read in order.
 
-    With `partial` each pass is a step, noted now and then, and one that ended is not done again.
+    With `partial` each pass is a step, noted now and then: a kill costs no more than a minute.
     """
     check_num_parts(num_parts, graph.num_nodes)
     if num_parts == 1:
@@ -67,6 +73,8 @@ def assign_streaming(
         small = np.int8 if num_parts <= _FEW_PARTS else np.int32
         part_of = part_of.astype(small)
         for number in range(1, ROUNDS + 1):
+            if sweep.is_past(f"move {number}"):
+                continue
             part_of, moved = sweep.move(f"move {number}", part_of)
             if moved < _FEW_MOVES * graph.num_nodes:
                 break
@@ -119,14 +127,29 @@ class _Sweep:
             work(piece)
 
     def once(self, step: str, make: Callable[[], Array]) -> Array:
-        """Return what an earlier process made in this step, else make and save it."""
-        if self.partial is None:
-            return make()
-        if not self.partial.has(step):
-            self.partial.save(step, {"made": make()})
-        made = self.partial.load(step, "made")
-        assert made is not None
-        return np.array(made)
+        """Return what an earlier process made in this step, else make it."""
+        if self.is_past(step):
+            return np.zeros(self.rows.num_nodes, np.int32)  # nobody will look at it
+        if self.partial is not None and self.partial.has(step):
+            return np.array(self.partial.load(step, "made"))
+        made = make()
+        self._note(step, {"made": made})
+        return made
+
+    def is_past(self, step: str) -> bool:
+        """Return whether a later step has been noted, from which the work goes on."""
+        later = _PASSES[_PASSES.index(step) + 1 :]
+        return self.partial is not None and any(self.partial.facts(name) for name in later)
+
+    def _note(
+        self, step: str, state: dict[str, Array], *, ended: bool = True, **facts: int
+    ) -> None:
+        """Note how far a step is, if it is long ago that anything was."""
+        if self.partial is None or not self.partial.is_due:
+            return
+        for name in _PASSES[: _PASSES.index(step)]:
+            self.partial.forget(name)
+        self.partial.save(step, state, ended=ended, **facts)
 
     def run(
         self, step: str, state: dict[str, Array], work: Callable[[RowPiece], int], **how: int
@@ -147,18 +170,14 @@ class _Sweep:
                 total += work(piece)
                 at = piece.whole[1]
                 self.progress(step, at, self.rows.num_nodes)
-                if self.partial is not None and self.partial.is_due:
-                    self.partial.save(step, state, ended=False, position=at, total=total)
-        if self.partial is not None:
-            self.partial.save(step, state, position=self.rows.num_nodes, total=total)
+                self._note(step, state, ended=False, position=at, total=total)
+        self._note(step, state, position=self.rows.num_nodes, total=total)
         return total
 
     def begin(self) -> Array:
         """Return clusters of nodes as METIS deals them to parts."""
         cluster = self._clusters()
-        if self.partial is not None:
-            self.partial.forget(f"cluster {ROUNDS}")
-        num_clusters = _number_from_zero(cluster)
+        num_clusters = number_from_zero(cluster)
         most = min(_MOST_PAIRS, max(_FEWEST_PAIRS, self.rows.num_ends // _EDGES_A_PAIR))
         pairs = Pairs(num_clusters, most)
         # Where there are more edges than are needed to tell the pairs, the rows are sampled.
@@ -177,25 +196,27 @@ class _Sweep:
         # A node counts as much as the edges of a mean one, so that clusters are even in both.
         own = max(1, ends // n)
         weight = np.full(n, own, np.int64)
-        for low, high in ranges(n, _ROWS_AT_ONCE):
-            weight[low:high] += self.rows.ends(low, high)
+
+        def weigh(piece: tuple[int, int]) -> None:
+            weight[slice(*piece)] += self.rows.ends(*piece)
+
+        for _ in in_order(weigh, ranges(n, _ROWS_AT_ONCE), ahead=num_threads()):
+            pass
         share = 2 * ends / self.num_parts
         largest = max(_CLUSTER_SHARE * share, min(_SMALL_CLUSTER, 5 * _CLUSTER_SHARE * share))
         state = {"cluster": cluster, "weight": weight}
         for number in range(1, ROUNDS + 1):
-            if self.partial is not None and self.partial.facts(f"cluster {number + 1}"):
-                continue  # what this round ended with is needed no more, and may be gone
+            if self.is_past(f"cluster {number}"):
+                continue
             how = {"own": own, "largest": int(largest), "salt": number * n}
             self.run(f"cluster {number}", state, self._join(state, **how), **how)
-            if self.partial is not None:
-                self.partial.forget(f"cluster {number - 1}")
         return cluster
 
     def _join(
         self, state: dict[str, Array], own: int, largest: int, salt: int
     ) -> Callable[[RowPiece], int]:
         def join(piece: RowPiece) -> int:
-            mass = self.rows.ends(*piece.whole) + own
+            mass = piece.ends + own
             cluster, weight = state["cluster"], state["weight"]
             return grow_clusters(piece, cluster, weight, mass, largest, salt, self.crew)
 
@@ -211,30 +232,43 @@ class _Sweep:
         room = _room(load_P3.sum(axis=0) / self.num_parts)
 
         def move(piece: RowPiece) -> int:
-            low, high = piece.whole
-            offsets = read(self.graph.indptr, low, high + 1)
-            return move_rows(
-                piece, offsets, self.train[low:high], part_of, load_P3, room, self.crew
-            )
+            train = self.train[slice(*piece.whole)]
+            return move_rows(piece, train, part_of, load_P3, room, self.crew)
 
         return move
 
     def weigh(self, group: Array, num_groups: int) -> Array:
         """Return nodes, in-edges and training nodes of each group."""
 
+        weight_G3 = np.zeros((num_groups, 3))
+        pieces = ranges(len(group), _ROWS_AT_ONCE)
+        if num_groups > _FEW_PARTS:
+            for piece in pieces:
+                self._weigh_many(group, piece, weight_G3)
+            return weight_G3
+
         def weigh(piece: tuple[int, int]) -> Array:
             low, high = piece
             offsets = read(self.graph.indptr, low, high + 1)
-            # Whole numbers, so that sums of sums are the same to the bit.
-            sums_G3 = np.zeros((num_groups, 3)) if num_groups <= _FEW_PARTS else weight_G3
-            _add_weights(group[low:high], offsets, self.train[low:high], sums_G3)
+            sums_G3 = np.zeros_like(weight_G3)
+            _add_weights(group[low:high], offsets, self.train[low:high], 0, num_groups, sums_G3)
             return sums_G3
 
-        weight_G3 = np.zeros((num_groups, 3))
-        ahead = num_threads() if num_groups <= _FEW_PARTS else 1
-        for sums_G3 in in_order(weigh, ranges(len(group), _ROWS_AT_ONCE), ahead=ahead):
-            weight_G3 += sums_G3 if sums_G3 is not weight_G3 else 0
+        # Whole numbers, so that sums of sums are the same to the bit.
+        for sums_G3 in in_order(weigh, pieces, ahead=num_threads()):
+            weight_G3 += sums_G3
         return weight_G3
+
+    def _weigh_many(self, group: Array, piece: tuple[int, int], weight_G3: Array) -> None:
+        """Add the rows of a piece; each thread looks at all of them and adds up some groups."""
+        low, high = piece
+        offsets = read(self.graph.indptr, low, high + 1)
+
+        def weigh(first: int, beyond: int) -> None:
+            rows = (group[low:high], offsets, self.train[low:high])
+            _add_weights(*rows, first, beyond, weight_G3)
+
+        run_chunks(weigh, evenly(len(weight_G3), num_threads()))
 
     def least_cut(self, candidates: list[Array]) -> Array:
         """Return the candidate that cuts fewest edges of those even enough, else the last."""
@@ -276,25 +310,13 @@ def _room(mean: Array) -> Array:
 
 
 @strict_kernel
-def _number_from_zero(cluster: Array) -> int:
-    """Number the clusters that have nodes anew, in order; return how many there are."""
-    number = np.zeros(len(cluster), cluster.dtype)
-    for node in range(len(cluster)):
-        number[cluster[node]] = 1
-    used = 0
-    for old in range(len(number)):
-        if number[old]:
-            number[old] = used
-            used += 1
-    for node in range(len(cluster)):
-        cluster[node] = number[cluster[node]]
-    return used
-
-
-@strict_kernel
-def _add_weights(group: Array, offsets: Array, train: Array, weight_G3: Array) -> None:
-    """Add nodes, in-edges and training nodes to the group of each node."""
+def _add_weights(
+    group: Array, offsets: Array, train: Array, first: int, beyond: int, weight_G3: Array
+) -> None:
+    """Add nodes, in-edges and training nodes to the group of each node, if it is one of these."""
     for node in range(len(group)):
+        if not first <= group[node] < beyond:
+            continue
         weight_G3[group[node], 0] += 1
         weight_G3[group[node], 1] += offsets[node + 1] - offsets[node]
         weight_G3[group[node], 2] += train[node]

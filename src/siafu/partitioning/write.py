@@ -3,7 +3,10 @@
 Memory is O(N) and a piece: edges and features only pass through.
 """
 
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,17 +29,15 @@ from siafu.graph import (
     make_in_steps,
 )
 from siafu.graph.columns import as_stored
-from siafu.ops.numba_jit import strict_kernel
 from siafu.ops.threads import in_order, num_threads
-from siafu.partitioning import chunks
 from siafu.partitioning.assign import check_num_parts
-from siafu.partitioning.chunks import Window, per_thread, ranges, read, windows
+from siafu.partitioning.chunks import Window, edges_per_thread, ranges, read, windows
+from siafu.partitioning.halo import SourceFile, find_halo, localise
 from siafu.partitioning.quality import Quality, count_training
 from siafu.partitioning.split import (
     PartRows,
     Writers,
     deal_entries,
-    group_by_part,
     split_entries,
     split_offsets,
     split_rows,
@@ -44,7 +45,7 @@ from siafu.partitioning.split import (
 from siafu.record import Progress, silent
 
 WRITE = "write parts"
-_HALO_AT_ONCE = 1 << 20
+_HALO_AT_ONCE = 1 << 18
 
 
 def write_parts(  # noqa: PLR0913 - every argument is a fact the folder records
@@ -76,14 +77,36 @@ def write_in_steps(
     progress, writer = progress or silent, partial.writer
     writers = {part: writer.child(f"part{part}", "part") for part in range(rows.num_parts)}
     facts = graph_facts(graph)
-    fingerprint = _fingerprint(partial, graph, progress)
     for part, child in writers.items():
         child.facts |= facts | {
             "part": part,
             "num_parts": rows.num_parts,
             "num_owned": len(rows.owned(part)),
-            "graph_fingerprint": fingerprint,
+            "graph_fingerprint": "",  # has its place before those that are found meanwhile
         }
+    with _fingerprinted(partial, graph) as fingerprint:
+        _write_arrays(partial, graph, rows, writers, progress)
+        progress("fingerprint", 0, None)
+        how = how | {"num_parts": rows.num_parts, "graph": facts | {"fingerprint": fingerprint()}}
+    for child in writers.values():
+        child.facts["graph_fingerprint"] = how["graph"]["fingerprint"]
+    if not partial.has("whole"):
+        writer.save("part_of", rows.part_of)
+        graph.ids.save(writer)
+        partial.end("whole")
+    quality = _quality(partial, graph, rows, list(writers.values()))
+    writer.facts |= how | {"quality": quality.to_facts()}
+    return quality
+
+
+def _write_arrays(
+    partial: Partial,
+    graph: Graph,
+    rows: PartRows,
+    writers: dict[int, FolderWriter],
+    progress: Progress,
+) -> None:
+    """Write all that the parts' folders hold."""
     shared = _Shared(PartsOf(graph, rows, writers, partial.scratch), partial)
     progress("edges", 0, None)
     for step in ("edges", *(f"edges {name}" for name, _ in graph.edge_arrays() if name != "src")):
@@ -95,17 +118,6 @@ def write_in_steps(
         progress("nodes", done, len(columns))
         shared.do(f"nodes {name}")
     progress("nodes", len(columns), len(columns))
-    if not partial.has("whole"):
-        writer.save("part_of", rows.part_of)
-        graph.ids.save(writer)
-        partial.end("whole")
-    quality = _quality(partial, graph, rows, list(writers.values()))
-    writer.facts |= how | {
-        "num_parts": rows.num_parts,
-        "graph": facts | {"fingerprint": fingerprint},
-        "quality": quality.to_facts(),
-    }
-    return quality
 
 
 class PartsOf:
@@ -133,8 +145,6 @@ class PartsOf:
             return [_write_part(self.rows, p, some[p], self._file(p)) for p in parts]
         elif step == "sends":
             write_sends(self.rows, self.writers, parts)
-            for part, writer in some.items():
-                writer.save("rows", self.rows.owned(part), dtype=np.int64)
         else:
             assert what == "nodes", f"nobody writes {step}"
             columns = {found: (split, arrays) for found, split, *arrays in _node_columns(graph)}
@@ -142,8 +152,8 @@ class PartsOf:
             split(self.rows, some, name, *arrays)
         return []
 
-    def _file(self, part: int) -> "_ScratchFile":
-        return _ScratchFile(self.scratch / f"src{part}", self.graph.src.dtype)
+    def _file(self, part: int) -> "SourceFile":
+        return SourceFile(self.scratch / f"src{part}", self.graph.src.dtype)
 
 
 class _Shared:
@@ -223,11 +233,24 @@ def _rows_of(file: Path, num_parts: int) -> PartRows:
     return PartRows(np.load(file), num_parts)
 
 
-def _fingerprint(partial: Partial, graph: Graph, progress: Progress) -> str:
-    if not partial.has("fingerprint"):
-        progress("fingerprint", 0, None)
-        partial.end("fingerprint", fingerprint=fingerprint_graph(graph))
-    return str(partial.facts("fingerprint")["fingerprint"])
+@contextmanager
+def _fingerprinted(partial: Partial, graph: Graph) -> Iterator[Callable[[], str]]:
+    """Lend what waits for the graph's fingerprint, which a thread takes beside other work."""
+    if partial.has("fingerprint"):
+        yield lambda: str(partial.facts("fingerprint")["fingerprint"])
+        return
+
+    def ended() -> str:
+        partial.end("fingerprint", fingerprint=taken.result())
+        return taken.result()
+
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1) as beside:
+        taken = beside.submit(fingerprint_graph, graph, stopped.is_set)
+        try:
+            yield ended
+        finally:
+            stopped.set()
 
 
 def _quality(
@@ -282,45 +305,29 @@ def _node_columns(graph: Graph) -> list[tuple[Any, ...]]:
     return columns
 
 
-class _ScratchFile:
-    """Source rows of one part's edges, waiting until the part's halo is known."""
-
-    def __init__(self, path: Path, dtype: np.dtype[np.generic]) -> None:
-        self.path, self._dtype = path, dtype
-
-    def append(self, rows: Array) -> None:
-        """Write rows after the others; opening each time bounds the open files."""
-        with self.path.open("ab") as file:
-            rows.tofile(file)
-
-    def read(self, low: int, high: int) -> Array:
-        """Return the entries low..high."""
-        offset = low * self._dtype.itemsize
-        return np.fromfile(self.path, self._dtype, high - low, offset=offset)
-
-
-def _write_part(rows: PartRows, part: int, writer: FolderWriter, file: _ScratchFile) -> int:
+def _write_part(rows: PartRows, part: int, writer: FolderWriter, file: SourceFile) -> int:
     """Write the edges of a part in local columns, and its halo; return how many edges are cut."""
     indptr = writer.load("indptr")
     num_owned, num_edges = len(indptr) - 1, int(indptr[-1])
-    halo, counts = _find_halo(rows, part, num_edges, file)
+    halo, counts = find_halo(rows, part, num_edges, file)
     boundary, cut_edges = np.zeros(num_owned, bool), 0
     kind = index_dtype(num_owned + len(halo))
     stream = writer.stream("src", (num_edges,), kind)
     # Local columns: owned rows first, in the order of the store, then halo rows by owner.
-    with rows.columns_of(part, halo) as column_of:
+    with rows.columns_of(part, halo) as column_of, ThreadPoolExecutor(1) as beside:
+        saved = beside.submit(writer.save, "halo", halo)
 
-        def localise(window: Window) -> tuple[Array, int]:
-            columns = np.take(column_of, file.read(window.low, window.high))
-            columns = columns.astype(kind, copy=False)
-            return columns, _mark_boundary(window.rows, columns, boundary)
+        def localised(window: Window) -> tuple[Array, int]:
+            sources = file.read(window.low, window.high)
+            columns = np.empty(len(sources), kind)
+            return columns, localise(window.rows, sources, column_of, columns, boundary)
 
-        pieces = windows(indptr, per_thread(chunks.EDGES_AT_ONCE))
-        for columns, cut in in_order(localise, pieces, ahead=num_threads()):
+        pieces = windows(indptr, edges_per_thread())
+        for columns, cut in in_order(localised, pieces, ahead=num_threads()):
             cut_edges += cut
             stream.append(columns)
+        saved.result()
     writer.close("src")
-    writer.save("halo", halo)
     writer.save("halo_counts", counts)
     writer.facts |= {
         "num_halo": len(halo),
@@ -330,57 +337,23 @@ def _write_part(rows: PartRows, part: int, writer: FolderWriter, file: _ScratchF
     return cut_edges
 
 
-def _find_halo(
-    rows: PartRows, part: int, num_edges: int, file: _ScratchFile
-) -> tuple[Array, Array]:
-    """Return the halo rows by owner, ascending within each, and how many each owner has."""
-    is_read = np.zeros(len(rows.part_of), bool)
-
-    def mark(piece: tuple[int, int]) -> None:
-        _mark(file.read(*piece), is_read)
-
-    for _ in in_order(
-        mark, ranges(num_edges, per_thread(chunks.EDGES_AT_ONCE)), ahead=num_threads()
-    ):
-        pass
-    is_read[rows.owned(part)] = False
-    halo = np.flatnonzero(is_read)
-    order, bounds = group_by_part(rows.part_of[halo], rows.num_parts)
-    return halo[order], np.diff(bounds)
-
-
-@strict_kernel
-def _mark(rows: Array, marks: Array) -> None:
-    for row in rows:
-        marks[row] = True
-
-
-@strict_kernel
-def _mark_boundary(rows: tuple[Array, int, int], columns: Array, boundary: Array) -> int:
-    """Mark the owned rows that read a halo row; return how many edges do."""
-    offsets, first, low = rows
-    at, cut = 0, 0
-    for position in range(len(columns)):
-        while offsets[at + 1] <= low + position:
-            at += 1
-        if columns[position] >= len(boundary):
-            boundary[first + at] = True
-            cut += 1
-    return cut
-
-
 def write_sends(rows: PartRows, writers: Writers, parts: Iterable[int]) -> None:
-    """Write which owned rows these parts send, by receiver, in the order of its halo."""
+    """Write which rows these parts own and send, by receiver, in the order of its halo."""
     others = [writers[part] for part in range(rows.num_parts)]
     halos = [writer.load("halo") for writer in others]
     starts = [np.concatenate([[0], np.cumsum(writer.load("halo_counts"))]) for writer in others]
-    for part in parts:
+
+    def write(part: int) -> None:
         writer = writers[part]
         bounds = [(int(start[part]), int(start[part + 1])) for start in starts]
         counts = [high - low for low, high in bounds]
         stream = writer.stream("send_rows", (sum(counts),), np.int64)
         for halo, (low, high) in zip(halos, bounds, strict=True):
             for begin, end in ranges(high, _HALO_AT_ONCE, low) if low < high else ():
-                stream.append(rows.local[read(halo, begin, end)])
+                stream.append(np.take(rows.local, read(halo, begin, end)))
         writer.close("send_rows")
         writer.save("send_counts", np.array(counts, np.int64))
+        writer.save("rows", rows.owned(part), dtype=np.int64)
+
+    for _ in in_order(write, parts, ahead=num_threads()):
+        pass
