@@ -48,10 +48,10 @@ def make_graph(name: str, edges: int, target: Path) -> None:
     elif name == "power-law":
         save_store(load(f"powerlaw:{edges // 10}"), target)
     else:
-        save_store(_planted(edges), target)
+        save_store(planted(edges), target)
 
 
-def _planted(edges: int, groups: int = 64) -> Graph:
+def planted(edges: int, groups: int = 64) -> Graph:
     """Return groups of nodes in mixed order, nine of ten edges within a group, both ways."""
     rng = np.random.default_rng(0)
     n = edges // 20

@@ -69,14 +69,19 @@ class Minibatch(NamedTuple):
     sources: Tensor
     positions: list[Tensor]
     """The edges' numbers in the whole graph, by hop; the floor reads them again."""
+    reached: list[int]
+    """Nodes up to each hop."""
 
 
-def sample_minibatch(csr: CSR, seeds: Tensor, batch: int, sampler: Sampler) -> Minibatch:
+def sample_minibatch(
+    csr: CSR, seeds: Tensor, batch: int, sampler: Sampler, fanouts: tuple[int, ...] = FANOUTS
+) -> Minibatch:
     """Return our minibatch number `batch`."""
     numbering = Numbering(64 * len(seeds))
     _, frontier_Q = numbering.add(seeds)
     counts, numbers, positions = [torch.zeros(1, dtype=torch.int64)], [], []
-    for hop, fanout in enumerate(FANOUTS):
+    reached = [len(frontier_Q)]
+    for hop, fanout in enumerate(fanouts):
         key = DrawKey(seed=0, epoch=batch, purpose=hop)
         one_Q = torch.zeros_like(frontier_Q)
         counts_Q, positions_S = sampler(csr.indptr, frontier_Q, frontier_Q, one_Q, [key], fanout)
@@ -84,8 +89,9 @@ def sample_minibatch(csr: CSR, seeds: Tensor, batch: int, sampler: Sampler) -> M
         counts.append(counts_Q)
         numbers.append(numbers_S)
         positions.append(positions_S)
+        reached.append(reached[-1] + len(frontier_Q))
     indptr = torch.cat(counts).cumsum(0)
-    return Minibatch(numbering.keys, indptr, torch.cat(numbers), positions)
+    return Minibatch(numbering.keys, indptr, torch.cat(numbers), positions, reached)
 
 
 def gate(csr: CSR, batches: list[Tensor]) -> None:

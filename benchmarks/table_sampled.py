@@ -129,6 +129,8 @@ def reach_lines() -> list[str]:
     lines: list[str] = []
     plain: dict[str, Row] = {}
     for row in rows_of("reach"):
+        if "ranks" in row:
+            continue
         about = f"{row['graph']}, {row['nodes'] / 1e6:g} M nodes of degree {row['degree']}"
         if row.get("share_draws"):
             alone = plain[about]
@@ -148,7 +150,47 @@ def reach_lines() -> list[str]:
                 f"minibatch reaches {row['reach']['1']:.0%} of this graph, 32 "
                 f"{row['reach']['32']:.0%}) | `benchmarks.reach` |"
             )
+    return lines + cooperation_lines()
+
+
+def cooperation_lines() -> list[str]:
+    """Return how fast a step would be if the minibatches of its ranks were one."""
+    steps: dict[tuple[str, str, int, int], list[Row]] = {}
+    for row in rows_of("reach"):
+        if row.get("ranks") in (4, 8):
+            fanouts = ",".join(map(str, row["fanouts"]))
+            key = fanouts, row["graph"], row["nodes"], row["ranks"]
+            steps.setdefault(key, []).append(row)
+    lines = []
+    for fanouts in dict.fromkeys(key[0] for key in steps):
+        ratios = [cooperation_ratio(rows) for key, rows in steps.items() if key[0] == fanouts]
+        graphs = {key[1]: None for key in steps if key[0] == fanouts}
+        lines.append(
+            f"| one minibatch of all ranks for one of each (not built), fan-out {fanouts}, 4 and 8 "
+            f"ranks, 1 Gbit/s, {', '.join(graphs)}, reckoned from counts | {_beside(min(ratios))} "
+            f"to {_beside(max(ratios))} than the best of 8 steps together and shared draws "
+            f"| `benchmarks.reach --ranks 4,8 --steps 8 --share 0,1,8 --fanouts {fanouts} "
+            f"--graphs {','.join(graphs)}` |"
+        )
     return lines
+
+
+def cooperation_ratio(rows: list[Row], link: str = "1 Gbit/s", how: str = "s") -> float:
+    """Return the seconds of the best independent step over those of the best cooperative one."""
+    alone, together = (
+        min(
+            told[link][how]
+            for row in rows
+            for name, told in row[side].items()
+            if name.startswith("k=")
+        )
+        for side in ("independent", "cooperative")
+    )
+    return alone / together
+
+
+def _beside(ratio: float) -> str:
+    return f"{ratio:.2f} x faster" if ratio >= 1 else f"{1 / ratio:.2f} x slower"
 
 
 def sampled_accuracy_lines() -> list[str]:
