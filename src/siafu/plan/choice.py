@@ -24,6 +24,9 @@ from siafu.strategy import Strategy
 RUNTIME_BYTES = 120 * 10**6
 """What a process takes beyond tensors once it trains, evaluates and writes: compiled kernels, the
 sockets' buffers, the writer of Parquet. 80 to 110 MB were seen."""
+_PRODUCTS_BYTES = 2 * 32 * 2**20
+"""What cuBLAS has of a GPU's memory, once for the thread of forward and once for that of backward:
+an H200 took 563 MiB where 515 were predicted without it."""
 OF_HOST = 0.5
 """Of the host's free memory that rows of its GPUs may take."""
 SURE = 0.9
@@ -117,6 +120,7 @@ def _within_budget(
     counts = [candidate.stages_of(shard.world.size) for candidate in possible]
     sizes = measure_sizes(shard, counts)
     budget, base = read_bytes(config.memory), memory_in_use(shard.world) + RUNTIME_BYTES
+    base += _PRODUCTS_BYTES if shard.world.device.type == "cuda" else 0
     needs = [
         float(base + predict_bytes(spec, size, candidate))
         for size, candidate in zip(sizes, possible, strict=True)
