@@ -22,16 +22,20 @@ ENDS_WITHIN = 300.0
 """Each rank imports torch; the machine may be busy with other tests."""
 
 
-def _tables(folder: Path, *, num_edges: int, num_nodes: int = 3000) -> Path:
+def _tables(folder: Path, *, num_edges: int, num_nodes: int = 3000, ids_are: str = "close") -> Path:
     (folder / "edges").mkdir(parents=True)
     rng = np.random.default_rng(0)
     ids = rng.permutation(num_nodes) * 3
+    if ids_are != "close":
+        ids = ids * 10**9
+    if ids_are == "text":
+        ids = ids.astype(str).astype(object) + "x"
     gaps = np.where(rng.random(num_nodes) < 0.1, np.nan, rng.random(num_nodes))
-    nodes = {"id": ids, "label": ids % 5, "a": gaps}
+    nodes = {"id": ids, "label": np.arange(num_nodes) * 7 % 5, "a": gaps}
     pq.write_table(pa.table(nodes), folder / "nodes.parquet")
     for number in range(3):
         source, destination = ids[rng.integers(0, num_nodes, (2, num_edges // 3))]
-        source[:2] = 1  # no node has it: a few edges are dropped
+        source[:2] = "1" if ids_are == "text" else 1  # no node has it: a few edges are dropped
         edges = {"src": source, "dst": destination, "cost": rng.random(len(source))}
         file = folder / "edges" / f"{number}.parquet"
         pq.write_table(pa.table(edges), file, row_group_size=num_edges // 20)
@@ -62,9 +66,11 @@ def _fingerprints(target: Path) -> list[str]:
     return [folder.fingerprint for folder in folders]
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_ranks_make_the_store_and_the_parts_of_one_process(siafu: Command, ranks: int) -> None:
-    tables = _tables(siafu.here / "tables", num_edges=60_000)
+@pytest.mark.parametrize(("ranks", "ids_are"), [(2, "close"), (3, "scattered"), (4, "text")])
+def test_ranks_make_the_store_and_the_parts_of_one_process(
+    siafu: Command, ranks: int, ids_are: str
+) -> None:
+    tables = _tables(siafu.here / "tables", num_edges=60_000, ids_are=ids_are)
     asked = ("--parts", 3, "--method", "streaming", "--undirected", "--quiet", "--json")
     code, out, err = _told(_torchrun(ranks, "partition", tables, "ours", *asked, here=siafu.here))
     assert code == 0, err

@@ -16,6 +16,10 @@ try:
     from siafu.ops.numba_intrinsics import line_width, prefetch
 except ImportError:
     _compiler: Any = None
+
+    def prefetch(array: Any, row: int, column: int) -> None:
+        """Without a compiler there is nothing to ask for."""
+
 else:
     _compiler = numba.njit
 

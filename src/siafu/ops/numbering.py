@@ -16,15 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from siafu.errors import PlanError
-from siafu.ops.numba_jit import callee, strict_kernel
-
-try:
-    from siafu.ops.numba_jit import prefetch
-except ImportError:
-
-    def prefetch(array: Any, row: int, column: int) -> None:
-        """Without a compiler there is nothing to ask for."""
-
+from siafu.ops.numba_jit import callee, prefetch, strict_kernel
 
 Array = NDArray[Any]
 

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 
 from siafu.graph import Array, index_dtype
-from siafu.ops.numba_jit import strict_kernel
+from siafu.ops.numba_jit import prefetch, strict_kernel
 
 _FNV_OFFSET = np.uint64(0xCBF29CE484222325)
 _FNV_PRIME = np.uint64(0x100000001B3)
 _MIX_A = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
 _HALF = np.uint64(33)
+_AHEAD = 8
+"""Texts between one whose bytes are asked for and the one compared, and as many per step before."""
 
 
 @strict_kernel
@@ -137,8 +139,18 @@ def find_text(
 ) -> None:
     """Set rows[i] to the row of text i of `wanted` (offsets, utf8, hashes), or -1."""
     wanted_offsets, wanted_utf8, wanted_hashes = wanted
-    mask = np.uint64(len(slots) - 1)
+    mask, last = np.uint64(len(slots) - 1), len(wanted_hashes) - 1
+    slot_lines, hash_lines = slots.reshape(-1, 1), hashes.reshape(-1, 1)
+    offset_lines, utf8_lines = offsets.reshape(-1, 1), utf8.reshape(-1, 1)
     for i in range(len(wanted_hashes)):
+        # Four cache misses, of which each tells where the next one is: comparing bytes in between
+        # takes so many instructions that the processor does not see the next text's by itself.
+        prefetch(slot_lines, np.intp(wanted_hashes[min(i + 3 * _AHEAD, last)] & mask), 0)
+        row = max(0, slots[wanted_hashes[min(i + 2 * _AHEAD, last)] & mask])
+        prefetch(hash_lines, row, 0)
+        prefetch(offset_lines, row, 0)
+        row = max(0, slots[wanted_hashes[min(i + _AHEAD, last)] & mask])
+        prefetch(utf8_lines, offsets[row], 0)
         slot = wanted_hashes[i] & mask
         while slots[slot] >= 0:
             row = slots[slot]

@@ -1,8 +1,9 @@
 """Node ids of any type: read from columns, kept as `Ids`, and looked up as rows."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, Protocol
 
 import numpy as np
@@ -32,8 +33,14 @@ _LOOKED_AT = 1 << 16
 _LARGEST_FLOAT = 2.0**53
 
 
+Made = Mapping[str, Array]
+"""What was made of ids to look them up, beside the ids: it can be kept in files."""
+
+
 class IdRows(Protocol):
     """Finds the row of an id."""
+
+    made: Made
 
     def find(self, column: pa.Array) -> Array:
         """Return the row of each id, -1 where there is none."""
@@ -178,19 +185,10 @@ def _whole_numbers(piece: Piece, name: str, column: pa.Array) -> pa.Array:
 class IntegerRows:
     """Rows of integer ids that lie close together: a list over their range."""
 
-    def __init__(self, ids: IntegerIds) -> None:
-        values = np.asarray(ids.values)
-        self._low, high = int(values.min()), int(values.max())
-        self._is_range = high - self._low == len(values) - 1 and bool((np.diff(values) == 1).all())
-        self._row_of = np.empty(0, dtype=index_dtype(len(values)))
-        self._size = high - self._low + 1
-        if not self._is_range:
-            self._row_of = np.full(self._size, -1, dtype=self._row_of.dtype)
-            # Backwards, so that an id that comes again keeps its first row.
-            self._row_of[values[::-1] - self._low] = np.arange(len(values))[::-1]
-            twice = np.flatnonzero(self._row_of[values - self._low] != np.arange(len(values)))
-            if len(twice):
-                raise _twice(ids, int(twice[0]))
+    def __init__(self, ids: IntegerIds, made: Made | None = None) -> None:
+        self.made = made or _over_range(ids)
+        self._low, self._size = map(int, self.made["range"])
+        self._row_of = self.made.get("row_of")
 
     def find(self, column: pa.Array) -> Array:
         """Return the row of each id, -1 where there is none."""
@@ -198,20 +196,37 @@ class IntegerRows:
         # As unsigned, ids below the lowest are huge, so one comparison finds both kinds.
         at = (wanted - self._low).view(np.uint64)
         known = at < self._size
-        if self._is_range:
+        if self._row_of is None:
             return at.view(np.int64) if known.all() else np.where(known, at.view(np.int64), -1)
         return np.where(known, self._row_of[np.where(known, at, 0)], -1)
+
+
+def _over_range(ids: IntegerIds) -> dict[str, Array]:
+    """Return the lowest id, how many there may be from there on, and their rows if not in order."""
+    values = np.asarray(ids.values)
+    low, high = int(values.min()), int(values.max())
+    made = {"range": np.array([low, high - low + 1])}
+    if high - low == len(values) - 1 and bool((np.diff(values) == 1).all()):
+        return made
+    row_of = np.full(high - low + 1, -1, dtype=index_dtype(len(values)))
+    # Backwards, so that an id that comes again keeps its first row.
+    row_of[values[::-1] - low] = np.arange(len(values))[::-1]
+    twice = np.flatnonzero(row_of[values - low] != np.arange(len(values)))
+    if len(twice):
+        raise _twice(ids, int(twice[0]))
+    return made | {"row_of": row_of}
 
 
 class ScatteredIntegerRows:
     """Rows of integer ids from a wide range: a hash table."""
 
-    def __init__(self, ids: IntegerIds) -> None:
-        self._ids = np.ascontiguousarray(ids.values, dtype=np.int64)
-        self._slots = make_slots(len(ids))
-        twice = insert_integers(self._ids, self._slots)
-        if twice >= 0:
-            raise _twice(ids, twice)
+    def __init__(self, ids: IntegerIds, made: Made | None = None) -> None:
+        self._ids = _read_only(np.ascontiguousarray(ids.values, dtype=np.int64))
+        if made is None:
+            made = {"slots": make_slots(len(ids))}
+            if (twice := insert_integers(self._ids, made["slots"])) >= 0:
+                raise _twice(ids, twice)
+        self.made, self._slots = made, _read_only(made["slots"])
 
     def find(self, column: pa.Array) -> Array:
         """Return the row of each id, -1 where there is none."""
@@ -223,25 +238,36 @@ class ScatteredIntegerRows:
 class TextRows:
     """Rows of ids that are text: a hash table that compares the bytes as well."""
 
-    def __init__(self, ids: TextIds) -> None:
-        self._ids, self._slots = ids, make_slots(len(ids))
-        self._hashes = _hashes(ids)
-        twice = insert_text(ids.offsets, ids.utf8, self._hashes, self._slots)
-        if twice >= 0:
-            raise _twice(ids, twice)
+    def __init__(self, ids: TextIds, made: Made | None = None) -> None:
+        self._text = _read_only(ids.offsets), _read_only(ids.utf8)
+        if made is None:
+            made = {"hashes": _hashes(*self._text), "slots": make_slots(len(ids))}
+            twice = insert_text(*self._text, _read_only(made["hashes"]), made["slots"])
+            if twice >= 0:
+                raise _twice(ids, twice)
+        self.made = made
+        self._hashes, self._slots = _read_only(made["hashes"]), _read_only(made["slots"])
 
     def find(self, column: pa.Array) -> Array:
         """Return the row of each id, -1 where there is none."""
         text = TextIds.from_arrow(column)
         rows = np.empty(len(text), dtype=np.int64)
-        wanted = (text.offsets, text.utf8, _hashes(text))
-        find_text(self._ids.offsets, self._ids.utf8, self._hashes, self._slots, wanted, rows)
+        offsets, utf8 = _read_only(text.offsets), _read_only(text.utf8)
+        wanted = (offsets, utf8, _read_only(_hashes(offsets, utf8)))
+        find_text(*self._text, self._hashes, self._slots, wanted, rows)
         return rows
 
 
-def _hashes(text: TextIds) -> Array:
-    hashes = np.empty(len(text), dtype=np.uint64)
-    hash_text(text.offsets, text.utf8, hashes)
+def _read_only(array: Array) -> Array:
+    """Return a plain view: kernels are compiled once for arrays and maps of files."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+def _hashes(offsets: Array, utf8: Array) -> Array:
+    hashes = np.empty(len(offsets) - 1, dtype=np.uint64)
+    hash_text(offsets, utf8, hashes)
     return hashes
 
 
@@ -272,10 +298,20 @@ def index_ids(ids: Ids) -> IdRows:
     return IntegerRows(ids) if span < 4 * len(ids) + 1024 else ScatteredIntegerRows(ids)
 
 
-def load_rows(writer: FolderWriter) -> IdRows:
-    """Return where the nodes of a store on its way are, held in memory."""
+def save_made(rows: IdRows, folder: Path) -> None:
+    """Keep what was made of ids as files, for all who look them up."""
+    folder.mkdir()
+    for name, array in rows.made.items():
+        np.save(folder / f"{name}.npy", array)
+
+
+def map_rows(writer: FolderWriter, folder: Path) -> IdRows:
+    """Return where the nodes of a store on its way are, in pages that ranks of a host share."""
     ids = load_ids(writer)
-    return index_ids(type(ids)(*(np.array(getattr(ids, name)) for name in ids.__slots__)))
+    made = {file.stem: np.asarray(np.load(file, mmap_mode="r")) for file in folder.iterdir()}
+    if isinstance(ids, TextIds):
+        return TextRows(ids, made)
+    return ScatteredIntegerRows(ids, made) if "slots" in made else IntegerRows(ids, made)
 
 
 def written_otherwise(text: str, rows: IdRows, kind: IdKind) -> str:

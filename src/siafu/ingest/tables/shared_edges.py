@@ -5,6 +5,7 @@ it, one after another, so that its records lie as one process would have read th
 """
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from siafu.graph import Array, Crew, FolderWriter, Help, Partial, Told, load_ids
 from siafu.graph.partial import NOTE_SECONDS
 from siafu.ingest.tables.buckets import Buckets, SortedRows
 from siafu.ingest.tables.edge_columns import join_states
-from siafu.ingest.tables.ids import IdKind, IdRows, PaddedIdError, SeenIds, load_rows
+from siafu.ingest.tables.ids import IdKind, IdRows, PaddedIdError, SeenIds, map_rows, save_made
 from siafu.ingest.tables.row_groups import Place
 from siafu.ops.threads import num_threads
 
@@ -76,6 +77,11 @@ def bucket_folders(scratch: Path, spans: Sequence[Span]) -> list[Path]:
     return [folder] if len(spans) == 1 else [folder / str(k) for k in range(len(spans))]
 
 
+def _lookup(scratch: Path) -> Path:
+    """Return where the first rank leaves what ids are looked up in."""
+    return scratch / "lookup"
+
+
 def read_apart(
     table: "EdgeTable",
     partial: Partial,
@@ -97,14 +103,16 @@ def read_apart(
         "columns": table.columns.state(),
         **facts,
     }
-    known = list[IdRows]()
+    lookup = _lookup(partial.scratch)
+    shutil.rmtree(lookup, ignore_errors=True)  # of a process that was killed
+    save_made(rows(), lookup)
+    known = map_rows(partial.writer, lookup)
 
     def read(told: Told, number: int) -> Any:
-        if not known:
-            known.append(rows())
-        return _read_span(table, known[0], told, number)
+        return _read_span(table, known, told, number)
 
     found = list(partial.crew.share(_READ_SPAN, read, told, range(len(spans))))
+    shutil.rmtree(lookup, ignore_errors=True)
     partial.end(READ, columns=join_states(found), **facts)
     partial.discard(*(partial.scratch / f"span{number}.json" for number in range(len(spans))))
 
@@ -254,7 +262,7 @@ class EdgeHelps:
         if self._rows is None:
             writer = FolderWriter(Path(told["nodes"]["path"]), "store")
             writer.restore(told["nodes"]["state"])
-            self._rows = load_rows(writer)
+            self._rows = map_rows(writer, _lookup(Path(told["scratch"])))
         return _read_span(self._table, self._rows, told, number)
 
     def _sort(self, told: Told, bucket: int) -> None:

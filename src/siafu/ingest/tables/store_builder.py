@@ -26,7 +26,7 @@ from siafu.graph import (
 )
 from siafu.ingest.arrays import labelled_only, with_split
 from siafu.ingest.tables.classes import ClassName
-from siafu.ingest.tables.ids import IdKind, IdRows, load_rows
+from siafu.ingest.tables.ids import IdKind, IdRows, index_ids
 from siafu.ingest.tables.options import TableOptions
 
 _NODES = "nodes"
@@ -176,7 +176,8 @@ class StoreBuilder:
         return np.array(y) if y.ndim == 1 else np.broadcast_to(np.array(y[:, :1]), y.shape)
 
     def _rows(self) -> IdRows:
-        return load_rows(self.partial.writer)
+        """Return where the nodes are; their ids stay in files."""
+        return index_ids(load_ids(self.partial.writer))
 
     def take_edges(self, edges: EdgeSource) -> None:
         """Write the edges."""
