@@ -17,7 +17,7 @@ try:
 except ImportError:
     _compiler: Any = None
 
-    def prefetch(array: Any, row: int, column: int) -> None:
+    def prefetch(array: Any, row: Any, column: int) -> None:
         """Without a compiler there is nothing to ask for."""
 
 else:
