@@ -53,4 +53,4 @@ def _prefetch(typing_context: Any, array: Any, row: Any, column: Any) -> Any:
     return signature, generate
 
 
-prefetch: Callable[[Any, int, int], None] = _intrinsic(_prefetch)
+prefetch: Callable[[Any, Any, int], None] = _intrinsic(_prefetch)

@@ -186,6 +186,27 @@ def _is_over(load: Array, weight: Array, room: Array) -> bool:
 
 
 @strict_kernel
+def _eases(home: Array, goal: Array, weight: Array, room: Array) -> bool:
+    """Whether two parts are less over their room together once a row has gone over to the other.
+
+    Where one has too many nodes and the other too many edges, neither has room for any row.
+    """
+    change = 0.0
+    for constraint in range(3):
+        if weight[constraint] > 0:
+            over, beyond = home[constraint] - room[constraint], goal[constraint] - room[constraint]
+            less = max(0.0, over - weight[constraint]) - max(0.0, over)
+            more = max(0.0, beyond + weight[constraint]) - max(0.0, beyond)
+            change += (less + more) / room[constraint]
+    return change < 0.0
+
+
+@strict_kernel
+def _may_go(home: Array, goal: Array, weight: Array, room: Array, must: bool) -> bool:
+    return _eases(home, goal, weight, room) if must else _fits(goal, weight, room)
+
+
+@strict_kernel
 def _fullness(load: Array, room: Array) -> float:
     full = 0.0
     for constraint in range(3):
@@ -239,7 +260,7 @@ def _propose_parts(
             count = near[part]
             if part == home or count < most or (count == most and best == home):
                 continue
-            if not _fits(load_P3[part], weight, room):
+            if not _may_go(load_P3[home], load_P3[part], weight, room, must):
                 continue
             full = _fullness(load_P3[part], room)
             if count > most or full < least:
@@ -247,7 +268,7 @@ def _propose_parts(
         if must and best == home:
             for part in range(num_parts):
                 full = _fullness(load_P3[part], room)
-                if full < least and _fits(load_P3[part], weight, room):
+                if full < least and _eases(load_P3[home], load_P3[part], weight, room):
                     best, least = part, full
         for place in range(num_seen):
             near[seen[place]] = 0
@@ -271,9 +292,10 @@ def _move(
         if goal == home:
             continue
         _weigh(at, offsets_R, train_R, weight)
-        if goal < 0:
-            goal = -1 - goal if _is_over(load_P3[home], weight, room) else home
-        if goal != home and _fits(load_P3[goal], weight, room):
+        must = goal < 0
+        if must:
+            goal = -1 - goal
+        if _may_go(load_P3[home], load_P3[goal], weight, room, must):
             load_P3[home] -= weight
             load_P3[goal] += weight
             part_of[first + at] = goal

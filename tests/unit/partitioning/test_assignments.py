@@ -28,6 +28,7 @@ from siafu.partitioning import (
 )
 from siafu.partitioning.both_ways import BothWays
 from siafu.partitioning.metis import symmetric_adjacency
+from siafu.partitioning.propagation import move_rows
 
 ASSIGNMENTS = {
     "metis": assign_metis,
@@ -274,3 +275,25 @@ def test_metis_whose_launcher_is_gone_does_not_begin(tmp_path: Path) -> None:
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 1
     assert "offsets" not in ended.stderr
+
+
+def test_parts_with_too_much_of_different_things_exchange_nodes(tmp_path) -> None:
+    # Many nodes of few edges, and few of many: one part has too many nodes, the other too many
+    # edges, and neither has room for any node.
+    generator, kind = np.random.default_rng(0), np.tile([0, 1, 0, 1, 0], 800)
+    degree = np.where(kind == 1, 9, 5)
+    src = np.concatenate(
+        [generator.choice(np.flatnonzero(kind == k), d) for k, d in zip(kind, degree, strict=True)]
+    )
+    graph = graph_from_edges(src, np.repeat(np.arange(len(kind)), degree), len(kind))
+    part_of, none = kind.astype(np.int8), np.zeros(len(kind), bool)
+    loads_P3 = np.zeros((2, 3))
+    for k in range(2):
+        loads_P3[k, :2] = (kind == k).sum(), degree[kind == k].sum()
+    room = 1.05 * loads_P3.mean(axis=0)
+    assert ((loads_P3 > room).argmax(axis=0)[:2] == [0, 1]).all()
+    for piece in BothWays(graph, tmp_path, None).pieces():
+        move_rows(piece, none[slice(*piece.whole)], part_of, loads_P3, room)
+    assert (loads_P3[:, :2] <= room[:2] + 10).all()
+    assert (np.bincount(part_of) == loads_P3[:, 0]).all()
+    assert (np.bincount(part_of, degree) == loads_P3[:, 1]).all()
