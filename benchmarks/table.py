@@ -18,7 +18,9 @@ from benchmarks.table_precision import precision_lines
 from benchmarks.table_sampled import (
     billion_lines,
     cold_lines,
+    cut_lines,
     distdgl_lines,
+    ingest_lines,
     reach_lines,
     sampled_accuracy_lines,
     sampled_gpu_lines,
@@ -251,21 +253,6 @@ def traffic_lines() -> list[str]:
     return lines
 
 
-def ingest_lines() -> list[str]:
-    """Return one line for building a store and one for cutting it."""
-    lines = []
-    for run in rows_of("ingest")[-1:]:
-        # Runs from before threads were told apart have their figures beside the sizes.
-        row = run | (run["rows"][-1] if "rows" in run else {"threads": 1})
-        for phase, what in (("build", "Parquet to store"), ("partition", "store to 4 parts")):
-            lines.append(
-                f"| {what}, {row['edges'] / 1e6:.0f} M edges, threads: {row['threads']} | "
-                f"{row[f'{phase}_edges_per_second'] / 1e6:.1f} M edges/s, "
-                f"{row[f'{phase}_peak_gib']:.2f} GiB resident | `benchmarks.ingest` |"
-            )
-    return lines
-
-
 def accuracy_lines() -> list[str]:
     """Return one line for the public splits."""
     rows = {row["set"]: row for row in rows_of("accuracy")}
@@ -332,7 +319,7 @@ SECTIONS: list[tuple[str, str, tuple[Lines, ...]]] = [
         "",
         (sampling_lines, distdgl_lines, sampled_gpu_lines, reach_lines, sampled_accuracy_lines),
     ),
-    ("Graphs larger than memory", "", (ingest_lines, billion_lines, cold_lines)),
+    ("Graphs larger than memory", "", (ingest_lines, cut_lines, billion_lines, cold_lines)),
     ("Graphs over time", "", (delta_lines, time_parallel_lines, overlap_lines)),
     ("Pipelines", "pools", (pipeline_lines, pool_lines)),
     ("Test scores beside published ones", "", (accuracy_lines, dynamic_lines, link_lines)),

@@ -82,6 +82,48 @@ def sampled_gpu_lines() -> list[str]:
     return lines
 
 
+def ingest_lines() -> list[str]:
+    """Return how fast tables become a store, and a store parts, on each machine's newest run."""
+    lines = []
+    newest = {(run.get("cpu"), run.get("cores")): run for run in rows_of("ingest") if "rows" in run}
+    for (cpu, cores), run in newest.items():
+        what = f"{run['edges'] / 1e6:.0f} M edges, {run['nodes'] / 1e6:.0f} M nodes"
+        for row in run["rows"]:
+            layout = counted(row["threads"], "thread")
+            if row["ranks"] > 1:
+                layout = f"{row['ranks']} ranks of {layout}"
+            told = [
+                f"{name} {row[f'{phase}_edges_per_second'] / 1e6:.1f} M edges/s, "
+                f"{row[f'{phase}_peak_gib']:.2f} GiB resident"
+                for phase, name in (
+                    ("build", "tables to a store"),
+                    ("partition", "a store to 4 parts"),
+                )
+            ]
+            lines.append(
+                f"| ingest and cut, {what}, {layout} of {cores} cores ({cpu}) | {'; '.join(told)} "
+                f"| `benchmarks.ingest --edges {run['edges']} --threads {row['threads']}` |"
+            )
+    return lines
+
+
+def cut_lines() -> list[str]:
+    """Return what share of the edges each method cuts, and how long it takes."""
+    lines = []
+    for result in rows_of("cut"):
+        rows = {row["method"]: row for row in result["rows"]}
+        told = [
+            f"{name} {rows[name]['cut_fraction']:.3f} of the edges, {rows[name]['seconds']:.1f} s, "
+            f"{rows[name]['memory_mib']} MiB"
+            for name in ("streaming", "metis", "hash")
+        ]
+        lines.append(
+            f"| cut into {result['parts']} parts, {result['graph']}, {result['edges'] / 1e6:.1f} M "
+            f"edges | {'; '.join(told)} | `benchmarks.cut --graphs {result['graph']}` |"
+        )
+    return lines
+
+
 def cold_lines() -> list[str]:
     """Return how fast rows of files are read that memory can't hold, beside the disk itself."""
     return [
