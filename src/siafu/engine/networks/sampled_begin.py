@@ -68,6 +68,14 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     if feed.place.told:
         say(feed.place.told)
     network = SampledNetwork(module, feed, shard, draws, strategy, whole)
-    size = settle_macrobatch(config, spec, feed, strategy.macrobatch, network.try_step, say)
+    pieces = network.pieces if config.is_scored else None
+    size = settle_macrobatch(config, spec, feed, strategy.macrobatch, network.try_step, say, pieces)
     network.strategy = strategy.with_choices(macrobatch=size)
+    if pieces is not None:
+        hops, count = counted(pieces.hops, "hop"), counted(pieces.count(), "piece")
+        say(
+            f"Memory is limited: {type(module).__name__} scores and predicts nodes with all their "
+            f"in-edges of {hops}, in about {count} on a rank. None is larger than a minibatch of "
+            "training unless it is of one node."
+        )
     return network

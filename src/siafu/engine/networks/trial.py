@@ -4,17 +4,26 @@ import copy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from siafu.config import RunConfig
 from siafu.engine.networks.own_model import OutputShape
 from siafu.errors import ConfigError
-from siafu.nn import Rows, SparseRows
-from siafu.nn.sparse import dense
+from siafu.nn import Rows, SparseRows, rows_to_sum_one
+from siafu.nn.sparse import dense, held_as
 from siafu.ops import sum_type
 from siafu.shard import Shard
 from siafu.strategy import as_given, edge_arguments
 
 _FEW = 8
+
+
+def first_rows(x: Rows, config: RunConfig) -> Rows:
+    """Return a few rows of features as a model reads them, where the others stay as they are."""
+    assert isinstance(x, Tensor | SparseRows), "features as they are read"
+    few_rows = torch.arange(min(_FEW, x.shape[0]), device=x.device)
+    few = x.select(few_rows) if isinstance(x, SparseRows) else x[few_rows]
+    return held_as(rows_to_sum_one(few) if config.normalize_features else few, config.precision)
 
 
 def try_forward(module: nn.Module, x: Rows, shard: Shard, wanted: OutputShape) -> None:
