@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
+from torch_geometric import nn as pyg
 
 from siafu.comm import World
 from siafu.config import make_config
@@ -14,6 +15,7 @@ from siafu.engine.networks import pieces
 from siafu.engine.networks.network import LateNetwork
 from siafu.engine.networks.pieces import Pieces
 from siafu.engine.networks.sampled import SampledNetwork
+from siafu.engine.networks.trial import reads_beyond
 from siafu.minibatch import Feed, Room
 from siafu.shard import ScratchRows, open_shard
 from tests.harness import RankPool
@@ -122,3 +124,36 @@ def test_predictions_lie_on_disk_where_those_of_layers_would(parts_of, monkeypat
     assert network.embedding_rows() is rows, "its embeddings are what it returns"
     assert torch.equal(rows.slice(0, len(held)), held)
     training.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "hops", "is_told"),
+    # PyG's ChebConv adds up at the sources of edges: no hops are enough.
+    [
+        ("GraphSAGE", 1, True),
+        ("GraphSAGE", 2, False),
+        ("GCN", 2, True),
+        ("GCN", 3, False),
+        ("ChebConv", 4, True),
+        ("GAT", 2, False),
+    ],
+)
+def test_models_that_read_more_than_is_drawn_are_found_out(
+    parts_of, name: str, hops: int, is_told: bool
+) -> None:
+    shard = open_shard(parts_of("hash", 1, False), World(), place="host")
+    sizes = (6, 3, 2) if name == "ChebConv" else (6, 8, 2, 3)
+    torch.manual_seed(0)
+    model = getattr(pyg, name)(*sizes)
+    assert reads_beyond(model, torch.randn(64, 6), shard, hops) == is_told
+
+
+def test_an_answer_that_differs_from_the_whole_graphs_is_told(parts_of) -> None:
+    for fanout, is_told in (("3,3", True), ("3,3,3", False)):
+        said: list[str] = []
+        settings = sampled("RequiredWeight") | {"fanout": fanout, "layers": fanout.count("3")}
+        shard = open_shard(parts_of("hash", 1, True), World(), place="host")
+        config = make_config(data="awkward", memory="9GB", **settings).resolved()
+        begin(config, shard, say=said.append).close()
+        assert any("reads more of the graph than" in line for line in said) == is_told
+        assert any("in about" in line and "piece" in line for line in said)
