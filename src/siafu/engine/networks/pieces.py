@@ -49,7 +49,7 @@ class Pieces:
         mine = math.ceil(float(self._met_N.sum()) / self._each)
         return int(self._most(mine))
 
-    def bytes_alone(self, bytes_of: Callable[[float, float], float], left: int) -> float:
+    def bytes_alone(self, bytes_of: Callable[[float, float], float], left: float) -> float:
         """Return what the node takes that meets most, on any rank, by its nodes and edges.
 
         It is drawn only where it may take more than is left, and no further than it does.

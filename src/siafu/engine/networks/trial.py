@@ -23,8 +23,10 @@ _SAME = 1e-4
 def first_rows(x: Rows, config: RunConfig, count: int = _FEW) -> Rows:
     """Return a few rows of features as a model reads them, where the others stay as they are."""
     assert isinstance(x, Tensor | SparseRows), "features as they are read"
-    few_rows = torch.arange(min(count, x.shape[0]), device=x.device)
-    few = x.select(few_rows) if isinstance(x, SparseRows) else x[few_rows]
+    if isinstance(x, SparseRows):
+        few: Rows = x.select(torch.arange(min(count, x.shape[0]), device=x.ids_N.device))
+    else:
+        few = x[:count]
     return held_as(rows_to_sum_one(few) if config.normalize_features else few, config.precision)
 
 
