@@ -40,7 +40,13 @@ def run_double(world: World, parts: Path, settings: dict[str, Any]) -> dict[str,
 
 
 def in_pieces(
-    world: World, parts: Path, settings: dict[str, Any], size: tuple[int, int], place: str
+    world: World,
+    parts: Path,
+    settings: dict[str, Any],
+    size: tuple[int, int],
+    place: str,
+    *,
+    double: bool = True,
 ) -> dict[str, Any]:
     """Return what `run_epochs` does, and seeds, nodes and edges of each piece."""
     found: list[tuple[int, int, int]] = []
@@ -59,7 +65,7 @@ def in_pieces(
         mock.patch.object(Pieces, "rows", noting),
         mock.patch.object(LateNetwork, "logits", side_effect=AssertionError("the whole graph")),
     ):
-        got = run_epochs(world, parts, settings, place=place, double=place == "host")
+        got = run_epochs(world, parts, settings, place=place, double=double and place == "host")
     return got | {"pieces": found}
 
 
@@ -90,6 +96,19 @@ def test_pieces_of_a_graph_on_disk_are_those_in_memory(
     want = ranks.run(run_epochs, 2, parts, sampled(name))
     got = ranks.run(in_pieces, 2, parts, settings, (9, 20), "disk")
     torch.testing.assert_close(joined_logits(got), joined_logits(want), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("place", ["device", "pinned", "host"])
+def test_pieces_on_a_gpu_are_those_of_the_host(parts_of, place: str) -> None:
+    settings, parts = sampled("Gated") | {"memory": "9GB"}, parts_of("hash", 1, True)
+    want = run_epochs(World(), parts, settings)
+    gpu = World(device=torch.device("cuda"))
+    got = in_pieces(gpu, parts, settings | {"rows_on": place}, (9, 20), "host", double=False)
+    assert len(got["pieces"]) > 2
+    logits = joined_logits([got]).cpu(), joined_logits([want])
+    torch.testing.assert_close(*logits, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["exact", "split"])
