@@ -61,3 +61,61 @@ class EdgeTypes(nn.Module):
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
         hidden = torch.relu(self.first(x, edge_index, edge_type))
         return self.second(hidden, edge_index, self.scale(edge_type).view(-1))
+
+
+class WeightedSage(nn.Module):
+    """SAGE whose messages are scaled by weights of edges, and SAGE."""
+
+    def __init__(self, in_channels: int, hidden_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.first = pyg.GraphConv(in_channels, hidden_channels, aggr="mean")
+        self.second = pyg.SAGEConv(hidden_channels, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_weight: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index)
+
+
+class Attention(nn.Module):
+    """GAT over features of edges; batch norm between."""
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, out_channels: int, edge_dim: int
+    ) -> None:
+        super().__init__()
+        self.first = pyg.GATConv(in_channels, hidden_channels, heads=2, edge_dim=edge_dim)
+        self.norm = nn.BatchNorm1d(2 * hidden_channels)
+        self.second = pyg.GATConv(2 * hidden_channels, out_channels, edge_dim=edge_dim)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        hidden = torch.relu(self.norm(self.first(x, edge_index, edge_attr)))
+        return self.second(hidden, edge_index, edge_attr)
+
+
+class GatedSum(pyg.MessagePassing):
+    """A user's own messages, of both ends and the edge."""
+
+    def __init__(self, width: int, out: int, edge_dim: int) -> None:
+        super().__init__(aggr="add")
+        self.gate, self.value = nn.Linear(2 * width + edge_dim, 1), nn.Linear(width, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        out: Tensor = self.propagate(edge_index, x=x, edge_attr=edge_attr)
+        return out
+
+    def message(self, x_i: Tensor, x_j: Tensor, edge_attr: Tensor) -> Tensor:
+        gate = self.gate(torch.cat([x_i, x_j, edge_attr], dim=1))
+        return gate.sigmoid() * torch.tanh(self.value(x_j))
+
+
+class Gated(nn.Module):
+    """Two such layers."""
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, out_channels: int, edge_dim: int
+    ) -> None:
+        super().__init__()
+        self.first = GatedSum(in_channels, hidden_channels, edge_dim)
+        self.second = GatedSum(hidden_channels, out_channels, edge_dim)
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index, edge_attr), edge_index, edge_attr)

@@ -102,6 +102,10 @@ class Predicted:
         step = _BACKWARD * self.forward(trial) + self.handling(trial)
         return schedule.num_steps * each * step
 
+    def minibatch(self, trial: Trial) -> float:
+        """Return that of inferring on a minibatch."""
+        return self.forward(trial) + self.handling(trial)
+
     def handling(self, trial: Trial) -> float:
         """Return that of drawing a minibatch and fetching its rows."""
         return _EDGE_WORK * trial.edges + _ROW_WORK * trial.reached[-1]
@@ -140,7 +144,11 @@ def settle_scoring(
     if config.evaluate != "auto":
         flow = None if is_own else planned(config.evaluate == "sampled")
         return Scoring(kind=config.evaluate, every=every, flow=flow)
-    everything = work.everything(shard)
+    pieces = network.pieces
+    if pieces is None:
+        everything = work.everything(shard)
+    else:
+        everything = pieces.count() * work.minibatch(feed.trial())
     if everything <= _SMALL:
         return Scoring(every=every)
     epoch = work.epoch(feed)
@@ -161,8 +169,7 @@ def _of_seeds(work: Predicted, feed: Feed, seeds: Tensor) -> float:
     """Return what the minibatches of some nodes cost, of a model that is not taken apart."""
     most = max(row[0] for row in feed.shard.world.gather_numbers([float(len(seeds))]))
     trial = feed.trial()
-    step = work.forward(trial) + work.handling(trial)
-    return most / max(1, trial.reached[0]) * step
+    return most / max(1, trial.reached[0]) * work.minibatch(trial)
 
 
 def _told(kind: str, everything: float, epoch: float, every: int = 1) -> str:
@@ -209,9 +216,11 @@ def rows_asked(
     if scoring.flow is not None:
         return network.flow_rows(scoring.flow)
     how = replace(network.feed.relay.sampling, shared=False)
-    if scoring.kind == "split":
-        how = Sampling(fanouts=(-1,) * len(how.fanouts))
     rows_R = torch.cat([rows.cpu() for rows in shard.masks.values()]).unique()
+    if scoring.kind == "split":
+        if network.pieces is not None:
+            return network.rows_in_pieces(network.pieces, rows_R)
+        how = Sampling(fanouts=(-1,) * len(how.fanouts))
     return network.seed_rows(rows_R, how, config.batch_size)
 
 

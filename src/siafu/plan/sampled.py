@@ -30,8 +30,7 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
     numbers = trial.row_bytes * reached[-1] + _EDGE_BYTES * edges
     if spec is None:
         # A foreign layer makes a message of each edge, and keeps it.
-        assert config.hidden is not None
-        return numbers + 4.0 * 4 * config.hidden * (edges + reached[-1])  # messages are wide
+        return 2 * piece_bytes(config, trial.row_bytes, reached[-1], edges) - numbers
     kept = peak = 0.0
     for number in range(spec.layers):
         hop = min(spec.layers - 1 - number, len(reached) - 1)
@@ -44,6 +43,13 @@ def step_bytes(config: RunConfig, spec: ModelSpec | None, trial: Trial) -> float
         peak = max(peak, dropped, kept + layer.backward * (inner if number == 0 else read))
     heads = 8 * spec.heads * edges if spec.card.attends else 0
     return numbers + BYTES[config.precision] * peak + heads
+
+
+def piece_bytes(config: RunConfig, row_bytes: int, nodes: float, edges: float) -> float:
+    """Return what a model that is not taken apart takes to infer on some nodes and edges."""
+    assert config.hidden is not None
+    messages = 2.0 * 4 * config.hidden * (edges + nodes)  # they are wide, and there are two
+    return row_bytes * nodes + _EDGE_BYTES * edges + messages
 
 
 def least_sampled_bytes(config: RunConfig, spec: ModelSpec, num_nodes: int) -> float:

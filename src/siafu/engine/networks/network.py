@@ -12,7 +12,7 @@ from siafu.engine.forecast import Counts, minibatch_remedy
 from siafu.engine.networks.own_model import EdgeFacts, OutputShape, WholeNetwork, own_model
 from siafu.engine.networks.pipelined import PipelinedNetwork, RowsInMemory, check_pipeline
 from siafu.engine.networks.sampled_begin import sampled_network
-from siafu.engine.networks.trial import try_forward
+from siafu.engine.networks.trial import first_rows, try_forward
 from siafu.errors import ConfigError
 from siafu.nn import (
     GNN,
@@ -37,6 +37,7 @@ from siafu.strategy import (
     View,
     WidthBook,
     check_forward,
+    check_own,
     edge_arguments,
     leaving,
     message_flow,
@@ -224,7 +225,8 @@ def build_network(
     if strategy.unit == "macrobatch" and not training:
         strategy = strategy.with_choices(macrobatch=1)  # nothing is fetched for steps
     check_strategy(strategy, spec)
-    reads_all = not shard.is_mapped and (spec is None or strategy.unit != "macrobatch")
+    is_limited = shard.is_mapped or config.memory is not None
+    reads_all = strategy.unit != "macrobatch" or (spec is None and not is_limited)
     x = prepare_features(shard, normalize=config.normalize_features and reads_all)
     if reads_all:
         x = held_as(x, config.precision)
@@ -235,7 +237,8 @@ def build_network(
             own = own.to(shard.world.device, weight_type(config.precision))
             check_forward(own, edge_arguments(own, shard), shard.name)
             if training:
-                try_forward(own, x, shard, _wanted(config, shard))
+                few = x if reads_all else first_rows(x, config)
+                try_forward(own, few, shard, _wanted(config, shard))
             return _own_network(config, own, x, shard, draws, strategy, say)
         gnn = GNN(spec).to(shard.world.device, weight_type(config.precision))
     if strategy.unit == "macrobatch":
@@ -273,15 +276,10 @@ def _own_network(
     wanted = _wanted(config, shard)
     if strategy.unit == "graph":
         return OwnNetwork(module, dense(x), shard, draws, strategy, wanted)
-    if shard.is_mapped:
-        raise ConfigError(
-            "A model of your own infers over the whole graph, which must be in memory for it.",
-            seen=f"{config.model} with --memory",
-            fix="use a built-in model, or leave that setting out",
-        )
-
     whole: WholeNetwork = _whole_on_device(config, module, shard, draws, wanted)
-    if shard.world.device.type == "cpu":
+    if shard.is_mapped or config.memory is not None:
+        check_own(module, shard.world)  # as the whole graph's network does
+    elif shard.world.device.type == "cpu":
         whole = OwnNetwork(module, dense(x), shard, draws, whole_strategy(config), wanted)
     return sampled_network(config, None, module, shard, draws, strategy, whole, say)
 

@@ -15,6 +15,7 @@ from siafu.engine.links import link_loss
 from siafu.engine.networks.inferred import Inferred
 from siafu.engine.networks.layer_pass import LayerPass, on_device
 from siafu.engine.networks.own_model import WholeNetwork
+from siafu.engine.networks.pieces import Pieces, columns_of
 from siafu.engine.networks.recorded import RecordedSteps, can_record_minibatches
 from siafu.engine.networks.step_state import StepsTaken, StepState
 from siafu.engine.networks.trimming import hops_for
@@ -52,7 +53,8 @@ class SampledNetwork:
         strategy: Strategy,
         whole: WholeNetwork | None = None,
     ) -> None:
-        """`whole` infers over the whole graph for a model that is not taken apart into layers."""
+        """`whole` is of a model that is not taken apart into layers, and infers over the whole
+        graph where memory is not limited."""
         self.module, self.strategy, self.feed, self._whole = module, strategy, feed, whole
         self.book = WidthBook(strategy, shard.world, draws.seed)
         self._shard, self._draws = shard, draws
@@ -66,6 +68,7 @@ class SampledNetwork:
         """Of all nodes, by the last weights that were asked."""
         self.on_answers: Callable[[Tensor, Tensor], None] | None = None
         """Told the logits and targets of minibatches as they are trained on."""
+        self._pieces: Pieces | None = None
         self.keeper: Keeper | None = None
         """Has passes over all nodes that go to files outlast this process."""
 
@@ -73,6 +76,17 @@ class SampledNetwork:
     def recorded_tensors(self) -> list[Tensor]:
         """The buffers of a recorded step."""
         return [] if self._recorded is None else self._recorded.tensors
+
+    @property
+    def pieces(self) -> Pieces | None:
+        """What a model that is not taken apart infers by, where the whole graph may not fit.
+
+        All ranks ask for it together first.
+        """
+        if self._whole is None or not (self.feed.is_limited or self._shard.is_mapped):
+            return None
+        self._pieces = self._pieces or Pieces(self.feed)
+        return self._pieces
 
     def logits_of(self, subgraph: Subgraph, columns: Columns) -> Tensor:
         """Return a row of scores for each seed of a minibatch."""
@@ -264,20 +278,37 @@ class SampledNetwork:
 
         Asked for again, the same weights need no second inference.
         """
-        kept, whole = self._kept(), self._whole
+        kept = self._kept()
         if kept.logits is None:
-            held = None if whole is None else HeldRows(whole.logits().cpu())
-            kept.logits = held or self._infer_all(embed=False)
+            kept.logits = self._infer_own(embed=False) or self._infer_all(embed=False)
         return kept.logits
 
     @torch.no_grad()
     def embedding_rows(self) -> WrittenRows:
         """Return the rows of `embeddings`, likewise; `logit_rows` goes on from their layer."""
-        kept, whole = self._kept(), self._whole
+        kept = self._kept()
         if kept.embeddings is None:
-            held = None if whole is None else HeldRows(whole.embeddings().cpu())
-            kept.embeddings = held or self._infer_all(embed=True)
+            kept.embeddings = self._infer_own(embed=True) or self._infer_all(embed=True)
         return kept.embeddings
+
+    def _infer_own(self, *, embed: bool) -> WrittenRows | None:
+        """Return rows of a model that is not taken apart, whose embeddings are its logits."""
+        if self._whole is None:
+            return None
+        if self.pieces is not None:
+            # Whichever is asked for first, the other is the same rows.
+            kept = self._kept()
+            return kept.logits or kept.embeddings or self._by_pieces(self.pieces, None)
+        whole = self._whole
+        return HeldRows((whole.embeddings() if embed else whole.logits()).cpu())
+
+    def _by_pieces(self, pieces: Pieces, rows_R: Tensor | None) -> WrittenRows:
+        assert self._whole is not None, "a model of the user's own has one"
+        self.module.eval()
+        self._draws.training = False
+        rows = torch.arange(self._shard.num_owned) if rows_R is None else rows_R
+        width = self._whole.wanted.width or self.feed.width
+        return pieces.rows(rows, width, self.logits_of)
 
     def _kept(self) -> Inferred:
         """Return what the present weights have given so far."""
@@ -306,6 +337,12 @@ class SampledNetwork:
         return self._infer(embed=False, flow=flow)
 
     @torch.no_grad()
+    def rows_in_pieces(self, pieces: Pieces, rows_R: Tensor) -> RowReader:
+        """Return logits of owned nodes, rising, by all their neighbours."""
+        self._rest()
+        return PickedRows(rows_R, self._by_pieces(pieces, rows_R), self._shard.num_owned)
+
+    @torch.no_grad()
     def seed_rows(self, rows_R: Tensor, sampling: Sampling, size: int) -> RowReader:
         """Return logits of owned nodes, rising, through minibatches of so many of them.
 
@@ -321,9 +358,7 @@ class SampledNetwork:
             seeds = rows_R[at * size : (at + 1) * size] | channel.rank << ROW_BITS
             # One number for all: a node met at the same hop has the same draws in all of them.
             graph = relay.sample(0, [Minibatch(0, seeds)])[0]
-            addresses, place = graph.addresses.unique(return_inverse=True)
-            fetched = relay.fetch(addresses, self.feed.columns)
-            columns = {name: rows.index_select(0, place) for name, rows in fetched.items()}
+            columns = columns_of(self.feed, relay, graph)
             if len(seeds):
                 found.append(self.logits_of(graph, columns))
         return PickedRows(rows_R, HeldRows(torch.cat(found).cpu()), self._shard.num_owned)

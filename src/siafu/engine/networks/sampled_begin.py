@@ -15,11 +15,16 @@ from siafu.engine.networks.sampled_settings import (
     needs_of_own,
     sampling_of,
 )
+from siafu.engine.networks.trial import first_rows, reads_beyond
 from siafu.minibatch import Batching, Feed
-from siafu.nn import Draws, ModelSpec
+from siafu.nn import Draws, ModelSpec, SparseRows
+from siafu.ops import CSR
 from siafu.record import counted
 from siafu.shard import Shard
 from siafu.strategy import Strategy, edge_arguments, message_passing_class, widen_messages
+
+_RING = 64
+"""Nodes whose features are at hand where it is tried how far a model reads."""
 
 
 def say_hops(module: nn.Module, hops: int, say: Callable[[str], None]) -> None:
@@ -29,6 +34,21 @@ def say_hops(module: nn.Module, hops: int, say: Callable[[str], None]) -> None:
         say(
             f"{counted(hops, 'hop')} drawn for {counted(layers, 'layer')} that pass messages. "
             f"If one reads another, --fanout {','.join(['10'] * layers)} draws what is missing."
+        )
+
+
+def _say_reach(
+    module: nn.Module, shard: Shard, config: RunConfig, hops: int, say: Callable[[str], None]
+) -> None:
+    """Tell where answers would differ from those of the whole graph."""
+    assert shard.x is not None, "features are there"
+    x = SparseRows(shard.x, shard.row_ids) if isinstance(shard.x, CSR) else shard.x
+    if reads_beyond(module, first_rows(x, config, _RING), shard, hops):
+        more = ",".join(["10"] * (hops + 1))
+        say(
+            f"{type(module).__name__} reads more of the graph than {counted(hops, 'hop')} of "
+            "in-edges: its scores and predictions differ from those of the whole graph. Where that "
+            f"is one hop (degrees of sources), --layers {hops + 1} --fanout {more} has it."
         )
 
 
@@ -68,6 +88,15 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     if feed.place.told:
         say(feed.place.told)
     network = SampledNetwork(module, feed, shard, draws, strategy, whole)
-    size = settle_macrobatch(config, spec, feed, strategy.macrobatch, network.try_step, say)
+    pieces = network.pieces if config.is_scored else None
+    size = settle_macrobatch(config, spec, feed, strategy.macrobatch, network.try_step, say, pieces)
     network.strategy = strategy.with_choices(macrobatch=size)
+    if pieces is not None:
+        _say_reach(module, shard, config, pieces.hops, say)
+        hops, count = counted(pieces.hops, "hop"), counted(pieces.count(), "piece")
+        say(
+            f"Memory is limited: {type(module).__name__} scores and predicts nodes with all their "
+            f"in-edges of {hops}, in about {count} on a rank. None is larger than a minibatch of "
+            "training unless it is of one node."
+        )
     return network

@@ -3,8 +3,10 @@
 import math
 import os
 from collections.abc import Callable
+from functools import partial
 
 from siafu.config import RunConfig
+from siafu.engine.networks.pieces import Pieces
 from siafu.errors import BudgetError
 from siafu.memory import available_bytes
 from siafu.minibatch import (
@@ -24,7 +26,7 @@ from siafu.nn import ModelSpec, layer_widths
 from siafu.ops import warm_up, warm_up_sampling
 from siafu.options import read_bytes
 from siafu.plan import layer_rows, memory_in_use, read_fanout, step_bytes
-from siafu.plan.sampled import BUILDING, FREE_SHARE, RUNTIME_BYTES
+from siafu.plan.sampled import BUILDING, FREE_SHARE, RUNTIME_BYTES, piece_bytes
 from siafu.record import counted
 from siafu.shard import Shard
 
@@ -59,10 +61,12 @@ def settle_macrobatch(
     size: int | str,
     train: Callable[[Macrobatch], object],
     say: Callable[[str], None],
+    pieces: Pieces | None = None,
 ) -> int:
     """Return how many steps are fetched at once; raise where the budget is too small for one.
 
-    `train` tries the model on a macrobatch of one step. Every rank calls this together.
+    `train` tries the model on a macrobatch of one step; `pieces` are what a model infers by that is
+    not taken apart. Every rank calls this together.
     """
     if not feed.is_limited and isinstance(size, int):
         return size
@@ -74,7 +78,9 @@ def settle_macrobatch(
         return _chosen(feed, trial, _free_bytes(feed), train, say)
     left, step = feed.left(), step_bytes(config, spec, trial)
     least = step + BUILDING * trial.macrobatch_bytes(1 if isinstance(size, str) else size)
-    inferring = _largest_row(config, spec, feed) if config.is_scored else 0.0
+    inferring = 0.0
+    if config.is_scored:
+        inferring = _largest_row(spec, feed) if spec else _largest_piece(config, feed, pieces, left)
     if max(least, inferring) > left:
         assert config.memory is not None
         raise _too_small(config, read_bytes(config.memory) - left, least, inferring)
@@ -143,10 +149,8 @@ def wide_rows(feed: Feed, spec: ModelSpec, number: int) -> WideRows:
     return WideRows(layer_rows(spec, number).widest, of_read)
 
 
-def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float:
+def _largest_row(spec: ModelSpec, feed: Feed) -> float:
     """Return what inference takes for the row of most in-edges, which is never cut."""
-    if spec is None:
-        return 0.0
     degree = feed.shard.csr.degree()
     most = float(degree.max()) if len(degree) else 0.0
     wide = [wide_rows(feed, spec, number) for number in range(spec.layers)]
@@ -155,10 +159,17 @@ def _largest_row(config: RunConfig, spec: ModelSpec | None, feed: Feed) -> float
     return max(row[0] for row in feed.shard.world.gather_numbers([mine]))
 
 
+def _largest_piece(config: RunConfig, feed: Feed, pieces: Pieces | None, left: float) -> float:
+    """Return what a model that is not taken apart takes for the node that reads most by itself."""
+    assert pieces is not None, "it infers by them"
+    row_bytes = feed.trial().row_bytes
+    return pieces.bytes_alone(partial(piece_bytes, config, row_bytes), left)
+
+
 def _too_small(config: RunConfig, held: int, training: float, inferring: float) -> BudgetError:
     need = held + max(training, inferring)
     what = (
-        f"{training / 1e9:.2f} GB for a minibatch"
+        f"{training / 1e9:.2f} GB for a minibatch" + (", inference no more" if inferring else "")
         if training >= inferring
         else f"{inferring / 1e9:.2f} GB for the node of most edges at inference"
     )

@@ -6,13 +6,14 @@ from siafu.strategy.pyg.edge_arguments import (
     edge_arguments,
     unread_of_edges,
 )
-from siafu.strategy.pyg.parallelize import ParallelModel, parallelize, widen_messages
+from siafu.strategy.pyg.parallelize import ParallelModel, check_own, parallelize, widen_messages
 from siafu.strategy.pyg.refusal import message_passing_class
 
 __all__ = [
     "ParallelModel",
     "as_given",
     "check_forward",
+    "check_own",
     "edge_arguments",
     "message_passing_class",
     "parallelize",

@@ -148,6 +148,12 @@ def _edge_columns(module: nn.Module, shard: Shard) -> dict[str, Tensor]:
     return as_given(module, {name: columns[name] for name in edge_arguments(module, shard)})
 
 
+def check_own(model: nn.Module, world: World) -> None:
+    """Raise unless ranks can run the model exactly, from weights that are alike on all of them."""
+    refuse_inexact(model)
+    _check_weights(model, world)
+
+
 def _check_weights(model: nn.Module, world: World) -> None:
     lazy = [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
     if lazy:
@@ -199,8 +205,7 @@ def parallelize(
             seen="prune" if chosen.prune else "input_cache",
             fix="leave it out, or use a built-in model",
         )
-    refuse_inexact(model)
-    _check_weights(model, shard.world)
+    check_own(model, shard.world)
     parallel = ParallelModel(model, shard, draws, chosen)
     if reduce_gradients and shard.world.size > 1:
         parallel.sum_gradients()
