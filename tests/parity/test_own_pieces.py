@@ -1,9 +1,11 @@
 """An own model scores and predicts in pieces, where memory is limited, as on the whole graph."""
 
+import re
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric import nn as pyg
@@ -16,7 +18,10 @@ from siafu.engine.networks.network import LateNetwork
 from siafu.engine.networks.pieces import Pieces
 from siafu.engine.networks.sampled import SampledNetwork
 from siafu.engine.networks.trial import reads_beyond
+from siafu.errors import BudgetError
+from siafu.graph import graph_from_edges
 from siafu.minibatch import Feed, Room
+from siafu.partitioning import partition_graph
 from siafu.shard import ScratchRows, open_shard
 from tests.harness import RankPool
 from tests.parity.minibatch_steps import joined_logits, run_epochs
@@ -176,3 +181,36 @@ def test_an_answer_that_differs_from_the_whole_graphs_is_told(parts_of) -> None:
         begin(config, shard, say=said.append).close()
         assert any("reads more of the graph than" in line for line in said) == is_told
         assert any("in about" in line and "piece" in line for line in said)
+
+
+def test_a_node_too_large_for_the_budget_is_refused_before_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = 20_000
+    source = np.arange(1, nodes)
+    graph = graph_from_edges(
+        np.concatenate([source, source - 1]),
+        np.concatenate([source * 0, source]),
+        nodes,
+        x=np.ones((nodes, 4), np.float32),
+        y=np.arange(nodes) % 3,
+        num_classes=3,
+        **{name: np.arange(nodes) % 3 == k for k, name in enumerate(("train", "val", "test"))},
+    )
+    partition_graph(graph, tmp_path / "parts", num_parts=1)
+    monkeypatch.setattr("siafu.engine.networks.sampled_memory.memory_in_use", lambda world: 0)
+    monkeypatch.setattr("siafu.engine.networks.sampled_memory.RUNTIME_BYTES", 0)
+    shard = open_shard(tmp_path / "parts", World(), place="host")
+    settings: dict[str, Any] = sampled("WeightedSage") | {"model": f"{MODELS}:OptionalWeight"}
+
+    def begun(memory: str, **more: str) -> None:
+        config = make_config(data="hub", memory=memory, **settings, **more).resolved()
+        begin(config, shard).close()
+
+    with pytest.raises(BudgetError, match="too small") as caught:
+        begun("1MB")
+    assert "for the node of most edges at inference" in caught.value.seen
+    told = re.search(r"--memory ([0-9.]+GB)", caught.value.fix)
+    assert told is not None
+    begun(told[1])
+    begun("1MB", inference="none")
