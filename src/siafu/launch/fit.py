@@ -20,6 +20,7 @@ from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_enough, check_restarts, check_run, with_strategy, with_task
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.foreseen import note_forecast
+from siafu.launch.host_room import check_host, check_host_with_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.notebook import following, sayer
 from siafu.launch.own_code import model_to_run, trust_named
@@ -129,6 +130,7 @@ def start_run(
         return resume_run(begun.path, changes, say=say, quiet=quiet, on_epoch=on_epoch)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
+    check_host(config)
     folder = _new_folder(config)
     with _working_on(folder, is_new=True, say=say):
         say(f"Run: {folder.path}")
@@ -177,6 +179,7 @@ def resume_run(
             )
     config = make_config(**_settings_to_resume(path, changes))
     _check_callback(config, on_epoch)
+    check_host(config)
     with _working_on(folder, is_new=False, say=say):
         job = _next_job(folder, config.data, config, say, quiet)
         if config.strategy == AUTO:  # it was stopped before one was chosen
@@ -276,6 +279,7 @@ def _prepare(
     if not is_named or chosen is not config:
         describe(folder, chosen)
     config = chosen
+    check_host_with_parts(config, parts)
     note_forecast(folder, config, parts, link)
     save_schema(folder, parts)
     # Where parts lie elsewhere, nobody reads more than his own.
