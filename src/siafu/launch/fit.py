@@ -30,6 +30,7 @@ from siafu.launch.rank import Job, work
 from siafu.launch.rank_checks import check_alike
 from siafu.launch.ranks import Again, begin_loading, carry_out, joined, under_torchrun
 from siafu.launch.recut import other_cut
+from siafu.launch.result_warnings import result_warnings
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
@@ -47,12 +48,7 @@ from siafu.launch.run_state import (
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
 from siafu.launch.taking_up import MAY_CHANGE, Opened, begun_at, changes_to, opened_again
-from siafu.launch.warnings import (
-    data_warnings,
-    lone_warnings,
-    machine_warnings,
-    result_warnings,
-)
+from siafu.launch.warnings import data_warnings, lone_warnings, machine_warnings
 from siafu.partitioning import open_parts
 from siafu.plan import Link, measured_link
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
@@ -307,9 +303,10 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> AbstractContext
 
 
 def _warn_of_result(folder: RunFolder, say: Say) -> None:
-    task, parts = read_run_config(folder.config).get("task"), Path(parts_of(folder))
+    parts = Path(parts_of(folder))
     if folder_kind(parts) == "parts" and open_parts(parts).is_here:
-        _warn(folder, result_warnings(parts, task, folder.read_result()), say)
+        found = result_warnings(parts, read_run_config(folder.config), folder.read_result())
+        _warn(folder, found, say)
 
 
 def _new_folder(config: RunConfig) -> RunFolder:
