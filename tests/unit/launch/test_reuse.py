@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -72,10 +73,31 @@ def test_what_was_told_of_tables_is_told_again(here: Path):
         assert any(line.startswith(("Used the cut of", "Used the store")) for line in again)
     assert "edge feature     0  with --model gat --edge-features" in "\n".join(first)
     able = "\n".join(told("e", model="gatv2", heads=1))
-    assert "edge feature     0  with --edge-features" in able
+    assert "edge feature     0  with --edge-features, or own model" in able
     read = "\n".join(told("d", model="gat", heads=1, edge_features=True))
     assert "edge feature     0\n" in f"{read}\n"
     assert "with --edge-features" not in read
+    Path("net.py").write_text(OWN)
+    own = "\n".join(told("o", model="net.py:Net"))
+    assert "edge feature     0  if forward takes edge_attr" in own
+    page = re.sub(r"<[^>]+>", " ", Path("o/report.html").read_text())
+    assert "net.py:Net, hidden 4" in page
+    assert "? layers" not in page
+    assert re.search(r"edge columns used +pay \(if forward takes edge_attr\)", page)
+    assert "edge columns used  pay " not in Path("a/report.html").read_text()
+
+
+OWN = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, in_channels, out_channels, hidden_channels=8):
+        super().__init__()
+        self.map = torch.nn.Linear(in_channels, out_channels)
+
+    def forward(self, x, edge_index, edge_attr=None):
+        return self.map(x)
+"""
 
 
 def _method() -> str:

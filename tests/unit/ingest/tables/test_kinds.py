@@ -200,9 +200,12 @@ def test_columns_of_edges_likewise(tmp_path: Path, ending: str) -> None:
     np.testing.assert_array_equal(graph.edge_attr[:, 0], np.float32(codes)[order])
     assert "weight   number    weight" in told
     (way,) = (line for line in told.splitlines() if line.startswith("  way"))
-    assert " ".join(way.split()) == "way category edge feature 10 with --edge-features; 3 different"
+    assert (
+        " ".join(way.split())
+        == "way category edge feature 10 with --edge-features, or own model; 3 different"
+    )
     (day,) = (line for line in told.splitlines() if line.startswith("  day"))
-    assert " ".join(day.split()) == "day date edge feature 1 with --edge-features"
+    assert " ".join(day.split()) == "day date edge feature 1 with --edge-features, or own model"
 
 
 @pytest.mark.parametrize("bad", [-1.0, None])
