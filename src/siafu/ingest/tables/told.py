@@ -114,5 +114,17 @@ def told_table(title: str, lines: Sequence[Line]) -> str:
     return "\n".join([title, *text])
 
 
+def told_before(notes: Sequence[str], store: str) -> list[str]:
+    """Return what is told of tables that were read before: where their columns are, in a line."""
+    rest = [note for note in notes if not _is_table(note)]
+    if len(rest) == len(notes):
+        return rest
+    return [*rest, f"Their columns are as they were told then: siafu inspect {store} shows them."]
+
+
+def _is_table(note: str) -> bool:
+    return note.partition("\n")[2].startswith("  column ")
+
+
 def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 3]}..."
