@@ -101,4 +101,5 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return ` (did you mean ...?)` for a near miss, else nothing."""
     lowered = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), lowered, n=1)
-    return f" (did you mean {lowered[close[0]]!r}?)" if close else ""
+    meant = lowered[close[0]] if close else word
+    return "" if meant == word else f" (did you mean {meant!r}?)"

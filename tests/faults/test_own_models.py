@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+import siafu as package
+from siafu.errors import ModelError
 from siafu.record import RunFolder
 from tests.command import Command
 
@@ -71,6 +73,22 @@ def test_mistake_is_shown_with_the_users_frames_alone(
     assert "site-packages" not in text
     assert "siafu/engine" not in text
     assert "SIAFU_TRACEBACK=1" in text
+
+
+def test_error_comes_before_what_can_be_done_with_the_run(siafu: Command) -> None:
+    write(siafu.here, forward="return 1 / 0")
+    text = siafu("train", "planted:200", "--model", "mine.py:Net", "--out", "run").err
+    assert 0 < text.index("error: An error in the code of mine.py:Net") < text.index("To go on: ")
+    with pytest.raises(ModelError) as told:
+        package.fit("planted:200", model="mine.py:Net", out="again", quiet=True)
+    assert "What was done is kept. To go on: siafu.resume('again')" in told.value.__notes__
+
+
+def test_file_without_a_class_is_told_its_classes(siafu: Command) -> None:
+    write(siafu.here)
+    text = siafu("train", "planted:200", "--model", "mine.py").err
+    assert "fix:  give mine.py:Net; mine.py has: Net" in text
+    assert "none is found there" in siafu("train", "planted:200", "--model", "gone.py").err
 
 
 def test_all_frames_are_shown_on_demand(siafu: Command, monkeypatch: pytest.MonkeyPatch) -> None:

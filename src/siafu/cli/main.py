@@ -91,6 +91,8 @@ def main() -> None:
             app()
     except SiafuError as error:
         notes.print(f"error: {error}", style="red", soft_wrap=True)
+        for note in getattr(error, "__notes__", ()):
+            notes.print(note, soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         notes.print("stopped")

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from siafu.cli.flags import given_flags, with_settings
+from siafu.cli.settings_files import holds_settings, settings_among
 from siafu.cli.show import out, print_json, say
 from siafu.config import make_config, settings_of
 from siafu.ingest.options import TableColumns
@@ -18,6 +19,8 @@ _SETTINGS = (
     *("input_dropout", "edge_features", "batch_size", "fanout", "partition", "undirected"),
     *("split", "device", "threads", "precision", "prices", "instance"),
 )
+_KNOWN = ("data", "seed", "task", *_SETTINGS, *settings_of(TableColumns))
+"""Settings of a file that a plan reads."""
 _TRAINING = ("edges", "products", "passes", "exchange", "fixed")
 _WIDE = 120
 """Columns of a screen that has room for the seconds of every phase."""
@@ -25,7 +28,7 @@ _WIDE = 120
 
 def plan(
     data: Annotated[
-        str, typer.Argument(help="data, a YAML or JSON file of statistics, or a known graph")
+        str, typer.Argument(help="data, a known graph, or a file of settings or of statistics")
     ],
     bandwidth: Annotated[
         str | None, typer.Option(help="between machines of one rank each, as 10Gbit")
@@ -45,7 +48,7 @@ def plan(
     siafu plan products --model gat --layers 3 --ranks 8 --memory 16GB --bandwidth 10Gbit
     """
     found = plan_run(
-        make_config(data=data, **given_flags(flags)),
+        make_config(**_settings(data, given_flags(flags))),
         bandwidth=bandwidth,
         latency=latency,
         machine=machine,
@@ -56,6 +59,16 @@ def plan(
         print_json(found.as_dict())
     else:
         _show(found)
+
+
+def _settings(data: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return what is planned for; a file of settings may say more than a plan has a use for."""
+    if not holds_settings(data):
+        return {"data": data, **given}
+    settings, others = settings_among(Path(data), _KNOWN)
+    if others:
+        say(f"Of {data}, a plan has no use for: {', '.join(others)}")
+    return {**settings, **given}
 
 
 def _show(found: Plan) -> None:

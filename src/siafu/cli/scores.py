@@ -5,7 +5,7 @@ from typing import Any
 
 from siafu.cli.show import size
 from siafu.comm.meter import PURPOSES
-from siafu.record import brief, counted, percent, shown_score
+from siafu.record import brief, counted, percent, shortened, shown_score, unpredicted
 
 _SHOWN_CLASSES = 10
 
@@ -54,6 +54,9 @@ def _quality(quality: dict[str, Any]) -> dict[str, str]:
         names = quality.get("names") or range(len(test["classes"]["f1"]))
         pairs = zip(names, test["classes"]["f1"], strict=True)
         rows["f1 by class"] = ", ".join(f"{name} {percent(f1)}" for name, f1 in pairs) + " (test)"
+    classes, silent = unpredicted({"quality": quality})
+    if silent:
+        rows["never predicted"] = f"{len(silent)} of {classes} classes: {shortened(silent)} (test)"
     if quality.get("threshold") is not None:
         rows["threshold"] = f"{quality['threshold']:.4g}"
     return rows

@@ -9,6 +9,7 @@ from typer.models import OptionInfo
 
 from siafu.cli.flags import given_flags, option_of, with_parameters
 from siafu.cli.scores import run_rows
+from siafu.cli.settings_files import SUFFIXES, settings_in
 from siafu.cli.show import print_json, print_table, say
 from siafu.cli.trust import confirmed
 from siafu.config import (
@@ -17,15 +18,12 @@ from siafu.config import (
     flag_of,
     make_config,
     owner_of,
-    read_run_config,
     settings_of,
     usual_settings,
 )
 from siafu.errors import ConfigError
 from siafu.launch import Run, resume_run, start_run
 from siafu.launch.own_code import check_trusted
-
-_CONFIG_FILES = (".yaml", ".yml", ".toml")
 
 
 def train(
@@ -64,26 +62,22 @@ def train(
             )
         run = confirmed(lambda: resume_run(path, given, say=say, quiet=quiet))
     else:
-        config = confirmed(lambda: make_config(**_settings(data, given)))
+        config = confirmed(lambda: make_config(**_settings(data, given, resume)))
         run = start_run(config, say=say, quiet=quiet, goes_on=resume == "auto")
     if run.is_first_rank:
         show_run(run, as_json=json)
 
 
-def _settings(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
+def _settings(data: str | None, given: dict[str, Any], resume: str | None) -> dict[str, Any]:
     if data is None:
         raise ConfigError("No data is named.", seen="siafu train", fix="try: siafu train planted")
-    if data.endswith(_CONFIG_FILES):
-        settings = {**_read(Path(data)), **given}
+    if data.endswith(SUFFIXES):
+        settings = {**settings_in(Path(data), again=resume is None), **given}
         for name in {"model", "loss"} - set(given):
             code = str(settings.get(name) or "")
             check_trusted(code, data, f"run `siafu train {data} --{name} {code}`")
         return settings
     return {"data": data, **given}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_run_config(path)
 
 
 def show_run(run: Run, *, as_json: bool) -> None:

@@ -51,7 +51,11 @@ from siafu.ingest.tables.build import (
 )
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing
-from siafu.ingest.tables.told import told_where_edges_are_read, told_where_they_can_not_be
+from siafu.ingest.tables.told import (
+    told_where_edges_are_read,
+    told_where_own_model_may,
+    told_where_they_can_not_be,
+)
 from siafu.record import Progress
 
 __all__ = [
@@ -102,6 +106,7 @@ __all__ = [
     "relations",
     "told_of_tables",
     "told_where_edges_are_read",
+    "told_where_own_model_may",
     "told_where_they_can_not_be",
     "with_split",
 ]

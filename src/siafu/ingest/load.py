@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from siafu.ingest.tables.build import build_store, find_tables, table_helps
 from siafu.ingest.tables.files import TABLE_ENDINGS
 from siafu.ingest.tables.options import TableOptions
 from siafu.ingest.tables.store_builder import Drawing, table_job
+from siafu.ingest.tables.told import told_before
 from siafu.memory import Budget
 from siafu.record import Progress, suggestion
 
@@ -218,9 +220,10 @@ def _through_store(
 
 
 def _told_of(store: Path) -> list[str]:
-    """Return what was told of the tables of a store when they were read."""
+    """Return what was told of the tables of a store when they were read, columns in short."""
     said = open_folder(store, "store").facts.get("told")
-    return [line for line in said if isinstance(line, str)] if isinstance(said, list) else []
+    lines = [line for line in said if isinstance(line, str)] if isinstance(said, list) else []
+    return told_before(lines, shlex.quote(str(store)))
 
 
 def told_of_tables(source: Path, options: TableOptions, *, undirected: bool) -> list[str]:

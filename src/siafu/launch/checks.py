@@ -19,6 +19,7 @@ from siafu.graph import folder_kind
 from siafu.launch.automatic import steered
 from siafu.launch.columns import check_targets, table_options
 from siafu.launch.dynamic import is_dynamic_run
+from siafu.launch.host_room import check_budget_of_process
 from siafu.launch.prepare import check_parts_settings
 from siafu.launch.sinks import check_sinks
 from siafu.memory import free_bytes
@@ -74,6 +75,7 @@ def check_run(data: Any, config: RunConfig) -> None:
         if strategy.unit == "macrobatch":
             check_sampled_settings(config.resolved())
         check_network_settings(config.resolved())
+    check_budget_of_process(config)
     check_parts_settings(data, config)
     check_restarts(config)
     if config.min_ranks is not None and _is_parts(data):

@@ -20,6 +20,7 @@ from siafu.launch.callbacks import OnEpoch
 from siafu.launch.checks import check_enough, check_restarts, check_run, with_strategy, with_task
 from siafu.launch.cut import Say, told_classes_of_parts
 from siafu.launch.foreseen import note_forecast
+from siafu.launch.host_room import check_host, check_host_with_parts
 from siafu.launch.learnt import save_schema
 from siafu.launch.notebook import following, sayer
 from siafu.launch.own_code import model_to_run, trust_named
@@ -29,6 +30,7 @@ from siafu.launch.rank import Job, work
 from siafu.launch.rank_checks import check_alike
 from siafu.launch.ranks import Again, begin_loading, carry_out, joined, under_torchrun
 from siafu.launch.recut import other_cut
+from siafu.launch.result_warnings import result_warnings
 from siafu.launch.run import Run
 from siafu.launch.run_state import (
     begun_run,
@@ -46,12 +48,7 @@ from siafu.launch.run_state import (
 from siafu.launch.settings import Settings
 from siafu.launch.signature import with_settings
 from siafu.launch.taking_up import MAY_CHANGE, Opened, begun_at, changes_to, opened_again
-from siafu.launch.warnings import (
-    data_warnings,
-    lone_warnings,
-    machine_warnings,
-    result_warnings,
-)
+from siafu.launch.warnings import data_warnings, lone_warnings, machine_warnings
 from siafu.partitioning import open_parts
 from siafu.plan import Link, measured_link
 from siafu.record import BEFORE_TRAINING, PhaseProgress, RunFolder, counted
@@ -129,6 +126,7 @@ def start_run(
         return resume_run(begun.path, changes, say=say, quiet=quiet, on_epoch=on_epoch)
     choose_device(config.device, 0)
     config = with_ranks_of_parts(data, config)
+    check_host(config)
     folder = _new_folder(config)
     with _working_on(folder, is_new=True, say=say):
         say(f"Run: {folder.path}")
@@ -177,6 +175,7 @@ def resume_run(
             )
     config = make_config(**_settings_to_resume(path, changes))
     _check_callback(config, on_epoch)
+    check_host(config)
     with _working_on(folder, is_new=False, say=say):
         job = _next_job(folder, config.data, config, say, quiet)
         if config.strategy == AUTO:  # it was stopped before one was chosen
@@ -276,6 +275,7 @@ def _prepare(
     if not is_named or chosen is not config:
         describe(folder, chosen)
     config = chosen
+    check_host_with_parts(config, parts)
     note_forecast(folder, config, parts, link)
     save_schema(folder, parts)
     # Where parts lie elsewhere, nobody reads more than his own.
@@ -303,9 +303,10 @@ def _working_on(folder: RunFolder, *, is_new: bool, say: Say) -> AbstractContext
 
 
 def _warn_of_result(folder: RunFolder, say: Say) -> None:
-    task, parts = read_run_config(folder.config).get("task"), Path(parts_of(folder))
+    parts = Path(parts_of(folder))
     if folder_kind(parts) == "parts" and open_parts(parts).is_here:
-        _warn(folder, result_warnings(parts, task, folder.read_result()), say)
+        found = result_warnings(parts, read_run_config(folder.config), folder.read_result())
+        _warn(folder, found, say)
 
 
 def _new_folder(config: RunConfig) -> RunFolder:

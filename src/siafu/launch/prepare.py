@@ -20,6 +20,7 @@ from siafu.ingest import (
     load_as_it_is,
     told_of_tables,
     told_where_edges_are_read,
+    told_where_own_model_may,
     told_where_they_can_not_be,
 )
 from siafu.launch.columns import options_of_inference
@@ -134,6 +135,8 @@ def _tell_cut(parts: Path, quality: Quality, say: Say) -> None:
 def _teller(config: RunConfig, say: Say) -> Say:
     """Return how a run is told of its tables: who reads features of edges need not ask for it."""
     if reads_edges(config):
+        if ":" in config.model and config.task != "edge":
+            return lambda line: say(told_where_own_model_may(line))
         return lambda line: say(told_where_edges_are_read(line))
     card = CARDS.get(config.model)
     if card is None or card.takes_edge_features:

@@ -83,5 +83,7 @@ def speaking_python() -> Iterator[None]:
         yield
     except SiafuError as error:
         words = {name: in_python(getattr(error, name)) for name in ("problem", "seen", "fix")}
+        if notes := getattr(error, "__notes__", []):
+            error.__notes__ = [in_python(note) for note in notes]
         SiafuError.__init__(error, words["problem"], seen=words["seen"], fix=words["fix"])
         raise

@@ -206,12 +206,18 @@ def working_on(
         if isinstance(error, KeyboardInterrupt | Terminated):
             say(how_to_go_on(folder))
         elif is_new and folder.path.exists() and resume_command(folder.path) not in str(error):
-            if _may_be_mended(folder, error):
-                say(f"What was done is kept. To go on: {resume_command(folder.path)}")
-            if folder.parts.exists():
-                parts = shlex.quote(str(folder.parts))
-                say(f"To use its data with other settings: siafu train {parts}")
+            for line in _what_is_left(folder, error):
+                error.add_note(line)  # which is told after the error itself
         raise
+
+
+def _what_is_left(folder: RunFolder, error: BaseException) -> Iterator[str]:
+    """Yield what can be done with a run that failed."""
+    if _may_be_mended(folder, error):
+        yield f"What was done is kept. To go on: {resume_command(folder.path)}"
+    if folder.parts.exists():
+        parts = shlex.quote(str(folder.parts))
+        yield f"To use its data with other settings: siafu train {parts}"
 
 
 def _may_be_mended(folder: RunFolder, error: BaseException) -> bool:

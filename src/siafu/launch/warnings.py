@@ -38,8 +38,6 @@ _MOST_ROWS = 20_000
 _LEFT_OVER = 0.05
 """A column that leaves fewer of the wrong guesses than this tells the target."""
 _FEWEST_WRONG = 10
-_FEWEST_EPOCHS = 10
-"""After fewer, nobody expects a result."""
 _BINS = 32
 _EDGES_AT_ONCE = 4_000_000
 
@@ -83,7 +81,7 @@ def data_warnings(path: Path, config: RunConfig) -> list[str]:
     told = [] if config.normalize_features else _unscaled(parts)
     weighed = config.class_weights not in (None, "none")
     if config.task in (None, "node", "classification"):
-        told += class_warnings(*_node_classes(parts), "node", is_weighed=weighed)
+        told += class_warnings(*node_classes(parts), "node", is_weighed=weighed)
         told += _telling(parts)
     elif config.task == "edge":
         told += class_warnings(*_edge_classes(parts), "edge", is_weighed=weighed)
@@ -108,7 +106,8 @@ Counts = tuple[Array, Array, list[str]]
 """Of each class: how many are trained on, how many have a label, its name."""
 
 
-def _node_classes(parts: Parts) -> Counts:
+def node_classes(parts: Parts) -> Counts:
+    """Return the counts of the nodes of each class, over all parts."""
     graph = parts.facts["graph"]
     found = []
     for folder in _folders(parts):
@@ -171,29 +170,6 @@ def class_warnings(
             "of it; label more, or train on a larger share (--split 0.8,0.1)."
         )
     return told
-
-
-def result_warnings(path: Path, task: str | None, result: dict[str, Any]) -> list[str]:
-    """Return a warning where a run is no better at its task than one who does not look."""
-    if folder_kind(path) != "parts" or task not in (None, "node", "classification"):
-        return []
-    _, labelled, names = _node_classes(open_parts(path))
-    score = (result.get("score") or {}).get("test")
-    if score is None or not labelled.sum() or result["epochs"] < _FEWEST_EPOCHS:
-        return []
-    share = labelled / labelled.sum()
-    most = int(share.argmax())
-    if result["metric"] == "accuracy" and len(names) > 1 and score <= share[most]:
-        return [
-            f"A test accuracy of {percent(score)} is no better than always saying {names[most]}, "
-            f"which is {percent(share[most])} of all: nothing was learnt yet."
-        ]
-    if result["metric"] == "average-precision" and len(names) == 2 and score <= 1.1 * share.min():
-        return [
-            f"An average precision of {percent(score)} is what drawing lots gives "
-            f"({percent(share.min())}): nothing was learnt yet."
-        ]
-    return []
 
 
 def _telling(parts: Parts) -> list[str]:

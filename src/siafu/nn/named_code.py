@@ -57,15 +57,10 @@ def check_name_in_file(name: str, what: str = "model") -> None:
     What can't be told so, as names that another module brings, is left to those who run it.
     """
     place, _, inner = name.rpartition(":")
-    if not place.endswith(".py"):
+    tree = _tree_of(place)
+    if tree is None:
         return
-    try:
-        tree = ast.parse(Path(place).read_bytes())
-    except (SyntaxError, ValueError, OSError):
-        return
-    kinds = ast.ClassDef if what == "model" else ast.FunctionDef
-    defined = [node.name for node in tree.body if isinstance(node, kinds)]
-    bound = _bound_names(tree)
+    defined, bound = _defined(tree, what), _bound_names(tree)
     if bound is not None and inner not in bound:
         kind = "class" if what == "model" else "function"
         raise ConfigError(
@@ -73,6 +68,41 @@ def check_name_in_file(name: str, what: str = "model") -> None:
             seen=f"{name}{did_you_mean(inner, defined)}",
             fix=f"{place} has: {', '.join(defined)}" if defined else f"write {inner} in {place}",
         )
+
+
+def defined_in(place: str, what: str = "model") -> list[str]:
+    """Return the classes, or functions, that a file defines, found without running it."""
+    tree = _tree_of(place)
+    return [] if tree is None else _defined(tree, what)
+
+
+def forward_takes(name: str) -> list[str]:
+    """Return what the forward of a FILE.py:Class takes by name, found without running the file.
+
+    Nothing where the text of the class does not tell, as where it inherits its forward.
+    """
+    place, _, inner = name.rpartition(":")
+    tree = _tree_of(place)
+    for node in ast.walk(tree) if tree is not None else ():
+        if isinstance(node, ast.ClassDef) and node.name == inner:
+            for one in node.body:
+                if isinstance(one, ast.FunctionDef) and one.name == "forward":
+                    return [found.arg for found in (*one.args.args, *one.args.kwonlyargs)]
+    return []
+
+
+def _tree_of(place: str) -> ast.Module | None:
+    if not place.endswith(".py"):
+        return None
+    try:
+        return ast.parse(Path(place).read_bytes())
+    except (SyntaxError, ValueError, OSError):
+        return None
+
+
+def _defined(tree: ast.Module, what: str) -> list[str]:
+    kinds = ast.ClassDef if what == "model" else ast.FunctionDef
+    return [node.name for node in tree.body if isinstance(node, kinds)]
 
 
 def _bound_names(tree: ast.Module) -> set[str] | None:

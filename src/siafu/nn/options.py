@@ -7,6 +7,7 @@ from pydantic import field_validator
 from siafu.errors import ConfigError, did_you_mean
 from siafu.nn.cards import CARDS, cards_that
 from siafu.nn.dynamic import DYNAMIC_CARDS
+from siafu.nn.named_code import defined_in
 from siafu.options import OVER_TIME, STATIC, Options, RunKind, Scope, setting
 
 
@@ -125,6 +126,14 @@ class ModelOptions(Options):
         known = [*CARDS, *DYNAMIC_CARDS]
         if value in known:
             return value
+        if ":" not in value and value.endswith(".py"):
+            found = defined_in(value)
+            has = f"{value} has: {', '.join(found)}" if found else "none is found there"
+            raise ConfigError(
+                "A model of your own is named by where it is, and by its class.",
+                seen=f"model={value}, without a class",
+                fix=f"give {value}:{found[0] if len(found) == 1 else 'Class'}; {has}",
+            )
         if ":" not in value:
             raise ConfigError(
                 "Unknown model.",

@@ -90,7 +90,7 @@ class Plan:
         told = f"{most} {'are' if most.endswith('s') else 'is'} most of it"
         told += f" ({100 * shares[most] / max(1e-12, fast.seconds):.0f} %)"
         if fast.ranks > 1 and alone:
-            told += f", and it takes 1 / {alone[0].seconds / fast.seconds:.2g} of one rank's time"
+            told += f", and it {_against_one_rank(fast, alone[0])}"
         return f"{told}."
 
     def _lossy(self, fast: Outlook) -> list[str]:
@@ -105,6 +105,9 @@ class Plan:
 
     def _more_ranks(self) -> str:
         enough, most = self.enough_ranks(), max(one.ranks for one in self.outlooks)
+        if enough == most and len({one.ranks for one in self.fitting}) == 1:
+            fewer = f"Fewer than {most} ranks do not fit; whether" if most > 1 else "Whether"
+            return f"{fewer} more are faster is told by --ranks {2 * most}."
         if enough == most:
             return f"More ranks still help at {counted(most, 'rank')}."
         at_most = min(
@@ -211,6 +214,13 @@ def shown_seconds(seconds: float) -> str:
     if seconds >= _MINUTES:
         return f"{seconds / 60:.3g} min" if seconds < _HOURS else f"{seconds / 3600:,.1f} h"
     return f"{seconds:.3g} s" if seconds >= 0.1 else f"{1000 * seconds:.3g} ms"
+
+
+def _against_one_rank(fast: Outlook, alone: Outlook) -> str:
+    if fast.seconds <= alone.seconds:
+        return f"is {alone.seconds / fast.seconds:.2g} times as fast as one rank"
+    why = "" if alone.fits else ", which does not fit"
+    return f"takes {fast.seconds / alone.seconds:.2g} times as long as one rank{why}"
 
 
 def _largest(memory: dict[str, int]) -> str:

@@ -1,5 +1,6 @@
 """The rows and files a run writes, and how its progress is shown."""
 
+from siafu.record.answers import unpredicted
 from siafu.record.live import LiveFile, LiveState, read_live
 from siafu.record.phases import Clock, Pace, PhaseTimes, brief, duration
 from siafu.record.progress import (
@@ -69,5 +70,6 @@ __all__ = [
     "silent",
     "suggestion",
     "told",
+    "unpredicted",
     "write_joined",
 ]

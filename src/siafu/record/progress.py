@@ -257,5 +257,6 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     # A word of several is nearer than a longer word: start is start_station, not started_at.
     whole = [word for word in lowered if name.lower() in re.split(r"[\W_]+", word)]
     near = whole or difflib.get_close_matches(name.lower(), lowered, n=3, cutoff=0.6)
+    near = [word for word in near if lowered[word] != name]
     near.sort(key=lambda word: sorted(word) != sorted(name.lower()))  # letters in another order
     return f"did you mean {lowered[near[0]]!r}? " if near else ""

@@ -35,6 +35,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config = path / "config.yaml"
+        self.environment = path / "environment.json"
         self.job = path / "job.json"
         self.metrics = path / "metrics.jsonl"
         self.phases = path / "phases.jsonl"
@@ -102,7 +103,7 @@ class RunFolder:
     def write_environment(self) -> None:
         """Write what the run runs on, to explain its figures later."""
         text = json.dumps(environment(), indent=1)
-        write_text_atomically(self.path / "environment.json", text + "\n")
+        write_text_atomically(self.environment, text + "\n")
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Append one row; each is a complete line, so a killed run leaves readable metrics."""

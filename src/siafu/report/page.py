@@ -111,6 +111,27 @@ def _further_scores(run: ToldRun) -> dict[str, str]:
     }
 
 
+def _model(settings: dict[str, Any]) -> str:
+    """Return the model with its size; one of the user's own was asked for what is noted of it."""
+    name = str(settings.get("model", ""))
+    if ":" not in name:
+        return f"{name}, {settings.get('layers', '?')} layers of {settings.get('hidden', '?')}"
+    asked = [f"{key} {settings[key]}" for key in ("layers", "hidden") if key in settings]
+    return ", ".join([name, *asked])
+
+
+def _edge_columns(run: ToldRun) -> str:
+    """Return the columns of edges that the model was given, if it was any."""
+    settings = run.settings
+    is_own = ":" in str(settings.get("model"))
+    if not run.edge_columns or not (
+        is_own or settings.get("edge_features") or settings.get("task") == "edge"
+    ):
+        return ""
+    where = " (if forward takes edge_attr)" if is_own and settings.get("task") != "edge" else ""
+    return shortened(run.edge_columns, _MOST_COLUMNS) + where
+
+
 def _facts(run: ToldRun) -> dict[str, str]:
     result, settings = run.result, run.settings
     scores = "  ".join(f"{split} {shown_score(run.metric, v)}" for split, v in run.scores.items())
@@ -121,13 +142,13 @@ def _facts(run: ToldRun) -> dict[str, str]:
     told = {
         "state": run.state,
         "data": str(settings.get("data", "")),
-        "model": f"{settings.get('model', '')}, {settings.get('layers', '?')} layers of "
-        f"{settings.get('hidden', '?')}",
+        "model": _model(settings),
         "strategy": f"{result.get('strategy') or settings.get('strategy', '')}, {run.ranks} rank"
         + ("s" if run.ranks > 1 else ""),
         run.metric: scores,
         **_further_scores(run),
         "columns used": shortened(run.columns, _MOST_COLUMNS) if run.columns else "",
+        "edge columns used": _edge_columns(run),
         "epochs": epochs,
         "seconds per epoch": number_text(statistics.median(seconds))
         + predicted(run, lambda told: f"{number_text(told['seconds'])}")

@@ -40,6 +40,8 @@ class ToldRun:
     """Of the cut, where its parts are still there."""
     columns: list[str] = field(default_factory=list)
     """Of the table of nodes, those the model was given."""
+    edge_columns: list[str] = field(default_factory=list)
+    """Of the table of edges, likewise."""
 
     @property
     def name(self) -> str:
@@ -107,7 +109,8 @@ def read_told(path: Path) -> ToldRun:
         machine=_or({}, lambda: _mapping(read_json(folder.path / "environment.json"))),
         forecast=_or({}, lambda: _mapping(read_json(folder.forecast))),
         quality=_or(None, lambda: _quality(folder)),
-        columns=_or([], lambda: _columns(folder)),
+        columns=_or([], lambda: _columns(folder, "nodes")),
+        edge_columns=_or([], lambda: _columns(folder, "edges")),
     )
 
 
@@ -135,6 +138,6 @@ def _quality(folder: RunFolder) -> Quality | None:
     return open_parts(parts).quality if folder_kind(parts) == "parts" else None
 
 
-def _columns(folder: RunFolder) -> list[str]:
+def _columns(folder: RunFolder, group: str) -> list[str]:
     schema = Schema.from_dict(read_mapping(folder.schema, most_bytes=_MOST_SCHEMA_BYTES))
-    return [column.name for column in schema.nodes if column.is_written or column.is_flagged]
+    return [one.name for one in getattr(schema, group) if one.is_written or one.is_flagged]

@@ -8,6 +8,8 @@ from siafu.report.told import ToldRun
 
 _MUCH, _LITTLE = 0.4, 0.15
 _UNEVEN = 1.25
+_SLOWER = 1.05
+"""Times the seconds of an epoch, from which on that is worth a word."""
 
 
 def predicted(run: ToldRun, tell: Callable[[dict[str, Any]], str]) -> str:
@@ -65,9 +67,11 @@ def _planned(run: ToldRun) -> str:
     except (KeyError, TypeError, ValueError):
         return ""
     if more.get("helps"):
-        return f"By what siafu plan tells, {ranks} ranks would take {times:.2g} of the time."
+        speed = 1 / max(1e-12, times)
+        return f"By what siafu plan tells, {ranks} ranks would be {speed:.2g} times as fast."
+    slower = f" and take {times:.2g} times as long" if times > _SLOWER else ""
     return (
-        f"By what siafu plan tells, {ranks} ranks would not help: the exchange would be "
+        f"By what siafu plan tells, {ranks} ranks would not help{slower}: the exchange would be "
         f"{100 * share:.0f} % of an epoch. It helps to send less: --strategy adaqp, a better cut."
     )
 

@@ -90,6 +90,19 @@ def test_what_depends_on_the_graph_is_left_to_the_ranks(model: str) -> None:
     assert torch.equal(torch.random.get_rng_state(), before), "the caller's draws are not moved"
 
 
+def test_weights_that_count_twice_are_told_first_and_before_data_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = "have their weights in the draw, and the model takes them too"
+    for takes, match in (("*, edge_weight=None", told), ("edge_attr", "drawn with replacement")):
+        text = f"class Net:\n    def forward(self, x, edge_index, {takes}): ...\n"
+        (tmp_path / "net.py").write_text(text)
+        config = make_config(data="gone", model="net.py:Net", sample_weighted=True)
+        with pytest.raises(ConfigError, match=match):
+            check_run("planted", config.model_copy(update={"strategy": "batchgnn"}))
+
+
 ON_THE_RANKS = [
     {"strategy": "dorylus", "prices": "gone.toml"},
     {"strategy": "dorylus", "pool": "simulated", "cloud": "gone.yaml"},

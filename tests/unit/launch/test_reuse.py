@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -50,7 +51,9 @@ def test_the_same_data_is_cut_once(here: Path):
     assert one.samefile(other), "no second copy on the disk"
 
 
-def test_what_was_told_of_tables_is_told_again(here: Path):
+def test_what_was_told_of_tables_is_told_again_columns_in_a_line(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+):
     rows = [f"{k},{k % 7},{k % 3 == 0:d},{k % 3 == 0:d},{k * k}" for k in range(200)]
     Path("nodes.csv").write_text("\n".join(["id,age,churned,copy,pay", *rows]))
     edges = [f"{k % 200},{(k + 1) % 200},{k % 5},{k % 9}" for k in range(400)]
@@ -67,15 +70,44 @@ def test_what_was_told_of_tables_is_told_again(here: Path):
     notes = [line for line in first if "olumns of the " in line or "eights of" in line]
     notes += [line for line in first if "Dropped 1" in line or "tell the target" in line]
     assert len(notes) == 6, first
+    tables = [line for line in notes if "used as" in line]
+    assert len(tables) == 2
     for again in (told("b"), told("c", partition="hash")):
-        assert [line for line in notes if line not in again] == []
+        assert [line for line in notes if line not in again] == tables
         assert any(line.startswith(("Used the cut of", "Used the store")) for line in again)
+        (short,) = (line for line in again if line.startswith("Their columns are as they were"))
+        store = short.partition("siafu inspect ")[2].partition(" shows")[0]
+        assert [one.name for one in load_store(store).schema.nodes] == ["age", "pay"]
+    monkeypatch.setenv("SIAFU_CACHE", str(here / "cache e"))
     assert "edge feature     0  with --model gat --edge-features" in "\n".join(first)
     able = "\n".join(told("e", model="gatv2", heads=1))
-    assert "edge feature     0  with --edge-features" in able
+    assert "edge feature     0  with --edge-features, or own model" in able
+    monkeypatch.setenv("SIAFU_CACHE", str(here / "cache d"))
     read = "\n".join(told("d", model="gat", heads=1, edge_features=True))
     assert "edge feature     0\n" in f"{read}\n"
     assert "with --edge-features" not in read
+    Path("net.py").write_text(OWN)
+    monkeypatch.setenv("SIAFU_CACHE", str(here / "cache o"))
+    own = "\n".join(told("o", model="net.py:Net"))
+    assert "edge feature     0  if forward takes edge_attr" in own
+    page = re.sub(r"<[^>]+>", " ", Path("o/report.html").read_text())
+    assert "net.py:Net, hidden 4" in page
+    assert "? layers" not in page
+    assert re.search(r"edge columns used +pay \(if forward takes edge_attr\)", page)
+    assert "edge columns used  pay " not in Path("a/report.html").read_text()
+
+
+OWN = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, in_channels, out_channels, hidden_channels=8):
+        super().__init__()
+        self.map = torch.nn.Linear(in_channels, out_channels)
+
+    def forward(self, x, edge_index, edge_attr=None):
+        return self.map(x)
+"""
 
 
 def _method() -> str:

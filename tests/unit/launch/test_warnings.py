@@ -8,9 +8,11 @@ import pyarrow as pa
 import pytest
 
 import siafu
+from siafu.cli.scores import _quality
 from siafu.config import make_config
 from siafu.graph import Graph, IntegerIds
 from siafu.launch.cut import SourceReading, cut_source
+from siafu.launch.result_warnings import result_warnings
 from siafu.launch.warnings import (
     LossWatch,
     PaceWatch,
@@ -19,7 +21,6 @@ from siafu.launch.warnings import (
     data_warnings,
     lone_warnings,
     machine_warnings,
-    result_warnings,
     scale_warnings,
     telling_share,
 )
@@ -258,8 +259,24 @@ def test_a_run_that_learnt_nothing_is_told(tmp_path):
         ("average-precision", 0.3, ""),
     ):
         found = result_warnings(
-            path, None, {"metric": metric, "score": {"test": score}, "epochs": 10}
+            path, {}, {"metric": metric, "score": {"test": score}, "epochs": 10}
         )
         assert len(found) == bool(told)
         assert told in "".join(found)
-    assert result_warnings(path, "link", {"metric": "mrr", "score": {"test": 0.0}}) == []
+    links = {"metric": "mrr", "score": {"test": 0.0}, "epochs": 10}
+    assert result_warnings(path, {"task": "link"}, links) == []
+
+
+def test_classes_that_are_never_predicted_are_told_once_with_a_remedy(tmp_path):
+    path = tmp_path / "parts"
+    cut_source(ring(), path, Cut(num_parts=2, method="hash", seed=0), SourceReading())
+    confusion = [[9, 0, 1, 0], [2, 0, 0, 0], [1, 0, 5, 0], [0, 0, 0, 0]]
+    quality = {"test": {"confusion": confusion}, "names": ["a", "b", "c", "d"]}
+    result = {"metric": "accuracy", "score": {"test": 0.9}, "epochs": 10, "quality": quality}
+    told = result_warnings(path, {}, result)
+    assert told == [
+        "1 of 4 classes is never predicted (b): try --class-weights balanced --metric macro-f1."
+    ]
+    assert result_warnings(path, {"metric": "macro-f1"}, result) == []
+    assert result_warnings(path, {"class_weights": "balanced"}, result) == []
+    assert _quality(quality)["never predicted"] == "1 of 4 classes: b (test)"

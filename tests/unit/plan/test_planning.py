@@ -22,6 +22,7 @@ from siafu.plan import (
     GraphStatistics,
     Link,
     Machine,
+    Outlook,
     Plan,
     Setting,
     foresee,
@@ -32,6 +33,7 @@ from siafu.plan import (
     read_statistics,
 )
 from siafu.plan.machine import Rates, at_width
+from siafu.plan.seconds import Phases
 from siafu.strategy import PRESETS
 
 RATES = Rates(
@@ -128,6 +130,22 @@ def test_too_little_memory_is_answered_with_the_smallest_that_works(machine: Pat
     given = line.split("--memory ")[1].split("GB")[0]
     again = planned("products", machine, model="gat", ranks=8, memory=f"{given}GB")
     assert again.fastest is not None
+
+
+def test_wins_and_losses_are_told_as_such(machine: Path) -> None:
+    found = planned("products", machine, model="gat", ranks=2, memory="10TB")
+    one, two = (next(o for o in found.outlooks if o.ranks == ranks) for ranks in (1, 2))
+    half, long = (replace(two, phases=Phases(exchange=one.seconds * times)) for times in (0.5, 1.7))
+
+    def told(*outlooks: Outlook) -> str:
+        return "\n".join(replace(found, outlooks=outlooks).sentences())
+
+    assert "it is 2 times as fast as one rank." in told(one, half)
+    assert "More ranks still help at 2 ranks." in told(one, half)
+    slow = told(replace(one, budget=1), long)
+    assert "it takes 1.7 times as long as one rank, which does not fit." in slow
+    assert "Fewer than 2 ranks do not fit; whether more are faster is told by --ranks 4." in slow
+    assert "Whether more are faster is told by --ranks 2." in told(one)
 
 
 def test_graph_without_edges_has_a_plan(machine: Path) -> None:

@@ -244,7 +244,10 @@ def test_verdict_on_more_ranks_is_that_of_the_plan(
     seconds = {"computing": [1.0] * ranks, "waiting": [3.0 * (ranks - 1)] * ranks}
     folder.write_result(folder.read_result() | {"ranks": ranks, "rank_seconds": seconds})
     (folder.path / "environment.json").write_text(json.dumps({"cores": 8}))
-    for helps, said in ((True, "4 ranks would take 0.6 of"), (False, "4 ranks would not help")):
+    for helps, said in (
+        (True, "4 ranks would be 1.7 times as fast"),
+        (False, "4 ranks would not help"),
+    ):
         more = {"ranks": 4, "helps": helps, "times": 0.6, "exchange": 0.4}
         folder.forecast.write_text(json.dumps({**told, "more": more}))
         assert said in would_more_ranks_help(read_told(folder.path))

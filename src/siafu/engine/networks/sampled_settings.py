@@ -1,11 +1,14 @@
 """What the settings of a run mean for its minibatches, and which of them mean nothing."""
 
+from collections.abc import Sequence
+
 from siafu.config import RunConfig
 from siafu.engine.networks.sampled_memory import read_fanout
 from siafu.errors import ConfigError
 from siafu.minibatch import Needs, Sampling
 from siafu.minibatch.served import EdgeColumn
 from siafu.nn import ModelSpec
+from siafu.nn.named_code import forward_takes
 from siafu.nn.precision import stored_type
 from siafu.options import read_bytes
 from siafu.strategy import Strategy
@@ -36,12 +39,7 @@ def needs_of(config: RunConfig, spec: ModelSpec, strategy: Strategy) -> Needs:
 
 def needs_of_own(config: RunConfig, edge_columns: tuple[EdgeColumn, ...]) -> Needs:
     """Return what a model of the user's own reads: the edges as they are drawn, nothing scaled."""
-    if config.sample_weighted and "edge_weight" in edge_columns:
-        raise ConfigError(
-            "Edges drawn by weight have their weights in the draw, and the model takes them too.",
-            seen=f"--sample-weighted with {config.model}, whose forward takes edge_weight",
-            fix="leave --sample-weighted out, or let forward take no edge_weight",
-        )
+    check_weights_count_once(config, edge_columns)
     return Needs(
         edge_columns=edge_columns,
         normalise=config.normalize_features,
@@ -52,12 +50,24 @@ def needs_of_own(config: RunConfig, edge_columns: tuple[EdgeColumn, ...]) -> Nee
     )
 
 
+def check_weights_count_once(config: RunConfig, taken: Sequence[str]) -> None:
+    """Raise where edges are drawn by weight for a model of the user's own that takes weights."""
+    if config.sample_weighted and "edge_weight" in taken:
+        raise ConfigError(
+            "Edges drawn by weight have their weights in the draw, and the model takes them too.",
+            seen=f"--sample-weighted with {config.model}, whose forward takes edge_weight",
+            fix="leave --sample-weighted out, or let forward take no edge_weight",
+        )
+
+
 def _hot_bytes(config: RunConfig) -> int:
     return 0 if config.hot_rows is None else read_bytes(config.hot_rows)
 
 
 def check_sampled_settings(config: RunConfig) -> None:
     """Raise where the settings of minibatches mean nothing, before any data is looked at."""
+    if ":" in config.model and config.launcher == "local":
+        check_weights_count_once(config, forward_takes(config.model))
     sampling_of(config)
     minibatches_a_step(config)
     if config.hot_rows is not None:

@@ -1,7 +1,7 @@
 """Which columns of a table are features, what they hold, and why others are not."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -23,7 +23,10 @@ class Features:
     readers: tuple[FeatureReader, ...]
     unused: dict[str, Decided]
     """The other columns that are used for nothing else, each with the reason."""
-    notes: tuple[str, ...] = ()
+    copies: tuple[str, ...] = ()
+    """Columns that tell the target, which nobody asked for."""
+    splits: dict[str, str] = field(default_factory=dict)
+    """Columns that look like a split, with its words."""
 
     @property
     def names(self) -> list[str]:
@@ -34,6 +37,20 @@ class Features:
     def categories(self) -> list[FeatureReader]:
         """The readers of categories, which are learnt before rows are written."""
         return [reader for reader in self.readers if reader.kind == "category"]
+
+    def notes(self, flag: str = "--features", *, may_split: bool = True) -> list[str]:
+        """Return what is told of columns that are left out; `flag` asks for them."""
+        notes = []
+        if self.copies:
+            who = shortened(list(self.copies), MOST_NAMES)
+            notes.append(f"Warning: left out, since they tell the target: {who} ({flag} asks).")
+        for name, words in self.splits.items():
+            takes = f"--split-column {name} takes it as one, " if may_split else ""
+            notes.append(
+                f"Warning: column {name!r} looks like a split ({words}) and is no feature: "
+                f"{takes}{flag} as a feature."
+            )
+        return notes
 
     def only_numbers(self) -> "Features":
         """Return the features without those that have to be prepared before they are of use."""
@@ -81,18 +98,16 @@ def choose_features(
     copies: dict[str, str] = {}
     for target in targets:
         copies |= sample.copies(target, [one for one in decided if not one.why_not])
-    decided = [replace(one, why_not=copies.get(one.name, one.why_not)) for one in decided]
+    splits = sample.splits([one for one in decided if not one.why_not])
+    why_not = dict.fromkeys(splits, "looks like a split") | copies
+    decided = [replace(one, why_not=why_not.get(one.name, one.why_not)) for one in decided]
     unused = {one.name: one for one in decided if one.why_not}
     unused |= {name: Decided(name, "index", "the index of a pandas table") for name in index}
     unused |= {name: Decided(name, "", "left out as asked") for name in left_out}
     missing = [name for name in schema.names if name not in {*everywhere, *taken}]
     unused |= {name: Decided(name, "", "is not in every file") for name in missing}
-    notes = []
-    if copies:
-        who = shortened(list(copies), MOST_NAMES)
-        notes.append(f"Warning: left out, since they tell the target: {who} (--features asks).")
     readers = tuple(FeatureReader(one) for one in decided if not one.why_not)
-    return Features(readers, unused, tuple(notes))
+    return Features(readers, unused, tuple(copies), splits)
 
 
 def _as_asked(decided: list[Decided], free: Sequence[str], problems: Problems) -> Features:

@@ -199,7 +199,8 @@ class EdgeColumns:
             notes.append(f"Column {weight.column} is not used as a weight: {weight.why_not}.")
         for reader in self.features.readers:
             notes += reader.notes()
-        notes += [*self.features.notes, *(self.labels.notes() if self.labels else ())]
+        notes += self.features.notes("--edge-attr", may_split=self.labels is not None)
+        notes += self.labels.notes() if self.labels else ()
         lines = [Line(self.src, "id", "source"), Line(self.dst, "id", "destination")]
         if weight.column is not None and not weight.why_not:
             lines.append(Line(weight.column, "number", "weight"))

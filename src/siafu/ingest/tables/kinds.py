@@ -26,6 +26,7 @@ from siafu.ingest.tables.cells import (
 from siafu.ingest.tables.columns import as_float32, is_list, is_number, is_text, list_lengths
 from siafu.ingest.tables.files import MixedTypesError, Table
 from siafu.ingest.tables.problems import FEW
+from siafu.ingest.tables.splits import looks_like_split
 
 SAMPLE_ROWS = 1 << 16
 MOST_CATEGORIES = 10_000
@@ -114,6 +115,17 @@ class Sample:
         found = _decided(name, self.types[name], self.columns[name])
         if not found.why_not and is_id_name(name):
             return replace(found, why_not="looks like an id by its name")
+        return found
+
+    def splits(self, features: Sequence[Decided]) -> dict[str, str]:
+        """Return which categories are names of splits, and which."""
+        found = {}
+        for one in features:
+            if one.kind == "category":
+                words = words_of(self.columns[one.name])
+                known = words.values.filter(pa.array(~words.is_gap_V)).to_pylist()
+                if looks_like_split(one.name, known):
+                    found[one.name] = ", ".join(dict.fromkeys(known))
         return found
 
     def copies(self, target: str, features: Sequence[Decided]) -> dict[str, str]:

@@ -156,7 +156,7 @@ class NodeTable:
     def notes(self) -> list[str]:
         """Return sentences for the user, once all was read."""
         notes = [*self._padded, *(self.labels.notes() if self.labels else ())]
-        notes += [*self.features.notes, *self._left_out.notes()]
+        notes += [*self.features.notes(), *self._left_out.notes()]
         for reader in self.features.readers:
             notes += reader.notes()
         if delimiter := self.table.delimiter():

@@ -1,5 +1,7 @@
 """Columns that say which split a node is in: words, or three columns of true and false."""
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,9 +21,12 @@ _MASK_OF_WORD = {
     "val": "val",
     "valid": "val",
     "validation": "val",
+    "dev": "val",
+    "development": "val",
     "test": "test",
     "testing": "test",
 }
+_SPLIT_NAME = re.compile(r"(.*[_\s.-])?(fold|split|set|subset|partition|phase)")
 
 
 class Masks(Protocol):
@@ -99,6 +104,17 @@ def find_masks(schema: pa.Schema, column: str | None) -> Masks | None:
         if all(name in schema.names and _is_flag(schema, name) for name in (train, val, test)):
             return SplitFlags((train, val, test))
     return None
+
+
+def looks_like_split(name: str, words: Sequence[str]) -> bool:
+    """Return whether the texts of a column are names of splits and nothing else.
+
+    Where the first rows are all of one split, the column has to be called one.
+    """
+    masks = {_MASK_OF_WORD.get(word.strip().lower(), "") for word in words if word.strip()}
+    if not masks or "" in masks:
+        return False
+    return ("train" in masks and len(masks) > 1) or bool(_SPLIT_NAME.fullmatch(name.lower()))
 
 
 def split_codes(masks: list[Array], targets: Array) -> Array:

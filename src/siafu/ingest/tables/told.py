@@ -9,7 +9,8 @@ from siafu.ingest.tables.choosing import Features
 _MOST_LINES = 24
 _MOST_WORDS = 60
 _EDGES = "Columns of the edges"
-_IF_ASKED = "with --edge-features"
+_IF_ASKED = "with --edge-features, or own model"
+_IF_TAKEN = "if forward takes edge_attr"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,11 @@ def told_where_edges_are_read(note: str) -> str:
         return note
     lines = note.replace(f"  {_IF_ASKED}; ", "  ").replace(f"  {_IF_ASKED}", "").splitlines()
     return "\n".join(line.rstrip() for line in lines)
+
+
+def told_where_own_model_may(note: str) -> str:
+    """Return what is told of tables to who trains a model of his own, whose code tells."""
+    return note.replace(_IF_ASKED, _IF_TAKEN)
 
 
 def told_where_they_can_not_be(note: str, model: str) -> str:
@@ -106,6 +112,18 @@ def told_table(title: str, lines: Sequence[Line]) -> str:
     if hidden:
         text.append(f"  and {hidden:,} more")
     return "\n".join([title, *text])
+
+
+def told_before(notes: Sequence[str], store: str) -> list[str]:
+    """Return what is told of tables that were read before: where their columns are, in a line."""
+    rest = [note for note in notes if not _is_table(note)]
+    if len(rest) == len(notes):
+        return rest
+    return [*rest, f"Their columns are as they were told then: siafu inspect {store} shows them."]
+
+
+def _is_table(note: str) -> bool:
+    return note.partition("\n")[2].startswith("  column ")
 
 
 def _cut(text: str, most: int) -> str:

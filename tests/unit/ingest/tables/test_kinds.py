@@ -116,6 +116,27 @@ def test_columns_that_tell_the_target_are_left_out(tmp_path: Path) -> None:
     assert line.feature_names == ("age",)
 
 
+def test_columns_that_look_like_a_split_are_told_and_no_features(tmp_path: Path) -> None:
+    words = ["Train", "dev", "test", ""]
+    columns = {
+        "fold": [words[row % 4] for row in range(ROWS)],
+        "subset": ["train"] * ROWS,
+        "vehicle": ["train" if row % 2 else "bus" for row in range(ROWS)],
+        "age": RNG.integers(20, 60, ROWS),
+    }
+    graph, told = made(tmp_path / "t", columns)
+    assert graph.feature_names == ("vehicle", "age")
+    assert schema_of(graph).unused["fold"] == "looks like a split"
+    assert (
+        "column 'fold' looks like a split (Train, dev, test) and is no feature: --split-col" in told
+    )
+    taken, told = made(tmp_path / "s", columns, split="fold")
+    assert (taken.train.sum(), taken.val.sum(), taken.test.sum()) == (15, 15, 15)
+    assert "'fold'" not in told
+    asked, _ = made(tmp_path / "a", columns, features=("fold", "age"))
+    assert asked.feature_names == ("fold", "age")
+
+
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_targets_are_classes_or_numbers(tmp_path: Path, ending: str) -> None:
     words = ["no" if row % 3 else "yes" for row in range(ROWS)]
@@ -179,9 +200,12 @@ def test_columns_of_edges_likewise(tmp_path: Path, ending: str) -> None:
     np.testing.assert_array_equal(graph.edge_attr[:, 0], np.float32(codes)[order])
     assert "weight   number    weight" in told
     (way,) = (line for line in told.splitlines() if line.startswith("  way"))
-    assert " ".join(way.split()) == "way category edge feature 10 with --edge-features; 3 different"
+    assert (
+        " ".join(way.split())
+        == "way category edge feature 10 with --edge-features, or own model; 3 different"
+    )
     (day,) = (line for line in told.splitlines() if line.startswith("  day"))
-    assert " ".join(day.split()) == "day date edge feature 1 with --edge-features"
+    assert " ".join(day.split()) == "day date edge feature 1 with --edge-features, or own model"
 
 
 @pytest.mark.parametrize("bad", [-1.0, None])
