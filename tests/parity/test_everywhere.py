@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from siafu.comm import World, everywhere, rows_of_all
+from siafu.config import make_config
+from siafu.engine import begin
 from siafu.engine.networks import recorded
-from siafu.minibatch import placement
-from siafu.partitioning import open_parts
+from siafu.engine.networks.network import build_network
+from siafu.minibatch import placement, relays
+from siafu.nn import Draws
+from siafu.shard import open_shard
 from tests.harness import RankPool
 from tests.parity.minibatch_steps import joined_logits, run_epochs
 from tests.parity.strict import strict_nccl
@@ -60,6 +64,7 @@ def run_everywhere(
         (3, {"sample_weighted": True, "sample_replace": True, "feature_bits": 8}),
         (4, {"model": "gin", "input_cache": True, "input_dropout": 0.0}),
         (2, {"model": "torch_geometric.nn:GraphSAGE"}),
+        (1, {"feature_bits": 8, "normalize_features": True}),
     ],
 )
 def test_training_is_the_same_to_the_bit(ranks: RankPool, parts_of, size, settings) -> None:
@@ -90,23 +95,74 @@ def test_recorded_steps_of_several_ranks_are_the_steps(
             torch.testing.assert_close(ours["weights"][name], weight, rtol=1e-10, atol=1e-12)
 
 
-def bytes_to_train(
-    world: World, parts: Path, settings: dict[str, Any]
-) -> tuple[dict[str, int], int]:
-    """What a rank has sent after its epochs, and what it owns."""
-    sent = run_everywhere(world, parts, settings)["bytes"]
-    own = open_parts(parts).part(world.rank)
-    nodes, edges = int(own.facts["num_owned"]), int(own.facts["num_local_edges"])
-    # Of an edge its source and weight; of a node its edges and id, then features, label and id.
-    width = own.entry("x").shape[1]
-    return sent, 8 * edges + 16 * nodes + nodes * (4 * width + 8 + 8)
+def bytes_sent(world: World, parts: Path, settings: dict[str, Any]) -> list[dict[str, int]]:
+    """What a rank has sent once training can begin, and after two epochs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "_obstacle", lambda *asked: "")
+        shard = open_shard(parts, world, place="host")
+        training = begin(make_config(data="awkward", **settings).resolved(), shard)
+        sent = [dict(world.meter.bytes_sent)]
+        for _ in range(2):
+            training.step()
+            training.progress.epochs += 1
+        sent.append(dict(world.meter.bytes_sent))
+        training.close()
+    return sent
 
 
-def test_nothing_but_gradients_travels_once_training_goes_on(ranks: RankPool, parts_of) -> None:
-    settings = SAMPLED | {"rows_on": "device", "evaluate": "train"}
-    for sent, held in ranks.run(bytes_to_train, 3, parts_of("hash", 3, True), settings):
-        assert sent.get("sample", 0) + sent["feature"] >= 2 * held
-        assert sent["gradient"] > 0
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_only_gradients_travel_once_ranks_have_the_graph(
+    ranks: RankPool, parts_of, place: str
+) -> None:
+    settings = SAMPLED | {"rows_on": place}
+    for before, after in ranks.run(bytes_sent, 3, parts_of("hash", 3, True), settings):
+        grown = {name for name, sent in after.items() if sent > before.get(name, 0)}
+        assert ({"sample", "feature"} & grown == set()) == (place == "device")
+        assert "gradient" in grown
+
+
+def bytes_to_infer(world: World, parts: Path, settings: dict[str, Any]) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "_obstacle", lambda *asked: "")
+        config = make_config(data="awkward", **settings).resolved()
+        network = build_network(
+            config, open_shard(parts, world, place="host"), Draws(0), training=False
+        )
+        sent = world.meter.bytes_sent.get("feature", 0)
+        network.close()
+    return sent
+
+
+def test_inference_does_not_send_the_graph(ranks: RankPool, parts_of) -> None:
+    assert ranks.run(bytes_to_infer, 3, parts_of("hash", 3, True), SAMPLED) == [0, 0, 0]
+
+
+def load_of(world: World, parts: Path, settings: dict[str, Any]) -> tuple[int, int]:
+    """What was told of rows, and what they take."""
+    told: list[int] = []
+    choose = placement.choose_place
+
+    def noted(wanted: Any, shard: Any, load: Any, *more: Any) -> Any:
+        told.append(load.rows)
+        return choose(wanted, shard, load, *more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placement, "_obstacle", lambda *asked: "")
+        patch.setattr(relays, "choose_place", noted)
+        shard = open_shard(parts, world, place="host")
+        training = begin(make_config(data="awkward", **settings).resolved(), shard)
+        readers = training.workload.network.feed.relay.served.node_columns
+        held = sum(readers[name].nbytes for name in ("x", "aggregate") if name in readers)
+        training.close()
+    return told[-1], held
+
+
+@pytest.mark.parametrize("model", ["gcn", "gin"])  # one reads the sums alone
+def test_a_cached_input_is_counted_before_it_is_there(ranks: RankPool, parts_of, model) -> None:
+    settings = SAMPLED | {"rows_on": "device", "model": model, "input_cache": True}
+    settings |= {"input_dropout": 0.0}
+    for told, held in ranks.run(load_of, 3, parts_of("hash", 3, True), settings):
+        assert told == held
 
 
 def spread(world: World, shape: tuple[int, ...], kind: torch.dtype) -> torch.Tensor:

@@ -7,7 +7,7 @@ from siafu.comm.coding import FORMATS, UNCHANGED, Coding, Format, Lot
 from siafu.comm.columns import Turn, share_rows, to_columns, to_rows
 from siafu.comm.crew import RankCrew
 from siafu.comm.dealing import Dealing
-from siafu.comm.devices import choose_device
+from siafu.comm.devices import choose_device, sharers
 from siafu.comm.doing import Deed, Doing, read_deed
 from siafu.comm.everywhere import rows_of_all
 from siafu.comm.gradients import reduce_gradients
@@ -98,6 +98,7 @@ __all__ = [
     "reduce_gradients",
     "rows_of_all",
     "share_rows",
+    "sharers",
     "stage_plans",
     "start_coded",
     "start_exchange",

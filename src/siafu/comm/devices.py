@@ -6,12 +6,15 @@ import socket
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from siafu.errors import CommError, ConfigError
+
+if TYPE_CHECKING:
+    from siafu.comm.world import World
 
 LOCAL_RANK_VARIABLES = (
     "LOCAL_RANK",
@@ -128,6 +131,14 @@ def _host() -> str:
     except OSError:
         boot = ""
     return f"{socket.gethostname()} {boot}"
+
+
+def sharers(world: "World") -> tuple[int, int]:
+    """Return how many ranks have this rank's GPU, and its host; every rank calls this together."""
+    host = socket.gethostname()
+    found = world.gather_texts(f"{host} {name_of(world.device)}")
+    mine = found[world.rank]
+    return found.count(mine), sum(text.startswith(f"{host} ") for text in found)
 
 
 def name_of(device: torch.device) -> str:

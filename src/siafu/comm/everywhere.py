@@ -12,8 +12,8 @@ from torch import Tensor
 from siafu.comm.halo import start_exchange
 from siafu.comm.world import World
 
-_PIECE_BYTES = 1 << 24
-"""Of own rows that leave at once, for each of the others."""
+_PIECE_BYTES = 1 << 27
+"""Of own rows that leave at once, a copy for each of the others."""
 
 
 def rows_of_all(
@@ -27,8 +27,8 @@ def rows_of_all(
     starts, device = [0, *accumulate(counts)], world.device
     like = read(0, 0)
     rows_M = torch.empty(starts[-1], *like.shape[1:], dtype=like.dtype, device=device)
-    step = max(1, _PIECE_BYTES // max(1, rows_M[:1].nbytes))
     others = [rank for rank in range(world.size) if rank != world.rank]
+    step = max(1, _PIECE_BYTES // max(1, rows_M[:1].nbytes * len(others)))
     for low in range(0, max(counts), step):
         here = [max(0, min(step, count - low)) for count in counts]
         mine = read(low, low + here[world.rank]).to(device)

@@ -35,7 +35,7 @@ _REFUSED = 1.25
 _ON_HOST = (PROCESS, FREED)
 _STAYS_ON_HOST = ("ids", "halo")
 _LESS_ROWS = "--precision bf16 (half the bytes per row)"
-_MINIBATCHES = "--strategy batchgnn --rows-on pinned (minibatches, rows in memory of the host)"
+_MINIBATCHES = "--strategy batchgnn --rows-on {} (minibatches, rows in memory of the host)"
 
 
 def device_room(world: World) -> int | None:
@@ -107,7 +107,7 @@ def _remedies(config: ResolvedConfig, *, trains: bool) -> list[str]:
         return ["the host's memory: CUDA_VISIBLE_DEVICES= in front of the command"]
     is_own, more = ":" in config.model, 2 * config.ranks
     found = [] if config.precision == "bf16" else [_LESS_ROWS]
-    found.append(_MINIBATCHES)
+    found.append(_MINIBATCHES.format("pinned" if config.ranks == 1 else "host"))
     if config.chosen.stages == 1 and not config.chosen.by_columns:
         found.append(f"--strategy sar --ranks {more} (rows of others a stage at a time)")
     else:

@@ -123,10 +123,13 @@ class Feed:
             edge_columns=needs.edge_columns,
             node_columns=self._node_columns(x),
         )
+        self.columns = self._columns()
         asked = Placing(
             rows_on=needs.rows_on,
             rows_name=self.rows_name,
             hot_bytes=needs.hot_bytes,
+            columns=(*self.columns, "y"),
+            added_width=0 if needs.aggregate is None else self.width,
             deals_edges=batching.links is not None,
             left=left,
         )
@@ -137,7 +140,6 @@ class Feed:
         self._trial: Trial | None = None
         if needs.aggregate is not None:
             self._relays.add("aggregate", self._aggregated(needs.aggregate))
-        self.columns = self._columns()
         self.links = self._link_seeds(batching)
         seed_columns = ("y",) if shard.y is not None and self.links is None else ()
         schedule = self._relays.dealt(_schedule(shard, batching, draws.seed, self.links))

@@ -40,10 +40,7 @@ class CodedRows:
         self._x, self._ids_N, self._key = x, ids_N, DrawKey(seed, 0, _CODING_PURPOSE)
         self.dtype = torch.uint8
         self.shape = (x.shape[0], _layout(1, x.shape[1]).num_bytes)
-        self._held: HeldRows | None = None
-        if isinstance(x, HeldRows):
-            pieces = torch.arange(x.shape[0]).split(_ROWS_AT_ONCE)
-            self._held = HeldRows(torch.cat([self._code(rows) for rows in pieces]))
+        self._held = self._coded() if isinstance(x, HeldRows) else None
 
     def read(self, rows_R: Tensor) -> Tensor:
         """Return the bytes of these rows."""
@@ -56,8 +53,11 @@ class CodedRows:
 
     def to(self, device: torch.device) -> HeldRows:
         """Return the bytes on a device."""
-        assert self._held is not None, "rows of a file are coded when they are read"
-        return self._held.to(device)
+        return (self._held or self._coded()).to(device)
+
+    def _coded(self) -> HeldRows:
+        pieces = torch.arange(self.shape[0]).split(_ROWS_AT_ONCE)
+        return HeldRows(torch.cat([self._code(rows) for rows in pieces]))
 
     def _code(self, rows_R: Tensor) -> Tensor:
         x_RF = self._x.read(rows_R)

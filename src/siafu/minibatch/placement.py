@@ -11,7 +11,7 @@ from typing import Literal, Protocol, cast
 import torch
 from torch import Tensor
 
-from siafu.comm import World
+from siafu.comm import World, sharers
 from siafu.errors import BudgetError, ConfigError
 from siafu.ops import gather_rows, has_fast_kernels
 from siafu.shard import HeldRows, RowReader, Shard
@@ -115,10 +115,10 @@ def free_bytes(device: torch.device) -> int:
 def free_here(world: World, mine: int) -> int:
     """Return what each of several ranks may take of its device, of what this one finds free.
 
-    Over NCCL each has a GPU of its own; otherwise those of a machine may share one.
+    Some may share one. Every rank calls this together.
     """
-    sharers = 1 if world.size == 1 or world.backend == "nccl" else world.ranks_here
-    return int(min(row[0] for row in world.gather_numbers([float(mine // sharers)])))
+    mine //= sharers(world)[0]
+    return int(min(row[0] for row in world.gather_numbers([float(mine)])))
 
 
 def _obstacle(shard: Shard, load: Load) -> str:

@@ -1,9 +1,7 @@
 """What draws for a feed: relays over the hosts of ranks, or over a device that has the edges."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
 from siafu.comm import World
 from siafu.minibatch.device_relay import DeviceGraph, DeviceRelay, device_bytes
@@ -27,6 +25,8 @@ from siafu.minibatch.whole_graph import WholeGraph
 from siafu.ops import CSR
 from siafu.shard import RowReader
 
+_ADDED_BYTES = 4
+"""Of a number of a column that is added."""
 Left = Callable[[], int]
 """Returns the bytes that every rank may still take; all call it together."""
 RelayFor = Callable[[Sampling], Relay]
@@ -41,6 +41,10 @@ class Placing:
     rows_name: str
     """The column that has the features."""
     hot_bytes: int
+    columns: tuple[str, ...]
+    """Of nodes, those that training reads; some may be added later."""
+    added_width: int
+    """Numbers per node of those that are."""
     deals_edges: bool
     left: Left | None
     """Where memory is limited."""
@@ -68,7 +72,8 @@ class Relays:
         if place.rows == "host":
             return cls(place, served, channel, seed, served)
         if whole is not None:
-            return cls(place, served, channel, seed, whole.served(), whole.graph(), whole)
+            there = whole.served(asked.columns)
+            return cls(place, served, channel, seed, there, whole.graph(), whole)
         hot = None
         if place.rows == "pinned":
             hot = hottest(shard, row_bytes(served, asked.rows_name), place.hot_bytes)
@@ -124,20 +129,22 @@ def _place(served: Served, whole: WholeGraph | None, asked: Placing) -> Place:
     shard = served.shard
     if asked.rows_on == "host" or shard.is_mapped:
         return choose_place(asked.rows_on, shard, Load(), lambda: 0, 0)
-    free = asked.left or partial(free_bytes, shard.world.device)
     is_dense = not isinstance(shard.x, CSR) or asked.rows_name == "coded"
     nodes, edges = shard.num_owned, shard.csr.num_edges
     rows = as_movable(served.node_columns[asked.rows_name]).nbytes
     if whole is not None:
         nodes, edges = sum(whole.nodes), sum(whole.edges)
-        rows = nodes * math.prod(served.node_columns[asked.rows_name].shape[1:])
-        rows *= served.node_columns[asked.rows_name].dtype.itemsize
+        wide = row_bytes(served, asked.rows_name) if asked.rows_name in asked.columns else 0
+        rows = nodes * (wide + _ADDED_BYTES * asked.added_width)
     load = Load(
         graph=device_bytes(served, nodes, edges),
         rows=rows,
         is_dense=is_dense,
         deals_edges=asked.deals_edges,
     )
-    return choose_place(
-        asked.rows_on, shard, load, lambda: free_here(shard.world, free()), asked.hot_bytes
-    )
+
+    def free() -> int:
+        return asked.left() if asked.left else free_here(shard.world, free_bytes(device))
+
+    device = shard.world.device
+    return choose_place(asked.rows_on, shard, load, free, asked.hot_bytes)

@@ -5,6 +5,7 @@ Nodes are numbered through, one rank's after another's, as addresses are where o
 Shapes: N nodes and E edges of all ranks, C columns of a shard, A addresses.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 from itertools import accumulate
 
@@ -62,9 +63,10 @@ class WholeGraph:
             None if sums is None else self._of_edges(sums),
         )
 
-    def served(self) -> Served:
-        """Return what all ranks serve of their nodes."""
-        columns = {name: self.rows(reader) for name, reader in self._served.node_columns.items()}
+    def served(self, names: Collection[str]) -> Served:
+        """Return what all ranks serve of their nodes, in some columns."""
+        found = self._served.node_columns
+        columns = {name: self.rows(reader) for name, reader in found.items() if name in names}
         return replace(self._served, node_columns=columns)
 
     def rows(self, reader: RowReader) -> RowReader:

@@ -8,6 +8,7 @@ import numpy as np
 from siafu.errors import PartitionError
 from siafu.graph import Graph, graph_facts
 from siafu.memory import Budget, held_bytes
+from siafu.ops.threads import num_threads
 
 # Peak resident bytes of the METIS child (pymetis 2025.2.2, 64-bit indices, 3 constraints), random
 # graphs, neighbours counted in both directions. An idle child has 32 MB.
@@ -32,8 +33,11 @@ _METIS_BASE_BYTES = 64 << 20
 #       10 M       5 M     624 MB      715 MB   (most clusters are single nodes)
 #        3 M      30 M     236 MB      379 MB   (hash, 8 parts)
 #        1 M      20 M     194 MB      283 MB
+# Of its own, beyond what a warm process has (1 M nodes, 30 M edges): 297 MiB on 2 threads, 532 on
+# 16, 519 on 64; predicted 318, 542, 542.
 _NODE_BYTES = 48
-_PIECES_BYTES = 224 << 20
+_PIECES_BYTES = 256 << 20
+_THREAD_BYTES, _MOST_THREADS = 16 << 20, 16
 _SAMPLED_EDGES = 256
 
 
@@ -47,6 +51,7 @@ def predict_peak_bytes(
     """
     num_nodes, num_edges = int(facts["num_nodes"]), int(facts["num_edges"])
     passing = _NODE_BYTES * num_nodes + _PIECES_BYTES
+    passing += _THREAD_BYTES * (min(num_threads(), _MOST_THREADS) - 1)
     if method != "metis" or num_parts == 1:  # others pass over the edges once
         return passing
     neighbours = round(num_edges * (2 - reverse_share))

@@ -1,15 +1,13 @@
 """From the settings of a run to a strategy with every choice made."""
 
 import math
-import socket
 from bisect import bisect_right
 from collections.abc import Callable
 
 import psutil
 import torch
 
-from siafu.comm import World
-from siafu.comm.devices import name_of
+from siafu.comm import World, sharers
 from siafu.config import RunConfig
 from siafu.errors import BudgetError, ConfigError
 from siafu.memory import free_bytes
@@ -167,7 +165,7 @@ def _within_device(spec: ModelSpec, shard: Shard, named: Strategy, say: Say) -> 
     if not _may_offload(named, world) or named.offload:
         return named
     size = measure_sizes(shard, [named.stages_of(world.size)])[0]
-    on_gpu, _ = _beside(world)
+    on_gpu, _ = sharers(world)
     room = device_bytes(world.device) / on_gpu
     needs = world.gather_numbers([predict_bytes(spec, size, named) / max(1.0, room)])
     if max(row[0] for row in needs) <= 1:
@@ -188,18 +186,10 @@ def _offloaded(
     if not _may_offload(strategy, world):
         return None
     found = least_offload(spec, sizes, strategy, room)
-    host = OF_HOST * free_bytes() / _beside(world)[1]
+    host = OF_HOST * free_bytes() / sharers(world)[1]
     needed = math.inf if found is None or found.offload > host else float(found.offload)
     most = max(row[0] for row in world.gather_numbers([needed]))
     return None if math.isinf(most) else strategy.with_choices(offload=int(most))
-
-
-def _beside(world: World) -> tuple[int, int]:
-    """Return how many ranks have this rank's GPU, and its host; every rank calls this together."""
-    host = socket.gethostname()
-    found = world.gather_texts(f"{host} {name_of(world.device)}")
-    mine = found[world.rank]
-    return found.count(mine), sum(text.startswith(f"{host} ") for text in found)
 
 
 def _may_offload(strategy: Strategy, world: World) -> bool:

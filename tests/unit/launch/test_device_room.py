@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_refused_with_kinds_and_flags(
         assert "does not fit on its GPU" in said
         assert "2 ranks share the GPU" in said
         assert all(kind in said for kind in kinds)
-        assert ("batchgnn --rows-on pinned" in said and "--strategy sar" in said) is trains
+        assert ("batchgnn --rows-on host" in said and "--strategy sar" in said) is trains
         assert ("rows kept" in said) is ("rows kept" in kinds)
 
 

@@ -1,5 +1,6 @@
 """Where rows lie: what is chosen, and that training is the same to the bit wherever they do."""
 
+import socket
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,14 +161,19 @@ def test_several_ranks_have_the_whole_graph_each_or_nothing() -> None:
 
 
 def test_ranks_that_share_a_gpu_share_what_is_free() -> None:
-    def told(backend: str) -> int:
+    def told(*others: str) -> int:
         world: Any = SimpleNamespace(
-            size=4, backend=backend, ranks_here=2, gather_numbers=lambda mine: [mine, [30.0]]
+            rank=0,
+            device=torch.device("cpu"),
+            gather_texts=lambda mine: [mine, *others],
+            gather_numbers=lambda mine: [mine, [30.0]],
         )
         return free_here(world, 50)
 
-    assert told("nccl") == 30
-    assert told("gloo") == 25
+    here = f"{socket.gethostname()} "
+    assert told("elsewhere ") == 30
+    assert told(f"{here}another") == 30
+    assert told(here) == 25
 
 
 def test_inference_takes_what_there_is(parts: dict[bool, Path]) -> None:

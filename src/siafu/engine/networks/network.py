@@ -207,9 +207,10 @@ def build_network(
 ) -> Network:
     """Return the model of the run, its weights drawn from the seed alike on every rank."""
     if not training:
-        # Where training had them, there may be no device now.
-        kind = usable(config.precision, shard.world.device)
-        config = config.model_copy(update={"rows_on": "auto", "precision": kind})
+        # Where training had them, there may be no device now; several ranks infer through hosts.
+        kind, rows_on = usable(config.precision, shard.world.device), "auto"
+        rows_on = rows_on if shard.world.size == 1 else "host"
+        config = config.model_copy(update={"rows_on": rows_on, "precision": kind})
     spec = None if ":" in config.model else model_spec(config, shard)
     check_precision(config.precision, shard.world.device)
     strategy = choose_strategy(
