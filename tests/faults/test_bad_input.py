@@ -27,7 +27,10 @@ def refused(siafu: Command, *arguments: object, is_prepared: bool = False) -> st
     lines = answer.err.rstrip().splitlines()
     start = next(k for k, line in enumerate(lines) if line.startswith("error: "))
     assert lines[start + 1].startswith("  seen: "), answer.err
-    assert lines[-1].startswith("  fix:  "), answer.err
+    notes = ("What was done is kept. To go on: ", "To use its data with other settings: ")
+    told = [line for line in lines[start:] if not line.startswith(notes)]
+    assert told[-1].startswith("  fix:  "), answer.err
+    assert lines[start : start + len(told)] == told, "the error comes first"
     assert "Traceback" not in answer.err
     if is_prepared:
         [parts] = siafu.here.glob("runs/*/data.parts")

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from siafu.config import RunConfig, is_asked, make_columns, settings_of, shown_flag
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, DataError
 from siafu.graph import FeatureColumn, Schema
 from siafu.ingest import TableOptions, as_tables, find_tables
 from siafu.ingest.formats.ogb import find_ogb
@@ -74,6 +74,19 @@ def check_targets(data: Any, config: RunConfig) -> None:
         seen=f"{nodes.files[0].name} with {shortened(nodes.schema().names)}",
         fix="name it: --label COLUMN",
     )
+
+
+def check_node_table(data: Any, config: RunConfig, learnt: Schema) -> None:
+    """Raise where a run reads columns of a table of nodes, and other tables come without one."""
+    tables = as_tables(data)
+    if tables is None or not learnt.nodes or find_ogb(tables) is not None:
+        return
+    if find_tables(tables, config.table_options(config.task)).nodes is None:
+        raise DataError(
+            "The run was trained with a table of nodes, and the data has none.",
+            seen=f"{data}; the model reads {shortened([one.name for one in learnt.nodes])}",
+            fix="name it, with the nodes of the new edges: --nodes TABLE",
+        )
 
 
 def options_of_inference(options: TableOptions, learnt: Schema) -> TableOptions:

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from siafu.config import RunConfig, make_config, read_run_config
 from siafu.errors import ConfigError, StoreError
 from siafu.files import publish
-from siafu.graph import at_hand, folder_kind, origin_of, writing
+from siafu.graph import Schema, at_hand, folder_kind, origin_of, writing
 from siafu.ingest import given_data
 from siafu.launch.apart import settings_of_first, shared_job
-from siafu.launch.columns import with_columns_of_inference
+from siafu.launch.columns import check_node_table, with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.dynamic import is_dynamic_run
 from siafu.launch.learnt import columns_to_find, learnt_schema, with_reverse_edges
@@ -124,6 +124,7 @@ def _asked(  # noqa: PLR0913 - one argument per flag
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
     config = config.model_copy(update={"model": named})
     config = with_columns_of_inference(config, data, columns)
+    _tell_embeddings(config, say, are_asked=embeddings)
     if ranks is not None:
         _check_ranks(folder, config.ranks, ranks, data)
         config = config.model_copy(update={"ranks": ranks})
@@ -137,6 +138,7 @@ def _asked(  # noqa: PLR0913 - one argument per flag
                 config = config.model_copy(update={"task": folder.read_result().get("task")})
             own, progress = Path(scratch) / "data.parts", PhaseProgress(quiet=quiet)
             learnt = columns_to_find(folder, config)
+            _check_tables(data, config, learnt)
             config = with_reverse_edges(config, learnt, data, say)
             parts = prepare_parts(data, config, own, say=say, progress=progress, learnt=learnt)
             _tell_unnamed(Path(parts_of(folder)), parts, say)
@@ -158,6 +160,16 @@ def _asked(  # noqa: PLR0913 - one argument per flag
         yield folder, config, job
         with writing(target):
             publish(made, target)
+
+
+def _tell_embeddings(config: RunConfig, say: Say, *, are_asked: bool) -> None:
+    if are_asked and ":" in config.model:
+        say("Embeddings of a model of your own are the rows that its forward returns: its logits.")
+
+
+def _check_tables(data: Any, config: RunConfig, learnt: Schema) -> None:
+    if not is_dynamic_run(data, config):
+        check_node_table(data, config, learnt)
 
 
 def _finished_run(path: Path) -> RunFolder:

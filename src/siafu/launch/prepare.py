@@ -228,10 +228,17 @@ def _without_held_out(
         progress=progress,
         budget=_budget(config),
     )
+    before = graph.num_edges
     graph, held = hold_out_edges(graph, config.split, config.seed)
     held.save(target)
     counts = f"{len(held.val):,} edges for validation and {len(held.test):,} for test"
-    for note in [*notes, f"Held out {counts}; {graph.num_edges:,} are left."]:
+    copies = before - graph.num_edges - len(held.val) - len(held.test)
+    more = f"; left out too, as copies or reverses of these: {copies:,}" if copies else ""
+    idle = ["target"] if graph.y is not None else []
+    idle += ["split"] if graph.train is not None else []
+    if idle:
+        notes.append(f"Not used, since links alone are learnt: the nodes' {' and '.join(idle)}.")
+    for note in [*notes, f"Held out {counts}{more}; {graph.num_edges:,} are left."]:
         say(note)
     return graph
 

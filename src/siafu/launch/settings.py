@@ -212,8 +212,9 @@ class Settings(Columns, total=False):
     hot_rows: str | None
     """memory for rows kept near, as 200MB: of other ranks, or of pinned rows on the device."""
     rows_on: Literal["auto", "device", "pinned", "host"]
-    """where edges are drawn and features lie on one GPU: on it, in pinned memory that it reads, or
-    on the host; auto takes the nearest that has room."""
+    """where edges are drawn and features lie for a GPU: on it (of several ranks, all of the graph
+    on each), in pinned memory that it reads, or on the host; auto takes the nearest that has
+    room."""
     feature_bits: int
     """bits per input feature as minibatches fetch it: 32, or 8, rounded once."""
     intervals: int | None

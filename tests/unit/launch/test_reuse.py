@@ -12,6 +12,7 @@ import pytest
 
 import siafu
 from siafu.config import make_config
+from siafu.errors import DataError
 from siafu.graph import load_store, save_store
 from siafu.launch import start_run
 from siafu.launch.reuse import note_cut, take_cut
@@ -95,6 +96,23 @@ def test_what_was_told_of_tables_is_told_again_columns_in_a_line(
     assert "? layers" not in page
     assert re.search(r"edge columns used +pay \(if forward takes edge_attr\)", page)
     assert "edge columns used  pay " not in Path("a/report.html").read_text()
+
+
+def test_links_tell_what_they_leave_out(here: Path):
+    rows = [f"{k},{k % 7},{k % 3},{('train', 'val', 'test')[k % 3]}" for k in range(200)]
+    Path("nodes.csv").write_text("\n".join(["id,age,label,split", *rows]))
+    edges = [f"{k % 200},{(k + 1 + k // 400) % 200}" for k in range(600)]
+    Path("edges.csv").write_text("\n".join(["src,dst", *edges]))
+    said: list[str] = []
+    config = make_config(data="edges.csv", nodes="nodes.csv", task="link", epochs=1, hidden=4)
+    run = start_run(config, say=said.append, quiet=True)
+    assert "Not used, since links alone are learnt: the nodes' target and split." in said
+    (told,) = (line for line in said if line.startswith("Held out"))
+    assert "as copies or reverses of these" in told
+    assert sum(map(int, re.findall("[0-9]+", told))) == 600
+    Path("new.csv").write_text("src,dst\n1,2\n")
+    with pytest.raises(DataError, match="trained with a table of nodes, and the data has none"):
+        siafu.infer(run, "new.csv")
 
 
 OWN = """
