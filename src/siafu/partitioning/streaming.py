@@ -60,7 +60,8 @@ def assign_streaming(
 ) -> Array:
     """Return part_of after a few passes over the edges, read in order.
 
-    With `partial` each pass is a step, noted now and then: a kill costs no more than a minute.
+    With `partial` each pass is a step, noted now and then: a kill costs no more than a minute, or
+    the whole pass that counts pairs of clusters, or compares.
     """
     check_num_parts(num_parts, graph.num_nodes)
     if num_parts == 1:
