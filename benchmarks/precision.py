@@ -23,15 +23,8 @@ from torch.nn import functional
 
 from benchmarks.accuracy import TARGETS
 from benchmarks.measure import append_json, machine
-from benchmarks.sampled_gpu import (
-    CLASSES,
-    HIDDEN,
-    WIDTH,
-    epoch_of,
-    make_shard,
-    measure,
-    training_of,
-)
+from benchmarks.sampled_gpu import epoch_of, make_shard, measure, training_of
+from benchmarks.sampled_gpu_plain import CLASSES, HIDDEN, WIDTH
 from siafu import fit
 from siafu.config import make_config
 from siafu.engine import Trainer, begin
