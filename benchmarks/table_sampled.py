@@ -89,9 +89,9 @@ def ingest_lines() -> list[str]:
     for (cpu, cores), run in newest.items():
         what = f"{run['edges'] / 1e6:.0f} M edges, {run['nodes'] / 1e6:.0f} M nodes"
         for row in run["rows"]:
-            layout = counted(row["threads"], "thread")
+            layout, asked = counted(row["threads"], "thread"), f"--threads {row['threads']}"
             if row["ranks"] > 1:
-                layout = f"{row['ranks']} ranks of {layout}"
+                layout, asked = f"{row['ranks']} ranks of {layout}", f"--ranks {row['ranks']}"
             told = [
                 f"{name} {row[f'{phase}_edges_per_second'] / 1e6:.1f} M edges/s, "
                 f"{row[f'{phase}_peak_gib']:.2f} GiB resident"
@@ -102,7 +102,7 @@ def ingest_lines() -> list[str]:
             ]
             lines.append(
                 f"| ingest and cut, {what}, {layout} of {cores} cores ({cpu}) | {'; '.join(told)} "
-                f"| `benchmarks.ingest --edges {run['edges']} --threads {row['threads']}` |"
+                f"| `benchmarks.ingest --edges {run['edges']} {asked}` |"
             )
     return lines
 
