@@ -116,7 +116,7 @@ def predict_kinds(
         rows_kept += layer.kept * sizes.rows
         fetched += stays
         for kept, *more in moments:
-            away = min(strategy.offload // item, max(0, kept - in_hand))
+            away = max(0, min(strategy.offload // item, kept) - in_hand)
             most = max(most, (kept - away, more[0], more[1], more[2]), key=sum)
     extra = 0
     if strategy.input_cache:
@@ -229,7 +229,7 @@ def _kinds_by_columns(
         )
         below += kept
         for rows_kept, *more in moments:
-            away = min(strategy.offload // item, max(0, rows_kept - in_hand))
+            away = max(0, min(strategy.offload // item, rows_kept) - in_hand)
             most = max(most, (rows_kept - away, more[0], more[1]), key=sum)
     whole = replace(sizes, rows=sizes.nodes, edges=sizes.all_edges, read=0, stages=0)
     views = spec.layers if strategy.prune else 1  # each at most as large as the whole

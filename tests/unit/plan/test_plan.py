@@ -20,7 +20,7 @@ from siafu.plan import Sizes, choice, choose_strategy, measure_sizes, predict_by
 from siafu.plan.bytes import full_graph_traffic
 from siafu.plan.memory import KEPT, least_offload, predict_kinds
 from siafu.shard import open_shard
-from siafu.strategy import BlockNeighbours, Strategy, group_rounds, smallest_piece
+from siafu.strategy import IN_HAND, BlockNeighbours, Strategy, group_rounds, smallest_piece
 from tests.harness import RankPool
 
 
@@ -272,6 +272,9 @@ def test_rows_in_the_hosts_memory_are_as_few_as_the_room_asks_for(model: str) ->
     most = predict_kinds(spec, sizes, Strategy(offload=1 << 60))
     kept = predict_kinds(spec, sizes, Strategy())
     assert 0 < most[KEPT] < kept[KEPT], "what is in hand stays"
+    hand = IN_HAND * sizes.rows * spec.hidden * Strategy().item_bytes
+    few = predict_kinds(spec, sizes, Strategy(offload=hand))
+    assert few == kept, "the last that leave are not gone before backward brings them back"
 
 
 def test_no_more_rows_leave_than_there_are() -> None:
