@@ -21,8 +21,6 @@ _STEP = "out-edges"
 DEAL, SORT = "deal out-edges", "sort out-edges"
 _ENOUGH_REVERSES = 0.9
 """Share of edges with a reverse from which the in-edges tell of all neighbours."""
-_FEWEST_PIECES = 32
-"""Pieces of a graph at least: what is decided in one is seen by the next."""
 _BUCKETS = 256
 
 
@@ -81,12 +79,15 @@ class BothWays:
             first, last = (middle, last) if self._before(middle) <= most else (first, middle - 1)
         return first
 
-    def pieces(self, start: int = 0, *, shared: bool = False) -> Iterator[RowPiece]:
+    def pieces(
+        self, start: int = 0, *, shared: bool = False, decided: bool = False
+    ) -> Iterator[RowPiece]:
         """Yield all rows from `start` on; the next piece is read while one is worked on.
 
         Where they are shared, of each piece the rows that this rank looks at: an even part of ends.
+        Pieces of a large graph whose rows are `decided` together are larger.
         """
-        step = min(chunks.EDGES_AT_ONCE, self.num_ends // _FEWEST_PIECES + 1)
+        step = chunks.ends_at_once(self.num_ends, decided=decided)
 
         def bounds() -> Iterator[tuple[int, int]]:
             low = start

@@ -16,6 +16,10 @@ from siafu.ops.threads import CHUNKS_A_THREAD, num_threads, run_chunks
 EDGES_AT_ONCE = 1 << 22
 BYTES_AT_ONCE = 1 << 26
 _BYTES_A_READ = 1 << 21
+_FEWEST_PIECES = 32
+"""Pieces of a graph at least: what is decided in one is seen by the next."""
+_DECIDED_AT_ONCE = 4
+"""Times the edges of a piece that is read alone, where threads decide: they meet less often."""
 
 
 def ranges(total: int, step: int, start: int = 0) -> Iterator[tuple[int, int]]:
@@ -83,6 +87,12 @@ def _is_whole_file(array: np.memmap[Any, Any]) -> bool:
 def edges_per_thread() -> int:
     """Return the size of a thread's piece of edges: smaller ones cost Python more than threads."""
     return max(per_thread(EDGES_AT_ONCE), EDGES_AT_ONCE // 8)
+
+
+def ends_at_once(total: int, *, decided: bool) -> int:
+    """Return how many of all edge ends make a piece, of rows that are `decided` together or not."""
+    most = EDGES_AT_ONCE * (_DECIDED_AT_ONCE if decided else 1)
+    return min(most, total // _FEWEST_PIECES + 1)
 
 
 Piece = TypeVar("Piece")

@@ -156,7 +156,9 @@ def cut_clusters(pairs: Pairs, weight_C3: Array, num_parts: int, seed: int) -> A
     load_P3 = np.zeros((num_parts, 3))
     np.add.at(load_P3, part_of[part_of >= 0], share_C3[part_of >= 0])
     left = np.flatnonzero(part_of < 0)
-    largest_first = left[_sorted_order(-share_C3[left].max(axis=1))]
+    # By columns: numpy takes ten times as long for the largest of each short row.
+    largest = np.maximum.reduce([share_C3[left, constraint] for constraint in range(3)])
+    largest_first = left[_sorted_order(-largest)]
     _fit_clusters(largest_first, share_C3, load_P3, part_of)
     return part_of
 

@@ -9,6 +9,7 @@ from siafu.errors import PartitionError
 from siafu.graph import Graph, graph_facts
 from siafu.memory import Budget, held_bytes
 from siafu.ops.threads import num_threads
+from siafu.partitioning.chunks import EDGES_AT_ONCE, ends_at_once
 
 # Peak resident bytes of the METIS child (pymetis 2025.2.2, 64-bit indices, 3 constraints), random
 # graphs, neighbours counted in both directions. An idle child has 32 MB.
@@ -38,6 +39,9 @@ _METIS_BASE_BYTES = 64 << 20
 _NODE_BYTES = 48
 _PIECES_BYTES = 256 << 20
 _THREAD_BYTES, _MOST_THREADS = 16 << 20, 16
+_DECIDED_BYTES = 20
+"""Of an edge end of a piece whose rows are decided together, beyond those of smaller pieces: its
+neighbour and its row's offsets, of four such pieces."""
 _SAMPLED_EDGES = 256
 
 
@@ -52,6 +56,8 @@ def predict_peak_bytes(
     num_nodes, num_edges = int(facts["num_nodes"]), int(facts["num_edges"])
     passing = _NODE_BYTES * num_nodes + _PIECES_BYTES
     passing += _THREAD_BYTES * (min(num_threads(), _MOST_THREADS) - 1)
+    larger = ends_at_once(2 * num_edges, decided=True)
+    passing += _DECIDED_BYTES * max(0, larger - EDGES_AT_ONCE)
     if method != "metis" or num_parts == 1:  # others pass over the edges once
         return passing
     neighbours = round(num_edges * (2 - reverse_share))

@@ -168,25 +168,26 @@ def _weigh(at: int, offsets: Array, train: Array, weight: Array) -> None:
 
 
 @strict_kernel
-def _fits(load: Array, weight: Array, room: Array) -> bool:
-    """Whether a part with this load has room for a row, in each weight that the row has."""
+def _fits(load_P3: Array, part: int, weight: Array, room: Array) -> bool:
+    """Whether a part has room for a row, in each weight that the row has."""
     for constraint in range(3):
-        if weight[constraint] > 0 and load[constraint] + weight[constraint] > room[constraint]:
+        more = weight[constraint]
+        if more > 0 and load_P3[part, constraint] + more > room[constraint]:
             return False
     return True
 
 
 @strict_kernel
-def _is_over(load: Array, weight: Array, room: Array) -> bool:
+def _is_over(load_P3: Array, part: int, weight: Array, room: Array) -> bool:
     """Whether a part has too much of what leaves with a row."""
     for constraint in range(3):
-        if weight[constraint] > 0 and load[constraint] > room[constraint]:
+        if weight[constraint] > 0 and load_P3[part, constraint] > room[constraint]:
             return True
     return False
 
 
 @strict_kernel
-def _eases(home: Array, goal: Array, weight: Array, room: Array) -> bool:
+def _eases(load_P3: Array, home: int, goal: int, weight: Array, room: Array) -> bool:
     """Whether two parts are less over their room together once a row has gone over to the other.
 
     Where one has too many nodes and the other too many edges, neither has room for any row.
@@ -194,7 +195,8 @@ def _eases(home: Array, goal: Array, weight: Array, room: Array) -> bool:
     change = 0.0
     for constraint in range(3):
         if weight[constraint] > 0:
-            over, beyond = home[constraint] - room[constraint], goal[constraint] - room[constraint]
+            over = load_P3[home, constraint] - room[constraint]
+            beyond = load_P3[goal, constraint] - room[constraint]
             less = max(0.0, over - weight[constraint]) - max(0.0, over)
             more = max(0.0, beyond + weight[constraint]) - max(0.0, beyond)
             change += (less + more) / room[constraint]
@@ -202,16 +204,18 @@ def _eases(home: Array, goal: Array, weight: Array, room: Array) -> bool:
 
 
 @strict_kernel
-def _may_go(home: Array, goal: Array, weight: Array, room: Array, must: bool) -> bool:
-    return _eases(home, goal, weight, room) if must else _fits(goal, weight, room)
+def _may_go(load_P3: Array, home: int, goal: int, weight: Array, room: Array, must: bool) -> bool:
+    if must:
+        return _eases(load_P3, home, goal, weight, room)
+    return _fits(load_P3, goal, weight, room)
 
 
 @strict_kernel
-def _fullness(load: Array, room: Array) -> float:
+def _fullness(load_P3: Array, part: int, room: Array) -> float:
     full = 0.0
     for constraint in range(3):
         if room[constraint] > 0:
-            full = max(full, load[constraint] / room[constraint])
+            full = max(full, load_P3[part, constraint] / room[constraint])
     return full
 
 
@@ -251,7 +255,7 @@ def _propose_parts(
                         seen[num_seen] = part
                         num_seen += 1
                     near[part] += stride
-        must = _is_over(load_P3[home], weight, room)
+        must = _is_over(load_P3, home, weight, room)
         best, most, least = home, near[home], np.inf
         if must:
             most = -1
@@ -260,15 +264,15 @@ def _propose_parts(
             count = near[part]
             if part == home or count < most or (count == most and best == home):
                 continue
-            if not _may_go(load_P3[home], load_P3[part], weight, room, must):
+            if not _may_go(load_P3, home, part, weight, room, must):
                 continue
-            full = _fullness(load_P3[part], room)
+            full = _fullness(load_P3, part, room)
             if count > most or full < least:
                 best, most, least = part, count, full
         if must and best == home:
             for part in range(num_parts):
-                full = _fullness(load_P3[part], room)
-                if full < least and _eases(load_P3[home], load_P3[part], weight, room):
+                full = _fullness(load_P3, part, room)
+                if full < least and _eases(load_P3, home, part, weight, room):
                     best, least = part, full
         for place in range(num_seen):
             near[seen[place]] = 0
@@ -295,9 +299,10 @@ def _move(
         must = goal < 0
         if must:
             goal = -1 - goal
-        if _may_go(load_P3[home], load_P3[goal], weight, room, must):
-            load_P3[home] -= weight
-            load_P3[goal] += weight
+        if _may_go(load_P3, home, goal, weight, room, must):
+            for constraint in range(3):
+                load_P3[home, constraint] -= weight[constraint]
+                load_P3[goal, constraint] += weight[constraint]
             part_of[first + at] = goal
             moved += 1
     return moved

@@ -124,7 +124,7 @@ class _Sweep:
             self._count_cut(list(state.values()))
             return
         work = self._join(state, **told["with"]) if "cluster" in state else self._moving(state)
-        for piece in self.rows.pieces(start, shared=True):
+        for piece in self.rows.pieces(start, shared=True, decided=True):
             work(piece)
 
     def once(self, step: str, make: Callable[[], Array]) -> Array:
@@ -167,7 +167,7 @@ class _Sweep:
         if self.partial is not None and self.partial.has(step):
             return total
         with self._led(step=step, state=state, start=start, **{"with": how}):
-            for piece in self.rows.pieces(start, shared=True):
+            for piece in self.rows.pieces(start, shared=True, decided=True):
                 total += work(piece)
                 at = piece.whole[1]
                 self.progress(step, at, self.rows.num_nodes)
