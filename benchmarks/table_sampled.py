@@ -132,6 +132,14 @@ def cold_lines() -> list[str]:
         f"over a memory map {row['map_rows_per_second'] / 1e3:.1f} k; the disk by 64 threads, a "
         f"page each, {row['disk_rows_per_second'] / 1e3:.0f} k | `benchmarks.cold_rows` |"
         for row in rows_of("cold_rows")
+    ] + [
+        f"| minibatches of SAGE, fan-out 10,5, cold, features of {row['features_gb']:.0f} GB under "
+        f"an enforced limit of {row['limit_mb'] / 1e3:g} GB | "
+        f"{row['minibatches_per_second']:.2f} per second, all counted; reading their rows alone: a "
+        f"plain loop over a memory map {row['map_minibatches_per_second']:.2f}, the disk by 64 "
+        f"threads, a page each, {row['disk_minibatches_per_second']:.2f} | "
+        "`benchmarks.cold_minibatches` |"
+        for row in rows_of("cold_minibatches")
     ]
 
 
