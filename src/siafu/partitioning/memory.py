@@ -39,9 +39,9 @@ _METIS_BASE_BYTES = 64 << 20
 _NODE_BYTES = 48
 _PIECES_BYTES = 256 << 20
 _THREAD_BYTES, _MOST_THREADS = 16 << 20, 16
-_DECIDED_BYTES = 20
+_DECIDED_BYTES = 10
 """Of an edge end of a piece whose rows are decided together, beyond those of smaller pieces: its
-neighbour and its row's offsets, of four such pieces."""
+neighbour and its row's offsets, of such a piece and the next."""
 _SAMPLED_EDGES = 256
 
 
