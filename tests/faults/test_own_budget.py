@@ -79,3 +79,29 @@ def test_an_own_model_scores_and_predicts_within_the_budget(folder: Path) -> Non
     assert peak_mb(run) * 2**20 < budget * 1e6
     assert "with all their in-edges of 2 hops, in about" in told
     assert sum(pq.read_metadata(file).num_rows for file in run.rglob("*.parquet")) >= NODES
+
+
+INFER = """
+import sys
+import siafu
+
+run, out, model, memory = sys.argv[1:]
+siafu.infer(run, out=out, model=model, memory=memory or None, quiet=True)
+with open("/proc/self/status") as status:
+    print(next(line.split()[1] for line in status if line.startswith("VmHWM")))
+"""
+
+
+def test_inference_keeps_to_a_budget_of_its_own(folder: Path) -> None:
+    budget = peak_mb(folder / "small") + BEYOND_MB
+    parts, model = parts_of(folder / "again.parts", NODES, EDGES), f"{folder / 'nets.py'}:Gat"
+    run, peaks, answers = folder / "free", [], []
+    siafu("train", parts, "--model", model, *TRAINING, "--inference", "none", "--out", run)
+    for memory in ("", f"{budget}MB"):
+        out = folder / f"answers {memory}"
+        words = [sys.executable, "-c", INFER, str(run), str(out), model, memory]
+        done = subprocess.run(words, capture_output=True, text=True, check=True)
+        peaks.append(int(done.stdout.split()[-1]) * 1024)
+        answers.append(pq.read_table(out).sort_by("id"))
+    assert peaks[1] < budget * 1e6 < peaks[0]
+    assert answers[0].column("prediction") == answers[1].column("prediction")

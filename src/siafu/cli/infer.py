@@ -34,6 +34,10 @@ def infer(  # noqa: PLR0913 - one argument per flag
     model: Annotated[
         str | None, typer.Option(help="file of your own model, FILE.py:Class, to be trusted")
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(help="memory per rank, as 4GB (default: training's; --strategy batchgnn)"),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     json: Annotated[bool, typer.Option("--json", help="one JSON object as last line")] = False,
     **columns: Any,
@@ -48,6 +52,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             overwrite=overwrite,
             model=model,
+            memory=memory,
             say=say,
             quiet=quiet,
             columns=given_flags(columns),

@@ -19,6 +19,7 @@ from siafu.launch.apart import settings_of_first, shared_job
 from siafu.launch.columns import check_node_table, with_columns_of_inference
 from siafu.launch.cut import Say
 from siafu.launch.dynamic import is_dynamic_run
+from siafu.launch.host_room import check_budget_of_process
 from siafu.launch.learnt import columns_to_find, learnt_schema, with_reverse_edges
 from siafu.launch.notebook import sayer
 from siafu.launch.own_code import model_to_run
@@ -48,6 +49,7 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    memory: str | None = None,
     columns: dict[str, Any] | None = None,
     say: Say,
     quiet: bool = False,
@@ -55,10 +57,11 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
     """Write predictions of a finished run for its own graph or another; return their folder.
 
     Under torchrun its ranks do that, and rank 0, which alone has the folder, returns it. `model`
-    names the file of a model of the user's own, where that is not trusted yet; `columns` what the
-    columns of other data are, where it has others than the run's. `pairs` is a table of nodes src
-    and dst: of a run about edges their scores are written alone. The folder appears when all ranks
-    are done, and not at all when one fails.
+    names the file of a model of the user's own, where that is not trusted yet; `memory` is the
+    budget of a rank, where it is not training's; `columns` what the columns of other data are,
+    where it has others than the run's. `pairs` is a table of nodes src and dst: of a run about
+    edges their scores are written alone. The folder appears when all ranks are done, and not at
+    all when one fails.
     """
     asked = partial(
         _asked,
@@ -69,22 +72,23 @@ def write_inference(  # noqa: PLR0913 - one argument per flag
         embeddings=embeddings,
         overwrite=overwrite,
         model=model,
+        memory=memory,
         columns=columns or {},
         say=say,
         quiet=quiet,
     )
     if under_torchrun():
-        return target if _infer_as_rank(path, asked) else None
+        return target if _infer_as_rank(path, asked, memory) else None
     with asked(ranks=None) as (folder, config, job):
         begin_loading(config)
         carry_out(folder, config, job, say)
     return target
 
 
-def _infer_as_rank(path: Path, asked: Callable[..., _Asked]) -> bool:
+def _infer_as_rank(path: Path, asked: Callable[..., _Asked], memory: str | None) -> bool:
     """Infer as one of torchrun's ranks, and return whether this is rank 0, which prepares."""
     settings = settings_of_first(lambda: read_run_config(begun_run(path).config))
-    with joined(make_config(**settings)) as world:
+    with joined(_with_memory(make_config(**settings), memory)) as world:
         check_alike(world)
         if world.rank != 0:
             wait_for_preparation(world)
@@ -110,6 +114,7 @@ def _asked(  # noqa: PLR0913 - one argument per flag
     embeddings: bool,
     overwrite: bool,
     model: str | None,
+    memory: str | None,
     columns: dict[str, Any],
     say: Say,
     quiet: bool,
@@ -120,14 +125,12 @@ def _asked(  # noqa: PLR0913 - one argument per flag
     """
     folder = _finished_run(path)
     _check_free(target, overwrite=overwrite)
-    config = make_config(**read_run_config(folder.config))
+    config = _with_memory(make_config(**read_run_config(folder.config)), memory)
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
     config = config.model_copy(update={"model": named})
     config = with_columns_of_inference(config, data, columns)
     _tell_embeddings(config, say, are_asked=embeddings)
-    if ranks is not None:
-        _check_ranks(folder, config.ranks, ranks, data)
-        config = config.model_copy(update={"ranks": ranks})
+    config = _on_ranks(folder, config, ranks, data)
     parent = target.absolute().parent
     with writing(target):
         parent.mkdir(parents=True, exist_ok=True)
@@ -155,11 +158,28 @@ def _asked(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             target=str(made),
             model=named,
+            memory=memory or "",
             pairs=asked,
         )
         yield folder, config, job
         with writing(target):
             publish(made, target)
+
+
+def _with_memory(config: RunConfig, memory: str | None) -> RunConfig:
+    """Return the settings of a run with another budget for inference, where one is given."""
+    if memory is None:
+        return config
+    if config.chosen.unit != "macrobatch":
+        raise ConfigError(
+            "Only runs on minibatches infer within a budget.",
+            seen=f"--memory {memory}; the run's strategy is {config.strategy}, which keeps a row "
+            "of each layer for every node of a rank",
+            fix="leave --memory out, cut --data for more ranks, or train with --strategy batchgnn",
+        )
+    limited = make_config(**{**config.model_dump(), "memory": memory})
+    check_budget_of_process(limited)
+    return limited
 
 
 def _tell_embeddings(config: RunConfig, say: Say, *, are_asked: bool) -> None:
@@ -180,14 +200,18 @@ def _finished_run(path: Path) -> RunFolder:
     return folder
 
 
-def _check_ranks(folder: RunFolder, trained: int, ranks: int, data: Any) -> None:
-    """Raise where ranks that are there can't read the data as the run has cut it."""
-    if data is None and ranks != trained and folder_kind(Path(parts_of(folder))) == "parts":
+def _on_ranks(folder: RunFolder, config: RunConfig, ranks: int | None, data: Any) -> RunConfig:
+    """Return the settings with the ranks that are there, which can read the data as it is cut."""
+    if ranks is None:
+        return config
+    if data is None and ranks != config.ranks and folder_kind(Path(parts_of(folder))) == "parts":
         raise ConfigError(
             "The run's graph is cut for another number of ranks.",
-            seen=f"{ranks} ranks, {trained} parts",
-            fix=f"start {trained} ranks, or name the graph with --data to have it cut for {ranks}",
+            seen=f"{ranks} ranks, {config.ranks} parts",
+            fix=f"start {config.ranks} ranks, or name the graph with --data to have it cut for "
+            f"{ranks}",
         )
+    return config.model_copy(update={"ranks": ranks})
 
 
 @with_settings(Columns)
@@ -203,6 +227,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
     embeddings: bool = False,
     overwrite: bool = False,
     model: str | None = None,
+    memory: str | None = None,
     quiet: bool = False,
     **columns: Unpack[Columns],
 ) -> pa.Table:
@@ -210,7 +235,8 @@ def infer(  # noqa: PLR0913 - one argument per flag
 
     Of a run about edges, `pairs` are nodes src and dst, a file or a frame, to be scored instead.
     `out` keeps them as Parquet files too; `embeddings` adds the rows before the last layer. A model
-    of your own that is not trusted yet is named again by `model`. `data`, `nodes`, `edges` and `x`
+    of your own that is not trusted yet is named again by `model`. `memory` is what a rank may take,
+    where it is not what training was given (runs on minibatches). `data`, `nodes`, `edges` and `x`
     are what `siafu.fit` takes; `columns` those of tables, where they have other names than in the
     run's. Columns that differ, categories never seen and the like are told on stderr; `quiet=True`
     leaves all but warnings out. Under torchrun rank 0 returns them, others an empty table.
@@ -232,6 +258,7 @@ def infer(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             overwrite=overwrite,
             model=model,
+            memory=memory,
             columns=own,
             say=sayer(quiet=quiet),
             quiet=quiet,

@@ -79,6 +79,12 @@ class Job:
     """Whether rank 0 asks the process that started it, after every epoch, if it is to go on."""
     model: str = ""
     """Where a model of the user's own is now; the run's own setting where not given."""
+    memory: str = ""
+    """What a rank may take while it infers, likewise."""
+
+    def settings(self, own: dict[str, Any]) -> dict[str, Any]:
+        """Return a run's own settings with what the job has otherwise."""
+        return own | {k: v for k, v in (("model", self.model), ("memory", self.memory)) if v}
 
     def to_text(self) -> str:
         """Return the job as one line, to hand to other ranks."""
@@ -102,8 +108,7 @@ def work(folder: RunFolder, job: Job, world: World, on_epoch: OnEpoch | None = N
     if job.verb == CHECK:
         write_check(world, folder)
         return
-    settings = read_run_config(folder.config) | ({"model": job.model} if job.model else {})
-    config = make_config(**settings).resolved()
+    config = make_config(**job.settings(read_run_config(folder.config))).resolved()
     world.trace = Trace(world.rank) if config.trace else None
     alike = replace(job, parts="", target="", pairs="")  # where they lie may differ by machine
     world.check_agreement("settings", config.model_dump_json() + repr(alike))
@@ -299,20 +304,17 @@ def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, shard: 
 def _write_answers(
     config: ResolvedConfig, job: Job, network: Any, shard: Shard, draws: Draws
 ) -> None:
+    target = Path(job.target)
     if job.pairs:
-        ids = open_parts(job.parts).ids
-        write_pairs(network, shard, draws, ids, Path(job.pairs), Path(job.target))
-        return
-    if config.task == "link":
-        write_embeddings(network, shard, draws, Path(job.target))
-        return
-    if isinstance(network, EdgeNetwork) and job.embeddings:
-        write_embeddings(network.nodes, shard, draws, Path(job.target))
-        return
-    if isinstance(network, EdgeNetwork):
-        write_edges(network, shard, draws, open_parts(job.parts), Path(job.target))
-        return
-    write_predictions(network, shard, draws, Path(job.target), embeddings=job.embeddings)
+        write_pairs(network, shard, draws, open_parts(job.parts).ids, Path(job.pairs), target)
+    elif config.task == "link":
+        write_embeddings(network, shard, draws, target)
+    elif isinstance(network, EdgeNetwork) and job.embeddings:
+        write_embeddings(network.nodes, shard, draws, target)
+    elif isinstance(network, EdgeNetwork):
+        write_edges(network, shard, draws, open_parts(job.parts), target)
+    else:
+        write_predictions(network, shard, draws, target, embeddings=job.embeddings)
 
 
 def prepare_process(config: RunConfig) -> None:
@@ -363,7 +365,7 @@ def main(run: str, job_text: str, settings: str = "", *, sharing: Sharing) -> in
     try:
         with ending_cleanly():
             told = json.loads(settings) if settings else read_run_config(folder.config)
-            with _joined(make_config(**told), rank) as world, ExitStack() as stack:
+            with _joined(make_config(**job.settings(told)), rank) as world, ExitStack() as stack:
                 if settings:
                     check_alike(world)
                     _, folder, job = stack.enter_context(sharing(str(folder.path), job, world))

@@ -90,6 +90,28 @@ def test_failed_rank_leaves_no_predictions(siafu: Command, monkeypatch) -> None:
     assert {path.name for path in siafu.here.iterdir()} == before
 
 
+@pytest.mark.usefixtures("runs_on_pool")
+@pytest.mark.parametrize("num_ranks", [1, 2])
+def test_inference_within_a_budget_answers_alike(siafu: Command, num_ranks: int) -> None:
+    settings = ("--strategy", "batchgnn", "--fanout", "4,4", "--epochs", 2, "--threads", 1)
+    result_of(siafu, "train", "planted:300", *settings, "--ranks", num_ranks, "--out", "run")
+    result_of(siafu, "infer", "run", "--out", "plain")
+    result_of(siafu, "infer", "run", "--out", "within", "--memory", "3GB")
+    plain, within = (_by_id(siafu.here / name) for name in ("plain", "within"))
+    assert [row["prediction"] for row in plain] == [row["prediction"] for row in within]
+    told = siafu("infer", "run", "--out", "small", "--memory", "1MB")
+    assert told.code == 2
+    assert "too small for any rank" in told.err
+    assert not (siafu.here / "small").exists()
+
+
+def test_a_budget_for_inference_is_refused_where_it_means_nothing(siafu: Command) -> None:
+    result_of(siafu, "train", "planted:300", "--epochs", 1, "--out", "run")
+    told = siafu("infer", "run", "--out", "answers", "--memory", "3GB")
+    assert told.code == 2
+    assert "Only runs on minibatches" in told.err
+
+
 def test_inference_on_other_features_is_refused(siafu: Command) -> None:
     result_of(siafu, "train", "planted:300", "--epochs", 2, "--out", "run")
     x = np.ones((5, 3), np.float32)
