@@ -49,14 +49,15 @@ def train(parts: Path, folder: Path, memory: str, steps: int) -> dict[str, Any]:
     plain = FileRows.read
 
     def noted(self: FileRows, rows: Tensor) -> Tensor:
-        if Path(str(self.array.filename)).name == "x.npy":
+        if Path(str(getattr(self.array, "filename", ""))).name == "x.npy":
             asked.append(rows.numpy().copy())
         return plain(self, rows)
 
-    FileRows.read = noted  # type: ignore[method-assign]
-    settings = {"model": "sage", "strategy": "batchgnn", "fanout": "10,5", "batch_size": BATCH}
-    more = {"epochs": 1, "steps_per_epoch": steps, "inference": "none", "memory": memory}
-    run = siafu.fit(str(parts), **settings, **more, out=str(folder / "run"))
+    FileRows.read = noted  # type: ignore[method-assign, assignment]
+    settings: dict[str, Any] = {"model": "sage", "strategy": "batchgnn", "fanout": "10,5"}
+    settings |= {"batch_size": BATCH, "epochs": 1, "steps_per_epoch": steps}
+    settings |= {"inference": "none", "memory": memory}
+    run = siafu.fit(str(parts), **settings, out=str(folder / "run"))
     line = json.loads((Path(run.path) / "metrics.jsonl").read_text().splitlines()[-1])
     np.savez(folder / "rows.npz", *asked)
     return {"seconds": line["seconds"], "loss": line["loss"], "sampling": run.result["sampling"]}
