@@ -91,12 +91,15 @@ def run_chunks(work: Callable[[int, int], None], bounds: Sequence[int]) -> None:
     held.clear()
 
 
-def in_order(work: Callable[[Item], Made], items: Iterable[Item], *, ahead: int) -> Iterator[Made]:
+def in_order(
+    work: Callable[[Item], Made], items: Iterable[Item], *, ahead: int, beside: bool = False
+) -> Iterator[Made]:
     """Yield work(item) for each item in order, made by threads up to `ahead` items before.
 
-    Items are taken by the caller, one at a time; what that raises comes after what went before.
+    Items are taken by the caller, one at a time; what that raises comes after what went before. One
+    item ahead is worth a thread where it is made `beside` what the caller does with the last.
     """
-    helpers = min(num_threads(), ahead)
+    helpers = min(num_threads(), ahead + beside)
     if helpers <= 1:
         yield from map(work, items)
         return

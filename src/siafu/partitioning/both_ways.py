@@ -100,7 +100,7 @@ class BothWays:
             low, high = self._share(*piece) if shared else piece
             return self._read(low, high, step, piece)
 
-        return in_order(read, bounds(), ahead=1 if decided else 2)
+        return in_order(read, bounds(), ahead=1 if decided else 2, beside=decided)
 
     def _share(self, low: int, high: int) -> tuple[int, int]:
         """Return the rows of low..high that this rank looks at."""

@@ -56,8 +56,9 @@ def predict_peak_bytes(
     num_nodes, num_edges = int(facts["num_nodes"]), int(facts["num_edges"])
     passing = _NODE_BYTES * num_nodes + _PIECES_BYTES
     passing += _THREAD_BYTES * (min(num_threads(), _MOST_THREADS) - 1)
-    larger = ends_at_once(2 * num_edges, decided=True)
-    passing += _DECIDED_BYTES * max(0, larger - EDGES_AT_ONCE)
+    if method == "streaming" and num_parts > 1:
+        larger = ends_at_once(2 * num_edges, decided=True)
+        passing += _DECIDED_BYTES * max(0, larger - EDGES_AT_ONCE)
     if method != "metis" or num_parts == 1:  # others pass over the edges once
         return passing
     neighbours = round(num_edges * (2 - reverse_share))

@@ -99,10 +99,40 @@ def test_inference_within_a_budget_answers_alike(siafu: Command, num_ranks: int)
     result_of(siafu, "infer", "run", "--out", "within", "--memory", "3GB")
     plain, within = (_by_id(siafu.here / name) for name in ("plain", "within"))
     assert [row["prediction"] for row in plain] == [row["prediction"] for row in within]
-    told = siafu("infer", "run", "--out", "small", "--memory", "1MB")
-    assert told.code == 2
-    assert "too small for any rank" in told.err
+
+
+def test_ranks_refuse_a_budget_that_inference_does_not_fit(siafu: Command) -> None:
+    settings = ("--strategy", "batchgnn", "--fanout", "4,4", "--epochs", 1, "--device", "cpu")
+    result_of(siafu, "train", "planted:300", *settings, "--ranks", 2, "--out", "run")
+    for memory, problem in (("1MB", "for any rank"), ("370MB", "to infer in"), ("5XB", "5XB")):
+        told = siafu("infer", "run", "--out", "small", "--memory", memory)
+        assert told.code == 2
+        assert problem in told.err
     assert not (siafu.here / "small").exists()
+
+
+def test_a_budget_tells_where_an_own_model_reads_more_than_its_pieces(siafu: Command) -> None:
+    (siafu.here / "nets.py").write_text(
+        "from torch import nn\n"
+        "from torch_geometric.nn import GCNConv\n\n\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, in_channels, out_channels):\n"
+        "        super().__init__()\n"
+        "        self.one = GCNConv(in_channels, 8)\n"
+        "        self.two = GCNConv(8, out_channels)\n\n"
+        "    def forward(self, x, edge_index):\n"
+        "        return self.two(self.one(x, edge_index).relu(), edge_index)\n"
+    )
+    settings = ("--strategy", "batchgnn", "--fanout", "4,4", "--epochs", 1, "--device", "cpu")
+    for name, inference in (("run", "full"), ("unscored", "none")):
+        own = ("--model", "nets.py:Net", "--inference", inference, "--out", name)
+        result_of(siafu, "train", "planted:300", *settings, *own)
+        told = siafu(
+            "infer", name, "--model", "nets.py:Net", "--out", f"{name} within", "--memory", "3GB"
+        )
+        assert "Net reads more of the graph than 2 hops" in told.err
+    told = siafu("infer", "run", "--model", "nets.py:Net", "--out", "whole")
+    assert "reads more" not in told.err
 
 
 def test_a_budget_for_inference_is_refused_where_it_means_nothing(siafu: Command) -> None:

@@ -51,3 +51,18 @@ def test_work_in_order_goes_on_while_others_ask_for_more_threads(
             yield number
 
     assert list(threads.in_order(lambda x: x * x, items(), ahead=2)) == [x * x for x in range(40)]
+
+
+def test_one_item_ahead_is_made_beside_what_the_caller_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    begun = [threading.Event() for _ in range(4)]
+
+    def work(number: int) -> int:
+        begun[number].set()
+        return number
+
+    for number in threads.in_order(work, range(4), ahead=1, beside=True):
+        if number < 3:
+            assert begun[number + 1].wait(60), "the next is made while this one is looked at"
