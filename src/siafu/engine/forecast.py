@@ -18,6 +18,7 @@ from siafu.plan import (
     held_kinds,
     least_sampled_bytes,
     predict_bytes,
+    weight_bytes,
 )
 from siafu.strategy import Strategy, group_rounds, smallest_piece
 
@@ -102,6 +103,7 @@ def _needs(
 ) -> Iterator[float]:
     """Yield what a rank needs with each choice, where it reads so many rows of others."""
     held = RUNTIME_BYTES + sum(held_kinds(counts.rows, halo, 0, counts.data_bytes).values())
+    held += weight_bytes(spec)
     ranks = counts.ranks
     for candidate in candidates(named, config, ranks):
         sizes = Sizes(counts.rows, counts.edges, halo, halo, 0, min(1, ranks - 1))

@@ -1,7 +1,7 @@
 """Predicting what a strategy costs in memory and dollars, and choosing one."""
 
 from siafu.plan.bill import Bill, PoolUsage, Servers, make_bill, pool_usage
-from siafu.plan.bytes import EpochTraffic, LayerTraffic, full_graph_traffic
+from siafu.plan.bytes import EpochTraffic, LayerTraffic, full_graph_traffic, weight_bytes
 from siafu.plan.calibration import calibrate
 from siafu.plan.choice import (
     RUNTIME_BYTES,
@@ -102,4 +102,5 @@ __all__ = [
     "shown_bytes",
     "shown_seconds",
     "step_bytes",
+    "weight_bytes",
 ]

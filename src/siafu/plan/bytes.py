@@ -74,6 +74,11 @@ def parameter_counts(spec: ModelSpec) -> tuple[int, int]:
     return sum(tensor.numel() for tensor in tensors), len(tensors)
 
 
+def weight_bytes(spec: ModelSpec) -> int:
+    """Return what a model's weights take in training: with gradients and Adam's two averages."""
+    return 16 * parameter_counts(spec)[0]
+
+
 def row_parts(spec: ModelSpec, number: int) -> tuple[int, ...]:
     """Return the columns of each tensor that travels for a layer."""
     width = layer_widths(spec, number)

@@ -14,7 +14,7 @@ from siafu.memory import free_bytes
 from siafu.minibatch.placement import free_bytes as device_bytes
 from siafu.nn import ModelSpec
 from siafu.options import read_bytes
-from siafu.plan.bytes import parameter_counts
+from siafu.plan.bytes import weight_bytes
 from siafu.plan.memory import Sizes, least_offload, measure_sizes, predict_bytes
 from siafu.record import counted
 from siafu.shard import Shard
@@ -26,8 +26,6 @@ sockets' buffers, the writer of Parquet. 80 to 110 MB were seen."""
 _PRODUCTS_BYTES = 2 * 32 * 2**20
 """What cuBLAS has of a GPU's memory, once for the thread of forward and once for that of backward:
 an H200 took 563 MiB where 515 were predicted without it."""
-WEIGHT_BYTES = 16
-"""Of a number that is learned: itself, its gradient, and two averages of Adam."""
 OF_HOST = 0.5
 """Of the host's free memory that rows of its GPUs may take."""
 SURE = 0.9
@@ -122,7 +120,7 @@ def _within_budget(
     sizes = measure_sizes(shard, counts)
     budget, base = read_bytes(config.memory), memory_in_use(shard.world) + RUNTIME_BYTES
     base += _PRODUCTS_BYTES if shard.world.device.type == "cuda" else 0
-    base += WEIGHT_BYTES * parameter_counts(spec)[0]
+    base += weight_bytes(spec)
     needs = [
         float(base + predict_bytes(spec, size, candidate))
         for size, candidate in zip(sizes, possible, strict=True)

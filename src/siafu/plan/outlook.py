@@ -20,8 +20,9 @@ from siafu.plan.bytes import (
     interval_traffic,
     parameter_counts,
     ring_bytes,
+    weight_bytes,
 )
-from siafu.plan.choice import RUNTIME_BYTES, WEIGHT_BYTES
+from siafu.plan.choice import RUNTIME_BYTES
 from siafu.plan.machine import Link, Machine
 from siafu.plan.memory import (
     FETCHED,
@@ -253,7 +254,7 @@ def _of_full_graph(
     graph = at.statistics
     sizes = replace(sizes_of(cut, strategy), nodes=graph.nodes, all_edges=graph.edges)
     memory = _held(at, cut) | predict_kinds(_stored_spec(at), sizes, strategy)
-    memory[OTHER] += WEIGHT_BYTES * parameter_counts(at.spec)[0]
+    memory[OTHER] += weight_bytes(at.spec)
     if at.memory is None and strategy.stages == 1 and at.machine.is_cpu:
         memory[FREED] = round(_KEPT_HEAP * sum(memory[kind] for kind in _ALIVE))
     if strategy.unit == "interval":
