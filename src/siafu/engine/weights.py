@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
@@ -228,11 +228,16 @@ def save_network(network: Network, shard: Shard, file: Path) -> None:
 
 
 def load_network(
-    config: ResolvedConfig, shard: Shard, draws: Draws, file: Path
+    config: ResolvedConfig,
+    shard: Shard,
+    draws: Draws,
+    file: Path,
+    say: Callable[[str], None] = lambda line: None,
 ) -> tuple[Network, Shard]:
     """Return the trained model on a shard, and the shard with the classes the model knows.
 
-    The shard needs features of the right width; its own labels, if any, do not matter.
+    The shard needs features of the right width; its own labels, if any, do not matter. `say` is
+    told where answers may differ from those of the whole graph.
     """
     weights = Weights(file)
     facts = weights.facts(NetworkFacts)
@@ -261,7 +266,7 @@ def load_network(
         class_names=class_names,
         **_answers(facts),
     )
-    network = build_network(config, shard, draws, training=False)
+    network = build_network(config, shard, draws, training=False, say=say)
     if config.task == "edge":
         network = edge_network(config, network, shard, shard)
     if ":" in config.model:

@@ -125,7 +125,8 @@ def _asked(  # noqa: PLR0913 - one argument per flag
     """
     folder = _finished_run(path)
     _check_free(target, overwrite=overwrite)
-    config = _with_memory(make_config(**read_run_config(folder.config)), memory)
+    settings, cut = read_run_config(folder.config), Path(parts_of(folder))
+    config = _with_memory(make_config(**settings), memory, cut)
     named = model_to_run(config.model, model, f"siafu infer {path}", path)
     config = config.model_copy(update={"model": named})
     config = with_columns_of_inference(config, data, columns)
@@ -135,7 +136,7 @@ def _asked(  # noqa: PLR0913 - one argument per flag
     with writing(target):
         parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".siafu-", dir=parent) as scratch:
-        parts = Path(parts_of(folder))
+        parts = cut
         if data is not None:
             if config.task is None and is_dynamic_run(data, config):
                 config = config.model_copy(update={"task": folder.read_result().get("task")})
@@ -144,13 +145,11 @@ def _asked(  # noqa: PLR0913 - one argument per flag
             _check_tables(data, config, learnt)
             config = with_reverse_edges(config, learnt, data, say)
             parts = prepare_parts(data, config, own, say=say, progress=progress, learnt=learnt)
-            _tell_unnamed(Path(parts_of(folder)), parts, say)
+            _tell_unnamed(cut, parts, say)
         made, asked = Path(scratch) / "predictions", ""
         if pairs is not None:
-            place, learnt = Path(scratch), learnt_schema(folder)
-            asked = save_pairs(
-                pairs, config, parts, place, learnt=learnt, say=say, embeddings=embeddings
-            )
+            how: dict[str, Any] = {"learnt": learnt_schema(folder), "embeddings": embeddings}
+            asked = save_pairs(pairs, config, parts, Path(scratch), say=say, **how)
         job = Job(
             verb="infer",
             quiet=quiet,
@@ -158,7 +157,7 @@ def _asked(  # noqa: PLR0913 - one argument per flag
             embeddings=embeddings,
             target=str(made),
             model=named,
-            memory=memory or "",
+            memory="" if memory is None else str(memory),
             pairs=asked,
         )
         yield folder, config, job
@@ -166,18 +165,28 @@ def _asked(  # noqa: PLR0913 - one argument per flag
             publish(made, target)
 
 
-def _with_memory(config: RunConfig, memory: str | None) -> RunConfig:
-    """Return the settings of a run with another budget for inference, where one is given."""
+def _with_memory(config: RunConfig, memory: str | None, parts: Path | None = None) -> RunConfig:
+    """Return the settings of a run with another budget for inference, where one is given.
+
+    `parts` are of the run, where this process sees them.
+    """
     if memory is None:
         return config
-    if config.chosen.unit != "macrobatch":
+    if parts is not None and folder_kind(parts) == "dynamic":
+        raise ConfigError(
+            "Inference over time knows no budget.",
+            seen=f"--memory {memory} with a run on a graph that changes over time",
+            fix="leave --memory out",
+        )
+    if parts is not None and config.chosen.unit != "macrobatch":
         raise ConfigError(
             "Only runs on minibatches infer within a budget.",
-            seen=f"--memory {memory}; the run's strategy is {config.strategy}, which keeps a row "
-            "of each layer for every node of a rank",
+            seen=f"--memory {memory}; the run was trained on the whole graph at once, whose ranks "
+            "hold rows of every node",
             fix="leave --memory out, cut --data for more ranks, or train with --strategy batchgnn",
         )
-    limited = make_config(**{**config.model_dump(), "memory": memory})
+    limited = make_config(**{**config.model_dump(), "memory": str(memory)})
+    _ = limited.memory_bytes  # refused where it can't be read
     check_budget_of_process(limited)
     return limited
 

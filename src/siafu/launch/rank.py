@@ -291,12 +291,14 @@ def _infer(config: ResolvedConfig, folder: RunFolder, job: Job, world: World) ->
         shard = open_part(config, job.parts, world, line.say, trains=False)
         held = partial(held_by_shard, shard)
         with naming_what_is_held(world.device, config.chosen.unit, held):
-            _write_inferred(config, folder, job, shard)
+            _write_inferred(config, folder, job, shard, line)
 
 
-def _write_inferred(config: ResolvedConfig, folder: RunFolder, job: Job, shard: Shard) -> None:
+def _write_inferred(
+    config: ResolvedConfig, folder: RunFolder, job: Job, shard: Shard, line: ProgressLine
+) -> None:
     draws = Draws(seed=config.seed, training=False)
-    network, shard = load_network(config, shard, draws, folder.weights)
+    network, shard = load_network(config, shard, draws, folder.weights, line.say)
     with keeping_passes(network, folder.inference, shard.world):
         _write_answers(config, job, network, shard, draws)
 

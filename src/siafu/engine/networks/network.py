@@ -240,10 +240,10 @@ def build_network(
             if training:
                 few = x if reads_all else first_rows(x, config)
                 try_forward(own, few, shard, _wanted(config, shard))
-            return _own_network(config, own, x, shard, draws, strategy, say)
+            return _own_network(config, own, x, shard, draws, strategy, say, training=training)
         gnn = GNN(spec).to(shard.world.device, weight_type(config.precision))
     if strategy.unit == "macrobatch":
-        return sampled_network(config, spec, gnn, shard, draws, strategy, None, say)
+        return sampled_network(config, spec, gnn, shard, draws, strategy, say, training=training)
     if strategy.unit == "interval":
         return PipelinedNetwork(gnn, dense(x), shard, draws, strategy, config)
     return BuiltInNetwork(gnn, x, shard, draws, strategy)
@@ -265,7 +265,7 @@ def _remedy(config: RunConfig, spec: ModelSpec | None, shard: Shard) -> str:
     return minibatch_remedy(config, spec, counts)
 
 
-def _own_network(
+def _own_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     config: RunConfig,
     module: nn.Module,
     x: Rows,
@@ -273,6 +273,8 @@ def _own_network(
     draws: Draws,
     strategy: Strategy,
     say: Callable[[str], None],
+    *,
+    training: bool,
 ) -> Network:
     wanted = _wanted(config, shard)
     if strategy.unit == "graph":
@@ -282,7 +284,9 @@ def _own_network(
         check_own(module, shard.world)  # as the whole graph's network does
     elif shard.world.device.type == "cpu":
         whole = OwnNetwork(module, dense(x), shard, draws, whole_strategy(config), wanted)
-    return sampled_network(config, None, module, shard, draws, strategy, whole, say)
+    return sampled_network(
+        config, None, module, shard, draws, strategy, say, whole, training=training
+    )
 
 
 def _whole_on_device(

@@ -8,7 +8,7 @@ from siafu.config import RunConfig
 from siafu.engine.links import link_batching
 from siafu.engine.networks.own_model import WholeNetwork
 from siafu.engine.networks.sampled import SampledNetwork
-from siafu.engine.networks.sampled_memory import memory_left, settle_macrobatch
+from siafu.engine.networks.sampled_memory import check_inference, memory_left, settle_macrobatch
 from siafu.engine.networks.sampled_settings import (
     minibatches_a_step,
     needs_of,
@@ -59,12 +59,15 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     shard: Shard,
     draws: Draws,
     strategy: Strategy,
-    whole: WholeNetwork | None,
-    say: Callable[[str], None] = lambda line: None,
+    say: Callable[[str], None],
+    whole: WholeNetwork | None = None,
+    *,
+    training: bool,
 ) -> SampledNetwork:
     """Return the network of a run on minibatches, its macrobatches as large as pays.
 
-    `say` is told where rows lie and how many steps are fetched together, if that was a choice.
+    `say` is told where rows lie, how many steps are fetched together, if that was a choice, and how
+    a model is scored that is not taken apart. Where it is not `training` it infers alone.
     """
     sampling = sampling_of(config)
     batching = Batching(
@@ -79,7 +82,8 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
         for layer in module.modules():
             widen_messages(layer, config.precision)
         needs = needs_of_own(config, edge_arguments(module, shard))
-        say_hops(module, len(sampling.fanouts), say)
+        if training:
+            say_hops(module, len(sampling.fanouts), say)
     else:
         needs = needs_of(config, spec, strategy)
     feed = Feed(shard, sampling, batching, needs, draws, memory_left(config, shard))
@@ -88,8 +92,13 @@ def sampled_network(  # noqa: PLR0913 - what a run is made of, and whom it tells
     if feed.place.told:
         say(feed.place.told)
     network = SampledNetwork(module, feed, shard, draws, strategy, whole)
-    pieces = network.pieces if config.is_scored else None
-    size = settle_macrobatch(config, spec, feed, strategy.macrobatch, network.try_step, say, pieces)
+    pieces = network.pieces if config.is_scored or not training else None
+    if training:
+        macrobatch = strategy.macrobatch
+        size = settle_macrobatch(config, spec, feed, macrobatch, network.try_step, say, pieces)
+    else:
+        size = 1
+        check_inference(config, spec, feed, pieces)
     network.strategy = strategy.with_choices(macrobatch=size)
     if pieces is not None:
         _say_reach(module, shard, config, pieces.hops, say)

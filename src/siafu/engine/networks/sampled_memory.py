@@ -30,7 +30,14 @@ from siafu.plan.sampled import BUILDING, FREE_SHARE, RUNTIME_BYTES, piece_bytes
 from siafu.record import counted
 from siafu.shard import Shard
 
-__all__ = ["layer_room", "memory_left", "read_fanout", "settle_macrobatch", "wide_rows"]
+__all__ = [
+    "check_inference",
+    "layer_room",
+    "memory_left",
+    "read_fanout",
+    "settle_macrobatch",
+    "wide_rows",
+]
 
 _STEPS_ON_DEVICE = 16
 """Drawn together on a device at most: enough that launches and waits are few."""
@@ -78,15 +85,43 @@ def settle_macrobatch(
         return _chosen(feed, trial, _free_bytes(feed), train, say)
     left, step = feed.left(), step_bytes(config, spec, trial)
     least = step + BUILDING * trial.macrobatch_bytes(1 if isinstance(size, str) else size)
-    inferring = 0.0
-    if config.is_scored:
-        inferring = _largest_row(spec, feed) if spec else _largest_piece(config, feed, pieces, left)
+    inferring = _inferring(config, spec, feed, pieces, left) if config.is_scored else 0.0
     if max(least, inferring) > left:
         assert config.memory is not None
         raise _too_small(config, read_bytes(config.memory) - left, least, inferring)
     if isinstance(size, int):
         return size
     return _chosen(feed, trial, (left - step) / BUILDING, train, say)
+
+
+def check_inference(
+    config: RunConfig, spec: ModelSpec | None, feed: Feed, pieces: Pieces | None
+) -> None:
+    """Raise where the budget has no room for inference alone; every rank calls this together."""
+    if not feed.is_limited:
+        return
+    left, need = feed.left(), 0.0
+    if spec is None:  # whose pieces are as large as minibatches
+        trial = feed.trial()
+        need = piece_bytes(config, trial.row_bytes, trial.reached[-1], trial.edges)
+    need = max(need, _inferring(config, spec, feed, pieces, left))
+    if need > left:
+        assert config.memory is not None
+        held = read_bytes(config.memory) - left
+        raise BudgetError(
+            "The memory budget is too small to infer in.",
+            seen=f"--memory {config.memory}; a rank needs {(held + need) / 1e9:.2f} GB: "
+            f"{held / 1e9:.2f} GB before it starts, {need / 1e9:.2f} GB for the node of most edges"
+            + (" or a piece as large as a minibatch" if spec is None else ""),
+            fix=f"give --memory {math.ceil((held + need) / 1e7) / 100:.2f}GB or more",
+        )
+
+
+def _inferring(
+    config: RunConfig, spec: ModelSpec | None, feed: Feed, pieces: Pieces | None, left: float
+) -> float:
+    """Return what inference takes at its largest node."""
+    return _largest_row(spec, feed) if spec else _largest_piece(config, feed, pieces, left)
 
 
 def _chosen(
