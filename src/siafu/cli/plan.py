@@ -17,7 +17,7 @@ from siafu.plan import Outlook, Plan, shown_bytes, shown_seconds
 _SETTINGS = (
     *("model", "ranks", "memory", "layers", "hidden", "heads", "norm", "jk", "dropout"),
     *("input_dropout", "edge_features", "batch_size", "fanout", "partition", "undirected"),
-    *("split", "device", "threads", "precision", "prices", "instance"),
+    *("split", "schema", "device", "threads", "precision", "prices", "instance"),
 )
 _KNOWN = ("data", "seed", "task", *_SETTINGS, *settings_of(TableColumns))
 """Settings of a file that a plan reads."""

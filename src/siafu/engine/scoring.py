@@ -175,7 +175,8 @@ def _of_seeds(work: Predicted, feed: Feed, seeds: Tensor) -> float:
 def _told(kind: str, everything: float, epoch: float, every: int = 1) -> str:
     by = {
         "split": "the nodes of the splits with all their neighbours",
-        "sampled": f"up to {MOST_DRAWN:,} nodes or edges of each split, with neighbours drawn",
+        "sampled": f"up to {MOST_DRAWN:,} nodes or edges of each split, with neighbours drawn (the "
+        "end's scores have all, which may differ by more than the ± of draws)",
     }
     often = "" if every == 1 else f" every {every} epochs"
     ratio = everything / max(1.0, epoch)

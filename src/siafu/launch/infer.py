@@ -183,7 +183,7 @@ def _with_memory(config: RunConfig, memory: str | None, parts: Path | None = Non
             "Only runs on minibatches infer within a budget.",
             seen=f"--memory {memory}; the run was trained on the whole graph at once, whose ranks "
             "hold rows of every node",
-            fix="leave --memory out, cut --data for more ranks, or train with --strategy batchgnn",
+            fix="leave --memory out, or train with --strategy batchgnn",
         )
     limited = make_config(**{**config.model_dump(), "memory": str(memory)})
     _ = limited.memory_bytes  # refused where it can't be read

@@ -3,6 +3,7 @@
 import datetime
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from siafu.errors import ConfigError
 from siafu.graph import Graph, at_hand, folder_kind
 from siafu.ingest import given_data, load_with_notes
 from siafu.launch.dynamic import is_dynamic_run
+from siafu.launch.learnt import column_choices
 from siafu.launch.statistics import spec_of, statistics_of_parts
 from siafu.nn import CARDS
 from siafu.nn.precision import check_precision
@@ -158,12 +160,19 @@ def machine_costs(
 
 def statistics_of(data: Any, config: RunConfig, counts: Sequence[int], say: Say) -> GraphStatistics:
     """Return the numbers of a graph; one that is here and small enough is cut for them."""
-    data = at_hand(data)
+    data, choices = at_hand(data), column_choices(config)
+    is_cut = isinstance(data, str | Path) and folder_kind(Path(data)) == "parts"
+    if choices.changes is not None and (is_cut or names_statistics(data)):
+        raise ConfigError(
+            "A schema is of columns of tables, and none are read.",
+            seen=f"--schema with {data}",
+            fix="leave --schema out, or name the tables",
+        )
     if str(data) in KNOWN:
         return KNOWN[str(data)]
     if names_statistics(data):
         return read_statistics(Path(data))
-    if isinstance(data, str | Path) and folder_kind(Path(data)) == "parts":
+    if is_cut:
         return statistics_of_parts(open_parts(data))
     graph, _ = load_with_notes(
         data,
@@ -172,6 +181,8 @@ def statistics_of(data: Any, config: RunConfig, counts: Sequence[int], say: Say)
         seed=config.seed,
         options=config.table_options(config.task),
     )
+    if choices.changes is not None and graph.schema is not None:
+        graph = replace(graph, schema=graph.schema.overridden(choices.changes, choices.named))
     found = graph_statistics(graph).model_copy(update={"method": config.partition})
     return found.with_cuts(_cuts(graph, config, counts, say))
 

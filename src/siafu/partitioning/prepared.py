@@ -63,6 +63,8 @@ def prepare_in_steps(partial: Partial, graph: Graph, how: ColumnChoices, say: Sa
     if not partial.has("columns"):
         partial.end("columns", schema=fit_schema(graph, how).to_dict())
     fitted = Schema.from_dict(partial.facts("columns")["schema"])
+    for line in _told_otherwise(graph.schema, fitted, "--schema"):
+        say(line)
     for line in told(fitted, edges=how.tells_edges):
         say(line)
     return prepared_as_fitted(graph, fitted)
@@ -200,6 +202,8 @@ def _prepared_as_learnt(graph: Graph, learnt: Schema, say: Say) -> Graph:
     """Return the graph with the columns of a run, found by name."""
     assert graph.schema is not None
     if learnt.nodes or learnt.edges or not (graph.schema.nodes or graph.schema.edges):
+        for line in _told_otherwise(graph.schema, learnt, "the run's schema"):
+            say(line)
         return prepared_as_fitted(_weighted_alike(graph, learnt, say), learnt, say)
     # The run took its columns as they were.
     odd = [
@@ -272,6 +276,21 @@ def told(fitted: Schema, *, edges: bool = True) -> list[str]:
             if found:
                 lines.append(f"{what}: {shortened(found, _SHOWN)}.")
     return lines + told_weights(fitted.weight_mean, fitted.weights_kept)
+
+
+def _told_otherwise(seen: Schema, wanted: Schema, named: str) -> list[str]:
+    """Return a line on columns that are taken for something else than tables were told to hold."""
+    found = []
+    groups: tuple[Group, ...] = ("nodes", "edges")
+    for group in groups:
+        given = {column.name: column for column in getattr(seen, group)}
+        for column in getattr(wanted, group):
+            before = given.get(column.name, column)
+            if before.use and not column.use:
+                found.append(f"{column.name} (not used)")
+            elif before.kind != column.kind:
+                found.append(f"{column.name} ({column.kind}, not {before.kind})")
+    return [f"As {named} has it: {shortened(found, _SHOWN)}."] if found else []
 
 
 def _remarkable(columns: tuple[FeatureColumn, ...]) -> dict[str, list[str]]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from siafu.errors import ConfigError, did_you_mean
 from siafu.files import read_mapping
-from siafu.graph import Array, Graph, SparseFeatures
+from siafu.graph import Array, FeatureColumn, Graph, SparseFeatures
 from siafu.partitioning import Quality
 
 _MOST = 1 << 50
@@ -245,9 +245,18 @@ def _prepared_width(graph: Graph) -> int:
     if graph.schema is None or graph.schema.is_fitted:
         return graph.num_features
     used = [column for column in graph.schema.nodes if column.use]
-    levels = [min(len(c.categories), c.most_levels + 1) for c in used if c.kind == "category"]
+    levels = [_levels(graph, c) for c in used if c.kind == "category"]
     numbers = sum(column.kind != "category" for column in used)
     return numbers + sum(levels) + sum(column.gaps > 0 for column in used)
+
+
+def _levels(graph: Graph, column: FeatureColumn) -> int:
+    """Return how many features a column of categories becomes; numbers may be used as such."""
+    count = len(column.categories)
+    if not count and isinstance(graph.x, np.ndarray) and graph.schema is not None:
+        values = graph.x[:, [one.name for one in graph.schema.nodes].index(column.name)]
+        count = len(np.unique(values[np.isfinite(values)]))
+    return min(count, column.most_levels + 1)
 
 
 def graph_statistics(graph: Graph, *, classes: int | None = None) -> GraphStatistics:

@@ -167,6 +167,29 @@ def test_messy_tables_need_no_flags_but_what_to_predict(siafu: Command) -> None:
     assert "0000007" in ids
 
 
+def test_a_plan_and_what_is_told_go_by_the_schema(siafu: Command) -> None:
+    rng = np.random.default_rng(0)
+    nodes = {"id": np.arange(90), "year": rng.integers(1990, 2000, 90), "label": rng.choice(2, 90)}
+    ends = rng.integers(0, 90, (2, 300))
+    pq.write_table(pa.table(nodes), siafu.here / "nodes.parquet")
+    pq.write_table(pa.table({"src": ends[0], "dst": ends[1]}), siafu.here / "edges.parquet")
+    (siafu.here / "schema.yaml").write_text("nodes: {year: {kind: category}}\n")
+    table = ("edges.parquet", "--nodes", "nodes.parquet", "--label", "label")
+    plain, said = (
+        result_of(siafu, "plan", *table, "--ranks", "1", *more)["graph"]["features"]
+        for more in ((), ("--schema", "schema.yaml"))
+    )
+    run = siafu("train", *table, "--schema", "schema.yaml", "--epochs", "1", "--out", "run")
+    assert (plain, said) == (1, 10)
+    assert "As --schema has it: year (category, not number)." in run.err
+    assert "1 become 10 features" in run.err
+    again = siafu("infer", "run", "--data", *table[:3], "--out", "answers")
+    assert "As the run's schema has it: year (category, not number)." in again.err
+    refused = siafu("plan", "products", "--schema", "schema.yaml")
+    assert refused.code == 2
+    assert "none are read" in refused.err
+
+
 def test_a_folder_may_call_its_two_tables_anything(siafu: Command, tables: object) -> None:
     store = result_of(siafu, "ingest", ".", "store", "--src", "a", "--dst", "b", "--label", "kind")
     assert (store["nodes"], store["features"]) == (60, 3)
