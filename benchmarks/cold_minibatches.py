@@ -7,10 +7,11 @@ As root on Linux. A graph whose features alone take ten times the limit is train
 of so many steps (SAGE, fan-out 10,5, minibatches of 1000) in a control group of that limit, the
 page cache dropped before; reading, drawing and computing all count, and so do the first rows. Which
 rows it reads is written down, and they are read again in the same group, cold: by plain threads
-past the page cache, a page each, 64 under way at once (`disk`), and by a plain loop over a memory
+past the page cache, a row each, 64 under way at once (`disk`), and by a plain loop over a memory
 map (`map`, the first few reads alone). The seconds of those two are of reading and nothing else.
 What would make it an artefact: a disk whose host keeps files in a cache of its own; so the disk's
-rate stands beside. `--folder` keeps the graph, and takes it from there.
+rate stands beside. It is no bound: threads of Python may be slower than the disk. `--folder` keeps
+the graph, and takes it from there.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from benchmarks.cold_rows import PAGE, disk_pages
 from benchmarks.measure import append_json, machine
 from benchmarks.resident import run_phase
 from benchmarks.synthetic import write_store
+from siafu.engine import Trainer
 from siafu.partitioning import open_parts
 from siafu.shard import FileRows
 
@@ -46,14 +48,19 @@ _ROOT = Path(__file__).parents[1]
 def train(parts: Path, folder: Path, memory: str, steps: int) -> dict[str, Any]:
     """Train an epoch, note the rows that it reads of its file, and return what it took."""
     asked: list[np.ndarray[Any, Any]] = []
-    plain = FileRows.read
+    plain, epoch = FileRows.read, Trainer.run_epoch
 
     def noted(self: FileRows, rows: Tensor) -> Tensor:
         if Path(str(getattr(self.array, "filename", ""))).name == "x.npy":
             asked.append(rows.numpy().copy())
         return plain(self, rows)
 
+    def begun(self: Trainer) -> dict[str, Any]:
+        asked.clear()  # of steps that were tried before
+        return epoch(self)
+
     FileRows.read = noted  # type: ignore[method-assign, assignment]
+    Trainer.run_epoch = begun  # type: ignore[method-assign]
     settings: dict[str, Any] = {"model": "sage", "strategy": "batchgnn", "fanout": "10,5"}
     settings |= {"batch_size": BATCH, "epochs": 1, "steps_per_epoch": steps}
     settings |= {"inference": "none", "memory": memory}
@@ -73,9 +80,9 @@ def replay(parts: Path, folder: Path) -> dict[str, Any]:
         asked = [np.unique(file[name]) for name in file.files]
 
     def by_pages(rows: np.ndarray[Any, Any]) -> None:
-        first = (start + rows * row_bytes) // PAGE
-        last = (start + (rows + 1) * row_bytes - 1) // PAGE
-        disk_pages(path, np.unique(np.concatenate([first, last])).tolist())
+        first = np.unique((start + rows * row_bytes) // PAGE)
+        # A row may end on the next page, which is read with it; one read does for rows that share.
+        disk_pages(path, first.tolist(), each=1 + -(-row_bytes // PAGE))
 
     sides: dict[str, Callable[[Any], object]] = {"disk": by_pages, "map": table.__getitem__}
     found: dict[str, Any] = {"rows_read": sum(map(len, asked))}
@@ -93,7 +100,7 @@ def replay(parts: Path, folder: Path) -> dict[str, Any]:
 
 def make(folder: Path, nodes: int) -> Path:
     """Return a part of the graph, made where it is not there yet."""
-    parts, store = folder / "cold.parts", folder / "cold.store"
+    parts, store = (folder / f"cold-{nodes}.{kind}" for kind in ("parts", "store"))
     if not parts.exists():
         write_store(store, nodes=nodes, edges=EDGES_A_NODE * nodes, features=FEATURES)
         cut = ["partition", store, parts, "--parts", 1, "--quiet"]

@@ -34,14 +34,17 @@ from siafu.shard import FileRows
 WIDTH, TIMES, PAGE, DEPTH = 128, 10, 4096, 64
 
 
-def disk_pages(path: Path, numbers: list[int]) -> None:
-    """Read pages of a file past the page cache, many at a time."""
+def disk_pages(path: Path, numbers: list[int], each: int = 1) -> None:
+    """Read pages of a file past the page cache, many at a time; `each` and those after it at once.
+
+    Pages beyond the end of the file are not there to be read.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
 
     def work(some: list[int]) -> None:
-        page = mmap(-1, PAGE)
+        pages = mmap(-1, each * PAGE)
         for number in some:
-            os.preadv(fd, [page], number * PAGE)
+            os.preadv(fd, [pages], number * PAGE)
 
     with ThreadPoolExecutor(DEPTH) as pool:
         list(pool.map(work, [numbers[at::DEPTH] for at in range(DEPTH)]))

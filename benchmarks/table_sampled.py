@@ -137,7 +137,7 @@ def cold_lines() -> list[str]:
         f"an enforced limit of {row['limit_mb'] / 1e3:g} GB | "
         f"{row['minibatches_per_second']:.2f} per second, all counted; reading their rows alone: a "
         f"plain loop over a memory map {row['map_minibatches_per_second']:.2f}, the disk by 64 "
-        f"threads, a page each, {row['disk_minibatches_per_second']:.2f} | "
+        f"threads of Python, a row each, {row['disk_minibatches_per_second']:.2f} | "
         "`benchmarks.cold_minibatches` |"
         for row in rows_of("cold_minibatches")
     ]
