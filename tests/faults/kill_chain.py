@@ -20,7 +20,7 @@ from siafu.graph import partial as partial_module
 from siafu.ingest import TableOptions
 from siafu.ingest.tables import edges
 from siafu.launch.cut import SourceReading, cut_source
-from siafu.partitioning import Cut, both_ways, chunks, open_parts
+from siafu.partitioning import Cut, chunks, open_parts
 
 MOST_PROCESSES = 150
 
@@ -94,7 +94,7 @@ def main() -> None:
     folder = Path(sys.argv[1])
     partial_module.STEP_SECONDS = partial_module.NOTE_SECONDS = 0.0
     chunks.EDGES_AT_ONCE, edges._PIECES_AT_ONCE = 600, 1
-    both_ways._FEWEST_PIECES = 3
+    chunks._FEWEST_PIECES = 3
     make_tables(folder / "tables")
     cut(folder / "tables", folder / "whole" / "x.parts")
     chains = {
