@@ -106,3 +106,16 @@ def test_cut_of_a_refused_run_is_used_by_the_next(tmp_path: Path, monkeypatch) -
     monkeypatch.setattr("siafu.launch.cut.partition_in_steps", lambda *args, **given: 1 / 0)
     run = resume_run(Path("run"), {"memory": "64GB"})
     assert run.result["epochs"] == 1
+
+
+def test_weights_count_before_and_after_the_cut(tmp_path: Path) -> None:
+    wide = {"model": "sage", "hidden": 20_000, "layers": 3, "memory": "6GB", "device": "cpu"}
+    few = Counts(rows=300, edges=3000, row_bytes=256, edge_bytes=4, ranks=1)
+    with pytest.raises(BudgetError, match="too small"):
+        check(few, **wide)
+    partition_graph(load("planted:300"), tmp_path / "parts", num_parts=1)
+    config = make_config(data="planted:300", **wide).resolved()
+    shard = open_shard(tmp_path / "parts", World())
+    with pytest.raises(BudgetError, match="too small") as caught:
+        choose_strategy(config, model_spec(config, shard), shard)
+    assert re.search(r"needs 1\d\.\d\d GB", caught.value.seen), "16 bytes of 800 M numbers"
