@@ -124,8 +124,12 @@ class _Sweep:
             self._count_cut(list(state.values()))
             return
         work = self._join(state, **told["with"]) if "cluster" in state else self._moving(state)
-        for piece in self.rows.pieces(start, shared=True, decided=True):
+        for piece in self._pieces(start):
             work(piece)
+
+    def _pieces(self, start: int) -> Iterator[RowPiece]:
+        """Return the pieces that rows are decided in, the same on every rank."""
+        return self.rows.pieces(start, shared=True, decided=True)
 
     def once(self, step: str, make: Callable[[], Array]) -> Array:
         """Return what an earlier process made in this step, else make it."""
@@ -167,7 +171,7 @@ class _Sweep:
         if self.partial is not None and self.partial.has(step):
             return total
         with self._led(step=step, state=state, start=start, **{"with": how}):
-            for piece in self.rows.pieces(start, shared=True, decided=True):
+            for piece in self._pieces(start):
                 total += work(piece)
                 at = piece.whole[1]
                 self.progress(step, at, self.rows.num_nodes)
